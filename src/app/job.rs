@@ -5,12 +5,13 @@ use sparktune_data::Prepared;
 use sparktune_hub::{DownloadPlan, Hub};
 use sparktune_plan::{Answers, Facts, ModelFacts, Plan, PlanError, resolve};
 
-use crate::answers::runs_dir_of;
 use crate::data::{accept, data_facts, prepare_data};
 use crate::failure::Failure;
+use crate::folders::runs_dir_of;
 use crate::listener::Listener;
 use crate::machine::machine_and_rates;
 use crate::model::{find_base, weigh};
+use crate::parent::facts_of_parent;
 use crate::program::Program;
 
 /// Everything that is decided before a run exists.
@@ -51,7 +52,7 @@ pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Re
 /// Gathers all inputs of the plan except the answers.
 ///
 /// # Errors
-/// Token files or measured speeds cannot be read.
+/// Token files or measured speeds cannot be read, or the run cannot start from what the answers name.
 pub fn gather_facts(
     program: &Program,
     answers: &Answers,
@@ -60,5 +61,6 @@ pub fn gather_facts(
     listener: &dyn Listener,
 ) -> Result<Facts, Failure> {
     let (machine, rates) = machine_and_rates(program, &runs_dir_of(answers), listener)?;
-    Ok(Facts { machine, model, data: data_facts(answers, prepared)?, rates })
+    let parent = facts_of_parent(answers, &model.config)?;
+    Ok(Facts { machine, model, data: data_facts(answers, prepared)?, rates, parent })
 }

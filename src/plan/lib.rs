@@ -7,6 +7,7 @@
 //! gives the same plan.
 
 mod abilities;
+pub mod adapter;
 mod answer;
 mod answers;
 pub mod architecture;
@@ -18,6 +19,7 @@ pub mod error;
 mod eta;
 pub mod facts;
 mod fit;
+mod lora;
 pub mod measured;
 pub mod memory;
 pub mod model_config;
@@ -35,6 +37,7 @@ pub mod setting;
 mod settings;
 mod shown;
 mod sizing;
+mod targets;
 mod template_kwargs;
 mod turns;
 mod values;
@@ -50,7 +53,8 @@ pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, Meth
 pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
-    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
+    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, ParentFacts, ParentWeights,
+    Rate, Rates, TooLong,
 };
 pub use fit::CostPoint;
 pub use measured::{Measured, Probe};
@@ -61,4 +65,5 @@ pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
 pub use resolve::{missing, resolve};
 pub use setting::Setting;
 pub use settings::{Answers, SETTINGS};
+pub use targets::TargetModules;
 pub use template_kwargs::TemplateKwargs;

@@ -13,6 +13,7 @@ use sparktune_plan::{Device as DeviceKind, Mtp as MtpChoice, OptimizerPlan, Plan
 use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
+use crate::dropout::Dropout;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::examples::{Examples, eval_tokens, train_tokens};
@@ -25,7 +26,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{base_files, chosen, draft_vocab, load};
+use crate::{base_files, chosen, draft_vocab, load, parent};
 
 /// The peak learning rate of the MTP head. It is a warm start of one layer, so the rate does not depend on
 /// that of the text model.
@@ -119,7 +120,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let base = load::base(&plan)?;
         match &state.base_files {
             Some(began_with) => base_files::require_same(&base, began_with)?,
-            None => state.base_files = Some(base_files::record(&base)?),
+            None => {
+                parent::require_its_base(session.run, &plan, &base)?;
+                state.base_files = Some(base_files::record(&base)?);
+            }
         }
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
@@ -139,6 +143,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 .as_ref()
                 .map(|checkpoint| checkpoint.step.min(state.main_steps)),
             order_seed: state.order.map(|order| order.seed),
+            from: plan.model.from.clone(),
         }));
         for skipped in &found.skipped {
             let (name, damage) = (skipped.path.display(), &skipped.damage);
@@ -169,7 +174,11 @@ impl<'a, 'run> Attempt<'a, 'run> {
     fn load(&mut self, objective: &impl Objective, device: &Device) -> Result<Loaded, TrainError> {
         let Self { session, state, plan, base, .. } = self;
         session.phase("load", format!("reading the weights of {}", plan.model.id));
-        let mut model = load::text_model(plan, base, device, &mut |done, total| {
+        let adapter = parent::adapter(session.run, plan)?;
+        if let (Some(from), None) = (&plan.model.from, &self.resumed) {
+            session.phase("load", format!("starting from the weights of {from}"));
+        }
+        let mut model = load::text_model(plan, base, adapter.as_deref(), device, &mut |done, total| {
             session.progress("load", done as u64, total as u64, "layers");
         })?;
         let base_head = load::mtp_head(plan, base, device)?;
@@ -187,7 +196,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             load::restore(&checkpoint.path, state, &mut model, head.as_mut())?;
             optimizer = read_optimizer(&checkpoint.path, device)?;
         }
-        let text = TextModel { model, recompute: plan.recompute, fp8: plan.fp8 };
+        let text = TextModel { model, recompute: plan.recompute, fp8: plan.fp8, dropout: Dropout::of(plan) };
         Ok(Loaded { text, head, base_head, optimizer })
     }
 

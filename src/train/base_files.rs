@@ -76,7 +76,8 @@ pub(crate) fn require_same(base: &Checkpoint, began_with: &[BaseFile]) -> Result
     }
 }
 
-fn difference(began_with: &[BaseFile], found: &[BaseFile]) -> Option<String> {
+/// Describes the first file that is not the same in both records.
+pub(crate) fn difference(began_with: &[BaseFile], found: &[BaseFile]) -> Option<String> {
     let changed = began_with.iter().find_map(|was| {
         let BaseFile { file, bytes, blake3 } = was;
         match found.iter().find(|is| is.file == *file) {

@@ -54,6 +54,10 @@ pub enum TrainError {
         program = program_name()
     )]
     OtherBase { path: PathBuf, reason: String },
+    #[error(
+        "the model in {path} is not the one that {parent} was trained on: {reason}. Start from the same model, in the same revision, or start from the merged model of {parent} with --model instead of --from"
+    )]
+    OtherBaseThanParent { path: PathBuf, parent: String, reason: String },
     #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
@@ -84,7 +88,12 @@ impl TrainError {
             | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
             Self::Model(ModelError::Stopped) => 130,
-            Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
+            Self::Plan(_)
+            | Self::NoModelFolder
+            | Self::NothingToExport
+            | Self::NoBest
+            | Self::OtherBaseThanParent { .. }
+            | Self::Model(ModelError::Adapter { .. }) => 2,
             _ => 4,
         }
     }

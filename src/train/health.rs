@@ -76,8 +76,10 @@ pub(crate) struct Health {
     steps_above: u32,
     /// Whether the training loss went above the limit and its average did not come back.
     is_above: bool,
-    /// The base's loss on the eval set.
+    /// The loss on the eval set before the first step.
     base_eval: Option<Nats>,
+    /// Whether the run started from weights that were trained already, whose loss that is then.
+    has_parent: bool,
     last_eval: Option<Nats>,
     /// The number of consecutive evaluations with a higher loss than the one before.
     rises: u32,
@@ -88,8 +90,10 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Takes the base's loss on the eval set.
-    pub(crate) fn base(&mut self, loss: f64) {
+    /// Takes the loss on the eval set before the first step, and whether the weights come from another run or
+    /// adapter.
+    pub(crate) fn base(&mut self, loss: f64, has_parent: bool) {
+        self.has_parent = has_parent;
         self.base_eval = Some(Nats::of(loss));
         self.last_eval = self.base_eval;
     }
@@ -140,10 +144,12 @@ impl Health {
 
     fn eval_diverged(&mut self, nats: f64) -> Option<String> {
         let base = self.base_eval.map(Nats::value).filter(|base| nats > limit(*base))?;
+        let of_zero_line = self.of_zero_line();
         self.warn(Subject::Divergence, || {
             format!(
-                "training diverges: the loss on the held-out examples is {}, and the base model's was {}. {}",
+                "training diverges: the loss on the held-out examples is {}, and {} was {}. {}",
                 loss(nats),
+                of_zero_line,
                 loss(base),
                 what_to_do_about_divergence()
             )
@@ -181,7 +187,12 @@ impl Health {
         })
     }
 
-    /// Returns the base's loss on the eval set.
+    /// Returns whose loss the one before the first step is.
+    pub(crate) fn of_zero_line(&self) -> &'static str {
+        if self.has_parent { "the parent's" } else { "the base model's" }
+    }
+
+    /// Returns the loss on the eval set before the first step.
     pub(crate) fn base_eval(&self) -> Option<f64> {
         self.base_eval.map(Nats::value)
     }
@@ -196,7 +207,7 @@ impl Health {
         let evals = self.base_eval.zip(self.last_eval).map(|(base, last)| (base.value(), last.value()));
         let (what, last, start) = match (evals, self.average.zip(self.start())) {
             (Some((base, last)), _) if last > limit(base) => {
-                ("loss on the held-out examples", last, ("the base model's", base))
+                ("loss on the held-out examples", last, (self.of_zero_line(), base))
             }
             (_, Some((average, start))) if self.is_above => {
                 ("average loss", average.value(), ("that of the first steps", start))
@@ -257,7 +268,7 @@ mod tests {
 
     fn evaluated(losses: &[f64]) -> Vec<Vec<String>> {
         let mut health = Health::default();
-        health.base(losses[0]);
+        health.base(losses[0], false);
         (1..).zip(&losses[1..]).map(|(step, loss)| health.evaluated(step, 100, *loss)).collect()
     }
 
@@ -303,7 +314,7 @@ mod tests {
     #[test]
     fn a_short_run_is_judged_by_its_held_out_loss() {
         let mut health = Health::default();
-        health.base(2.0);
+        health.base(2.0, false);
         assert_eq!(warned_at(&mut health, [2.0, 5.0, 9.0]), [] as [usize; 0]);
         assert_eq!(health.diverged(None), None);
         let said = health.evaluated(3, 3, 9.0);

@@ -14,6 +14,7 @@ mod gpu;
 mod hub;
 mod machine;
 mod old_runs;
+mod parents;
 mod planning;
 mod runs;
 mod sparktune;
