@@ -34,16 +34,22 @@ pub trait Group: GroupOnCuda + Clone + Debug + Send + 'static {
     ) -> Vec<Option<FlexTensor>>;
 }
 
-/// Runs a group of `layers` layers, one to four, with one or three parameters each.
+/// Runs a group of `layers` layers, one to four, with one parameter each, and two more for some of them.
 pub(crate) fn apply_group<G: Group>(group: G, inputs: Vec<Tensor<2>>, layers: usize) -> Vec<Tensor<2>> {
     match (inputs.len(), layers) {
         (2, 1) => sized::<G, 2, 1>(group, inputs),
-        (3, 2) => sized::<G, 3, 2>(group, inputs),
-        (4, 3) => sized::<G, 4, 3>(group, inputs),
-        (5, 4) => sized::<G, 5, 4>(group, inputs),
         (4, 1) => sized::<G, 4, 1>(group, inputs),
+        (3, 2) => sized::<G, 3, 2>(group, inputs),
+        (5, 2) => sized::<G, 5, 2>(group, inputs),
         (7, 2) => sized::<G, 7, 2>(group, inputs),
+        (4, 3) => sized::<G, 4, 3>(group, inputs),
+        (6, 3) => sized::<G, 6, 3>(group, inputs),
+        (8, 3) => sized::<G, 8, 3>(group, inputs),
         (10, 3) => sized::<G, 10, 3>(group, inputs),
+        (5, 4) => sized::<G, 5, 4>(group, inputs),
+        (7, 4) => sized::<G, 7, 4>(group, inputs),
+        (9, 4) => sized::<G, 9, 4>(group, inputs),
+        (11, 4) => sized::<G, 11, 4>(group, inputs),
         (13, 4) => sized::<G, 13, 4>(group, inputs),
         (inputs, layers) => unreachable!("{inputs} inputs of {layers} layers"),
     }

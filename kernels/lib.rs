@@ -14,6 +14,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod delta_gates;
+pub mod dropout;
 pub mod embedding;
 #[cfg(feature = "cuda")]
 mod fp8;

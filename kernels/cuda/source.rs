@@ -30,6 +30,7 @@ const FILES: &[(&str, &str)] = files![
     "device/shared.cuh",
     "device/silu.cuh",
     "device/tensor_core.cuh",
+    "dropout/dropout.cuh",
     "embedding/embedding.cuh",
     "fp8/fp8.cuh",
     "fp8/quantize.cuh",

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::check::{distance, random};
 use crate::linear::linears;
-use crate::lora_linear::{Adapted, lora_linears};
+use crate::lora_linear::{Adapted, Adapter, lora_linears};
 use crate::testing::cuda_device;
 
 /// The allowed relative L2 error of a bf16 result compared with sums of the same rounded operands.
@@ -165,8 +165,7 @@ impl Layers {
         let y = if rank > 0 {
             let adapted = |i: usize| Adapted {
                 weight: weights[i].clone().detach(),
-                a: a[i].clone().into(),
-                b: b[i].clone().into(),
+                adapter: Some(Adapter { a: a[i].clone().into(), b: b[i].clone().into(), mask: None }),
             };
             lora_linears(x.clone(), (0..weights.len()).map(adapted).collect(), SCALE, fp8)
         } else {

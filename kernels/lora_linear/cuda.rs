@@ -2,19 +2,20 @@
 
 use burn::tensor::DType;
 
-use super::{LoraLinears, parameters};
+use super::{LoraLinears, Parameters};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, sizes, stacked};
+use crate::dropout;
 use crate::fp8;
 use crate::linear::cuda::{
     Columns, Gradient, Product, aligned, device, product, product_into, product_shared_out, writable,
 };
 use crate::linear::tile::WIDE;
 use crate::linear::tuning::{self, Problem};
-use crate::weight::{add_all_on_cuda, add_on_cuda};
+use crate::weight::{GradientSum, add_all_on_cuda, add_on_cuda};
 
 const SOURCE: &str = "lora_linear/lora_linear.cuh";
 
-/// Returns the columns of each layer's rank in `u` and `du`: first and count.
+/// Returns the columns of each adapter's rank in `u` and `du`: first and count.
 fn ranks(b: &[CudaTensor]) -> Vec<(usize, usize)> {
     let mut first = 0;
     let place = |b| {
@@ -27,7 +28,7 @@ fn ranks(b: &[CudaTensor]) -> Vec<(usize, usize)> {
 
 impl GroupOnCuda for LoraLinears {
     fn fits(&self, inputs: &[[usize; 2]]) -> bool {
-        let [weights, a, _] = parameters(inputs);
+        let Parameters { weights, a, .. } = self.parameters(inputs);
         aligned(inputs[0][1])
             && weights.iter().all(|weight| writable(weight[0]))
             && a.iter().all(|a| aligned(a[0]))
@@ -35,24 +36,41 @@ impl GroupOnCuda for LoraLinears {
 
     fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
         let inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
-        let (x, [weights, a, b]) = (&inputs[0], parameters(&inputs));
-        let a = stacked(a);
-        let u = product(Product::Forward, x, &a, self.scale);
+        let (x, Parameters { weights, a, b }) = (&inputs[0], self.parameters(&inputs));
+        let ranks = ranks(b);
+        // Without dropout all `A` have the same input, so they are one matrix.
+        let (a, u) = if self.masks.is_empty() {
+            let a = stacked(a);
+            let u = product(Product::Forward, x, &a, self.scale);
+            (vec![a], u)
+        } else {
+            let u = empty(x, [dims(x).0, ranks.iter().map(|(_, rank)| rank).sum()], DType::BF16);
+            for ((a, mask), (first, rank)) in a.iter().zip(&self.masks).zip(&ranks) {
+                let (masked, to) = (mask.on_cuda(x), Columns::new(&u, *first, *rank));
+                product_into(Product::Forward, &masked, a, self.scale, to, false);
+            }
+            (a.to_vec(), u)
+        };
         let rounded = self.fp8.then(|| fp8::input(x, weights)).flatten();
         let outputs = weights
             .iter()
-            .zip(b)
-            .zip(ranks(b))
-            .map(|((weight, b), (first, rank))| (weight, b, Columns::new(&u, first, rank)))
-            .map(|(weight, b, u)| match &rounded {
-                Some(x) if fp8::takes(weight) => fp8::output(x, weight, Some((u, b))),
-                _ => output(x, weight, u, b),
+            .zip(self.places())
+            .map(|(weight, place)| {
+                let adapter = place.map(|adapter| {
+                    let (first, rank) = ranks[adapter];
+                    (Columns::new(&u, first, rank), &b[adapter])
+                });
+                match (&rounded, adapter) {
+                    (Some(x), adapter) if fp8::takes(weight) => fp8::output(x, weight, adapter),
+                    (_, Some((u, b))) => output(x, weight, u, b),
+                    (_, None) => product(Product::Forward, x, weight, 1.0),
+                }
             })
             .collect();
         if !wanted.contains(&true) {
             return (outputs, Vec::new());
         }
-        let saved = [x, &a, &u].into_iter().chain(weights).chain(b).cloned().collect();
+        let saved = [x, &u].into_iter().chain(weights).chain(b).chain(&a).cloned().collect();
         (outputs, saved)
     }
 
@@ -63,44 +81,65 @@ impl GroupOnCuda for LoraLinears {
         wanted: &[bool],
     ) -> Vec<Option<CudaTensor>> {
         let d_y: Vec<_> = d_outputs.into_iter().map(Gradient::new).collect();
-        let [x, a, u, parameters @ ..] = &saved[..] else { unreachable!("forward saves three and more") };
-        let (weights, b) = parameters.split_at(d_y.len());
+        let [x, u, parameters @ ..] = &saved[..] else { unreachable!("forward saves two and more") };
+        let layers_of = self.layers();
+        let (weights, adapters) = parameters.split_at(d_y.len());
+        let (b, a) = adapters.split_at(layers_of.len());
         let ranks = ranks(b);
         let d_u = empty(u, [dims(u).0, dims(u).1], DType::BF16);
-        for ((d_y, b), (first, rank)) in d_y.iter().zip(b).zip(&ranks) {
+        for ((layer, b), (first, rank)) in layers_of.iter().zip(b).zip(&ranks) {
             let to = Columns::new(&d_u, *first, *rank);
-            product_into(Product::Input, d_y.columns(), b, self.scale, to, false);
+            product_into(Product::Input, d_y[*layer].columns(), b, self.scale, to, false);
         }
         let d_x = wanted[0].then(|| {
-            if self.fp8 && weights.iter().any(fp8::takes) {
-                fp8::input_gradient(&d_y, weights, Some((&d_u, a)))
+            let in_the_sum = self.masks.is_empty().then(|| (&d_u, &a[0]));
+            let d_x = if self.fp8 && weights.iter().any(fp8::takes) {
+                fp8::input_gradient(&d_y, weights, in_the_sum)
             } else {
-                input_gradient(&d_y, weights, Some((&d_u, a)))
+                input_gradient(&d_y, weights, in_the_sum)
+            };
+            if !self.masks.is_empty() {
+                let of_masked = a.iter().zip(&ranks).map(|(a, (first, rank))| {
+                    product(Product::Input, Columns::new(&d_u, *first, *rank), a, 1.0)
+                });
+                dropout::cuda::add_on_cuda(&d_x, &of_masked.collect::<Vec<_>>(), &self.masks);
             }
+            d_x
         });
-        let [wants_weight, wants_a, wants_b] = super::parameters(wanted);
-        let d_weights = d_y.iter().zip(wants_weight);
+        let wants = self.parameters(wanted);
         let d_weight = |d_y: &Gradient| product(Product::Weight, d_y.columns(), x, 1.0);
-        let d_weights = d_weights.map(|(d_y, wanted)| wanted.then(|| d_weight(d_y)));
-        let d_as = if wants_a.contains(&true) {
+        let d_weights = d_y.iter().zip(wants.weights).map(|(d_y, wanted)| wanted.then(|| d_weight(d_y)));
+        let d_as = if !wants.a.contains(&true) {
+            vec![None; ranks.len()]
+        } else if self.masks.is_empty() {
             let shapes: Vec<_> = ranks.iter().map(|(_, rank)| [*rank, dims(x).1]).collect();
             add_all_on_cuda(&self.a_sums, &d_u, &shapes, |to, added| product_shared_out(&d_u, x, to, added))
         } else {
-            vec![None; ranks.len()]
+            let d_a = |adapter: usize| {
+                let ((first, rank), masked) = (ranks[adapter], self.masks[adapter].on_cuda(x));
+                let d_u = Columns::new(&d_u, first, rank);
+                add_weight_gradient(self.a_sums[adapter].as_ref(), d_u, (&masked).into())
+            };
+            (0..ranks.len()).map(|adapter| wants.a[adapter].then(|| d_a(adapter)).flatten()).collect()
         };
         // `u` already includes the scale.
-        let d_b = |layer: usize| {
-            let (first, rank) = ranks[layer];
-            let (d_y, u) = (d_y[layer].columns(), Columns::new(u, first, rank));
-            add_on_cuda(self.b_sums[layer].as_ref(), |total| {
-                let Some(total) = total else { return product(Product::Weight, d_y, u, 1.0) };
-                product_into(Product::Weight, d_y, u, 1.0, Columns::from(&total), true);
-                total
-            })
+        let d_b = |adapter: usize| {
+            let (first, rank) = ranks[adapter];
+            let (d_y, u) = (d_y[layers_of[adapter]].columns(), Columns::new(u, first, rank));
+            add_weight_gradient(self.b_sums[adapter].as_ref(), d_y, u)
         };
-        let d_bs = (0..b.len()).map(|layer| wants_b[layer].then(|| d_b(layer)).flatten());
+        let d_bs = (0..b.len()).map(|adapter| wants.b[adapter].then(|| d_b(adapter)).flatten());
         std::iter::once(d_x).chain(d_weights).chain(d_as).chain(d_bs).collect()
     }
+}
+
+/// Adds the gradient `d_yᵀ x` of a matrix to its sum. Returns the gradient if there is no sum.
+fn add_weight_gradient(sum: Option<&GradientSum>, d_y: Columns, x: Columns) -> Option<CudaTensor> {
+    add_on_cuda(sum, |total| {
+        let Some(total) = total else { return product(Product::Weight, d_y, x, 1.0) };
+        product_into(Product::Weight, d_y, x, 1.0, Columns::from(&total), true);
+        total
+    })
 }
 
 /// Computes `x Wᵀ + u Bᵀ`, rounded once.

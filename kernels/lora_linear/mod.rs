@@ -1,8 +1,11 @@
-//! Frozen linear layers with low-rank adapters that read the same input: `y_i = x W_iᵀ + s · (x A_iᵀ) B_iᵀ`.
+//! Frozen linear layers that read the same input, some of which have low-rank adapters: `y_i = x W_iᵀ + s ·
+//! (x A_iᵀ) B_iᵀ`. With dropout, an adapter reads `x ⊙ F_i` instead, with the factors of its own mask
+//! ([`Dropout`]).
 //!
 //! This is one op, so that an adapter is accumulated into the base product, no weight-shaped gradient is ever
-//! computed, and the gradient of the input is one sum over all layers: with `u_i = x A_iᵀ` and `e_i = s ·
-//! dy_i B_i`, `dx = Σ dy_i W_i + e_i A_i`, `dA_i = e_iᵀ x`, `dB_i = s · dy_iᵀ u_i`.
+//! computed, and the gradient of the input is one sum over all layers: with `x_i` the input of an adapter,
+//! `u_i = x_i A_iᵀ` and `e_i = s · dy_i B_i`, `dx = Σ dy_i W_i + (e_i A_i) ⊙ F_i`, `dA_i = e_iᵀ x_i`, `dB_i =
+//! s · dy_iᵀ u_i`.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -10,18 +13,24 @@ pub(crate) mod cuda;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-use crate::cpu::{add_product, dims, matrix, product, tensor};
+use crate::cpu::{add_product, dims, matrix, product, slice, tensor};
+use crate::dropout::Dropout;
 use crate::group::{Group, apply_group};
 use crate::weight::{GradientSum, Weight, add_on_cpu};
 
+/// The op. Its lists about adapters have an element for each layer that has one, in the order of the layers.
 #[derive(Debug, Clone)]
 #[doc(hidden)] // for the crate that measures
 pub struct LoraLinears {
     pub scale: f32,
-    /// The destination of the gradient of each layer's `A`.
+    /// For each layer, whether it has an adapter.
+    pub adapted: Vec<bool>,
+    /// The destination of the gradient of each `A`.
     pub a_sums: Vec<Option<GradientSum>>,
-    /// The destination of the gradient of each layer's `B`.
+    /// The destination of the gradient of each `B`.
     pub b_sums: Vec<Option<GradientSum>>,
+    /// The mask of each adapter's input, all of the same rate; empty without dropout.
+    pub masks: Vec<Dropout>,
     /// Whether `x`, `W` and the gradient of `y` are rounded to e4m3 for the products with `W` on CUDA
     /// devices where possible.
     pub fp8: bool,
@@ -31,52 +40,112 @@ pub struct LoraLinears {
 pub struct Adapted {
     /// The frozen weight, `[out, in]`.
     pub weight: Tensor<2>,
+    /// The adapter, if the layer has one.
+    pub adapter: Option<Adapter>,
+}
+
+/// The adapter of a layer.
+pub struct Adapter {
     /// The matrix `A`, `[r, in]`.
     pub a: Weight,
     /// The matrix `B`, `[out, r]`.
     pub b: Weight,
+    /// The mask of its input. All adapters of a group have one of the same rate, or none.
+    pub mask: Option<Dropout>,
 }
 
-/// Computes the results `[T, out]` of one to four layers on `x [T, in]`; `scale` is `alpha / r`, or `alpha /
-/// sqrt(r)` for rsLoRA. With `fp8`, operands of the products with `W` are rounded to e4m3 on CUDA devices,
-/// which is not lossless.
+/// Computes the results `[T, out]` of one to four layers on `x [T, in]`, at least one of which has an
+/// adapter; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA. With `fp8`, operands of the products
+/// with `W` are rounded to e4m3 on CUDA devices, which is not lossless.
 pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64, fp8: bool) -> Vec<Tensor<2>> {
-    let count = layers.len();
+    let adapted: Vec<bool> = layers.iter().map(|layer| layer.adapter.is_some()).collect();
     let mut inputs = vec![x];
     inputs.extend(layers.iter().map(|layer| layer.weight.clone()));
-    inputs.extend(layers.iter().map(|layer| layer.a.tensor.clone()));
-    inputs.extend(layers.iter().map(|layer| layer.b.tensor.clone()));
-    let (a_sums, b_sums) = layers.into_iter().map(|layer| (layer.a.sum, layer.b.sum)).unzip();
-    apply_group(LoraLinears { scale: scale as f32, a_sums, b_sums, fp8 }, inputs, count)
+    let adapters: Vec<Adapter> = layers.into_iter().filter_map(|layer| layer.adapter).collect();
+    inputs.extend(adapters.iter().map(|adapter| adapter.a.tensor.clone()));
+    inputs.extend(adapters.iter().map(|adapter| adapter.b.tensor.clone()));
+    let masks = adapters.iter().filter_map(|adapter| adapter.mask).collect();
+    let (a_sums, b_sums) = adapters.into_iter().map(|adapter| (adapter.a.sum, adapter.b.sum)).unzip();
+    let layers = adapted.len();
+    let op = LoraLinears { scale: scale as f32, adapted, a_sums, b_sums, masks, fp8 };
+    apply_group(op, inputs, layers)
 }
 
-/// Returns the parameters of the layers, which follow their input: all weights, all `A`, all `B`.
-fn parameters<T>(inputs: &[T]) -> [&[T]; 3] {
-    let layers = inputs.len() / 3;
-    [&inputs[1..][..layers], &inputs[1 + layers..][..layers], &inputs[1 + 2 * layers..][..layers]]
+/// The parameters of the layers: all weights, all `A`, all `B`.
+struct Parameters<'a, T> {
+    weights: &'a [T],
+    a: &'a [T],
+    b: &'a [T],
+}
+
+impl LoraLinears {
+    /// Returns the parameters, which follow the input.
+    fn parameters<'a, T>(&self, inputs: &'a [T]) -> Parameters<'a, T> {
+        let (weights, adapters) = inputs[1..].split_at(self.adapted.len());
+        let (a, b) = adapters.split_at(adapters.len() / 2);
+        Parameters { weights, a, b }
+    }
+
+    /// Returns for each layer the place of its adapter in the lists of adapters, if it has one.
+    fn places(&self) -> Vec<Option<usize>> {
+        let mut next = 0..;
+        self.adapted.iter().map(|is_adapted| is_adapted.then(|| next.next()).flatten()).collect()
+    }
+
+    /// Returns the layer of each adapter.
+    fn layers(&self) -> Vec<usize> {
+        (0..self.adapted.len()).filter(|layer| self.adapted[*layer]).collect()
+    }
+
+    /// Returns the input of an adapter.
+    fn input_of(&self, adapter: usize, x: &FlexTensor) -> FlexTensor {
+        let (rows, columns) = dims(x);
+        match self.masks.get(adapter) {
+            Some(mask) => tensor(mask.on_cpu(slice(x), columns), rows),
+            None => x.clone(),
+        }
+    }
 }
 
 impl Group for LoraLinears {
     fn reference(&self, inputs: &[Tensor<2>]) -> Vec<Tensor<2>> {
-        let [weights, a, b] = parameters(inputs);
+        let (x, Parameters { weights, a, b }) = (&inputs[0], self.parameters(inputs));
         let times = |x: &Tensor<2>, matrix: &Tensor<2>| x.clone().matmul(matrix.clone().transpose());
-        let y = |layer: usize| {
-            let adapted = times(&times(&inputs[0], &a[layer]), &b[layer]);
-            times(&inputs[0], &weights[layer]) + adapted.mul_scalar(self.scale)
+        let adapted = |adapter: usize| {
+            let x = match self.masks.get(adapter) {
+                Some(mask) => {
+                    let factors = mask.factors(x.dims(), &x.device().inner());
+                    x.clone() * if x.is_autodiff() { factors.autodiff() } else { factors }
+                }
+                None => x.clone(),
+            };
+            times(&times(&x, &a[adapter]), &b[adapter]).mul_scalar(self.scale)
         };
-        (0..weights.len()).map(y).collect()
+        let y = |(weight, place): (&Tensor<2>, Option<usize>)| {
+            let y = times(x, weight);
+            match place {
+                Some(adapter) => y + adapted(adapter),
+                None => y,
+            }
+        };
+        weights.iter().zip(self.places()).map(y).collect()
     }
 
     fn forward(&self, inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>) {
-        let (x, [weights, a, b]) = (&inputs[0], parameters(&inputs));
+        let (x, Parameters { weights, a, b }) = (&inputs[0], self.parameters(&inputs));
         let rows = dims(x).0;
-        let us: Vec<_> = a.iter().map(|a| tensor(product(1.0, matrix(x), matrix(a).t()), rows)).collect();
-        let y = |layer: usize| {
-            let mut y = product(1.0, matrix(x), matrix(&weights[layer]).t());
-            add_product(&mut y, self.scale, matrix(&us[layer]), matrix(&b[layer]).t());
+        let u = |adapter: usize| {
+            tensor(product(1.0, matrix(&self.input_of(adapter, x)), matrix(&a[adapter]).t()), rows)
+        };
+        let us: Vec<_> = (0..a.len()).map(u).collect();
+        let y = |(weight, place): (&FlexTensor, Option<usize>)| {
+            let mut y = product(1.0, matrix(x), matrix(weight).t());
+            if let Some(adapter) = place {
+                add_product(&mut y, self.scale, matrix(&us[adapter]), matrix(&b[adapter]).t());
+            }
             tensor(y, rows)
         };
-        let outputs = (0..us.len()).map(y).collect();
+        let outputs = weights.iter().zip(self.places()).map(y).collect();
         let saved = if wanted.contains(&true) { inputs.into_iter().chain(us).collect() } else { Vec::new() };
         (outputs, saved)
     }
@@ -87,36 +156,52 @@ impl Group for LoraLinears {
         d_outputs: &[FlexTensor],
         wanted: &[bool],
     ) -> Vec<Option<FlexTensor>> {
-        let (layers, rows) = (d_outputs.len(), dims(&d_outputs[0]).0);
-        let (inputs, us) = saved.split_at(1 + 3 * layers);
-        let (x, [weights, a, b]) = (matrix(&inputs[0]), parameters(inputs));
+        let (layers_of, rows) = (self.layers(), dims(&d_outputs[0]).0);
+        let (inputs, us) = saved.split_at(saved.len() - layers_of.len());
+        let (x, Parameters { weights, a, b }) = (&inputs[0], self.parameters(inputs));
+        let wants = self.parameters(wanted);
         let d_y: Vec<_> = d_outputs.iter().map(matrix).collect();
-        let e = |layer: usize| tensor(product(self.scale, d_y[layer], matrix(&b[layer])), rows);
-        let e: Vec<_> = (0..layers).map(e).collect();
+        let e = |(b, layer): (&FlexTensor, &usize)| tensor(product(self.scale, d_y[*layer], matrix(b)), rows);
+        let e: Vec<_> = b.iter().zip(&layers_of).map(e).collect();
         let d_x = wanted[0].then(|| {
-            let mut d_x = vec![0.0; rows * x.columns()];
-            for layer in 0..layers {
+            let columns = dims(x).1;
+            let mut d_x = vec![0.0; rows * columns];
+            for (layer, place) in self.places().into_iter().enumerate() {
                 add_product(&mut d_x, 1.0, d_y[layer], matrix(&weights[layer]));
-                add_product(&mut d_x, 1.0, matrix(&e[layer]), matrix(&a[layer]));
+                let Some(adapter) = place else { continue };
+                match self.masks.get(adapter) {
+                    Some(mask) => {
+                        let of_masked = product(1.0, matrix(&e[adapter]), matrix(&a[adapter]));
+                        mask.add_on_cpu(&mut d_x, &of_masked, columns);
+                    }
+                    None => add_product(&mut d_x, 1.0, matrix(&e[adapter]), matrix(&a[adapter])),
+                }
             }
             tensor(d_x, rows)
         });
-        let gradient = |place: usize| {
-            let (kind, layer) = (place / layers, place % layers);
-            let (like, sum) = match kind {
-                0 => (&weights[layer], None),
-                1 => (&a[layer], self.a_sums[layer].as_ref()),
-                _ => (&b[layer], self.b_sums[layer].as_ref()),
-            };
-            let (rows, columns) = dims(like);
-            add_on_cpu(sum, [rows, columns], |total| match kind {
-                0 => add_product(total, 1.0, d_y[layer].t(), x),
-                1 => add_product(total, 1.0, matrix(&e[layer]).t(), x),
-                _ => add_product(total, self.scale, d_y[layer].t(), matrix(&us[layer])),
-            })
+        let d_weight = |(layer, wanted): (usize, &bool)| {
+            let shape = dims(&weights[layer]);
+            let add = |total: &mut [f32]| add_product(total, 1.0, d_y[layer].t(), matrix(x));
+            wanted.then(|| add_on_cpu(None, [shape.0, shape.1], add)).flatten()
         };
-        let others = (0..3 * layers).map(|place| wanted[1 + place].then(|| gradient(place)).flatten());
-        std::iter::once(d_x).chain(others).collect()
+        let d_a = |(adapter, wanted): (usize, &bool)| {
+            let (rows, columns) = dims(&a[adapter]);
+            let add = |total: &mut [f32]| {
+                let x = self.input_of(adapter, x);
+                add_product(total, 1.0, matrix(&e[adapter]).t(), matrix(&x));
+            };
+            wanted.then(|| add_on_cpu(self.a_sums[adapter].as_ref(), [rows, columns], add)).flatten()
+        };
+        let d_b = |(adapter, wanted): (usize, &bool)| {
+            let (rows, columns) = dims(&b[adapter]);
+            let d_y = d_y[layers_of[adapter]].t();
+            let add = |total: &mut [f32]| add_product(total, self.scale, d_y, matrix(&us[adapter]));
+            wanted.then(|| add_on_cpu(self.b_sums[adapter].as_ref(), [rows, columns], add)).flatten()
+        };
+        let d_weights = wants.weights.iter().enumerate().map(d_weight);
+        let d_as = wants.a.iter().enumerate().map(d_a);
+        let d_bs = wants.b.iter().enumerate().map(d_b);
+        std::iter::once(d_x).chain(d_weights).chain(d_as).chain(d_bs).collect()
     }
 }
 
@@ -125,8 +210,54 @@ mod tests {
     use super::*;
     use crate::check::{agrees_with_reference, random};
 
+    /// The op on layers that all have adapters, without dropout.
     fn of(layers: usize) -> LoraLinears {
-        LoraLinears { scale: 0.5, a_sums: vec![None; layers], b_sums: vec![None; layers], fp8: false }
+        some(&vec![true; layers], None)
+    }
+
+    fn some(adapted: &[bool], rate: Option<f64>) -> LoraLinears {
+        let adapters = adapted.iter().filter(|is_adapted| **is_adapted).count();
+        let mask = |i| rate.map(|rate| Dropout::new(rate, 31 + i as u64));
+        LoraLinears {
+            scale: 0.5,
+            adapted: adapted.to_vec(),
+            a_sums: vec![None; adapters],
+            b_sums: vec![None; adapters],
+            masks: (0..adapters).filter_map(mask).collect(),
+            fp8: false,
+        }
+    }
+
+    const OUTPUTS: [usize; 4] = [64, 200, 12, 4];
+
+    /// Returns an input of 72 columns and the parameters of layers of these widths, with ranks of 8, 16, 24
+    /// and 32.
+    fn inputs<const N: usize>(adapted: &[bool]) -> [Tensor<2>; N] {
+        let layers: Vec<usize> = (0..adapted.len()).filter(|layer| adapted[*layer]).collect();
+        let mut all = vec![random(1, 33, 72)];
+        all.extend((0..adapted.len()).map(|layer| random(2 + layer as u64, OUTPUTS[layer], 72)));
+        all.extend(layers.iter().map(|layer| random(6 + *layer as u64, 8 * (layer + 1), 72)));
+        all.extend(layers.iter().map(|layer| random(10 + *layer as u64, OUTPUTS[*layer], 8 * (layer + 1))));
+        all.try_into().expect("as many as the test says")
+    }
+
+    fn agrees<const N: usize, const M: usize>(adapted: [bool; M]) {
+        for rate in [None, Some(0.3)] {
+            agrees_with_reference::<_, N, M>(some(&adapted, rate), inputs(&adapted), 1e-5);
+        }
+    }
+
+    #[test]
+    fn layers_without_an_adapter_beside_others_and_masked_inputs_agree_with_the_reference_on_devices() {
+        agrees::<4, 1>([true]);
+        agrees::<5, 2>([false, true]);
+        agrees::<7, 2>([true, true]);
+        agrees::<6, 3>([false, true, false]);
+        agrees::<8, 3>([true, false, true]);
+        agrees::<7, 4>([false, false, false, true]);
+        agrees::<9, 4>([true, false, false, true]);
+        agrees::<11, 4>([true, true, false, true]);
+        agrees::<13, 4>([true, true, true, true]);
     }
 
     #[test]

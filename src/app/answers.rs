@@ -4,18 +4,24 @@
 use std::path::{Path, PathBuf};
 
 use sparktune_plan::presets::{self, PresetSource};
-use sparktune_plan::{Answer, Answers, Origin, Plan};
+use sparktune_plan::{Answer, Answers, Origin};
 
 use crate::failure::Failure;
-use crate::folders::{HOME_VARIABLE, config_folder, demo_folder};
+use crate::folders::{HOME_VARIABLE, config_folder, demo_folder, runs_dir_of};
+use crate::parent::with_model_of_parent;
 use crate::presets::user_presets;
 
 /// Returns all answers, merged by precedence: preset < user file < environment < flag. `demo` fills in the
-/// model and the data of the demo.
+/// model and the data of the demo; a run or adapter to start from, its model.
 ///
 /// # Errors
-/// A file cannot be read, or a layer has a wrong name or value.
+/// A file cannot be read, a layer has a wrong name or value, or there is no such run or adapter to start
+/// from.
 pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
+    with_model_of_parent(merged(flags, demo)?)
+}
+
+fn merged(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     let mut given = Answers::layered([user_file()?, environment()?, flags]);
     if demo {
         given = demo_answers()?.merge(given);
@@ -36,12 +42,7 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
 /// The same as for [`gather`].
 pub fn runs_dir(flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let flags = Answers { runs_dir: flag.map(Answer::flag), ..Answers::default() };
-    Ok(runs_dir_of(&gather(flags, false)?))
-}
-
-/// Returns the folder of the runs according to these answers.
-pub fn runs_dir_of(answers: &Answers) -> PathBuf {
-    answers.runs_dir.as_ref().map_or_else(|| Plan::RUNS_DIR.into(), |answer| answer.value.clone())
+    Ok(runs_dir_of(&merged(flags, false)?))
 }
 
 fn environment() -> Result<Answers, Failure> {

@@ -17,13 +17,15 @@ use sparktune_data::{
 };
 use sparktune_plan::plan::DataPlan;
 use sparktune_plan::{
-    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, TemplateKwargs, TooLong,
+    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, ParentFacts, TemplateKwargs,
+    TooLong,
 };
 
-use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
+use crate::folders::runs_dir_of;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
+use crate::parent::facts_of_parent;
 use crate::template::set_template_kwargs;
 
 /// The folder of tokenised data, next to the runs.
@@ -34,6 +36,8 @@ const TOKEN_CACHE: &str = ".tokens";
 pub struct DataFound {
     /// The lengths and counts in tokens of the model, for the plan.
     pub facts: DataFacts,
+    /// The run or adapter to start from.
+    pub parent: Option<ParentFacts>,
     /// The findings. Counts by kind include the rejected lines.
     pub report: Report,
     /// Some examples as the model will see them.
@@ -211,6 +215,7 @@ pub fn read(
     let rejected = RejectedLines::open(&prepared)?;
     let found = DataFound {
         facts: data_facts(answers, &base.tokenizer, &prepared)?,
+        parent: facts_of_parent(answers, &base.facts.config)?,
         preview: preview(answers, &base, None)?,
         report: prepared.report,
     };

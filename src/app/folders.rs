@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use sparktune_base::files::private_folder;
+use sparktune_plan::{Answers, Plan};
 
 use crate::failure::Failure;
 
@@ -52,4 +53,9 @@ pub(crate) fn write_private_file(path: &Path, text: &str) -> Result<(), Failure>
     file.write_all(text.as_bytes()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
+}
+
+/// Returns the folder of the runs according to these answers.
+pub fn runs_dir_of(answers: &Answers) -> PathBuf {
+    answers.runs_dir.as_ref().map_or_else(|| Plan::RUNS_DIR.into(), |answer| answer.value.clone())
 }

@@ -5,12 +5,13 @@ use sparktune_data::Prepared;
 use sparktune_hub::{DownloadPlan, Hub};
 use sparktune_plan::{Answers, Facts, Plan, PlanError, resolve};
 
-use crate::answers::runs_dir_of;
 use crate::data::{accept, data_facts, prepare_data};
 use crate::failure::Failure;
+use crate::folders::runs_dir_of;
 use crate::listener::Listener;
 use crate::machine::machine_and_rates;
 use crate::model::{BaseModel, find_base, weigh};
+use crate::parent::facts_of_parent;
 use crate::program::Program;
 
 /// Everything that is decided before a run exists.
@@ -51,7 +52,7 @@ pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Re
 /// Gathers all inputs of the plan except the answers.
 ///
 /// # Errors
-/// Token files or measured speeds cannot be read.
+/// Token files or measured speeds cannot be read, or the run cannot start from what the answers name.
 pub fn gather_facts(
     program: &Program,
     answers: &Answers,
@@ -61,5 +62,6 @@ pub fn gather_facts(
 ) -> Result<Facts, Failure> {
     let (machine, rates) = machine_and_rates(program, &runs_dir_of(answers), listener)?;
     let data = data_facts(answers, &base.tokenizer, prepared)?;
-    Ok(Facts { machine, model: base.facts.clone(), data, rates })
+    let parent = facts_of_parent(answers, &base.facts.config)?;
+    Ok(Facts { machine, model: base.facts.clone(), data, rates, parent })
 }

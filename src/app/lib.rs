@@ -33,6 +33,7 @@ pub mod launch;
 pub mod listener;
 pub mod machine;
 pub mod model;
+mod parent;
 pub mod planner;
 pub mod presets;
 mod probe;

@@ -19,6 +19,7 @@ use crate::failure::{Exit, Failure};
 use crate::job::Job;
 use crate::listener::Listener;
 use crate::model::{fetch, plan_head};
+use crate::parent::{Parent, ParentNote};
 use crate::program::Program;
 
 /// Downloads missing files of the model and creates the run folder, which becomes visible when it is complete.
@@ -40,12 +41,18 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
         plan.model.mtp_path = Some(folder);
     }
 
+    let parent = Parent::of_plan(&plan)?;
+    let note = parent.as_ref().map(Parent::note).transpose()?;
     let label = plan.name.clone().unwrap_or_else(|| plan.model.id.clone());
     let toml = plan.to_toml()?;
     let new = RunsRoot::new(&plan.runs_dir).begin(&label, plan.method.kind().word())?;
     let run = new.dir();
     run.write_plan(&toml)?;
-    run.write_provenance(&Provenance::new(program, &plan, snapshot.commit, &prepared)?)?;
+    let provenance = Provenance::new(program, &plan, snapshot.commit, &prepared)?;
+    run.write_provenance(&Provenance { parent: note.as_ref().map(ParentNote::in_short), ..provenance })?;
+    if let (Some(parent), Some(note)) = (&parent, &note) {
+        parent.copy_into(&run, note)?;
+    }
     if let Some(template) = &plan.model.chat_template {
         let copy = run.chat_template();
         let copied = fs::copy(template, &copy).and_then(|_| sync(&copy));
@@ -119,6 +126,9 @@ pub struct Provenance {
     command_line: Vec<String>,
     model: String,
     model_commit: Option<String>,
+    /// What the run started from, if not from a published model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parent: Option<ParentNote>,
     train_tokens_blake3: String,
     eval_tokens_blake3: String,
     machine: Machine,
@@ -138,6 +148,7 @@ impl Provenance {
             command_line: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
             model: plan.model.id.clone(),
             model_commit: commit,
+            parent: None,
             train_tokens_blake3: hash(&prepared.train)?,
             eval_tokens_blake3: hash(&prepared.eval)?,
             machine: machine_without_gpu_users(),

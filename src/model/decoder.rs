@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use burn::tensor::{DType, Device, Tensor};
 use half::bf16;
+use sparktune_base::random::mix;
+use sparktune_kernels::dropout::Dropout;
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear::linear;
 use sparktune_kernels::linear_cross_entropy::linear_cross_entropy;
@@ -22,6 +24,7 @@ use crate::linear::Linear;
 use crate::loss::Loss;
 use crate::module::{Module, module};
 use crate::norm::Norm;
+use crate::numbers::hash_of;
 use crate::packed_sequence::PackedSequence;
 use crate::param::Param;
 use crate::rope_tables::{RopeTables, Ropes};
@@ -356,6 +359,20 @@ impl Model {
     pub fn with_fp8(&self) -> Self {
         let mut copy = self.clone();
         copy.linears_mut().into_iter().for_each(|linear| linear.fp8 = true);
+        copy
+    }
+
+    /// Returns a copy that shares the numbers and sets this share of the adapters' inputs to 0, at random.
+    /// The mask of an adapter depends on `key` and on its layer; within it, on the row of the packed sequence
+    /// and on the column. The forward pass and its recomputation have the same.
+    pub fn with_dropout(&self, share: f64, key: u64) -> Self {
+        let mut copy = self.clone();
+        for linear in copy.linears_mut() {
+            let key = mix(key ^ hash_of(linear.path()));
+            if let Some(lora) = &mut linear.lora {
+                lora.mask = Some(Dropout::new(share, key));
+            }
+        }
         copy
     }
 

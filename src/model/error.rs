@@ -102,9 +102,8 @@ pub enum ModelError {
         /// The stored type.
         dtype: String,
     },
-    /// The adapter files do not fit the model.
-    #[cfg(test)]
-    #[error("{path}: {reason}. The adapter was trained on another model or with other targets")]
+    /// The adapter files cannot be read or do not fit the model.
+    #[error("{path}: {reason}")]
     Adapter {
         /// The folder.
         path: PathBuf,

@@ -10,6 +10,7 @@
 //! name, which is the checkpoint's name without the layout's prefix (`layers.0.self_attn.q_proj.weight`,
 //! `mtp.fc.weight`). SPEC.md in this folder describes Qwen3.5.
 
+mod adapter;
 mod attention;
 mod cache;
 pub mod checkpoint;

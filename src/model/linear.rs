@@ -1,8 +1,9 @@
 //! A linear layer, which may have a bias and an adapter.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use sparktune_kernels::dropout::Dropout;
 use sparktune_kernels::linear::linears;
-use sparktune_kernels::lora_linear::{Adapted, lora_linears};
+use sparktune_kernels::lora_linear::{Adapted, Adapter, lora_linears};
 
 use crate::param::Param;
 
@@ -15,6 +16,8 @@ pub struct Lora {
     pub b: Param,
     /// The scale: `alpha / rank`, or `alpha / sqrt(rank)` for rsLoRA, with the rank of the setting.
     pub scale: f64,
+    /// The mask of its input in a training step with dropout.
+    pub mask: Option<Dropout>,
 }
 
 /// The linear layer `y = x Wᵀ (+ bias) (+ scale · (x Aᵀ) Bᵀ)`.
@@ -43,11 +46,11 @@ impl Linear {
         y
     }
 
-    /// Computes the results of one to four layers with the same input `x` together. All must have adapters of
-    /// the same scale or none, and the same `fp8`.
+    /// Computes the results of one to four layers with the same input `x` together. Their adapters must have
+    /// the same scale, and all layers the same `fp8`.
     pub(crate) fn forward_fused<const L: usize>(layers: &[Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
         let fp8 = layers[0].fp8;
-        let results = match &layers[0].lora {
+        let results = match layers.iter().find_map(|layer| layer.lora.as_ref()) {
             Some(Lora { scale, .. }) => {
                 lora_linears(x, layers.each_ref().map(Self::adapted).into(), *scale, fp8)
             }
@@ -65,8 +68,8 @@ impl Linear {
     }
 
     fn adapted(&self) -> Adapted {
-        let Lora { a, b, .. } = self.lora.as_ref().expect("adapters are put on all linears or none");
-        Adapted { weight: self.weight.tensor(), a: a.weight(), b: b.weight() }
+        let adapter = |Lora { a, b, mask, .. }: &Lora| Adapter { a: a.weight(), b: b.weight(), mask: *mask };
+        Adapted { weight: self.weight.tensor(), adapter: self.lora.as_ref().map(adapter) }
     }
 
     /// Returns the module path: the weight's name without `.weight`.
@@ -74,9 +77,14 @@ impl Linear {
         self.weight.name().trim_end_matches(".weight")
     }
 
+    /// Returns the last part of the path: `q_proj`.
+    pub(crate) fn name(&self) -> &str {
+        self.path().rsplit('.').next().unwrap_or_default()
+    }
+
     /// Returns the weight with the adapter added in f32: `W + scale · B A`, row-major `[out, in]`.
     pub fn merged_weight(&self) -> Vec<f32> {
-        let Some(Lora { a, b, scale }) = &self.lora else { return self.weight.to_vec() };
+        let Some(Lora { a, b, scale, .. }) = &self.lora else { return self.weight.to_vec() };
         // This is computed on the host for all devices, so that the result does not depend on the device and
         // no f32 copy is needed there.
         let [weight, a, b] = [&self.weight, a, b].map(|param| {

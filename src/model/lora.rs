@@ -1,4 +1,5 @@
-//! Low-rank adapters: attaching them to a model, and PEFT's file format (SPEC.md 5).
+//! Low-rank adapters: attaching new ones to a model, and writing PEFT's file format (SPEC.md 5). `adapter`
+//! reads it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,9 +8,11 @@ use std::path::Path;
 
 use burn::tensor::Device;
 use safetensors::Dtype;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Number;
 use sparktune_base::files::{sync, write_and_sync};
+use sparktune_plan::TargetModules;
+use sparktune_plan::adapter::{CONFIG_FILE, TENSOR_FILE, divisor};
 use sparktune_plan::architecture::clipped_rank;
 
 use crate::checkpoint::Checkpoint;
@@ -20,8 +23,8 @@ use crate::numbers::uniform;
 use crate::param::Param;
 use crate::weight_writer::{Described, write_header, write_numbers};
 
-/// The rank and scale of all adapters of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// The adapters of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoraConfig {
     /// The inner width of each adapter.
     pub rank: usize,
@@ -31,25 +34,27 @@ pub struct LoraConfig {
     pub rslora: bool,
     /// Whether the inner width of an adapter is at most the width of its layer. The scale remains that of
     /// `rank`, so that it is the same for all adapters.
-    #[serde(default)]
     pub clipped: bool,
+    /// The layers that have adapters.
+    pub targets: TargetModules,
+    /// The share of an adapter's input that is set to 0 in training.
+    pub dropout: f64,
 }
 
 impl LoraConfig {
+    /// Describes adapters of this rank and alpha on all layers, without dropout.
+    pub const fn new(rank: usize, alpha: f64) -> Self {
+        Self { rank, alpha, rslora: false, clipped: false, targets: TargetModules::ALL, dropout: 0.0 }
+    }
+
     /// Returns the factor on the adapter's output.
     pub fn scale(&self) -> f64 {
-        self.alpha / self.divisor(self.rank)
+        self.alpha / divisor(self.rank as f64, self.rslora)
     }
 
     /// Returns the inner width of the adapter of a weight of this shape, `[out, in]`.
     fn rank_of(&self, shape: [usize; 2]) -> usize {
         if self.clipped { clipped_rank(self.rank, shape) } else { self.rank }
-    }
-
-    /// Returns what PEFT divides an alpha by to get the scale of an adapter of this rank.
-    fn divisor(&self, rank: usize) -> f64 {
-        let rank = rank as f64;
-        if self.rslora { rank.sqrt() } else { rank }
     }
 }
 
@@ -91,24 +96,21 @@ impl BaseClass {
     }
 }
 
-const ADAPTER_FILE: &str = "adapter_model.safetensors";
-const CONFIG_FILE: &str = "adapter_config.json";
-
 impl Model {
-    /// Attaches a new, trainable adapter to every linear layer and freezes everything else.
+    /// Attaches new, trainable adapters to linear layers and freezes everything else.
     ///
     /// `A ~ U(-1/sqrt(in), 1/sqrt(in))` from a generator keyed by `seed` and the module's path, `B = 0`, so
     /// that the model computes the same as before.
     pub fn attach_lora(&mut self, config: LoraConfig, seed: u64) {
         self.set_trainable(false);
         let device = self.device().clone();
-        for linear in self.linears_mut() {
+        for linear in self.linears_mut().into_iter().filter(|linear| config.targets.contains(linear.name())) {
             let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
             let path = linear.path().to_owned();
             let rank = config.rank_of([out, input]);
             let a = uniform(&path, seed, rank * input, 1.0 / (input as f64).sqrt());
             let b = vec![0.0; out * rank];
-            linear.lora = Some(adapter(&path, config, [out, input], a, b, &device));
+            linear.lora = Some(Lora::new(&path, config.scale(), rank, [a, b], &device));
         }
     }
 
@@ -131,12 +133,11 @@ impl Model {
         let mut targets: Vec<String> = Vec::new();
         for linear in self.linears() {
             let Some(lora) = &linear.lora else { continue };
-            targets.extend(linear.path().rsplit('.').next().map(str::to_owned));
+            targets.push(linear.name().to_owned());
             let rank = lora.a.shape()[0];
             if rank != config.rank {
                 rank_pattern.insert(linear.path().to_owned(), rank);
-                // PEFT divides by the adapter's own rank; this alpha gives the scale of all others.
-                alpha_pattern.insert(linear.path().to_owned(), number(config.scale() * config.divisor(rank)));
+                alpha_pattern.insert(linear.path().to_owned(), number(alpha_for(config, rank)));
             }
             for param in [&lora.a, &lora.b] {
                 params.insert(format!("{prefix}{}", param.name()), param);
@@ -144,7 +145,7 @@ impl Model {
         }
         targets.sort();
         targets.dedup();
-        let path = dir.join(ADAPTER_FILE);
+        let path = dir.join(TENSOR_FILE);
         write_f32(&params, &path).map_err(ModelError::io(&path))?;
         let text = serde_json::to_string_pretty(&PeftConfig {
             alpha_pattern,
@@ -153,7 +154,7 @@ impl Model {
             fan_in_fan_out: false,
             inference_mode: true,
             lora_alpha: number(config.alpha),
-            lora_dropout: 0.0,
+            lora_dropout: config.dropout,
             peft_type: "LORA".to_owned(),
             r: config.rank,
             rank_pattern,
@@ -189,34 +190,25 @@ fn write_f32(params: &BTreeMap<String, &Param>, path: &Path) -> io::Result<()> {
 }
 
 /// The relevant fields of PEFT's `adapter_config.json`; the others take PEFT's defaults.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct PeftConfig {
     /// The alpha of each module whose rank differs from `r`. Keys are regular expressions for the end of a
     /// module's path, so that they hold for every class.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     alpha_pattern: BTreeMap<String, Number>,
-    #[serde(default)]
     base_model_name_or_path: String,
-    #[serde(default)]
     bias: String,
-    #[serde(default)]
     fan_in_fan_out: bool,
-    #[serde(default)]
     inference_mode: bool,
     lora_alpha: Number,
-    #[serde(default)]
     lora_dropout: f64,
-    #[serde(default)]
     peft_type: String,
     r: usize,
     /// The rank of each module whose rank differs from `r`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     rank_pattern: BTreeMap<String, usize>,
-    #[serde(default)]
     target_modules: Vec<String>,
-    #[serde(default)]
     task_type: String,
-    #[serde(default)]
     use_rslora: bool,
 }
 
@@ -229,86 +221,21 @@ fn number(alpha: f64) -> Number {
     }
 }
 
-fn adapter(
-    path: &str,
-    config: LoraConfig,
-    [out, input]: [usize; 2],
-    a: Vec<f32>,
-    b: Vec<f32>,
-    device: &Device,
-) -> Lora {
-    let param = |part: &str, shape: [usize; 2], data: Vec<f32>| {
-        let mut param = Param::new(format!("{path}.{part}.weight"), &shape, data, device);
-        param.set_trainable(true);
-        param
-    };
-    let rank = config.rank_of([out, input]);
-    Lora { a: param("lora_A", [rank, input], a), b: param("lora_B", [out, rank], b), scale: config.scale() }
+/// Returns the alpha with which PEFT, which divides by the adapter's own rank, gets the scale of all others.
+fn alpha_for(config: LoraConfig, rank: usize) -> f64 {
+    config.scale() * divisor(rank as f64, config.rslora)
 }
 
-/// Reads an adapter folder, for comparison with those written by PEFT. A run cannot start from one.
-#[cfg(test)]
-mod loading {
-    use safetensors::SafeTensors;
-    use safetensors::tensor::TensorView;
-
-    use super::*;
-    use crate::numbers::widen;
-
-    impl Model {
-        /// Attaches the adapters of a PEFT folder to the model, trainable.
-        ///
-        /// # Errors
-        /// When the files are missing or damaged, or lack an adapter for one of the model's linear layers.
-        pub(crate) fn load_lora(&mut self, dir: &Path) -> Result<LoraConfig, ModelError> {
-            let config_path = dir.join(CONFIG_FILE);
-            let text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
-            let wrong = |reason: String| ModelError::Adapter { path: dir.to_owned(), reason };
-            let stored: PeftConfig =
-                serde_json::from_str(&text).map_err(|e| wrong(format!("adapter_config.json: {e}")))?;
-            let config = LoraConfig {
-                rank: stored.r,
-                alpha: stored.lora_alpha.as_f64().expect("a JSON number is a float"),
-                rslora: stored.use_rslora,
-                clipped: !stored.rank_pattern.is_empty(),
-            };
-            let path = dir.join(ADAPTER_FILE);
-            let bytes = std::fs::read(&path).map_err(ModelError::io(&path))?;
-            let tensors = SafeTensors::deserialize(&bytes)
-                .map_err(|e| ModelError::Damaged { path: path.clone(), reason: e.to_string() })?;
-            // The key is the module path relative to the decoder, independent of the class that the adapter
-            // was trained on.
-            let mut by_path: BTreeMap<String, TensorView> = BTreeMap::new();
-            for (name, view) in tensors.tensors() {
-                let short = name.trim_start_matches("base_model.model.");
-                let short = short.strip_prefix("model.language_model.").or(short.strip_prefix("model."));
-                by_path.insert(short.unwrap_or(&name).to_owned(), view);
-            }
-            self.set_trainable(false);
-            let device = self.device().clone();
-            for linear in self.linears_mut() {
-                let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
-                let module = linear.path().to_owned();
-                let mut read = |part: &str, shape: [usize; 2]| {
-                    let name = format!("{module}.{part}.weight");
-                    let view = by_path.remove(&name).ok_or_else(|| wrong(format!("`{name}` is missing")))?;
-                    if view.shape() != shape {
-                        return Err(wrong(format!(
-                            "`{name}` has the shape {:?}, not {shape:?}",
-                            view.shape()
-                        )));
-                    }
-                    widen(view.data(), view.dtype())
-                        .ok_or_else(|| wrong(format!("`{name}` is stored as {:?}", view.dtype())))
-                };
-                let rank = config.rank_of([out, input]);
-                let (a, b) = (read("lora_A", [rank, input])?, read("lora_B", [out, rank])?);
-                linear.lora = Some(adapter(&module, config, [out, input], a, b, &device));
-            }
-            match by_path.keys().next() {
-                Some(name) => Err(wrong(format!("`{name}` belongs to no linear layer of this model"))),
-                None => Ok(config),
-            }
-        }
+impl Lora {
+    /// Creates a trainable adapter of the layer at `path` from the numbers of `A [rank, in]` and `B [out,
+    /// rank]`, row-major.
+    pub(crate) fn new(path: &str, scale: f64, rank: usize, [a, b]: [Vec<f32>; 2], device: &Device) -> Self {
+        let param = |part: &str, shape: [usize; 2], data: Vec<f32>| {
+            let mut param = Param::new(format!("{path}.{part}.weight"), &shape, data, device);
+            param.set_trainable(true);
+            param
+        };
+        let (input, out) = (a.len() / rank, b.len() / rank);
+        Self { a: param("lora_A", [rank, input], a), b: param("lora_B", [out, rank], b), scale, mask: None }
     }
 }

@@ -24,12 +24,15 @@ pub(crate) fn narrow(numbers: &[f32], dtype: Dtype) -> Option<Vec<u8>> {
     })
 }
 
+/// Returns a hash of a name that never changes: FNV-1a.
+pub(crate) fn hash_of(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
+}
+
 /// Returns numbers uniform in `(-bound, bound)` that depend only on name and seed: splitmix64 from an FNV-1a
 /// hash of the name.
 pub(crate) fn uniform(name: &str, seed: u64, count: usize, bound: f64) -> Vec<f32> {
-    let hash = name
-        .bytes()
-        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
-    let mut numbers = SplitMix64::new(hash ^ seed.wrapping_mul(GAMMA));
+    let mut numbers = SplitMix64::new(hash_of(name) ^ seed.wrapping_mul(GAMMA));
     (0..count).map(|_| ((numbers.next_f64() * 2.0 - 1.0) * bound) as f32).collect()
 }

@@ -8,6 +8,7 @@ use crate::architecture::{AttentionSpec, LayerSpec, MixerSpec, clipped_rank};
 use crate::choices::MethodKind;
 use crate::facts::{Gpu, MachineFacts};
 use crate::model_config::ModelConfig;
+use crate::targets::TargetModules;
 
 /// The number of rows of a chunk of the delta rule.
 const DELTA_CHUNK: f64 = 64.0;
@@ -19,8 +20,9 @@ pub struct Work {
     pub linear_parameters: f64,
     /// The number of weights of the head.
     pub head_parameters: f64,
-    /// The shapes `[out, in]` of the linear layers of the decoder, each with its number of occurrences.
-    linears: Vec<([usize; 2], usize)>,
+    /// The names and shapes `[out, in]` of the linear layers of the decoder, each with its number of
+    /// occurrences.
+    linears: Vec<(&'static str, [usize; 2], usize)>,
     /// The distinct attention layers, each with its number of occurrences.
     attention: Vec<(AttentionSpec, usize)>,
     /// The forward FLOPs of the delta rule per token.
@@ -36,6 +38,8 @@ pub struct Treatment {
     pub method: MethodKind,
     /// The rank of the adapters; 0 for full fine-tuning.
     pub rank: u32,
+    /// The layers that have adapters.
+    pub targets: TargetModules,
     /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
     /// The share of the tokens that pass through the output head.
@@ -57,7 +61,7 @@ impl Work {
                 .layer_kinds()
                 .into_iter()
                 .flat_map(|(layer, count)| {
-                    layer.linears().map(move |linear| ([linear.output, linear.input], count))
+                    layer.linears().map(move |linear| (linear.name(), [linear.output, linear.input], count))
                 })
                 .collect(),
             attention: config
@@ -81,13 +85,14 @@ impl Work {
         }
     }
 
-    /// Returns the number of parameters of adapters of this rank, clipped to the width of each layer.
-    pub fn adapter_parameters(&self, rank: u32) -> f64 {
-        let of_layers = |(shape, layers): &([usize; 2], usize)| {
+    /// Returns the number of parameters of adapters of this rank, clipped to the width of each layer, on the
+    /// layers of these names.
+    pub fn adapter_parameters(&self, rank: u32, targets: TargetModules) -> f64 {
+        let of_layers = |(_, shape, layers): &(&str, [usize; 2], usize)| {
             let [output, input] = shape.map(|width| width as f64);
             clipped_rank(rank as usize, *shape) as f64 * (output + input) * *layers as f64
         };
-        self.linears.iter().map(of_layers).sum()
+        self.linears.iter().filter(|(name, ..)| targets.contains(name)).map(of_layers).sum()
     }
 
     /// Returns the forward FLOPs of attention per token in examples of this mean length.
@@ -103,7 +108,7 @@ impl Work {
     /// Returns the FLOPs per token of a forward pass through the layers, without the head.
     pub fn forward_flops(&self, how: &Treatment) -> f64 {
         2.0 * self.linear_parameters
-            + 2.0 * self.adapter_parameters(how.rank)
+            + 2.0 * self.adapter_parameters(how.rank, how.targets)
             + self.attention_flops(how.context)
             + self.delta
     }
@@ -117,7 +122,7 @@ impl Work {
             MethodKind::Full => (4.0, 6.0),
         };
         let backward = dense * self.linear_parameters
-            + 4.0 * self.adapter_parameters(how.rank)
+            + 4.0 * self.adapter_parameters(how.rank, how.targets)
             // The kernels' operation counts are 2.5 and 2.6 times the forward pass.
             + 2.5 * self.attention_flops(how.context)
             + 2.6 * self.delta;
@@ -202,11 +207,14 @@ mod tests {
         close(work.attention_flops(3000.0), 6.0 * 12e6);
         close(work.delta, 18.0 * 2.9e6);
         // Adapters of rank 128 on all layers would take 0.27 GF; those with 16 outputs have rank 16.
-        close(2.0 * work.adapter_parameters(128), 0.252e9);
-        assert_eq!(work.adapter_parameters(8), work.adapter_parameters(1) * 8.0);
+        close(2.0 * work.adapter_parameters(128, TargetModules::ALL), 0.252e9);
+        let of_rank = |rank| work.adapter_parameters(rank, TargetModules::ALL);
+        assert_eq!(of_rank(8), of_rank(1) * 8.0);
         let narrow = 18.0 * 2.0 * (16.0 + 2048.0);
-        let [wide, wider] = [16, 17].map(|rank| work.adapter_parameters(rank));
-        assert_eq!(wider - wide, work.adapter_parameters(1) - narrow, "the narrow ones do not grow");
+        let [wide, wider] = [16, 17].map(of_rank);
+        assert_eq!(wider - wide, of_rank(1) - narrow, "the narrow ones do not grow");
+        let mlp = TargetModules::of_names(["gate_proj", "up_proj", "down_proj"]).unwrap();
+        assert_eq!(work.adapter_parameters(1, mlp), 24.0 * 3.0 * (2048.0 + 6144.0));
         close(4.0 * work.head_parameters, 2.03e9);
     }
 
@@ -236,6 +244,7 @@ mod tests {
         let lora = Treatment {
             method: MethodKind::Lora,
             rank: 128,
+            targets: TargetModules::ALL,
             recompute: false,
             target_share: 1.0,
             context: 3000.0,

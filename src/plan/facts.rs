@@ -9,6 +9,7 @@ use sparktune_base::held_out;
 use sparktune_base::thinking::Thinking;
 use sparktune_base::units::counted;
 
+use crate::adapter::AdapterFacts;
 use crate::choices::MethodKind;
 use crate::error::PlanError;
 use crate::measured::{Measured, Probe};
@@ -26,6 +27,35 @@ pub struct Facts {
     pub data: DataFacts,
     /// Speeds that were measured, here and elsewhere.
     pub rates: Rates,
+    /// The run or adapter to start from, once it was looked up.
+    pub parent: Option<ParentFacts>,
+}
+
+/// The run or adapter whose weights a run starts from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParentFacts {
+    /// The answer that was looked up.
+    pub given: String,
+    /// The folder of the run or of the adapter.
+    pub folder: String,
+    /// The step of its weights, if it is a run.
+    pub step: Option<u64>,
+    /// What it trained.
+    pub weights: ParentWeights,
+}
+
+/// The weights that a run starts from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ParentWeights {
+    /// An adapter, which is trained further.
+    Adapter {
+        /// Its rank, scale and layers.
+        adapter: AdapterFacts,
+        /// The merged model of the same run, if there is one, for messages.
+        merged: Option<PathBuf>,
+    },
+    /// All weights, in the folder of an exported model.
+    Model(PathBuf),
 }
 
 /// The machine that will train.

@@ -10,6 +10,7 @@ use crate::facts::{DataFacts, MachineFacts, ModelFacts};
 use crate::memory::{self, Footprint, Memory};
 use crate::packing::{Lengths, Packs};
 use crate::ranges::model_limit;
+use crate::targets::TargetModules;
 
 /// A pack length and its cost, a point of the wizard's chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,8 @@ pub struct CostPoint {
 pub(crate) struct Constraints {
     pub method: MethodKind,
     pub rank: u32,
+    /// The layers that have adapters.
+    pub targets: TargetModules,
     /// The user's choice, or `None` if it is free.
     pub recompute: Option<bool>,
     /// The user's choice, or `None` if it is free.
@@ -174,8 +177,15 @@ impl<'a> Fit<'a> {
 
     /// Returns the settings that the FLOPs per token depend on.
     pub(crate) fn treatment(&self, constraints: &Constraints, recompute: bool, packs: &Packs) -> Treatment {
-        let Constraints { method, rank, .. } = *constraints;
-        Treatment { method, rank, recompute, target_share: self.target_share, context: packs.context }
+        let Constraints { method, rank, targets, .. } = *constraints;
+        Treatment {
+            method,
+            rank,
+            targets,
+            recompute,
+            target_share: self.target_share,
+            context: packs.context,
+        }
     }
 
     /// Returns the FLOPs of training per token.
@@ -211,6 +221,7 @@ impl<'a> Fit<'a> {
             device: self.device,
             method: constraints.method,
             rank: constraints.rank,
+            targets: constraints.targets,
             recompute,
             tokens,
         }

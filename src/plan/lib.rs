@@ -7,6 +7,7 @@
 //! gives the same plan.
 
 mod abilities;
+pub mod adapter;
 mod answer;
 mod answers;
 pub mod architecture;
@@ -19,6 +20,7 @@ mod eta;
 pub mod facts;
 mod fit;
 mod judgement;
+mod lora;
 pub mod measured;
 pub mod memory;
 pub mod model_config;
@@ -36,6 +38,7 @@ pub mod setting;
 mod settings;
 mod shown;
 mod sizing;
+mod targets;
 mod template_kwargs;
 mod turns;
 mod values;
@@ -51,8 +54,8 @@ pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, Meth
 pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
-    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates,
-    TooLong,
+    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, ParentFacts,
+    ParentWeights, Rate, Rates, TooLong,
 };
 pub use fit::CostPoint;
 pub use judgement::too_little_to_judge;
@@ -64,4 +67,5 @@ pub use plan::{Advice, Explained, HeadPlan, Method, OptimizerPlan, Plan, RateBas
 pub use resolve::{missing, resolve};
 pub use setting::Setting;
 pub use settings::{Answers, SETTINGS};
+pub use targets::TargetModules;
 pub use template_kwargs::TemplateKwargs;

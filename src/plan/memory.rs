@@ -15,6 +15,7 @@ use crate::cost::Work;
 use crate::error::Shortage;
 use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
+use crate::targets::TargetModules;
 
 /// The most bytes that logits, their statistics and the gradients of a chunk of rows take on a GPU (`SCRATCH`
 /// in `kernels/linear_cross_entropy/slabs.rs`).
@@ -137,6 +138,8 @@ pub struct Footprint {
     pub method: MethodKind,
     /// The rank of the adapters; 0 for full fine-tuning.
     pub rank: u32,
+    /// The layers that have adapters.
+    pub targets: TargetModules,
     /// Whether layers are computed again in the backward pass.
     pub recompute: bool,
     /// The number of tokens in a micro-batch: the longest pack times the packs of a micro-batch.
@@ -222,8 +225,8 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
 
 /// Returns the number of values per token that a layer keeps for its backward pass, including the adapters'
 /// inner vectors.
-fn kept_per_token(layer: &LayerSpec, rank: u32) -> f64 {
-    layer.kept_with_adapters(rank as usize) as f64
+fn kept_per_token(layer: &LayerSpec, rank: u32, targets: TargetModules) -> f64 {
+    layer.kept_with_adapters(rank as usize, |linear| targets.contains(linear.name())) as f64
 }
 
 /// Returns the bytes of a value in computations, and of the fp32 master copy of a trained one.
@@ -236,7 +239,7 @@ const fn widths(device: Device) -> (f64, f64) {
 
 fn trained_parameters(model: &ModelFacts, work: &Work, footprint: &Footprint) -> f64 {
     match footprint.method {
-        MethodKind::Lora => work.adapter_parameters(footprint.rank),
+        MethodKind::Lora => work.adapter_parameters(footprint.rank, footprint.targets),
         MethodKind::Full => model.text_parameters() as f64,
     }
 }
@@ -262,7 +265,7 @@ fn export_peak(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprin
         _ => host,
     };
     model.text_parameters() as f64 * width
-        + work.adapter_parameters(footprint.rank) * width
+        + work.adapter_parameters(footprint.rank, footprint.targets) * width
         + trained_parameters(model, work, footprint) * master
         + heads
         + largest * each
@@ -273,10 +276,10 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     let config = &model.config;
     let (width, master) = widths(footprint.device);
     let parameters = model.text_parameters() as f64;
-    let adapters = work.adapter_parameters(footprint.rank);
+    let adapters = work.adapter_parameters(footprint.rank, footprint.targets);
     let trained = trained_parameters(model, work, footprint);
 
-    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank) * width;
+    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank, footprint.targets) * width;
     let widest = config.layers.iter().map(kept).fold(0.0, f64::max);
     let all: f64 = config.layers.iter().map(kept).sum();
     let inputs = config.layers.len() as f64 * config.hidden_size as f64 * width;
@@ -338,8 +341,8 @@ pub fn estimate_head(
     let (width, master) = widths(footprint.device);
     let head = model.mtp_parameters() as f64;
     let trained = trained_parameters(model, work, footprint);
-    let own = config.mtp.as_ref().map_or(0.0, |mtp| kept_per_token(&mtp.layer, 0));
-    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank);
+    let own = config.mtp.as_ref().map_or(0.0, |mtp| kept_per_token(&mtp.layer, 0, TargetModules::ALL));
+    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank, footprint.targets);
     let widest = config.layers.iter().map(kept).fold(own, f64::max);
     // Kept: hidden state and embedding of each pair, both normed, both joined, and the output of the
     // projection that joins them.
@@ -383,7 +386,9 @@ mod tests {
     fn full(id: &str, method: MethodKind, rank: u32) -> Memory {
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find(id).unwrap());
-        let footprint = Footprint { device: Device::Cuda, method, rank, recompute: true, tokens: 5376.0 };
+        let targets = TargetModules::ALL;
+        let footprint =
+            Footprint { device: Device::Cuda, method, rank, targets, recompute: true, tokens: 5376.0 };
         estimate(&model, &Work::from_config(&model.config), &spark(), &footprint)
     }
 
@@ -408,6 +413,7 @@ mod tests {
                 device: Device::Cuda,
                 method: MethodKind::Lora,
                 rank,
+                targets: TargetModules::ALL,
                 recompute: true,
                 tokens,
             };
@@ -436,6 +442,7 @@ mod tests {
             device: Device::Cuda,
             method: MethodKind::Lora,
             rank: 128,
+            targets: TargetModules::ALL,
             recompute: false,
             tokens: 512.0,
         };
@@ -472,6 +479,11 @@ mod tests {
         assert_eq!(whole.optimizer, parameters * 12);
     }
 
+    fn of_32_tokens(device: Device, method: MethodKind, rank: u32) -> Footprint {
+        let targets = TargetModules::ALL;
+        Footprint { device, method, rank, targets, recompute: false, tokens: 32.0 }
+    }
+
     /// Measured on the CPU with two packs in sequence and tables of 102 MB: at its peak the second takes 265
     /// MB in addition to the weights if the tables are tied, 262 MB if not.
     #[test]
@@ -483,8 +495,7 @@ mod tests {
                 "tie_word_embeddings": {tied}, "rms_norm_eps": 1e-6, "max_position_embeddings": 512}}"#
             );
             let model = ModelFacts::from_config_json(&config).unwrap();
-            let footprint =
-                Footprint { device, method: MethodKind::Full, rank: 0, recompute: false, tokens: 32.0 };
+            let footprint = of_32_tokens(device, MethodKind::Full, 0);
             estimate(&model, &Work::from_config(&model.config), &spark(), &footprint).gradients
         };
         let table = 40_000 * 64 * 4;
@@ -499,7 +510,7 @@ mod tests {
             "rms_norm_eps": 1e-6, "max_position_embeddings": 512}"#;
         let model = ModelFacts::from_config_json(config).unwrap();
         let of = |device, method, rank| {
-            let footprint = Footprint { device, method, rank, recompute: false, tokens: 32.0 };
+            let footprint = of_32_tokens(device, method, rank);
             estimate(&model, &Work::from_config(&model.config), &spark(), &footprint)
         };
         let cuda = of(Device::Cuda, MethodKind::Full, 0);
@@ -513,7 +524,7 @@ mod tests {
         let lora = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
-        let adapters = Work::from_config(&model.config).adapter_parameters(128) as u64;
+        let adapters = Work::from_config(&model.config).adapter_parameters(128, TargetModules::ALL) as u64;
         assert_eq!(lora.optimizer, adapters * 24);
         assert_eq!(adapters * 12, 1_514_778_624, "the copies, beside masters and moments of the same size");
         assert_eq!(full("Qwen/Qwen3.5-2B", MethodKind::Full, 0).optimizer, model.text_parameters() * 12);
@@ -558,6 +569,7 @@ mod tests {
                 device: Device::Cuda,
                 method: MethodKind::Lora,
                 rank: 128,
+                targets: TargetModules::ALL,
                 recompute: false,
                 tokens: 4096.0,
             };
@@ -583,6 +595,7 @@ mod tests {
             device: Device::Cuda,
             method: MethodKind::Lora,
             rank: 128,
+            targets: TargetModules::ALL,
             recompute: false,
             tokens: 5376.0,
         };

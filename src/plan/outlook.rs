@@ -16,6 +16,7 @@ use crate::memory::Memory;
 use crate::packing::Lengths;
 use crate::plan::RateBasis;
 use crate::remedies::{smaller_ranks, usual_rank};
+use crate::targets::TargetModules;
 
 /// Returns the data set that is assumed while none is known: chats of ordinary length.
 fn assumed_data() -> DataFacts {
@@ -144,7 +145,14 @@ impl<'a> Outlooks<'a> {
 
     fn method(&self, name: &str, fit: &Fit, method: MethodKind) -> MethodOutlook {
         let rank = if method == MethodKind::Lora { usual_rank(fit.model.config.hidden_size) } else { 0 };
-        let usual = Constraints { method, rank, recompute: None, pack_length: None, micro_batch_packs: None };
+        let usual = Constraints {
+            method,
+            rank,
+            targets: TargetModules::ALL,
+            recompute: None,
+            pack_length: None,
+            micro_batch_packs: None,
+        };
         let chosen = fit.choose(&usual).map(|choice| (usual, choice));
         let chosen = chosen.or_else(|memory| {
             let mut smaller = smaller_ranks(rank).into_iter().map(|rank| Constraints { rank, ..usual });
@@ -247,6 +255,7 @@ mod tests {
             model: catalog.model_facts(catalog.find("Qwen/Qwen3.5-27B").unwrap()),
             data: DataFacts { max, p99: max, ..assumed_data() },
             rates: Rates::default(),
+            parent: None,
         };
         let answers = Answers {
             model: Some(Answer::flag("Qwen/Qwen3.5-27B".into())),
@@ -290,6 +299,7 @@ mod tests {
                     model: facts.clone(),
                     data: data.clone(),
                     rates: rates.clone(),
+                    parent: None,
                 };
                 let plan = resolve(&answers, &facts).ok();
                 assert_eq!(outlook.pack_length, plan.as_ref().map(|plan| plan.pack.length), "{}", model.id);

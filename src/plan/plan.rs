@@ -17,6 +17,7 @@ use crate::fit::CostPoint;
 use crate::memory::Memory;
 use crate::model_config::ConfigOptions;
 use crate::settings::Answers;
+use crate::targets::TargetModules;
 use crate::template_kwargs::TemplateKwargs;
 
 /// Every value of a run.
@@ -107,6 +108,10 @@ pub struct ModelPlan {
     /// Whether the template's variables are written into the exported template as its defaults.
     #[serde(default)]
     pub write_template_default: bool,
+    /// The folder of the run or of the adapter whose weights the run starts from. The run has a copy of an
+    /// adapter; a model is that of `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 impl ModelPlan {
@@ -185,7 +190,7 @@ impl DataPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Method {
-    /// LoRA adapters on every linear of every layer.
+    /// LoRA adapters on linear layers.
     Lora {
         /// The inner dimension.
         rank: u32,
@@ -197,6 +202,12 @@ pub enum Method {
         /// older versions do not say so, and their checkpoints have adapters of the full rank everywhere.
         #[serde(default)]
         clipped: bool,
+        /// The linear layers that have adapters. Plans of older versions name none: they have adapters on all.
+        #[serde(default, skip_serializing_if = "TargetModules::is_all")]
+        target_modules: TargetModules,
+        /// The share of an adapter's input that is set to 0 in training, from 0 to below 1.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        dropout: f64,
     },
     /// Every text parameter.
     Full,
@@ -218,6 +229,26 @@ impl Method {
             Self::Full => 0,
         }
     }
+
+    /// Returns the layers that have adapters; without meaning for full fine-tuning.
+    pub(crate) const fn target_modules(self) -> TargetModules {
+        match self {
+            Self::Lora { target_modules, .. } => target_modules,
+            Self::Full => TargetModules::ALL,
+        }
+    }
+
+    /// Returns the share of the adapters' inputs that is set to 0 in training.
+    pub const fn dropout(self) -> f64 {
+        match self {
+            Self::Lora { dropout, .. } => dropout,
+            Self::Full => 0.0,
+        }
+    }
+}
+
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 /// How examples are packed.

@@ -38,7 +38,7 @@ impl Plan {
             (!self.recompute).then(|| how("recompute", true)),
             (shorter < self.pack.length).then(|| how("pack.length", shorter)),
             (self.method.kind() == MethodKind::Full).then(|| how("method.kind", "lora")),
-            (rank >= 16).then(|| how("method.rank", rank / 2)),
+            (rank >= 16 && self.model.from.is_none()).then(|| how("method.rank", rank / 2)),
         ];
         changes.into_iter().flatten().collect()
     }

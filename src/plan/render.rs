@@ -157,14 +157,22 @@ pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
 /// Summarises the plan in a few lines, for `--dry-run` and the head of a run.
 pub fn summary(plan: &Plan) -> String {
     let method = match plan.method {
-        Method::Lora { rank, alpha, rslora, .. } => {
-            format!("LoRA, rank {rank}, alpha {alpha}{}", if rslora { ", rank-stabilised" } else { "" })
+        Method::Lora { rank, alpha, rslora, target_modules, dropout, .. } => {
+            let rslora = if rslora { ", rank-stabilised" } else { "" };
+            let targets =
+                if target_modules.is_all() { String::new() } else { format!(", on {target_modules}") };
+            let dropout = if dropout > 0.0 { format!(", dropout {dropout}") } else { String::new() };
+            format!("LoRA, rank {rank}, alpha {alpha}{rslora}{targets}{dropout}")
         }
         Method::Full => "full fine-tuning".to_owned(),
     };
     let mut text = format!(
-        "model {}\nhow   {method}, on {}{}{}\npacks {} tokens each, of {}; {} per optimizer step{}\n",
+        "model {}\n{}how   {method}, on {}{}{}\npacks {} tokens each, of {}; {} per optimizer step{}\n",
         escape(&plan.model.id),
+        plan.model.from.as_ref().map_or(String::new(), |from| format!(
+            "from  the weights of {}, which the loss before the first step belongs to\n",
+            escape(from)
+        )),
         plan.device,
         if plan.recompute { ", with recompute (layers are computed twice to save memory)" } else { "" },
         if plan.fp8 { ", linear layers in fp8 (not lossless)" } else { "" },

@@ -23,6 +23,7 @@ use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
 use crate::shown::Shown;
+use crate::targets::TargetModules;
 
 /// Returns the missing answers that no rule can supply and without which there is no plan; empty if there are
 /// none.
@@ -137,6 +138,7 @@ impl Resolver<'_> {
     fn plan(mut self) -> Result<Plan, PlanError> {
         let (answers, facts) = (self.answers, self.facts);
         let mut model = self.model();
+        model.from = self.start_from(&model.id)?;
         let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules decide");
         let seed = self.pick(
             "seed",
@@ -178,12 +180,18 @@ impl Resolver<'_> {
         let free = Constraints {
             method: MethodKind::Lora,
             rank: 0,
+            targets: TargetModules::ALL,
             recompute: answers.recompute.as_ref().map(|answer| answer.value),
             pack_length: answers.pack_length.as_ref().map(|answer| answer.value),
             micro_batch_packs: answers.micro_batch_packs.as_ref().map(|answer| answer.value),
         };
         let (method, choice) = self.method_and_fit(&fit, free)?;
-        let constraints = Constraints { method: method.kind(), rank: method.rank(), ..free };
+        let constraints = Constraints {
+            method: method.kind(),
+            rank: method.rank(),
+            targets: method.target_modules(),
+            ..free
+        };
         // Other examples are dropped in each epoch, so every epoch is that much shorter.
         let train_share = (1.0 - data.eval_fraction) * (1.0 - data.crc_drop);
         let (micro_batch_packs, choice) = self.micro_batch_packs(&fit, &constraints, choice, train_share);
@@ -332,6 +340,7 @@ impl Resolver<'_> {
             mtp_from: None,
             mtp_path: None,
             write_template_default: false,
+            from: None,
         }
     }
 

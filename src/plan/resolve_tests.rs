@@ -24,6 +24,7 @@ use crate::presets::PRESETS;
 use crate::render;
 use crate::resolve::resolve;
 use crate::settings::{Answers, SETTINGS};
+use crate::targets::TargetModules;
 use crate::template_kwargs::TemplateKwargs;
 use crate::values::Value;
 
@@ -123,7 +124,14 @@ fn recipe_facts(model: &str) -> Facts {
         model: catalog_model(model),
         data: report(lengths(24_315, 5354.0, 0.5), 0.56),
         rates: Rates::default(),
+        parent: None,
     }
+}
+
+/// Returns new adapters on all layers.
+fn lora(rank: u32, alpha: f64) -> Method {
+    let target_modules = TargetModules::ALL;
+    Method::Lora { rank, alpha, rslora: false, clipped: true, target_modules, dropout: 0.0 }
 }
 
 fn demo_facts() -> Facts {
@@ -132,6 +140,7 @@ fn demo_facts() -> Facts {
         model: tiny_model(),
         data: report(lengths(320, 90.0, 0.35), 0.45),
         rates: Rates::default(),
+        parent: None,
     }
 }
 
@@ -191,7 +200,7 @@ fn the_demo_on_two_cores_is_explained() {
         ..Answers::default()
     };
     let plan = resolve(&Answers::layered([preset, chosen]), &demo_facts()).unwrap();
-    assert_eq!(plan.method, Method::Lora { rank: 8, alpha: 16.0, rslora: false, clipped: true });
+    assert_eq!(plan.method, lora(8, 16.0));
     assert_eq!((plan.pack.length, plan.device), (256, Device::Cpu));
     let steps = plan.advice.as_ref().unwrap().time.steps;
     assert!((60..=100).contains(&steps), "{steps} steps");
@@ -347,7 +356,7 @@ fn the_recipe_preset_gives_the_recipes_run() {
     assert_eq!((plan.pack.length, plan.pack.strategy), (5376, PackStrategy::Stream));
     assert_eq!(plan.batch.packs_per_step(), 16);
     assert!(plan.recompute);
-    assert_eq!(plan.method, Method::Lora { rank: 128, alpha: 256.0, rslora: false, clipped: true });
+    assert_eq!(plan.method, lora(128, 256.0));
 }
 
 #[test]
@@ -1123,6 +1132,7 @@ fn any_facts() -> impl Strategy<Value = Facts> {
         model,
         data,
         rates: Rates { measured, ..Rates::default() },
+        parent: None,
     })
 }
 

@@ -155,7 +155,7 @@ impl Resolver<'_> {
         );
 
         let trained = match method {
-            Method::Lora { rank, .. } => fit.work.adapter_parameters(rank),
+            Method::Lora { rank, target_modules, .. } => fit.work.adapter_parameters(rank, target_modules),
             Method::Full => fit.model.text_parameters() as f64,
         };
         let one = (trained * 12.0) as u64;

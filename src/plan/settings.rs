@@ -215,6 +215,12 @@ settings! {
     mtp_from: String = "model.mtp_from", "mtp-from", "Take the MTP head from this model, for a base whose weights have none although its config.json declares one." {
         heading: In::Mtp, page: AllSettings, completes: Completes::Models, of_one_run: true,
     }
+    from: String = "model.from", "from", "Start from the weights of a run (its folder, a part of its name, or latest) or of a PEFT adapter's folder." {
+        heading: In::Model, page: AllSettings, is_common: true, completes: Completes::Folders,
+        aliases: &["from-run", "adapter", "adapter-path", "adapter-name-or-path"],
+        nearest_to: &["init-from", "finetune-from", "lora-model-dir"],
+        reads_data: true, of_one_run: true,
+    }
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
         heading: In::Model, page: AllSettings,
     }
@@ -273,6 +279,14 @@ settings! {
     }
     rslora: bool = "method.rslora", "rslora", "Scale the adapters by alpha / sqrt(rank) instead of alpha / rank." {
         heading: In::Method, page: AllSettings, aliases: &["use-rslora"],
+    }
+    target_modules: Vec<String> = "method.target_modules", "target-modules", "Linear layers that get adapters: all-linear, attention, mlp, or names such as q_proj,v_proj." {
+        heading: In::Method, page: AllSettings,
+        aliases: &["lora-target-modules", "lora-target", "lora-targets"],
+    }
+    lora_dropout: f64 = "method.dropout", "lora-dropout", "Share of the adapters' inputs that is set to 0 at random in training." {
+        heading: In::Method, page: AllSettings, number: Some(Number::between(0.0, 0.9, By(0.05))),
+        aliases: &["dropout"],
     }
     pack_length: u32 = "pack.length", "pack-length", "Length of a pack, the sequence that several examples share, in tokens." {
         heading: In::Batch, page: Essential(2), is_common: true,

@@ -4,6 +4,7 @@ use sparktune_base::choices::PackStrategy;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
+use crate::adapter::AdapterFacts;
 use crate::answer::Origin;
 use crate::choices::{Device, MethodKind};
 use crate::error::{PlanError, Remedy};
@@ -66,59 +67,29 @@ impl Resolver<'_> {
         }
     }
 
-    /// The answers that only adapters can follow, each with its place and its name in a sentence.
-    fn said_of_adapters(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let answers = self.answers;
-        // `rslora = false` asks for nothing.
-        let rslora = answers.rslora.as_ref().is_some_and(|answer| answer.value);
-        let said = [
-            (answers.rank.is_some(), "method.rank", "a rank"),
-            (answers.alpha.is_some(), "method.alpha", "an alpha"),
-            (rslora, "method.rslora", "rslora"),
-        ];
-        said.into_iter().filter(|(is_said, ..)| *is_said).map(|(_, key, what)| (key, what))
-    }
-
-    /// Refuses full fine-tuning together with answers that only adapters can follow. Where the method was
-    /// said above them, as by the user who lays a preset's adapters aside, they are passed over.
-    fn refuse_adapters_without_lora(&self) -> Result<(), PlanError> {
-        let answers = self.answers;
-        let Some(method) = answers.method.as_ref().filter(|method| method.value == MethodKind::Full) else {
-            return Ok(());
-        };
-        for (key, _) in self.said_of_adapters() {
-            let (Some(value), Some(origin)) = (answers.text(key), answers.origin(key)) else { continue };
-            if origin < method.origin {
-                continue;
-            }
-            let place = setting(key).place(origin);
-            return Err(PlanError::Conflict {
-                key,
-                what: format!(
-                    "{} is full, which has no adapters, but {place} is {value}",
-                    setting("method.kind").place(method.origin),
-                ),
-                fix: format!("Omit {place}, or use --method lora"),
-            });
-        }
-        Ok(())
-    }
-
     pub(crate) fn method_and_fit(
         &mut self,
         fit: &Fit,
         free: Constraints,
     ) -> Result<(Method, Choice), PlanError> {
         let answers = self.answers;
-        self.refuse_adapters_without_lora()?;
-        let (recommended, reason) = self.recommended_method(fit, free);
-        let kind = self.pick("method.kind", &answers.method, recommended, reason);
+        let parent = self.adapter_of_parent();
+        let kind = match parent {
+            Some(_) => self.inherited("method.kind", &answers.method, MethodKind::Lora)?,
+            None => {
+                self.refuse_adapters_without_lora()?;
+                let (recommended, reason) = self.recommended_method(fit, free);
+                self.pick("method.kind", &answers.method, recommended, reason)
+            }
+        };
         let hidden = self.facts.model.config.hidden_size;
-        let asked_rank = answers.rank.as_ref().map(|answer| answer.value);
+        let asked_rank =
+            parent.map(|parent| parent.rank).or(answers.rank.as_ref().map(|answer| answer.value));
         let usual = remedies::usual_rank(hidden);
         let constraints = Constraints {
             method: kind,
             rank: if kind == MethodKind::Lora { asked_rank.unwrap_or(usual) } else { 0 },
+            targets: self.target_modules(kind)?,
             ..free
         };
         let smaller = || {
@@ -135,6 +106,13 @@ impl Resolver<'_> {
         if kind == MethodKind::Full {
             return Ok((Method::Full, choice));
         }
+        let (target_modules, dropout) = (constraints.targets, self.dropout());
+        if let Some(AdapterFacts { rank, alpha, rslora, clipped, .. }) = parent {
+            let rank = self.inherited("method.rank", &answers.rank, rank)?;
+            let alpha = self.inherited("method.alpha", &answers.alpha, alpha)?;
+            let rslora = self.inherited("method.rslora", &answers.rslora, rslora)?;
+            return Ok((Method::Lora { rank, alpha, rslora, clipped, target_modules, dropout }, choice));
+        }
         let (rank, reason) = if asked_rank.is_none() && rank < usual {
             (rank, format!("the largest that fits; {usual} is usual"))
         } else if usual < 128 {
@@ -147,7 +125,7 @@ impl Resolver<'_> {
                 usual,
                 format!(
                     "as in the Qwen3.5 recipe; the adapters have {} parameters",
-                    parameters(fit.work.adapter_parameters(usual) as u64)
+                    parameters(fit.work.adapter_parameters(usual, target_modules) as u64)
                 ),
             )
         };
@@ -164,7 +142,7 @@ impl Resolver<'_> {
             false,
             "alpha / rank, which the recommended learning rate is meant for",
         );
-        Ok((Method::Lora { rank, alpha, rslora, clipped: true }, choice))
+        Ok((Method::Lora { rank, alpha, rslora, clipped: true, target_modules, dropout }, choice))
     }
 
     fn does_not_fit(&self, fit: &Fit, constraints: &Constraints, memory: Memory) -> PlanError {

@@ -269,7 +269,8 @@ impl Checkpoints {
         Ok(names)
     }
 
-    fn path_of(&self, step: u64) -> PathBuf {
+    /// Returns the folder of the checkpoint of a step, whether it exists or not.
+    pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(folder_name(step))
     }
 

@@ -76,6 +76,10 @@ pub struct RunStarted {
     /// The seed of the data's order, if steps that were not finite made the run return to a checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order_seed: Option<u64>,
+    /// The folder of the run or of the adapter that the run started from; absent when it started from a
+    /// published model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// The start of a new phase of the run: `validate`, `tokenise`, `load`, `train`, `eval`, `export`, `mtp`, …

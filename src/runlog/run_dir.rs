@@ -116,6 +116,11 @@ impl RunDir {
     pub fn chat_template(&self) -> PathBuf {
         self.path.join("chat_template.jinja")
     }
+    /// Returns `parent/`, the copy of what the run started from: an adapter, and the state of a run. It exists
+    /// if the run did not start from a published model.
+    pub fn parent(&self) -> PathBuf {
+        self.path.join("parent")
+    }
     /// Returns `provenance.json`.
     pub fn provenance(&self) -> PathBuf {
         self.path.join("provenance.json")

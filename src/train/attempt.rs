@@ -14,6 +14,7 @@ use sparktune_plan::{Device as DeviceKind, HeadPlan, Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
+use crate::dropout::Dropout;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::examples::{Examples, eval_tokens, train_tokens};
@@ -27,7 +28,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{chosen, draft_vocab, load};
+use crate::{chosen, draft_vocab, load, parent};
 
 /// The end of an attempt without an error.
 pub(crate) enum Ending {
@@ -116,6 +117,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         let plan = session.plan.clone();
         let base = load::base(&plan)?;
+        if state.inputs.are_unknown() {
+            parent::require_its_base(session.run, &plan, &base)?;
+        }
         let accept = options.accept_changes;
         let mut changes = Vec::new();
         state.inputs = state.inputs.check(session.run, &base, accept, |change| changes.push(change))?;
@@ -137,6 +141,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 .as_ref()
                 .map(|checkpoint| checkpoint.step.min(state.main_steps)),
             order_seed: state.order.map(|order| order.seed),
+            from: plan.model.from.clone(),
         }));
         for change in changes {
             session.warn(change, None);
@@ -170,7 +175,11 @@ impl<'a, 'run> Attempt<'a, 'run> {
     fn load(&mut self, objective: &impl Objective, device: &Device) -> Result<Loaded, TrainError> {
         let Self { session, state, plan, base, .. } = self;
         session.phase("load", format!("reading the weights of {}", plan.model.id));
-        let mut model = load::text_model(plan, base, device, &mut |done, total| {
+        let adapter = parent::adapter(session.run, plan)?;
+        if let (Some(from), None) = (&plan.model.from, &self.resumed) {
+            session.phase("load", format!("starting from the weights of {from}"));
+        }
+        let mut model = load::text_model(plan, base, adapter.as_deref(), device, &mut |done, total| {
             session.progress("load", done as u64, total as u64, "layers");
         })?;
         let base_head = load::mtp_head(plan, base, device)?;
@@ -188,7 +197,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             load::restore(&checkpoint.path, state, &mut model, head.as_mut())?;
             optimizer = read_optimizer(&checkpoint.path, device)?;
         }
-        let text = TextModel { model, recompute: plan.recompute, fp8: plan.fp8 };
+        let text = TextModel { model, recompute: plan.recompute, fp8: plan.fp8, dropout: Dropout::of(plan) };
         Ok(Loaded { text, head, base_head, optimizer })
     }
 

@@ -71,7 +71,7 @@ pub(crate) fn in_words(state: &State, exported: u64) -> String {
             let base =
                 state.health.base_eval().filter(|base| state.best_eval().is_some_and(|best| best >= *base));
             let worse = base
-                .map(|base| format!(", but not lower than the base model's ({base:.4})"))
+                .map(|base| format!(", but not lower than {} ({base:.4})", state.health.of_zero_line()))
                 .unwrap_or_default();
             format!(
                 "The weights are those of step {best} of {last}, which had the lowest held-out loss{loss}{worse}."
@@ -97,7 +97,7 @@ mod tests {
         state.best_step = Some(6);
         let best = in_words(&state, 6);
         assert!(best.contains("step 6 of 12") && best.contains("lowest held-out loss (0.5000)"), "{best}");
-        state.health.base(0.25);
+        state.health.base(0.25, false);
         let worse = in_words(&state, 6);
         assert!(worse.contains("(0.5000), but not lower than the base model's (0.2500)"), "{worse}");
         let last = in_words(&state, 12);

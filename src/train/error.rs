@@ -54,6 +54,10 @@ pub enum TrainError {
         program = program_name()
     )]
     OtherInputs { path: PathBuf, reason: String },
+    #[error(
+        "the model in {path} is not the one that {parent} was trained on: {reason}. Start from the same model, in the same revision, or start from the merged model of {parent} with --model instead of --from"
+    )]
+    OtherBaseThanParent { path: PathBuf, parent: String, reason: String },
     #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
     #[error(
@@ -94,7 +98,9 @@ impl TrainError {
             | Self::NothingToExport
             | Self::NoBest
             | Self::OtherInputs { .. }
-            | Self::UnfinishedTextModel { .. } => 2,
+            | Self::OtherBaseThanParent { .. }
+            | Self::UnfinishedTextModel { .. }
+            | Self::Model(ModelError::Adapter { .. }) => 2,
             _ => 4,
         }
     }

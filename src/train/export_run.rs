@@ -11,7 +11,7 @@ use crate::objective::{NextToken, Objective};
 use crate::outputs::{Export, Heads};
 use crate::session::read_plan;
 use crate::state::{Stage, State, read_head};
-use crate::{chosen, draft_vocab, load};
+use crate::{chosen, draft_vocab, load, parent};
 
 /// The weights of a run that are exported again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,8 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
     let base = load::base(&plan)?;
     state.inputs.check(run, &base, false, |_| ())?;
     let device = load::device(&plan)?;
-    let mut model = load::text_model(&plan, &base, &device, &mut |_, _| ())?;
+    let mut model =
+        load::text_model(&plan, &base, parent::adapter(run, &plan)?.as_deref(), &device, &mut |_, _| ())?;
     let mut head = load::mtp_head(&plan, &base, &device)?;
     let before = head.clone().filter(|_| state.stage == Stage::Mtp);
     load::restore(&checkpoint, &state, &mut model, head.as_mut())?;

@@ -102,8 +102,10 @@ pub(crate) struct Health {
     steps_above: u32,
     /// Whether the training loss went above the limit and its average did not come back.
     is_above: bool,
-    /// The base's loss on the eval set.
+    /// The loss on the eval set before the first step.
     base_eval: Option<Nats>,
+    /// Whether the run started from weights that were trained already, whose loss that is then.
+    has_parent: bool,
     last_eval: Option<Nats>,
     /// The number of consecutive evaluations with a higher loss than the one before.
     rises: u32,
@@ -114,8 +116,10 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Takes the base's loss on the eval set.
-    pub(crate) fn base(&mut self, loss: f64) {
+    /// Takes the loss on the eval set before the first step, and whether the weights come from another run or
+    /// adapter.
+    pub(crate) fn base(&mut self, loss: f64, has_parent: bool) {
+        self.has_parent = has_parent;
         self.base_eval = Some(Nats::of(loss));
         self.last_eval = self.base_eval;
     }
@@ -167,10 +171,12 @@ impl Health {
 
     fn eval_diverged(&mut self, nats: f64, given: Given) -> Option<String> {
         let base = self.base_eval.map(Nats::value).filter(|base| nats > limit(*base))?;
+        let of_zero_line = self.of_zero_line();
         self.warn(Subject::Divergence, || {
             format!(
-                "training diverges: the held-out loss is {}, far above the base model's, {}. {}",
+                "training diverges: the held-out loss is {}, far above {}, {}. {}",
                 loss(nats),
+                of_zero_line,
                 loss(base),
                 given.what_to_do_about_divergence()
             )
@@ -222,7 +228,12 @@ impl Health {
         })
     }
 
-    /// Returns the base's loss on the eval set.
+    /// Returns whose loss the one before the first step is.
+    pub(crate) fn of_zero_line(&self) -> &'static str {
+        if self.has_parent { "the parent's" } else { "the base model's" }
+    }
+
+    /// Returns the loss on the eval set before the first step.
     pub(crate) fn base_eval(&self) -> Option<f64> {
         self.base_eval.map(Nats::value)
     }
@@ -237,7 +248,7 @@ impl Health {
         let evals = self.base_eval.zip(self.last_eval).map(|(base, last)| (base.value(), last.value()));
         let (what, last, start) = match (evals, self.average.zip(self.start())) {
             (Some((base, last)), _) if last > limit(base) => {
-                ("held-out loss", last, ("the base model's", base))
+                ("held-out loss", last, (self.of_zero_line(), base))
             }
             (_, Some((average, start))) if self.is_above => {
                 ("average loss", average.value(), ("that of the first steps", start))
@@ -280,7 +291,7 @@ mod tests {
 
     fn evaluated(losses: &[f64]) -> Vec<Vec<String>> {
         let mut health = Health::default();
-        health.base(losses[0]);
+        health.base(losses[0], false);
         (1..).zip(&losses[1..]).map(|(step, loss)| health.evaluated(step, 100, *loss, GIVEN)).collect()
     }
 
@@ -326,7 +337,7 @@ mod tests {
     #[test]
     fn a_short_run_is_judged_by_its_held_out_loss() {
         let mut health = Health::default();
-        health.base(2.0);
+        health.base(2.0, false);
         assert_eq!(warned_at(&mut health, [2.0, 5.0, 9.0]), [] as [usize; 0]);
         assert_eq!(health.diverged(None, GIVEN), None);
         let said = health.evaluated(3, 3, 9.0, GIVEN);
@@ -385,7 +396,7 @@ mod tests {
         let losses = [2.0, 1.5, 1.5, 1.5, 1.5, 1.7, 1.9];
         let said = |given: Given| {
             let mut health = Health::default();
-            health.base(losses[0]);
+            health.base(losses[0], false);
             let said =
                 (1..).zip(&losses[1..]).flat_map(|(step, loss)| health.evaluated(step, 100, *loss, given));
             said.collect::<Vec<_>>()

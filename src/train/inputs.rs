@@ -49,6 +49,11 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
+    /// Returns whether nothing was trained from any base yet, as far as is known.
+    pub(crate) fn are_unknown(&self) -> bool {
+        self.base_files.is_none()
+    }
+
     /// Compares the inputs with those that the run has now, and returns the record of the latter. With
     /// `accept`, differences are passed to `warn`.
     ///
@@ -101,7 +106,10 @@ fn of_run(run: &RunDir) -> Result<Vec<InputFile>, TrainError> {
 }
 
 /// Describes the files of a base.
-fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
     let paths: Vec<&Path> = base.shards().collect();
     let mut hashers = vec![blake3::Hasher::new(); paths.len()];
     for (name, info) in base.tensors() {
@@ -131,7 +139,8 @@ fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
     files.chain(small).collect()
 }
 
-fn difference(began_with: &[InputFile], found: &[InputFile]) -> Option<String> {
+/// Describes the first file that is not the same in both records.
+pub(crate) fn difference(began_with: &[InputFile], found: &[InputFile]) -> Option<String> {
     let changed = began_with.iter().find_map(|was| {
         let InputFile { file, bytes, blake3 } = was;
         match found.iter().find(|is| is.file == *file) {

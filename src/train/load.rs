@@ -38,28 +38,33 @@ pub(crate) fn base(plan: &Plan) -> Result<Checkpoint, TrainError> {
 /// Returns the adapters of a plan, if it trains adapters.
 pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
     match plan.method {
-        Method::Lora { rank, alpha, rslora, clipped } => {
-            Some(LoraConfig { rank: rank as usize, alpha, rslora, clipped })
+        Method::Lora { rank, alpha, rslora, clipped, target_modules: targets, dropout } => {
+            Some(LoraConfig { rank: rank as usize, alpha, rslora, clipped, targets, dropout })
         }
         Method::Full => None,
     }
 }
 
-/// Loads the text model of the base and makes the parameters trainable that the plan trains. `progress(done,
-/// total)` is called after each layer.
+/// Loads the text model of the base and makes the parameters trainable that the plan trains. A plan for
+/// adapters goes on from the one in the folder `adapter`, or gets new ones. `progress(done, total)` is called
+/// after each layer.
 ///
 /// # Errors
-/// When the base does not match its config.
+/// When the base does not match its config, or the adapter does not fit the base.
 pub(crate) fn text_model(
     plan: &Plan,
     base: &Checkpoint,
+    adapter: Option<&Path>,
     device: &Device,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Model, TrainError> {
     let mut model = Model::load(base, device, progress)?;
-    match lora(plan) {
-        Some(config) => model.attach_lora(config, plan.seed),
-        None => model.set_trainable(true),
+    match (lora(plan), adapter) {
+        (Some(_), Some(adapter)) => {
+            model.load_lora(adapter)?;
+        }
+        (Some(config), None) => model.attach_lora(config, plan.seed),
+        (None, _) => model.set_trainable(true),
     }
     Ok(model)
 }

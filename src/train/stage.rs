@@ -130,9 +130,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         Ok(())
     }
 
-    /// Records what is known before the first step: the warnings of the plan, and the base's loss on the eval
-    /// set, with which all later ones are compared. An earlier attempt may have recorded them before it was
-    /// killed.
+    /// Records what is known before the first step: the warnings of the plan, and the loss on the eval set,
+    /// the base's or the parent's, with which all later ones are compared. An earlier attempt may have
+    /// recorded them before it was killed.
     fn evaluate_base(&mut self) -> Result<(), TrainError> {
         let Self { session, steps, eval_set, .. } = self;
         let logged = RunView::replay(session.run)?;
@@ -150,7 +150,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             Some(eval) => eval.loss_nats,
             None => eval_set.loss(session, steps.objective, steps.trainee, 0)?,
         };
-        steps.state.health.base(loss);
+        steps.state.health.base(loss, session.plan.model.from.is_some());
         // The peak is updated here, because an evaluation may take more memory than a step.
         session.memory_bytes(steps.trainee.model().device());
         Ok(())

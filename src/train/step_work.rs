@@ -327,6 +327,7 @@ pub fn predictions() -> Vec<Predicted> {
 
 #[cfg(test)]
 mod tests {
+    use sparktune_plan::TargetModules;
     use sparktune_plan::cost::{Treatment, Work as Counted};
 
     use super::*;
@@ -343,6 +344,7 @@ mod tests {
                 let how = Treatment {
                     method,
                     rank: step.rank as u32,
+                    targets: TargetModules::ALL,
                     recompute: false,
                     target_share: 1.0,
                     context: step.length,

@@ -13,6 +13,7 @@ use sparktune_plan::{OptimizerPlan, Plan};
 
 use crate::TrainError;
 use crate::batches::Batches;
+use crate::dropout::Dropout;
 use crate::examples::Examples;
 use crate::load::{base, device, lora, text_model};
 use crate::objective::{NextToken, Objective, TextModel, Trainee, trained_parameters};
@@ -55,15 +56,15 @@ impl Stepper {
     /// # Errors
     /// When the model or the device does not exist.
     pub fn from_plan(plan: &Plan) -> Result<Self, TrainError> {
-        let model = text_model(plan, &base(plan)?, &device(plan)?, &mut |_, _| ())?;
-        let trainee = TextModel { model, recompute: plan.recompute, fp8: plan.fp8 };
+        let model = text_model(plan, &base(plan)?, None, &device(plan)?, &mut |_, _| ())?;
+        let trainee = TextModel { model, recompute: plan.recompute, fp8: plan.fp8, dropout: Dropout::OFF };
         Ok(Self { trainee, optimizer: Optimizer::default(), settings: plan.optimizer, step: 0 })
     }
 
     /// Trains the trainable parameters of this model. With `recompute`, layers are computed again in the
     /// backward pass.
     pub fn from_model(model: Model, settings: OptimizerPlan, recompute: bool) -> Self {
-        let trainee = TextModel { model, recompute, fp8: false };
+        let trainee = TextModel { model, recompute, fp8: false, dropout: Dropout::OFF };
         Self { trainee, optimizer: Optimizer::default(), settings, step: 0 }
     }
 

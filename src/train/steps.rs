@@ -156,7 +156,7 @@ impl<'a, O: Objective> Steps<'a, O> {
     /// Returns the losses of the micro-batches and the sum of their gradients, or `None` when memory runs
     /// out.
     fn losses_and_gradients(
-        &self,
+        &mut self,
         session: &Session,
         batch: &Batch,
         terms: usize,
@@ -164,11 +164,12 @@ impl<'a, O: Objective> Steps<'a, O> {
         // Divided by the terms of the whole step, so that a term has the same weight in every micro-batch.
         let scale = 1.0 / terms as f64;
         let (mut losses, mut gradients) = (Vec::with_capacity(batch.sequences.len()), Gradients::default());
-        for sequence in &batch.sequences {
+        for (place, sequence) in batch.sequences.iter().enumerate() {
             // A step may take half a minute, which is too long for a machine whose memory runs out.
             if session.out_of_memory().is_some() {
                 return None;
             }
+            self.trainee.begin_sequence(self.state.step, place);
             losses.push(self.objective.loss_and_gradients(self.trainee, sequence, scale, &mut gradients));
         }
         Some((losses, gradients))

@@ -31,7 +31,7 @@ pub(crate) fn plan(id: &str) -> Plan {
         ..DataFacts::default()
     };
     let model = catalog.model_facts(catalog.find(id).unwrap());
-    let facts = Facts { machine, model, data, rates: Rates::default() };
+    let facts = Facts { machine, model, data, rates: Rates::default(), parent: None };
     let answers = Answers {
         model: Some(Answer::flag(id.to_owned())),
         data: Some(Answer::flag(vec!["data.jsonl".into()])),

@@ -230,7 +230,14 @@ mod tests {
         let id = "Qwen/Qwen3.5-2B";
         let (config, mut plan) = (config(id), plan(id));
         let mut served = |rank, is_own_template| {
-            plan.method = sparktune_plan::Method::Lora { rank, alpha: 1.0, rslora: false, clipped: true };
+            plan.method = sparktune_plan::Method::Lora {
+                rank,
+                alpha: 1.0,
+                rslora: false,
+                clipped: true,
+                target_modules: sparktune_plan::TargetModules::ALL,
+                dropout: 0.0,
+            };
             let serving =
                 Serving { plan: &plan, config: &config, template: None, is_own_template, longest: 10 };
             serving.adapter_command().unwrap()

@@ -100,7 +100,7 @@ fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
 
 fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
     let note = if eval.step == 0 {
-        " (the base model)"
+        if view.has_parent() { " (the parent)" } else { " (the base model)" }
     } else if view.best_eval().is_some_and(|best| best.step == eval.step) {
         " (best)"
     } else {
@@ -319,6 +319,7 @@ mod tests {
                 epochs: Some(3.0),
                 resumed_from_step: None,
                 order_seed: None,
+                from: None,
             }),
             Kind::Phase(Phase { phase: "train".into(), detail: Some("2 epochs left".into()) }),
             Kind::Progress(Progress {

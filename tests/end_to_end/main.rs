@@ -15,6 +15,7 @@ mod head;
 mod hub;
 mod machine;
 mod old_runs;
+mod parents;
 mod planning;
 mod runs;
 mod sparktune;

@@ -155,7 +155,14 @@ fn linears(shape: Shape) -> Vec<Case> {
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let (a, b) = (scaled(0.02, 3, rank, width), scaled(0.02, 4, out, rank));
-            let op = LoraLinears { scale: 2.0, a_sums: vec![None], b_sums: vec![None], fp8 };
+            let op = LoraLinears {
+                scale: 2.0,
+                adapted: vec![true],
+                a_sums: vec![None],
+                b_sums: vec![None],
+                masks: Vec::new(),
+                fp8,
+            };
             (op, [random(1, t, width), weight(), a, b])
         }),
     };

@@ -10,7 +10,9 @@ use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, PackedSequ
 use sparktune_plan::cost::{Treatment, Work};
 use sparktune_plan::memory::{Footprint, estimate};
 use sparktune_plan::products::{PACK, RANK};
-use sparktune_plan::{Device as Kind, MachineFacts, MethodKind, ModelConfig, ModelFacts, OptimizerPlan};
+use sparktune_plan::{
+    Device as Kind, MachineFacts, MethodKind, ModelConfig, ModelFacts, OptimizerPlan, TargetModules,
+};
 use sparktune_train::TrainError;
 use sparktune_train::stepper::Stepper;
 
@@ -129,7 +131,7 @@ pub(super) fn prepared(mut model: Model, rank: Option<usize>) -> Model {
     match rank {
         Some(rank) => {
             let alpha = 2.0 * rank as f64;
-            model.attach_lora(LoraConfig { rank, alpha, rslora: false, clipped: true }, 0);
+            model.attach_lora(LoraConfig { clipped: true, ..LoraConfig::new(rank, alpha) }, 0);
         }
         None => model.set_trainable(true),
     }
@@ -223,15 +225,17 @@ impl Planned {
     ) -> Self {
         let (facts, work, rank) =
             (ModelFacts::from_config(config.clone()), Work::from_config(config), rank as u32);
+        let targets = TargetModules::ALL;
         let memory = |recompute| {
-            let footprint = Footprint { device: Kind::Cuda, method, rank, recompute, tokens: tokens as f64 };
+            let (device, tokens) = (Kind::Cuda, tokens as f64);
+            let footprint = Footprint { device, method, rank, targets, recompute, tokens };
             estimate(&facts, &work, machine, &footprint)
         };
         let recompute = !memory(false).fits();
         let memory = memory(recompute);
         // Useful work: recompute counts only once.
         let treatment =
-            Treatment { method, rank, recompute: false, target_share: 1.0, context: tokens as f64 };
+            Treatment { method, rank, targets, recompute: false, target_share: 1.0, context: tokens as f64 };
         Self {
             recompute,
             fits: memory.fits(),

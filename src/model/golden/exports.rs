@@ -21,7 +21,7 @@ fn probe() -> PackedSequence {
 /// Returns the model of the fixture with adapters that were trained by this much.
 fn trained(by: f32) -> Model {
     let mut trained = model(FOLDER);
-    trained.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: true, clipped: false }, 7);
+    trained.attach_lora(LoraConfig { rslora: true, ..LoraConfig::new(4, 8.0) }, 7);
     for linear in trained.linears_mut() {
         let b = &mut linear.lora.as_mut().unwrap().b;
         let value = b.wide() + by;

@@ -84,7 +84,7 @@ fn an_untrained_export_is_the_base_byte_for_byte() {
 fn an_adapter_is_merged_into_its_linears_and_touches_nothing_else() {
     let base = Checkpoint::open(&qwen35().join("checkpoint_trained_bf16")).unwrap();
     let mut trained = model("checkpoint_trained_bf16");
-    trained.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: true, clipped: false }, 7);
+    trained.attach_lora(LoraConfig { rslora: true, ..LoraConfig::new(4, 8.0) }, 7);
     for linear in trained.linears_mut() {
         let b = &mut linear.lora.as_mut().unwrap().b;
         let value = b.wide() + 0.01;
@@ -215,7 +215,7 @@ fn an_adapter_for_the_class_of_causal_models_differs_in_its_names_alone_and_only
 fn a_rank_is_clipped_to_the_width_of_a_layer_and_its_scale_stays_that_of_the_setting() {
     let base = Checkpoint::open(&qwen35().join("checkpoint_trained_bf16")).unwrap();
     for rslora in [false, true] {
-        let config = LoraConfig { rank: 32, alpha: 64.0, rslora, clipped: true };
+        let config = LoraConfig { rslora, clipped: true, ..LoraConfig::new(32, 64.0) };
         let mut trained = model("checkpoint_trained_bf16");
         trained.attach_lora(config, 7);
         let mut narrow = 0;
@@ -264,7 +264,7 @@ fn a_rank_is_clipped_to_the_width_of_a_layer_and_its_scale_stays_that_of_the_set
 #[test]
 fn a_fresh_adapter_changes_nothing_and_depends_on_its_seed() {
     let plain = host(model("checkpoint").hidden(&probe()));
-    let config = LoraConfig { rank: 8, alpha: 16.0, rslora: false, clipped: false };
+    let config = LoraConfig::new(8, 16.0);
     let with_seed = |seed| {
         let mut model = model("checkpoint");
         model.attach_lora(config, seed);

@@ -135,7 +135,7 @@ fn the_text_model_of_a_larger_one_is_trained_and_its_vision_tower_carried() {
         };
         model.set_trainable(true);
         assert_eq!(exported(&model, "full"), (43, 41, 2), "all but those of the vision tower");
-        model.attach_lora(LoraConfig { rank: 2, alpha: 4.0, rslora: false, clipped: false }, 1);
+        model.attach_lora(LoraConfig::new(2, 4.0), 1);
         let mut gradients = Gradients::default();
         model.loss_and_gradients(&sequence, 1.0, true, &mut gradients);
         let adapters: Vec<&str> = model.linears().iter().map(|linear| linear.path()).collect();

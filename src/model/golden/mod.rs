@@ -1,6 +1,7 @@
 //! Compares with transformers and PEFT on the fixture sets (`tests/fixtures`, or the folder in
 //! `SPARKTUNE_FIXTURES`). Tolerances are those of `tests/README.md`.
 
+mod adapters;
 mod curves;
 mod decoding;
 mod draft_training;

@@ -78,7 +78,7 @@ fn trained_names(model: &Model) -> Vec<String> {
 fn losses_and_all_gradients_are_those_of_the_cpu_and_the_same_bits_each_time() {
     let Some(device) = cuda_device() else { return };
     let folder = qwen35().join("checkpoint_trained_bf16");
-    let lora = LoraConfig { rank: 8, alpha: 16.0, rslora: false, clipped: false };
+    let lora = LoraConfig::new(8, 16.0);
     for adapters in [false, true] {
         let prepared = |device: &Device| {
             let mut model = load(&folder, device);
@@ -114,7 +114,7 @@ fn losses_and_all_gradients_are_those_of_the_cpu_and_the_same_bits_each_time() {
 fn fp8_changes_losses_and_gradients_a_little_and_the_same_way_each_time() {
     let Some(device) = cuda_device() else { return };
     let mut model = load(&qwen35().join("checkpoint_trained_bf16"), &device);
-    model.attach_lora(LoraConfig { rank: 8, alpha: 16.0, rslora: false, clipped: false }, 3);
+    model.attach_lora(LoraConfig::new(8, 16.0), 3);
     let row = packed_row(model.config().vocab_size);
     let (exact_loss, exact) = loss_and_gradients(&model, &row, false);
     let rounding = model.with_fp8();
@@ -178,7 +178,7 @@ fn six_steps_follow_the_curve_of_the_cpu() {
         let train = |device: &Device| {
             let mut model = load(&folder, device);
             if adapters {
-                model.attach_lora(LoraConfig { rank: 8, alpha: 16.0, rslora: false, clipped: false }, 3)
+                model.attach_lora(LoraConfig::new(8, 16.0), 3)
             } else {
                 model.set_trainable(true)
             }

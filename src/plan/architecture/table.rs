@@ -246,9 +246,10 @@ impl LayerSpec {
     }
 
     /// Returns the number of values per token that the forward pass keeps for the backward pass, with
-    /// adapters of this rank.
-    pub fn kept_with_adapters(&self, rank: usize) -> usize {
-        self.kept_per_token + self.linears().map(|linear| linear.adapter_rank(rank)).sum::<usize>()
+    /// adapters of this rank on the linear layers for which `is_adapted` is true.
+    pub fn kept_with_adapters(&self, rank: usize, is_adapted: impl Fn(&LinearSpec) -> bool) -> usize {
+        let adapted = self.linears().filter(|linear| is_adapted(linear));
+        self.kept_per_token + adapted.map(|linear| linear.adapter_rank(rank)).sum::<usize>()
     }
 }
 

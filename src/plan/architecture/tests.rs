@@ -236,8 +236,14 @@ fn the_layers_of_qwen3_5_are_these() {
     assert_eq!(config.tensors().len(), 851);
     // Adapters on 8 and 7 linear layers add their inner vectors to the values that are kept (4 H + 3 I and
     // those of the mixer). Two of the 8 layers have only 48 outputs.
-    assert_eq!(kinds[0].0.kept_with_adapters(0), 4 * 5120 + 3 * 17408 + 2 * 10240 + 3 * 6144);
-    assert_eq!(kinds[0].0.kept_with_adapters(128) - kinds[0].0.kept_with_adapters(0), 6 * 128 + 2 * 48);
-    assert_eq!(kinds[1].0.kept_with_adapters(0), 4 * 5120 + 3 * 17408 + 5 * 6144 + 3 * 1024);
-    assert_eq!(kinds[1].0.kept_with_adapters(128) - kinds[1].0.kept_with_adapters(0), 7 * 128);
+    assert_eq!(kinds[0].0.kept_with_adapters(0, |_| true), 4 * 5120 + 3 * 17408 + 2 * 10240 + 3 * 6144);
+    assert_eq!(
+        kinds[0].0.kept_with_adapters(128, |_| true) - kinds[0].0.kept_with_adapters(0, |_| true),
+        6 * 128 + 2 * 48
+    );
+    assert_eq!(kinds[1].0.kept_with_adapters(0, |_| true), 4 * 5120 + 3 * 17408 + 5 * 6144 + 3 * 1024);
+    assert_eq!(
+        kinds[1].0.kept_with_adapters(128, |_| true) - kinds[1].0.kept_with_adapters(0, |_| true),
+        7 * 128
+    );
 }

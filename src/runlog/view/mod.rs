@@ -257,6 +257,11 @@ impl RunView {
         logged.or_else(|| self.best_eval().map(|eval| (eval.step, eval.loss_nats)))
     }
 
+    /// Returns whether the run started from the weights of another run or of an adapter.
+    pub fn has_parent(&self) -> bool {
+        self.attempts.back().is_some_and(|attempt| attempt.started.from.is_some())
+    }
+
     /// Returns the step of the weights that the outputs contain, if the newest attempt logged it.
     pub fn exported_step(&self) -> Option<u64> {
         self.finished()?.exported_step

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use sparktune_model::{Gradients, Loss, Model, Mtp, PackedSequence, Param};
 
+use crate::dropout::Dropout;
 use crate::error::TrainError;
 use crate::state::{Stage, read_head};
 
@@ -75,6 +76,10 @@ pub(crate) trait Trainee: Sized {
     /// Returns the parameters that a checkpoint of this stage must contain.
     fn checkpointed(&self) -> Vec<&Param>;
 
+    /// Is called before each sequence of a training step, with the number of steps before it and the place of
+    /// the sequence in it.
+    fn begin_sequence(&mut self, _step: u64, _place: usize) {}
+
     /// Returns a copy whose evaluation rounds like training steps, if those use fp8.
     fn evaluated_in_fp8(&self) -> Option<Self> {
         None
@@ -88,12 +93,15 @@ pub(crate) struct TextModel {
     pub(crate) recompute: bool,
     /// Whether training steps multiply in fp8. Evaluations and exports never do.
     pub(crate) fp8: bool,
+    /// The dropout of training steps. Evaluations and exports have none.
+    pub(crate) dropout: Dropout,
 }
 
 impl TextModel {
     /// Returns the model as training steps compute it.
     pub(crate) fn in_training(&self) -> Cow<'_, Model> {
-        if self.fp8 { Cow::Owned(self.model.with_fp8()) } else { Cow::Borrowed(&self.model) }
+        let model = if self.fp8 { Cow::Owned(self.model.with_fp8()) } else { Cow::Borrowed(&self.model) };
+        self.dropout.applied(model)
     }
 }
 
@@ -110,6 +118,10 @@ impl Trainee for TextModel {
 
     fn checkpointed(&self) -> Vec<&Param> {
         trained_parameters(&self.model)
+    }
+
+    fn begin_sequence(&mut self, step: u64, place: usize) {
+        self.dropout.begin(step, place);
     }
 
     fn evaluated_in_fp8(&self) -> Option<Self> {

@@ -454,11 +454,11 @@ fn the_gradient_of_a_pairwise_loss_is_the_weighted_sum_of_those_of_its_answers()
     for (lora, recompute) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut model = model.clone();
         if lora {
-            model.attach_lora(LoraConfig { rank: 4, alpha: 8.0, rslora: false, clipped: false }, 1);
+            model.attach_lora(LoraConfig::new(4, 8.0), 1);
         } else {
             model.set_trainable(true);
         }
-        let text = TextModel { model, recompute, fp8: false };
+        let text = TextModel { model, recompute, fp8: false, dropout: Dropout::OFF };
         let mut expected = Gradients::default();
         let mut expected_loss = 0.0;
         for pair in alone.chunks(2) {

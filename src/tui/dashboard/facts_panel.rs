@@ -90,7 +90,10 @@ fn outputs(known: &Known, facts: &Facts, page: &mut Page<'_>) {
 fn attempt_words(attempt: &Attempt) -> String {
     let from = match attempt.started.resumed_from_step {
         Some(step) => format!("from step {}", count(step)),
-        None => "from the base model".to_owned(),
+        None => match &attempt.started.from {
+            Some(from) => format!("from {}", escape(from)),
+            None => "from the base model".to_owned(),
+        },
     };
     let end = match &attempt.finished {
         Some(finished) => {

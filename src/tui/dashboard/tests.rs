@@ -60,6 +60,7 @@ impl Story {
                 epochs: Some(3.0),
                 resumed_from_step,
                 order_seed: None,
+                from: None,
             }),
         );
     }
@@ -471,6 +472,7 @@ fn plan() -> Plan {
             ..DataFacts::default()
         },
         rates: Rates::default(),
+        parent: None,
     };
     sparktune_plan::resolve(&answers, &facts).unwrap()
 }

@@ -9,8 +9,8 @@ mod data;
 mod model;
 mod plan;
 
-use sparktune_app::answers::runs_dir_of;
 use sparktune_app::failure::Failure;
+use sparktune_app::folders::runs_dir_of;
 use sparktune_app::job::Job;
 use sparktune_app::listener::Listener;
 use sparktune_app::machine::glance_at_machine;

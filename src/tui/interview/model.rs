@@ -1,8 +1,9 @@
 //! The question for the model: the catalog with an outlook for each model on this machine, the demo, or
 //! another model that is judged by its config.
 
-use sparktune_app::answers::{gather, runs_dir_of};
+use sparktune_app::answers::gather;
 use sparktune_app::failure::Failure;
+use sparktune_app::folders::runs_dir_of;
 use sparktune_app::machine::machine_and_rates;
 use sparktune_app::model::{BaseModel, Cached, cached_models, find_base, unknown_family};
 use sparktune_app::planner::drop_model;

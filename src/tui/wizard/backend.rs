@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sparktune_app::answers::{gather, runs_dir_of};
+use sparktune_app::answers::gather;
 use sparktune_app::data::{RejectedLines, RejectedPage};
 use sparktune_app::draft::{forget_draft, keep_draft};
 use sparktune_app::failure::Failure;
+use sparktune_app::folders::runs_dir_of;
 use sparktune_app::listener::{Listener, Reporter};
 use sparktune_app::program::Program;
 use sparktune_app::{data, files, launch, machine, model, presets, runs};

@@ -247,6 +247,7 @@ impl State {
                 model: model.facts.clone(),
                 data: data.facts.clone(),
                 rates: machine.rates.clone(),
+                parent: data.parent.clone(),
             }),
             _ => None,
         };

@@ -5,6 +5,7 @@ mod ending;
 mod exports;
 #[cfg(feature = "cuda")]
 mod on_device;
+mod parents;
 mod ranks;
 
 use std::path::{Path, PathBuf};

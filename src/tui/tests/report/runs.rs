@@ -93,6 +93,7 @@ fn started(resumed_from_step: Option<u64>) -> RunStarted {
         epochs: Some(3.0),
         resumed_from_step,
         order_seed: None,
+        from: None,
     }
 }
 
@@ -204,6 +205,7 @@ pub(crate) fn plan() -> Plan {
             ..DataFacts::default()
         },
         rates: Rates::default(),
+        parent: None,
     };
     let answers = Answers {
         model: Some(Answer::flag("Qwen/Qwen3.5-2B".into())),

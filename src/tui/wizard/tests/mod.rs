@@ -397,6 +397,7 @@ fn data() -> DataFound {
         ..DataFacts::default()
     };
     DataFound {
+        parent: None,
         report: Report {
             files: vec![FileReport {
                 name: "sets/train.jsonl".into(),

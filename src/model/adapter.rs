@@ -1,0 +1,89 @@
+//! Reads adapters in PEFT's format, to train them further.
+//!
+//! Enters: an adapter's folder, which is untrusted. Leaves: the adapters on the linear layers of a model. The
+//! rules for its config and for the names and shapes of its tensors are `sparktune_plan::adapter`'s.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use sparktune_plan::adapter::{
+    AdapterConfig, AdapterFacts, CONFIG_FILE, MOST_CONFIG_BYTES, PICKLE_FILE, TENSOR_FILE,
+};
+
+use crate::decoder::Model;
+use crate::error::ModelError;
+use crate::linear::Lora;
+use crate::lora::LoraConfig;
+use crate::numbers::widen;
+use crate::weight_file::WeightFile;
+
+impl Model {
+    /// Attaches the adapters of a PEFT folder to the model, trainable, and freezes everything else.
+    ///
+    /// # Errors
+    /// When a file is missing or damaged, does not fit the model, or contains a number that is not finite.
+    pub fn load_lora(&mut self, folder: &Path) -> Result<LoraConfig, ModelError> {
+        let wrong = |reason: String| ModelError::Adapter { path: folder.to_owned(), reason };
+        let config = AdapterConfig::from_json(&read_config(folder)?).map_err(|e| wrong(e.to_string()))?;
+        let path = folder.join(TENSOR_FILE);
+        if !path.exists() && folder.join(PICKLE_FILE).exists() {
+            return Err(wrong(pickle_in_words()));
+        }
+        let file = WeightFile::open(&path).map_err(ModelError::io(&path))?;
+        let tensors = SafeTensors::deserialize(file.bytes())
+            .map_err(|e| wrong(format!("{TENSOR_FILE} is damaged ({e}). Copy the adapter again")))?;
+        let views = tensors.tensors();
+        let shapes = views.iter().map(|(name, view)| (name.as_str(), view.shape()));
+        let fitted = config.fit(shapes, self.config()).map_err(|e| wrong(e.to_string()))?;
+
+        let AdapterFacts { rank, alpha, rslora, clipped, targets } = fitted.facts;
+        let config = LoraConfig { rank: rank as usize, alpha, rslora, clipped, targets, dropout: 0.0 };
+        let numbers = |name: &str| {
+            let view = tensors.tensor(name).map_err(|e| wrong(e.to_string()))?;
+            let numbers = widen(view.data(), view.dtype()).ok_or_else(|| {
+                wrong(format!("the tensor `{name}` is stored as {:?}, not as floats", view.dtype()))
+            })?;
+            file.forget_piece(view.data());
+            if let Some(number) = numbers.iter().find(|number| !number.is_finite()) {
+                return Err(wrong(format!(
+                    "the tensor `{name}` contains the number {number}, so its training has failed. Choose another adapter, or an earlier checkpoint of it"
+                )));
+            }
+            Ok(numbers)
+        };
+        self.set_trainable(false);
+        let device = self.device().clone();
+        for linear in self.linears_mut() {
+            let path = linear.path().to_owned();
+            linear.lora = match fitted.modules.get(&path) {
+                Some([a, b]) => {
+                    let (a, b) = (numbers(a)?, numbers(b)?);
+                    let rank = a.len() / linear.weight.shape()[1];
+                    Some(Lora::new(&path, config.scale(), rank, [a, b], &device))
+                }
+                None => None,
+            };
+        }
+        Ok(config)
+    }
+}
+
+/// Reads the config of an adapter, whose size is bounded.
+fn read_config(folder: &Path) -> Result<String, ModelError> {
+    let path = folder.join(CONFIG_FILE);
+    let mut text = String::new();
+    let file = File::open(&path).map_err(ModelError::io(&path))?;
+    file.take(MOST_CONFIG_BYTES + 1).read_to_string(&mut text).map_err(ModelError::io(&path))?;
+    if text.len() as u64 > MOST_CONFIG_BYTES {
+        return Err(ModelError::io(&path)(io::Error::other("it is too long for a config")));
+    }
+    Ok(text)
+}
+
+fn pickle_in_words() -> String {
+    format!(
+        "{PICKLE_FILE} is a pickle, which can run programs when it is opened, so it is not read. Save the adapter as {TENSOR_FILE}, as PEFT does by default (safe_serialization=True)"
+    )
+}
