@@ -51,7 +51,7 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
     let provenance = Provenance::new(program, &plan, snapshot.commit, &prepared)?;
     run.write_provenance(&Provenance { parent: note.as_ref().map(ParentNote::in_short), ..provenance })?;
     if let (Some(parent), Some(note)) = (&parent, &note) {
-        parent.copy_into(&run, note)?;
+        parent.copy_into(run, note)?;
     }
     if let Some(template) = &plan.model.chat_template {
         let copy = run.chat_template();
