@@ -56,6 +56,8 @@ pub enum TrainError {
     OtherBase { path: PathBuf, reason: String },
     #[error("no checkpoint of this run was evaluated, so there is no best one. Export without --best")]
     NoBest,
+    #[error("this run trained the whole model and has no adapter. Export the model with --gguf")]
+    NoAdapter,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
     NothingToExport,
     #[error(
@@ -84,7 +86,12 @@ impl TrainError {
             | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
             Self::Model(ModelError::Stopped) => 130,
-            Self::Plan(_) | Self::NoModelFolder | Self::NothingToExport | Self::NoBest => 2,
+            Self::Plan(_)
+            | Self::NoModelFolder
+            | Self::NothingToExport
+            | Self::NoBest
+            | Self::NoAdapter
+            | Self::Model(ModelError::Gguf { .. }) => 2,
             _ => 4,
         }
     }

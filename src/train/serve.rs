@@ -10,6 +10,7 @@ use sparktune_plan::{ModelConfig, Mtp as MtpChoice, Plan};
 
 use crate::adapter_section::section_of_adapter;
 use crate::departure::Departure;
+use crate::gguf_section::section_of_gguf;
 use crate::vllm::Serving;
 
 /// The longest draft length that is measured.
@@ -154,6 +155,8 @@ impl HeadReport {
 /// The contents of the page.
 pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
+    /// The name of the run in commands.
+    pub(crate) run: &'a str,
     /// What the flags of a server depend on.
     pub(crate) serving: Serving<'a>,
     /// The folder of the model to serve, below `outputs/`.
@@ -215,6 +218,8 @@ pub(crate) fn serve_page(served: &Served) -> String {
         line("\n## The adapter alone (PEFT)\n".into());
         line(section_of_adapter(&plan.model.reference(), served.adapters, served.is_wrapper));
     }
+    line("\n## llama.cpp and Ollama\n".into());
+    line(section_of_gguf(served.run, !served.adapters.is_empty()));
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
         (MtpChoice::None, _) => line("Not exported, as set in the plan.".into()),
@@ -363,6 +368,7 @@ mod tests {
         };
         let page = serve_page(&Served {
             plan: &plan,
+            run: "latest",
             serving,
             notes: &[],
             folder: "merged",
@@ -379,6 +385,8 @@ mod tests {
             "- `--max-model-len 3072`: the longest training example has 500 tokens",
             "The chat template was rendered with `{\"enable_thinking\":false}`. Other servers",
             "vllm serve Qwen/Qwen3.5-2B \\\n  --enable-lora",
+            "export latest --gguf q8_0\n```",
+            "llama-server -m gguf/model-q8_0.gguf --jinja\nollama create my-model -f gguf/Modelfile",
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
