@@ -69,8 +69,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Head(args) => commands::head(program, named(args.run), args.settings.0, style),
         Command::Stop(args) => commands::stop(named(args.run), args.no_wait, style.json),
         Command::Export(args) => {
-            let weights = args.weights();
-            commands::export(named(args.run), weights, style.json)
+            let (weights, gguf) = (args.weights(), args.gguf());
+            commands::export(named(args.run), weights, gguf, style.json)
         }
         Command::Report(args) => commands::report(named(args.run), args.output, style.json),
         Command::Pack(args) => commands::pack(&args.input, &args.output, args.skip_damaged, style.json),

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sparktune_commands::Weights;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sparktune_commands::{GgufRequest, GgufType, Weights};
 
 use crate::cli::settings::HeadFlags;
 
@@ -61,9 +62,26 @@ pub(crate) struct ExportArgs {
     /// Export the checkpoint of this step into a folder of its own, outputs/step-…
     #[arg(long, value_name = "STEP", conflicts_with = "best")]
     pub checkpoint: Option<u64>,
+    /// Write the complete model as a GGUF file for llama.cpp and Ollama into the folder gguf, instead of the
+    /// usual outputs
+    #[arg(long, value_name = "TYPE", value_parser = gguf_type_parser())]
+    pub gguf: Option<GgufType>,
+    /// Write the LoRA adapter alone as a GGUF file, instead of the usual outputs
+    #[arg(long)]
+    pub gguf_adapter: bool,
+}
+
+fn gguf_type_parser() -> impl TypedValueParser<Value = GgufType> {
+    PossibleValuesParser::new(GgufType::WORDS).try_map(|word| word.parse::<GgufType>())
 }
 
 impl ExportArgs {
+    /// Returns which GGUF files the flags ask for, if any.
+    pub(crate) fn gguf(&self) -> Option<GgufRequest> {
+        let request = GgufRequest { model: self.gguf, adapter: self.gguf_adapter };
+        (request.model.is_some() || request.adapter).then_some(request)
+    }
+
     /// Returns which weights the flags name.
     pub(crate) fn weights(&self) -> Weights {
         match self.checkpoint {

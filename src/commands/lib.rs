@@ -25,7 +25,7 @@ pub use check::check;
 pub use doctor::doctor;
 pub use head::head;
 pub use report::report;
-pub use runs::{Weights, export, list, resume, stop, watch};
+pub use runs::{GgufRequest, GgufType, Weights, export, list, resume, stop, watch};
 use sparktune_app::failure::Exit;
 use sparktune_base::program_name;
 use sparktune_tui::output::note;

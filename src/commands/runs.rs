@@ -1,7 +1,9 @@
 //! `watch`, `runs`, `resume`, `stop`, `export`: the commands for existing runs.
 
+use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
@@ -14,7 +16,7 @@ use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
 use sparktune_base::units::counted;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
-pub use sparktune_train::Weights;
+pub use sparktune_train::{GgufRequest, GgufType, Weights};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
@@ -169,23 +171,54 @@ fn in_words(awaited: Awaited) -> String {
 struct Exported {
     run_dir: PathBuf,
     outputs: Vec<PathBuf>,
+    /// What the files contain and what not, in whole sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
-/// Runs `sparktune export`. Ctrl-C ends it between two tensors or layers.
+/// Runs `sparktune export`. With `gguf`, these files are written instead of the usual outputs. Ctrl-C ends it
+/// between two tensors or layers.
 ///
 /// # Errors
 /// The run has no such checkpoint, or is being trained; the export was stopped.
-pub fn export(name: RunName, weights: Weights, json: bool) -> Result<Exit, Failure> {
+pub fn export(
+    name: RunName,
+    weights: Weights,
+    gguf: Option<GgufRequest>,
+    json: bool,
+) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let run = find_run(name)?;
     make_files_private();
     let stop = interrupts.flag();
-    let outputs = sparktune_train::export_run(&run, weights, &stop).map_err(from_training)?;
+    let (outputs, notes) = match gguf {
+        None => (sparktune_train::export_run(&run, weights, &stop).map_err(from_training)?, Vec::new()),
+        Some(request) => {
+            let files = sparktune_train::export_gguf(&run, weights, request, &stop, &how_far(json))
+                .map_err(from_training)?;
+            (files.paths, files.notes)
+        }
+    };
     if json {
-        print_json(&Exported { run_dir: run.path().to_owned(), outputs })?;
+        print_json(&Exported { run_dir: run.path().to_owned(), outputs, notes })?;
     } else {
+        notes.iter().for_each(|text| note(text));
         let lines: Vec<String> = outputs.iter().map(|path| format!("{}\n", path.display())).collect();
         print(&lines.concat())?;
     }
     Ok(Exit::Done)
+}
+
+/// The shortest time between two lines about how far a file is.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// Returns a printer of how far a file is. It prints nothing with `json`, nor of files that are soon written.
+fn how_far(json: bool) -> impl Fn(&str, usize, usize) {
+    let last = Cell::new(Instant::now());
+    move |file, done, total| {
+        if !json && last.get().elapsed() >= QUIET {
+            last.set(Instant::now());
+            note(&format!("{file}: {done} of {total} tensors are written"));
+        }
+    }
 }

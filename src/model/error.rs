@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::units::bytes;
 use sparktune_plan::Architecture;
 
 /// The reasons why a model could not be read or written.
@@ -115,6 +116,28 @@ pub enum ModelError {
         "the export was stopped before it was complete; what was written of it was removed. Export again"
     )]
     Stopped,
+    /// A GGUF file of the model would compute something else, or cannot hold it.
+    #[error("{path}: this model cannot be written as GGUF: {reason}")]
+    Gguf {
+        /// The folder or file.
+        path: PathBuf,
+        /// What llama.cpp does not know.
+        reason: String,
+    },
+    /// The disk has not enough space for a file.
+    #[error(
+        "{path}: needs {}, but the disk has {} left. Free space, or choose a smaller type",
+        bytes(*.needed),
+        bytes(*.available)
+    )]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        needed: u64,
+        /// The free space in bytes.
+        available: u64,
+    },
     /// The exported folder differs from the model in memory.
     #[error(
         "{path}: the export failed its own check: {reason}. No output was written; the checkpoint is unchanged. Please report this"

@@ -65,6 +65,8 @@ pub enum TrainError {
         program = program_name()
     )]
     UnfinishedTextModel { run: String },
+    #[error("this run trained the whole model and has no adapter. Export the model with --gguf")]
+    NoAdapter,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
     NothingToExport,
     #[error(
@@ -100,7 +102,8 @@ impl TrainError {
             | Self::OtherInputs { .. }
             | Self::OtherBaseThanParent { .. }
             | Self::UnfinishedTextModel { .. }
-            | Self::Model(ModelError::Adapter { .. }) => 2,
+            | Self::NoAdapter
+            | Self::Model(ModelError::Adapter { .. } | ModelError::Gguf { .. }) => 2,
             _ => 4,
         }
     }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sparktune_model::{Checkpoint, Model, Mtp};
+use sparktune_plan::Plan;
 use sparktune_runlog::{Checkpoints, Lease, RunDir};
 
 use crate::error::TrainError;
@@ -24,64 +26,88 @@ pub enum Weights {
     Step(u64),
 }
 
+/// The weights of a run in memory, as they are exported.
+pub(crate) struct Loaded {
+    pub(crate) plan: Plan,
+    pub(crate) base: Checkpoint,
+    pub(crate) model: Model,
+    /// The MTP head before and after training.
+    pub(crate) heads: [Option<Mtp>; 2],
+    /// `outputs/` or the folder below it for these weights.
+    pub(crate) folder: PathBuf,
+    /// What is to be known about the weights, a paragraph each.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Loaded {
+    /// Loads the weights of a run, which is leased to this process.
+    ///
+    /// # Errors
+    /// When the run has no such checkpoint, or its base is not the one that it began with.
+    pub(crate) fn load(run: &RunDir, weights: Weights) -> Result<Self, TrainError> {
+        let plan = read_plan(run)?;
+        let mut checkpoints = Checkpoints::new(run);
+        let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
+        let newest_state = State::read(&newest.path)?;
+        let (mut state, mut checkpoint, mut notes) = (newest_state.clone(), newest.path, Vec::new());
+        let named = match weights {
+            Weights::Planned => None,
+            Weights::Best => Some(state.best_step.ok_or(TrainError::NoBest)?),
+            Weights::Step(step) => Some(checkpoints.named(run, step)?.step),
+        };
+        // The newest checkpoint has the MTP head too, which belongs to the weights that it was trained on.
+        if let Some(step) = named.filter(|step| *step != state.weights_step()) {
+            checkpoint = checkpoints.verify(step)?.path;
+            state = State::read(&checkpoint)?;
+            if (newest_state.stage, state.stage) == (Stage::Mtp, Stage::Main) {
+                notes.push(format!(
+                    "The MTP head of this run was trained on the weights of step {}, so it is not among these outputs, which have the base model's head.",
+                    newest_state.weights_step()
+                ));
+            }
+        }
+        let base = load::base(&plan)?;
+        state.inputs.check(run, &base, false, |_| ())?;
+        let device = load::device(&plan)?;
+        let adapter = parent::adapter(run, &plan)?;
+        let mut model = load::text_model(&plan, &base, adapter.as_deref(), &device, &mut |_, _| ())?;
+        let mut head = load::mtp_head(&plan, &base, &device)?;
+        let before = head.clone().filter(|_| state.stage == Stage::Mtp);
+        load::restore(&checkpoint, &state, &mut model, head.as_mut())?;
+        if let Some(head) = head.as_mut().filter(|_| state.stage == Stage::Mtp)
+            && let Some(best) = chosen::best_head(run, &state, &mut |warning| notes.push(warning))
+        {
+            read_head(&best, head)?;
+        }
+        let step = match weights {
+            Weights::Planned => {
+                chosen::load_chosen(run, &plan, &state, &mut model, &mut |warning| notes.push(warning))?
+            }
+            Weights::Best | Weights::Step(_) => state.weights_step(),
+        };
+        notes.insert(0, chosen::in_words(&newest_state, step));
+        // Other weights than the plan's get a folder of their own.
+        let folder = match weights {
+            Weights::Planned => run.outputs(),
+            Weights::Best => run.outputs().join("best"),
+            Weights::Step(step) => run.outputs().join(format!("step-{step:06}")),
+        };
+        Ok(Self { plan, base, model, heads: [before, head], folder, notes })
+    }
+}
+
 /// Exports a run again. `stop` ends it, and then an earlier export is still there.
 ///
 /// # Errors
 /// When the run is training, has no such checkpoint, or the export fails its own check or is stopped.
 pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<Vec<PathBuf>, TrainError> {
     let _lease = Lease::acquire(run)?;
-    let plan = read_plan(run)?;
-    let mut checkpoints = Checkpoints::new(run);
-    let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
-    let newest_state = State::read(&newest.path)?;
-    let (mut state, mut checkpoint, mut notes) = (newest_state.clone(), newest.path, Vec::new());
-    let named = match weights {
-        Weights::Planned => None,
-        Weights::Best => Some(state.best_step.ok_or(TrainError::NoBest)?),
-        Weights::Step(step) => Some(checkpoints.named(run, step)?.step),
-    };
-    // The newest checkpoint has the MTP head too, which belongs to the weights that it was trained on.
-    if let Some(step) = named.filter(|step| *step != state.weights_step()) {
-        checkpoint = checkpoints.verify(step)?.path;
-        state = State::read(&checkpoint)?;
-        if (newest_state.stage, state.stage) == (Stage::Mtp, Stage::Main) {
-            notes.push(format!(
-                "The MTP head of this run was trained on the weights of step {}, so it is not among these outputs, which have the base model's head.",
-                newest_state.weights_step()
-            ));
-        }
-    }
-    let base = load::base(&plan)?;
-    state.inputs.check(run, &base, false, |_| ())?;
-    let device = load::device(&plan)?;
-    let mut model =
-        load::text_model(&plan, &base, parent::adapter(run, &plan)?.as_deref(), &device, &mut |_, _| ())?;
-    let mut head = load::mtp_head(&plan, &base, &device)?;
-    let before = head.clone().filter(|_| state.stage == Stage::Mtp);
-    load::restore(&checkpoint, &state, &mut model, head.as_mut())?;
-    if let Some(head) = head.as_mut().filter(|_| state.stage == Stage::Mtp)
-        && let Some(best) = chosen::best_head(run, &state, &mut |warning| notes.push(warning))
-    {
-        read_head(&best, head)?;
-    }
-    let step = match weights {
-        Weights::Planned => {
-            chosen::load_chosen(run, &plan, &state, &mut model, &mut |warning| notes.push(warning))?
-        }
-        Weights::Best | Weights::Step(_) => state.weights_step(),
-    };
-    notes.insert(0, chosen::in_words(&newest_state, step));
+    let Loaded { plan, base, model, heads: [before, last], folder, notes } = Loaded::load(run, weights)?;
     let among = draft_vocab::for_run(run, &plan, &base)?;
-    let heads = Heads { before, last: head, among };
+    let heads = Heads { before, last, among };
     // Only prompts are read from the eval set, so the objective does not matter.
     let group_size = NextToken.examples_per_group();
     let eval_set = EvalSet::open(run, &plan, &base, group_size, &mut |_| ())?;
-    // Other weights than the plan's get a folder of their own.
-    let folder = match weights {
-        Weights::Planned => run.outputs(),
-        Weights::Best => run.outputs().join("best"),
-        Weights::Step(step) => run.outputs().join(format!("step-{step:06}")),
-    };
     let export = Export {
         run,
         folder: &folder,

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sparktune_base::files::{exchange, sync, write_and_sync};
+use sparktune_base::shell::shown_word;
 use sparktune_data::chat_template_of;
 use sparktune_model::export::Merged;
 use sparktune_model::{BaseClass, Checkpoint, LoraConfig, Model, Mtp, PackedSequence};
@@ -158,6 +159,7 @@ impl Export<'_> {
         let notes: Vec<String> = notes.iter().cloned().chain(other_prompts(self.run)).collect();
         let page = serve_page(&Served {
             plan: self.plan,
+            run: &shown_word(self.run.name().as_ref()),
             serving,
             folder: served,
             notes: &notes,

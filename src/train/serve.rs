@@ -6,12 +6,15 @@ use sparktune_model::BaseClass;
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 
 use crate::adapter_section::section_of_adapter;
+use crate::gguf_section::section_of_gguf;
 use crate::head_report::{HeadReport, acceptance_table, reading_table};
 use crate::vllm::Serving;
 
 /// The contents of the page.
 pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
+    /// The name of the run in commands.
+    pub(crate) run: &'a str,
     /// What the flags of a server depend on.
     pub(crate) serving: Serving<'a>,
     /// The folder of the model to serve, below `outputs/`.
@@ -77,6 +80,8 @@ pub(crate) fn serve_page(served: &Served) -> String {
         line("\n## The adapter alone (PEFT)\n".into());
         line(section_of_adapter(&plan.model.reference(), served.adapters, served.is_wrapper));
     }
+    line("\n## llama.cpp and Ollama\n".into());
+    line(section_of_gguf(served.run, !served.adapters.is_empty()));
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
         (MtpChoice::None, _) => line("Not exported, as set in the plan.".into()),
@@ -174,6 +179,7 @@ mod tests {
         };
         let page = serve_page(&Served {
             plan: &plan,
+            run: "latest",
             serving,
             notes: &[],
             folder: "merged",
@@ -191,6 +197,8 @@ mod tests {
             "- `--max-model-len 3072`: the longest training example has 500 tokens",
             "The chat template was rendered with `{\"enable_thinking\":false}`. Other servers",
             "vllm serve Qwen/Qwen3.5-2B \\\n  --enable-lora",
+            "export latest --gguf q8_0\n```",
+            "llama-server -m gguf/model-q8_0.gguf --jinja\nollama create my-model -f gguf/Modelfile",
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }

@@ -10,6 +10,7 @@ mod bench;
 mod crashes;
 mod data;
 mod gemma;
+mod gguf;
 mod gpu;
 mod head;
 mod hub;

@@ -7,6 +7,7 @@
 //! addition to the model, this takes the memory of one layer, or of the largest tensor.
 
 mod comparison;
+pub mod gguf;
 mod small_files;
 mod tensors;
 

@@ -71,6 +71,11 @@ impl<'a> Tensors<'a> {
         self.trained.contains_key(name)
     }
 
+    /// Returns the trained values of a tensor, or `None` if it is the base's.
+    pub(super) fn trained_numbers(&self, name: &str) -> Option<Vec<f32>> {
+        self.trained.get(name).map(Written::numbers)
+    }
+
     /// Returns whether a shard has tensors of a trained MTP head.
     pub(super) fn has_trained_mtp(&self, shard: usize) -> bool {
         self.all()
