@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparktune_base::choices::Think;
-use sparktune_data::{CheckOptions, Place, Previewed, Rendering, Report};
+use sparktune_data::{CheckOptions, Input, Place, Previewed, Rendering, Report};
 use sparktune_plan::Answers;
 
 use crate::data::{
     example_options, format, mask_policy, max_example_tokens, max_rejected, preview_of, think,
 };
+use crate::data_sets::{DataSets, weights_for};
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
@@ -61,9 +62,10 @@ pub fn check(
         let text = "--show needs a model, because its chat template and tokenizer make the examples";
         return Err(Failure::usage(text).hint("Name one with --model"));
     }
+    let sets = DataSets::of(inputs, answers, listener)?;
     let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
     if let Some(base) = &mut base {
-        set_template_kwargs(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
+        set_template_kwargs(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
     }
     let options = CheckOptions {
         format: format(answers),
@@ -71,13 +73,15 @@ pub fn check(
         policy: mask_policy(answers),
         examples: example_options(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
-        eval_data: answers.eval_data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default(),
+        eval_data: sets.eval,
         rejected_path: Some(rejected),
     };
     let max_rejected = max_rejected(answers);
-    let report = sparktune_data::check(inputs, &options, listener)?;
+    let weights = weights_for(answers, &sets.train)?;
+    let mut report = sparktune_data::check(&sets.train, &options, listener)?;
+    report.set_weights(&weights);
     let shown = match &base {
-        Some(base) if show > 0 => shown(answers, inputs, base, show)?,
+        Some(base) if show > 0 => shown(answers, &sets.train, base, show)?,
         _ => Vec::new(),
     };
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected, shown })
@@ -86,7 +90,7 @@ pub fn check(
 /// Returns up to `limit` examples under the policy of the answers.
 fn shown(
     answers: &Answers,
-    inputs: &[PathBuf],
+    inputs: &[Input],
     base: &BaseModel,
     limit: usize,
 ) -> Result<Vec<ShownExample>, Failure> {

@@ -33,11 +33,13 @@ mod resolve;
 mod schedule;
 pub mod setting;
 mod settings;
+mod shares;
 mod shown;
 mod sizing;
 mod template_kwargs;
 mod turns;
 mod values;
+mod weights;
 
 #[cfg(test)]
 mod reference_tests;
@@ -50,15 +52,16 @@ pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, Meth
 pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
-    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
+    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, SetFacts, TooLong,
 };
 pub use fit::CostPoint;
 pub use measured::{Measured, Probe};
 pub use memory::Memory;
 pub use model_config::{ConfigOptions, ModelConfig};
 pub use outlook::{MethodOutlook, Outlook, Outlooks};
-pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, Time};
+pub use plan::{Advice, Explained, Method, OptimizerPlan, Plan, RateBasis, SetShare, Time};
 pub use resolve::{missing, resolve};
 pub use setting::Setting;
 pub use settings::{Answers, SETTINGS};
 pub use template_kwargs::TemplateKwargs;
+pub use weights::{Weights, weights_of};
