@@ -7,10 +7,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparktune_base::choices::Think;
-use sparktune_data::{CheckOptions, Place, Previewed, Rendering, Report};
+use sparktune_data::{CheckOptions, Input, Place, Previewed, Rendering, Report};
 use sparktune_plan::{Answers, Origin, Setting};
 
 use crate::data::{example_options, format, max_example_tokens, max_rejected, preview_of, think};
+use crate::data_sets::{DataSets, weights_for};
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
@@ -58,9 +59,10 @@ pub fn check(
     if answers.model.is_none() {
         refuse_what_needs_a_model(answers, show)?;
     }
+    let sets = DataSets::of(inputs, answers, listener)?;
     let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
     if let Some(base) = &mut base {
-        set_template_kwargs(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
+        set_template_kwargs(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
     }
     let thinking = base.as_ref().map(|base| base.tokenizer.thinking_now()).unwrap_or_default();
     let options = CheckOptions {
@@ -69,13 +71,15 @@ pub fn check(
         policy: think(answers, thinking).into(),
         examples: example_options(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
-        eval_data: answers.eval_data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default(),
+        eval_data: sets.eval,
         rejected_path: Some(rejected),
     };
     let max_rejected = max_rejected(answers);
-    let report = sparktune_data::check(inputs, &options, listener)?;
+    let weights = weights_for(answers, &sets.train)?;
+    let mut report = sparktune_data::check(&sets.train, &options, listener)?;
+    report.set_weights(&weights);
     let shown = match &base {
-        Some(base) if show > 0 => shown(answers, inputs, base, show)?,
+        Some(base) if show > 0 => shown(answers, &sets.train, base, show)?,
         _ => Vec::new(),
     };
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected, shown })
@@ -100,7 +104,7 @@ fn refuse_what_needs_a_model(answers: &Answers, show: usize) -> Result<(), Failu
 /// Returns up to `limit` examples under the policy of the answers.
 fn shown(
     answers: &Answers,
-    inputs: &[PathBuf],
+    inputs: &[Input],
     base: &BaseModel,
     limit: usize,
 ) -> Result<Vec<ShownExample>, Failure> {

@@ -12,18 +12,20 @@ use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
-    ChatTokenizer, EvalData, EvalSplit, ExampleOptions, Format, KeptLine, LengthReport, OverlongReport,
-    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, Unit, prepare,
+    ChatTokenizer, EvalData, EvalSplit, ExampleOptions, Format, Input, KeptLine, LengthReport,
+    OverlongReport, PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SetReport, Unit,
+    prepare,
 };
 use sparktune_plan::plan::DataPlan;
 use sparktune_plan::{
-    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, ParentFacts, TemplateKwargs,
-    TooLong,
+    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, ParentFacts, SetFacts,
+    TemplateKwargs, TooLong,
 };
 
+use crate::data_sets::{DataSets, weights_for};
 use crate::failure::{Exit, Failure};
 use crate::folders::runs_dir_of;
-use crate::listener::Listener;
+use crate::listener::{Listener, Silent};
 use crate::model::{BaseModel, find_base};
 use crate::parent::facts_of_parent;
 use crate::template::set_template_kwargs;
@@ -138,10 +140,12 @@ pub fn prepare_data(
     base: &mut BaseModel,
     listener: &dyn Listener,
 ) -> Result<Prepared, Failure> {
-    let inputs = inputs(answers);
-    set_template_kwargs(&mut base.tokenizer, answers, &inputs, format(answers), listener)?;
+    let sets = DataSets::find(answers, listener)?;
+    let weights = weights_for(answers, &sets.train)?;
+    set_template_kwargs(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
+    let inputs = sets.train;
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
-        (Some(files), _) => EvalData::Files(files.value.clone()),
+        (Some(_), _) => EvalData::Files(sets.eval),
         // A share that the user gave is used unchanged, without a minimum number of examples.
         (None, Some(share)) => {
             EvalData::Split(EvalSplit { fraction: share.value, min_examples: 0, ..EvalSplit::default() })
@@ -158,18 +162,17 @@ pub fn prepare_data(
     let cache = runs_dir_of(answers).join(TOKEN_CACHE);
     create_private_folder(&cache).map_err(|error| Failure::io("create", &cache, &error))?;
     let folder = cache.join(cache_key(&base.tokenizer, &inputs, &options));
-    Ok(prepare(&inputs, &base.tokenizer, &options, &folder, listener)?)
-}
-
-fn inputs(answers: &Answers) -> Vec<PathBuf> {
-    answers.data.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
+    let mut prepared = prepare(&inputs, &base.tokenizer, &options, &folder, listener)?;
+    prepared.report.set_weights(&weights);
+    Ok(prepared)
 }
 
 /// Returns the name of the cache folder for one set of inputs and one way of reading them. `prepare` checks
 /// whether its contents are current.
-fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOptions) -> String {
+fn cache_key(tokenizer: &ChatTokenizer, inputs: &[Input], options: &PrepareOptions) -> String {
+    let paths = inputs.iter().flat_map(|input| &input.files).map(|file| &file.path);
     let absolute: Vec<PathBuf> =
-        inputs.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
+        paths.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let key = format!("{} {absolute:?} {options:?}", tokenizer.fingerprint());
     blake3::hash(key.as_bytes()).to_hex()[..16].to_owned()
 }
@@ -179,12 +182,13 @@ fn cache_key(tokenizer: &ChatTokenizer, inputs: &[PathBuf], options: &PrepareOpt
 /// # Errors
 /// The data cannot be read.
 pub fn preview(answers: &Answers, base: &BaseModel, limit: Option<usize>) -> Result<Preview, Failure> {
-    preview_of(&inputs(answers), answers, base, limit)
+    let sets = DataSets::find(answers, &Silent)?;
+    preview_of(&sets.train, answers, base, limit)
 }
 
 /// Returns a few examples of these inputs.
 pub(crate) fn preview_of(
-    inputs: &[PathBuf],
+    inputs: &[Input],
     answers: &Answers,
     base: &BaseModel,
     limit: Option<usize>,
@@ -294,7 +298,11 @@ pub fn data_facts(
         total_tokens: eval.lengths().iter().map(|length| u64::from(*length)).sum(),
         target_tokens: eval.target_tokens(),
     };
-    let mut files = vec![TokenFile::open(&prepared.train)?];
+    let train = TokenFile::open(&prepared.train)?;
+    let sets = set_facts(&prepared.report, &train);
+    let pinned = |input: &Input| Some((input.name.clone(), input.pinned.clone()?));
+    let pinned = prepared.inputs.iter().filter_map(pinned).collect();
+    let mut files = vec![train];
     // Without separate files, the eval set is a share of the same data.
     if answers.eval_data.is_none() {
         files.push(eval);
@@ -308,14 +316,41 @@ pub fn data_facts(
     let template_kwargs =
         TemplateKwargs(template.map(|template| template.kwargs.clone()).unwrap_or_default());
     let earlier_unlike_served = template.map_or(0, |template| template.earlier_unlike_served.examples);
-    let thinking = tokenizer.thinking_now();
-    let lengths = facts_of(&report, target_tokens);
-    let eval_set = Some(eval_set);
-    Ok(DataFacts { too_long, template_kwargs, eval_set, thinking, earlier_unlike_served, ..lengths })
+    let found = DataFacts {
+        too_long,
+        template_kwargs,
+        eval_set: Some(eval_set),
+        thinking: tokenizer.thinking_now(),
+        earlier_unlike_served,
+        sets,
+        pinned,
+        ..facts_of(&report, target_tokens)
+    };
+    Ok(found)
+}
+
+/// Returns the lengths of the training examples of each set.
+fn set_facts(report: &Report, train: &TokenFile) -> Vec<SetFacts> {
+    let mut lengths = vec![Vec::new(); report.sets.len()];
+    let mut targets = vec![0; report.sets.len()];
+    for (example, (length, trained)) in train.lengths().iter().zip(train.target_counts()).enumerate() {
+        // A single set has no number.
+        let set = train.header().set_of(train.origin(example)).unwrap_or(0) as usize;
+        if let (Some(lengths), Some(targets)) = (lengths.get_mut(set), targets.get_mut(set)) {
+            lengths.push(*length);
+            *targets += u64::from(*trained);
+        }
+    }
+    let facts = |((set, mut lengths), targets): ((&SetReport, Vec<u32>), u64)| SetFacts {
+        name: set.name.clone(),
+        lengths: LengthReport::new(Unit::Tokens, &mut lengths)
+            .map_or_else(DataFacts::default, |report| facts_of(&report, targets)),
+    };
+    report.sets.iter().zip(lengths).zip(targets).map(facts).collect()
 }
 
 /// Converts the lengths of a report for the plan.
-fn facts_of(report: &LengthReport, target_tokens: u64) -> DataFacts {
+pub(crate) fn facts_of(report: &LengthReport, target_tokens: u64) -> DataFacts {
     let shorter = report.histogram.first().filter(|bin| bin.from > 0);
     let none = shorter.map(|bin| LengthBucket { up_to: bin.from - 1, count: 0 });
     let bins = report.histogram.iter().map(|bin| LengthBucket { up_to: bin.to - 1, count: bin.count });

@@ -6,7 +6,7 @@
 //! | [`answers`] | the answers of flags, environment, user file and preset, merged |
 //! | [`questions`] | the questions: text, choices, default, accepted answers |
 //! | [`planner`] | answers given one at a time, and the resulting plan |
-//! | [`model`], [`data`], [`machine`], [`findings`] | the facts, gathered and checked |
+//! | [`model`], [`data`], [`data_sets`], [`machine`], [`findings`] | the facts, gathered and checked |
 //! | [`mod@check`] | a check of data alone, with examples |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
@@ -23,6 +23,7 @@
 pub mod answers;
 pub mod check;
 pub mod data;
+pub mod data_sets;
 pub mod draft;
 pub mod failure;
 pub mod files;

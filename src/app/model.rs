@@ -66,7 +66,8 @@ pub fn cached_models() -> Vec<CachedModel> {
     models.iter().map(|model| CachedModel { id: model.id.clone(), cached: hub.cached(&model.id) }).collect()
 }
 
-fn hub() -> Result<Hub, Failure> {
+/// Returns the access to models and data sets.
+pub(crate) fn hub() -> Result<Hub, Failure> {
     Ok(Hub::from_env(|name| std::env::var(name).ok())?)
 }
 

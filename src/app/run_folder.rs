@@ -1,6 +1,7 @@
 //! Creates the folder of a new run: downloads missing files of the model, then writes the plan, the
 //! provenance and the data.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,6 +17,7 @@ use sparktune_runlog::{RunDir, RunsRoot};
 use sparktune_telemetry::{Machine, Verdict, cuda_checks};
 
 use crate::failure::{Exit, Failure};
+use crate::folders::write_private_file;
 use crate::job::Job;
 use crate::listener::Listener;
 use crate::model::{fetch, plan_head};
@@ -60,9 +62,17 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
     }
     let data = run.data();
     let report = prepared.train.with_file_name("report.json");
-    for file in [&prepared.train, &prepared.eval, &report].into_iter().chain(prepared.rejected.as_ref()) {
+    // The weights of the sets are not in the prepared report: other weights need no other tokens.
+    let is_changed = prepared.report.sets.iter().any(|set| set.weight != 1.0);
+    let report = (!is_changed).then_some(&report);
+    let files = [&prepared.train, &prepared.eval].into_iter().chain(report).chain(prepared.rejected.as_ref());
+    for file in files {
         let name = file.file_name().expect("prepared files have names");
         link_or_copy(file, &data.join(name))?;
+    }
+    if is_changed {
+        let text = serde_json::to_string_pretty(&prepared.report).expect("a report is JSON");
+        write_private_file(&data.join("report.json"), &text)?;
     }
     Ok(new.finish()?)
 }
@@ -129,6 +139,9 @@ pub struct Provenance {
     /// What the run started from, if not from a published model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parent: Option<ParentNote>,
+    /// The data sets of the hub with their commits, by the names that the user gave.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    data_sets: BTreeMap<String, String>,
     train_tokens_blake3: String,
     eval_tokens_blake3: String,
     machine: Machine,
@@ -149,6 +162,11 @@ impl Provenance {
             model: plan.model.id.clone(),
             model_commit: commit,
             parent: None,
+            data_sets: prepared
+                .inputs
+                .iter()
+                .filter_map(|input| Some((input.name.clone(), input.pinned.clone()?)))
+                .collect(),
             train_tokens_blake3: hash(&prepared.train)?,
             eval_tokens_blake3: hash(&prepared.eval)?,
             machine: machine_without_gpu_users(),

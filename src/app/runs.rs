@@ -8,6 +8,7 @@ use sparktune_plan::Plan;
 use sparktune_runlog::{Checkpoints, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot};
 
 use crate::answers::runs_dir;
+use crate::data_sets::is_of_hub;
 use crate::failure::{Exit, Failure};
 use crate::program::Program;
 use crate::stop_request::{StopRequest, is_frozen, trainer_of};
@@ -159,7 +160,7 @@ const ERROR: &str = "error: ";
 /// Recently used models and data, newest first. Files that no longer exist are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recent {
-    /// Data files and folders.
+    /// Data files, folders, and data sets of the hub.
     pub data: Vec<PathBuf>,
     /// Model ids and folders.
     pub models: Vec<String>,
@@ -173,7 +174,7 @@ pub fn recently_used(runs_dir: &Path) -> Recent {
         let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
         let Some(plan) = plan else { continue };
         for path in plan.data.train {
-            if path.exists() && !recent.data.contains(&path) {
+            if (path.exists() || is_of_hub(&path)) && !recent.data.contains(&path) {
                 recent.data.push(path);
             }
         }

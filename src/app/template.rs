@@ -1,26 +1,25 @@
 //! The variables of the chat template for one model, one set of data and some answers.
 //!
-//! Enters: a tokenizer, answers, and the files of the data. Leaves: the tokenizer with its variables set.
+//! Enters: a tokenizer, answers, and the sets of data. Leaves: the tokenizer with its variables set.
 //! This file must not know what is trained.
 
-use std::path::PathBuf;
-
 use sparktune_base::escape::escape;
-use sparktune_data::{ChatTokenizer, Format, has_reasoning};
+use sparktune_data::{ChatTokenizer, Format, Input, has_reasoning};
 use sparktune_plan::{Answers, TemplateKwargs};
 
 use crate::failure::Failure;
 use crate::listener::Listener;
 
-/// Gives the chat template the variables of the answers. Without such an answer, `enable_thinking` follows from
-/// the template and from whether any example reasons, where the template knows that variable.
+/// Gives the chat template the variables of the answers. `inputs` are all data, training and eval. Without
+/// such an answer, `enable_thinking` follows from the template and from whether any example reasons, where the
+/// template knows that variable.
 ///
 /// # Errors
 /// The template does not read a variable of the answers, or the data cannot be read.
 pub(crate) fn set_template_kwargs(
     tokenizer: &mut ChatTokenizer,
     answers: &Answers,
-    inputs: &[PathBuf],
+    inputs: &[Input],
     format: Option<Format>,
     listener: &dyn Listener,
 ) -> Result<(), Failure> {
@@ -35,9 +34,7 @@ pub(crate) fn set_template_kwargs(
         }
         None => match tokenizer.thinking().map(|thinking| thinking.openings) {
             Some(openings) if openings.can_switch => {
-                let eval = answers.eval_data.iter().flat_map(|answer| &answer.value);
-                let all: Vec<PathBuf> = inputs.iter().chain(eval).cloned().collect();
-                let enable = openings.enable_thinking(has_reasoning(&all, format, listener)?);
+                let enable = openings.enable_thinking(has_reasoning(inputs, format, listener)?);
                 enable.map(TemplateKwargs::thinking).unwrap_or_default()
             }
             _ => TemplateKwargs::default(),
@@ -77,7 +74,7 @@ mod tests {
             { "role": "user", "content": "Question" }, { "role": "assistant", "content": answer } ] });
         std::fs::write(&data, line.to_string()).unwrap();
         let answers = Answers { template_kwargs: said.map(Answer::flag), ..Answers::default() };
-        set_template_kwargs(&mut tokenizer, &answers, &[data], None, &Silent)?;
+        set_template_kwargs(&mut tokenizer, &answers, &[data.into()], None, &Silent)?;
         Ok(TemplateKwargs(tokenizer.kwargs().clone()))
     }
 

@@ -149,6 +149,7 @@ fn value_name(setting: &Setting) -> String {
         (Kind::Paths | Kind::Path, _) => "FILE".into(),
         (Kind::Whole | Kind::Number, _) => "N".into(),
         (Kind::Text | Kind::Names, _) => "NAME".into(),
+        (Kind::Weights, _) => "NAME=N".into(),
         (Kind::Object, _) => "JSON".into(),
     }
 }

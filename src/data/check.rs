@@ -8,6 +8,7 @@ use crate::error::DataError;
 use crate::examine::{Examined, Examiner};
 use crate::examples::ExampleOptions;
 use crate::format::Format;
+use crate::input::Input;
 use crate::progress::{Phase, Progress};
 use crate::report::Report;
 use crate::served::Prompts;
@@ -33,7 +34,7 @@ pub struct CheckOptions<'a> {
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
     /// Separate eval data. It is checked too, and compared with the training data.
-    pub eval_data: Vec<PathBuf>,
+    pub eval_data: Vec<Input>,
     /// The file for rejected lines.
     pub rejected_path: Option<PathBuf>,
 }
@@ -43,8 +44,8 @@ pub struct CheckOptions<'a> {
 /// # Errors
 /// Inputs cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad lines are
 /// not an error: they are in the report, and [`Report::exceeds`] says whether there are too many.
-pub fn check(
-    inputs: &[PathBuf],
+pub fn check<I: Clone + Into<Input>>(
+    inputs: &[I],
     options: &CheckOptions<'_>,
     progress: &dyn Progress,
 ) -> Result<Report, DataError> {
@@ -98,7 +99,7 @@ pub(crate) fn examine_all(
         Some(_) => (Phase::Tokenise, TOKENISE_CHUNK),
         None => (Phase::Check, VALIDATE_CHUNK),
     };
-    let first_file = tally.begin(source.files(), is_eval);
+    let first_file = tally.begin(source, is_eval);
     let reading = Reading { source, format, phase, chunk_bytes };
     reading.run(
         progress,

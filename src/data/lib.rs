@@ -14,6 +14,7 @@ mod examine;
 mod examples;
 mod explain;
 mod format;
+mod input;
 mod instrument;
 mod lengths;
 pub mod packing;
@@ -44,6 +45,7 @@ pub use conversation::{Chat, Content, Conversation, Json, Message};
 pub use error::DataError;
 pub use examples::ExampleOptions;
 pub use format::Format;
+pub use input::{Input, InputFile};
 pub use lengths::{Bin, LengthReport, Unit};
 pub use parse::parse_line;
 pub use prepare::{EvalData, PrepareOptions, Prepared, prepare};
@@ -53,7 +55,7 @@ pub use reasoning::has_reasoning;
 pub use rejected_list::{KeptLine, RejectedList};
 pub use rejection::{Kind, Rejected, Rejection};
 pub use report::{
-    FileReport, Finding, OverlongReport, Place, RejectionCount, Report, SplitLines, SplitReport,
+    FileReport, Finding, OverlongReport, Place, RejectionCount, Report, SetReport, SplitLines, SplitReport,
     TemplateFindings, TokenCounts,
 };
 pub use source::{Source, SourceFile};

@@ -15,6 +15,7 @@ use crate::error::DataError;
 use crate::examine::Examiner;
 use crate::examples::ExampleOptions;
 use crate::format::Format;
+use crate::input::Input;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::served::Prompts;
@@ -39,7 +40,7 @@ pub enum EvalData {
     /// A share of the training data.
     Split(EvalSplit),
     /// Separate files and folders.
-    Files(Vec<PathBuf>),
+    Files(Vec<Input>),
 }
 
 impl Default for EvalData {
@@ -76,6 +77,8 @@ pub struct Prepared {
     pub rejected: Option<PathBuf>,
     /// Whether the folder was current, so that nothing was tokenised.
     pub reused: bool,
+    /// The sets of training data, and then those of eval data.
+    pub inputs: Vec<Input>,
 }
 
 /// Tokenises `inputs` into `out_dir` (created if necessary): `train.qubgpu`, `eval.qubgpu`, `report.json`,
@@ -85,8 +88,8 @@ pub struct Prepared {
 /// # Errors
 /// The inputs cannot be read, the folder cannot be written, or the caller cancelled. Bad lines are in the
 /// report; check [`Report::exceeds`].
-pub fn prepare(
-    inputs: &[PathBuf],
+pub fn prepare<I: Clone + Into<Input>>(
+    inputs: &[I],
     tokenizer: &ChatTokenizer,
     options: &PrepareOptions,
     out_dir: &Path,
@@ -98,8 +101,9 @@ pub fn prepare(
         EvalData::Files(files) => Some(Source::open(files)?),
     };
     let header = header(&train_source, eval_source.as_ref(), tokenizer, options, progress)?;
-    if let Some(prepared) = current(out_dir, &header)? {
-        return Ok(prepared);
+    let inputs = [train_source.sets(), eval_source.as_ref().map_or(&[], Source::sets)].concat();
+    if let Some(report) = current(out_dir, &header, train_source.sets())? {
+        return Ok(prepared(out_dir, report, inputs, true));
     }
     // Tokens and rejected lines are the user's data, so only the user may read the folder.
     create_private_folder(out_dir).map_err(DataError::io("create", out_dir))?;
@@ -145,7 +149,7 @@ pub fn prepare(
     train.finish()?;
     eval.finish()?;
     write_report(out_dir, &report)?;
-    Ok(prepared(out_dir, report, false))
+    Ok(prepared(out_dir, report, inputs, false))
 }
 
 /// Returns the header for token files made from these inputs now.
@@ -159,13 +163,13 @@ fn header(
     let mut sources = Vec::new();
     for source in [Some(train), eval].into_iter().flatten() {
         let hashes = source.fingerprints(progress)?;
-        sources.extend(
-            source
-                .files()
-                .iter()
-                .zip(hashes)
-                .map(|(file, hash)| token_file::Source { name: file.name.clone(), blake3: Some(hash) }),
-        );
+        // A single set needs no number, and its token files are those of the first version.
+        let has_sets = std::ptr::eq(source, train) && train.sets().len() > 1;
+        sources.extend(source.files().iter().zip(hashes).map(|(file, hash)| token_file::Source {
+            name: file.name.clone(),
+            blake3: Some(hash),
+            set: has_sets.then_some(file.set),
+        }));
     }
     Ok(Header {
         tokenizer: Some(tokenizer.tokenizer_hash().to_owned()),
@@ -193,8 +197,8 @@ fn policy(train: &Source, options: &PrepareOptions, kwargs: &TemplateKwargs) -> 
     )
 }
 
-/// Returns the contents of the folder if they are complete and have the same header.
-fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataError> {
+/// Returns the report of the folder if its contents are complete and have the same header.
+fn current(out_dir: &Path, header: &Header, sets: &[Input]) -> Result<Option<Report>, DataError> {
     let path = out_dir.join(REPORT);
     let report = match fs::read(&path) {
         Ok(bytes) => bytes,
@@ -202,7 +206,12 @@ fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataErro
         Err(e) => return Err(DataError::io("read", path)(e)),
     };
     // A report of another version of this program counts as missing.
-    let Ok(report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
+    let Ok(mut report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
+    if report.sets.len() != sets.len() {
+        return Ok(None);
+    }
+    // The same folder may be called by another name now.
+    report.sets.iter_mut().zip(sets).for_each(|(set, input)| set.name.clone_from(&input.name));
     for name in [TRAIN, EVAL] {
         match TokenFile::open(&out_dir.join(name)) {
             // Every checksum is checked here, so that damage is found before a training step reads it.
@@ -221,12 +230,12 @@ fn current(out_dir: &Path, header: &Header) -> Result<Option<Prepared>, DataErro
             Err(_) => return Ok(None),
         }
     }
-    Ok(Some(prepared(out_dir, report, true)))
+    Ok(Some(report))
 }
 
-fn prepared(out_dir: &Path, report: Report, reused: bool) -> Prepared {
+fn prepared(out_dir: &Path, report: Report, inputs: Vec<Input>, reused: bool) -> Prepared {
     let rejected = (report.listed_lines() > 0).then(|| out_dir.join(REJECTED));
-    Prepared { train: out_dir.join(TRAIN), eval: out_dir.join(EVAL), report, rejected, reused }
+    Prepared { train: out_dir.join(TRAIN), eval: out_dir.join(EVAL), report, rejected, reused, inputs }
 }
 
 fn write_report(out_dir: &Path, report: &Report) -> Result<(), DataError> {

@@ -6,7 +6,6 @@
 //! beginning of the data.
 
 use std::ops::Range;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::Think;
@@ -18,6 +17,7 @@ use crate::error::DataError;
 use crate::examples::{Example, ExampleMaker, ExampleOptions};
 use crate::explain;
 use crate::format::Format;
+use crate::input::Input;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
 use crate::report::Place;
@@ -156,8 +156,8 @@ struct Candidate<'a> {
 ///
 /// # Errors
 /// The inputs cannot be read at all. Bad lines are not an error: the first of them is in the preview.
-pub fn preview(
-    inputs: &[PathBuf],
+pub fn preview<I: Clone + Into<Input>>(
+    inputs: &[I],
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
 ) -> Result<Preview, DataError> {

@@ -3,7 +3,6 @@
 //! Enters: files and folders. Leaves: yes or no. Only lines that contain a word of reasoning are parsed, and
 //! reading ends with the first example that reasons. This file must not know chat templates.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memchr::memmem;
@@ -12,6 +11,7 @@ use crate::check::VALIDATE_CHUNK;
 use crate::chunks::{Chunk, Reading, lines};
 use crate::error::DataError;
 use crate::format::Format;
+use crate::input::Input;
 use crate::parse::parse_line;
 use crate::progress::{Phase, Progress, Step};
 use crate::source::Source;
@@ -25,8 +25,8 @@ const WORDS: [&[u8]; 2] = [b"reasoning", b"think"];
 ///
 /// # Errors
 /// The inputs cannot be read at all, or the caller cancelled.
-pub fn has_reasoning(
-    inputs: &[PathBuf],
+pub fn has_reasoning<I: Clone + Into<Input>>(
+    inputs: &[I],
     format: Option<Format>,
     progress: &dyn Progress,
 ) -> Result<bool, DataError> {

@@ -16,6 +16,9 @@ use crate::template::TemplateKwargs;
 pub struct Report {
     /// The input files in order.
     pub files: Vec<FileReport>,
+    /// The sets of training data in order. Reports of older versions have none.
+    #[serde(default)]
+    pub sets: Vec<SetReport>,
     /// Lines read, including blank ones.
     pub lines: u64,
     /// Blank lines, which are skipped and not counted as rejected.
@@ -94,6 +97,51 @@ pub struct FileReport {
     pub examples: u64,
     /// Rejected lines.
     pub rejected: u64,
+}
+
+/// One set of training data: what the user named once.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SetReport {
+    /// The name that the user gave.
+    pub name: String,
+    /// Accepted examples.
+    pub examples: u64,
+    /// Those of them that are not in the eval set.
+    pub train_examples: u64,
+    /// The tokens of these. `None` without a model.
+    pub train_tokens: Option<u64>,
+    /// How often an epoch trains each of them.
+    pub weight: f64,
+}
+
+impl SetReport {
+    /// Creates an empty set, of which an epoch trains everything once.
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), weight: 1.0, ..Self::default() }
+    }
+
+    /// Returns the number of examples in an epoch, fractional for a weight that is not whole.
+    pub fn epoch_examples(&self) -> f64 {
+        self.weight * self.train_examples as f64
+    }
+
+    /// Returns the number of tokens in an epoch, if they were counted.
+    pub fn epoch_tokens(&self) -> Option<f64> {
+        Some(self.weight * self.train_tokens? as f64)
+    }
+}
+
+/// Formats the set as one line, with what an epoch has of it.
+impl fmt::Display for SetReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = |number: f64| number.round() as u64;
+        write!(f, "{}: {}, weight {}: ", escape(&self.name), counted(self.examples, "example"), self.weight)?;
+        write!(f, "{}", counted(whole(self.epoch_examples()), "example"))?;
+        if let Some(tokens) = self.epoch_tokens() {
+            write!(f, " and {}", counted(whole(tokens), "token"))?;
+        }
+        f.write_str(" an epoch")
+    }
 }
 
 /// The place of an example.
@@ -175,6 +223,19 @@ pub struct SplitReport {
 }
 
 impl Report {
+    /// Gives the sets their weights, in the same order.
+    pub fn set_weights(&mut self, weights: &[f64]) {
+        self.sets.iter_mut().zip(weights).for_each(|(set, weight)| set.weight = *weight);
+    }
+
+    /// Returns the sets if there is something to say about them: there are several, or one with a weight.
+    pub fn notable_sets(&self) -> &[SetReport] {
+        match self.sets.as_slice() {
+            [only] if only.weight == 1.0 => &[],
+            sets => sets,
+        }
+    }
+
     /// Returns the number of lines that are not blank.
     pub fn filled_lines(&self) -> u64 {
         self.rejected + self.accepted_lines() + self.overlong.lines_left_out
@@ -219,6 +280,9 @@ impl fmt::Display for Report {
             let format = file.format.map_or("format not recognised", Format::name);
             let side = if file.eval { ", eval" } else { "" };
             writeln!(f, "{} ({format}{side}): {}", escape(&file.name), counted(file.lines, "line"))?;
+        }
+        for set in self.notable_sets() {
+            writeln!(f, "{set}")?;
         }
         let (accepted, rejected) = (counted(self.examples, "example"), counted(self.rejected, "line"));
         let of = match self.split_lines.lines {

@@ -1,6 +1,6 @@
 //! The input files of the data.
 //!
-//! Owns the resolution of the user's paths (files, folders) to an ordered list of files, and the opening of
+//! Owns the resolution of the sets of data (files, folders) to an ordered list of files, and the opening of
 //! each file: plain, gzip or zstd, detected from its first bytes. It must not know lines.
 
 use std::fs::File;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::DataError;
+use crate::input::Input;
 use crate::progress::{Phase, Progress, Step};
 
 /// The file name extensions that are data files in a folder.
@@ -30,12 +31,15 @@ pub struct SourceFile {
     pub name: String,
     /// The size on disk in bytes.
     pub bytes: u64,
+    /// The set that it belongs to, by its position among the inputs.
+    pub set: u32,
 }
 
 /// An ordered, non-empty list of input files.
 #[derive(Debug, Clone)]
 pub struct Source {
     files: Vec<SourceFile>,
+    inputs: Vec<Input>,
 }
 
 impl Source {
@@ -44,26 +48,26 @@ impl Source {
     ///
     /// # Errors
     /// A path does not exist, a folder has no data files, or the list is empty.
-    pub fn open(inputs: &[PathBuf]) -> Result<Self, DataError> {
+    pub fn open<I: Clone + Into<Input>>(inputs: &[I]) -> Result<Self, DataError> {
+        let inputs: Vec<Input> = inputs.iter().cloned().map(Into::into).collect();
         let mut files = Vec::new();
-        for input in inputs {
-            let meta = std::fs::metadata(input).map_err(DataError::io("read", input))?;
+        let of_set = |(set, input): (usize, &Input)| {
+            input.files.iter().map(|file| (set as u32, file.clone())).collect::<Vec<_>>()
+        };
+        for (set, input) in inputs.iter().enumerate().flat_map(of_set) {
+            let meta = std::fs::metadata(&input.path).map_err(DataError::io("read", &input.path))?;
             if meta.is_dir() {
-                let found = data_files(input)?;
+                let found = data_files(&input.path, set)?;
                 if found.is_empty() {
                     return Err(DataError::input(
-                        input,
+                        input.path,
                         "no .jsonl, .jsonl.gz or .jsonl.zst file in this folder",
                         "Name the data files themselves, or rename them to one of these endings",
                     ));
                 }
                 files.extend(found);
             } else {
-                files.push(SourceFile {
-                    path: input.clone(),
-                    name: input.display().to_string(),
-                    bytes: meta.len(),
-                });
+                files.push(SourceFile { path: input.path, name: input.name, bytes: meta.len(), set });
             }
         }
         if files.is_empty() {
@@ -73,7 +77,12 @@ impl Source {
                 "Name a .jsonl file or a folder, for example --data train.jsonl",
             ));
         }
-        Ok(Self { files })
+        Ok(Self { files, inputs })
+    }
+
+    /// Returns the sets, in the order of [`SourceFile::set`].
+    pub fn sets(&self) -> &[Input] {
+        &self.inputs
     }
 
     /// Returns the files in reading order.
@@ -123,7 +132,7 @@ impl Source {
     }
 }
 
-fn data_files(folder: &Path) -> Result<Vec<SourceFile>, DataError> {
+fn data_files(folder: &Path, set: u32) -> Result<Vec<SourceFile>, DataError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(DataError::io("list", folder))? {
         let path = entry.map_err(DataError::io("list", folder))?.path();
@@ -133,7 +142,7 @@ fn data_files(folder: &Path) -> Result<Vec<SourceFile>, DataError> {
         }
         let meta = std::fs::metadata(&path).map_err(DataError::io("read", &path))?;
         if meta.is_file() {
-            files.push(SourceFile { name: path.display().to_string(), bytes: meta.len(), path });
+            files.push(SourceFile { name: path.display().to_string(), bytes: meta.len(), path, set });
         }
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));

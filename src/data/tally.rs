@@ -9,13 +9,14 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Refused};
 use crate::examples::TooLong;
+use crate::input::Input;
 use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};
 use crate::report::{
-    FileReport, Finding, Place, RejectionCount, Report, SplitReport, TemplateFindings, TokenCounts,
+    FileReport, Finding, Place, RejectionCount, Report, SetReport, SplitReport, TemplateFindings, TokenCounts,
 };
 use crate::served::{Effects, Noted};
-use crate::source::SourceFile;
+use crate::source::Source;
 
 /// The number of places listed in a finding.
 const PLACES: usize = 10;
@@ -46,6 +47,8 @@ pub(crate) struct Tally {
     eval: Vec<Seen>,
     split: SplitReport,
     lengths: Vec<u32>,
+    /// The set of each file; `None` for eval data.
+    set_of: Vec<Option<u32>>,
     with_model: bool,
     rejected_file: Option<RejectedFile>,
 }
@@ -72,15 +75,25 @@ impl Tally {
             eval: Vec::new(),
             split: SplitReport::default(),
             lengths: Vec::new(),
+            set_of: Vec::new(),
             with_model,
             rejected_file,
         })
     }
 
     /// Adds the files of a source. Returns the index of its first file among all files.
-    pub(crate) fn begin(&mut self, files: &[SourceFile], eval: bool) -> u32 {
+    pub(crate) fn begin(&mut self, source: &Source, eval: bool) -> u32 {
         let first = self.report.files.len() as u32;
-        self.report.files.extend(files.iter().map(|f| FileReport {
+        self.set_of.extend(source.files().iter().map(|file| (!eval).then_some(file.set)));
+        if !eval {
+            let counts_tokens = self.with_model;
+            let set = |input: &Input| SetReport {
+                train_tokens: counts_tokens.then_some(0),
+                ..SetReport::new(&input.name)
+            };
+            self.report.sets = source.sets().iter().map(set).collect();
+        }
+        self.report.files.extend(source.files().iter().map(|f| FileReport {
             name: f.name.clone(),
             eval,
             bytes: f.bytes,
@@ -110,6 +123,9 @@ impl Tally {
         let examples = accepted.examples();
         self.report.examples += examples;
         self.report.files[file as usize].examples += examples;
+        if let Some(set) = self.set_of[file as usize] {
+            self.report.sets[set as usize].count(accepted, side);
+        }
         if examples > 1 {
             self.report.split_lines.lines += 1;
             self.report.split_lines.examples += examples;
@@ -255,6 +271,20 @@ impl Tally {
             occurrences: all.len() as u64,
             first: first.collect(),
             note: None,
+        }
+    }
+}
+
+impl SetReport {
+    /// Counts the examples of a line.
+    fn count(&mut self, accepted: &Accepted, side: Side) {
+        self.examples += accepted.examples();
+        if side == Side::Eval {
+            return;
+        }
+        self.train_examples += accepted.examples();
+        if let (Some(sum), Some(examples)) = (&mut self.train_tokens, &accepted.tokens) {
+            *sum += examples.iter().map(|tokens| tokens.input_ids.len() as u64).sum::<u64>();
         }
     }
 }

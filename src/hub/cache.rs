@@ -7,6 +7,10 @@
 //! models--org--name/refs/<branch or tag>        a commit
 //! .locks/models--org--name/<etag>.lock          held (flock) by whoever writes that blob
 //! ```
+//!
+//! Data sets have the same layout in `datasets--org--name`, and one file more that is our own:
+//! `.listings/<commit>.json` has the names of all files of a commit. Without it nobody could tell offline
+//! whether all files of a split are there.
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
@@ -15,30 +19,40 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::{Cache, Repo};
 
 use crate::error::Error;
 use crate::model_name::is_commit;
 use crate::progress::Watch;
+use crate::repo_kind::RepoKind;
 
 /// One repository's part of the cache.
 #[derive(Debug, Clone)]
 pub(crate) struct RepoCache {
     root: PathBuf,
+    kind: RepoKind,
     id: String,
 }
 
 impl RepoCache {
-    pub(crate) fn new(root: &Path, id: &str) -> Self {
-        Self { root: root.into(), id: id.into() }
+    pub(crate) fn new(root: &Path, kind: RepoKind, id: &str) -> Self {
+        Self { root: root.into(), kind, id: id.into() }
+    }
+
+    pub(crate) fn kind(&self) -> RepoKind {
+        self.kind
+    }
+
+    fn repo(&self) -> Repo {
+        Repo::new(self.id.clone(), self.kind.of_hub())
     }
 
     fn layout(&self) -> hf_hub::CacheRepo {
-        Cache::new(self.root.clone()).model(self.id.clone())
+        Cache::new(self.root.clone()).repo(self.repo())
     }
 
     fn folder_name(&self) -> String {
-        Repo::new(self.id.clone(), RepoType::Model).folder_name()
+        self.repo().folder_name()
     }
 
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {
@@ -63,6 +77,22 @@ impl RepoCache {
         self.root.join(self.folder_name()).join("refs").join(revision)
     }
 
+    /// Returns the file with the names of all files of a commit, which need not exist.
+    fn listing(&self, commit: &str) -> PathBuf {
+        self.root.join(self.folder_name()).join(".listings").join(format!("{commit}.json"))
+    }
+
+    /// Returns the text that [`keep_listing`](Self::keep_listing) saved for a commit.
+    pub(crate) fn kept_listing(&self, commit: &str) -> Option<Vec<u8>> {
+        std::fs::read(self.listing(commit)).ok()
+    }
+
+    /// Saves the names of all files of a commit.
+    pub(crate) fn keep_listing(&self, commit: &str, text: &[u8]) -> Result<(), Error> {
+        let path = self.listing(commit);
+        if path.is_file() { Ok(()) } else { replace(&path, text) }
+    }
+
     /// Returns the commit that a revision named when it was last fetched.
     pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
@@ -72,19 +102,12 @@ impl RepoCache {
         Some(text.trim().to_string()).filter(|commit| is_commit(commit))
     }
 
-    /// Stores the commit that `revision` names. The file is written under another name and renamed, so that
-    /// no reader sees a partial commit.
+    /// Stores the commit that `revision` names.
     pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
         if is_commit(revision) || self.commit_of(revision).as_deref() == Some(commit) {
             return Ok(());
         }
-        let path = self.reference(revision);
-        let folder = path.parent().expect("refs/<revision> has a parent");
-        std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(Error::io(folder))?;
-        file.write_all(commit.as_bytes()).map_err(Error::io(&path))?;
-        file.persist(&path).map_err(|e| Error::Io { path, reason: e.error })?;
-        Ok(())
+        replace(&self.reference(revision), commit.as_bytes())
     }
 
     /// Links `snapshots/<commit>/<file>` to a blob. The caller must hold the blob's lock.
@@ -136,6 +159,16 @@ impl RepoCache {
     }
 }
 
+/// Writes a small file under another name and renames it, so that no reader sees a part of it.
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let folder = path.parent().expect("a file in the cache has a parent");
+    std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(Error::io(folder))?;
+    file.write_all(bytes).map_err(Error::io(path))?;
+    file.persist(path).map_err(|e| Error::Io { path: path.into(), reason: e.error })?;
+    Ok(())
+}
+
 /// A lock that is held while a blob is written. The kernel releases it on drop or when the process ends.
 #[derive(Debug)]
 pub(crate) struct BlobLock {
@@ -149,24 +182,28 @@ fn is_still_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Returns the plain paths of the files in a folder and its subfolders.
-pub(crate) fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
-    fn walk(folder: &Path, prefix: &str, names: &mut BTreeSet<String>) -> std::io::Result<()> {
+/// The number of folders above a file of a repository. Models have at most one.
+pub(crate) const DEPTH_OF_MODEL: usize = 1;
+pub(crate) const DEPTH_OF_DATA_SET: usize = 16;
+
+/// Returns the paths of the files in a folder and in its subfolders down to `depth`.
+pub(crate) fn names_in(folder: &Path, depth: usize) -> Result<BTreeSet<String>, Error> {
+    fn walk(folder: &Path, prefix: &str, depth: usize, names: &mut BTreeSet<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = entry.path();
             if path.is_file() {
                 names.insert(format!("{prefix}{name}"));
-            } else if prefix.is_empty() && path.is_dir() {
-                // A folder that may not be read contains no part of the model.
-                drop(walk(&path, &format!("{name}/"), names));
+            } else if depth > 0 && path.is_dir() {
+                // A folder that may not be read contains no part of the repository.
+                drop(walk(&path, &format!("{prefix}{name}/"), depth - 1, names));
             }
         }
         Ok(())
     }
     let mut names = BTreeSet::new();
-    walk(folder, "", &mut names).map_err(Error::io(folder))?;
+    walk(folder, "", depth, &mut names).map_err(Error::io(folder))?;
     Ok(names)
 }
 
@@ -183,19 +220,25 @@ mod tests {
 
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
+    fn model(root: &Path) -> RepoCache {
+        RepoCache::new(root, RepoKind::Model, "org/name")
+    }
+
     #[test]
     fn the_layout_is_that_of_huggingface_hub() {
-        let cache = RepoCache::new(Path::new("/c"), "org/name");
+        let cache = model(Path::new("/c"));
         assert_eq!(cache.blob("e"), Path::new("/c/models--org--name/blobs/e"));
         assert_eq!(cache.incomplete("e"), Path::new("/c/models--org--name/blobs/e.incomplete"));
         assert_eq!(cache.snapshot(COMMIT), Path::new("/c/models--org--name/snapshots").join(COMMIT));
         assert_eq!(cache.reference("refs/pr/1"), Path::new("/c/models--org--name/refs/refs/pr/1"));
+        let data = RepoCache::new(Path::new("/c"), RepoKind::DataSet, "org/name");
+        assert_eq!(data.blob("e"), Path::new("/c/datasets--org--name/blobs/e"));
     }
 
     #[test]
     fn a_revision_is_remembered_and_a_damaged_one_is_not_believed() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = RepoCache::new(dir.path(), "org/name");
+        let cache = model(dir.path());
         assert_eq!(cache.commit_of("main"), None);
         cache.remember("main", COMMIT).unwrap();
         assert_eq!(cache.commit_of("main").as_deref(), Some(COMMIT));
@@ -207,7 +250,7 @@ mod tests {
     #[test]
     fn links_are_relative_also_for_files_in_folders_and_a_stale_one_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = RepoCache::new(dir.path(), "org/name");
+        let cache = model(dir.path());
         std::fs::create_dir_all(cache.blob("e").parent().unwrap()).unwrap();
         for (etag, text) in [("e", "old"), ("f", "new")] {
             std::fs::write(cache.blob(etag), text).unwrap();

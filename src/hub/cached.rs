@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use crate::cache::{RepoCache, names_in};
+use crate::cache::{DEPTH_OF_MODEL, RepoCache, names_in};
 use crate::model_name::ModelName;
+use crate::repo_kind::RepoKind;
 use crate::select::{INDEX, Needs, select};
 
 /// The part of a model that is on this machine.
@@ -29,7 +30,7 @@ pub(crate) fn look(model: &str, root: &Path, home: Option<&Path>) -> Cached {
     let (snapshot, blobs) = match ModelName::parse(model, home) {
         Ok(ModelName::Folder(folder)) => (Some(folder), None),
         Ok(ModelName::Repo { id, revision }) => {
-            let cache = RepoCache::new(root, &id);
+            let cache = RepoCache::new(root, RepoKind::Model, &id);
             let snapshot = cache.commit_of(&revision).map(|commit| cache.snapshot(&commit));
             (snapshot, Some(cache.blobs()))
         }
@@ -47,7 +48,7 @@ pub(crate) fn look(model: &str, root: &Path, home: Option<&Path>) -> Cached {
 
 /// Returns the size of all files that training needs, if all of them exist.
 fn whole(snapshot: &Path) -> Option<u64> {
-    let names = names_in(snapshot).ok()?;
+    let names = names_in(snapshot, DEPTH_OF_MODEL).ok()?;
     let files = select(Needs::Model, "", &names, || Ok(snapshot.join(INDEX))).ok()?;
     let size = |name: &String| Some(snapshot.join(name).metadata().ok()?.len());
     files.iter().map(size).sum()

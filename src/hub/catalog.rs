@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+use crate::cache::RepoCache;
 use crate::error::Error;
 use crate::file_hash::Algorithm;
 use crate::http::{Http, Subject, body_fault};
@@ -19,7 +20,23 @@ use crate::settings::Patience;
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub commit: String,
-    pub sizes: BTreeMap<String, Option<u64>>,
+    pub files: BTreeMap<String, Listed>,
+}
+
+/// What the list says about a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub size: Option<u64>,
+    /// The hash of a file in large-file storage, which saves a request for it.
+    sha256: Option<String>,
+}
+
+impl Listed {
+    /// Returns the identity of the file's contents, if the list says it.
+    pub(crate) fn facts(&self) -> Option<Facts> {
+        let facts = Facts { etag: self.sha256.clone()?, size: self.size? };
+        facts.sha256().is_some().then_some(facts)
+    }
 }
 
 /// The identity of a file's contents.
@@ -42,17 +59,25 @@ impl Facts {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct RepoInfo {
     sha: String,
     siblings: Vec<Sibling>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Sibling {
     rfilename: String,
     #[serde(default)]
     size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lfs: Option<Lfs>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Lfs {
+    #[serde(default)]
+    sha256: Option<String>,
 }
 
 impl Listing {
@@ -86,15 +111,39 @@ impl Listing {
                 return Err(Error::TooSlow { place: place(), bytes: text.len() as u64, after: time });
             }
         }
+        Self::read(&text).map_err(bad)
+    }
+
+    fn read(text: &[u8]) -> Result<Self, String> {
         // The parser's message quotes untrusted text; the position suffices.
-        let info: RepoInfo = serde_json::from_slice(&text).map_err(|e| {
-            bad(format!("not valid JSON for a repository (line {}, column {})", e.line(), e.column()))
+        let info: RepoInfo = serde_json::from_slice(text).map_err(|e| {
+            format!("not valid JSON for a repository (line {}, column {})", e.line(), e.column())
         })?;
         if !is_commit(&info.sha) {
-            return Err(bad("`sha` is not a commit".into()));
+            return Err("`sha` is not a commit".into());
         }
-        let sizes = info.siblings.into_iter().map(|file| (file.rfilename, file.size)).collect();
-        Ok(Self { commit: info.sha, sizes })
+        let listed = |file: Sibling| {
+            let sha256 = file.lfs.and_then(|lfs| lfs.sha256).map(|hash| hash.to_ascii_lowercase());
+            (file.rfilename, Listed { size: file.size, sha256 })
+        };
+        Ok(Self { commit: info.sha, files: info.siblings.into_iter().map(listed).collect() })
+    }
+
+    /// Returns the saved list of a commit. A damaged one counts as missing.
+    pub(crate) fn kept(cache: &RepoCache, commit: &str) -> Option<Self> {
+        Self::read(&cache.kept_listing(commit)?).ok().filter(|listing| listing.commit == commit)
+    }
+
+    /// Saves the list next to the files of the commit, in the form in which the hub sends it.
+    pub(crate) fn keep(&self, cache: &RepoCache) -> Result<(), Error> {
+        let sibling = |(name, listed): (&String, &Listed)| Sibling {
+            rfilename: name.clone(),
+            size: listed.size,
+            lfs: listed.sha256.clone().map(|sha256| Lfs { sha256: Some(sha256) }),
+        };
+        let siblings = self.files.iter().map(sibling).collect();
+        let info = RepoInfo { sha: self.commit.clone(), siblings };
+        cache.keep_listing(&self.commit, &serde_json::to_vec(&info).expect("names and numbers are JSON"))
     }
 }
 

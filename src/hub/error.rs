@@ -1,4 +1,5 @@
-//! The errors of finding and downloading a model. Each message says what happened, where, and what to do.
+//! The errors of finding and downloading a model or a data set. Each message says what happened, where, and
+//! what to do.
 //!
 //! No text carries a token, a signed link, or anything a server wrote: servers echo headers, and links to
 //! storage hold signatures. Names that came from outside are printed with `{:?}`, which escapes control and
@@ -10,7 +11,9 @@ use std::time::Duration;
 
 use indicatif::DecimalBytes;
 
-/// The reasons why a model is not available.
+use crate::repo_kind::RepoKind;
+
+/// The reasons why a model or a data set is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,6 +22,16 @@ pub enum Error {
         "model {given:?}: {why}. Give `org/name`, `org/name@revision`, or a folder that contains config.json and model.safetensors"
     )]
     BadName {
+        /// The input of the user.
+        given: String,
+        /// The problem.
+        why: &'static str,
+    },
+    /// The text is not the name of a data set.
+    #[error(
+        "data set {given:?}: {why}. Write `hf:OWNER/NAME`, or where needed `hf:OWNER/NAME@REVISION/CONFIG:SPLIT`"
+    )]
+    BadDataSetName {
         /// The input of the user.
         given: String,
         /// The problem.
@@ -52,9 +65,11 @@ pub enum Error {
     },
     /// There is no such repository, or it is private and no token was sent.
     #[error(
-        "{repo}: no such model at {host}. Check the spelling; for a private model, set HF_TOKEN to a token that can read it"
+        "{repo}: no such {kind} at {host}. Check the spelling; for a private {kind}, set HF_TOKEN to a token that can read it"
     )]
     RepoMissing {
+        /// A model or a data set.
+        kind: RepoKind,
         /// `org/name@revision`.
         repo: String,
         /// The host of the endpoint.
@@ -62,9 +77,11 @@ pub enum Error {
     },
     /// The repository exists, but not the branch, tag or commit.
     #[error(
-        "{repo}: the model exists, but not this revision. Omit `@…` to use the newest, or give a branch, tag or commit"
+        "{repo}: the {kind} exists, but not this revision. Omit `@…` to use the newest, or give a branch, tag or commit"
     )]
     RevisionMissing {
+        /// A model or a data set.
+        kind: RepoKind,
         /// `org/name@revision`.
         repo: String,
     },
@@ -257,13 +274,91 @@ pub enum Error {
     },
     /// A name in the repository would leave the snapshot folder, or is not a plain file name.
     #[error(
-        "{repo}: the file name {name:?} is not a plain path inside the model's folder. Do not use this repository"
+        "{repo}: the file name {name:?} is not a plain path inside the repository. Do not use this repository"
     )]
     UnsafeName {
         /// `org/name@revision` or the folder.
         repo: String,
         /// The name in the repository.
         name: String,
+    },
+    /// The data set has several configs, and none of them is the default one.
+    #[error(
+        "{repo}: several configs, and none is the default: {}. Choose one, for example `{example}`",
+        listed(configs)
+    )]
+    ConfigNeeded {
+        /// `hf:org/name@revision`.
+        repo: String,
+        /// The names of the configs.
+        configs: Vec<String>,
+        /// The name of the data set with the first of them.
+        example: String,
+    },
+    /// The data set has no config of this name.
+    #[error("{repo}: no config {config:?}. Its configs are: {}", listed(configs))]
+    NoConfig {
+        /// `hf:org/name@revision`.
+        repo: String,
+        /// The requested config.
+        config: String,
+        /// The names of the configs.
+        configs: Vec<String>,
+    },
+    /// The config has no split of this name.
+    #[error(
+        "{repo}: no split {split:?} in config {config:?}. Its splits are: {}. Name one after a colon",
+        listed(splits)
+    )]
+    NoSplit {
+        /// `hf:org/name@revision`.
+        repo: String,
+        /// The config.
+        config: String,
+        /// The requested split, or `train`.
+        split: String,
+        /// The names of the splits that have files.
+        splits: Vec<String>,
+    },
+    /// The data set has no file that can be read.
+    #[error(
+        "{repo}: no data file of a known kind (JSON lines, Parquet, CSV, TSV, text; .gz and .zst too). Choose another data set, or download it and convert it to JSON lines"
+    )]
+    NoDataFiles {
+        /// `hf:org/name@revision`.
+        repo: String,
+    },
+    /// The data set consists of a program, which is never run.
+    #[error(
+        "{repo}: only a loading script ({script:?}) and no data files. Programs from the hub are not run; try the hub's own conversion, `{converted}`"
+    )]
+    ScriptOnly {
+        /// `hf:org/name@revision`.
+        repo: String,
+        /// The name of the script.
+        script: String,
+        /// The name of the same data set at the revision with Parquet files.
+        converted: String,
+    },
+    /// A split has more files than are ever downloaded.
+    #[error(
+        "{repo}: {files} files in one split; at most {most} are downloaded. Join them, or choose a smaller config"
+    )]
+    TooManyFiles {
+        /// `hf:org/name@revision`.
+        repo: String,
+        /// The number of files.
+        files: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The description of the configs cannot be read.
+    #[error("{repo}: README.md: {why}. Tell the owner of the data set, or choose another revision")]
+    BadCard {
+        /// `hf:org/name@revision`.
+        repo: String,
+        /// The problem.
+        why: String,
     },
     /// The user cancelled.
     #[error("download cancelled. What has been downloaded is kept: run the same command again to continue")]
@@ -276,6 +371,16 @@ pub enum Error {
         /// The system's reason.
         reason: io::Error,
     },
+}
+
+/// Lists names from outside, at most 20 of them.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 20;
+    let mut text = names.iter().take(MOST).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    if names.len() > MOST {
+        text.push_str(&format!(" and {} more", names.len() - MOST));
+    }
+    text
 }
 
 impl Error {

@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use hf_hub::api::sync::{Api, ApiBuilder};
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::{Cache, Repo};
 use ureq::http::{HeaderMap, Method, Request, Uri};
 use ureq::{Agent, Body, Proxy};
 
 use crate::error::Error;
+use crate::repo_kind::RepoKind;
 use crate::settings::{Settings, Token};
 
 const USER_AGENT: &str = concat!("sparktune/", env!("CARGO_PKG_VERSION"));
@@ -33,6 +34,7 @@ pub(crate) struct Http {
 /// One revision of a repository and optionally one of its files, for addresses and error messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
+    pub kind: RepoKind,
     pub id: &'a str,
     /// The name that the user gave.
     pub shown: &'a str,
@@ -109,7 +111,8 @@ impl Http {
     }
 
     fn repo(&self, subject: &Subject<'_>) -> hf_hub::api::sync::ApiRepo {
-        self.routes.repo(Repo::with_revision(subject.id.into(), RepoType::Model, subject.revision.into()))
+        let (id, revision) = (subject.id.into(), subject.revision.into());
+        self.routes.repo(Repo::with_revision(id, subject.kind.of_hub(), revision))
     }
 
     /// Requests the list of files of a revision.
@@ -142,7 +145,7 @@ impl Http {
     }
 
     fn file_url(&self, subject: &Subject<'_>) -> String {
-        self.repo(subject).url(subject.file.expect("a file's address needs a file"))
+        self.repo(subject).url(&in_address(subject.file.expect("a file's address needs a file")))
     }
 
     fn send(&self, method: Method, url: &str, start: Option<u64>, follow: Follow) -> Result<Answer, Error> {
@@ -191,7 +194,7 @@ impl Http {
 
     /// Interprets an unsuccessful status. The hub's `x-error-code` is used; its free text is never shown.
     fn refusal(&self, answer: &Answer, subject: &Subject<'_>) -> Error {
-        let repo = subject.shown.to_string();
+        let (kind, repo) = (subject.kind, subject.shown.to_string());
         let host = answer.host.clone();
         let status = answer.status;
         if status == 429 {
@@ -203,23 +206,23 @@ impl Http {
         }
         match (answer.header("x-error-code"), status, subject.file) {
             (Some("RepoNotFound"), _, _) if self.token.is_none() || status == 404 => {
-                Error::RepoMissing { repo, host }
+                Error::RepoMissing { kind, repo, host }
             }
-            (Some("RevisionNotFound"), ..) => Error::RevisionMissing { repo },
+            (Some("RevisionNotFound"), ..) => Error::RevisionMissing { kind, repo },
             (Some("GatedRepo"), ..) | (_, 401 | 403, _) => {
-                Error::Gated { repo, status, advice: self.advice(status, subject.id) }
+                Error::Gated { repo, status, advice: self.advice(status, subject) }
             }
             (_, 404, Some(file)) => {
                 let advice = "It was in the list of files a moment ago. Run the same command again";
                 Error::FileMissing { repo, file: file.into(), advice }
             }
-            (_, 404, None) => Error::RepoMissing { repo, host },
+            (_, 404, None) => Error::RepoMissing { kind, repo, host },
             _ => Error::Server { host, status },
         }
     }
 
-    fn advice(&self, status: u16, id: &str) -> String {
-        let page = format!("{}/{id}", self.endpoint);
+    fn advice(&self, status: u16, subject: &Subject<'_>) -> String {
+        let page = format!("{}/{}{}", self.endpoint, subject.kind.page(), subject.id);
         match (&self.token, status) {
             (None, _) => {
                 format!(
@@ -234,6 +237,20 @@ impl Http {
             ),
         }
     }
+}
+
+/// Returns the path of a file as it is written in an address. Slashes stay.
+fn in_address(path: &str) -> String {
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/');
+    path.bytes().fold(String::new(), |mut text, byte| {
+        if is_plain(byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+        text
+    })
 }
 
 /// Scheme, host and port, which decide whether the token may be sent.
@@ -312,6 +329,12 @@ mod tests {
 
     fn uri(text: &str) -> Uri {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_path_keeps_its_slashes_in_an_address_and_nothing_else_with_a_meaning() {
+        assert_eq!(in_address("data/train-00000-of-00002.parquet"), "data/train-00000-of-00002.parquet");
+        assert_eq!(in_address("a b/ö=1?#%.jsonl"), "a%20b/%C3%B6%3D1%3F%23%25.jsonl");
     }
 
     #[test]

@@ -1,18 +1,20 @@
-//! Gets from a model's name to its folder: finds it, determines the missing files, and downloads them.
+//! Gets from a model's name to its folder: finds it, determines the missing files, and downloads them. For
+//! data sets, `data_set` does the first half.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::cache::{RepoCache, free_space, names_in};
+use crate::cache::{DEPTH_OF_DATA_SET, DEPTH_OF_MODEL, RepoCache, free_space, names_in};
 use crate::cached::{self, Cached};
-use crate::catalog::{Facts, Listing, facts, patiently};
+use crate::catalog::{Facts, Listed, Listing, facts, patiently};
 use crate::error::Error;
 use crate::http::{Http, Subject};
-use crate::model_name::ModelName;
+use crate::model_name::{ModelName, is_commit};
 use crate::plan::{Config, DownloadPlan, Origin, PlannedFile, Snapshot, Source};
 use crate::progress::{Event, Progress, Watch};
+use crate::repo_kind::RepoKind;
 use crate::select::{CONFIG, INDEX, Needs, select};
 use crate::settings::{Patience, Settings};
 use crate::transfer::{Transfer, is_whole};
@@ -21,30 +23,30 @@ use crate::transfer::{Transfer, is_whole};
 /// several.
 const FILES_AT_ONCE: usize = 4;
 
-/// Access to models in local folders, in the cache, and on the hub.
+/// Access to models in local folders, and to models and data sets in the cache and on the hub.
 #[derive(Debug)]
 pub struct Hub {
     settings: Settings,
     http: Http,
 }
 
-/// A model that was found.
-struct Found {
-    shown: String,
+/// A model or a data set that was found.
+pub(crate) struct Found {
+    pub(crate) shown: String,
     /// The names of all its files. Those from the hub are untrusted: they are compared here and checked
     /// before they are used as paths.
-    names: BTreeSet<String>,
-    place: Place,
+    pub(crate) names: BTreeSet<String>,
+    pub(crate) place: Place,
 }
 
-enum Place {
+pub(crate) enum Place {
     Folder(PathBuf),
     Cached { source: Source, instead_of: Option<Error> },
     Remote { source: Source, listing: Listing },
 }
 
 impl Found {
-    fn folder(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         match &self.place {
             Place::Folder(folder) => folder.clone(),
             Place::Cached { source, .. } | Place::Remote { source, .. } => {
@@ -53,7 +55,7 @@ impl Found {
         }
     }
 
-    fn source(&self) -> Option<&Source> {
+    pub(crate) fn source(&self) -> Option<&Source> {
         match &self.place {
             Place::Folder(_) => None,
             Place::Cached { source, .. } | Place::Remote { source, .. } => Some(source),
@@ -108,7 +110,7 @@ impl Hub {
         let path = self.bring_small(&found, CONFIG, &watch)?;
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
         if let Place::Remote { source, .. } = &found.place {
-            source.remember(Needs::Config)?;
+            source.remember(false)?;
         }
         Ok(Config { text, path, origin: found.origin() })
     }
@@ -146,13 +148,13 @@ impl Hub {
     pub fn download(&self, plan: &DownloadPlan, progress: &dyn Progress) -> Result<Snapshot, Error> {
         let todo: Vec<&PlannedFile> = plan.files.iter().filter(|file| file.facts.is_some()).collect();
         let needed = plan.bytes_missing();
-        progress.on(Event::Begin { repo: &plan.model, files: todo.len(), bytes: needed });
+        progress.on(Event::Begin { repo: &plan.repo, files: todo.len(), bytes: needed });
         if let Some(available) = free_space(&plan.folder).filter(|free| needed > *free) {
             return Err(Error::DiskFull { path: self.settings.cache.clone(), needed, available });
         }
         if let (Some(source), Origin::Hub) = (&plan.source, &plan.origin) {
             self.bring_side_by_side(plan, source, &todo, progress)?;
-            source.remember(plan.needs)?;
+            source.remember(plan.is_whole)?;
         }
         Ok(Snapshot {
             folder: plan.folder.clone(),
@@ -176,7 +178,7 @@ impl Hub {
             let watch = Watch::new(progress, &stop);
             while let Some(file) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let facts = file.facts.as_ref().expect("only files with facts are to be fetched");
-                if let Err(error) = self.transfer(source, &plan.model, &file.name, facts, &watch) {
+                if let Err(error) = self.transfer(source, &plan.repo, &file.name, facts, &watch) {
                     stop.store(true, Ordering::Relaxed);
                     faults.lock().unwrap_or_else(PoisonError::into_inner).push(error);
                     return;
@@ -217,6 +219,17 @@ impl Hub {
             let path = self.bring_small(&found, CONFIG, watch)?;
             refuse_quantised(&path, &found.shown)?;
         }
+        self.plan_of(found, names, needs == Needs::Model, watch)
+    }
+
+    /// Plans the download of these files.
+    pub(crate) fn plan_of(
+        &self,
+        found: Found,
+        names: Vec<String>,
+        is_whole: bool,
+        watch: &Watch<'_>,
+    ) -> Result<DownloadPlan, Error> {
         let files =
             names.into_iter().map(|name| self.look_up(&found, name, watch)).collect::<Result<_, _>>()?;
         Ok(DownloadPlan {
@@ -225,35 +238,63 @@ impl Hub {
             files,
             disk_available: free_space(&found.folder()),
             origin: found.origin(),
-            needs,
+            is_whole,
             source: found.source().cloned(),
-            model: found.shown,
+            repo: found.shown,
         })
     }
 
     fn locate(&self, model: &str, watch: &Watch<'_>) -> Result<Found, Error> {
         let name = ModelName::parse(model, self.settings.home.as_deref())?;
         let shown = name.to_string();
-        let (id, revision) = match name {
+        match name {
             ModelName::Folder(folder) => {
-                let names = names_in(&folder)?;
-                return Ok(Found { shown, names, place: Place::Folder(folder) });
+                let names = names_in(&folder, DEPTH_OF_MODEL)?;
+                Ok(Found { shown, names, place: Place::Folder(folder) })
             }
-            ModelName::Repo { id, revision } => (id, revision),
-        };
-        let cache = RepoCache::new(&self.settings.cache, &id);
-        let in_cache = cache.commit_of(&revision).filter(|commit| cache.snapshot(commit).is_dir());
+            ModelName::Repo { id, revision } => {
+                self.locate_repo(RepoKind::Model, &id, &revision, shown, watch)
+            }
+        }
+    }
+
+    /// Finds a repository in the cache or on the hub.
+    pub(crate) fn locate_repo(
+        &self,
+        kind: RepoKind,
+        id: &str,
+        revision: &str,
+        shown: String,
+        watch: &Watch<'_>,
+    ) -> Result<Found, Error> {
+        let cache = RepoCache::new(&self.settings.cache, kind, id);
+        let source =
+            |commit| Source { cache: cache.clone(), id: id.into(), revision: revision.into(), commit };
+        let in_cache = cache.commit_of(revision).filter(|commit| cache.snapshot(commit).is_dir());
         let from_cache = |commit: String, instead_of| {
-            let names = names_in(&cache.snapshot(&commit))?;
-            let source = Source { cache: cache.clone(), id: id.clone(), revision: revision.clone(), commit };
-            Ok(Found { shown: shown.clone(), names, place: Place::Cached { source, instead_of } })
+            // The list tells which files of a data set are missing. For a model, its own files do.
+            let listing = Listing::kept(&cache, &commit).filter(|_| kind == RepoKind::DataSet);
+            let names = match listing {
+                Some(listing) => listing.files.into_keys().collect(),
+                None if kind == RepoKind::Model => names_in(&cache.snapshot(&commit), DEPTH_OF_MODEL)?,
+                None => names_in(&cache.snapshot(&commit), DEPTH_OF_DATA_SET)?,
+            };
+            let place = Place::Cached { source: source(commit), instead_of };
+            Ok(Found { shown: shown.clone(), names, place })
         };
         if self.settings.offline {
-            let commit = in_cache.ok_or_else(|| self.offline(&shown, "no file of this model is there"))?;
-            return from_cache(commit, None);
+            let missing = || self.offline(&shown, &format!("no file of this {kind} is there"));
+            return from_cache(in_cache.ok_or_else(missing)?, None);
         }
-        let subject = Subject { id: &id, shown: &shown, revision: &revision, file: None };
-        // If the model is in the cache, there is no point in waiting long for a missing network.
+        // The files of a commit never change, so a saved list is as good as a new one.
+        if kind == RepoKind::DataSet
+            && is_commit(revision)
+            && let Some(listing) = Listing::kept(&cache, revision)
+        {
+            return Ok(listed(shown.clone(), source(listing.commit.clone()), listing));
+        }
+        let subject = Subject { kind, id, shown: &shown, revision, file: None };
+        // If it is in the cache, there is no point in waiting long for a missing network.
         let attempts = if in_cache.is_some() { 1 } else { self.settings.patience.attempts };
         let patience = Patience { attempts, ..self.settings.patience };
         let ask = || Listing::ask(&self.http, &subject, patience.list, watch);
@@ -263,9 +304,7 @@ impl Hub {
             (Err(error), Some(commit)) if error.is_passing() => return from_cache(commit, Some(error)),
             (Err(error), _) => return Err(error),
         };
-        let names = listing.sizes.keys().cloned().collect();
-        let source = Source { cache, id, revision, commit: listing.commit.clone() };
-        Ok(Found { shown, names, place: Place::Remote { source, listing } })
+        Ok(listed(shown.clone(), source(listing.commit.clone()), listing))
     }
 
     fn select(&self, found: &Found, needs: Needs, watch: &Watch<'_>) -> Result<Vec<String>, Error> {
@@ -279,12 +318,17 @@ impl Hub {
             Error::NoSafetensors { .. } => "the weights".into(),
             _ => return error,
         };
+        self.uncached(found, missing).unwrap_or(error)
+    }
+
+    /// Returns the error about a file that is not in the cache, if the cache is all there is.
+    pub(crate) fn uncached(&self, found: &Found, missing: String) -> Option<Error> {
         match &found.place {
-            Place::Cached { instead_of: None, .. } => self.offline(&found.shown, &missing),
+            Place::Cached { instead_of: None, .. } => Some(self.offline(&found.shown, &missing)),
             Place::Cached { instead_of: Some(why), .. } => {
-                Error::HubAway { repo: found.shown.clone(), missing, why: why.to_string() }
+                Some(Error::HubAway { repo: found.shown.clone(), missing, why: why.to_string() })
             }
-            _ => error,
+            _ => None,
         }
     }
 
@@ -293,7 +337,7 @@ impl Hub {
     }
 
     /// Fetches a file that the plan itself reads.
-    fn bring_small(&self, found: &Found, name: &str, watch: &Watch<'_>) -> Result<PathBuf, Error> {
+    pub(crate) fn bring_small(&self, found: &Found, name: &str, watch: &Watch<'_>) -> Result<PathBuf, Error> {
         let planned = self.look_up(found, name.into(), watch)?;
         match (planned.facts, found.source()) {
             (Some(facts), Some(source)) => {
@@ -311,14 +355,20 @@ impl Hub {
             let size = there.ok_or_else(|| Error::io(&path)(std::io::ErrorKind::NotFound.into()))?;
             return Ok(PlannedFile { name, size, missing: 0, facts: None });
         };
-        let listed = listing.sizes.get(&name).copied().flatten();
+        let in_list = listing.files.get(&name);
+        let listed = in_list.and_then(|file| file.size);
         if let Some(size) = there.filter(|size| listed.is_none_or(|listed| listed == *size)) {
             return Ok(PlannedFile { name, size, missing: 0, facts: None });
         }
         let subject = source.subject(&found.shown, &name);
-        let facts = patiently(&self.settings.patience, &self.http.host(), watch, || {
-            facts(&self.http, &subject, listed)
-        })?;
+        let ask = || {
+            patiently(&self.settings.patience, &self.http.host(), watch, || {
+                facts(&self.http, &subject, listed)
+            })
+        };
+        // A data set may have thousands of files, and a request for each would take minutes.
+        let known = in_list.and_then(Listed::facts).filter(|_| source.cache.kind() == RepoKind::DataSet);
+        let facts = known.map_or_else(ask, Ok)?;
         let size = facts.size;
         let missing = if is_whole(&source.cache.blob(&facts.etag), size) {
             0
@@ -328,6 +378,12 @@ impl Hub {
         };
         Ok(PlannedFile { name, size, missing, facts: Some(facts) })
     }
+}
+
+/// Returns a repository with the files that the hub listed.
+fn listed(shown: String, source: Source, listing: Listing) -> Found {
+    let names = listing.files.keys().cloned().collect();
+    Found { shown, names, place: Place::Remote { source, listing } }
 }
 
 fn refuse_quantised(config: &Path, repo: &str) -> Result<(), Error> {

@@ -1,13 +1,15 @@
-//! Models from the hub: determines the files that a base model needs, and downloads the missing ones
-//! completely.
+//! Models and data sets from the hub: determines the files that a base model or a split needs, and downloads
+//! the missing ones completely.
 //!
-//! Enters: a model as the user names it (`org/name`, `org/name@revision`, or a folder on this machine) and
-//! the Hugging Face environment variables. Leaves: a [`Snapshot`], a folder that the model loader and the
-//! tokenizer can read. It must not know the contents of the files, except for the quantisation in
-//! `config.json` and the list of shards in the index.
+//! Enters: a model as the user names it (`org/name`, `org/name@revision`, or a folder on this machine) or a
+//! data set (`hf:org/name@revision/config:split`), and the Hugging Face environment variables. Leaves: a
+//! [`Snapshot`], a folder that the model loader, the tokenizer and the readers of data can read. It must not
+//! know the contents of the files, except for the quantisation in `config.json`, the list of shards in the
+//! index, and the configs in the card of a data set.
 //!
-//! The cache is the standard one (`models--org--name/{blobs,refs,snapshots}`, locks in `.locks/`), shared in
-//! both directions with Python's `huggingface_hub`: same names, same `.incomplete` files, same locks.
+//! The cache is the standard one (`models--org--name/{blobs,refs,snapshots}`, `datasets--org--name`, locks in
+//! `.locks/`), shared in both directions with Python's `huggingface_hub`: same names, same `.incomplete`
+//! files, same locks.
 //!
 //! # What hf-hub does here, and what it does not
 //!
@@ -23,7 +25,11 @@
 
 mod cache;
 mod cached;
+mod card;
 mod catalog;
+mod conventions;
+mod data_set;
+mod data_set_name;
 mod error;
 mod file_hash;
 mod http;
@@ -31,15 +37,20 @@ mod hub;
 mod model_name;
 mod plan;
 mod progress;
+mod repo_kind;
 mod select;
 mod settings;
+mod splits;
 mod transfer;
 
 pub use cached::Cached;
+pub use data_set::DataSetPlan;
+pub use data_set_name::DataSetName;
 pub use error::Error;
 pub use hub::Hub;
 pub use model_name::ModelName;
 pub use plan::{Config, DownloadPlan, Origin, PlannedFile, Snapshot};
 pub use progress::{Event, Progress};
+pub use repo_kind::RepoKind;
 pub use select::Needs;
 pub use settings::{Patience, Token};

@@ -66,6 +66,11 @@ impl fmt::Display for ModelName {
     }
 }
 
+/// Returns whether the text is an id with an owner.
+pub(crate) fn is_id(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(owner, name)| is_id_part(owner) && is_id_part(name))
+}
+
 /// Checks a part of an id by the hub's rule. `--` is reserved, because it replaces the slash in the cache.
 fn is_id_part(part: &str) -> bool {
     (1..=96).contains(&part.len())
@@ -85,6 +90,21 @@ fn is_name_byte(b: u8) -> bool {
 pub(crate) fn is_plain_path(name: &str) -> bool {
     name.split('/')
         .all(|part| !part.is_empty() && part.bytes().all(is_name_byte) && part != "." && part != "..")
+}
+
+/// Returns whether the path of a data file can be joined to a folder and printed: it is relative, has no
+/// `..`, and no character with a meaning for a terminal. Data files have freer names than the files of a
+/// model, which are plain paths.
+pub(crate) fn is_data_path(name: &str) -> bool {
+    let is_fit = |c: char| c.is_alphanumeric() || " -_.+=,@()[]&'!~".contains(c);
+    let is_part = |part: &str| {
+        (1..=255).contains(&part.len())
+            && part.chars().all(is_fit)
+            && part.trim() == part
+            && part != "."
+            && part != ".."
+    };
+    name.len() <= 1024 && name.split('/').all(is_part)
 }
 
 /// Returns whether the text is a commit, which names a folder of the cache.
@@ -166,6 +186,18 @@ mod tests {
                 let joined = Path::new("/base").join(&name);
                 prop_assert!(joined.starts_with("/base") && joined != Path::new("/base"));
                 prop_assert!(Path::new(&name).components().all(|c| matches!(c, Component::Normal(_))));
+                prop_assert!(is_data_path(&name));
+            }
+        }
+
+        #[test]
+        fn the_path_of_a_data_file_never_leaves_the_folder(name in r"[a-z./\\x00 ~%=]{0,12}|\PC{0,8}") {
+            if is_data_path(&name) {
+                let joined = Path::new("/base").join(&name);
+                prop_assert!(joined.starts_with("/base") && joined != Path::new("/base"));
+                prop_assert!(Path::new(&name).components().all(|c| matches!(c, Component::Normal(_))));
+                let is_hidden = |c: char| c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c);
+                prop_assert!(!name.chars().any(is_hidden));
             }
         }
     }
@@ -180,6 +212,12 @@ mod tests {
         }
         for good in ["model-00001-of-00002.safetensors", "text_encoder/model.safetensors", "..a"] {
             assert!(is_plain_path(good), "{good:?}");
+        }
+        for bad in ["../x", "a/../x", "/etc/x", "a//b", "a/", "a\\b", "%2e%2e/x", " a", "a\0", "a?b", "a#b"] {
+            assert!(!is_data_path(bad), "{bad:?}");
+        }
+        for good in ["data/lang=en/größe (1).jsonl", "~/x", "数据.jsonl"] {
+            assert!(is_data_path(good), "{good:?}");
         }
     }
 }

@@ -6,7 +6,6 @@ use crate::cache::RepoCache;
 use crate::catalog::Facts;
 use crate::error::Error;
 use crate::http::Subject;
-use crate::select::Needs;
 
 /// The source of a plan's information.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +37,8 @@ pub struct Config {
 /// The files to download, determined before any weights are downloaded.
 #[derive(Debug, Clone)]
 pub struct DownloadPlan {
-    /// The model as the user named it: `org/name`, `org/name@revision` or a folder.
-    pub model: String,
+    /// The repository as the user named it: `org/name`, `org/name@revision`, `hf:org/name` or a folder.
+    pub repo: String,
     /// The commit on the hub; `None` for a local folder.
     pub commit: Option<String>,
     /// The folder that will hold all files.
@@ -51,7 +50,8 @@ pub struct DownloadPlan {
     pub disk_available: Option<u64>,
     /// The source of the information.
     pub origin: Origin,
-    pub(crate) needs: Needs,
+    /// Whether these files are all that anybody needs: a whole model, or the whole split of a data set.
+    pub(crate) is_whole: bool,
     pub(crate) source: Option<Source>,
 }
 
@@ -84,13 +84,18 @@ pub struct Snapshot {
 impl DownloadPlan {
     /// Returns the size of all files in bytes.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
+        total(self.files.iter().map(|file| file.size))
     }
 
     /// Returns the number of bytes to download, which is also the disk space still needed.
     pub fn bytes_missing(&self) -> u64 {
-        self.files.iter().map(|file| file.missing).sum()
+        total(self.files.iter().map(|file| file.missing))
     }
+}
+
+/// Adds sizes that a server gave.
+fn total(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// A repository of the hub at one commit.
@@ -106,13 +111,13 @@ impl Source {
     /// Returns the subject for a file. Files are requested by commit, so that a branch that moves meanwhile
     /// does not mix two revisions.
     pub(crate) fn subject<'a>(&'a self, shown: &'a str, file: &'a str) -> Subject<'a> {
-        Subject { id: &self.id, shown, revision: &self.commit, file: Some(file) }
+        Subject { kind: self.cache.kind(), id: &self.id, shown, revision: &self.commit, file: Some(file) }
     }
 
     /// Stores the commit of the revision. Offline, a revision means its last *complete* model; a newer config
     /// alone does not replace it.
-    pub(crate) fn remember(&self, needs: Needs) -> Result<(), Error> {
-        if needs == Needs::Model || self.cache.commit_of(&self.revision).is_none() {
+    pub(crate) fn remember(&self, is_whole: bool) -> Result<(), Error> {
+        if is_whole || self.cache.commit_of(&self.revision).is_none() {
             self.cache.remember(&self.revision, &self.commit)?;
         }
         Ok(())

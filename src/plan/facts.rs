@@ -1,6 +1,7 @@
 //! Facts about the machine, the model, the data and past speeds. The caller gathers them; this crate only
 //! reads them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -200,6 +201,13 @@ pub struct DataFacts {
     /// that is asked for them.
     #[serde(default)]
     pub earlier_unlike_served: u64,
+    /// The sets of training data in order; empty if nothing is known about them.
+    #[serde(default)]
+    pub sets: Vec<SetFacts>,
+    /// The names with the commit of the data sets of the hub, by the names that the user gave. The plan
+    /// records them, so that it means the same files for ever.
+    #[serde(default)]
+    pub pinned: BTreeMap<String, String>,
 }
 
 /// The size of the eval set.
@@ -244,6 +252,15 @@ pub struct LengthBucket {
     pub up_to: u32,
     /// The number of examples.
     pub count: u64,
+}
+
+/// One set of training data: what the user named once.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SetFacts {
+    /// The name that the user gave.
+    pub name: String,
+    /// The lengths of its training examples, without the eval set.
+    pub lengths: DataFacts,
 }
 
 impl DataFacts {

@@ -36,12 +36,14 @@ mod resolve;
 mod schedule;
 pub mod setting;
 mod settings;
+mod shares;
 mod shown;
 mod sizing;
 mod targets;
 mod template_kwargs;
 mod turns;
 mod values;
+mod weights;
 
 #[cfg(test)]
 mod reference_tests;
@@ -55,7 +57,7 @@ pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
     DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, ParentFacts,
-    ParentWeights, Rate, Rates, TooLong,
+    ParentWeights, Rate, Rates, SetFacts, TooLong,
 };
 pub use fit::CostPoint;
 pub use judgement::too_little_to_judge;
@@ -63,9 +65,10 @@ pub use measured::{Measured, Probe};
 pub use memory::Memory;
 pub use model_config::{ConfigOptions, ModelConfig};
 pub use outlook::{MethodOutlook, Outlook, Outlooks};
-pub use plan::{Advice, Explained, HeadPlan, Method, OptimizerPlan, Plan, RateBasis, Time};
+pub use plan::{Advice, Explained, HeadPlan, Method, OptimizerPlan, Plan, RateBasis, SetShare, Time};
 pub use resolve::{missing, resolve};
 pub use setting::Setting;
 pub use settings::{Answers, SETTINGS};
 pub use targets::TargetModules;
 pub use template_kwargs::TemplateKwargs;
+pub use weights::{Weights, weights_of};

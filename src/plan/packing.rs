@@ -50,26 +50,35 @@ impl Lengths {
     /// Draws lengths from histogram and quantiles. Examples over `limit` are left out, because the data stage
     /// rejects them.
     pub fn of(data: &DataFacts, limit: u32) -> Self {
-        let knots = knots(data);
         let n = data.examples.clamp(1, SAMPLE);
-        let mut next = 1;
-        let lengths: Vec<u32> = (0..n)
-            .map(|i| {
-                let share = (i as f64 + 0.5) / n as f64;
-                while next + 1 < knots.len() && knots[next].1 < share {
-                    next += 1;
-                }
-                let ((low, below), (high, up_to)) = (knots[next - 1], knots[next]);
-                let inside =
-                    if up_to > below { ((share - below) / (up_to - below)).clamp(0.0, 1.0) } else { 1.0 };
-                let length = f64::from(low) + inside * (f64::from(high) - f64::from(low));
-                (length.round() as u32).clamp(1, data.max.max(1))
-            })
-            .collect();
+        let lengths = drawn(data, n as usize);
         let weight = data.examples as f64 / n as f64;
         // Lengths inside a bin are not uniform, so the lengths are scaled to the mean that was counted.
         let mean = lengths.iter().map(|n| f64::from(*n)).sum::<f64>() / n as f64;
         let correction = (data.mean() / mean).clamp(0.5, 2.0);
+        Self::new(lengths, weight, weight * correction).up_to(limit)
+    }
+
+    /// Draws the lengths of one epoch from those of several data sets, each example as often as the weight of
+    /// its set says.
+    pub fn of_epoch(sets: &[(DataFacts, f64)], limit: u32) -> Self {
+        let epoch_of = |(data, weight): &(DataFacts, f64)| data.examples as f64 * weight;
+        let examples: f64 = sets.iter().map(epoch_of).sum();
+        let n = examples.clamp(1.0, SAMPLE as f64);
+        let lengths: Vec<u32> = sets
+            .iter()
+            .filter(|(data, _)| data.examples > 0)
+            .flat_map(|set| {
+                let share = (epoch_of(set) / examples * n).round().max(1.0) as usize;
+                drawn(&set.0, share)
+            })
+            .collect();
+        let tokens: f64 = sets.iter().map(|(data, weight)| data.total_tokens as f64 * weight).sum();
+        let sampled = lengths.iter().map(|n| f64::from(*n)).sum::<f64>().max(1.0);
+        let weight = examples / lengths.len().max(1) as f64;
+        // As for a single set, lengths are scaled to the tokens that were counted.
+        let correction =
+            (tokens / examples.max(1.0) / (sampled / lengths.len().max(1) as f64)).clamp(0.5, 2.0);
         Self::new(lengths, weight, weight * correction).up_to(limit)
     }
 
@@ -119,6 +128,23 @@ impl Lengths {
             own_packs: packed.own_packs * self.weight,
         }
     }
+}
+
+/// Draws this many lengths at equal distances in the distribution, ascending.
+fn drawn(data: &DataFacts, n: usize) -> Vec<u32> {
+    let knots = knots(data);
+    let mut next = 1;
+    let length = |i: usize| {
+        let share = (i as f64 + 0.5) / n as f64;
+        while next + 1 < knots.len() && knots[next].1 < share {
+            next += 1;
+        }
+        let ((low, below), (high, up_to)) = (knots[next - 1], knots[next]);
+        let inside = if up_to > below { ((share - below) / (up_to - below)).clamp(0.0, 1.0) } else { 1.0 };
+        let length = f64::from(low) + inside * (f64::from(high) - f64::from(low));
+        (length.round() as u32).clamp(1, data.max.max(1))
+    };
+    (0..n).map(length).collect()
 }
 
 struct Packed {
@@ -228,6 +254,22 @@ mod tests {
         let stream = lengths.pack(500, PackStrategy::Stream);
         assert_eq!(stream.own_packs, 0.0);
         assert!(stream.context < bfd.context && (stream.count - 1000.0).abs() < 10.0, "{stream:?}");
+    }
+
+    #[test]
+    fn an_epoch_of_several_sets_has_each_of_them_as_often_as_its_weight_says() {
+        let (short, long) = (uniform(1000, 100), uniform(3000, 1000));
+        let sets = |a, b| [(short.clone(), a), (long.clone(), b)];
+        let lengths = Lengths::of_epoch(&sets(2.0, 0.5), u32::MAX);
+        assert!((lengths.examples() - 3500.0).abs() < 1.0, "{}", lengths.examples());
+        let packs = lengths.pack(4096, PackStrategy::Bfd);
+        assert!((packs.tokens / (2.0 * 50e3 + 0.5 * 1500e3) - 1.0).abs() < 1e-6, "{packs:?}");
+        assert!((lengths.quantile(0.5) as i64 - 90).abs() < 60, "{}", lengths.quantile(0.5));
+        // A set alone is drawn as it always was.
+        let alone = Lengths::of_epoch(&[(long.clone(), 1.0)], u32::MAX);
+        assert_eq!(alone.lengths, Lengths::of(&long, u32::MAX).lengths);
+        assert_eq!(Lengths::of_epoch(&sets(1.0, 1.0), 250).quantile(1.0), 250);
+        assert_eq!(Lengths::of_epoch(&[], 250).examples(), 0.0);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::model_config::ConfigOptions;
 use crate::settings::Answers;
 use crate::targets::TargetModules;
 use crate::template_kwargs::TemplateKwargs;
+use crate::weights::Weights;
 
 /// Every value of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -150,9 +151,9 @@ impl Answers {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataPlan {
-    /// Files or folders of the training data.
+    /// The sets of training data: files, folders, or data sets of the hub with their commit.
     pub train: Vec<PathBuf>,
-    /// Files or folders of the eval set; empty when it is a share of `train`.
+    /// The same of the eval set; empty when it is a share of `train`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub eval: Vec<PathBuf>,
     /// The share of the examples in the eval set, 0 to 0.5; 0 when `eval` is given.
@@ -179,11 +180,38 @@ pub struct DataPlan {
     /// The variables with which the chat template is rendered. Plans of older versions set none.
     #[serde(default)]
     pub template_kwargs: TemplateKwargs,
+    /// How often an epoch trains each example of a set, by its name in `train`.
+    #[serde(default, skip_serializing_if = "Weights::is_empty")]
+    pub weights: Weights,
 }
 
 impl DataPlan {
     /// The default for the share of rejected lines above which the data is refused.
     pub const MAX_REJECTED: f64 = 0.01;
+
+    /// Returns the weight of each set of training data, in order.
+    pub fn weights_in_order(&self) -> Vec<f64> {
+        let names: Vec<String> = self.train.iter().map(|set| set.display().to_string()).collect();
+        self.weights.of(names.iter().map(String::as_str))
+    }
+}
+
+/// One set of training data and what an epoch has of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetShare {
+    /// The name that the user gave.
+    pub name: String,
+    /// How often an epoch trains each of its examples.
+    pub weight: f64,
+    /// Its training examples.
+    pub examples: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// The number of examples in an epoch.
+    pub epoch_examples: u64,
+    /// The number of tokens in an epoch.
+    pub epoch_tokens: u64,
 }
 
 /// Which tokens are trained.
@@ -391,6 +419,9 @@ pub struct Advice {
     /// Answers that are far from what is recommended, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// The sets of training data, if there are several or one has a weight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<SetShare>,
     /// The memory by part, for the stage that needs most.
     pub memory: Memory,
     /// Steps, speed and duration.

@@ -186,7 +186,10 @@ pub fn summary(plan: &Plan) -> String {
             .mtp_length
             .map_or(String::new(), |length| format!("; {} for the MTP head", count(length.into()))),
     );
-    if let Some(Advice { memory, time, .. }) = &plan.advice {
+    if let Some(Advice { memory, time, sets, .. }) = &plan.advice {
+        for set in sets {
+            let _ = writeln!(text, "data  {}: {}", escape(&set.name), set.in_words());
+        }
         let _ = writeln!(
             text,
             "steps {} ({}), {} tokens each",

@@ -5,6 +5,8 @@
 //! `abilities`, the turns that become examples in `turns`, method and size in `sizing` (with `fit` and
 //! `remedies`), the schedule of steps in `schedule`, duration in `eta`.
 
+use std::path::PathBuf;
+
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
@@ -163,7 +165,20 @@ impl Resolver<'_> {
             PackStrategy::Bfd,
             "best-fit decreasing never splits an example; `stream` splits at the pack length, as the Qwen3.5 recipe does",
         );
-        let lengths = Lengths::of(&facts.data, data.max_example_tokens);
+        let sets = self.shares(&data)?;
+        let has_weights = sets.iter().any(|set| set.weight != 1.0);
+        let lengths = if has_weights {
+            let weighted: Vec<_> = facts
+                .data
+                .sets
+                .iter()
+                .zip(&sets)
+                .map(|(set, share)| (set.lengths.clone(), share.weight))
+                .collect();
+            Lengths::of_epoch(&weighted, data.max_example_tokens)
+        } else {
+            Lengths::of(&facts.data, data.max_example_tokens)
+        };
         let fit = Fit::new(&facts.model, &facts.machine, &facts.data, device, strategy, lengths);
         let fit = Fit { longest: fit.longest.min(data.max_example_tokens), ..fit };
         if fit.lengths.examples() == 0.0 {
@@ -193,7 +208,9 @@ impl Resolver<'_> {
             ..free
         };
         // Other examples are dropped in each epoch, so every epoch is that much shorter.
-        let train_share = (1.0 - data.eval_fraction) * (1.0 - data.crc_drop);
+        // The lengths of weighted sets are without the eval set already.
+        let trained = if has_weights { 1.0 } else { 1.0 - data.eval_fraction };
+        let train_share = trained * (1.0 - data.crc_drop);
         let (micro_batch_packs, choice) = self.micro_batch_packs(&fit, &constraints, choice, train_share);
         let constraints = Constraints { micro_batch_packs: Some(micro_batch_packs), ..constraints };
         let recompute = self.recompute(&fit, &constraints, &choice);
@@ -259,6 +276,7 @@ impl Resolver<'_> {
             recipe_pack_length: fit.rule,
             recommended_learning_rate: Some(recommended_rate),
             warnings: self.warnings,
+            sets: if has_weights || sets.len() > 1 { sets } else { Vec::new() },
             memory,
             time,
             explain: self.explain,
@@ -364,7 +382,7 @@ impl Resolver<'_> {
         let (answers, data) = (self.answers, &self.facts.data);
         let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
-        let reason = format!(
+        let figures = format!(
             "{}, {}, mean {:.0}, p99 {}, longest {}; {} of the tokens are trained",
             counted(data.examples, "example"),
             counted(data.total_tokens, "token"),
@@ -373,10 +391,20 @@ impl Resolver<'_> {
             count(data.max.into()),
             percent(data.target_share()),
         );
-        self.record("data.train", train.value.shown(), train.origin, reason);
+        let pinned = |paths: &[PathBuf]| {
+            let one = |path: &PathBuf| match data.pinned.get(&path.display().to_string()) {
+                Some(pinned) => pinned.into(),
+                None => path.clone(),
+            };
+            paths.iter().map(one).collect::<Vec<PathBuf>>()
+        };
+        let sets = pinned(&train.value);
+        self.record("data.train", sets.shown(), train.origin, figures);
         let eval = self
             .pick_optional("data.eval", &answers.eval_data, "none: a share of the training data is set aside")
+            .map(|eval| pinned(&eval))
             .unwrap_or_default();
+        let weights = self.weights(&train.value, &sets)?;
 
         let share = data.held_out_share();
         let (recommended, reason) = if !eval.is_empty() {
@@ -442,7 +470,7 @@ impl Resolver<'_> {
         );
         let crc_drop = self.pick("data.crc_drop", &answers.crc_drop, 0.0, "nothing is dropped");
         Ok(DataPlan {
-            train: train.value.clone(),
+            train: sets,
             eval,
             eval_fraction,
             format,
@@ -454,6 +482,7 @@ impl Resolver<'_> {
             max_rejected,
             crc_drop,
             template_kwargs,
+            weights,
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::choices::{Device, DeviceChoice, Exported, MethodKind, Mtp};
 use crate::error::PlanError;
 use crate::facts::{
     DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates,
-    TooLong,
+    SetFacts, TooLong,
 };
 use crate::measured::{Measured, Probe};
 use crate::model_config::ConfigOptions;
@@ -1296,4 +1296,45 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
     let (packs, plan) = together(&facts, full);
     assert_eq!(packs, 1);
     assert!(reason(&plan, "batch.micro_batch_packs").contains("only need more memory"));
+}
+
+#[test]
+fn weights_change_the_steps_and_a_data_set_of_the_hub_is_recorded_with_its_commit() {
+    let mut facts = demo_facts();
+    let set = |name: &str, examples| SetFacts {
+        name: name.into(),
+        lengths: report(lengths(examples, 200.0, 0.4), 0.5),
+    };
+    facts.data = report(lengths(6000, 200.0, 0.4), 0.5);
+    facts.data.sets = vec![set("a.jsonl", 4000), set("hf:o/n", 2000)];
+    facts.data.pinned = [("hf:o/n".to_owned(), "hf:o/n@0123".to_owned())].into();
+    let answers =
+        with(ask("tiny"), &[("data", r#"["a.jsonl", "hf:o/n"]"#), ("eval-fraction", "0"), ("epochs", "1")]);
+    let plan = |weights: Option<&str>| {
+        let answers = weights.map_or(answers.clone(), |text| with(answers.clone(), &[("weight", text)]));
+        resolve(&answers, &facts)
+    };
+    let plain = plan(None).unwrap();
+    assert_eq!(plain.data.train, [PathBuf::from("a.jsonl"), "hf:o/n@0123".into()]);
+    assert!(plain.data.weights.is_empty());
+    let tokens = |plan: &Plan| plan.advice.as_ref().unwrap().time.tokens_per_epoch;
+    let shares = |plan: &Plan| plan.advice.as_ref().unwrap().sets.clone();
+    assert_eq!(shares(&plain).len(), 2);
+    let weighted = plan(Some("a.jsonl=0.5, hf:o/n=3")).unwrap();
+    assert_eq!(weighted.data.weights_in_order(), [0.5, 3.0]);
+    assert_eq!(shares(&weighted)[1].epoch_examples, 6000);
+    let expected = shares(&weighted).iter().map(|set| set.epoch_tokens).sum::<u64>() as f64;
+    assert!((tokens(&weighted) as f64 / expected - 1.0).abs() < 0.01, "{} {expected}", tokens(&weighted));
+    assert!(tokens(&weighted) > tokens(&plain));
+    let text = render::summary(&weighted);
+    assert!(text.contains("hf:o/n: 2,000 examples") && text.contains("weight 3: 6,000 examples"), "{text}");
+    // The plan of the run is a preset that means the same data and the same weights.
+    let again = Answers::from_toml(&weighted.to_toml().unwrap(), Origin::Preset, "plan.toml").unwrap();
+    assert_eq!(again.weights.unwrap().value.0["hf:o/n@0123"], 3.0);
+
+    for (weights, words) in [("c=2", "\"c\""), ("a.jsonl=0.0001,hf:o/n=0.0001", "has 0 examples")] {
+        let error = plan(Some(weights)).unwrap_err();
+        assert_eq!(error.setting().unwrap().key, "data.weights");
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }

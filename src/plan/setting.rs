@@ -63,6 +63,8 @@ pub enum Kind {
     Number,
     /// Named values: a JSON object, or a table in TOML.
     Object,
+    /// One or several names, each with a number.
+    Weights,
     /// Yes or no: `true` or `false`.
     Switch,
     /// One of these words, in display order.
@@ -196,7 +198,7 @@ impl Setting {
 
     /// Returns whether the answer is a list of values.
     pub const fn is_list(&self) -> bool {
-        matches!(self.kind, Kind::Paths | Kind::Names)
+        matches!(self.kind, Kind::Paths | Kind::Names | Kind::Weights)
     }
 
     /// Describes the accepted values, as the end of the sentence "expected …".
@@ -207,6 +209,9 @@ impl Setting {
             Kind::Path => "a path".into(),
             Kind::Paths => "a path, or a list of them: [\"a.jsonl\", \"b.jsonl\"]".into(),
             Kind::Names => "a name, or several with commas in between".into(),
+            Kind::Weights => {
+                "a data set with a number above 0 and up to 1000, or several with commas in between: a.jsonl=2, b.jsonl=0.5".into()
+            }
             Kind::Object => {
                 "a JSON object whose names a template can read and without null: {\"enable_thinking\": false}"
                     .into()

@@ -17,6 +17,7 @@ use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
 use crate::template_kwargs::TemplateKwargs;
 use crate::values::{Value, text_of, written};
+use crate::weights::Weights;
 
 /// The form in which an answer was given.
 pub(crate) enum Given<'a> {
@@ -224,9 +225,13 @@ settings! {
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
         heading: In::Model, page: AllSettings,
     }
-    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, or folders that contain them." {
+    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, folders that contain them, or data sets of the hub (hf:OWNER/NAME)." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
         aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true, is_required: true,
+    }
+    weights: Weights = "data.weights", "weight", "How often an epoch trains each example of a data set, called as it is given to --data: 2 is twice, 0.5 half of them." {
+        heading: In::Data, page: AllSettings, nearest_to: &["weights", "data-weights", "mix-probs"], of_one_run: true,
+        of_check: true,
     }
     eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Files or folders of the eval set, to use instead of a share of the training data." {
         heading: In::Data, page: AllSettings, is_common: true, completes: Completes::Files,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::random::SplitMix64;
-use sparktune_data::packing::{Packing, Packs};
+use sparktune_data::packing::{Mixture, Packing, Packs};
 use sparktune_model::PackedSequence;
 use sparktune_plan::Plan;
 
@@ -21,8 +21,7 @@ pub(crate) struct NewOrder {
 
 /// The steps of several epochs over a token file.
 pub(crate) struct Batches {
-    examples: Examples,
-    packing: Packing,
+    packed: Packed,
     micro_batch_packs: usize,
     packs_per_step: usize,
     /// The number of steps in each epoch.
@@ -32,6 +31,23 @@ pub(crate) struct Batches {
     current: Option<(usize, Packs)>,
     /// The end of an epoch that is trained in another order.
     reordered: Option<Reordered>,
+}
+
+/// A token file, and how each epoch is packed from it.
+struct Packed {
+    examples: Examples,
+    packing: Packing,
+    /// How often an epoch trains each example; `None` if it is once.
+    mixture: Option<Mixture>,
+}
+
+impl Packed {
+    fn epoch(&self, epoch: usize) -> Packs {
+        match &self.mixture {
+            None => self.examples.pack(&self.packing, epoch as u64),
+            Some(mixture) => self.examples.pack_mixed(&self.packing, mixture, epoch as u64),
+        }
+    }
 }
 
 /// Packs that are trained in another order.
@@ -81,22 +97,27 @@ impl Batches {
             _ => PackStrategy::Bfd,
         };
         let packing = Packing::new(strategy, plan.pack.length, plan.seed)?.with_drop(plan.data.crc_drop)?;
+        let mixture = examples.mixture(&plan.data.weights_in_order())?;
+        let packed = Packed { examples, packing, mixture };
         let packs_per_step = plan.batch.packs_per_step().max(1) as usize;
         let mut current = None;
         let epoch_steps: Vec<u64> = (0..epochs as usize)
             .map(|epoch| {
-                let packs = examples.pack(&packing, epoch as u64);
+                let packs = packed.epoch(epoch);
                 let steps = packs.len().div_ceil(packs_per_step) as u64;
                 current.get_or_insert((epoch, packs));
                 steps
             })
             .collect();
-        let all = epoch_steps.iter().sum();
+        let all: u64 = epoch_steps.iter().sum();
+        // With low weights, all examples of a short run may be left for later epochs.
+        if all == 0 {
+            return Err(TrainError::NothingInEpochs { path: packed.examples.file().path().to_owned() });
+        }
         let total_steps = max_steps.map_or(all, |most| most.min(all));
         let micro_batch_packs = plan.batch.micro_batch_packs.max(1) as usize;
         Ok(Self {
-            examples,
-            packing,
+            packed,
             micro_batch_packs,
             packs_per_step,
             epoch_steps,
@@ -109,7 +130,7 @@ impl Batches {
     /// Trains the packs of an epoch that come after a step in another order. Each is still trained once.
     pub(crate) fn change_order(&mut self, order: NewOrder) {
         let (epoch, within) = self.place_of(order.from_step);
-        let packs = self.examples.pack(&self.packing, epoch as u64);
+        let packs = self.packed.epoch(epoch);
         let first = within as usize * self.packs_per_step;
         let others = SplitMix64::new(order.seed).permutation((packs.len() - first) as u32);
         self.reordered = Some(Reordered { epoch, first, packs: others });
@@ -148,9 +169,9 @@ impl Batches {
     pub(crate) fn step(&mut self, step: u64) -> Result<Batch, TrainError> {
         let (epoch, within) = self.place_of(step);
         if self.current.as_ref().is_none_or(|(at, _)| *at != epoch) {
-            self.current = Some((epoch, self.examples.pack(&self.packing, epoch as u64)));
+            self.current = Some((epoch, self.packed.epoch(epoch)));
             // The next epoch reads the pages in another order; until then the system may use their memory.
-            self.examples.file().release_pages();
+            self.packed.examples.file().release_pages();
         }
         let (_, packs) = self.current.as_ref().expect("was just set");
         let first = within as usize * self.packs_per_step;
@@ -161,7 +182,7 @@ impl Batches {
                 let until = (from + self.micro_batch_packs).min(last);
                 let pieces: Vec<_> =
                     (from..until).flat_map(|at| packs.row(self.pack_at(epoch, at)).iter().copied()).collect();
-                self.examples.sequence(&pieces)
+                self.packed.examples.sequence(&pieces)
             })
             .collect::<Result<_, TrainError>>()?;
         Ok(Batch { sequences, epoch: epoch as f64 + last as f64 / packs.len() as f64 })

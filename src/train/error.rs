@@ -30,6 +30,8 @@ pub enum TrainError {
         "{path}: no token is trained, so there is nothing to learn. Check that the data has assistant turns, and check --think"
     )]
     NoTargets { path: PathBuf },
+    #[error("{path}: the epochs have no example. Raise --weight or --epochs, or lower --crc-drop")]
+    NothingInEpochs { path: PathBuf },
     #[error(
         "{path}: contains the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again"
     )]
@@ -90,6 +92,7 @@ impl TrainError {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NoTargets { .. }
+            | Self::NothingInEpochs { .. }
             | Self::DamagedTokens { .. }
             | Self::ForeignTokens { .. }
             | Self::Tokens(_) => 3,

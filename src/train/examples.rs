@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use sparktune_data::packing::{Pack, Packing, Packs, Piece};
+use sparktune_data::packing::{Mixture, Pack, Packing, Packs, Piece};
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::PackedSequence;
 use sparktune_runlog::RunDir;
@@ -62,6 +62,36 @@ impl Examples {
     /// Packs the groups of one epoch. The `example` of a piece in the result is the index of a group.
     pub(crate) fn pack(&self, packing: &Packing, epoch: u64) -> Packs {
         packing.epoch(&self.group_lengths(), epoch)
+    }
+
+    /// Like [`pack`](Self::pack), with each group as often as the mixture says.
+    pub(crate) fn pack_mixed(&self, packing: &Packing, mixture: &Mixture, epoch: u64) -> Packs {
+        packing.mixed_epoch(&self.group_lengths(), mixture, epoch)
+    }
+
+    /// Returns how often an epoch trains each group, given the weights of the data sets. A group belongs to
+    /// the set of its first example. Returns `None` if every group is trained once.
+    ///
+    /// # Errors
+    /// When the file does not say which set an example belongs to, or a weight makes no sense.
+    pub(crate) fn mixture(&self, weights: &[f64]) -> Result<Option<Mixture>, TrainError> {
+        let groups = self.file.len() / self.group_size;
+        let set_of = |group: usize| match weights.len() {
+            1 => Some(0),
+            sets => {
+                let set = self.file.header().set_of(self.file.origin(group * self.group_size));
+                set.map(|set| set as usize).filter(|set| *set < sets)
+            }
+        };
+        if weights.iter().all(|weight| *weight == 1.0) {
+            return Ok(None);
+        }
+        let sets: Option<Vec<usize>> = (0..groups).map(set_of).collect();
+        let sets = sets.ok_or_else(|| TrainError::DamagedTokens {
+            path: self.file.path().to_owned(),
+            defect: "it does not say to which data set each example belongs".to_owned(),
+        })?;
+        Ok(Mixture::new(sets, weights)?)
     }
 
     /// Returns the number of tokens in each group.

@@ -10,7 +10,7 @@ use crate::sparktune::{Place, done, events, files, fresh_copy};
 
 /// Everything a step said about the numbers: loss and gradient norm by step, and the MTP stage's by its
 /// words.
-fn numbers(run: &Path) -> Vec<(String, String)> {
+pub(crate) fn numbers(run: &Path) -> Vec<(String, String)> {
     let mut seen = Vec::new();
     for event in events(run) {
         if event["kind"] == "step" {
@@ -34,7 +34,7 @@ fn is_committing(run: &Path) -> bool {
     })
 }
 
-fn trainer(place: &Place, run: &Path) -> Child {
+pub(crate) fn trainer(place: &Place, run: &Path) -> Child {
     place.command(["trainer"]).arg(run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 

@@ -1,22 +1,39 @@
 //! A model that lies on a hub: judged by its config, planned without its weights, fetched only to be trained.
+//! Its server has a data set too.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use crate::sparktune::{Done, Place, checkpoint, done};
+use crate::sparktune::{Done, Place, chat, checkpoint, done};
 
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The fixture checkpoint as `org/tiny` on loopback; every request is remembered as `GET /path`.
-struct Hub {
-    endpoint: String,
-    log: Arc<Mutex<Vec<String>>>,
+/// The fixture checkpoint as `org/tiny` on loopback, and chats as the data set `org/chats`; every request is
+/// remembered as `GET /path`.
+pub(crate) struct Hub {
+    pub(crate) endpoint: String,
+    pub(crate) log: Arc<Mutex<Vec<String>>>,
+}
+
+/// The files of the data set: 40 chats in two files, and 8 others.
+fn data_set() -> Vec<(&'static str, Vec<u8>)> {
+    let chats = |numbers: std::ops::Range<usize>| {
+        numbers.map(|i| chat(i).to_string() + "\n").collect::<String>().into_bytes()
+    };
+    let card = "---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: data/train-*}\n  - {split: test, path: test.jsonl}\n---\n";
+    vec![
+        ("README.md", card.into()),
+        ("chats.py", b"print('never run')".to_vec()),
+        ("data/train-00000-of-00002.jsonl", chats(0..20)),
+        ("data/train-00001-of-00002.jsonl", chats(20..40)),
+        ("test.jsonl", chats(100..108)),
+    ]
 }
 
 impl Hub {
-    fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", door.local_addr().unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -61,8 +78,19 @@ fn answer(mut stream: TcpStream, log: &Mutex<Vec<String>>) {
     let (method, path) = (words.next().unwrap(), words.next().unwrap().split('?').next().unwrap());
     log.lock().unwrap().push(format!("{method} {path}"));
     let file = path.strip_prefix("/org/tiny/resolve/").and_then(|rest| rest.split_once('/'));
+    let of_data = path.strip_prefix("/datasets/org/chats/resolve/").and_then(|rest| rest.split_once('/'));
     let body = match file {
         Some((_, name)) => std::fs::read(checkpoint().join(name)).ok(),
+        None if of_data.is_some() => {
+            let (_, sought) = of_data.unwrap();
+            data_set().into_iter().find(|(name, _)| *name == sought).map(|(_, bytes)| bytes)
+        }
+        None if path.starts_with("/api/datasets/org/chats/revision/") => {
+            let file =
+                |(name, bytes): (&str, Vec<u8>)| serde_json::json!({"rfilename": name, "size": bytes.len()});
+            let siblings: Vec<_> = data_set().into_iter().map(file).collect();
+            Some(serde_json::json!({"sha": COMMIT, "siblings": siblings}).to_string().into_bytes())
+        }
         None if path.starts_with("/api/models/org/tiny/revision/") => {
             let names = std::fs::read_dir(checkpoint()).unwrap().map(|entry| entry.unwrap());
             let siblings: Vec<_> = names

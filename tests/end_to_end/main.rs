@@ -9,6 +9,7 @@
 mod bench;
 mod crashes;
 mod data;
+mod data_sets;
 mod gemma;
 mod gguf;
 mod gpu;

@@ -8,12 +8,13 @@ use sparktune_data::Report;
 use sparktune_plan::{Answers, DataFormat};
 
 use crate::data::{limit_that_accepts, refusal, think};
+use crate::data_sets::{check_name, is_of_hub};
 use crate::files::expand_home;
 
 /// The files that count as data.
-pub const PATH_HELP: &str = ".jsonl, .jsonl.gz or .jsonl.zst; a folder means all such files in it";
+pub const PATH_HELP: &str = ".jsonl, .jsonl.gz or .jsonl.zst; a folder of such files; or hf:OWNER/NAME";
 
-/// Checks the path of training data as typed, and returns it.
+/// Checks the path of training data, or its name on the hub, as typed, and returns it.
 ///
 /// # Errors
 /// The problem with the path.
@@ -21,6 +22,9 @@ pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
     let typed = typed.trim();
     if typed.is_empty() {
         return Err("type the path of a file or a folder".into());
+    }
+    if is_of_hub(Path::new(typed)) {
+        return check_name(typed).map(|()| PathBuf::from(typed));
     }
     let path = expand_home(typed, home);
     if path.exists() { Ok(path) } else { Err(format!("{typed}: no such file or folder")) }
@@ -120,6 +124,8 @@ mod tests {
         assert_eq!(check_path(" ~/a.jsonl ", Some(home.path())), Ok(home.path().join("a.jsonl")));
         assert!(check_path("~/b.jsonl", Some(home.path())).unwrap_err().contains("~/b.jsonl"));
         assert!(check_path(" ", None).unwrap_err().contains("type the path"));
+        assert_eq!(check_path(" hf:org/set:test ", None), Ok("hf:org/set:test".into()));
+        assert!(check_path("hf:set", None).unwrap_err().contains("hf:OWNER/NAME"));
     }
 
     #[test]

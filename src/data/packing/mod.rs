@@ -6,25 +6,18 @@
 //! module's own, so that a resumed run trains on the same rows in the same order with any version of this
 //! program. It must not know models or devices.
 
+mod error;
+mod mixture;
 mod order;
 mod pack;
 mod rows;
 
+pub use error::PackingError;
+pub use mixture::Mixture;
 pub use order::{dropped, epoch_order};
 pub use pack::Pack;
 pub use rows::{Packs, Piece};
 use sparktune_base::choices::PackStrategy;
-
-/// An invalid packing request.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum PackingError {
-    /// The pack length is zero.
-    #[error("the pack length is 0, so no token fits; use the plan's pack length")]
-    NoRoom,
-    /// The drop share is out of its range.
-    #[error("the drop share is {0}; it must be at least 0 (drop nothing) and less than 1")]
-    BadDropShare(f64),
-}
 
 /// The parameters that determine the rows of every epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,9 +59,24 @@ impl Packing {
     ///
     /// It takes O(n log n) time and about 30 bytes per example.
     pub fn epoch(&self, lengths: &[u32], epoch: u64) -> Packs {
-        let mut order = epoch_order(lengths.len(), self.seed, epoch);
+        let order = epoch_order(lengths.len(), self.seed, epoch);
         let dropped = dropped(self.drop_share, self.seed, epoch);
-        order.retain(|&example| lengths[example as usize] > 0 && !dropped(example));
+        self.rows(lengths, order.into_iter().filter(|&example| !dropped(example)).collect(), epoch)
+    }
+
+    /// Like [`epoch`](Self::epoch), with each example as often as the mixture says. Copies are shuffled and
+    /// dropped independently of each other.
+    pub fn mixed_epoch(&self, lengths: &[u32], mixture: &Mixture, epoch: u64) -> Packs {
+        let occurrences = mixture.occurrences(self.seed, epoch);
+        let order = epoch_order(occurrences.len(), self.seed, epoch);
+        let dropped = dropped(self.drop_share, self.seed, epoch);
+        let order = order.into_iter().filter(|&at| !dropped(at)).map(|at| occurrences[at as usize]);
+        self.rows(lengths, order.collect(), epoch)
+    }
+
+    /// Packs examples in this order.
+    fn rows(&self, lengths: &[u32], mut order: Vec<u32>, epoch: u64) -> Packs {
+        order.retain(|&example| lengths[example as usize] > 0);
         let mut packs = match self.strategy {
             PackStrategy::Bfd => rows::best_fit_decreasing(lengths, &order, self.pack_length),
             PackStrategy::Stream => rows::stream(lengths, &order, self.pack_length),

@@ -6,7 +6,7 @@
 use sparktune_base::random::{GAMMA, SplitMix64, mix};
 
 /// Returns the initial state of a sequence for this purpose.
-fn state(purpose: &str, seed: u64, epoch: u64) -> u64 {
+pub(super) fn state(purpose: &str, seed: u64, epoch: u64) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("sparktune packing v1");
     hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes()).update(purpose.as_bytes());
     let hash = hasher.finalize();

@@ -124,6 +124,40 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_mixed_epoch_has_every_token_as_often_as_its_example_and_resume_gets_the_same_rows(
+        lengths in any_lengths(), weights in prop::array::uniform2(0.1f64..3.0), pack_length in 1u32..300,
+        seed in any::<u64>(), epoch in 0u64..5, stream in any::<bool>(),
+    ) {
+        let strategy = if stream { PackStrategy::Stream } else { PackStrategy::Bfd };
+        let packing = packing(strategy, pack_length, seed);
+        let mixture = Mixture::new((0..lengths.len()).map(|i| i % 2), &weights).unwrap().unwrap();
+        let packs = packing.mixed_epoch(&lengths, &mixture, epoch);
+        prop_assert_eq!(&packing.mixed_epoch(&lengths, &mixture, epoch), &packs);
+        let mut tokens = vec![0u64; lengths.len()];
+        packs.iter().flatten().for_each(|piece| tokens[piece.example as usize] += u64::from(piece.len));
+        let mut expected = vec![0u64; lengths.len()];
+        for example in mixture.occurrences(seed, epoch) {
+            expected[example as usize] += u64::from(lengths[example as usize]);
+        }
+        prop_assert_eq!(tokens, expected);
+    }
+
+    #[test]
+    fn a_mixture_that_repeats_nothing_is_packed_as_today(
+        lengths in any_lengths(), pack_length in 1u32..300, seed in any::<u64>(), epoch in 0u64..5,
+        share in 0.0f64..0.5,
+    ) {
+        // The second set is empty, so its weight changes nothing.
+        let mixture = Mixture::new(vec![0; lengths.len()], &[1.0, 2.0]).unwrap().unwrap();
+        let packing = packing(PackStrategy::Bfd, pack_length, seed).with_drop(share).unwrap();
+        prop_assert_eq!(packing.mixed_epoch(&lengths, &mixture, epoch), packing.epoch(&lengths, epoch));
+    }
+}
+
 /// Returns lengths like those of chats: log-normal with a median of about 400.
 fn chat_lengths(examples: u32) -> Vec<u32> {
     let uniform = |i: u32, salt: u32| {

@@ -179,7 +179,7 @@ fn eval_files_are_eval_and_nothing_else_is() {
     scene.write(&(0..60).map(example).collect::<Vec<_>>());
     let eval = scene.folder.path().join("eval.jsonl");
     fs::write(&eval, format!("{}\n{}\n", example(5), example(100))).unwrap();
-    scene.options.eval = EvalData::Files(vec![eval.clone()]);
+    scene.options.eval = EvalData::Files(vec![eval.clone().into()]);
     let prepared = scene.prepare();
     assert_eq!(TokenFile::open(&prepared.train).unwrap().len(), 60);
     let file = TokenFile::open(&prepared.eval).unwrap();

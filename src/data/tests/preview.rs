@@ -126,7 +126,7 @@ fn data_without_a_single_example_says_why() {
     let shown = show(&lines, &PreviewOptions::default());
     assert!(shown.examples.is_empty());
     assert_eq!(shown.first_refused.unwrap().0.line, 1);
-    assert!(preview(&["no such file".into()], &tokenizer(), &PreviewOptions::default()).is_err());
+    assert!(preview(&[PathBuf::from("no such file")], &tokenizer(), &PreviewOptions::default()).is_err());
 }
 
 #[test]

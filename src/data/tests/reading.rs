@@ -215,7 +215,7 @@ fn inputs_that_are_no_json_lines_at_all_say_what_they_are() {
     }
     let missing = check(&[PathBuf::from("no/such/file.jsonl")], &CheckOptions::default(), &()).unwrap_err();
     assert!(missing.to_string().contains("no/such/file.jsonl"), "{missing}");
-    assert!(check(&[], &CheckOptions::default(), &()).is_err());
+    assert!(check::<PathBuf>(&[], &CheckOptions::default(), &()).is_err());
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn eval_data_is_compared_with_the_training_data() {
     };
     let train = path("train.jsonl", format!("{}\n{}\n", good("1"), good("2")));
     let eval = path("eval.jsonl", format!("{}\n{}\n", good("3"), good("2")));
-    let options = CheckOptions { eval_data: vec![eval], ..CheckOptions::default() };
+    let options = CheckOptions { eval_data: vec![eval.into()], ..CheckOptions::default() };
     let report = check(&[train], &options, &()).unwrap();
     assert_eq!(report.in_train_and_eval.examples, 1);
     let place = &report.in_train_and_eval.first[0];

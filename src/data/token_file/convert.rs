@@ -134,6 +134,7 @@ fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<C
         sources: vec![Source {
             name: file_name(input),
             blake3: Some(hasher.finalize().to_hex().to_string()),
+            set: None,
         }],
     };
     let mut writer = TokenFileWriter::create(output, header)?;
@@ -266,7 +267,7 @@ fn import_json_lines(
         let name = line.source_file.as_deref().unwrap_or(&own_name);
         if !places.contains_key(name) {
             places.insert(name.to_owned(), sources.len() as u32);
-            sources.push(Source { name: name.to_owned(), blake3: None });
+            sources.push(Source { name: name.to_owned(), ..Source::default() });
         }
         Ok(())
     })?;

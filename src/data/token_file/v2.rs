@@ -95,12 +95,16 @@ pub struct Header {
 }
 
 /// One source file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// The name for display.
     pub name: String,
     /// The hash of its bytes.
     pub blake3: Option<String>,
+    /// The set of training data that it belongs to, by its position among the sets of the run. `None` if
+    /// there is only one, and for eval data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<u32>,
 }
 
 /// The source of an example.
@@ -113,6 +117,11 @@ pub struct Origin {
 }
 
 impl Header {
+    /// Returns the set of training data of an example, if its source says it.
+    pub fn set_of(&self, origin: Origin) -> Option<u32> {
+        self.sources.get(origin.file as usize)?.set
+    }
+
     /// Formats an origin as `train.jsonl:812`. Control characters are escaped, because file names are
     /// untrusted.
     pub fn describe(&self, origin: Origin) -> String {

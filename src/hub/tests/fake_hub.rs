@@ -145,6 +145,19 @@ impl FakeHub {
         hub
     }
 
+    /// A data set of two configs, one of them in two files, with a card and things beside it that nobody
+    /// needs. The same files would be found under the models' addresses.
+    pub(crate) fn with_data_set() -> Self {
+        let hub = Self::new();
+        hub.put("README.md", CARD.as_bytes(), false);
+        hub.put("en/train-00000-of-00002.jsonl", &lines(0), true);
+        hub.put("en/train-00001-of-00002.jsonl", &lines(1), true);
+        hub.put("en/test.jsonl", &lines(2), false);
+        hub.put("de/all of it (ä).jsonl", &lines(3), true);
+        hub.put("images/cat.png", b"png", true);
+        hub
+    }
+
     /// The same with two shards; only the second holds `mtp.*`.
     pub(crate) fn with_shards() -> Self {
         let hub = Self::with_model();
@@ -233,6 +246,27 @@ impl Drop for FakeHub {
     }
 }
 
+pub(crate) const CARD: &str = "---
+license: mit
+configs:
+- config_name: en
+  default: true
+  data_files:
+  - split: train
+    path: en/train-*
+  - split: test
+    path: en/test.jsonl
+- config_name: de
+  data_files: de/**
+---
+# Tiny
+";
+
+/// Some lines of data, different for each number.
+pub(crate) fn lines(number: u32) -> Vec<u8> {
+    (0..2000).map(|i| format!("{{\"text\":\"{number} {i}\"}}\n")).collect::<String>().into_bytes()
+}
+
 pub(crate) fn weights() -> Vec<u8> {
     noise(3_000_000, 7)
 }
@@ -288,7 +322,7 @@ fn answer(request: &Request, state: &State, ignore_range: bool) -> Reply {
     };
     if let Some((_, key)) = path.split_once("/stored/") {
         let (commit, name) = key.split_once('/').unwrap();
-        let Some((bytes, _)) = files.get(&(commit.into(), name.into())) else {
+        let Some((bytes, _)) = files.get(&(commit.into(), decoded(name))) else {
             return refuse("EntryNotFound");
         };
         let start = if ignore_range { 0 } else { request.start() };
@@ -301,7 +335,8 @@ fn answer(request: &Request, state: &State, ignore_range: bool) -> Reply {
         let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
         return (206, vec![("content-range", range)], bytes[start..].to_vec());
     }
-    if let Some(revision) = path.strip_prefix(&format!("/api/models/{ID}/revision/")) {
+    let listed = ["models", "datasets"].map(|kind| format!("/api/{kind}/{ID}/revision/"));
+    if let Some(revision) = listed.iter().find_map(|listed| path.strip_prefix(listed)) {
         let Some(commit) = commit_of(revision) else { return refuse("RevisionNotFound") };
         let siblings: Vec<_> = files
             .iter()
@@ -311,10 +346,11 @@ fn answer(request: &Request, state: &State, ignore_range: bool) -> Reply {
         let json = serde_json::json!({"id": ID, "sha": commit, "siblings": siblings, "private": false});
         return (200, vec![("content-type", "application/json".into())], json.to_string().into_bytes());
     }
-    let Some(rest) = path.strip_prefix(&format!("/{ID}/resolve/")) else { return refuse("RepoNotFound") };
+    let of_kind = path.strip_prefix("/datasets").unwrap_or(path);
+    let Some(rest) = of_kind.strip_prefix(&format!("/{ID}/resolve/")) else { return refuse("RepoNotFound") };
     let (revision, name) = rest.split_once('/').unwrap();
     let Some(commit) = commit_of(revision) else { return refuse("RevisionNotFound") };
-    let Some((bytes, large)) = files.get(&(commit.clone(), name.to_string())) else {
+    let Some((bytes, large)) = files.get(&(commit.clone(), decoded(name))) else {
         return refuse("EntryNotFound");
     };
     let mut headers = vec![("x-repo-commit", commit.clone())];
@@ -327,6 +363,21 @@ fn answer(request: &Request, state: &State, ignore_range: bool) -> Reply {
     }
     headers.push(("etag", format!("W/\"{}\"", git_hash(bytes))));
     (200, headers, bytes.clone())
+}
+
+/// The path without percent signs.
+fn decoded(path: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits = [rest.next().unwrap(), rest.next().unwrap()];
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap());
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).unwrap()
 }
 
 fn send(
@@ -404,6 +455,10 @@ impl Home {
 
     pub(crate) fn repo(&self) -> PathBuf {
         self.dir.path().join("hub/models--org--tiny")
+    }
+
+    pub(crate) fn data_repo(&self) -> PathBuf {
+        self.dir.path().join("hub/datasets--org--tiny")
     }
 
     pub(crate) fn blob(&self, etag: &str) -> PathBuf {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail anywhere, in its server too")]
 
+mod data_sets;
 mod disk;
 mod downloads;
 mod fake_hub;

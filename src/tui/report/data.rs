@@ -28,6 +28,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
                 );
                 page.leaf("p", &[("class", "note")], &words);
             }
+            sets(page, report);
             rejections(page, report);
             findings(page, report);
             files(page, report);
@@ -51,6 +52,27 @@ fn numbers(report: &Report) -> Vec<(&'static str, String, String)> {
         ));
     }
     all
+}
+
+fn sets(page: &mut Markup, report: &Report) {
+    let sets = report.notable_sets();
+    if sets.is_empty() {
+        return;
+    }
+    page.leaf("h3", &[], "Data sets");
+    let columns = ["Set", "Examples", "Trained on", "Weight", "Examples an epoch", "Tokens an epoch"];
+    table(page, "rows", &columns, sets.iter().take(MOST_ROWS), |page, set| {
+        page.element("tr", &[], |page| {
+            untrusted(page, "td", "said", &set.name);
+            let whole = |number: f64| count(number.round() as u64);
+            let tokens = set.epoch_tokens().map_or_else(|| UNKNOWN.to_owned(), whole);
+            let [examples, trained] = [set.examples, set.train_examples].map(count);
+            for text in [examples, trained, set.weight.to_string(), whole(set.epoch_examples()), tokens] {
+                page.leaf("td", &[("class", "number")], &text);
+            }
+        });
+    });
+    left_out(page, sets.len(), MOST_ROWS);
 }
 
 fn rejections(page: &mut Markup, report: &Report) {

@@ -37,7 +37,7 @@ fn header() -> Header {
         template: Some(blake3::hash(b"template").to_hex().to_string()),
         policy: "think=skip".into(),
         sources: ["first.jsonl", "second.jsonl"]
-            .map(|name| Source { name: name.into(), blake3: None })
+            .map(|name| Source { name: name.into(), ..Source::default() })
             .into(),
     }
 }

@@ -90,7 +90,7 @@ fn what_a_killed_writer_left_is_overwritten_by_the_next() {
 
 #[test]
 fn names_from_data_are_escaped_where_they_are_shown() {
-    let sources = vec![Source { name: "a\x1b[2J\u{202e}b".into(), blake3: None }];
+    let sources = vec![Source { name: "a\x1b[2J\u{202e}b".into(), ..Source::default() }];
     let header = Header { sources, ..Header::default() };
     assert_eq!(header.describe(Origin { file: 0, line: 1 }), "a\\u{1b}[2J\\u{202e}b:1");
 }
