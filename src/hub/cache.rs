@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_lock_whose_file_was_removed_is_taken_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = RepoCache::new(dir.path(), "org/name");
+        let cache = model(dir.path());
         let stop = std::sync::atomic::AtomicBool::new(false);
         let first = cache.lock("e", "f", &Watch::new(&(), &stop)).unwrap();
         let path = dir.path().join(".locks/models--org--name/e.lock");

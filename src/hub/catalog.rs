@@ -35,7 +35,7 @@ impl Listed {
     /// Returns the identity of the file's contents, if the list says it.
     pub(crate) fn facts(&self) -> Option<Facts> {
         let facts = Facts { etag: self.sha256.clone()?, size: self.size? };
-        facts.sha256().is_some().then_some(facts)
+        (facts.algorithm() == Algorithm::Sha256).then_some(facts)
     }
 }
 

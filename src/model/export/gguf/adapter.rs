@@ -36,7 +36,7 @@ impl Gguf<'_> {
     ) -> Result<GgufContents, ModelError> {
         let (mut described, mut halves) = (Vec::new(), Vec::new());
         for linear in self.model.linears() {
-            let Some(Lora { a, b, scale }) = &linear.lora else { continue };
+            let Some(Lora { a, b, scale, .. }) = &linear.lora else { continue };
             let refused = || self.refused(format!("llama.cpp has no name for `{}`", linear.path()));
             let placed = place(self.base.config(), linear.weight.name(), linear.weight.shape());
             let placed = placed.ok_or_else(refused)?;

@@ -286,8 +286,8 @@ fn product(file: &GgufFile, name: &str, scale: f32) -> Vec<f32> {
 #[test]
 fn an_adapter_added_as_llama_cpp_adds_it_gives_the_merged_model() {
     for (model, lora) in [
-        ("qwen35", LoraConfig { rank: 24, alpha: 16.0, rslora: true, clipped: true }),
-        ("llama", LoraConfig { rank: 4, alpha: 8.0, rslora: false, clipped: false }),
+        ("qwen35", LoraConfig { rslora: true, clipped: true, ..LoraConfig::new(24, 16.0) }),
+        ("llama", LoraConfig::new(4, 8.0)),
     ] {
         let mut fixture = fixture(model);
         let before = fixture.base.tensors().len();
@@ -328,7 +328,7 @@ fn an_adapter_added_as_llama_cpp_adds_it_gives_the_merged_model() {
         assert_eq!(ranks.len() > 1, lora.clipped, "{model}: {ranks:?}");
     }
     let full = fixture("qwen2");
-    let lora = LoraConfig { rank: 4, alpha: 8.0, rslora: false, clipped: false };
+    let lora = LoraConfig::new(4, 8.0);
     let error = full.gguf().write_adapter(lora, &full.folder.path().join("no.gguf"), &mut |_, _| true);
     assert!(error.unwrap_err().to_string().contains("no adapter"));
 }
