@@ -3,6 +3,7 @@
 use sparktune_app::answers::gather;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::job;
+use sparktune_app::launch::Changes;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::create_run;
 use sparktune_base::program_name;
@@ -50,5 +51,5 @@ pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> R
         return Ok(Exit::Stopped);
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
-    run_attempt(program, &run, Display::suited_to(style), &interrupts)
+    run_attempt(program, &run, Changes::Refused, Display::suited_to(style), &interrupts)
 }
