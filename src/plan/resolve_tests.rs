@@ -1171,7 +1171,7 @@ fn check(answers: &Answers, facts: &Facts) -> Result<bool, TestCaseError> {
     prop_assert!(u64::from(plan.pack.length) <= facts.model.config.max_example_tokens() as u64);
     for setting in SETTINGS {
         let explained = advice.explain.iter().filter(|row| row.key == setting.key).count();
-        let adapters = ["method.rank", "method.alpha", "method.rslora"].contains(&setting.key);
+        let adapters = setting.key.starts_with("method.") && setting.key != "method.kind";
         prop_assert!(
             explained == 1 || adapters && plan.method == Method::Full,
             "{} {explained}",
