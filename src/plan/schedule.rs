@@ -165,15 +165,15 @@ impl Resolver<'_> {
         // written, and the one with the best MTP head.
         let more = if mtp == Mtp::Trained { 4 } else { 3 };
         let needed = |keep: u64| {
-            one.saturating_mul(keep.saturating_add(2)).saturating_add(outputs).saturating_add(tokens)
+            one.saturating_mul(keep.saturating_add(more)).saturating_add(outputs).saturating_add(tokens)
         };
         let free = self.facts.machine.disk_free_bytes.unwrap_or(u64::MAX);
         let recommended = (1..=3).rev().find(|keep| needed(*keep) <= free).unwrap_or(1);
         let keep = answers.keep.as_ref().map_or(recommended, |answer| u64::from(answer.value));
         let parts = format!(
             "{} for {} checkpoints of {}, {} of outputs, {} of tokens",
-            bytes(one.saturating_mul(keep.saturating_add(2))),
-            keep.saturating_add(2),
+            bytes(one.saturating_mul(keep.saturating_add(more))),
+            keep.saturating_add(more),
             bytes(one),
             bytes(outputs),
             bytes(tokens)
