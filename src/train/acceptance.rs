@@ -38,7 +38,8 @@ impl Text {
 }
 
 /// Writes greedy answers to prompts of the eval set, each at most as long as the example's own, until there
-/// are enough tokens to measure drafts after. `may_go_on` is called with the tokens so far, before each answer.
+/// are enough tokens to measure drafts after. `may_go_on` is called with the tokens so far, before each
+/// answer.
 ///
 /// # Errors
 /// Those of `may_go_on`.
