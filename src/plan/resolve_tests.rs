@@ -741,7 +741,7 @@ fn an_eval_set_that_can_show_nothing_is_told_in_the_plan() {
     let mut facts = demo_facts();
     let warnings = |facts: &Facts, more: &[(&str, &str)]| {
         let plan = resolve(&with(ask("tiny"), more), facts).unwrap();
-        let about = |warning: &&String| warning.contains("held out");
+        let about = |warning: &&String| warning.contains("eval set");
         plan.warnings().iter().filter(about).cloned().collect::<Vec<_>>()
     };
     assert!(warnings(&facts, &[]).is_empty(), "its size is not known yet");
