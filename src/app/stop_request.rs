@@ -1,7 +1,7 @@
 //! A request to a trainer to stop, and the signal that follows if the trainer does not read it.
 //!
-//! A trainer reads requests between two steps and answers them with a checkpoint. SIGTERM has the same effect,
-//! so sending both is harmless.
+//! A trainer reads requests between two steps and answers them with a checkpoint. SIGTERM has the same
+//! effect, so sending both is harmless.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -25,8 +25,8 @@ pub struct StopRequest {
 }
 
 impl StopRequest {
-    /// Requests the trainer of a run to save a checkpoint and end: by a file, or by a signal if no file can be
-    /// written.
+    /// Requests the trainer of a run to save a checkpoint and end: by a file, or by a signal if no file can
+    /// be written.
     ///
     /// # Errors
     /// [`Error::NotRunning`] if no trainer holds the lease; the error of the file if no signal can be sent
