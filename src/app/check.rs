@@ -16,7 +16,7 @@ use crate::data::{
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
-use crate::template::set_template_kwargs;
+use crate::token_files::{packed, set_kwargs_for};
 
 /// The findings of a check of data.
 pub struct Checked {
@@ -43,9 +43,9 @@ pub struct ShownExample {
     pub rendering: Rendering,
 }
 
-/// Checks data. Rejected lines, and those that are too long, are written to the file `rejected`. If the
-/// answers contain a model, tokens are counted too, and up to `show` examples are rendered; if they contain
-/// evaluation data, it is checked and compared with the training data.
+/// Checks text or token files. Rejected lines, and those that are too long, are written to the file
+/// `rejected`. If the answers contain a model, tokens are counted too, and up to `show` examples are
+/// rendered; if they contain evaluation data, it is checked and compared with the training data.
 ///
 /// # Errors
 /// Inputs or a model cannot be read, or examples cannot be shown because no model was given. Refused data is
@@ -63,7 +63,9 @@ pub fn check(
     }
     let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
     if let Some(base) = &mut base {
-        set_template_kwargs(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
+        set_kwargs_for(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
+    } else {
+        packed(answers, inputs)?;
     }
     let options = CheckOptions {
         format: format(answers),

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use sparktune_base::choices::Think;
+use sparktune_base::escape::escape;
 use sparktune_base::files::create_private_folder;
 use sparktune_base::program_name;
 use sparktune_base::units::{count, counted, percent};
@@ -21,7 +22,7 @@ use crate::answers::runs_dir_of;
 use crate::failure::{Exit, Failure};
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
-use crate::template::set_template_kwargs;
+use crate::token_files::{packed, packed_facts, set_kwargs_for};
 
 /// The folder of tokenised data, next to the runs.
 const TOKEN_CACHE: &str = ".tokens";
@@ -137,7 +138,7 @@ pub fn prepare_data(
     listener: &dyn Listener,
 ) -> Result<Prepared, Failure> {
     let inputs = inputs(answers);
-    set_template_kwargs(&mut base.tokenizer, answers, &inputs, format(answers), listener)?;
+    set_kwargs_for(&mut base.tokenizer, answers, &inputs, format(answers), listener)?;
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
         (Some(files), _) => EvalData::Files(files.value.clone()),
         // A share that the user gave is used unchanged, without a minimum number of examples.
@@ -226,6 +227,13 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     if !report.exceeds(limit) {
         return None;
     }
+    if let Some(file) = report.token_files.iter().find(|file| file.defects > 0) {
+        let text = format!("{} is damaged: {}", escape(&file.name), counted(file.defects, "defect"));
+        return Some(Failure::new(Exit::Data, text).hint(format!(
+            "Make it again, or save its intact examples: `{0} verify FILE --rebuild OUT`, for v1 packets `{0} pack --skip-damaged`",
+            program_name()
+        )));
+    }
     if report.filled_lines() == 0 {
         return Some(Failure::new(Exit::Data, "there are no examples: the files are empty"));
     }
@@ -293,7 +301,8 @@ pub fn data_facts(answers: &Answers, prepared: &Prepared) -> Result<DataFacts, F
     let template = prepared.report.template.as_ref();
     let template_kwargs =
         TemplateKwargs(template.map(|template| template.kwargs.clone()).unwrap_or_default());
-    Ok(DataFacts { too_long, template_kwargs, ..facts_of(&report, target_tokens) })
+    let packed = packed(answers, &inputs(answers))?.map(packed_facts);
+    Ok(DataFacts { too_long, template_kwargs, packed, ..facts_of(&report, target_tokens) })
 }
 
 /// Converts the lengths of a report for the plan.

@@ -8,6 +8,7 @@
 //! | [`planner`] | answers given one at a time, and the resulting plan |
 //! | [`model`], [`data`], [`machine`], [`findings`] | the facts, gathered and checked |
 //! | [`mod@check`] | a check of data alone, with examples |
+//! | [`mod@pack`] | token files made of text |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
@@ -33,6 +34,7 @@ pub mod launch;
 pub mod listener;
 pub mod machine;
 pub mod model;
+pub mod pack;
 pub mod planner;
 pub mod presets;
 mod probe;
@@ -43,3 +45,4 @@ pub mod runs;
 pub mod shell;
 pub mod summary;
 mod template;
+mod token_files;

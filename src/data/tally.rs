@@ -13,6 +13,7 @@ use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};
 use crate::report::{
     FileReport, Finding, Place, RejectionCount, Report, SplitReport, TemplateFindings, TokenCounts,
+    TokenFileReport,
 };
 use crate::served::{Effects, Noted};
 use crate::source::SourceFile;
@@ -77,6 +78,24 @@ impl Tally {
         })
     }
 
+    /// Creates the tally of token files. Lengths are in tokens, with or without a tokenizer.
+    pub(crate) fn of_tokens(tokenizer: Option<&ChatTokenizer>) -> Self {
+        let template = tokenizer.map(|tokenizer| TemplateFindings {
+            kwargs: tokenizer.kwargs().clone(),
+            ..TemplateFindings::default()
+        });
+        let tokens = Some(TokenCounts::default());
+        Self {
+            report: Report { template, tokens, ..Report::default() },
+            train: Vec::new(),
+            eval: Vec::new(),
+            split: SplitReport::default(),
+            lengths: Vec::new(),
+            with_model: true,
+            rejected_file: None,
+        }
+    }
+
     /// Adds the files of a source. Returns the index of its first file among all files.
     pub(crate) fn begin(&mut self, files: &[SourceFile], eval: bool) -> u32 {
         let first = self.report.files.len() as u32;
@@ -103,6 +122,17 @@ impl Tally {
         file.lines += examined.lines;
         self.report.lines += examined.lines;
         self.report.blank_lines += examined.blank;
+    }
+
+    /// Counts a line whose examples are in a token file.
+    pub(crate) fn packed_line(&mut self, file: u32) {
+        self.report.files[file as usize].lines += 1;
+        self.report.lines += 1;
+    }
+
+    /// Adds what was found about a token file.
+    pub(crate) fn token_file(&mut self, report: TokenFileReport) {
+        self.report.token_files.push(report);
     }
 
     /// Counts a line that became at least one example.

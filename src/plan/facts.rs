@@ -5,10 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::{Overlong, Think, TrainOn};
 use sparktune_base::held_out;
 use sparktune_base::units::counted;
 
-use crate::choices::MethodKind;
+use crate::choices::{DataFormat, MethodKind};
 use crate::error::PlanError;
 use crate::measured::{Measured, Probe};
 use crate::model_config::{ConfigError, ConfigOptions, ModelConfig};
@@ -158,6 +159,35 @@ pub struct DataFacts {
     /// The variables with which the chat template was rendered: those of the answers, or else those that the
     /// data asks for.
     #[serde(default)]
+    pub template_kwargs: TemplateKwargs,
+    /// How the data was packed, if it is token files. Their settings are used instead of those of answers.
+    #[serde(default)]
+    pub packed: Option<PackedFacts>,
+}
+
+/// What token files say about how they were made.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PackedFacts {
+    /// The settings, if the files say so. Files of version 1 do not.
+    pub settings: Option<PackedSettings>,
+}
+
+/// The settings that made the tokens of a token file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PackedSettings {
+    /// The format of the text.
+    pub format: DataFormat,
+    /// Whether an inserted empty think block is trained.
+    pub think: Think,
+    /// The assistant turns that are trained.
+    pub train_on: TrainOn,
+    /// Whether each trained turn is an example of its own.
+    pub split_turns: bool,
+    /// What became of examples that were too long.
+    pub overlong: Overlong,
+    /// The length in tokens above which an example was too long.
+    pub max_example_tokens: Option<u32>,
+    /// The variables of the chat template.
     pub template_kwargs: TemplateKwargs,
 }
 

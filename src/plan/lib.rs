@@ -22,6 +22,7 @@ pub mod measured;
 pub mod memory;
 pub mod model_config;
 mod outlook;
+mod packed;
 pub mod packing;
 pub mod plan;
 pub mod presets;
@@ -50,7 +51,8 @@ pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, Meth
 pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
-    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates, TooLong,
+    DataFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, PackedFacts, PackedSettings,
+    Rate, Rates, TooLong,
 };
 pub use fit::CostPoint;
 pub use measured::{Measured, Probe};

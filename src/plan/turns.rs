@@ -9,21 +9,24 @@ impl Resolver<'_> {
     /// over the limit on tokens.
     pub(crate) fn examples(&mut self) -> (TrainOn, bool, Overlong) {
         let (answers, data) = (self.answers, &self.facts.data);
-        let train_on = self.pick(
+        let train_on = self.pick_packed(
             "data.train_on",
             &answers.train_on,
+            |packed| packed.train_on,
             TrainOn::All,
             "every assistant turn shows what to answer at its place in the conversation",
         );
-        let split_turns = self.pick(
+        let split_turns = self.pick_packed(
             "data.split_turns",
             &answers.split_turns,
+            |packed| packed.split_turns,
             false,
             "one example per conversation reads each turn once; split, the turns before a trained one are read again, but as a server renders them: reasoning that a chat template drops from earlier turns is then trained too",
         );
-        let overlong = self.pick(
+        let overlong = self.pick_packed(
             "data.overlong",
             &answers.overlong,
+            |packed| packed.overlong,
             Overlong::Drop,
             format!(
                 "an answer that is cut teaches no end, and the parts of a conversation miss what was said before; {}",

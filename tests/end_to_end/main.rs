@@ -14,6 +14,7 @@ mod gpu;
 mod hub;
 mod machine;
 mod old_runs;
+mod packed_data;
 mod planning;
 mod runs;
 mod sparktune;
