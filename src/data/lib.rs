@@ -44,6 +44,9 @@ mod tokenizer_files;
 mod tokens;
 mod trace;
 mod turns;
+mod word_cache;
+mod word_merges;
+mod word_scanner;
 
 pub use chat_tokenizer::ChatTokenizer;
 pub use check::{CheckOptions, check};

@@ -28,7 +28,7 @@ pub enum Exchange {
     /// v1 packets, which contain only tokens.
     V1,
     /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Only the
-    /// header's hashes are lost.
+    /// hashes are lost.
     JsonLines,
 }
 
