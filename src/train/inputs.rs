@@ -54,6 +54,11 @@ impl Inputs {
         self.base_files.is_none()
     }
 
+    /// Returns the record for another run with the same base.
+    pub(crate) fn of_base(self) -> Self {
+        Self { run_files: None, ..self }
+    }
+
     /// Compares the inputs with those that the run has now, and returns the record of the latter. With
     /// `accept`, differences are passed to `warn`.
     ///
