@@ -73,7 +73,13 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             commands::export(named(args.run), weights, gguf, style.json)
         }
         Command::Report(args) => commands::report(named(args.run), args.output, style.json),
-        Command::Pack(args) => commands::pack(&args.input, &args.output, args.skip_damaged, style.json),
+        Command::Pack(args) => {
+            let (to_v1, skip_damaged) = (args.to == "v1", args.skip_damaged);
+            let (flags, rejected) = (args.settings.0.clone(), args.rejected.clone());
+            let (inputs, output) = args.places()?;
+            let request = commands::PackRequest { inputs, output, to_v1, skip_damaged, rejected };
+            commands::pack(flags, &request, style)
+        }
         Command::Unpack(args) => {
             let to_v1 = args.to == "v1";
             commands::unpack(&args.input, &args.output, to_v1, args.skip_damaged, style.json)

@@ -15,7 +15,7 @@ use crate::data_sets::{DataSets, weights_for};
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
-use crate::template::set_template_kwargs;
+use crate::token_files::{packed, set_kwargs_for};
 
 /// The findings of a check of data.
 pub struct Checked {
@@ -42,9 +42,9 @@ pub struct ShownExample {
     pub rendering: Rendering,
 }
 
-/// Checks data. Rejected lines, and those that are too long, are written to the file `rejected`. If the
-/// answers contain a model, tokens are counted too, and up to `show` examples are rendered; if they contain
-/// evaluation data, it is checked and compared with the training data.
+/// Checks text or token files. Rejected lines, and those that are too long, are written to the file
+/// `rejected`. If the answers contain a model, tokens are counted too, and up to `show` examples are
+/// rendered; if they contain eval data, it is checked and compared with the training data.
 ///
 /// # Errors
 /// Inputs or a model cannot be read, or examples cannot be shown because no model was given. Refused data is
@@ -62,7 +62,9 @@ pub fn check(
     let sets = DataSets::of(inputs, answers, listener)?;
     let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
     if let Some(base) = &mut base {
-        set_template_kwargs(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
+        set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
+    } else {
+        packed(answers, &sets.all())?;
     }
     let thinking = base.as_ref().map(|base| base.tokenizer.thinking_now()).unwrap_or_default();
     let options = CheckOptions {

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use sparktune_base::choices::Think;
+use sparktune_base::escape::escape;
 use sparktune_base::files::create_private_folder;
 use sparktune_base::program_name;
 use sparktune_base::thinking::Thinking;
@@ -28,7 +29,7 @@ use crate::folders::runs_dir_of;
 use crate::listener::{Listener, Silent};
 use crate::model::{BaseModel, find_base};
 use crate::parent::facts_of_parent;
-use crate::template::set_template_kwargs;
+use crate::token_files::{packed, packed_facts, set_kwargs_for};
 
 /// The folder of tokenised data, next to the runs.
 const TOKEN_CACHE: &str = ".tokens";
@@ -142,7 +143,7 @@ pub fn prepare_data(
 ) -> Result<Prepared, Failure> {
     let sets = DataSets::find(answers, listener)?;
     let weights = weights_for(answers, &sets.train)?;
-    set_template_kwargs(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
+    set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
     let inputs = sets.train;
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
         (Some(_), _) => EvalData::Files(sets.eval),
@@ -233,6 +234,13 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     if !report.exceeds(limit) {
         return None;
     }
+    if let Some(file) = report.token_files.iter().find(|file| file.defects > 0) {
+        let text = format!("{} is damaged: {}", escape(&file.name), counted(file.defects, "defect"));
+        return Some(Failure::new(Exit::Data, text).hint(format!(
+            "Make it again, or save its intact examples: `{0} verify FILE --rebuild OUT`, for v1 packets `{0} pack --skip-damaged`",
+            program_name()
+        )));
+    }
     if report.filled_lines() == 0 {
         return Some(Failure::new(Exit::Data, "there are no examples: the files are empty"));
     }
@@ -302,6 +310,7 @@ pub fn data_facts(
     let sets = set_facts(&prepared.report, &train);
     let pinned = |input: &Input| Some((input.name.clone(), input.pinned.clone()?));
     let pinned = prepared.inputs.iter().filter_map(pinned).collect();
+    let packed = packed(answers, &prepared.inputs)?.map(packed_facts);
     let mut files = vec![train];
     // Without separate files, the eval set is a share of the same data.
     if answers.eval_data.is_none() {
@@ -324,6 +333,7 @@ pub fn data_facts(
         earlier_unlike_served,
         sets,
         pinned,
+        packed,
         ..facts_of(&report, target_tokens)
     };
     Ok(found)

@@ -32,8 +32,8 @@ pub struct Entry {
     pub kind: EntryKind,
     /// The size of a file in bytes.
     pub bytes: Option<u64>,
-    /// Whether the name suggests data: a `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file, or a folder with such
-    /// files.
+    /// Whether the name suggests data: a `.jsonl`, `.jsonl.gz`, `.jsonl.zst` or `.qubgpu` file, or a folder
+    /// with files of text.
     pub is_data: bool,
     /// Whether it is a folder with a `config.json`.
     pub is_model: bool,
@@ -90,7 +90,7 @@ fn describe(folder: &Path, name: OsString) -> Entry {
             let inside = fs::read_dir(&path).into_iter().flatten().flatten().take(MAX_LOOKED_AT);
             inside.map(|entry| entry.file_name()).any(|name| is_data_file(Path::new(&name)))
         }
-        EntryKind::File => is_data_file(&path),
+        EntryKind::File => is_data_file(&path) || is_token_file(&path),
         EntryKind::Other => false,
     };
     Entry {
@@ -105,6 +105,11 @@ fn describe(folder: &Path, name: OsString) -> Entry {
 fn is_data_file(path: &Path) -> bool {
     let name = path.as_os_str().as_encoded_bytes();
     [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|end| name.ends_with(end.as_bytes()))
+}
+
+/// A folder of token files is not data: which of them belong together is the user's to say.
+fn is_token_file(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b".qubgpu")
 }
 
 /// Splits a typed path into its folder, including the last separator, and the beginning of a name.

@@ -8,6 +8,7 @@
 //! | [`planner`] | answers given one at a time, and the resulting plan |
 //! | [`model`], [`data`], [`data_sets`], [`machine`], [`findings`] | the facts, gathered and checked |
 //! | [`mod@check`] | a check of data alone, with examples |
+//! | [`mod@pack`] | token files made of text |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
@@ -34,6 +35,7 @@ pub mod launch;
 pub mod listener;
 pub mod machine;
 pub mod model;
+pub mod pack;
 mod parent;
 pub mod planner;
 pub mod presets;
@@ -46,3 +48,4 @@ pub mod shell;
 pub mod stop_request;
 pub mod summary;
 mod template;
+mod token_files;

@@ -10,10 +10,21 @@ pub struct Options {
     pub program: PathBuf,
     /// Folder with the tokenizer that is measured; without one that section says that it is skipped.
     pub tokenizer: Option<PathBuf>,
+    /// A `tokenizer.json` and text that are measured instead of a model's tokenizer on chats.
+    pub plain_text: Option<PlainText>,
     /// A Python in which the peers run.
     pub peers: Option<PathBuf>,
     /// Less of everything: a few seconds in all, and less exact.
     pub quick: bool,
+}
+
+/// What is measured: a `tokenizer.json`, and a folder of text.
+#[derive(Debug, Clone)]
+pub struct PlainText {
+    /// The `tokenizer.json`.
+    pub tokenizer: PathBuf,
+    /// The folder whose files are the text; those that are not UTF-8 are left out.
+    pub text: PathBuf,
 }
 
 /// The amount of work in each measurement.
@@ -22,6 +33,7 @@ pub(crate) struct Size {
     pub(crate) validation_bytes: u64,
     pub(crate) validation_passes: usize,
     pub(crate) tokenising_bytes: u64,
+    pub(crate) plain_text_bytes: u64,
     pub(crate) tokens: u64,
     pub(crate) logged_steps: u64,
     pub(crate) follow: Duration,
@@ -38,6 +50,7 @@ pub(crate) const WHOLE: Size = Size {
     validation_bytes: 512 << 20,
     validation_passes: 3,
     tokenising_bytes: 16 << 20,
+    plain_text_bytes: 57 << 20,
     tokens: 32 << 20,
     logged_steps: 1_000_000,
     follow: Duration::from_secs(5),
@@ -51,6 +64,7 @@ pub(crate) const QUICK: Size = Size {
     validation_bytes: 32 << 20,
     validation_passes: 1,
     tokenising_bytes: 1 << 20,
+    plain_text_bytes: 2 << 20,
     tokens: 2 << 20,
     logged_steps: 20_000,
     follow: Duration::from_secs(1),

@@ -24,6 +24,7 @@ mod log;
 pub mod lossless;
 mod median;
 mod model;
+mod plain_text;
 pub mod predicted;
 mod protocol;
 mod row;
@@ -38,7 +39,7 @@ mod train;
 mod validation;
 mod worker;
 
-pub use context::Options;
+pub use context::{Options, PlainText};
 pub use error::BenchError;
 pub use row::{Row, Target, Timing, table};
 pub use section::Section;

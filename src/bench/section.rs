@@ -3,7 +3,7 @@
 use crate::context::{Context, Options, QUICK, WHOLE};
 use crate::error::BenchError;
 use crate::row::Row;
-use crate::{log, screen, start, tokenising, tokens, train, validation};
+use crate::{log, plain_text, screen, start, tokenising, tokens, train, validation};
 
 /// A part of the program that is measured by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,10 @@ impl Section {
         match self {
             Self::Start => start::measure(context),
             Self::Validation => validation::measure(context),
-            Self::Tokenising => tokenising::measure(context),
+            Self::Tokenising => match &context.options.plain_text {
+                Some(input) => plain_text::measure(context, input),
+                None => tokenising::measure(context),
+            },
             Self::Tokens => tokens::measure_reading(context),
             Self::Packing => tokens::measure_packing(context),
             Self::Log => log::measure(context),
@@ -121,7 +124,7 @@ mod tests {
     use super::*;
 
     fn options() -> Options {
-        Options { program: "true".into(), tokenizer: None, peers: None, quick: true }
+        Options { program: "true".into(), tokenizer: None, plain_text: None, peers: None, quick: true }
     }
 
     #[test]

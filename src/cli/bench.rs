@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use sparktune_base::program_name;
-use sparktune_bench::Section;
+use sparktune_bench::{PlainText, Section};
 use sparktune_commands::request::{self, Given};
 
 use crate::cli::settings::SettingFlags;
@@ -31,6 +31,12 @@ pub(crate) struct BenchArgs {
     /// Measure the tokenizer of the model in this folder, instead of the demo's
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub model: Option<PathBuf>,
+    /// Measure this tokenizer.json by itself, on the files of --text
+    #[arg(long, value_name = "FILE", requires = "text", conflicts_with = "model")]
+    pub tokenizer: Option<PathBuf>,
+    /// The folder of text for --tokenizer
+    #[arg(long, value_name = "FOLDER", requires = "tokenizer", value_hint = clap::ValueHint::DirPath)]
+    pub text: Option<PathBuf>,
     /// Measure one section on the first GPU instead; tests/gpu/run.sh runs all of them and makes tables
     #[arg(long, value_name = "SECTION")]
     pub gpu: Option<GpuSection>,
@@ -118,6 +124,7 @@ impl BenchArgs {
             quick: self.quick,
             peers: self.peers,
             model: self.model,
+            plain_text: self.tokenizer.zip(self.text).map(|(tokenizer, text)| PlainText { tokenizer, text }),
             gpu: self.gpu.map(|section| match section {
                 GpuSection::Kernels => request::GpuSection::Kernels,
                 GpuSection::Gemm => request::GpuSection::Gemm,

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use sparktune_app::failure::Failure;
 
-use crate::cli::settings::CheckFlags;
+use crate::cli::settings::{CheckFlags, PackFlags};
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Files (.jsonl, .jsonl.gz, .jsonl.zst), or folders that contain them
+    /// Files (.jsonl, .jsonl.gz, .jsonl.zst), folders that contain them, data sets of the hub (hf:OWNER/NAME), or
+    /// token files (.qubgpu)
     #[arg(required = true)]
     pub data: Vec<PathBuf>,
     #[command(flatten)]
@@ -22,14 +24,42 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Text needs --model. Files that contain token ids already are converted without it: v1 packets, and JSON Lines with
+input_ids and, optionally, loss_mask and source_line.
+
+As with QubGPU's convert.py, the output may also come second:
+  pack dataset.jsonl dataset.qubgpu --tokenizer Qwen/Qwen3.5-0.8B --max-tokens 512")]
 pub(crate) struct PackArgs {
-    /// v1 packets, or JSON Lines with input_ids and, optionally, loss_mask and source_line
-    pub input: PathBuf,
-    /// The token file to write
-    pub output: PathBuf,
-    /// Skip damaged packets and list them, instead of stopping at the first
+    /// Text as for `check` (.jsonl, .jsonl.gz, .jsonl.zst, folders, or hf:OWNER/NAME), or one file of token ids
+    #[arg(required = true)]
+    pub data: Vec<PathBuf>,
+    /// The file to write; without it, the last of two files is the output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Version 2 keeps loss masks, source lines and hashes; `v1` packets hold token ids only
+    #[arg(long, value_name = "v1|v2", default_value = "v2", value_parser = ["v1", "v2"], hide_possible_values = true)]
+    pub to: String,
+    #[command(flatten)]
+    pub settings: PackFlags,
+    /// Where to save the rejected lines
+    #[arg(long, value_name = "FILE", default_value = "rejected.jsonl")]
+    pub rejected: PathBuf,
+    /// Skip damaged v1 packets and list them, instead of stopping at the first
     #[arg(long)]
     pub skip_damaged: bool,
+}
+
+impl PackArgs {
+    /// Returns the inputs and the output.
+    pub(crate) fn places(self) -> Result<(Vec<PathBuf>, PathBuf), Failure> {
+        let Self { mut data, output, .. } = self;
+        let given_last = if output.is_none() && data.len() == 2 { data.pop() } else { None };
+        match output.or(given_last) {
+            Some(output) => Ok((data, output)),
+            None => Err(Failure::usage("no file to write was named").hint("Name it with --output FILE")),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

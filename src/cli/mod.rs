@@ -100,7 +100,7 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Write a run's report as one HTML page: curves, plan, data, samples
     Report(ReportArgs),
-    /// Convert v1 packets or JSON Lines of token ids to a token file
+    /// Make a token file of text, v1 packets or JSON Lines of token ids
     Pack(PackArgs),
     /// Convert a token file to v1 packets or JSON Lines
     Unpack(UnpackArgs),

@@ -26,6 +26,14 @@ pub(crate) struct CheckFlags(pub Answers);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HeadFlags(pub Answers);
 
+/// The settings of `pack` as flags: those of `check` that concern text, also by the names that QubGPU's
+/// converter gives them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PackFlags(pub Answers);
+
+/// The names of QubGPU's converter for settings of `pack`.
+const OF_CONVERTER: [(&str, &str); 2] = [("model", "tokenizer"), ("max-example-tokens", "max-tokens")];
+
 impl Args for SettingFlags {
     fn augment_args(command: clap::Command) -> clap::Command {
         let mut settings: Vec<_> = SETTINGS.iter().collect();
@@ -103,6 +111,36 @@ fn of_head() -> impl Iterator<Item = &'static Setting> {
         setting.heading == Heading::Mtp && setting.name != "mtp" || OTHERS.contains(&setting.name)
     };
     SETTINGS.iter().filter(is_of_head)
+}
+
+impl Args for PackFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let named = |setting: &'static Setting| {
+            let other = OF_CONVERTER.iter().find(|(name, _)| *name == setting.name);
+            other.iter().fold(flag(setting), |arg, (_, other)| arg.visible_alias(*other))
+        };
+        command.args(of_pack().map(named))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for PackFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        answers(matches, of_pack().chain(Setting::named(RUNS_DIR))).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The settings that affect how `pack` reads text. A token file is one set of examples, without an eval set.
+fn of_pack() -> impl Iterator<Item = &'static Setting> {
+    of_check().filter(|setting| !["eval-data", "weight"].contains(&setting.name))
 }
 
 /// The settings that affect how `check` reads data.

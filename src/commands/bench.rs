@@ -50,6 +50,7 @@ fn sections(program: &Program, args: BenchArgs) -> Result<Exit, Failure> {
     let options = Options {
         program: program.path()?.to_owned(),
         tokenizer: args.model.or_else(|| demo_folder().map(|folder| folder.join("model"))),
+        plain_text: args.plain_text,
         peers: args.peers,
         quick: args.quick,
     };

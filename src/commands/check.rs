@@ -94,7 +94,7 @@ fn example_text(example: &ShownExample, plain: bool) -> String {
 }
 
 /// Describes the first rejected lines: place, field, reason, fix.
-fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
+pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
     let mut text = String::new();
     for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(LISTED) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sparktune_bench::Section;
+use sparktune_bench::{PlainText, Section};
 use sparktune_plan::Answers;
 
 /// The style of a command's output, and whether it may ask questions.
@@ -66,6 +66,8 @@ pub struct BenchArgs {
     pub peers: Option<PathBuf>,
     /// The model whose tokenizer is measured, instead of the demo's.
     pub model: Option<PathBuf>,
+    /// A `tokenizer.json` and text that are measured instead of a model's tokenizer.
+    pub plain_text: Option<PlainText>,
     /// A section on the first GPU, instead of the other sections.
     pub gpu: Option<GpuSection>,
     /// The number of seconds after which remaining measurements are left out.

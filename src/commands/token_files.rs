@@ -1,4 +1,4 @@
-//! `pack`, `unpack`, `verify`: conversion and verification of token files.
+//! `unpack`, `verify`: conversion and verification of token files. `pack` makes them, in a file of its own.
 
 use std::path::Path;
 
@@ -7,26 +7,14 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::{bytes, count, counted};
-use sparktune_data::token_file::{
-    self, Conversion, Exchange, OnDamage, PackFileOptions, Rebuilt, VerifyReport, pack_file, rebuild,
-};
+use sparktune_data::token_file::{self, Conversion, Exchange, OnDamage, Rebuilt, VerifyReport, rebuild};
 use sparktune_tui::output::{print, print_json};
 
 /// The largest number of defects on the screen; `--json` has all of them.
 const LISTED: usize = 20;
 
-const fn on_damage(skip: bool) -> OnDamage {
+pub(crate) const fn on_damage(skip: bool) -> OnDamage {
     if skip { OnDamage::Skip } else { OnDamage::Stop }
-}
-
-/// Runs `sparktune pack`. With `skip_damaged`, damaged packets are left out and listed.
-///
-/// # Errors
-/// The input has neither format or is damaged, or the output cannot be written.
-pub fn pack(input: &Path, output: &Path, skip_damaged: bool, json: bool) -> Result<Exit, Failure> {
-    refuse_same_file(input, output)?;
-    let options = PackFileOptions { on_damage: on_damage(skip_damaged), ..PackFileOptions::default() };
-    show(&pack_file(input, output, &options)?, json)
 }
 
 /// Runs `sparktune unpack`. `to_v1` selects v1 packets instead of JSON lines. With `skip_damaged`, damaged
@@ -47,7 +35,7 @@ pub fn unpack(
 }
 
 /// Refuses a conversion that would overwrite its input.
-fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failure> {
+pub(crate) fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failure> {
     let same =
         input.canonicalize().is_ok_and(|input| output.canonicalize().is_ok_and(|output| input == output));
     if same {
@@ -58,7 +46,7 @@ fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
+pub(crate) fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
     if json {
         print_json(done)?;
         return Ok(Exit::Done);

@@ -2,12 +2,12 @@
 //! ids several times as fast.
 //!
 //! The `tokenizers` crate spends most of its time on alignments and on a string per token, which training
-//! data does not need. Here the text is split into words by the tokenizer's own pattern, each word goes
-//! through the tokenizer's own BPE model once, and the result is cached. Anything the fast path does not
-//! support (another kind of tokenizer, text that is not NFC) takes the slow path. A tokenizer for which both
-//! paths differ on a set of difficult texts does not get a fast path at all.
+//! data does not need. Here the text is split into words (`word_scanner`, or the tokenizer's own pattern
+//! if it is none of the usual ones), the bytes of a word are merged once (`word_merges`), and the result
+//! is cached (`word_cache`). Nothing is allocated for a word that is in the cache. Anything the fast path
+//! does not support (another kind of tokenizer, text that is not NFC) takes the slow path. A tokenizer
+//! for which both paths differ on a set of difficult texts does not get a fast path at all.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -16,10 +16,9 @@ use serde_json::Value;
 use tokenizers::{Model, ModelWrapper, Tokenizer};
 use unicode_normalization::{IsNormalized, is_nfc_quick};
 
-/// The length in bytes above which words are not cached.
-const LONGEST_WORD: usize = 64;
-/// The number of words at which a cache is cleared.
-const MOST_WORDS: usize = 1 << 17;
+use crate::word_cache::{LONGEST_WORD, WordCache};
+use crate::word_merges::WordMerges;
+use crate::word_scanner::WordScanner;
 
 /// The end of the patterns in use: a run of white space leaves its last character to the next word. `regex`
 /// has no look-ahead, so the pattern is compiled without it and the character is given back by this code.
@@ -29,6 +28,8 @@ const LINE_ENDS_FIRST: &str = r"|\s*[\r\n]+";
 pub(crate) struct ByteBpe {
     added: Option<AhoCorasick>,
     added_ids: Vec<u32>,
+    /// The way to find words without the regular expression, if the pattern is a usual one.
+    scanner: Option<WordScanner>,
     words: meta::Regex,
     gives_back: bool,
     /// Whether white space that ends in a line break is matched by an alternative of its own and keeps its
@@ -36,20 +37,22 @@ pub(crate) struct ByteBpe {
     line_ends_first: bool,
     nfc: bool,
     chars: [char; 256],
-    /// One cache for each thread, so that threads do not wait for each other.
-    caches: Vec<Mutex<Cache>>,
+    merges: WordMerges,
+    /// One cache for each thread, so that threads do not wait for each other. It is made when its thread
+    /// first needs it.
+    caches: Vec<Mutex<Option<Cache>>>,
 }
 
 struct Cache {
     search: meta::Cache,
-    words: HashMap<Box<str>, (u32, u32), foldhash::fast::RandomState>,
-    /// The id and the number of bytes of the tokens of all words.
-    tokens: Vec<(u32, u32)>,
+    words: WordCache,
+    /// The tokens of the word that is being merged.
+    ids: Vec<u32>,
 }
 
 impl Cache {
     fn new(words: &meta::Regex) -> Self {
-        Self { search: words.create_cache(), words: HashMap::default(), tokens: Vec::new() }
+        Self { search: words.create_cache(), words: WordCache::new(), ids: Vec::new() }
     }
 }
 
@@ -87,11 +90,13 @@ impl ByteBpe {
         let bpe = Self {
             added: found,
             added_ids: added.iter().map(|(id, _)| *id).collect(),
+            scanner: WordScanner::of_pattern(&pattern),
             gives_back: stripped.is_some(),
             line_ends_first: stripped.is_some_and(|p| p.ends_with(LINE_ENDS_FIRST)),
             nfc,
+            merges: WordMerges::new(model, &chars)?,
             chars,
-            caches: (0..=rayon::current_num_threads()).map(|_| Mutex::new(Cache::new(&words))).collect(),
+            caches: (0..=rayon::current_num_threads()).map(|_| Mutex::new(None)).collect(),
             words,
         };
         bpe.agrees(tokenizer, &contents).then_some(bpe)
@@ -107,8 +112,9 @@ impl ByteBpe {
     ) -> bool {
         let own = rayon::current_thread_index().map_or(0, |i| i + 1);
         let mut locked = self.caches.get(own).and_then(|c| c.try_lock().ok());
-        let mut spare = locked.is_none().then(|| Cache::new(&self.words));
-        let Some(cache) = locked.as_deref_mut().or(spare.as_mut()) else { return false };
+        let mut spare = None;
+        let cache =
+            locked.as_deref_mut().unwrap_or(&mut spare).get_or_insert_with(|| Cache::new(&self.words));
         let mut done = 0;
         let matches = self.added.iter().flat_map(|a| a.find_iter(text));
         for found in matches.map(Some).chain([None]) {
@@ -136,6 +142,16 @@ impl ByteBpe {
             return false;
         }
         let mut at = 0;
+        if let Some(scanner) = self.scanner {
+            while at < piece.len() {
+                let end = scanner.word_end(piece, at);
+                if end == at || !self.word(tokenizer, piece, at, end, cache, token) {
+                    return false;
+                }
+                at = end;
+            }
+            return true;
+        }
         while at < piece.len() {
             let end = match self.match_end(piece, at, cache) {
                 Some(end) if end == at => return false,
@@ -148,7 +164,7 @@ impl ByteBpe {
                     .find(|&i| self.match_end(piece, i, cache).is_some())
                     .unwrap_or(piece.len()),
             };
-            if !self.word(tokenizer, &piece[at..end], cache, token) {
+            if !self.word(tokenizer, piece, at, end, cache, token) {
                 return false;
             }
             at = end;
@@ -177,34 +193,39 @@ impl ByteBpe {
         if kept { end } else { end - last.len_utf8() }
     }
 
+    /// Encodes the word `piece[at..end]`.
+    #[inline]
     fn word(
         &self,
         tokenizer: &Tokenizer,
-        word: &str,
+        piece: &str,
+        at: usize,
+        end: usize,
         cache: &mut Cache,
         token: &mut impl FnMut(u32, usize),
     ) -> bool {
-        if let Some(&(from, count)) = cache.words.get(word) {
-            for &(id, bytes) in &cache.tokens[from as usize..(from + count) as usize] {
-                token(id, bytes as usize);
-            }
+        if let Some(ids) = cache.words.get(piece.as_bytes(), at, end) {
+            ids.iter().for_each(|id| token(*id, self.merges.bytes_of(*id) as usize));
             return true;
         }
+        if end - at > LONGEST_WORD {
+            return self.long_word(tokenizer, &piece[at..end], token);
+        }
+        self.merges.merge(&piece.as_bytes()[at..end], &mut cache.ids);
+        cache.words.insert(piece.as_bytes(), at, end, &cache.ids);
+        cache.ids.iter().for_each(|id| token(*id, self.merges.bytes_of(*id) as usize));
+        true
+    }
+
+    /// Encodes a word that is too long to be merged pair by pair, with the tokenizer's own model.
+    fn long_word(&self, tokenizer: &Tokenizer, word: &str, token: &mut impl FnMut(u32, usize)) -> bool {
         let mapped: String = word.bytes().map(|b| self.chars[usize::from(b)]).collect();
         let Ok(tokens) = tokenizer.get_model().tokenize(&mapped) else { return false };
-        let tokens: Vec<(u32, u32)> = tokens.iter().map(|t| (t.id, t.value.chars().count() as u32)).collect();
-        if tokens.iter().map(|t| t.1 as usize).sum::<usize>() != word.len() {
+        let bytes = |token: &tokenizers::Token| token.value.chars().count();
+        if tokens.iter().map(bytes).sum::<usize>() != word.len() {
             return false;
         }
-        tokens.iter().for_each(|&(id, bytes)| token(id, bytes as usize));
-        if word.len() <= LONGEST_WORD {
-            if cache.words.len() == MOST_WORDS {
-                cache.words.clear();
-                cache.tokens.clear();
-            }
-            cache.words.insert(word.into(), (cache.tokens.len() as u32, tokens.len() as u32));
-            cache.tokens.extend(tokens);
-        }
+        tokens.iter().for_each(|of| token(of.id, bytes(of)));
         true
     }
 

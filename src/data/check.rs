@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::Reading;
 use crate::error::DataError;
-use crate::examine::{Examined, Examiner};
+use crate::examine::{Accepted, Examined, Examiner};
 use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::input::Input;
+use crate::inputs::Inputs;
 use crate::progress::{Phase, Progress};
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::Source;
 use crate::tally::{Side, Tally};
+use crate::token_file::OnDamage;
 use crate::turns::MaskPolicy;
 
 /// The chunk sizes for validation, and for tokenisation, which takes a hundred times as long per byte.
@@ -39,7 +41,7 @@ pub struct CheckOptions<'a> {
     pub rejected_path: Option<PathBuf>,
 }
 
-/// Checks files and folders.
+/// Checks files and folders, or token files.
 ///
 /// # Errors
 /// Inputs cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad lines are
@@ -56,23 +58,24 @@ pub fn check<I: Clone + Into<Input>>(
         max_example_tokens: options.max_example_tokens,
         prompts: Prompts::default(),
     };
-    let train = Source::open(inputs)?;
     let has_eval = !options.eval_data.is_empty();
-    let eval = has_eval.then(|| Source::open(&options.eval_data)).transpose()?;
+    let eval = has_eval.then_some(options.eval_data.as_slice());
+    let (train, eval) = Inputs::open(inputs, eval, options.tokenizer)?;
     if let Some(list) = options.rejected_path.as_ref().and_then(|path| path.canonicalize().ok()) {
-        let mut files = train.files().iter().chain(eval.iter().flat_map(|source| source.files()));
-        if files.any(|file| file.path.canonicalize().is_ok_and(|path| path == list)) {
+        let mut files = train.text_files().chain(eval.iter().flat_map(Inputs::text_files));
+        if files.any(|file| file.canonicalize().is_ok_and(|path| path == list)) {
             let problem = "is read as data, so the list of rejected lines cannot be written there";
             return Err(DataError::input(list, problem, "Choose another path with --rejected"));
         }
     }
-    let mut tally = Tally::new(options.tokenizer, options.rejected_path.as_deref())?;
+    let mut tally = train.tally(options.tokenizer, options.rejected_path.as_deref())?;
     let sides = [(Some(&train), Side::Train), (eval.as_ref(), Side::Eval)];
     for (source, side) in sides.into_iter().filter_map(|(source, side)| Some((source?, side))) {
-        examine_all(
+        examine_inputs(
             source,
             side == Side::Eval,
             options.format,
+            OnDamage::Skip,
             &examiner,
             &mut tally,
             progress,
@@ -85,6 +88,27 @@ pub fn check<I: Clone + Into<Input>>(
     tally.finish(has_eval)
 }
 
+/// Reads every example of text or token files in order. Those that are accepted go to `accept` with the file
+/// and the line that they come from, the others to the tally. `on_damage` applies to token files.
+#[expect(clippy::too_many_arguments, reason = "those of `examine_all`, and one for token files")]
+pub(crate) fn examine_inputs(
+    inputs: &Inputs,
+    is_eval: bool,
+    format: Option<Format>,
+    on_damage: OnDamage,
+    examiner: &Examiner<'_>,
+    tally: &mut Tally,
+    progress: &dyn Progress,
+    accept: impl FnMut(&mut Tally, u32, u64, Accepted) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    match inputs {
+        Inputs::Text(source) => examine_all(source, is_eval, format, examiner, tally, progress, accept),
+        Inputs::Tokens(files) => {
+            files.read(is_eval, on_damage, examiner.max_example_tokens, tally, progress, accept)
+        }
+    }
+}
+
 /// Examines every line of a source in order. Lines with examples go to `accept`, rejected ones to the tally.
 pub(crate) fn examine_all(
     source: &Source,
@@ -93,13 +117,13 @@ pub(crate) fn examine_all(
     examiner: &Examiner<'_>,
     tally: &mut Tally,
     progress: &dyn Progress,
-    mut accept: impl FnMut(&mut Tally, u32, u64, crate::examine::Accepted) -> Result<(), DataError>,
+    mut accept: impl FnMut(&mut Tally, u32, u64, Accepted) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let (phase, chunk_bytes) = match examiner.tokenizer {
         Some(_) => (Phase::Tokenise, TOKENISE_CHUNK),
         None => (Phase::Check, VALIDATE_CHUNK),
     };
-    let first_file = tally.begin(source, is_eval);
+    let first_file = tally.begin(source.files(), is_eval);
     let reading = Reading { source, format, phase, chunk_bytes };
     reading.run(
         progress,

@@ -10,25 +10,23 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::files::create_private_folder;
 
 use crate::chat_tokenizer::ChatTokenizer;
-use crate::check::examine_all;
+use crate::check::examine_inputs;
 use crate::error::DataError;
 use crate::examine::Examiner;
 use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::input::Input;
+use crate::inputs::Inputs;
+use crate::policy::Policy;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::served::Prompts;
-use crate::source::Source;
+use crate::source::{Source, SourceFile};
 use crate::split::{EvalSplit, Splitter};
-use crate::tally::{Side, Tally};
-use crate::template::TemplateKwargs;
-use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
+use crate::tally::Side;
+use crate::token_file::{self, Header, OnDamage, Origin, TokenFile, TokenFileError, TokenFileWriter};
 use crate::turns::MaskPolicy;
 
-/// Has to be increased when the same inputs would be tokenised, masked or reported on differently than
-/// before.
-const VERSION: u32 = 3;
 const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";
@@ -82,9 +80,9 @@ pub struct Prepared {
     pub inputs: Vec<Input>,
 }
 
-/// Tokenises `inputs` into `out_dir` (created if necessary): `train.qubgpu`, `eval.qubgpu`, `report.json`,
-/// and `rejected.jsonl` if a line was rejected or too long. Apart from 20 bytes per example, memory is
-/// bounded for inputs of any size.
+/// Tokenises `inputs`, or copies the examples of token files, into `out_dir` (created if necessary):
+/// `train.qubgpu`, `eval.qubgpu`, `report.json`, and `rejected.jsonl` if a line was rejected or too long.
+/// Apart from 20 bytes per example, memory is bounded for inputs of any size.
 ///
 /// # Errors
 /// The inputs cannot be read, the folder cannot be written, or the caller cancelled. Bad lines are in the
@@ -96,14 +94,14 @@ pub fn prepare<I: Clone + Into<Input>>(
     out_dir: &Path,
     progress: &dyn Progress,
 ) -> Result<Prepared, DataError> {
-    let train_source = Source::open(inputs)?;
-    let eval_source = match &options.eval {
+    let eval_files = match &options.eval {
         EvalData::Split(_) => None,
-        EvalData::Files(files) => Some(Source::open(files)?),
+        EvalData::Files(files) => Some(files.as_slice()),
     };
-    let header = header(&train_source, eval_source.as_ref(), tokenizer, options, progress)?;
-    let inputs = [train_source.sets(), eval_source.as_ref().map_or(&[], Source::sets)].concat();
-    if let Some(report) = current(out_dir, &header, train_source.sets())? {
+    let (train_data, eval_data) = Inputs::open(inputs, eval_files, Some(tokenizer))?;
+    let header = header(&train_data, eval_data.as_ref(), tokenizer, options, progress)?;
+    let inputs = [train_data.sets(), eval_data.as_ref().map_or(&[], Inputs::sets)].concat();
+    if let Some(report) = current(out_dir, &header, train_data.sets())? {
         return Ok(prepared(out_dir, report, inputs, true));
     }
     // Tokens and rejected lines are the user's data, so only the user may read the folder.
@@ -118,19 +116,20 @@ pub fn prepare<I: Clone + Into<Input>>(
         max_example_tokens: options.max_example_tokens,
         prompts: Prompts::default(),
     };
-    let mut tally = Tally::new(Some(tokenizer), Some(&out_dir.join(REJECTED)))?;
+    let mut tally = train_data.tally(Some(tokenizer), Some(&out_dir.join(REJECTED)))?;
     let mut train = TokenFileWriter::create(&out_dir.join(TRAIN), header.clone())?;
     let mut eval = TokenFileWriter::create(&out_dir.join(EVAL), header)?;
     let mut splitter = match &options.eval {
         EvalData::Split(split) => Splitter::new(*split),
         EvalData::Files(_) => Splitter::new(EvalSplit { fraction: 0.0, ..EvalSplit::default() }),
     };
-    let sources = [(Some(&train_source), false), (eval_source.as_ref(), true)];
-    for (source, is_eval) in sources.into_iter().filter_map(|(source, is_eval)| Some((source?, is_eval))) {
-        examine_all(
-            source,
+    let sides = [(Some(&train_data), false), (eval_data.as_ref(), true)];
+    for (data, is_eval) in sides.into_iter().filter_map(|(data, is_eval)| Some((data?, is_eval))) {
+        examine_inputs(
+            data,
             is_eval,
             options.format,
+            OnDamage::Stop,
             &examiner,
             &mut tally,
             progress,
@@ -140,7 +139,8 @@ pub fn prepare<I: Clone + Into<Input>>(
                 tally.accept(file, line, &accepted, side);
                 let writer = if side == Side::Eval { &mut eval } else { &mut train };
                 for tokens in accepted.tokens.iter().flatten() {
-                    writer.push(&tokens.input_ids, &tokens.loss_mask, Origin { file, line })?;
+                    let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);
+                    writer.push_hashed(ids, mask, Origin { file, line }, accepted.content_hash)?;
                 }
                 Ok(())
             },
@@ -155,47 +155,73 @@ pub fn prepare<I: Clone + Into<Input>>(
 
 /// Returns the header for token files made from these inputs now.
 fn header(
-    train: &Source,
-    eval: Option<&Source>,
+    train: &Inputs,
+    eval: Option<&Inputs>,
     tokenizer: &ChatTokenizer,
     options: &PrepareOptions,
     progress: &dyn Progress,
 ) -> Result<Header, DataError> {
-    let mut sources = Vec::new();
-    for source in [Some(train), eval].into_iter().flatten() {
-        let hashes = source.fingerprints(progress)?;
-        // A single set needs no number, and its token files are those of the first version.
-        let has_sets = std::ptr::eq(source, train) && train.sets().len() > 1;
-        sources.extend(source.files().iter().zip(hashes).map(|(file, hash)| token_file::Source {
-            name: file.name.clone(),
-            blake3: Some(hash),
-            set: has_sets.then_some(file.set),
-        }));
+    // A single set needs no number, and its token files are those of the first version.
+    let sides = [Some((train, train.sets().len() > 1)), eval.map(|eval| (eval, false))];
+    let eval = match &options.eval {
+        EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
+        EvalData::Files(_) => format!("files from {}", train.files()),
+    };
+    let (mut origins, mut token_files) = (Vec::new(), Vec::new());
+    let mut made_with = None;
+    for (side, has_sets) in sides.into_iter().flatten() {
+        match side {
+            Inputs::Text(source) => origins.extend(sources_of(source, has_sets, progress)?),
+            Inputs::Tokens(files) => {
+                let (of_examples, own) = files.sources(has_sets, progress)?;
+                origins.extend(of_examples);
+                token_files.extend(own);
+                made_with.get_or_insert_with(|| files.made_with(&eval));
+            }
+        }
     }
-    Ok(Header {
-        tokenizer: Some(tokenizer.tokenizer_hash().to_owned()),
-        template: tokenizer.template_hash().map(str::to_owned),
-        policy: policy(train, options, tokenizer.kwargs()),
-        sources,
+    let sources = origins.into_iter().chain(token_files).collect();
+    Ok(match made_with {
+        Some(header) => Header { sources, ..header },
+        None => Header { sources, ..header_of_text(tokenizer, &options.policy(tokenizer), &eval) },
     })
 }
 
-/// Describes, as text, everything except the files that determines tokens, masks and the split.
-fn policy(train: &Source, options: &PrepareOptions, kwargs: &TemplateKwargs) -> String {
-    let policy = options.policy;
-    let limit = options.max_example_tokens.map_or("none".to_owned(), |l| l.to_string());
-    // The spelling of the first version is kept, so that its token files are still current.
-    let format = options.format.map_or("detected", Format::name).replace('-', "_");
-    let eval = match &options.eval {
-        EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
-        EvalData::Files(_) => format!("files from {}", train.files().len()),
+/// Returns the header, without sources, of a token file that is made of text.
+pub(crate) fn header_of_text(tokenizer: &ChatTokenizer, policy: &Policy, eval: &str) -> Header {
+    Header {
+        tokenizer: Some(tokenizer.tokenizer_hash().to_owned()),
+        template: tokenizer.template_hash().map(str::to_owned),
+        policy: policy.text(eval),
+        sources: Vec::new(),
+    }
+}
+
+/// Returns the files of a source with their hashes, and with the numbers of their sets if `has_sets`.
+pub(crate) fn sources_of(
+    source: &Source,
+    has_sets: bool,
+    progress: &dyn Progress,
+) -> Result<Vec<token_file::Source>, DataError> {
+    let named = |(file, hash): (&SourceFile, String)| token_file::Source {
+        name: file.name.clone(),
+        blake3: Some(hash),
+        set: has_sets.then_some(file.set),
     };
-    let ExampleOptions { train_on, split_turns, overlong } = options.examples;
-    let kwargs = serde_json::json!(kwargs);
-    format!(
-        "v{VERSION}; empty_think={}; template_kwargs={kwargs}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}",
-        policy.think
-    )
+    Ok(source.files().iter().zip(source.fingerprints(progress)?).map(named).collect())
+}
+
+impl PrepareOptions {
+    /// Returns everything of the options that determines tokens and masks.
+    fn policy(&self, tokenizer: &ChatTokenizer) -> Policy {
+        Policy {
+            mask: self.policy,
+            examples: self.examples,
+            template_kwargs: tokenizer.kwargs().clone(),
+            max_example_tokens: self.max_example_tokens,
+            format: self.format,
+        }
+    }
 }
 
 /// Returns the report of the folder if its contents are complete and have the same header.

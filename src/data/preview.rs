@@ -1,7 +1,7 @@
 //! A few examples as the model will see them, with the trained text marked, so that a user can check them
 //! before a run.
 //!
-//! Enters: the user's files and the checkpoint's tokenizer. Leaves: [`Preview`], in which each example is
+//! Enters: the user's text and the checkpoint's tokenizer. Leaves: [`Preview`], in which each example is
 //! shown under both think policies, so that a screen switches between them at once. It reads only a bounded
 //! beginning of the data.
 
@@ -17,7 +17,6 @@ use crate::error::DataError;
 use crate::examples::{Example, ExampleMaker, ExampleOptions};
 use crate::explain;
 use crate::format::Format;
-use crate::input::Input;
 use crate::parse::parse_line;
 use crate::rejection::Rejection;
 use crate::report::Place;
@@ -152,17 +151,13 @@ struct Candidate<'a> {
     conversation: Conversation<'a>,
 }
 
-/// Renders a few examples.
-///
-/// # Errors
-/// The inputs cannot be read at all. Bad lines are not an error: the first of them is in the preview.
-pub fn preview<I: Clone + Into<Input>>(
-    inputs: &[I],
+/// Renders a few examples of text. Bad lines are not an error: the first of them is in the preview.
+pub(crate) fn preview_text(
+    source: &Source,
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
 ) -> Result<Preview, DataError> {
-    let source = Source::open(inputs)?;
-    let (chunks, whole) = chunks::head(&source, options.format, options.max_scan_bytes)?;
+    let (chunks, whole) = chunks::head(source, options.format, options.max_scan_bytes)?;
     let thinking = tokenizer.thinking();
     let mut preview =
         Preview { whole, empty_think_block: thinking.and_then(|t| t.empty_block), ..Preview::default() };
@@ -302,7 +297,12 @@ fn rendered(
 }
 
 /// Splits a text into pieces of one kind, and leaves out the middle of a long text.
-fn spans(text: &str, targets: &[Range<usize>], special: &[Range<usize>], max_bytes: usize) -> Vec<Span> {
+pub(crate) fn spans(
+    text: &str,
+    targets: &[Range<usize>],
+    special: &[Range<usize>],
+    max_bytes: usize,
+) -> Vec<Span> {
     let hole = if text.len() > max_bytes {
         text.floor_char_boundary(max_bytes / 2)..text.ceil_char_boundary(text.len() - max_bytes / 2)
     } else {

@@ -10,15 +10,19 @@ use crate::format::Format;
 use crate::lengths::LengthReport;
 use crate::rejection::{Kind, Rejection};
 use crate::template::TemplateKwargs;
+pub use crate::token_file_report::TokenFileReport;
 
 /// Everything `check` and `prepare` found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The input files in order.
+    /// The input files in order. If the data is token files, these are the files that those were made of.
     pub files: Vec<FileReport>,
     /// The sets of training data in order. Reports of older versions have none.
     #[serde(default)]
     pub sets: Vec<SetReport>,
+    /// The token files that are the data; empty if the data is text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub token_files: Vec<TokenFileReport>,
     /// Lines read, including blank ones.
     pub lines: u64,
     /// Blank lines, which are skipped and not counted as rejected.
@@ -261,9 +265,11 @@ impl Report {
     }
 
     /// Returns whether the data has to be refused (exit code 3), because the share of rejected lines is
-    /// larger than `max_rejected` or no example is left.
+    /// larger than `max_rejected`, a token file is damaged, or no example is left.
     pub fn exceeds(&self, max_rejected: f64) -> bool {
-        self.examples == 0 || self.rejected_share() > max_rejected
+        self.examples == 0
+            || self.token_files.iter().any(|file| file.defects > 0)
+            || self.rejected_share() > max_rejected
     }
 }
 
@@ -276,7 +282,11 @@ impl fmt::Display for Place {
 /// Formats the report as lines of text.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for file in &self.files {
+        for file in &self.token_files {
+            write!(f, "{file}")?;
+        }
+        let texts = if self.token_files.is_empty() { self.files.as_slice() } else { &[] };
+        for file in texts {
             let format = file.format.map_or("format not recognised", Format::name);
             let side = if file.eval { ", eval" } else { "" };
             writeln!(f, "{} ({format}{side}): {}", escape(&file.name), counted(file.lines, "line"))?;
@@ -366,6 +376,7 @@ impl Report {
                 let first = finding.first.first().map_or(String::new(), |first| format!(", first {first}"));
                 format!("{} {what}{note}{first}", counted(finding.examples, "example"))
             })
+            .chain(self.token_files.iter().flat_map(TokenFileReport::findings))
             .collect()
     }
 }

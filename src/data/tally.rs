@@ -13,10 +13,11 @@ use crate::input::Input;
 use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};
 use crate::report::{
-    FileReport, Finding, Place, RejectionCount, Report, SetReport, SplitReport, TemplateFindings, TokenCounts,
+    FileReport, Finding, Place, RejectionCount, Report, SetReport, SplitReport, TemplateFindings,
+    TokenCounts, TokenFileReport,
 };
 use crate::served::{Effects, Noted};
-use crate::source::Source;
+use crate::source::SourceFile;
 
 /// The number of places listed in a finding.
 const PLACES: usize = 10;
@@ -57,9 +58,11 @@ impl Tally {
     pub(crate) fn new(
         tokenizer: Option<&ChatTokenizer>,
         rejected_path: Option<&Path>,
+        sets: &[Input],
     ) -> Result<Self, DataError> {
         let with_model = tokenizer.is_some();
         let report = Report {
+            sets: set_reports(sets, with_model),
             template: tokenizer.map(|tokenizer| TemplateFindings {
                 kwargs: tokenizer.kwargs().clone(),
                 ..TemplateFindings::default()
@@ -81,19 +84,30 @@ impl Tally {
         })
     }
 
-    /// Adds the files of a source. Returns the index of its first file among all files.
-    pub(crate) fn begin(&mut self, source: &Source, eval: bool) -> u32 {
-        let first = self.report.files.len() as u32;
-        self.set_of.extend(source.files().iter().map(|file| (!eval).then_some(file.set)));
-        if !eval {
-            let counts_tokens = self.with_model;
-            let set = |input: &Input| SetReport {
-                train_tokens: counts_tokens.then_some(0),
-                ..SetReport::new(&input.name)
-            };
-            self.report.sets = source.sets().iter().map(set).collect();
+    /// Creates the tally of token files. Lengths are in tokens, with or without a tokenizer.
+    pub(crate) fn of_tokens(tokenizer: Option<&ChatTokenizer>, sets: &[Input]) -> Self {
+        let template = tokenizer.map(|tokenizer| TemplateFindings {
+            kwargs: tokenizer.kwargs().clone(),
+            ..TemplateFindings::default()
+        });
+        let tokens = Some(TokenCounts::default());
+        Self {
+            report: Report { sets: set_reports(sets, true), template, tokens, ..Report::default() },
+            train: Vec::new(),
+            eval: Vec::new(),
+            split: SplitReport::default(),
+            lengths: Vec::new(),
+            set_of: Vec::new(),
+            with_model: true,
+            rejected_file: None,
         }
-        self.report.files.extend(source.files().iter().map(|f| FileReport {
+    }
+
+    /// Adds the files of a source. Returns the index of its first file among all files.
+    pub(crate) fn begin(&mut self, files: &[SourceFile], eval: bool) -> u32 {
+        let first = self.report.files.len() as u32;
+        self.set_of.extend(files.iter().map(|file| (!eval).then_some(file.set)));
+        self.report.files.extend(files.iter().map(|f| FileReport {
             name: f.name.clone(),
             eval,
             bytes: f.bytes,
@@ -116,6 +130,17 @@ impl Tally {
         file.lines += examined.lines;
         self.report.lines += examined.lines;
         self.report.blank_lines += examined.blank;
+    }
+
+    /// Counts a line whose examples are in a token file.
+    pub(crate) fn packed_line(&mut self, file: u32) {
+        self.report.files[file as usize].lines += 1;
+        self.report.lines += 1;
+    }
+
+    /// Adds what was found about a token file.
+    pub(crate) fn token_file(&mut self, report: TokenFileReport) {
+        self.report.token_files.push(report);
     }
 
     /// Counts a line that became at least one example.
@@ -287,6 +312,13 @@ impl SetReport {
             *sum += examples.iter().map(|tokens| tokens.input_ids.len() as u64).sum::<u64>();
         }
     }
+}
+
+/// Returns empty reports on the sets of training data, with counts of tokens if there are tokens.
+fn set_reports(sets: &[Input], counts_tokens: bool) -> Vec<SetReport> {
+    let report =
+        |input: &Input| SetReport { train_tokens: counts_tokens.then_some(0), ..SetReport::new(&input.name) };
+    sets.iter().map(report).collect()
 }
 
 /// Returns all but the first example of each hash in a sorted list.

@@ -10,6 +10,7 @@ use sparktune_base::units::parameters;
 use crate::answer::{Answer, Origin};
 use crate::choices::{Device, DeviceChoice, Mtp};
 use crate::error::PlanError;
+use crate::facts::PackedSettings;
 use crate::plan::HeadPlan;
 use crate::resolve::{Resolver, setting};
 use crate::shown::Shown;
@@ -159,6 +160,10 @@ impl Resolver<'_> {
     pub(crate) fn template_kwargs(&mut self) -> TemplateKwargs {
         const KEY: &str = "data.template_kwargs";
         let rendered_with = &self.facts.data.template_kwargs;
+        if self.facts.data.packed.is_some() {
+            let packed = |packed: &PackedSettings| packed.template_kwargs.clone();
+            return self.pick_packed(KEY, &None, packed, rendered_with.clone(), "");
+        }
         if let Some(answer) = &self.answers.template_kwargs {
             let reason = "as given; a server has to set the same ones, for which SERVE.md has the flag";
             self.record(KEY, answer.value.shown(), answer.origin, reason.into());

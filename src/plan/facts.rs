@@ -6,12 +6,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::{Overlong, Think, TrainOn};
 use sparktune_base::held_out;
 use sparktune_base::thinking::Thinking;
 use sparktune_base::units::counted;
 
 use crate::adapter::AdapterFacts;
-use crate::choices::MethodKind;
+use crate::choices::{DataFormat, MethodKind};
 use crate::error::PlanError;
 use crate::measured::{Measured, Probe};
 use crate::model_config::{ConfigError, ConfigOptions, ModelConfig};
@@ -208,6 +209,9 @@ pub struct DataFacts {
     /// records them, so that it means the same files for ever.
     #[serde(default)]
     pub pinned: BTreeMap<String, String>,
+    /// How the data was packed, if it is token files. Their settings are used instead of those of answers.
+    #[serde(default)]
+    pub packed: Option<PackedFacts>,
 }
 
 /// The size of the eval set.
@@ -219,6 +223,32 @@ pub struct EvalSetFacts {
     pub total_tokens: u64,
     /// Tokens that contribute to the loss.
     pub target_tokens: u64,
+}
+
+/// What token files say about how they were made.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PackedFacts {
+    /// The settings, if the files say so. Files of version 1 do not.
+    pub settings: Option<PackedSettings>,
+}
+
+/// The settings that made the tokens of a token file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PackedSettings {
+    /// The format of the text.
+    pub format: DataFormat,
+    /// Whether an inserted empty think block is trained.
+    pub think: Think,
+    /// The assistant turns that are trained.
+    pub train_on: TrainOn,
+    /// Whether each trained turn is an example of its own.
+    pub split_turns: bool,
+    /// What became of examples that were too long.
+    pub overlong: Overlong,
+    /// The length in tokens above which an example was too long.
+    pub max_example_tokens: Option<u32>,
+    /// The variables of the chat template.
+    pub template_kwargs: TemplateKwargs,
 }
 
 /// The number of lines with examples over the limit on tokens, by what became of these.

@@ -25,6 +25,7 @@ pub mod measured;
 pub mod memory;
 pub mod model_config;
 mod outlook;
+mod packed;
 pub mod packing;
 pub mod plan;
 pub mod presets;
@@ -56,8 +57,8 @@ pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, Meth
 pub use command_line::command_line;
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
-    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, ParentFacts,
-    ParentWeights, Rate, Rates, SetFacts, TooLong,
+    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, PackedFacts,
+    PackedSettings, ParentFacts, ParentWeights, Rate, Rates, SetFacts, TooLong,
 };
 pub use fit::CostPoint;
 pub use judgement::too_little_to_judge;

@@ -2,8 +2,8 @@
 //!
 //! An answer of the user is used or refused, never changed silently. Everything else follows a rule, and the
 //! reason contains its figures. Related files: refusals in `ranges`, what the machine and the model can do in
-//! `abilities`, the turns that become examples in `turns`, method and size in `sizing` (with `fit` and
-//! `remedies`), the schedule of steps in `schedule`, duration in `eta`.
+//! `abilities`, the turns that become examples in `turns`, what token files decide in `packed`, method and
+//! size in `sizing` (with `fit` and `remedies`), the schedule of steps in `schedule`, duration in `eta`.
 
 use std::path::PathBuf;
 
@@ -445,20 +445,28 @@ impl Resolver<'_> {
         } else {
             self.pick("data.eval_fraction", &None, recommended, reason)
         };
-        let format = self.pick(
+        let format = self.pick_packed(
             "data.format",
             &answers.format,
+            |packed| packed.format,
             DataFormat::Auto,
             "detected for each file from its lines",
         );
-        let think = self.pick("data.think", &answers.think, data.thinking.think(), data.thinking.reason());
+        let think = self.pick_packed(
+            "data.think",
+            &answers.think,
+            |packed| packed.think,
+            data.thinking.think(),
+            data.thinking.reason(),
+        );
         let (train_on, split_turns, overlong) = self.examples();
         let template_kwargs = self.template_kwargs();
         let over =
             if data.max > limit { "; data.overlong decides about longer ones" } else { "; none is longer" };
-        let max_example_tokens = self.pick(
+        let max_example_tokens = self.pick_packed(
             "data.max_example_tokens",
             &answers.max_example_tokens,
+            |packed| packed.max_example_tokens.map_or(limit, |packed| packed.min(limit)),
             limit,
             format!("the model's own limit; the longest example has {} tokens{over}", count(data.max.into())),
         );

@@ -197,7 +197,7 @@ settings! {
     }
     model: String = "model.id", "model", "Model to fine-tune: a Hugging Face id (org/name) or a local folder." {
         heading: In::Model, page: Own, is_common: true, completes: Completes::Models,
-        aliases: &["base-model", "model-name", "model-name-or-path"], nearest_to: &["model-path"], of_one_run: true,
+        aliases: &["base-model", "model-name", "model-name-or-path"], nearest_to: &["model-path", "tokenizer"], of_one_run: true,
         of_check: true, is_required: true,
     }
     revision: String = "model.revision", "revision", "Commit, tag or branch of the model." {
@@ -225,7 +225,7 @@ settings! {
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
         heading: In::Model, page: AllSettings,
     }
-    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, folders that contain them, or data sets of the hub (hf:OWNER/NAME)." {
+    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, folders that contain them, data sets of the hub (hf:OWNER/NAME), or token files (.qubgpu)." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
         aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true, is_required: true,
     }
@@ -259,6 +259,7 @@ settings! {
     }
     max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Largest number of tokens of an example." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),
+        nearest_to: &["max-tokens"],
         reads_data: true, of_check: true,
     }
     overlong: Overlong = "data.overlong", "overlong", "What becomes of an example that is too long: drop leaves it out, truncate cuts off its end, split makes examples of whole turns." {

@@ -10,9 +10,10 @@ impl Resolver<'_> {
     /// over the limit on tokens.
     pub(crate) fn examples(&mut self) -> (TrainOn, bool, Overlong) {
         let (answers, data) = (self.answers, &self.facts.data);
-        let train_on = self.pick(
+        let train_on = self.pick_packed(
             "data.train_on",
             &answers.train_on,
+            |packed| packed.train_on,
             TrainOn::All,
             "every assistant turn shows what to answer at its place in the conversation",
         );
@@ -21,16 +22,23 @@ impl Resolver<'_> {
             let examples = counted(data.earlier_unlike_served, "example");
             reason.push_str(&format!("; this changes the answers to earlier questions in {examples}"));
         }
-        let split_turns = self.pick("data.split_turns", &answers.split_turns, false, reason);
+        let split_turns = self.pick_packed(
+            "data.split_turns",
+            &answers.split_turns,
+            |packed| packed.split_turns,
+            false,
+            reason,
+        );
         // A report that was taken with another limit knows nothing of the examples over this one.
         let limit = answers.max_example_tokens.as_ref().map_or(u32::MAX, |answer| answer.value);
         let longer = match data.longer_than(limit) {
             0 => data.too_long.to_string(),
             longer => format!("about {} over {} tokens", counted(longer, "example"), count(limit.into())),
         };
-        let overlong = self.pick(
+        let overlong = self.pick_packed(
             "data.overlong",
             &answers.overlong,
+            |packed| packed.overlong,
             Overlong::Drop,
             format!(
                 "an answer that is cut teaches no end, and the parts of a conversation miss what was said before; {longer}"

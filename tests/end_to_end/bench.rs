@@ -37,6 +37,20 @@ fn row<'a>(rows: &'a Value, what: &str) -> &'a Value {
 }
 
 #[test]
+fn a_tokenizer_is_measured_by_itself_on_the_text_of_a_folder() {
+    let place = Place::new();
+    fs::create_dir(place.join("text")).unwrap();
+    place.write("text/a.rs", "fn main() { println!(\"naïve 123\"); }\n\n".repeat(300));
+    place.write("text/b.bin", [0xff, 0xfe, 0]);
+    let tokenizer = checkpoint().join("tokenizer.json");
+    let args = ["bench", "tokenising", "--text", "text", "--json", "--tokenizer"];
+    let rows = place.sparktune(args.iter().copied().chain([tokenizer.to_str().unwrap()])).exits(0).last();
+    assert!(row(&rows, "plain text")["note"].as_str().unwrap().starts_with("1 file,"), "{rows}");
+    assert!(row(&rows, "ratio to the library")["value"].as_f64().unwrap() > 0.0);
+    place.sparktune(["bench", "tokenising", "--text", "text"]).exits(2);
+}
+
+#[test]
 fn every_section_is_measured_when_none_is_named() {
     let rows = Place::new().sparktune(["bench", "--quick", "--json"]).exits(0).last();
     for (section, what) in [

@@ -125,6 +125,44 @@ fn weights_repeat_sets_and_the_plan_counts_the_steps_that_the_trainer_makes() {
 }
 
 #[test]
+fn token_files_are_weighted_like_the_texts_that_they_were_made_of() {
+    let place = Place::new();
+    two_files(&place);
+    let model = checkpoint();
+    for name in ["a", "b"] {
+        let (text, tokens) = (format!("{name}.jsonl"), format!("{name}.qubgpu"));
+        place.sparktune(["pack", &text, "-o", &tokens, "--model", model.to_str().unwrap()]).exits(0);
+    }
+    let plan = |ending: &str| {
+        let mut command = place.command(["plan", "--device", "cpu", "--pack-length", "128", "--json"]);
+        command.arg("--model").arg(checkpoint());
+        for (name, weight) in [("a", "2"), ("b", "0.5")] {
+            let set = format!("{name}.{ending}");
+            command.args(["--data", &set, "--weight", &format!("{set}={weight}")]);
+        }
+        done(&mut command).exits(0).last()
+    };
+    let (text, tokens) = (plan("jsonl"), plan("qubgpu"));
+    assert_eq!(text["advice"]["time"]["steps"], tokens["advice"]["time"]["steps"]);
+    for set in 0..2 {
+        for field in ["examples", "epoch_examples", "epoch_tokens"] {
+            let of = |plan: &Value| plan["advice"]["sets"][set][field].clone();
+            assert!(of(&text).is_number(), "{text}");
+            assert_eq!(of(&text), of(&tokens), "{field}");
+        }
+    }
+    assert_eq!(tokens["advice"]["sets"][1]["name"], "b.qubgpu");
+    let mixed = place.sparktune(["check", "a.qubgpu", "b.jsonl"]).exits(3);
+    assert!(mixed.err.contains("only one of the two kinds"), "{}", mixed.err);
+    // The file is one set, so there is nothing to weigh when it is made.
+    place.sparktune(["pack", "a.jsonl", "-o", "c.qubgpu", "--weight", "a.jsonl=2"]).exits(2);
+    let result =
+        place.sparktune(["pack", "a.jsonl", "b.jsonl", "-o", "c.qubgpu", "--model", model.to_str().unwrap()]);
+    let result = result.exits(0);
+    assert!(result.out.contains("64 examples accepted") && !result.out.contains("weight"), "{}", result.out);
+}
+
+#[test]
 fn a_weighted_run_that_was_killed_continues_bit_for_bit() {
     let place = Place::new();
     two_files(&place);

@@ -17,6 +17,7 @@ mod head;
 mod hub;
 mod machine;
 mod old_runs;
+mod packed_data;
 mod parents;
 mod planning;
 mod runs;

@@ -69,13 +69,15 @@ impl DataAction {
 pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec<DataAction> {
     use DataAction as A;
     let has_examples = report.examples > 0;
+    // The tokens of a token file are fixed.
+    let is_text = report.token_files.is_empty();
     let offered = [
         (A::Accept, refusal(answers, report).is_none()),
         (A::ShowRejected, report.listed_lines() > 0),
         (A::AcceptTheRest, limit_that_accepts(answers, report).is_some()),
         (A::ShowExamples, has_examples),
-        (A::SwitchThink, has_examples && has_think_block),
-        (A::ReadAs, true),
+        (A::SwitchThink, has_examples && has_think_block && is_text),
+        (A::ReadAs, is_text),
         (A::Other, true),
     ];
     offered.into_iter().filter(|(_, is_offered)| *is_offered).map(|(action, _)| action).collect()

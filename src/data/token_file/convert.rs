@@ -11,8 +11,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 
 use super::damage::{Defect, Part};
+use super::detect::json_text;
 use super::error::TokenFileError;
 use super::partial::PartialFile;
 use super::reader::TokenFile;
@@ -26,7 +28,7 @@ pub enum Exchange {
     /// v1 packets, which contain only tokens.
     V1,
     /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Only the
-    /// header's hashes are lost.
+    /// hashes are lost.
     JsonLines,
 }
 
@@ -94,7 +96,10 @@ pub fn pack_file(
         Err(TokenFileError::NotTokenFile { path: input.to_path_buf(), found, fix: fix.into() })
     };
     if start.starts_with(&FILE_MAGIC) {
-        refuse("it is already v2, so there is nothing to convert", "Use it as it is")
+        refuse(
+            "it is already v2, so there is nothing to convert",
+            &format!("Use it as it is; `{} unpack` converts it to other formats", program_name()),
+        )
     } else if json_text(&start).starts_with(b"{") {
         import_json_lines(input, output, options)
     } else if v1::looks_like(&start) {
@@ -102,11 +107,6 @@ pub fn pack_file(
     } else {
         refuse("it contains neither v1 packets nor JSON lines", "Give a file of one of these kinds")
     }
-}
-
-/// Returns the text without a byte order mark and surrounding white space.
-fn json_text(bytes: &[u8]) -> &[u8] {
-    bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes).trim_ascii()
 }
 
 fn open(path: &Path) -> Result<File, TokenFileError> {
@@ -118,7 +118,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// Returns the mask for data without one: every token but the first.
-fn all_but_first(tokens: usize) -> Vec<bool> {
+pub(crate) fn all_but_first(tokens: usize) -> Vec<bool> {
     let mut mask = vec![true; tokens];
     mask[..tokens.min(1)].fill(false);
     mask

@@ -11,6 +11,7 @@
 
 mod convert;
 mod damage;
+mod detect;
 mod error;
 mod partial;
 mod reader;
@@ -21,8 +22,10 @@ pub mod v2;
 mod verify;
 mod writer;
 
+pub(crate) use convert::all_but_first;
 pub use convert::{Conversion, Exchange, OnDamage, PackFileOptions, pack_file, unpack};
 pub use damage::{Defect, Part};
+pub use detect::{Contents, contents, is_token_file};
 pub use error::TokenFileError;
 pub use reader::{Example, Mask, TokenFile};
 pub use rebuild::{Rebuilt, rebuild};

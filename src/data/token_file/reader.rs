@@ -16,8 +16,8 @@ use super::damage::{Defect, Part};
 use super::error::TokenFileError;
 use super::v1;
 use super::v2::{
-    FILE_MAGIC, Footer, FooterFault, Header, HeaderFault, IndexLayout, Origin, PACKET_HEADER, PacketHeader,
-    packet_len,
+    CONTENT_HASH, FILE_MAGIC, Footer, FooterFault, Header, HeaderFault, IndexLayout, Origin, PACKET_HEADER,
+    PacketHeader, packet_len, u64_at,
 };
 
 /// An open v2 token file. Threads may share it.
@@ -252,6 +252,13 @@ impl TokenFile {
     /// Returns the source line of example `i`, counted from 1; 0 means unknown.
     pub fn source_line(&self, i: usize) -> u64 {
         self.column_u64(self.index.source_line)[i]
+    }
+
+    /// Returns the hash of the content of the source line of example `i`, without checking it. `None` if it
+    /// is unknown.
+    pub fn content_hash(&self, i: usize) -> Option<u64> {
+        let hash = u64_at(&self.map, self.offsets()[i] as usize + CONTENT_HASH);
+        (hash != 0).then_some(hash)
     }
 
     /// Returns the source as text, `train.jsonl:812`, escaped for printing.

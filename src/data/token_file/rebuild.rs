@@ -69,7 +69,7 @@ pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError>
         }
         loss_mask.clear();
         loss_mask.extend(mask_of(bytes, &packet).iter());
-        writer.push(tokens_of(bytes, &packet), &loss_mask, packet.origin)?;
+        writer.push_hashed(tokens_of(bytes, &packet), &loss_mask, packet.origin, packet.content_hash)?;
     }
     let written = writer.finish()?;
     Ok(Rebuilt {

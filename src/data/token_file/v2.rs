@@ -13,8 +13,9 @@
 //!  20  4  zero                                    24  4  source_file: place in the header's list
 //!  24  …  JSON: tokenizer, template, policy,      28  4  target_count: set bits of the mask
 //!         sources                                 32  4  payload_crc: over the bytes from 64 to the end
-//!   …  …  zeros                                   36 24  zero
-//!  -4  4  crc of the block before it              60  4  crc of the 60 bytes before it
+//!   …  …  zeros                                   36  8  content_hash of the source line; 0 = unknown
+//!  -4  4  crc of the block before it              44 16  zero
+//!                                                 60  4  crc of the 60 bytes before it
 //!                                                 64 4n  tokens, u32
 //! INDEX    after the last packet, columns          …  m  mask, m = ⌈n/8⌉: bit t%8 of byte t/8 is token t
 //!   offset        u64 × examples                   …  …  zeros to a multiple of 64
@@ -34,6 +35,11 @@
 //!                                                124  4  crc of the 124 bytes before it
 //! ```
 //!
+//! The content hash is that of [`Conversation::content_hash`](crate::Conversation::content_hash): it
+//! decides whether an example is trained or evaluated, so a run from a token file splits its data as one
+//! from the text does. Programs from before it wrote zeros there and ignore it, so both read each other's
+//! files.
+//!
 //! A packet is self-contained: it stores its length, its position and its origin, so it can be sent, checked
 //! and trained without the rest of the file, and a scan in steps of 64 bytes finds all intact packets when
 //! index and footer are lost. Such a scan can rebuild index and footer completely. Token pages start 64 bytes
@@ -50,6 +56,8 @@ pub(super) const PACKET_MAGIC: [u8; 4] = *b"QPKT";
 pub(super) const FOOTER_MAGIC: [u8; 8] = *b"QUBEND2\n";
 pub(super) const VERSION: u32 = 2;
 pub(super) const PACKET_HEADER: usize = 64;
+/// The place of the content hash in a packet.
+pub(super) const CONTENT_HASH: usize = 36;
 pub(super) const FOOTER: usize = 128;
 /// The largest header, so that a damaged length cannot cause a huge allocation. It suffices for about 100,000
 /// source files.
@@ -201,6 +209,8 @@ pub(super) struct PacketHeader {
     pub origin: Origin,
     pub target_count: u32,
     pub payload_crc: u32,
+    /// The hash of the content of its source line; 0 if it is unknown.
+    pub content_hash: u64,
 }
 
 impl PacketHeader {
@@ -213,6 +223,7 @@ impl PacketHeader {
         block[24..28].copy_from_slice(&self.origin.file.to_le_bytes());
         block[28..32].copy_from_slice(&self.target_count.to_le_bytes());
         block[32..36].copy_from_slice(&self.payload_crc.to_le_bytes());
+        block[CONTENT_HASH..CONTENT_HASH + 8].copy_from_slice(&self.content_hash.to_le_bytes());
         seal(&mut block);
         block
     }
@@ -229,6 +240,7 @@ impl PacketHeader {
             origin: Origin { line: u64_at(block, 16), file: u32_at(block, 24) },
             target_count: u32_at(block, 28),
             payload_crc: u32_at(block, 32),
+            content_hash: u64_at(block, CONTENT_HASH),
         };
         (header.token_count > 0).then_some(header)
     }

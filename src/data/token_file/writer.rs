@@ -76,12 +76,24 @@ impl TokenFileWriter {
         Ok(writer)
     }
 
-    /// Appends one example. `loss_mask[t]` is true if token `t` is a target; the first token never is.
+    /// Appends one example whose content hash is unknown. `loss_mask[t]` is true if token `t` is a target;
+    /// the first token never is.
     pub fn push(
         &mut self,
         input_ids: &[u32],
         loss_mask: &[bool],
         origin: Origin,
+    ) -> Result<(), TokenFileError> {
+        self.push_hashed(input_ids, loss_mask, origin, 0)
+    }
+
+    /// Like [`push`](Self::push), with the hash of the content of its source line.
+    pub fn push_hashed(
+        &mut self,
+        input_ids: &[u32],
+        loss_mask: &[bool],
+        origin: Origin,
+        content_hash: u64,
     ) -> Result<(), TokenFileError> {
         let refuse = |reason| TokenFileError::BadExample {
             example: self.counts.examples,
@@ -104,10 +116,16 @@ impl TokenFileWriter {
             let examples = self.counts.examples + 1;
             return Err(TokenFileError::TooManyExamples { path: self.path.clone(), examples });
         }
-        self.append(input_ids, loss_mask, origin).map_err(TokenFileError::io(&self.path))
+        self.append(input_ids, loss_mask, origin, content_hash).map_err(TokenFileError::io(&self.path))
     }
 
-    fn append(&mut self, input_ids: &[u32], loss_mask: &[bool], origin: Origin) -> io::Result<()> {
+    fn append(
+        &mut self,
+        input_ids: &[u32],
+        loss_mask: &[bool],
+        origin: Origin,
+        content_hash: u64,
+    ) -> io::Result<()> {
         let token_count = input_ids.len() as u32;
         let target_count = loss_mask.iter().filter(|&&target| target).count() as u32;
         let offset = self.out.written;
@@ -127,6 +145,7 @@ impl TokenFileWriter {
             origin,
             target_count,
             payload_crc: crc32c::crc32c(&self.packet[PACKET_HEADER..]),
+            content_hash,
         };
         self.packet[..PACKET_HEADER].copy_from_slice(&header.encode());
         self.out.write(&self.packet)?;

@@ -106,6 +106,11 @@ fn findings(page: &mut Markup, report: &Report) {
 }
 
 fn files(page: &mut Markup, report: &Report) {
+    for file in &report.token_files {
+        for line in file.to_string().lines() {
+            untrusted(page, "p", "said", line.trim());
+        }
+    }
     page.element("details", &[], |page| {
         page.leaf("summary", &[], &format!("Files ({})", count(report.files.len() as u64)));
         let columns = ["File", "Format", "Side", "Lines", "Examples", "Rejected"];

@@ -1,0 +1,92 @@
+//! Makes one token file of text, to be kept and given as data later.
+//!
+//! Enters: the files and settings that `check` takes. Leaves: a token file with every example in the order of
+//! the text, from which a run trains and evaluates the same examples as from the text.
+
+use std::path::{Path, PathBuf};
+
+use crate::chat_tokenizer::ChatTokenizer;
+use crate::check::examine_all;
+use crate::error::DataError;
+use crate::examine::Examiner;
+use crate::input::Input;
+use crate::policy::Policy;
+use crate::prepare::{header_of_text, sources_of};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::served::Prompts;
+use crate::source::Source;
+use crate::tally::{Side, Tally};
+use crate::token_file::{Header, Origin, TokenFileWriter, Written};
+
+/// The options of packing.
+#[derive(Debug, Clone, Default)]
+pub struct PackOptions {
+    /// The settings that determine tokens, masks and examples. The variables of the chat template are those
+    /// of the tokenizer.
+    pub policy: Policy,
+    /// The share of rejected lines above which no file is written.
+    pub max_rejected: f64,
+    /// The file for rejected lines and for lines that are too long.
+    pub rejected_path: Option<PathBuf>,
+}
+
+/// The result of packing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Packed {
+    /// The findings about the text.
+    pub report: Report,
+    /// The figures of the token file. `None` if it was not written, because too many lines were rejected or
+    /// no example is left.
+    pub written: Option<Written>,
+}
+
+/// Tokenises files and folders into the token file `output`, which appears only when it is complete.
+///
+/// # Errors
+/// The inputs cannot be read, the file cannot be written, or the caller cancelled. Bad lines are in the
+/// report.
+pub fn pack_text<I: Clone + Into<Input>>(
+    inputs: &[I],
+    tokenizer: &ChatTokenizer,
+    options: &PackOptions,
+    output: &Path,
+    progress: &dyn Progress,
+) -> Result<Packed, DataError> {
+    let source = Source::open(inputs)?;
+    let policy = Policy { template_kwargs: tokenizer.kwargs().clone(), ..options.policy.clone() };
+    // Whoever names the file names one set, so its sources have no numbers of sets.
+    let sources = sources_of(&source, false, progress)?;
+    let header = Header { sources, ..header_of_text(tokenizer, &policy, "none") };
+    let examiner = Examiner {
+        tokenizer: Some(tokenizer),
+        policy: policy.mask,
+        examples: policy.examples,
+        max_example_tokens: policy.max_example_tokens,
+        prompts: Prompts::default(),
+    };
+    let mut tally = Tally::new(Some(tokenizer), options.rejected_path.as_deref(), source.sets())?;
+    let mut writer = TokenFileWriter::create(output, header)?;
+    examine_all(
+        &source,
+        false,
+        policy.format,
+        &examiner,
+        &mut tally,
+        progress,
+        |tally, file, line, accepted| {
+            tally.accept(file, line, &accepted, Side::Train);
+            for tokens in accepted.tokens.iter().flatten() {
+                let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);
+                writer.push_hashed(ids, mask, Origin { file, line }, accepted.content_hash)?;
+            }
+            Ok(())
+        },
+    )?;
+    let mut report = tally.finish(false)?;
+    report.sets.clear();
+    // If the data is refused, the writer is dropped, and with it what was written.
+    let is_refused = report.exceeds(options.max_rejected);
+    let written = (!is_refused).then(|| writer.finish()).transpose()?;
+    Ok(Packed { report, written })
+}

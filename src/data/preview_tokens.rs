@@ -1,0 +1,101 @@
+//! A few examples of text or of token files, with the trained text marked. The examples of text are rendered
+//! in `preview`, those of token files here.
+//!
+//! The text of a token file is what its tokens decode to. Both think policies show the same, because tokens
+//! and masks are fixed.
+
+use crate::chat_tokenizer::ChatTokenizer;
+use crate::error::DataError;
+use crate::input::Input;
+use crate::inputs::Inputs;
+use crate::preview::{Pick, Preview, PreviewOptions, Previewed, Rendering, preview_text, spans};
+use crate::report::Place;
+use crate::token_inputs::TokenInputs;
+use crate::token_lines::Line;
+use crate::tokens::Tokens;
+
+/// The number of examples that are looked at.
+const SCANNED: usize = 20_000;
+
+/// One example and its place.
+struct Candidate {
+    place: Place,
+    tokens: Tokens,
+}
+
+/// Renders a few examples.
+///
+/// # Errors
+/// The inputs cannot be read at all. Bad lines and damaged examples are not an error.
+pub fn preview<I: Clone + Into<Input>>(
+    inputs: &[I],
+    tokenizer: &ChatTokenizer,
+    options: &PreviewOptions,
+) -> Result<Preview, DataError> {
+    match Inputs::open(inputs, None, Some(tokenizer))?.0 {
+        Inputs::Text(source) => preview_text(&source, tokenizer, options),
+        Inputs::Tokens(files) => preview_tokens(&files, tokenizer, options),
+    }
+}
+
+/// Shows the first examples, then one from the middle and the longest of those that were read.
+fn preview_tokens(
+    files: &TokenInputs,
+    tokenizer: &ChatTokenizer,
+    options: &PreviewOptions,
+) -> Result<Preview, DataError> {
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut bytes = 0;
+    let whole = files.head(&mut |name, line: Line| {
+        for tokens in line.examples.into_iter().filter(|tokens| tokens.target_count() > 0) {
+            bytes += 5 * tokens.input_ids.len();
+            let place = Place { file: name.to_owned(), line: line.origin.line };
+            candidates.push(Candidate { place, tokens });
+        }
+        candidates.len() < SCANNED && bytes < options.max_scan_bytes
+    })?;
+    // Two examples come from elsewhere in the data, if more than two are shown.
+    let first = if options.limit > 2 { options.limit - 2 } else { options.limit };
+    let mut picked: Vec<(usize, Pick)> =
+        (0..candidates.len()).take(first).map(|example| (example, Pick::First)).collect();
+    if options.limit > 2 && picked.len() < candidates.len() {
+        let middle = (candidates.len() / 2).max(picked.len());
+        picked.push((middle, Pick::Middle));
+        let rest = (0..candidates.len()).filter(|example| !picked.iter().any(|(shown, _)| shown == example));
+        if let Some(longest) = rest.max_by_key(|example| candidates[*example].tokens.input_ids.len()) {
+            picked.push((longest, Pick::Longest));
+        }
+    }
+    let show = |(example, pick): (usize, Pick)| {
+        let Candidate { place, tokens } = &candidates[example];
+        let rendering = rendered(tokens, tokenizer, options.max_text_bytes);
+        Previewed {
+            place: place.clone(),
+            pick,
+            tokens: tokens.input_ids.len() as u32,
+            train: rendering.clone(),
+            skip: rendering,
+        }
+    };
+    Ok(Preview { examples: picked.into_iter().map(show).collect(), whole, ..Preview::default() })
+}
+
+/// Decodes the tokens in runs that are trained or not.
+fn rendered(tokens: &Tokens, tokenizer: &ChatTokenizer, max_text_bytes: usize) -> Rendering {
+    let mut text = String::new();
+    let mut targets = Vec::new();
+    let mut at = 0;
+    for run in tokens.loss_mask.chunk_by(|a, b| a == b) {
+        let start = text.len();
+        text.push_str(&tokenizer.decode(&tokens.input_ids[at..at + run.len()]));
+        if run.first() == Some(&true) {
+            targets.push(start..text.len());
+        }
+        at += run.len();
+    }
+    let special = tokenizer.special_ranges(&text);
+    Rendering {
+        target_tokens: tokens.target_count() as u32,
+        spans: spans(&text, &targets, &special, max_text_bytes),
+    }
+}
