@@ -18,8 +18,8 @@ use sparktune_data::{
 };
 use sparktune_plan::plan::DataPlan;
 use sparktune_plan::{
-    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, ParentFacts, SetFacts,
-    TemplateKwargs, TooLong,
+    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, ParentFacts, SetFacts, Setting,
+    TemplateKwargs, TooLong, check_range,
 };
 
 use crate::data_sets::{DataSets, weights_for};
@@ -120,9 +120,17 @@ fn format_of(choice: DataFormat) -> Option<Format> {
 }
 
 /// Returns the number of tokens above which an example is too long.
-pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
+///
+/// # Errors
+/// The answer is below the range of its setting. One above the model's limit is refused with the plan.
+pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> Result<u32, Failure> {
     let limit = u32::try_from(model.config.max_example_tokens()).unwrap_or(u32::MAX);
-    answers.max_example_tokens.as_ref().map_or(limit, |answer| answer.value.min(limit))
+    let Some(answer) = &answers.max_example_tokens else { return Ok(limit) };
+    if answer.value < limit {
+        let setting = Setting::of("data.max_example_tokens").expect("this setting has a row");
+        check_range(setting, answers, model)?;
+    }
+    Ok(answer.value.min(limit))
 }
 
 /// Returns the share of rejected lines above which the data is refused.
@@ -156,7 +164,7 @@ pub fn prepare_data(
         format: format(answers),
         policy: think(answers, base.tokenizer.thinking_now()).into(),
         examples: example_options(answers),
-        max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
+        max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
         eval,
     };
     let cache = runs_dir_of(answers).join(TOKEN_CACHE);
@@ -197,7 +205,7 @@ pub(crate) fn preview_of(
     let options = PreviewOptions {
         format: format(answers),
         examples: example_options(answers),
-        max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
+        max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
         limit: limit.unwrap_or(defaults.limit),
         ..defaults
     };
@@ -311,7 +319,7 @@ pub fn data_facts(
     let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
     let target_tokens = files.iter().map(TokenFile::target_tokens).sum();
     let OverlongReport { left_out, cut, split, .. } = &prepared.report.overlong;
-    let too_long = TooLong { left_out: left_out.examples, cut: cut.examples, split: split.examples };
+    let too_long = TooLong { left_out: left_out.occurrences, cut: cut.occurrences, split: split.occurrences };
     let template = prepared.report.template.as_ref();
     let template_kwargs =
         TemplateKwargs(template.map(|template| template.kwargs.clone()).unwrap_or_default());

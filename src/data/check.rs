@@ -55,6 +55,7 @@ pub fn check<I: Clone + Into<Input>>(
         examples: options.examples,
         max_example_tokens: options.max_example_tokens,
         prompts: Prompts::default(),
+        progress,
     };
     let train = Source::open(inputs)?;
     let has_eval = !options.eval_data.is_empty();
@@ -110,7 +111,7 @@ pub(crate) fn examine_all(
             for outcome in examined.outcomes {
                 match outcome.result {
                     Ok(mut accepted) => {
-                        tally.too_long(file, outcome.line, &mut accepted)?;
+                        tally.left_out(file, outcome.line, &mut accepted)?;
                         if accepted.examples() > 0 {
                             accept(tally, file, outcome.line, accepted)?;
                         }

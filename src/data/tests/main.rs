@@ -7,6 +7,7 @@ mod chat_template;
 mod examples;
 mod fixtures;
 mod gemma;
+mod parts;
 mod prepare;
 mod preview;
 mod reading;
