@@ -168,6 +168,7 @@ impl State {
             order: None,
             exported_step: None,
             best_head: None,
+            inputs: self.inputs.of_base(),
             ..self
         }
     }
