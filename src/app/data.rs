@@ -381,6 +381,7 @@ mod tests {
     use sparktune_base::random::SplitMix64;
     use sparktune_data::packing::Packing;
     use sparktune_plan::packing::Lengths;
+    use sparktune_plan::{Catalog, Origin};
 
     use super::*;
 
@@ -390,6 +391,25 @@ mod tests {
             assert_eq!(format_of(*choice).map_or("auto", Format::name), choice.word());
         }
         assert_eq!(DataFormat::ALL.len(), Format::ALL.len() + 1);
+    }
+
+    #[test]
+    fn a_limit_on_tokens_below_its_range_is_refused_before_data_is_read() {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let limit = |text: &str| {
+            let mut answers = Answers::default();
+            answers.set("max-example-tokens", text, Origin::Flag).unwrap();
+            max_example_tokens(&answers, &model)
+        };
+        let refused = limit("1").unwrap_err();
+        assert_eq!(refused.exit, Exit::Usage);
+        assert!(
+            refused.text.contains("--max-example-tokens") && refused.text.contains("from 2 to"),
+            "{refused}"
+        );
+        assert_eq!(limit("2").unwrap(), 2);
+        assert_eq!(max_example_tokens(&Answers::default(), &model).unwrap(), limit("10,000,000").unwrap());
     }
 
     #[test]
