@@ -1,9 +1,9 @@
 //! Dropout of the input of an adapter: each number is 0 with the probability `rate`, and otherwise divided by
 //! `1 - rate`.
 //!
-//! No mask is stored. Number `i` of the input, counted row by row, is kept if the `i`th number of a SplitMix64
-//! sequence is large enough. Forward, backward and recomputed passes therefore see the same mask on every
-//! device, and it only depends on the sequence's key.
+//! No mask is stored. Number `i` of the input, counted row by row, is kept if the `i`th number of a
+//! SplitMix64 sequence is large enough. Forward, backward and recomputed passes therefore see the same mask
+//! on every device, and it only depends on the sequence's key.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sparktune_base::escape::escape;
@@ -298,7 +298,7 @@ fn fit(folder: &Path, config: &AdapterConfig, model: &ModelConfig) -> Result<Fit
         return Err(damaged(&"its header is longer than the file, or than a header can be"));
     }
     let header = read_at_most(&path, length + 8).map_err(read)?;
-    let (_, tensors) = SafeTensors::read_metadata(&header).map_err(|error| damaged(&error))?;
+    let tensors: Metadata = serde_json::from_slice(&header[8..]).map_err(|error| damaged(&error))?;
     if tensors.data_len() as u64 + length + 8 != size {
         return Err(damaged(&"its header describes another number of bytes"));
     }

@@ -24,7 +24,8 @@ use crate::model::{fetch, plan_head};
 use crate::parent::{Parent, ParentNote};
 use crate::program::Program;
 
-/// Downloads missing files of the model and creates the run folder, which becomes visible when it is complete.
+/// Downloads missing files of the model and creates the run folder, which becomes visible when it is
+/// complete.
 ///
 /// # Errors
 /// The GPU cannot be used for training, the download failed, or the folder cannot be written.

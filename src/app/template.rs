@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::listener::Listener;
 
 /// Gives the chat template the variables of the answers. `inputs` are all data, training and eval. Without
-/// such an answer, `enable_thinking` follows from the template and from whether any example reasons, where the
-/// template knows that variable.
+/// such an answer, `enable_thinking` follows from the template and from whether any example reasons, where
+/// the template knows that variable.
 ///
 /// # Errors
 /// The template does not read a variable of the answers, or gets it from the tokenizer, or the data cannot be

@@ -45,8 +45,8 @@ pub struct Openings {
 }
 
 impl Openings {
-    /// Returns the value of `enable_thinking` for data, or `None` if the template is to decide. `reasons` says
-    /// whether any example reasons.
+    /// Returns the value of `enable_thinking` for data, or `None` if the template is to decide. `reasons`
+    /// says whether any example reasons.
     pub fn enable_thinking(self, reasons: bool) -> Option<bool> {
         let is_off = self.untold == Opening::Closed && self.on != Opening::Closed;
         if reasons {

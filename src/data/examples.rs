@@ -40,8 +40,8 @@ pub(crate) struct ExampleMaker<'t> {
     pub progress: &'t dyn Progress,
 }
 
-/// The largest number of bytes of text in the examples of one line. An example for each turn repeats all turns
-/// before it, so a line of 64 MiB could otherwise need more memory than any machine has.
+/// The largest number of bytes of text in the examples of one line. An example for each turn repeats all
+/// turns before it, so a line of 64 MiB could otherwise need more memory than any machine has.
 const MOST_BYTES: usize = 256 << 20;
 /// About the number of bytes that a chat template adds to each turn.
 const MARKUP_BYTES: usize = 32;
@@ -261,8 +261,8 @@ impl ExampleMaker<'_> {
 }
 
 /// Returns the largest number from 1 to `most` for which `try_it` returns something, and this. Whatever
-/// succeeds has to succeed with less too, so few numbers are tried: 1, 2, 4 and so on up to the first failure,
-/// and then the middle of what is left.
+/// succeeds has to succeed with less too, so few numbers are tried: 1, 2, 4 and so on up to the first
+/// failure, and then the middle of what is left.
 fn largest<T>(most: usize, mut try_it: impl FnMut(usize) -> Option<T>) -> Option<(usize, T)> {
     let mut found = (1, try_it(1)?);
     let mut too_many = most + 1;

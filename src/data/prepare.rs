@@ -26,7 +26,8 @@ use crate::template::TemplateKwargs;
 use crate::token_file::{self, Header, Origin, TokenFile, TokenFileError, TokenFileWriter};
 use crate::turns::MaskPolicy;
 
-/// Has to be increased when the same inputs would be tokenised, masked or reported on differently than before.
+/// Has to be increased when the same inputs would be tokenised, masked or reported on differently than
+/// before.
 const VERSION: u32 = 3;
 const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";

@@ -75,8 +75,8 @@ pub struct TemplateFindings {
     pub turns_left_out: Finding,
     /// Examples whose tools are not in the rendered text.
     pub tools_left_out: Finding,
-    /// Examples with turns that follow a different prompt in training than on a server. The server's prompt is
-    /// the conversation before the turn, rendered with the same variables and with the opening of an
+    /// Examples with turns that follow a different prompt in training than on a server. The server's prompt
+    /// is the conversation before the turn, rendered with the same variables and with the opening of an
     /// assistant turn. Turns that a later question follows are not counted here.
     pub unlike_served: Finding,
     /// The same of turns that a later question follows. They are no fault of the settings: many templates

@@ -47,8 +47,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Returns the algorithm of the hash in the etag: SHA-256 of files in large-file storage, git's hash of all
-    /// others. Other servers may have etags that are no hash.
+    /// Returns the algorithm of the hash in the etag: SHA-256 of files in large-file storage, git's hash of
+    /// all others. Other servers may have etags that are no hash.
     pub(crate) fn algorithm(&self) -> Algorithm {
         match self.etag.len() {
             _ if !self.etag.bytes().all(|b| b.is_ascii_hexdigit()) => Algorithm::None,

@@ -47,8 +47,8 @@ pub(crate) type Splits<'a> = BTreeMap<String, Vec<&'a str>>;
 
 /// Returns the splits of the files in a folder by their names. Hidden files are left out.
 pub(crate) fn by_convention<'a>(names: &[&'a str], folder: &str) -> Splits<'a> {
-    // `..` is no hidden name but a hostile one, which is refused later.
-    let is_hidden = |part: &str| part.starts_with("__") || part.starts_with('.') && part != "..";
+    // A name that begins with two dots is not hidden but hostile, and is refused later.
+    let is_hidden = |part: &str| part.starts_with("__") || part.starts_with('.') && !part.starts_with("..");
     let is_visible = |name: &str| !name.split('/').any(is_hidden);
     let mut files: Vec<(&str, &'a str)> = names
         .iter()

@@ -97,8 +97,8 @@ impl Hub {
         cached::look(model, &self.settings.cache, self.settings.home.as_deref())
     }
 
-    /// Fetches `config.json` alone, so that a model can be checked before weights are downloaded. `progress` is
-    /// only asked whether to cancel.
+    /// Fetches `config.json` alone, so that a model can be checked before weights are downloaded. `progress`
+    /// is only asked whether to cancel.
     ///
     /// # Errors
     /// Any [`Error`] except those about disk space and weights.

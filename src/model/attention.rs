@@ -102,7 +102,8 @@ impl Attention {
     /// Continues one example from several of its tokens at once, each on a branch of its own.
     ///
     /// Row `r` attends to the tokens of `cache` up to `roots[r]` and to its own branch, which `branches` has
-    /// and which the row is appended to. This is rare and small, so plain tensor operations compute it in f32.
+    /// and which the row is appended to. This is rare and small, so plain tensor operations compute it in
+    /// f32.
     pub(crate) fn continue_branches(
         &self,
         x_RH: Tensor<2>,

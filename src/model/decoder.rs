@@ -60,6 +60,13 @@ pub(crate) fn load_lm_head(checkpoint: &Checkpoint, device: &Device) -> Result<O
     Ok(None)
 }
 
+/// Returns whether a layer has a trained parameter.
+fn is_trained(layer: &DecoderLayer) -> bool {
+    let mut is_trained = false;
+    layer.visit(&mut |param| is_trained |= param.is_trainable());
+    is_trained
+}
+
 fn load_table(name: &str, checkpoint: &Checkpoint, device: &Device) -> Result<Param, ModelError> {
     let config = checkpoint.config();
     checkpoint.param(&TensorSpec::new(name, &[config.vocab_size, config.hidden_size]), device)
@@ -292,9 +299,14 @@ impl Model {
         self.lm_head.iter().for_each(|head| gradients.take_sum(head, &mut backward));
         drop(backward);
 
+        // Below the first layer with a trained parameter nothing needs a gradient.
+        let first_trained = self.layers.iter().position(is_trained).unwrap_or(self.layers.len());
         for (i, layer) in self.layers.iter().enumerate().rev() {
+            if i < first_trained && !embedding_trained {
+                break;
+            }
             let x = inputs.pop().expect("an input for each layer").autodiff();
-            let wants_input_gradient = i > 0 || embedding_trained;
+            let wants_input_gradient = i > first_trained || embedding_trained;
             let x = if wants_input_gradient { x.require_grad() } else { x };
             let y = layer.forward(x.clone(), sequence, &ropes).sum();
             let mut backward = seed_gradient(y, dy.clone()).backward();

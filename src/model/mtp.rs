@@ -256,7 +256,8 @@ impl Mtp {
         losses.into_iter().map(Loss::new).chain(none).take(draft_tokens).collect()
     }
 
-    /// Returns the mean of the losses of drafted tokens: their means `sum / targets`, weighted as in training.
+    /// Returns the mean of the losses of drafted tokens: their means `sum / targets`, weighted as in
+    /// training.
     pub fn weighted_mean(means: &[f64]) -> f64 {
         weights(means.len()).into_iter().zip(means).map(|(weight, mean)| weight * mean).sum()
     }
@@ -306,9 +307,9 @@ impl Mtp {
 
     /// Continues one example from several of its pairs at once, each on a branch of its own.
     ///
-    /// Row `r` of `hidden`, `[R, H]`, and the token `next_ids[r]` follow the pair `roots[r]` of `cache` and the
-    /// rows `r` of earlier calls with the same `branches`, as if they alone were added to the pairs up to the
-    /// root.
+    /// Row `r` of `hidden`, `[R, H]`, and the token `next_ids[r]` follow the pair `roots[r]` of `cache` and
+    /// the rows `r` of earlier calls with the same `branches`, as if they alone were added to the pairs up to
+    /// the root.
     pub(crate) fn continue_branches(
         &self,
         model: &Model,

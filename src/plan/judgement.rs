@@ -1,7 +1,7 @@
 //! Whether the eval set can show that a model improves.
 //!
-//! Pure: the size of the eval set enters, and a warning leaves. The plan gives it before a run, and the trainer for
-//! plans that do not have it.
+//! Pure: the size of the eval set enters, and a warning leaves. The plan gives it before a run, and the
+//! trainer for plans that do not have it.
 
 use sparktune_base::units::count;
 

@@ -230,7 +230,8 @@ pub enum Method {
         /// older versions do not say so, and their checkpoints have adapters of the full rank everywhere.
         #[serde(default)]
         clipped: bool,
-        /// The linear layers that have adapters. Plans of older versions name none: they have adapters on all.
+        /// The linear layers that have adapters. Plans of older versions name none: they have adapters on
+        /// all.
         #[serde(default, skip_serializing_if = "TargetModules::is_all")]
         target_modules: TargetModules,
         /// The share of an adapter's input that is set to 0 in training, from 0 to below 1.

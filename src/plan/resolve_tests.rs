@@ -745,7 +745,7 @@ fn an_eval_set_that_can_show_nothing_is_told_in_the_plan() {
     let mut facts = demo_facts();
     let warnings = |facts: &Facts, more: &[(&str, &str)]| {
         let plan = resolve(&with(ask("tiny"), more), facts).unwrap();
-        let about = |warning: &&String| warning.contains("held out");
+        let about = |warning: &&String| warning.contains("eval set");
         plan.warnings().iter().filter(about).cloned().collect::<Vec<_>>()
     };
     assert!(warnings(&facts, &[]).is_empty(), "its size is not known yet");
@@ -1175,7 +1175,7 @@ fn check(answers: &Answers, facts: &Facts) -> Result<bool, TestCaseError> {
     prop_assert!(u64::from(plan.pack.length) <= facts.model.config.max_example_tokens() as u64);
     for setting in SETTINGS {
         let explained = advice.explain.iter().filter(|row| row.key == setting.key).count();
-        let adapters = ["method.rank", "method.alpha", "method.rslora"].contains(&setting.key);
+        let adapters = setting.key.starts_with("method.") && setting.key != "method.kind";
         prop_assert!(
             explained == 1 || adapters && plan.method == Method::Full,
             "{} {explained}",

@@ -161,9 +161,9 @@ impl Resolver<'_> {
         let one = (trained * 12.0) as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
-        // More than those kept: the best one, the newest one if it is between two planned steps, the one being
-        // written, and the one with the best MTP head.
-        let more = if mtp == Mtp::Trained { 4 } else { 3 };
+        // Three more than those kept: the best one, the newest one if it is between two planned steps, and
+        // the one being written.
+        let more = 3;
         let needed = |keep: u64| {
             one.saturating_mul(keep.saturating_add(more)).saturating_add(outputs).saturating_add(tokens)
         };

@@ -72,7 +72,8 @@ pub struct NewestValid {
 pub struct CheckpointRole {
     /// Whether it was saved between the steps of the plan: after some time, or on request.
     pub is_interim: bool,
-    /// The steps in the names of the best checkpoints when it was saved: of the text model, and of the MTP head.
+    /// The steps in the names of the best checkpoints when it was saved: of the text model, and of the MTP
+    /// head.
     pub best: Vec<u64>,
 }
 
@@ -140,10 +141,10 @@ impl Checkpoints {
         Ok(CheckpointWriter { checkpoints: self, step, temp, committed: false })
     }
 
-    /// Deletes old checkpoints. The newest `keep` (at least one) that are not interim are kept, and the newest
-    /// of all, and in addition the best of each that is kept, because the run may go back to any. The newest
-    /// valid one is determined by its contents and always kept; newer damaged ones are kept too and do not
-    /// count. Returns the deleted steps.
+    /// Deletes old checkpoints. The newest `keep` (at least one) that are not interim are kept, and the
+    /// newest of all, and in addition the best of each that is kept, because the run may go back to any. The
+    /// newest valid one is determined by its contents and always kept; newer damaged ones are kept too and do
+    /// not count. Returns the deleted steps.
     ///
     /// Interim checkpoints never cost one of the others its place, so that where a run can go back to follows
     /// from its steps and not from the clock.

@@ -116,8 +116,8 @@ impl RunDir {
     pub fn chat_template(&self) -> PathBuf {
         self.path.join("chat_template.jinja")
     }
-    /// Returns `parent/`, the copy of what the run started from: an adapter, and the state of a run. It exists
-    /// if the run did not start from a published model.
+    /// Returns `parent/`, the copy of the adapter that the run started from and the note about its parent. It
+    /// exists if the run did not start from a published model.
     pub fn parent(&self) -> PathBuf {
         self.path.join("parent")
     }

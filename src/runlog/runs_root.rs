@@ -58,8 +58,8 @@ impl RunsRoot {
     }
 
     /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
-    /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it does not
-    /// seem to be missing; reading it returns the error.
+    /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it
+    /// does not seem to be missing; reading it returns the error.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.

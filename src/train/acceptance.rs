@@ -38,7 +38,8 @@ impl Text {
 }
 
 /// Writes greedy answers to prompts of the eval set, each at most as long as the example's own, until there
-/// are enough tokens to measure drafts after. `may_go_on` is called with the tokens so far, before each answer.
+/// are enough tokens to measure drafts after. `may_go_on` is called with the tokens so far, before each
+/// answer.
 ///
 /// # Errors
 /// Those of `may_go_on`.
@@ -162,8 +163,8 @@ impl Difference {
     /// Computes mean and interval of differences, grouped by answer.
     ///
     /// Drafts after tokens of one answer are alike, so the standard error is that of clusters, here answers:
-    /// `√(m / (m − 1) · Σ_answers (Σ_tokens (d − mean))²) / n`. The interval is Student's with `m − 1` degrees
-    /// of freedom.
+    /// `√(m / (m − 1) · Σ_answers (Σ_tokens (d − mean))²) / n`. The interval is Student's with `m − 1`
+    /// degrees of freedom.
     fn of(answers: &[Vec<f64>]) -> Self {
         let (clusters, tokens) = (answers.len(), answers.iter().map(Vec::len).sum::<usize>());
         let mean = answers.iter().flatten().sum::<f64>() / tokens.max(1) as f64;

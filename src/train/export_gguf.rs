@@ -53,7 +53,7 @@ pub fn export_gguf(
     progress: &dyn Fn(&str, usize, usize),
 ) -> Result<GgufFiles, TrainError> {
     let _lease = Lease::acquire(run)?;
-    let Loaded { plan, base, model, heads: [_, head], folder, mut notes } = Loaded::load(run, weights)?;
+    let Loaded { plan, base, model, heads: [before, head], folder, mut notes } = Loaded::load(run, weights)?;
     let adapter = match (request.adapter, load::lora(&plan)) {
         (true, None) => return Err(TrainError::NoAdapter),
         (true, adapter) => adapter,
@@ -90,6 +90,13 @@ pub fn export_gguf(
         let mut before_tensor = told(&name, stop, progress);
         let contents = gguf.write_model(numbers, &path, &mut before_tensor)?;
         notes.push(in_words(&name, &contents));
+        // Heads are compared only where outputs to serve with vLLM are written, which takes minutes.
+        if before.is_some() {
+            notes.push(
+                "Its MTP head is the trained one. SERVE.md of the run says whether it is better than the base's."
+                    .to_owned(),
+            );
+        }
         notes.extend(contents.remarks);
         paths.push(path);
 

@@ -1,5 +1,5 @@
-//! The report on an MTP head: how many of its drafted tokens are accepted, what drafting reads from memory, and
-//! the tables of both for `SERVE.md`.
+//! The report on an MTP head: how many of its drafted tokens are accepted, what drafting reads from memory,
+//! and the tables of both for `SERVE.md`.
 
 use std::fmt::Write;
 
@@ -102,8 +102,8 @@ impl HeadReport {
         Ok(Some(Self { measured, reading, rows, departure }))
     }
 
-    /// Returns whether this head is better than another: whether the model accepts more of its drafted tokens,
-    /// beyond the chance that lies in the choice of prompts.
+    /// Returns whether this head is better than another: whether the model accepts more of its drafted
+    /// tokens, beyond the chance that lies in the choice of prompts.
     pub(crate) fn is_better_than(&self, other: &Self) -> bool {
         self.measured.mean_above(&other.measured).is_above_zero()
     }

@@ -52,8 +52,8 @@ pub(crate) struct Inputs {
     /// The plan and the token files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run_files: Option<Vec<InputFile>>,
-    /// The files of the base that its prompts are rendered with. Those of its chat template are left out if the
-    /// run has its own. They are no part of `base_files`, because an adapter can be trained further with
+    /// The files of the base that its prompts are rendered with. Those of its chat template are left out if
+    /// the run has its own. They are no part of `base_files`, because an adapter can be trained further with
     /// another template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     template_files: Option<Vec<InputFile>>,
@@ -68,7 +68,7 @@ impl Inputs {
         self.base_files.is_none()
     }
 
-    /// Returns what another run can have in common with this one, which has its own plan, tokens and template.
+    /// Returns the record for another run with the same base, which has its own plan, tokens and template.
     pub(crate) fn of_base(self) -> Self {
         Self { base_files: self.base_files, ..Self::default() }
     }

@@ -24,7 +24,6 @@ use crate::exported_template::exported_template;
 use crate::head_report::HeadReport;
 use crate::load;
 use crate::serve::{Served, serve_page};
-use crate::served_head::ServedHead;
 use crate::vllm::{Serving, other_prompts};
 
 /// The page that says how to serve the outputs.
@@ -129,10 +128,9 @@ impl Export<'_> {
         notes: &[String],
     ) -> Result<Vec<PathBuf>, TrainError> {
         let mut paths = text_model.paths.clone();
-        let ServedHead { head, is_trained, compared, report: last, trimmed } =
-            self.choose_head(model, heads, text_model)?;
+        let chosen = self.choose_head(model, heads, text_model)?;
         let mut served = "merged";
-        if let Some(head) = head.filter(|_| heads.before.is_some()) {
+        if let Some(head) = chosen.head.filter(|_| heads.before.is_some()) {
             served = "merged-mtp";
             paths.push(self.write_merged(served, model, Some(head))?);
         }
@@ -166,10 +164,10 @@ impl Export<'_> {
             adapters: self.adapters(),
             is_wrapper: self.base.is_wrapper(),
             is_tied: self.base.is_tied(),
-            compared,
-            is_trained,
-            last,
-            trimmed,
+            compared: chosen.compared,
+            is_trained: chosen.is_trained,
+            last: chosen.report,
+            trimmed: chosen.trimmed,
             has_draft_tokens: draft_ids.is_some(),
         });
         let path = self.folder.join(PAGE);

@@ -138,7 +138,8 @@ fn template_paragraph(plan: &Plan) -> String {
     )
 }
 
-/// Returns a span of code in Markdown. A text with backticks takes more of them around it than it has in a row.
+/// Returns a span of code in Markdown. A text with backticks takes more of them around it than it has in a
+/// row.
 fn code(text: &str) -> String {
     let most = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let (fence, space) = ("`".repeat(most + 1), if most > 0 { " " } else { "" });

@@ -1,4 +1,5 @@
-//! Chooses the MTP head that is served, the base's or the trained one, by what the model accepts of its drafts.
+//! Chooses the MTP head that is served, the base's or the trained one, by what the model accepts of its
+//! drafts.
 //!
 //! Enters: the heads of an export. Leaves: the head with the reports on it. The files are written elsewhere.
 

@@ -3,10 +3,12 @@
 use sparktune_base::units::{count, loss};
 use sparktune_runlog::RunView;
 
-/// Compares the best evaluation with the base model: `base 2.3100 → best 1.4200 at step 600`.
+/// Compares the best evaluation with the base model: `base 2.3100 → best 1.4200 at step 600`, or with the
+/// weights that the run started from: `parent …`.
 pub(crate) fn base_to_best(view: &RunView) -> Option<String> {
     let (step, best) = view.best()?;
-    let base = view.base_eval.as_ref().map(|eval| format!("base {} → ", loss(eval.loss_nats)));
+    let word = if view.has_parent() { "parent" } else { "base" };
+    let base = view.base_eval.as_ref().map(|eval| format!("{word} {} → ", loss(eval.loss_nats)));
     Some(format!("{}best {} at step {}", base.unwrap_or_default(), loss(best), count(step)))
 }
 

@@ -221,8 +221,8 @@ pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String
     format!("{}: {}", escape(&run.name()), standing(&run_argument(run), liveness, view))
 }
 
-/// Says where a run continues that has a checkpoint of this step. Checkpoints count the steps of the text model
-/// and of the MTP head, and the events of steps those of the text model.
+/// Says where a run continues that has a checkpoint of this step. Checkpoints count the steps of the text
+/// model and of the MTP head, and the events of steps those of the text model.
 pub(crate) fn from_checkpoint(step: u64, view: &RunView) -> String {
     let text_model = view.finished().map_or(0, |finished| finished.step).max(view.steps_done());
     match step.saturating_sub(text_model) {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::sparktune::{Place, done, events};
+use crate::sparktune::{Place, checkpoint, done, events};
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -91,4 +91,44 @@ fn a_run_that_trained_all_weights_is_the_model_of_the_next_and_layers_are_chosen
 
     let refused = done(&mut train(&place, &["--from", "latest", "--lora-target-modules", "query"])).exits(2);
     assert!(refused.err.contains("query"), "{}", refused.err);
+}
+
+#[test]
+fn an_adapter_that_peft_wrote_is_trained_further_and_a_damaged_one_is_refused_before_the_run_exists() {
+    let place = Place::new();
+    place.chats(40);
+    let model = checkpoint();
+    let from = |folder: &Path| {
+        let mut command = train(&place, &["--model"]);
+        command.arg(&model).arg("--from").arg(folder);
+        command
+    };
+    let peft = model.join("../lora_final");
+    let run = done(&mut from(&peft)).exits(0).run_dir();
+    let config = json(&run.join("outputs/adapter/adapter_config.json"));
+    assert_eq!((config["r"].as_u64(), config["lora_alpha"].as_u64()), (Some(8), Some(16)));
+    let copy = run.join("parent/adapter_model.safetensors");
+    assert_eq!(fs::read(copy).unwrap(), fs::read(peft.join("adapter_model.safetensors")).unwrap());
+    let runs = fs::read_dir(place.join("runs")).unwrap().count();
+
+    let damaged = place.join("damaged");
+    fs::create_dir(&damaged).unwrap();
+    fs::copy(peft.join("adapter_config.json"), damaged.join("adapter_config.json")).unwrap();
+    let tensors = damaged.join("adapter_model.safetensors");
+    let bytes = fs::read(peft.join("adapter_model.safetensors")).unwrap();
+    for (written, words) in [
+        (&bytes[..bytes.len() - 4], "its header describes another number of bytes"),
+        (&bytes[..100], "its header is longer than the file"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff{}", "its header is longer than the file"),
+        (b"PK\x03\x04", "it is too short"),
+    ] {
+        fs::write(&tensors, written).unwrap();
+        let refused = done(&mut from(&damaged)).exits(2);
+        assert!(refused.err.contains("is damaged") && refused.err.contains(words), "{}", refused.err);
+    }
+    fs::remove_file(&tensors).unwrap();
+    fs::write(damaged.join("adapter_model.bin"), b"\x80\x02.").unwrap();
+    let refused = done(&mut from(&damaged)).exits(2);
+    assert!(refused.err.contains("is a pickle"), "{}", refused.err);
+    assert_eq!(fs::read_dir(place.join("runs")).unwrap().count(), runs, "no run was created");
 }

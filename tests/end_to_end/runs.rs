@@ -179,6 +179,11 @@ fn runs_are_listed_and_called_by_any_unique_name() {
     );
     let rows = place.sparktune(["runs", "--json"]).exits(0).last();
     assert_eq!(rows.as_array().unwrap().len(), 2);
+    let both = place.sparktune(["watch", "2"]).exits(2);
+    assert!(both.err.contains("matches 2 runs"), "{}", both.err);
+    place.sparktune(["watch", "alpha"]).exits(0);
+    let unknown = place.sparktune(["watch", "gamma"]).exits(2);
+    assert!(unknown.err.contains("gamma") && unknown.err.contains("sparktune runs"), "{}", unknown.err);
     for old in 0..50 {
         std::fs::create_dir_all(place.join(&format!("runs/20200101T000000Z-old-{old}/events"))).unwrap();
     }
@@ -186,11 +191,6 @@ fn runs_are_listed_and_called_by_any_unique_name() {
     assert!(newest.out.lines().nth(1).unwrap().contains("beta-lora"), "the newest is first: {}", newest.out);
     assert!(newest.err.contains("2 older runs not shown") && newest.out.lines().count() == 51, "{newest:?}");
     assert_eq!(place.sparktune(["runs", "--all"]).exits(0).out.lines().count(), 53);
-    place.sparktune(["watch", "alpha"]).exits(0);
-    let unknown = place.sparktune(["watch", "gamma"]).exits(2);
-    assert!(unknown.err.contains("gamma") && unknown.err.contains("sparktune runs"), "{}", unknown.err);
-    let both = place.sparktune(["watch", "2"]).exits(2);
-    assert!(both.err.contains("matches 2 runs"), "{}", both.err);
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn global_flags_are_accepted_by_commands_that_never_ask() {
     let listed = place.sparktune(["--json", "runs", "--plain", "--non-interactive"]).exits(0);
     assert!(listed.last().as_array().unwrap().is_empty());
     place.chats(4);
-    let checked = place.sparktune(["--json", "check", "train.jsonl", "--max-example-tokens", "99"]).exits(0);
+    let checked = place.sparktune(["--json", "check", "train.jsonl", "--max-rejected", "0.5"]).exits(0);
     assert_eq!(checked.last()["accepted"], true);
 }
 

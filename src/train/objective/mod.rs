@@ -222,8 +222,8 @@ impl Objective for NextToken {
 }
 
 /// The objective of the MTP head: the cross-entropy of each trained token, predicted two positions ahead, and
-/// further ahead from its own outputs, as it drafts. A term is a token; its losses as the first drafted token,
-/// the second, … are weighted (`Mtp::loss_and_gradients`).
+/// further ahead from its own outputs, as it drafts. A term is a token; its losses as the first drafted
+/// token, the second, … are weighted (`Mtp::loss_and_gradients`).
 pub(crate) struct DraftedTokens {
     /// The number of tokens that the head learns to draft in a row.
     pub(crate) count: usize,

@@ -60,8 +60,8 @@ pub enum Request {
         /// The path, absolute or relative to the working directory.
         folder: PathBuf,
     },
-    /// Reads, checks and tokenises the data of these answers with their model. Answered by [`Response::Data`]. The tokens are kept for
-    /// [`Request::Start`].
+    /// Reads, checks and tokenises the data of these answers with their model. Answered by
+    /// [`Response::Data`]. The tokens are kept for [`Request::Start`].
     Data {
         /// The answers, in which model and data are set.
         answers: Box<Answers>,

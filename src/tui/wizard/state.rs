@@ -209,8 +209,8 @@ impl State {
         self.planner.answers.without(|_, setting| !setting.reads_data)
     }
 
-    /// Reads the data again in the background if an answer that affects it has changed. Data that could not be
-    /// read with the old answer is read from the start.
+    /// Reads the data again in the background if an answer that affects it has changed. Data that could not
+    /// be read with the old answer is read from the start.
     pub(super) fn count_again(&mut self) {
         let read_by = self.answers_data_is_read_by();
         if self.read_by.as_ref() == Some(&read_by) {
@@ -228,8 +228,8 @@ impl State {
         self.recount = self.request(self.data_request());
     }
 
-    /// Like [`count_again`](Self::count_again), but only for answers that make other examples of the lines, on
-    /// which every estimate rests. The size of the eval set, for example, can wait.
+    /// Like [`count_again`](Self::count_again), but only for answers that make other examples of the lines,
+    /// on which every estimate rests. The size of the eval set, for example, can wait.
     pub(super) fn count_again_if_examples_change(&mut self) {
         let of_examples =
             |answers: &Answers| answers.without(|_, setting| !(setting.reads_data && setting.of_check));

@@ -4,8 +4,9 @@
 //! Enters: metadata, and the name, shape and encoding of each tensor. Leaves: the bytes before the first
 //! tensor. It must not know models. Source: `ggml/docs/gguf.md` and `gguf-py` of llama.cpp, version 0.19.
 //!
-//! This is our own code because the format is these few lines, and the crates for it either read only or
-//! bring the models that they are for.
+//! This is our own code because the format is these few lines, and every byte is compared with what
+//! llama.cpp's converter writes. The crate `ggus` (0.5) reads and writes it too, with quantisation of its
+//! own.
 
 use super::encoding::Encoding;
 

@@ -19,6 +19,7 @@ mod reader;
 mod sampling;
 #[cfg(test)]
 mod tests;
+mod tokenizer_json;
 mod vocabulary;
 
 use std::collections::BTreeMap;

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::format::{Metadata, Value};
 use super::pre_tokenizer;
+use super::tokenizer_json::{Bpe, Merge, Tokenizer};
 
 /// The types of tokens in llama.cpp.
 const NORMAL: i32 = 1;
@@ -31,75 +31,6 @@ const SPACE: &str = "\u{2581}";
 const UNMERGED: f32 = -1e6;
 const PADDED: f32 = -1e7;
 
-/// `tokenizer.json`, as far as it is needed.
-#[derive(Deserialize)]
-struct Tokenizer {
-    normalizer: Option<Json>,
-    pre_tokenizer: Option<Json>,
-    post_processor: Option<Json>,
-    #[serde(default)]
-    added_tokens: Vec<Added>,
-    model: Bpe,
-}
-
-#[derive(Deserialize)]
-struct Added {
-    id: u32,
-    content: String,
-    #[serde(default)]
-    special: bool,
-}
-
-#[derive(Deserialize)]
-struct Bpe {
-    vocab: BTreeMap<String, u32>,
-    merges: Vec<Merge>,
-    #[serde(default)]
-    byte_fallback: bool,
-    #[serde(default)]
-    ignore_merges: bool,
-    unk_token: Option<String>,
-}
-
-/// A merge, in either of the forms that the tokenizers library has written.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Merge {
-    Pair([String; 2]),
-    Text(String),
-}
-
-impl Merge {
-    /// Returns the two tokens with a space between them. A space inside a token becomes the character that
-    /// stands for it in byte-level tokens.
-    fn text(&self) -> String {
-        match self {
-            Self::Pair(pair) => pair.each_ref().map(|part| part.replace(' ', "\u{120}")).join(" "),
-            Self::Text(text) => text.clone(),
-        }
-    }
-
-    /// Returns the token that the merge makes.
-    fn merged(&self) -> String {
-        match self {
-            Self::Pair(pair) => pair.concat(),
-            Self::Text(text) => text.replacen(' ', "", 1),
-        }
-    }
-}
-
-/// The kind of a tokenizer, which is read first, because the fields of the kinds differ.
-#[derive(Deserialize)]
-struct Kind {
-    model: ModelKind,
-}
-
-#[derive(Deserialize)]
-struct ModelKind {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-}
-
 /// Adds the fields of the tokenizer in a base's folder, for a model with `vocab_size` rows in its embedding.
 ///
 /// # Errors
@@ -110,15 +41,7 @@ pub(super) fn put(
     vocab_size: usize,
     template: Option<&str>,
 ) -> Result<(), String> {
-    let bytes = fs::read(dir.join("tokenizer.json"))
-        .map_err(|error| format!("tokenizer.json cannot be read ({error})"))?;
-    let wrong = |error: serde_json::Error| format!("tokenizer.json is not a tokenizer ({error})");
-    let kind: Kind = serde_json::from_slice(&bytes).map_err(wrong)?;
-    if let Some(kind) = kind.model.kind.filter(|kind| kind != "BPE") {
-        let shown: String = kind.chars().take(64).collect();
-        return Err(format!("the tokenizer is of the type `{shown}`, and only BPE is supported here"));
-    }
-    let tokenizer: Tokenizer = serde_json::from_slice(&bytes).map_err(wrong)?;
+    let tokenizer = Tokenizer::read(dir)?;
     let tokens = Tokens::collect(&tokenizer, vocab_size)?;
     if tokenizer.model.byte_fallback {
         metadata.put_text("tokenizer.ggml.model", "llama");
@@ -406,13 +329,5 @@ mod tests {
             }
         }
         assert!(refused > whole.len(), "{refused} of {}", 4 * whole.len());
-    }
-
-    #[test]
-    fn merges_of_both_forms_are_written_alike() {
-        let pair = Merge::Pair(["a b".into(), "c".into()]);
-        assert_eq!(pair.text(), "aĠb c");
-        let old = Merge::Text("Ġa c".into());
-        assert_eq!((old.text(), old.merged()), ("Ġa c".to_owned(), "Ġac".to_owned()));
     }
 }

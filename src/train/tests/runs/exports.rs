@@ -181,7 +181,7 @@ fn a_head_that_cannot_be_trained_leaves_the_base_models_head_and_a_warning() {
     let finished = train(&run, &AtomicBool::new(false)).unwrap();
     assert_eq!((finished.outcome, finished.steps), (Outcome::Completed, 2));
     assert_eq!(outputs(&run), ["SERVE.md", "adapter", "adapter-causal-lm", "draft-tokens.pt", "merged"]);
-    let told = "the MTP head could not be trained, so the outputs have the base model's head: the loss on the eval set became NaN";
+    let told = "the MTP head could not be trained, so the outputs have the base model's head: the held-out loss became NaN";
     assert!(warnings(&run).iter().any(|warning| warning.contains(told)), "{:?}", warnings(&run));
     assert!(page(&run).contains(told) && page(&run).contains("vllm serve ./merged"), "{}", page(&run));
 }

@@ -147,8 +147,13 @@ fn outputs(run: &RunDir) -> Vec<String> {
     names
 }
 
+/// Returns the bytes of an output. The page on serving names its run, which `RUN` stands for.
 fn bytes(run: &RunDir, file: &str) -> Vec<u8> {
-    std::fs::read(run.outputs().join(file)).unwrap()
+    let bytes = std::fs::read(run.outputs().join(file)).unwrap();
+    if !file.ends_with("SERVE.md") {
+        return bytes;
+    }
+    String::from_utf8(bytes).unwrap().replace(&run.name(), "RUN").into_bytes()
 }
 
 #[test]
