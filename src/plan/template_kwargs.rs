@@ -1,8 +1,8 @@
 //! The variables with which a chat template is rendered, as an answer and as a value of the plan.
 //!
 //! Enters: a JSON object on the command line, or a TOML table. Leaves: the same, with the keys of all objects
-//! in alphabetical order, because TOML has no other: a template that writes an object then writes the same text
-//! however it was given. This file must not know templates.
+//! in alphabetical order, because TOML has no other: a template that writes an object then writes the same
+//! text however it was given. This file must not know templates.
 
 use std::collections::BTreeMap;
 use std::fmt;
