@@ -1,10 +1,12 @@
 //! Gathers the answers that are given before any question: flags, `SPARKTUNE_*` variables, the user's file, a
 //! preset.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use sparktune_base::escape::escape;
 use sparktune_plan::presets::{self, PresetSource};
-use sparktune_plan::{Answer, Answers, Origin};
+use sparktune_plan::{Answer, Answers, ENV_PREFIX, Origin};
 
 use crate::failure::Failure;
 use crate::folders::{HOME_VARIABLE, config_folder, demo_folder, runs_dir_of};
@@ -46,9 +48,31 @@ pub fn runs_dir(flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
 }
 
 fn environment() -> Result<Answers, Failure> {
-    let pairs = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     // The installation folder of sparktune is not an answer about a run.
-    Ok(Answers::from_env(pairs.filter(|(name, _)| name != HOME_VARIABLE))?)
+    let variables = std::env::vars_os().filter(|(name, _)| name != HOME_VARIABLE);
+    Ok(Answers::from_env(texts(variables)?)?)
+}
+
+/// Returns the variables that are text. Those of other programs may be anything.
+///
+/// # Errors
+/// A variable with a setting's prefix is not UTF-8.
+fn texts(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Failure> {
+    let mut texts = Vec::new();
+    for (name, value) in variables {
+        let is_ours = name.as_encoded_bytes().starts_with(ENV_PREFIX.as_bytes());
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => texts.push((name, value)),
+            (name, value) if is_ours => {
+                let shown = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
+                let what = if value.is_err() { "the value" } else { "the name" };
+                let text = format!("{what} of the environment variable {} is not UTF-8", escape(&shown));
+                return Err(Failure::usage(text).hint("Set it to text, or unset it"));
+            }
+            _ => {}
+        }
+    }
+    Ok(texts)
 }
 
 fn user_file() -> Result<Answers, Failure> {
@@ -78,4 +102,22 @@ fn demo_answers() -> Result<Answers, Failure> {
         data: Some(Answer::new(vec![folder.join("train.jsonl")], Origin::Preset)),
         ..Answers::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    #[test]
+    fn a_variable_of_ours_that_is_not_text_is_refused_and_others_are_passed_over() {
+        let bytes = |text: &[u8]| OsString::from_vec(text.to_vec());
+        let read = |name: &[u8], value: &[u8]| texts([(bytes(name), bytes(value))].into_iter());
+        assert_eq!(read(b"OTHER", b"\xff").unwrap(), []);
+        assert_eq!(read(b"SPARKTUNE_RANK", b"8").unwrap(), [("SPARKTUNE_RANK".into(), "8".into())]);
+        let refused = read(b"SPARKTUNE_NAME", b"caf\xe9").unwrap_err();
+        assert!(refused.text.contains("the value of the environment variable SPARKTUNE_NAME is not UTF-8"));
+        assert!(read(b"SPARKTUNE_N\xff", b"8").unwrap_err().text.contains("the name of"));
+    }
 }

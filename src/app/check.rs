@@ -72,7 +72,7 @@ pub fn check(
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
         policy: think(answers, thinking).into(),
         examples: example_options(answers),
-        max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)),
+        max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)).transpose()?,
         eval_data: sets.eval,
         rejected_path: Some(rejected),
     };

@@ -19,8 +19,8 @@ use sparktune_data::{
 };
 use sparktune_plan::plan::DataPlan;
 use sparktune_plan::{
-    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, ParentFacts, SetFacts,
-    TemplateKwargs, TooLong,
+    Answers, DataFacts, DataFormat, EvalSetFacts, LengthBucket, ModelFacts, ParentFacts, SetFacts, Setting,
+    TemplateKwargs, TooLong, check_range,
 };
 
 use crate::data_sets::{DataSets, weights_for};
@@ -121,9 +121,17 @@ fn format_of(choice: DataFormat) -> Option<Format> {
 }
 
 /// Returns the number of tokens above which an example is too long.
-pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> u32 {
+///
+/// # Errors
+/// The answer is below the range of its setting. One above the model's limit is refused with the plan.
+pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> Result<u32, Failure> {
     let limit = u32::try_from(model.config.max_example_tokens()).unwrap_or(u32::MAX);
-    answers.max_example_tokens.as_ref().map_or(limit, |answer| answer.value.min(limit))
+    let Some(answer) = &answers.max_example_tokens else { return Ok(limit) };
+    if answer.value < limit {
+        let setting = Setting::of("data.max_example_tokens").expect("this setting has a row");
+        check_range(setting, answers, model)?;
+    }
+    Ok(answer.value.min(limit))
 }
 
 /// Returns the share of rejected lines above which the data is refused.
@@ -157,7 +165,7 @@ pub fn prepare_data(
         format: format(answers),
         policy: think(answers, base.tokenizer.thinking_now()).into(),
         examples: example_options(answers),
-        max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
+        max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
         eval,
     };
     let cache = runs_dir_of(answers).join(TOKEN_CACHE);
@@ -198,7 +206,7 @@ pub(crate) fn preview_of(
     let options = PreviewOptions {
         format: format(answers),
         examples: example_options(answers),
-        max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
+        max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
         limit: limit.unwrap_or(defaults.limit),
         ..defaults
     };
@@ -320,7 +328,7 @@ pub fn data_facts(
     let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
     let target_tokens = files.iter().map(TokenFile::target_tokens).sum();
     let OverlongReport { left_out, cut, split, .. } = &prepared.report.overlong;
-    let too_long = TooLong { left_out: left_out.examples, cut: cut.examples, split: split.examples };
+    let too_long = TooLong { left_out: left_out.occurrences, cut: cut.occurrences, split: split.occurrences };
     let template = prepared.report.template.as_ref();
     let template_kwargs =
         TemplateKwargs(template.map(|template| template.kwargs.clone()).unwrap_or_default());
@@ -383,6 +391,7 @@ mod tests {
     use sparktune_base::random::SplitMix64;
     use sparktune_data::packing::Packing;
     use sparktune_plan::packing::Lengths;
+    use sparktune_plan::{Catalog, Origin};
 
     use super::*;
 
@@ -392,6 +401,25 @@ mod tests {
             assert_eq!(format_of(*choice).map_or("auto", Format::name), choice.word());
         }
         assert_eq!(DataFormat::ALL.len(), Format::ALL.len() + 1);
+    }
+
+    #[test]
+    fn a_limit_on_tokens_below_its_range_is_refused_before_data_is_read() {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let limit = |text: &str| {
+            let mut answers = Answers::default();
+            answers.set("max-example-tokens", text, Origin::Flag).unwrap();
+            max_example_tokens(&answers, &model)
+        };
+        let refused = limit("1").unwrap_err();
+        assert_eq!(refused.exit, Exit::Usage);
+        assert!(
+            refused.text.contains("--max-example-tokens") && refused.text.contains("from 2 to"),
+            "{refused}"
+        );
+        assert_eq!(limit("2").unwrap(), 2);
+        assert_eq!(max_example_tokens(&Answers::default(), &model).unwrap(), limit("10,000,000").unwrap());
     }
 
     #[test]

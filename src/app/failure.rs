@@ -204,8 +204,9 @@ impl From<TokenFileError> for Failure {
 
 impl From<sparktune_runlog::Error> for Failure {
     fn from(error: sparktune_runlog::Error) -> Self {
-        let exit = if error.is_disk_full() { Exit::Device } else { Exit::Usage };
-        Self::new(exit, error.to_string())
+        let is_of_disk =
+            error.is_disk_full() || matches!(error, sparktune_runlog::Error::DamagedCheckpoint { .. });
+        Self::new(if is_of_disk { Exit::Device } else { Exit::Usage }, error.to_string())
     }
 }
 

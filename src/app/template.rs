@@ -15,7 +15,8 @@ use crate::listener::Listener;
 /// the template knows that variable.
 ///
 /// # Errors
-/// The template does not read a variable of the answers, or the data cannot be read.
+/// The template does not read a variable of the answers, or gets it from the tokenizer, or the data cannot be
+/// read.
 pub(crate) fn set_template_kwargs(
     tokenizer: &mut ChatTokenizer,
     answers: &Answers,
@@ -29,6 +30,13 @@ pub(crate) fn set_template_kwargs(
                 let text =
                     format!("the chat template reads no variable `{}` (--template-kwargs)", escape(unread));
                 return Err(Failure::usage(text).hint("Compare its name with those in the template"));
+            }
+            if let Some(token) = answer.value.0.keys().find(|name| tokenizer.is_special_token(name)) {
+                let text = format!(
+                    "`{}` is a special token of the tokenizer, which every server sets itself (--template-kwargs)",
+                    escape(token)
+                );
+                return Err(Failure::usage(text).hint("Leave it out, or change tokenizer_config.json"));
             }
             answer.value.clone()
         }

@@ -3,7 +3,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueHint};
 use sparktune_plan::setting::{Completes, Heading, Kind};
-use sparktune_plan::{Answers, Origin, SETTINGS, Setting};
+use sparktune_plan::{Answers, Origin, PlanError, SETTINGS, Setting};
 
 /// The flag that lists all settings.
 pub(crate) const HELP_ALL: &str = "help-all";
@@ -176,7 +176,10 @@ fn flag(setting: &'static Setting) -> Arg {
 /// Returns a value that the setting accepts, or an error with the expected values.
 fn checked(setting: &Setting, text: &str) -> Result<String, String> {
     let is_taken = Answers::default().set(setting.name, text, Origin::Flag);
-    is_taken.map(|()| text.to_owned()).map_err(|_| format!("expected {}", setting.expects_instead_of(text)))
+    is_taken.map(|()| text.to_owned()).map_err(|error| match error {
+        PlanError::BadValue { expects, .. } => format!("expected {expects}"),
+        other => other.to_string(),
+    })
 }
 
 fn value_name(setting: &Setting) -> String {
@@ -262,6 +265,12 @@ mod tests {
         let error = given(&["--max-rejected", "0,5"]).unwrap_err().to_string();
         assert!(error.contains("use a point for decimals"), "{error}");
         assert_eq!(given(&["--pack-length", "5,376"]).unwrap().pack_length.unwrap().value, 5376);
+    }
+
+    #[test]
+    fn a_variable_of_the_template_is_refused_with_the_reason() {
+        let error = given(&["--template-kwargs", r#"{"bos_token": "x"}"#]).unwrap_err().to_string();
+        assert!(error.contains("`bos_token` gets its value from the program that renders"), "{error}");
     }
 
     #[test]

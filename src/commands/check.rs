@@ -67,7 +67,8 @@ pub fn check(
         print(&report.to_string())?;
         if let Some(path) = rejected_path {
             let too_long = if report.overlong.left_out.examples > 0 { " and those too long" } else { "" };
-            print(&format!("rejected lines{too_long}, with reasons, are in {}\n", path.display()))?;
+            let path = escape(&path.display().to_string()).into_owned();
+            print(&format!("rejected lines{too_long}, with reasons, are in {path}\n"))?;
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };

@@ -13,6 +13,7 @@ use sparktune_app::program::Program;
 use sparktune_app::run_folder::Provenance;
 use sparktune_app::runs::{Awaited, find, go_back_to, request_stop};
 use sparktune_app::summary::Summary;
+use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::counted;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
@@ -203,7 +204,8 @@ pub fn export(
         print_json(&Exported { run_dir: run.path().to_owned(), outputs, notes })?;
     } else {
         notes.iter().for_each(|text| note(text));
-        let lines: Vec<String> = outputs.iter().map(|path| format!("{}\n", path.display())).collect();
+        let line = |path: &PathBuf| format!("{}\n", escape(&path.display().to_string()));
+        let lines: Vec<String> = outputs.iter().map(line).collect();
         print(&lines.concat())?;
     }
     Ok(Exit::Done)

@@ -241,6 +241,11 @@ impl ChatTokenizer {
         self.template.as_ref().is_some_and(|(template, _)| template.reads(name))
     }
 
+    /// Returns whether a variable of this name is one of the tokenizer's special tokens.
+    pub fn is_special_token(&self, name: &str) -> bool {
+        self.template.as_ref().is_some_and(|(template, _)| template.is_special_token(name))
+    }
+
     /// Returns the variables with which the template is rendered.
     pub fn kwargs(&self) -> &TemplateKwargs {
         &self.kwargs

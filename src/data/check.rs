@@ -57,6 +57,7 @@ pub fn check<I: Clone + Into<Input>>(
         examples: options.examples,
         max_example_tokens: options.max_example_tokens,
         prompts: Prompts::default(),
+        progress,
     };
     let has_eval = !options.eval_data.is_empty();
     let eval = has_eval.then_some(options.eval_data.as_slice());
@@ -134,7 +135,7 @@ pub(crate) fn examine_all(
             for outcome in examined.outcomes {
                 match outcome.result {
                     Ok(mut accepted) => {
-                        tally.too_long(file, outcome.line, &mut accepted)?;
+                        tally.left_out(file, outcome.line, &mut accepted)?;
                         if accepted.examples() > 0 {
                             accept(tally, file, outcome.line, accepted)?;
                         }

@@ -210,7 +210,7 @@ impl<'a> Message<'a> {
             && self.texts().all(|t| t.trim().is_empty())
     }
 
-    fn text_bytes(&self) -> usize {
+    pub(crate) fn text_bytes(&self) -> usize {
         self.texts().map(str::len).sum::<usize>()
             + self.reasoning_content.as_ref().map_or(0, |r| r.len())
             + self.tool_calls.as_ref().map_or(0, |c| c.get().len())

@@ -7,6 +7,7 @@ use crate::examples::{ExampleMaker, ExampleOptions, TooLong};
 use crate::explain;
 use crate::format::Format;
 use crate::parse::parse_line;
+use crate::progress::Progress;
 use crate::rejection::Rejection;
 use crate::served::{Effects, Prompts};
 use crate::tokens::Tokens;
@@ -22,6 +23,8 @@ pub(crate) struct Examiner<'a> {
     pub max_example_tokens: Option<u32>,
     /// The prompts that a server sends, compared so far.
     pub prompts: Prompts,
+    /// Says whether the work is cancelled.
+    pub progress: &'a dyn Progress,
 }
 
 /// The result of examining a chunk.
@@ -51,6 +54,10 @@ pub(crate) struct Accepted {
     pub too_long: TooLong,
     /// The line, if an example of it was left out because it is too long.
     pub left_out: Option<Box<Refused>>,
+    /// The number of turns that could not become an example, next to others that did.
+    pub refused_turns: u32,
+    /// The line with the reason of the first of them.
+    pub first_refused: Option<Box<Refused>>,
 }
 
 impl Accepted {
@@ -126,6 +133,8 @@ impl Examiner<'_> {
             tokens: None,
             too_long: TooLong::default(),
             left_out: None,
+            refused_turns: 0,
+            first_refused: None,
         };
         if let Some(tokenizer) = self.tokenizer {
             accepted.special_tokens = tokenizer.special_tokens_in(&conversation) as u32;
@@ -135,13 +144,17 @@ impl Examiner<'_> {
                 options: self.examples,
                 max_tokens: self.max_example_tokens,
                 prompts: &self.prompts,
+                progress: self.progress,
             };
-            let examples = maker.make(conversation)?;
+            // The turns of all examples of a long conversation take much more memory than their tokens.
+            let examples = maker.make(conversation, |example| example.tokens)?;
             accepted.effects = examples.effects;
             accepted.too_long = examples.too_long;
-            accepted.left_out =
-                examples.left_out.map(|rejection| Box::new(Refused { rejection, text: line.to_owned() }));
-            accepted.tokens = Some(examples.made.into_iter().map(|example| example.tokens).collect());
+            let refused = |rejection| Box::new(Refused { rejection, text: line.to_owned() });
+            accepted.left_out = examples.left_out.map(refused);
+            accepted.refused_turns = examples.refused_turns;
+            accepted.first_refused = examples.first_refused.map(refused);
+            accepted.tokens = Some(examples.made);
         }
         Ok(accepted)
     }

@@ -9,8 +9,9 @@ use sparktune_base::choices::{Overlong, TrainOn};
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::conversation::{Chat, Conversation, Message};
 use crate::explain;
+use crate::progress::Progress;
 use crate::rejection::{Kind, Rejection};
-use crate::served::{Effects, Prompts};
+use crate::served::{Effects, Encoded, Prompts};
 use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
@@ -35,17 +36,29 @@ pub(crate) struct ExampleMaker<'t> {
     pub max_tokens: Option<u32>,
     /// The prompts that a server sends, compared so far.
     pub prompts: &'t Prompts,
+    /// Says whether the work is cancelled. The examples of a line are then not all made.
+    pub progress: &'t dyn Progress,
 }
 
+/// The largest number of bytes of text in the examples of one line. An example for each turn repeats all
+/// turns before it, so a line of 64 MiB could otherwise need more memory than any machine has.
+const MOST_BYTES: usize = 256 << 20;
+/// About the number of bytes that a chat template adds to each turn.
+const MARKUP_BYTES: usize = 32;
+
 /// The examples of one conversation.
-#[derive(Debug, Default)]
-pub(crate) struct Examples<'a> {
-    /// The examples in the order of the conversation. Each has trained tokens.
-    pub made: Vec<Example<'a>>,
+#[derive(Debug)]
+pub(crate) struct Examples<T> {
+    /// What is kept of the examples, in the order of the conversation. Each has trained tokens.
+    pub made: Vec<T>,
     pub effects: Effects,
     pub too_long: TooLong,
     /// The reason why the first of those that were left out was.
     pub left_out: Option<Rejection>,
+    /// The number of turns of which no example can be made, next to others.
+    pub refused_turns: u32,
+    /// The reason of the first of them, which names it.
+    pub first_refused: Option<Rejection>,
 }
 
 /// One example: its turns and their tokens.
@@ -70,88 +83,128 @@ pub(crate) struct TooLong {
     pub split: u32,
 }
 
+impl<T> Examples<T> {
+    /// Notes that no example can be made of a turn.
+    fn refuse(&mut self, turn: usize, mut rejection: Rejection) {
+        self.refused_turns += 1;
+        rejection.field = format!("messages[{turn}]");
+        self.first_refused.get_or_insert(rejection);
+    }
+}
+
 impl ExampleMaker<'_> {
-    /// Makes the examples of a conversation.
+    /// Makes the examples of a conversation, of each of which `keep` chooses what is needed.
     ///
     /// # Errors
-    /// The same as for [`ChatTokenizer::encode_conversation`]. It is no error if all of it is too long.
-    pub(crate) fn make<'a>(&self, conversation: Conversation<'a>) -> Result<Examples<'a>, Rejection> {
-        let mut examples = Examples::default();
+    /// The same as for [`ChatTokenizer::encode_conversation`] if no example can be made, or all of them
+    /// together would be too much text. It is no error if all of it is too long.
+    pub(crate) fn make<'a, T>(
+        &self,
+        conversation: Conversation<'a>,
+        keep: impl Fn(Example<'a>) -> T,
+    ) -> Result<Examples<T>, Rejection> {
+        let mut examples = Examples {
+            made: Vec::new(),
+            effects: Effects::default(),
+            too_long: TooLong::default(),
+            left_out: None,
+            refused_turns: 0,
+            first_refused: None,
+        };
+        let is_split = self.options.split_turns;
         let mut untrained = None;
-        for conversation in chosen(conversation, self.options) {
-            let encoded = self.tokenizer.encode_and_compare(&conversation, self.policy, self.prompts);
-            let tokens = match encoded {
-                Ok((tokens, effects)) => {
-                    examples.effects.add(effects);
-                    tokens
-                }
+        for conversation in chosen(conversation, self.options)? {
+            if self.progress.cancelled() {
+                break;
+            }
+            let encoded = match self.tokenizer.encode_example(&conversation, self.policy) {
+                Ok(encoded) => encoded,
                 // Next to examples of other turns, a turn without trained tokens is no loss.
                 Err(rejection) if rejection.kind == Kind::NothingToTrain => {
                     untrained = Some(rejection);
                     continue;
                 }
-                Err(rejection) => return Err(rejection),
+                Err(rejection) => match &conversation {
+                    Conversation::Chat(chat) if is_split => {
+                        examples.refuse(chat.messages.len().saturating_sub(1), rejection);
+                        continue;
+                    }
+                    _ => return Err(rejection),
+                },
             };
+            let length = encoded.tokens.input_ids.len();
             match self.max_tokens {
-                Some(limit) if tokens.input_ids.len() > limit as usize => {
-                    self.shorten(conversation, tokens, limit, &mut examples)?;
+                Some(limit) if length > limit as usize => {
+                    self.shorten(conversation, encoded, limit, &mut examples, &keep);
                 }
-                _ => examples.made.push(Example { conversation, tokens, is_cut: false }),
+                _ => {
+                    let effects = self.tokenizer.effects(&conversation, &encoded, self.prompts);
+                    examples.effects.add(effects);
+                    examples.made.push(keep(Example { conversation, tokens: encoded.tokens, is_cut: false }));
+                }
             }
         }
-        match untrained {
-            Some(rejection) if examples.made.is_empty() && examples.left_out.is_none() => Err(rejection),
-            _ => Ok(examples),
+        if examples.made.is_empty()
+            && examples.left_out.is_none()
+            && let Some(rejection) = examples.first_refused.take().or(untrained)
+        {
+            return Err(rejection);
         }
+        Ok(examples)
     }
 
     /// Adds what is kept of an example that is too long.
-    fn shorten<'a>(
+    fn shorten<'a, T>(
         &self,
         conversation: Conversation<'a>,
-        tokens: Tokens,
+        encoded: Encoded,
         limit: u32,
-        examples: &mut Examples<'a>,
-    ) -> Result<(), Rejection> {
-        let Examples { made, too_long, left_out, effects: _ } = examples;
-        let length = tokens.input_ids.len();
-        let lost = match self.options.overlong {
-            Overlong::Drop => 1,
-            Overlong::Truncate => match tokens.cut_at(limit as usize) {
-                Some(tokens) => {
-                    too_long.cut += 1;
-                    made.push(Example { conversation, tokens, is_cut: true });
-                    0
+        examples: &mut Examples<T>,
+        keep: &impl Fn(Example<'a>) -> T,
+    ) {
+        let length = encoded.tokens.input_ids.len();
+        let lost = match (self.options.overlong, &conversation) {
+            (Overlong::Drop, _) | (Overlong::Split, Conversation::Completion { .. }) => 1,
+            (Overlong::Truncate, _) => {
+                let effects = self.tokenizer.effects(&conversation, &encoded, self.prompts);
+                match encoded.tokens.cut_at(limit as usize) {
+                    Some(tokens) => {
+                        examples.too_long.cut += 1;
+                        examples.effects.add(effects);
+                        examples.made.push(keep(Example { conversation, tokens, is_cut: true }));
+                        0
+                    }
+                    None => 1,
                 }
-                None => 1,
-            },
-            Overlong::Split => {
-                let (parts, lost) = self.parts(&conversation, limit)?;
-                too_long.split += u32::from(!parts.is_empty());
-                made.extend(parts);
+            }
+            (Overlong::Split, Conversation::Chat(chat)) => {
+                let before = examples.made.len();
+                let lost = self.parts(chat, limit, examples, keep);
+                examples.too_long.split += u32::from(examples.made.len() > before);
                 lost
             }
         };
         if lost > 0 {
-            too_long.left_out += lost;
-            left_out.get_or_insert_with(|| explain::too_many_tokens(length, limit, self.options.overlong));
+            examples.too_long.left_out += lost;
+            let explained = || explain::too_many_tokens(length, limit, self.options.overlong);
+            examples.left_out.get_or_insert_with(explained);
         }
-        too_long.longest = too_long.longest.max(length as u32);
-        Ok(())
+        examples.too_long.longest = examples.too_long.longest.max(length as u32);
     }
 
     /// Splits a conversation into parts of whole turns. Each part consists of the system turn and of
-    /// exchanges, which are a user turn with everything up to the next one. Also returns how many exchanges
+    /// exchanges, which are a user turn with everything up to the next one. Returns how many exchanges
     /// with trained turns are too long even alone.
     ///
     /// Parts are filled from the end: each then has as much as possible of what precedes its last answer,
     /// and the part that is left short is the beginning of the conversation, which nothing precedes.
-    fn parts<'a>(
+    fn parts<'a, T>(
         &self,
-        conversation: &Conversation<'a>,
+        chat: &Chat<'a>,
         limit: u32,
-    ) -> Result<(Vec<Example<'a>>, u32), Rejection> {
-        let Conversation::Chat(chat) = conversation else { return Ok((Vec::new(), 1)) };
+        examples: &mut Examples<T>,
+        keep: &impl Fn(Example<'a>) -> T,
+    ) -> u32 {
         let messages = &chat.messages;
         let system = messages.iter().take_while(|m| matches!(&*m.role, "system" | "developer")).count();
         let is_user = |i: usize| messages[i].role == "user";
@@ -165,57 +218,127 @@ impl ExampleMaker<'_> {
         let mut parts = Vec::new();
         let mut too_long = 0;
         let mut end = messages.len();
-        while let Some(last) = starts.iter().rposition(|&start| start < end) {
+        while let Some(last) = starts.partition_point(|&start| start < end).checked_sub(1) {
+            if self.progress.cancelled() {
+                break;
+            }
             let mut begin = starts[last];
             if messages[begin..end].iter().any(Message::is_trained) {
-                let mut part = None;
-                for &start in starts[..=last].iter().rev() {
+                let mut refusal = None;
+                let part = largest(last + 1, |exchanges| {
+                    let start = starts[last + 1 - exchanges];
                     let turns = messages[..system].iter().chain(&messages[start..end]).cloned().collect();
-                    let conversation =
-                        Conversation::Chat(Chat { messages: turns, tools: chat.tools.clone() });
-                    let tokens = self.tokenizer.encode_conversation(&conversation, self.policy)?;
-                    if tokens.input_ids.len() > limit as usize {
-                        break;
+                    let part = Conversation::Chat(Chat { messages: turns, tools: chat.tools.clone() });
+                    match self.tokenizer.encode_example(&part, self.policy) {
+                        Ok(encoded) => {
+                            let fits = encoded.tokens.input_ids.len() <= limit as usize;
+                            fits.then_some((part, encoded))
+                        }
+                        Err(rejection) => {
+                            refusal.get_or_insert(rejection);
+                            None
+                        }
                     }
-                    begin = start;
-                    part = Some(Example { conversation, tokens, is_cut: false });
+                });
+                match (part, refusal) {
+                    (Some((exchanges, (conversation, encoded))), _) => {
+                        begin = starts[last + 1 - exchanges];
+                        let effects = self.tokenizer.effects(&conversation, &encoded, self.prompts);
+                        examples.effects.add(effects.in_a_part());
+                        parts.push(keep(Example { conversation, tokens: encoded.tokens, is_cut: false }));
+                    }
+                    // Next to other parts, an exchange without trained tokens is no loss.
+                    (None, Some(rejection)) if rejection.kind == Kind::NothingToTrain => {}
+                    (None, Some(rejection)) => examples.refuse(begin, rejection),
+                    (None, None) => too_long += 1,
                 }
-                too_long += u32::from(part.is_none());
-                parts.extend(part);
             }
             end = begin;
         }
-        parts.reverse();
-        Ok((parts, too_long))
+        examples.made.extend(parts.into_iter().rev());
+        too_long
     }
 }
 
+/// Returns the largest number from 1 to `most` for which `try_it` returns something, and this. Whatever
+/// succeeds has to succeed with less too, so few numbers are tried: 1, 2, 4 and so on up to the first
+/// failure, and then the middle of what is left.
+fn largest<T>(most: usize, mut try_it: impl FnMut(usize) -> Option<T>) -> Option<(usize, T)> {
+    let mut found = (1, try_it(1)?);
+    let mut too_many = most + 1;
+    while found.0 + 1 < too_many {
+        let next = if too_many > most { most.min(found.0 * 2) } else { found.0.midpoint(too_many) };
+        match try_it(next) {
+            Some(result) => found = (next, result),
+            None => too_many = next,
+        }
+    }
+    Some(found)
+}
+
+/// The conversations of which examples are made, one after the other.
+type Chosen<'a> = Box<dyn Iterator<Item = Conversation<'a>> + 'a>;
+
 /// Returns the conversations of which examples are made, in which exactly the chosen turns are trained.
-fn chosen(conversation: Conversation<'_>, options: ExampleOptions) -> Vec<Conversation<'_>> {
+///
+/// # Errors
+/// Together they would be too much text.
+fn chosen(conversation: Conversation<'_>, options: ExampleOptions) -> Result<Chosen<'_>, Rejection> {
+    let only = |conversation| Ok(Box::new(std::iter::once(conversation)) as Chosen<'_>);
     let mut chat = match conversation {
         Conversation::Chat(chat) => chat,
-        completion @ Conversation::Completion { .. } => return vec![completion],
+        completion @ Conversation::Completion { .. } => return only(completion),
     };
-    let trained: Vec<usize> = (0..chat.messages.len()).filter(|&i| chat.messages[i].is_trained()).collect();
+    let mut trained: Vec<usize> =
+        (0..chat.messages.len()).filter(|&i| chat.messages[i].is_trained()).collect();
     let first = match options.train_on {
         TrainOn::All => 0,
         TrainOn::Last => trained.len().saturating_sub(1),
     };
     // Without a trained turn the conversation is rejected as it is.
-    let Some(&first_trained) = trained.get(first) else { return vec![Conversation::Chat(chat)] };
+    let Some(&first_trained) = trained.get(first) else { return only(Conversation::Chat(chat)) };
     if !options.split_turns {
         leave_out(&mut chat.messages[..first_trained]);
-        return vec![Conversation::Chat(chat)];
+        return only(Conversation::Chat(chat));
     }
-    let ending_with = |&last: &usize| {
+    let trained = trained.split_off(first);
+    let mut bytes = chat.tools.as_ref().map_or(0, |tools| tools.get().len());
+    let up_to = |message: &Message<'_>| {
+        bytes += message.text_bytes() + MARKUP_BYTES;
+        bytes
+    };
+    let bytes_up_to: Vec<usize> = chat.messages.iter().map(up_to).collect();
+    if trained.iter().map(|&last| bytes_up_to[last]).sum::<usize>() > MOST_BYTES {
+        return Err(explain::too_many_turns(trained.len(), MOST_BYTES));
+    }
+    Ok(Box::new(trained.into_iter().map(move |last| {
         let mut messages = chat.messages[..=last].to_vec();
         leave_out(&mut messages[..last]);
         Conversation::Chat(Chat { messages, tools: chat.tools.clone() })
-    };
-    trained[first..].iter().map(ending_with).collect()
+    })))
 }
 
 /// Makes turns context that is not trained.
 fn leave_out(messages: &mut [Message<'_>]) {
     messages.iter_mut().for_each(|message| message.untrained = true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::largest;
+
+    #[test]
+    fn the_largest_number_that_fits_is_found_in_few_tries() {
+        for most in 1..70 {
+            for limit in 0..=most {
+                let mut tries = 0;
+                let found = largest(most, |n| {
+                    tries += 1;
+                    (n <= limit).then_some(())
+                });
+                assert_eq!(found.map_or(0, |(n, ())| n), limit, "{most}");
+                assert!(tries <= 2 + 2 * most.ilog2(), "{tries} tries of {most}");
+            }
+        }
+    }
 }

@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 use sparktune_base::choices::Overlong;
+use sparktune_base::units::count;
 
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
@@ -40,6 +41,20 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
             crate::chunks::MAX_LINE_BYTES >> 20
         ),
         "Split the example; if the whole file is one line, write one example per line",
+    )
+}
+
+/// Explains why an example for each turn of a line is not made.
+pub(crate) fn too_many_turns(trained: usize, most_bytes: usize) -> Rejection {
+    Rejection::new(
+        Kind::LineTooLong,
+        "messages",
+        format!(
+            "{} trained turns, each with all turns before it, are more than {} MiB of text",
+            count(trained as u64),
+            most_bytes >> 20
+        ),
+        "Write the conversation as several lines, train it without --split-turns, or only its last turn with --train-on last",
     )
 }
 

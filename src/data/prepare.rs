@@ -115,6 +115,7 @@ pub fn prepare<I: Clone + Into<Input>>(
         examples: options.examples,
         max_example_tokens: options.max_example_tokens,
         prompts: Prompts::default(),
+        progress,
     };
     let mut tally = train_data.tally(Some(tokenizer), Some(&out_dir.join(REJECTED)))?;
     let mut train = TokenFileWriter::create(&out_dir.join(TRAIN), header.clone())?;

@@ -254,8 +254,9 @@ fn previewed(
         options: options.examples,
         max_tokens: options.max_example_tokens,
         prompts: &prompts,
+        progress: &(),
     };
-    let examples = maker.make(conversation.clone())?;
+    let examples = maker.make(conversation.clone(), |example| example)?;
     if let Some(rejection) = examples.left_out.filter(|_| examples.made.is_empty()) {
         return Err(rejection);
     }

@@ -25,13 +25,13 @@ pub struct Step {
     pub examples: u64,
 }
 
-/// Receives progress and may cancel the work. It is called from the thread that started the work, a few times
-/// per second at most.
+/// Receives progress and may cancel the work.
 pub trait Progress: Sync {
-    /// Reports progress.
+    /// Reports progress. It is called from the thread that started the work, a few times per second at most.
     fn step(&self, step: Step);
 
-    /// Returns `true` to end the work with [`DataError::Cancelled`](crate::DataError::Cancelled).
+    /// Returns `true` to end the work with [`DataError::Cancelled`](crate::DataError::Cancelled). It is asked
+    /// from any thread, and keeps its answer once it is `true`.
     fn cancelled(&self) -> bool {
         false
     }

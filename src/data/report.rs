@@ -39,6 +39,10 @@ pub struct Report {
     /// Examples over the limit on tokens. They do not count as rejected.
     #[serde(default)]
     pub overlong: OverlongReport,
+    /// Turns that could not become examples, in lines with others that did. `examples` is the number of
+    /// lines, `occurrences` that of turns.
+    #[serde(default)]
+    pub refused_turns: Finding,
     /// Examples that are exact copies of an earlier one of the same side (train or eval). They are kept.
     pub duplicates: Finding,
     /// Eval examples that are also in the training data.
@@ -250,10 +254,10 @@ impl Report {
         self.examples - self.split_lines.examples + self.split_lines.lines
     }
 
-    /// Returns the number of lines in the list of rejected lines, which also has those of examples left out
-    /// because they are too long.
+    /// Returns the number of entries in the list of rejected lines, which also has the lines of examples left
+    /// out because they are too long, and of turns left out because they cannot be rendered.
     pub fn listed_lines(&self) -> u64 {
-        self.rejected + self.overlong.left_out.examples
+        self.rejected + self.overlong.left_out.examples + self.refused_turns.examples
     }
 
     /// Returns the share of rejected lines among those that are not blank, 0 to 1.
@@ -348,10 +352,13 @@ impl Report {
     /// turns, ….
     pub fn findings(&self) -> Vec<String> {
         let of_template = |finding: fn(&TemplateFindings) -> &Finding| self.template.as_ref().map(finding);
+        let of_lines = [
+            ("turn", "left out, because no example can be made of it", &self.refused_turns),
+            ("example", "too long and left out", &self.overlong.left_out),
+            ("example", "too long and cut at the limit", &self.overlong.cut),
+            ("example", "too long and split into whole turns", &self.overlong.split),
+        ];
         let findings = [
-            ("too long and left out", Some(&self.overlong.left_out)),
-            ("too long and cut at the limit", Some(&self.overlong.cut)),
-            ("too long and split into whole turns", Some(&self.overlong.split)),
             ("identical to an earlier one", Some(&self.duplicates)),
             ("in both the training data and the eval set", Some(&self.in_train_and_eval)),
             ("with an empty assistant turn", Some(&self.empty_assistant_turns)),
@@ -368,13 +375,19 @@ impl Report {
                 of_template(|t| &t.unlike_served),
             ),
         ];
-        let present = findings.iter().filter_map(|(what, finding)| Some((what, (*finding)?)));
-        present
-            .filter(|(_, finding)| finding.examples > 0)
-            .map(|(what, finding)| {
+        let of_lines = of_lines.map(|(noun, what, finding)| (finding.occurrences, noun, what, finding));
+        let present = findings.iter().filter_map(|(what, finding)| {
+            let finding = (*finding)?;
+            Some((finding.examples, "example", *what, finding))
+        });
+        of_lines
+            .into_iter()
+            .chain(present)
+            .filter(|(number, ..)| *number > 0)
+            .map(|(number, noun, what, finding)| {
                 let note = finding.note.as_ref().map_or(String::new(), |note| format!(" ({})", escape(note)));
                 let first = finding.first.first().map_or(String::new(), |first| format!(", first {first}"));
-                format!("{} {what}{note}{first}", counted(finding.examples, "example"))
+                format!("{} {what}{note}{first}", counted(number, noun))
             })
             .chain(self.token_files.iter().flat_map(TokenFileReport::findings))
             .collect()

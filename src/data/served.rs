@@ -22,26 +22,30 @@ use crate::turns::MaskPolicy;
 /// of agents has many.
 const MOST_SHAPES: usize = 1 << 16;
 
-/// Occurrences in one example, and a description of the first.
+/// Occurrences in the examples of one line, and a description of the first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Noted {
+    /// The number of examples with an occurrence.
+    pub examples: u32,
     pub count: u32,
     pub first: Option<String>,
 }
 
 impl Noted {
     fn add(&mut self, what: impl FnOnce() -> String) {
+        self.examples = 1;
         self.count += 1;
         self.first.get_or_insert_with(what);
     }
 
     fn join(&mut self, other: Self) {
+        self.examples += other.examples;
         self.count += other.count;
         self.first = self.first.take().or(other.first);
     }
 }
 
-/// What the chat template does to one example that its author may not expect.
+/// What the chat template does to the examples of one line that their author may not expect.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Effects {
     /// Trained turns whose reasoning is not in the rendered text.
@@ -68,37 +72,67 @@ impl Effects {
         self.unlike_served.join(unlike_served);
         self.earlier_unlike_served.join(earlier_unlike_served);
     }
+
+    /// Says that the turns were counted in a part of the conversation, which begins with other turns.
+    pub(crate) fn in_a_part(mut self) -> Self {
+        let Self { reasoning_left_out, turns_left_out, tools_left_out, unlike_served, earlier_unlike_served } =
+            &mut self;
+        for noted in
+            [reasoning_left_out, turns_left_out, tools_left_out, unlike_served, earlier_unlike_served]
+        {
+            noted.first = noted.first.take().map(|first| format!("in a part of it, {first}"));
+        }
+        self
+    }
+}
+
+/// The tokens of an example, with the rendering and the trained spans of a chat.
+pub(crate) struct Encoded {
+    pub tokens: Tokens,
+    rendered: Option<(Rendered, Vec<Range<usize>>)>,
 }
 
 impl ChatTokenizer {
-    /// Returns the tokens of an example like [`encode_conversation`](Self::encode_conversation), and what the
-    /// template does to it.
-    pub(crate) fn encode_and_compare(
+    /// Returns the tokens of an example like [`encode_conversation`](Self::encode_conversation), with what
+    /// [`effects`](Self::effects) needs.
+    pub(crate) fn encode_example(
         &self,
         conversation: &Conversation<'_>,
         policy: MaskPolicy,
-        prompts: &Prompts,
-    ) -> Result<(Tokens, Effects), Rejection> {
+    ) -> Result<Encoded, Rejection> {
         let Conversation::Chat(chat) = conversation else {
-            return Ok((self.encode_conversation(conversation, policy)?, Effects::default()));
+            return Ok(Encoded { tokens: self.encode_conversation(conversation, policy)?, rendered: None });
         };
         let (rendered, targets) = self.render_chat(chat, policy)?;
         let tokens = self.trained_tokens(&rendered.text, &targets)?;
-        let mut effects = left_out(chat, &rendered);
+        Ok(Encoded { tokens, rendered: Some((rendered, targets)) })
+    }
+
+    /// Returns what the template does to an example.
+    pub(crate) fn effects(
+        &self,
+        conversation: &Conversation<'_>,
+        encoded: &Encoded,
+        prompts: &Prompts,
+    ) -> Effects {
+        let (Conversation::Chat(chat), Some((rendered, targets))) = (conversation, &encoded.rendered) else {
+            return Effects::default();
+        };
+        let mut effects = left_out(chat, rendered);
         let prompt_of = |before: &Chat<'_>| self.render_prompt(before).ok().map(|prompt| prompt.text);
-        let unlike = prompts.compare(chat, &rendered, &targets, prompt_of);
+        let unlike = prompts.compare(chat, rendered, targets, prompt_of);
         (effects.unlike_served, effects.earlier_unlike_served) = (unlike.last, unlike.earlier);
-        Ok((tokens, effects))
+        effects
     }
 }
 
 /// Looks for everything that a conversation says in its rendered text.
 fn left_out(chat: &Chat<'_>, rendered: &Rendered) -> Effects {
     let mut effects = Effects::default();
+    let spans = rendered.by_message();
     for (i, message) in chat.messages.iter().enumerate() {
         // A turn that the template's loop does not render may stand before it, as the system turn often does.
-        let span = rendered.messages.iter().find(|(of, _)| *of == i).map(|(_, span)| span.clone());
-        let text = span.map_or(rendered.text.as_str(), |span| &rendered.text[span]);
+        let text = spans.of(i).next().map_or(rendered.text.as_str(), |span| &rendered.text[span]);
         let (thought, answer) = match message.inline_thinking() {
             Some((thought, answer)) => (Some(thought), Some(answer)),
             None => (message.reasoning_content.as_deref(), None),
@@ -207,7 +241,9 @@ fn unlike_prompts(
     let mut previous = None;
     for target in targets {
         let holds = |span: &Range<usize>| span.start <= target.start && target.end <= span.end;
-        let Some((i, span)) = rendered.messages.iter().find(|(_, span)| holds(span)) else { continue };
+        // Spans follow one another, and there can be very many.
+        let first = rendered.messages.partition_point(|(_, span)| span.end < target.end);
+        let Some((i, span)) = rendered.messages.get(first).filter(|(_, span)| holds(span)) else { continue };
         // A template with generation tags can have several spans in a turn, of which the first follows a
         // prompt.
         if previous.replace(*i) == Some(*i) {

@@ -180,10 +180,10 @@ impl Tally {
         let Report { files, empty_assistant_turns, unusual_order, special_tokens_in_text, template, .. } =
             &mut self.report;
         let place = || Place { file: files[file as usize].name.clone(), line };
-        found(empty_assistant_turns, accepted.empty_turns, place, None);
-        found(unusual_order, u32::from(accepted.unusual_order.is_some()), place, accepted.unusual_order);
+        found(empty_assistant_turns, 1, accepted.empty_turns, place, None);
+        found(unusual_order, 1, u32::from(accepted.unusual_order.is_some()), place, accepted.unusual_order);
         if let Some(finding) = special_tokens_in_text {
-            found(finding, accepted.special_tokens, place, None);
+            found(finding, 1, accepted.special_tokens, place, None);
         }
         if let Some(TemplateFindings {
             kwargs: _,
@@ -201,8 +201,8 @@ impl Tally {
                 unlike_served: prompts,
                 earlier_unlike_served: earlier_prompts,
             } = &accepted.effects;
-            let add = |finding: &mut Finding, Noted { count, first }: &Noted| {
-                found(finding, *count, place, first.as_deref());
+            let add = |finding: &mut Finding, Noted { examples, count, first }: &Noted| {
+                found(finding, *examples, *count, place, first.as_deref());
             };
             add(reasoning_left_out, reasoning);
             add(turns_left_out, turns);
@@ -212,14 +212,20 @@ impl Tally {
         }
     }
 
-    /// Counts the examples of a line that are too long, if there are any, and lists the line if one of them
-    /// was left out.
-    pub(crate) fn too_long(
+    /// Counts the examples of a line that are too long, and its turns that cannot be examples, if there are
+    /// any. Lists the line if one of them was left out.
+    pub(crate) fn left_out(
         &mut self,
         file: u32,
         line: u64,
         accepted: &mut Accepted,
     ) -> Result<(), DataError> {
+        if let Some(refused) = accepted.first_refused.take() {
+            let place = || Place { file: self.report.files[file as usize].name.clone(), line };
+            let note = refused.rejection.to_string();
+            found(&mut self.report.refused_turns, 1, accepted.refused_turns, place, Some(&note));
+            self.list(file, line, *refused)?;
+        }
         if accepted.too_long == TooLong::default() {
             return Ok(());
         }
@@ -229,9 +235,9 @@ impl Tally {
         let files = &self.report.files;
         let place = || Place { file: files[file as usize].name.clone(), line };
         let note = counted(longest.into(), "token");
-        found(&mut overlong.left_out, left_out, place, Some(&note));
-        found(&mut overlong.cut, cut, place, Some(&note));
-        found(&mut overlong.split, split, place, Some(&note));
+        found(&mut overlong.left_out, 1, left_out, place, Some(&note));
+        found(&mut overlong.cut, 1, cut, place, Some(&note));
+        found(&mut overlong.split, 1, split, place, Some(&note));
         match accepted.left_out.take() {
             Some(left_out) => self.list(file, line, *left_out),
             None => Ok(()),
@@ -326,11 +332,18 @@ fn copies(sorted: &[Seen]) -> impl Iterator<Item = PackedPlace> {
     sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1)
 }
 
-fn found(finding: &mut Finding, occurrences: u32, place: impl Fn() -> Place, note: Option<&str>) {
+/// Adds what was found in a line, or in so many of its examples.
+fn found(
+    finding: &mut Finding,
+    examples: u32,
+    occurrences: u32,
+    place: impl Fn() -> Place,
+    note: Option<&str>,
+) {
     if occurrences == 0 {
         return;
     }
-    finding.examples += 1;
+    finding.examples += u64::from(examples);
     finding.occurrences += u64::from(occurrences);
     if finding.first.len() < PLACES {
         finding.first.push(place());

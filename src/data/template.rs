@@ -49,6 +49,26 @@ pub struct Rendered {
     pub generated: Vec<Range<usize>>,
 }
 
+impl Rendered {
+    /// Returns the ranges in an order in which those of one message are found quickly.
+    pub(crate) fn by_message(&self) -> ByMessage<'_> {
+        let mut ranges: Vec<_> = self.messages.iter().collect();
+        ranges.sort_by_key(|(message, _)| *message);
+        ByMessage(ranges)
+    }
+}
+
+/// The byte ranges of a rendered conversation by message.
+pub(crate) struct ByMessage<'r>(Vec<&'r (usize, Range<usize>)>);
+
+impl ByMessage<'_> {
+    /// Returns the ranges of a message in the order of the text.
+    pub(crate) fn of(&self, message: usize) -> impl Iterator<Item = Range<usize>> {
+        let first = self.0.partition_point(|(i, _)| *i < message);
+        self.0[first..].iter().take_while(move |(i, _)| *i == message).map(|(_, range)| range.clone())
+    }
+}
+
 /// A compiled chat template.
 pub(crate) struct ChatTemplate {
     env: Environment<'static>,
@@ -151,6 +171,11 @@ impl ChatTemplate {
         self.env
             .get_template(source)
             .is_ok_and(|template| template.undeclared_variables(false).contains(name))
+    }
+
+    /// Returns whether a variable of this name is a special token.
+    pub(crate) fn is_special_token(&self, name: &str) -> bool {
+        self.special_tokens.iter().any(|(token, _)| token == name)
     }
 
     /// Renders a conversation and reports the ranges of its messages.

@@ -149,12 +149,12 @@ impl TurnShape {
     ) -> Result<Vec<Range<usize>>, Rejection> {
         let mut targets = Vec::new();
         let mut previous_end = 0;
+        let spans = rendered.by_message();
         for (i, message) in chat.messages.iter().enumerate() {
             if message.role != "assistant" || message.untrained {
                 continue;
             }
-            let mut segments =
-                rendered.messages.iter().filter(|(m, _)| *m == i).map(|(_, span)| span.clone());
+            let mut segments = spans.of(i);
             let (Some(segment), None) = (segments.next(), segments.next()) else {
                 return Err(uncertain(
                     i,
@@ -166,8 +166,8 @@ impl TurnShape {
             }
             previous_end = segment.end;
             if has_generation_marks {
-                let marked =
-                    rendered.generated.iter().filter(|g| g.start >= segment.start && g.end <= segment.end);
+                let first = rendered.generated.partition_point(|g| g.start < segment.start);
+                let marked = rendered.generated[first..].iter().take_while(|g| g.end <= segment.end);
                 targets.extend(marked.map(|g| self.without_empty_block(&rendered.text, g.clone(), think)));
                 continue;
             }

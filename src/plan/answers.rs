@@ -5,8 +5,9 @@
 
 use crate::answer::Origin;
 use crate::error::PlanError;
-use crate::setting::{ENV_PREFIX, Setting};
+use crate::setting::{ENV_PREFIX, Kind, Setting};
 use crate::settings::{Answers, Given, SETTINGS};
+use crate::template_kwargs::TemplateKwargs;
 
 /// The only table of a `plan.toml` that holds no answers. It is skipped, so that a plan can serve as a
 /// preset.
@@ -20,6 +21,9 @@ const MTP_PATH: &str = "model.mtp_path";
 
 /// Whether the ranks of that plan were clipped, which depends on the version that wrote it.
 const CLIPPED: &str = "method.clipped";
+
+/// These with the types that a plan gives them. With another type, they are unknown like any other key.
+const OF_PLAN: [(&str, &str); 3] = [(MODEL_PATH, "string"), (MTP_PATH, "string"), (CLIPPED, "boolean")];
 
 fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<(usize, &'a str)> {
     known.map(|name| (strsim::damerau_levenshtein(word, name), name)).min()
@@ -39,6 +43,11 @@ fn unknown(source: &str, key: &str) -> PlanError {
         .or_else(|| nearest(key, SETTINGS.iter().map(|s| s.key)).map(|(_, name)| name))
         .unwrap_or("model.id");
     PlanError::UnknownKey { source_name: source.into(), key: key.into(), nearest: near.into() }
+}
+
+/// Describes the accepted values of a setting, and what is wrong with the one that was given.
+fn with_problem(setting: &Setting, problem: Option<String>) -> String {
+    setting.expects() + &problem.map_or(String::new(), |problem| format!("; {problem}"))
 }
 
 impl Answers {
@@ -61,9 +70,12 @@ impl Answers {
                 toml::Value::Table(_) if name == ADVICE => {}
                 toml::Value::Table(group) => {
                     let keys = group.iter().map(|(field, value)| (format!("{name}.{field}"), value));
-                    let is_answer = |key: &str| ![MODEL_PATH, MTP_PATH, CLIPPED].contains(&key);
-                    for (key, value) in keys.filter(|(key, _)| is_answer(key)) {
-                        answers.set_toml(&key, value, origin, source)?;
+                    for (key, value) in keys {
+                        let of_plan = OF_PLAN.iter().find(|(name, _)| *name == key);
+                        match of_plan {
+                            Some((_, kind)) if value.type_str() == *kind => {}
+                            _ => answers.set_toml(&key, value, origin, source)?,
+                        }
                     }
                 }
                 value => answers.set_toml(name, value, origin, source)?,
@@ -83,12 +95,16 @@ impl Answers {
         if self.store(setting, Given::Toml(value), origin) {
             return Ok(());
         }
+        let problem = match setting.kind {
+            Kind::Object => TemplateKwargs::problem_of_toml(value),
+            _ => None,
+        };
         let value = value.to_string();
         Err(PlanError::BadValue {
             key: setting.key,
             place: format!("{source}: `{key}`"),
             value: value.chars().take(80).collect(),
-            expects: setting.expects(),
+            expects: with_problem(setting, problem),
         })
     }
 
@@ -148,7 +164,10 @@ impl Answers {
             key: setting.key,
             place: setting.place(origin),
             value: shown.chars().take(80).collect(),
-            expects: setting.expects_instead_of(shown),
+            expects: match setting.kind {
+                Kind::Object => with_problem(setting, TemplateKwargs::problem_of_text(shown)),
+                _ => setting.expects_instead_of(shown),
+            },
         })
     }
 

@@ -26,24 +26,34 @@ fn limit_of(limit: Limit, model: &ModelFacts) -> f64 {
     })
 }
 
-/// Refuses numbers outside the range of their setting for this model.
-pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanError> {
-    for setting in SETTINGS {
-        let (Some(number), Some(value)) = (setting.number, answers.number(setting.key)) else { continue };
-        let limit = number.limit.map(|limit| limit_of(limit, &facts.model));
-        let max = limit.map_or(number.max, |limit| limit.min(number.max));
-        let range = Number { min: number.min.min(max), max, ..number };
-        if !(range.min..=range.max).contains(&value) {
+/// Refuses a number outside the range of its setting for this model.
+///
+/// # Errors
+/// [`PlanError::BadValue`] with the range.
+pub fn check_range(setting: &Setting, answers: &Answers, model: &ModelFacts) -> Result<(), PlanError> {
+    let (Some(number), Some(value)) = (setting.number, answers.number(setting.key)) else { return Ok(()) };
+    let limit = number.limit.map(|limit| limit_of(limit, model));
+    let max = limit.map_or(number.max, |limit| limit.min(number.max));
+    let range = Number { min: number.min.min(max), max, ..number };
+    match answers.get(setting.name) {
+        Some((text, origin)) if !(range.min..=range.max).contains(&value) => {
             let because = number.limit.filter(|_| max < number.max);
             let because = because.map_or(String::new(), |limit| format!(", {}", limit.about()));
-            let Some((text, origin)) = answers.get(setting.name) else { continue };
-            return Err(PlanError::BadValue {
+            Err(PlanError::BadValue {
                 key: setting.key,
                 place: setting.place(origin),
                 value: text.chars().take(40).collect(),
                 expects: Setting { number: Some(range), ..*setting }.expects() + &because,
-            });
+            })
         }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what no plan for this model can hold: numbers outside their ranges, a name that is no folder's.
+pub(crate) fn check_ranges(answers: &Answers, facts: &Facts) -> Result<(), PlanError> {
+    for setting in SETTINGS {
+        check_range(setting, answers, &facts.model)?;
     }
     // The name becomes the name of a folder among the other runs.
     match &answers.name {

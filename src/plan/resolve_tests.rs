@@ -346,6 +346,10 @@ fn a_new_plan_clips_ranks_and_one_of_an_older_version_does_not_and_both_serve_as
         let again = resolve(&answers, &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
         assert!(is_clipped(&without_advice(again).to_toml().unwrap()), "a new run");
     }
+    for wrong in ["[method]\nclipped = 3", "[model]\npath = true"] {
+        let error = Answers::from_toml(wrong, Origin::Preset, "p.toml").unwrap_err();
+        assert!(matches!(error, PlanError::UnknownKey { .. }), "{error}");
+    }
 }
 
 #[test]

@@ -162,7 +162,7 @@ pub enum Completes {
 }
 
 /// The prefix of the variables that hold settings.
-pub(crate) const ENV_PREFIX: &str = "SPARKTUNE_";
+pub const ENV_PREFIX: &str = "SPARKTUNE_";
 
 impl Setting {
     /// Returns the name of its environment variable, `SPARKTUNE_RANK`.

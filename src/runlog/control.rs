@@ -8,9 +8,10 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
-use sparktune_base::files::private_file;
+use sparktune_base::files::{private_file, private_folder};
 
 use crate::clock::now_us;
 use crate::error::{Doing, Error, Result};
@@ -92,20 +93,33 @@ pub struct Incoming {
 pub struct ControlInbox {
     folder: PathBuf,
     started_us: u64,
+    /// Whether the folder could not be read the last time.
+    is_unreadable: AtomicBool,
 }
 
 impl ControlInbox {
-    /// Creates the inbox of the run that this process trains.
+    /// Creates the inbox of the run that this process trains. The folder is created too if it is missing: a
+    /// copy of a run by git has no empty folders.
     pub fn new(lease: &Lease) -> Self {
-        ControlInbox { folder: lease.run().control(), started_us: lease.started_us() }
+        let folder = lease.run().control();
+        // If this fails, the first `poll` says why.
+        let _ = private_folder().recursive(true).create(&folder);
+        ControlInbox { folder, started_us: lease.started_us(), is_unreadable: AtomicBool::new(false) }
     }
 
     /// Returns the pending requests. Files that are not requests are renamed to `*.ignored` and reported, and
     /// so are requests to an earlier attempt, which would otherwise end a resumed run at its first step.
     ///
     /// # Errors
-    /// [`Error::Io`] when `control/` cannot be listed.
+    /// [`Error::Io`] when `control/` cannot be listed. The error is returned once; after that, there are no
+    /// requests until the folder can be listed again.
     pub fn poll(&self) -> Result<Incoming> {
+        let polled = self.read_all();
+        let was_unreadable = self.is_unreadable.swap(polled.is_err(), Ordering::Relaxed);
+        if was_unreadable && polled.is_err() { Ok(Incoming::default()) } else { polled }
+    }
+
+    fn read_all(&self) -> Result<Incoming> {
         let mut incoming = Incoming::default();
         for entry in fs::read_dir(&self.folder).doing("list", &self.folder)? {
             let path = entry.doing("list", &self.folder)?.path();
@@ -216,6 +230,25 @@ mod tests {
         assert_eq!(incoming.ignored.len(), 4, "{:?}", incoming.ignored);
         assert!(incoming.ignored.iter().any(|w| w.contains("control/y.json") && w.contains("explode")));
         assert_eq!(inbox.poll().unwrap(), Incoming::default(), "said once");
+    }
+
+    #[test]
+    fn a_missing_folder_is_created_and_one_that_cannot_be_read_is_told_once() {
+        let (_root, run) = run();
+        let lease = Lease::acquire(&run).unwrap();
+        fs::remove_dir(run.control()).unwrap();
+        let inbox = ControlInbox::new(&lease);
+        assert_eq!(inbox.poll().unwrap(), Incoming::default());
+        fs::remove_dir(run.control()).unwrap();
+        for _ in 0..2 {
+            assert!(inbox.poll().unwrap_err().to_string().contains("cannot list"));
+            assert_eq!(inbox.poll().unwrap(), Incoming::default());
+            assert_eq!(inbox.poll().unwrap(), Incoming::default());
+            fs::create_dir(run.control()).unwrap();
+            request(&run, Action::Stop).unwrap();
+            assert_eq!(inbox.poll().unwrap().requests.len(), 1, "it can be read again");
+            fs::remove_dir_all(run.control()).unwrap();
+        }
     }
 
     #[test]

@@ -129,8 +129,7 @@ pub enum Error {
     },
     /// The requested checkpoint is damaged.
     #[error(
-        "checkpoint {} is damaged: {damage}; `{program} resume` continues from an earlier one",
-        .path.display(), program = program_name()
+        "checkpoint {} is damaged: {damage}; name another step with --checkpoint", .path.display()
     )]
     DamagedCheckpoint {
         /// The checkpoint folder.

@@ -4,13 +4,15 @@
 
 use std::fmt::Write;
 
+use sparktune_base::escape::escape_json;
 use sparktune_model::BaseClass;
 
 /// Returns a snippet for each class that an adapter on this base was written for.
 pub(crate) fn section_of_adapter(base: &str, adapters: &[BaseClass], is_wrapper: bool) -> String {
     let of_config = if is_wrapper { "AutoModelForImageTextToText" } else { "AutoModelForCausalLM" };
     // A JSON string is a Python string too.
-    let base = serde_json::Value::from(base);
+    let base = serde_json::Value::from(base).to_string();
+    let base = escape_json(&base);
     let mut section = String::new();
     for class in adapters {
         let (auto, when) = match class {
@@ -52,5 +54,7 @@ mod tests {
         let one = section_of_adapter("a\"b", &[BaseClass::OfConfig], false);
         assert!(one.contains(r#"AutoModelForCausalLM.from_pretrained("a\"b", "#), "{one}");
         assert!(!one.contains("causal-lm") && !one.contains("ImageText"), "{one}");
+        let odd = section_of_adapter("a\n\u{1b}\u{202e}", &[BaseClass::OfConfig], false);
+        assert!(odd.contains(r#"from_pretrained("a\n\u001b\u202e", "#), "{odd}");
     }
 }

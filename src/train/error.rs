@@ -98,7 +98,8 @@ impl TrainError {
             | Self::Tokens(_) => 3,
             Self::NoGradient { .. } => 70,
             Self::Model(ModelError::Stopped) => 130,
-            Self::Plan(_)
+            Self::Run(sparktune_runlog::Error::NoSuchCheckpoint { .. })
+            | Self::Plan(_)
             | Self::NoModelFolder
             | Self::NothingToExport
             | Self::NoBest

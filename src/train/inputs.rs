@@ -6,6 +6,7 @@
 //! at each start: every tensor's name, type and shape, and pieces of its numbers from the beginning to the
 //! end. Token files are identified by the hash that they contain, which the attempt verifies.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,11 @@ const PIECES: usize = 4;
 /// The files that decide what the weights compute; a model may lack the second.
 const SMALL_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
 
+/// The file of a base that has its special tokens, and may have its chat template.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The other files that may have its chat template.
+const TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
+
 /// A file that a run reads, with what distinguishes it from another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InputFile {
@@ -37,7 +43,7 @@ pub(crate) struct InputFile {
 }
 
 /// The files of the base and of the run that everything in a checkpoint was trained from. Checkpoints of
-/// older programs lack one or both.
+/// older programs lack some of the lists, and what is not in a list is not compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inputs {
     /// The weight files of the base, its configuration and its tokenizer.
@@ -46,6 +52,14 @@ pub(crate) struct Inputs {
     /// The plan and the token files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run_files: Option<Vec<InputFile>>,
+    /// The files of the base that its prompts are rendered with. Those of its chat template are left out if
+    /// the run has its own. They are no part of `base_files`, because an adapter can be trained further with
+    /// another template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    template_files: Option<Vec<InputFile>>,
+    /// The run's own chat template, or nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    own_template: Option<Vec<InputFile>>,
 }
 
 impl Inputs {
@@ -54,9 +68,9 @@ impl Inputs {
         self.base_files.is_none()
     }
 
-    /// Returns the record for another run with the same base.
+    /// Returns the record for another run with the same base, which has its own plan, tokens and template.
     pub(crate) fn of_base(self) -> Self {
-        Self { run_files: None, ..self }
+        Self { base_files: self.base_files, ..Self::default() }
     }
 
     /// Compares the inputs with those that the run has now, and returns the record of the latter. With
@@ -71,10 +85,21 @@ impl Inputs {
         accept: bool,
         mut warn: impl FnMut(String),
     ) -> Result<Self, TrainError> {
-        let now = Self { base_files: Some(of_base(base)?), run_files: Some(of_run(run)?) };
-        let both =
-            [(base.dir(), &self.base_files, &now.base_files), (run.path(), &self.run_files, &now.run_files)];
-        for (folder, began_with, found) in both {
+        let own = run.chat_template();
+        let templates = if own.exists() { &[][..] } else { &TEMPLATES[..] };
+        let now = Self {
+            base_files: Some(of_base(base)?),
+            run_files: Some(of_run(run)?),
+            template_files: Some(whole(base.dir(), [TOKENIZER_CONFIG].iter().chain(templates))?),
+            own_template: Some(whole(run.path(), own.file_name().and_then(OsStr::to_str).iter())?),
+        };
+        let lists = [
+            (base.dir(), &self.base_files, &now.base_files),
+            (run.path(), &self.run_files, &now.run_files),
+            (run.path(), &self.own_template, &now.own_template),
+            (base.dir(), &self.template_files, &now.template_files),
+        ];
+        for (folder, began_with, found) in lists {
             let (Some(began_with), Some(found)) = (began_with, found) else { continue };
             match difference(began_with, found) {
                 None => {}
@@ -129,19 +154,26 @@ pub(crate) fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
         let file = path.file_name().expect("a shard is a file").to_string_lossy().into_owned();
         Ok::<_, TrainError>(InputFile { file, bytes, blake3: hasher.finalize().to_hex().to_string() })
     });
-    let small = SMALL_FILES.into_iter().filter_map(|name| {
-        let path = base.dir().join(name);
+    let mut files = files.collect::<Result<Vec<_>, _>>()?;
+    files.extend(whole(base.dir(), SMALL_FILES.iter())?);
+    Ok(files)
+}
+
+/// Describes those of the named files of a folder that exist, by all of their bytes.
+fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<Vec<InputFile>, TrainError> {
+    let describe = |name: &&str| {
+        let path = folder.join(name);
         match fs::read(&path) {
             Ok(bytes) => Some(Ok(InputFile {
-                file: name.to_owned(),
+                file: (*name).to_owned(),
                 bytes: bytes.len() as u64,
                 blake3: blake3::hash(&bytes).to_hex().to_string(),
             })),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => Some(Err(TrainError::io(&path)(error))),
         }
-    });
-    files.chain(small).collect()
+    };
+    names.filter_map(describe).collect()
 }
 
 /// Describes the first file that is not the same in both records.
@@ -191,6 +223,47 @@ mod tests {
             assert_eq!(pieces[0].as_ptr(), bytes.as_ptr());
             assert_eq!(pieces.last().unwrap().as_ptr_range().end, bytes[..length].as_ptr_range().end);
         }
+    }
+
+    #[test]
+    fn another_chat_template_than_the_trained_one_is_refused_and_older_records_do_not_know_it() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("base");
+        fs::create_dir(&folder).unwrap();
+        for file in fs::read_dir(fixture).unwrap() {
+            let path = file.unwrap().path();
+            fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+        }
+        let base = Checkpoint::open(&folder).unwrap();
+        let run = sparktune_runlog::RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        fs::write(run.plan(), "").unwrap();
+        let check = |inputs: &Inputs| inputs.check(&run, &base, false, |_| ());
+        let began_with = check(&Inputs::default()).unwrap();
+        check(&began_with).unwrap();
+        let refused = |what: &str| {
+            let error = check(&began_with).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+
+        let config = fs::read(folder.join(TOKENIZER_CONFIG)).unwrap();
+        fs::write(folder.join(TOKENIZER_CONFIG), "{}").unwrap();
+        refused("tokenizer_config.json has 2 bytes");
+        let older = Inputs { template_files: None, own_template: None, ..began_with.clone() };
+        check(&older).unwrap();
+        fs::write(folder.join(TOKENIZER_CONFIG), config).unwrap();
+        fs::write(folder.join("chat_template.json"), "{}").unwrap();
+        refused("chat_template.json is new");
+        fs::remove_file(folder.join("chat_template.json")).unwrap();
+
+        fs::write(run.chat_template(), "{{ messages }}").unwrap();
+        refused("chat_template.jinja is new");
+        let with_own = check(&older).unwrap();
+        fs::write(folder.join("chat_template.json"), "{}").unwrap();
+        check(&with_own).unwrap();
+        fs::write(run.chat_template(), "{{ messages[0] }}").unwrap();
+        let error = check(&with_own).unwrap_err().to_string();
+        assert!(error.contains("chat_template.jinja has 17 bytes instead of 14"), "{error}");
     }
 
     #[test]

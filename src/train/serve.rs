@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use sparktune_base::escape::{escape, escape_json};
 use sparktune_model::BaseClass;
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 
@@ -50,8 +51,8 @@ pub(crate) fn serve_page(served: &Served) -> String {
         page.push('\n');
     };
     line(format!(
-        "# Serving this model\n\nTrained from `{}`. Run these commands in this folder.\n",
-        plan.model.id
+        "# Serving this model\n\nTrained from {}. Run these commands in this folder.\n",
+        code(&escape(&plan.model.id))
     ));
     notes.iter().for_each(|note| line(format!("{note}\n")));
     line("## vLLM\n".into());
@@ -132,8 +133,17 @@ fn template_paragraph(plan: &Plan) -> String {
         "Other servers and `apply_chat_template` of transformers need the same variables; `--write-template-default` of a run writes them into the exported template"
     };
     format!(
-        "The chat template was rendered with `{kwargs}`. {who}. A request can set others as `chat_template_kwargs`.\n"
+        "The chat template was rendered with {}. {who}. A request can set others as `chat_template_kwargs`.\n",
+        code(&escape_json(&kwargs.to_string()))
     )
+}
+
+/// Returns a span of code in Markdown. A text with backticks takes more of them around it than it has in a
+/// row.
+fn code(text: &str) -> String {
+    let most = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let (fence, space) = ("`".repeat(most + 1), if most > 0 { " " } else { "" });
+    format!("{fence}{space}{text}{space}{fence}")
 }
 
 /// Describes which servers can draft from the list of token ids, and how.
@@ -202,6 +212,17 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }
+    }
+
+    #[test]
+    fn code_on_the_page_is_one_span_whatever_is_in_it() {
+        assert_eq!(code("a"), "`a`");
+        assert_eq!(code("a`` `b`"), "``` a`` `b` ```");
+        let mut plan = plan("Qwen/Qwen3.5-2B");
+        let kwargs = [("a".to_owned(), "x\u{2028}\u{202e}y".into())];
+        plan.data.template_kwargs = sparktune_plan::TemplateKwargs(kwargs.into());
+        let paragraph = template_paragraph(&plan);
+        assert!(paragraph.contains(r#"`{"a":"x\u2028\u202ey"}`"#), "{paragraph}");
     }
 
     #[test]

@@ -39,6 +39,10 @@ fn a_flipped_bit_in_the_newest_checkpoint_is_found_and_the_one_before_is_used() 
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(path, bytes).unwrap();
+    for command in ["resume", "export"] {
+        let refused = place.sparktune([command, "./copy", "--checkpoint", "6"]).exits(4);
+        assert!(refused.err.contains("is damaged") && refused.err.contains("another step"), "{refused:?}");
+    }
     let result = place.sparktune(["resume", "./copy", "--json"]).exits(0);
     let name = checkpoint.file_name().unwrap().to_str().unwrap().to_owned();
     let warned = events(&run)
@@ -149,6 +153,9 @@ fn a_run_whose_plan_or_tokens_have_changed_is_refused_unless_the_change_is_meant
     assert!(said.contains("plan.toml has changed") && said.contains("--accept-changes"), "{said}");
     assert!(place.sparktune(["export", "./copy"]).exits(2).err.contains("plan.toml has changed"));
     fs::write(run.join("plan.toml"), plan).unwrap();
+    fs::write(run.join("chat_template.jinja"), "{{ messages }}").unwrap();
+    assert!(place.sparktune(["export", "./copy"]).exits(2).err.contains("chat_template.jinja is new"));
+    fs::remove_file(run.join("chat_template.jinja")).unwrap();
 
     fs::copy(run.join("data/eval.qubgpu"), run.join("data/other.qubgpu")).unwrap();
     fs::rename(run.join("data/other.qubgpu"), run.join("data/train.qubgpu")).unwrap();

@@ -1,11 +1,10 @@
 //! A stand-in for `cubecl-llvm`: the types `cubecl-cuda` names, and no LLVM behind them.
 //!
 //! `cubecl-cuda` 0.11 always compiles both of its compilers: CUDA C++ through NVRTC, and LLVM. The build script of
-//! the second downloads a prebuilt LLVM of several hundred megabytes from outside the crate registry, which
-//! no offline or audited build can allow. sparktune runs the first one only (feature `cuda-cpp` of `cubecl`),
-//! so this crate takes the second one's place through `[patch.crates-io]` and lets the types say that it does
-//! not exist: what LLVM would produce are empty enums, and asking for a compilation is an error that names
-//! the way out.
+//! the second downloads a prebuilt LLVM of several hundred megabytes from outside the crate registry, which no offline
+//! or audited build can allow. sparktune runs the first one only (feature `cuda-cpp` of `cubecl`), so this crate
+//! takes the second one's place through `[patch.crates-io]` and lets the types say that it does not exist: what
+//! LLVM would produce are empty enums, and asking for a compilation is an error that names the way out.
 //!
 //! Delete it, and the patch, once cubecl can be built without LLVM.
 

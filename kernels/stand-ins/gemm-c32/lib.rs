@@ -1,9 +1,9 @@
 //! Products of complex f32 matrices that cannot be computed, in the place of `gemm-c32`.
 //!
 //! `gemm` 0.19 depends on its complex kernels in every build and chooses among the element types when it is called.
-//! sparktune and burn's CPU backend multiply real matrices only, while the complex kernels took 17 seconds of
-//! a first build. This crate has what `gemm` needs in order to compile. It can be deleted, with its line in
-//! `[patch.crates-io]`, once `gemm` makes these kernels optional.
+//! sparktune and burn's CPU backend multiply real matrices only, while the complex kernels took 17 seconds of a first
+//! build. This crate has what `gemm` needs in order to compile. It can be deleted, with its line in `[patch.crates-io]`,
+//! once `gemm` makes these kernels optional.
 
 /// The one module that `gemm` uses.
 pub mod gemm {
@@ -12,8 +12,7 @@ pub mod gemm {
         use gemm_common::Parallelism;
         use num_complex::Complex;
 
-        /// The signature of all kernels of `gemm`: dimensions, then each matrix with its strides, then
-        /// factors and flags.
+        /// The signature of all kernels of `gemm`: dimensions, then each matrix with its strides, then factors and flags.
         type Kernel = unsafe fn(
             usize,
             usize,

@@ -8,6 +8,7 @@ mod examples;
 mod fixtures;
 mod gemma;
 mod packed;
+mod parts;
 mod prepare;
 mod preview;
 mod reading;

@@ -49,9 +49,14 @@ pub(super) fn logits_distance(
     })
 }
 
+/// Returns the length of the difference in units of the length of what is expected. It is 0 for equal numbers
+/// even if all of them are 0, as the logits of a run that diverged can be.
 fn distance(expected: &[f32], found: &[f32]) -> f64 {
     let square = |x: f32| f64::from(x) * f64::from(x);
     let difference: f64 = expected.iter().zip(found).map(|(a, b)| square(a - b)).sum();
+    if difference == 0.0 {
+        return 0.0;
+    }
     let norm: f64 = expected.iter().map(|a| square(*a)).sum();
     (difference / norm).sqrt()
 }
@@ -105,4 +110,17 @@ fn layer_by_layer(
     };
     let logits = |hidden: Tensor<2>| scores(hidden, head.tensor());
     Ok(Logits { mtp: mtp_hidden.map(logits), model: logits(hidden) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn equal_logits_are_no_distance_apart_and_nothing_hides_a_nan() {
+        assert_eq!(distance(&[0.0; 4], &[0.0; 4]), 0.0);
+        assert_eq!(distance(&[2.0, 0.0], &[2.0, 1.0]), 0.5);
+        assert_eq!(distance(&[0.0], &[1.0]), f64::INFINITY);
+        assert!(distance(&[f32::NAN], &[f32::NAN]).is_nan() && distance(&[0.0], &[f32::NAN]).is_nan());
+    }
 }

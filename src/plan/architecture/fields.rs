@@ -5,7 +5,11 @@
 //! known to require a computation that is not implemented here. Fields in none of the lists are refused too,
 //! unless their value turns them off.
 
+use std::ffi::OsStr;
+
 use serde_json::{Map, Value};
+use sparktune_base::escape::escape;
+use sparktune_base::shell::shown_word;
 
 use crate::choices::Architecture;
 
@@ -67,15 +71,13 @@ fn families() -> String {
 }
 
 fn unknown_fields_text(fields: &[String], family: Architecture) -> String {
-    let listed = |before: &str, after: &str, between: &str| {
-        let shown = fields.iter().take(SHOWN).map(|field| format!("{before}{field}{after}"));
-        shown.collect::<Vec<_>>().join(between)
-    };
-    let mut names = listed("`", "`", ", ");
+    let shown = fields.iter().take(SHOWN).map(|field| format!("`{}`", escape(field)));
+    let mut names = shown.collect::<Vec<_>>().join(", ");
     if fields.len() > SHOWN {
         names.push_str(&format!(" and {} more", fields.len() - SHOWN));
     }
-    let flags = listed("--ignore-config-field ", "", " ");
+    let flag = |field: &String| format!("--ignore-config-field {}", shown_word(OsStr::new(field)));
+    let flags = fields.iter().take(SHOWN).map(flag).collect::<Vec<_>>().join(" ");
     let (these, they) =
         if fields.len() == 1 { ("this field", "it changes") } else { ("these fields", "they change") };
     format!(
