@@ -11,7 +11,7 @@ use sparktune_data::{CheckOptions, Place, Previewed, Rendering, Report};
 use sparktune_plan::Answers;
 
 use crate::data::{
-    example_options, format, mask_policy, max_example_tokens, max_rejected, preview_of, think,
+    example_options, format, map, mask_policy, max_example_tokens, max_rejected, preview_of, think,
 };
 use crate::failure::Failure;
 use crate::listener::Listener;
@@ -63,10 +63,17 @@ pub fn check(
     }
     let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
     if let Some(base) = &mut base {
-        set_template_kwargs(&mut base.tokenizer, answers, inputs, format(answers), listener)?;
+        set_template_kwargs(
+            &mut base.tokenizer,
+            answers,
+            inputs,
+            (format(answers), &map(answers)),
+            listener,
+        )?;
     }
     let options = CheckOptions {
         format: format(answers),
+        map: map(answers),
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
         policy: mask_policy(answers),
         examples: example_options(answers),

@@ -6,13 +6,15 @@
 use std::path::PathBuf;
 
 use sparktune_base::escape::escape;
+use sparktune_base::field_map::FieldMap;
 use sparktune_data::{ChatTokenizer, Format, has_reasoning};
 use sparktune_plan::{Answers, TemplateKwargs};
 
 use crate::failure::Failure;
 use crate::listener::Listener;
 
-/// Gives the chat template the variables of the answers. Without such an answer, data without reasoning is
+/// Gives the chat template the variables of the answers, for data in this format and with these names of
+/// columns. Without such an answer, data without reasoning is
 /// rendered with `enable_thinking` off, where the template knows that variable.
 ///
 /// # Errors
@@ -21,7 +23,7 @@ pub(crate) fn set_template_kwargs(
     tokenizer: &mut ChatTokenizer,
     answers: &Answers,
     inputs: &[PathBuf],
-    format: Option<Format>,
+    read_as: (Option<Format>, &FieldMap),
     listener: &dyn Listener,
 ) -> Result<(), Failure> {
     let kwargs = match &answers.template_kwargs {
@@ -39,7 +41,7 @@ pub(crate) fn set_template_kwargs(
         None => {
             let eval = answers.eval_data.iter().flat_map(|answer| &answer.value);
             let all: Vec<PathBuf> = inputs.iter().chain(eval).cloned().collect();
-            if has_reasoning(&all, format, listener)? {
+            if has_reasoning(&all, read_as, listener)? {
                 TemplateKwargs::default()
             } else {
                 TemplateKwargs::without_thinking()
@@ -69,7 +71,7 @@ mod tests {
             { "role": "user", "content": "Question" }, { "role": "assistant", "content": answer } ] });
         std::fs::write(&data, line.to_string()).unwrap();
         let answers = Answers { template_kwargs: said.map(Answer::flag), ..Answers::default() };
-        set_template_kwargs(&mut tokenizer, &answers, &[data], None, &Silent)?;
+        set_template_kwargs(&mut tokenizer, &answers, &[data], (None, &FieldMap::default()), &Silent)?;
         Ok(TemplateKwargs(tokenizer.kwargs().clone()))
     }
 

@@ -115,6 +115,7 @@ fn value_name(setting: &Setting) -> String {
         (Kind::Whole | Kind::Number, _) => "N".into(),
         (Kind::Text | Kind::Names, _) => "NAME".into(),
         (Kind::Object, _) => "JSON".into(),
+        (Kind::Map, _) => "COLUMN=FIELD,…".into(),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Refused};
 use crate::examples::TooLong;
+use crate::foreign::Foreign;
 use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};
 use crate::report::{
@@ -105,8 +106,8 @@ impl Tally {
         self.report.blank_lines += examined.blank;
     }
 
-    /// Counts a line that became at least one example.
-    pub(crate) fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, side: Side) {
+    /// Counts a line that became at least one example. Each of its parts is in one of the sets.
+    pub(crate) fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, sides: &[Side]) {
         let examples = accepted.examples();
         self.report.examples += examples;
         self.report.files[file as usize].examples += examples;
@@ -115,15 +116,17 @@ impl Tally {
             self.report.split_lines.examples += examples;
         }
         self.report.text_bytes += u64::from(accepted.text_bytes);
-        let seen = (accepted.content_hash, PackedPlace::new(file, line));
-        match side {
-            Side::Train => {
-                self.train.push(seen);
-                self.split.train_examples += examples;
-            }
-            Side::Eval => {
-                self.eval.push(seen);
-                self.split.eval_examples += examples;
+        for ((hash, examples), side) in accepted.parts().into_iter().zip(sides) {
+            let seen = (hash, PackedPlace::new(file, line));
+            match side {
+                Side::Train => {
+                    self.train.push(seen);
+                    self.split.train_examples += examples;
+                }
+                Side::Eval => {
+                    self.eval.push(seen);
+                    self.split.eval_examples += examples;
+                }
             }
         }
         match &accepted.tokens {
@@ -179,7 +182,7 @@ impl Tally {
         if accepted.too_long == TooLong::default() {
             return Ok(());
         }
-        let TooLong { longest, left_out, cut, split } = accepted.too_long;
+        let TooLong { longest, left_out, cut, split, pieces } = accepted.too_long;
         let overlong = &mut self.report.overlong;
         overlong.lines_left_out += u64::from(accepted.examples() == 0);
         let files = &self.report.files;
@@ -188,6 +191,7 @@ impl Tally {
         found(&mut overlong.left_out, left_out, place, Some(&note));
         found(&mut overlong.cut, cut, place, Some(&note));
         found(&mut overlong.split, split, place, Some(&note));
+        found(&mut overlong.pieces, pieces, place, Some(&note));
         match accepted.left_out.take() {
             Some(left_out) => self.list(file, line, *left_out),
             None => Ok(()),
@@ -198,6 +202,9 @@ impl Tally {
         let rejection = &refused.rejection;
         self.report.rejected += 1;
         self.report.files[file as usize].rejected += 1;
+        if self.report.foreign.is_none() {
+            self.report.foreign = Foreign::of(rejection, &refused.text);
+        }
         match self.report.rejections.iter_mut().find(|r| r.kind == rejection.kind) {
             Some(count) => count.count += 1,
             None => self.report.rejections.push(RejectionCount {

@@ -6,6 +6,7 @@
 //! `remedies`), the schedule of steps in `schedule`, duration in `eta`.
 
 use sparktune_base::choices::PackStrategy;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
@@ -389,6 +390,12 @@ impl Resolver<'_> {
             DataFormat::Auto,
             "detected for each file from its lines",
         );
+        let map = self.pick(
+            "data.map",
+            &answers.map,
+            FieldMap::default(),
+            "the columns of the data have the names of a format",
+        );
         let think = self.pick(
             "data.think",
             &answers.think,
@@ -417,6 +424,7 @@ impl Resolver<'_> {
             eval,
             eval_fraction,
             format,
+            map,
             think,
             train_on,
             split_turns,

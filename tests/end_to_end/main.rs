@@ -9,6 +9,7 @@
 mod bench;
 mod crashes;
 mod data;
+mod formats;
 mod gemma;
 mod gpu;
 mod hub;
