@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::field_map::FieldMap;
+
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::Reading;
 use crate::error::DataError;
@@ -25,6 +27,8 @@ pub(crate) const TOKENISE_CHUNK: usize = 128 << 10;
 pub struct CheckOptions<'a> {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
+    /// What the columns of foreign data stand for.
+    pub map: FieldMap,
     /// The tokenizer with which examples are also rendered and counted in tokens.
     pub tokenizer: Option<&'a ChatTokenizer>,
     /// Which tokens would be trained.
@@ -72,12 +76,13 @@ pub fn check<I: Clone + Into<Input>>(
         examine_all(
             source,
             side == Side::Eval,
-            options.format,
+            (options.format, &options.map),
             &examiner,
             &mut tally,
             progress,
             |tally, file, line, accepted| {
-                tally.accept(file, line, &accepted, side);
+                let sides = vec![side; accepted.parts().len()];
+                tally.accept(file, line, &accepted, &sides);
                 Ok(())
             },
         )?;
@@ -85,11 +90,12 @@ pub fn check<I: Clone + Into<Input>>(
     tally.finish(has_eval)
 }
 
-/// Examines every line of a source in order. Lines with examples go to `accept`, rejected ones to the tally.
+/// Examines every line of a source in order, in this format and with these names of columns. Lines with
+/// examples go to `accept`, rejected ones to the tally.
 pub(crate) fn examine_all(
     source: &Source,
     is_eval: bool,
-    format: Option<Format>,
+    (format, map): (Option<Format>, &FieldMap),
     examiner: &Examiner<'_>,
     tally: &mut Tally,
     progress: &dyn Progress,
@@ -100,7 +106,7 @@ pub(crate) fn examine_all(
         None => (Phase::Check, VALIDATE_CHUNK),
     };
     let first_file = tally.begin(source, is_eval);
-    let reading = Reading { source, format, phase, chunk_bytes };
+    let reading = Reading { source, format, map, phase, chunk_bytes };
     reading.run(
         progress,
         |chunk| examiner.examine(chunk),

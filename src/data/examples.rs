@@ -7,7 +7,8 @@
 use sparktune_base::choices::{Overlong, TrainOn};
 
 use crate::chat_tokenizer::ChatTokenizer;
-use crate::conversation::{Chat, Conversation, Message};
+use crate::conversation::{Chat, Conversation, Document, Message};
+use crate::documents::PIECE_TOKENS;
 use crate::explain;
 use crate::rejection::{Kind, Rejection};
 use crate::served::{Effects, Prompts};
@@ -24,6 +25,16 @@ pub struct ExampleOptions {
     pub split_turns: bool,
     /// What becomes of an example over the limit on tokens.
     pub overlong: Overlong,
+    /// Whether pieces of raw text may have as many tokens as any example. They have at most 4,096 otherwise.
+    pub long_pieces: bool,
+}
+
+impl ExampleOptions {
+    /// Returns the largest number of tokens of a piece of raw text that is split.
+    pub(crate) fn piece_tokens(self, max_tokens: Option<u32>) -> Option<u32> {
+        let most = if self.long_pieces { None } else { Some(PIECE_TOKENS) };
+        max_tokens.into_iter().chain(most).min()
+    }
 }
 
 /// Makes examples.
@@ -68,6 +79,8 @@ pub(crate) struct TooLong {
     pub cut: u32,
     /// The number split into whole turns.
     pub split: u32,
+    /// The number of raw text that was cut into pieces.
+    pub pieces: u32,
 }
 
 impl ExampleMaker<'_> {
@@ -77,6 +90,13 @@ impl ExampleMaker<'_> {
     /// The same as for [`ChatTokenizer::encode_conversation`]. It is no error if all of it is too long.
     pub(crate) fn make<'a>(&self, conversation: Conversation<'a>) -> Result<Examples<'a>, Rejection> {
         let mut examples = Examples::default();
+        let conversation = match conversation {
+            Conversation::Document(document) => {
+                self.document(document, &mut examples)?;
+                return Ok(examples);
+            }
+            conversation => conversation,
+        };
         let mut untrained = None;
         for conversation in chosen(conversation, self.options) {
             let encoded = self.tokenizer.encode_and_compare(&conversation, self.policy, self.prompts);
@@ -105,6 +125,32 @@ impl ExampleMaker<'_> {
         }
     }
 
+    /// Adds a document, or its pieces if it is too long.
+    fn document<'a>(&self, document: Document<'a>, examples: &mut Examples<'a>) -> Result<(), Rejection> {
+        let tokens = self.tokenizer.encode_document(&document)?;
+        // Examples are shown by their tokens, so that a long text is not kept with each of its pieces.
+        drop(document);
+        let conversation = Conversation::Document(Document::default());
+        let splits = matches!(self.options.overlong, Overlong::Auto | Overlong::Split);
+        let limit = if splits { self.options.piece_tokens(self.max_tokens) } else { self.max_tokens };
+        let length = tokens.input_ids.len();
+        match limit {
+            Some(limit) if length > limit as usize && splits => {
+                examples.too_long.pieces += 1;
+                examples.too_long.longest = examples.too_long.longest.max(length as u32);
+                let pieces = tokens.pieces(limit as usize).into_iter();
+                let example = |tokens| Example { conversation: conversation.clone(), tokens, is_cut: true };
+                examples.made.extend(pieces.map(example));
+                Ok(())
+            }
+            Some(limit) if length > limit as usize => self.shorten(conversation, tokens, limit, examples),
+            _ => {
+                examples.made.push(Example { conversation, tokens, is_cut: false });
+                Ok(())
+            }
+        }
+    }
+
     /// Adds what is kept of an example that is too long.
     fn shorten<'a>(
         &self,
@@ -116,7 +162,7 @@ impl ExampleMaker<'_> {
         let Examples { made, too_long, left_out, effects: _ } = examples;
         let length = tokens.input_ids.len();
         let lost = match self.options.overlong {
-            Overlong::Drop => 1,
+            Overlong::Auto | Overlong::Drop => 1,
             Overlong::Truncate => match tokens.cut_at(limit as usize) {
                 Some(tokens) => {
                     too_long.cut += 1;
@@ -194,7 +240,7 @@ impl ExampleMaker<'_> {
 fn chosen(conversation: Conversation<'_>, options: ExampleOptions) -> Vec<Conversation<'_>> {
     let mut chat = match conversation {
         Conversation::Chat(chat) => chat,
-        completion @ Conversation::Completion { .. } => return vec![completion],
+        other => return vec![other],
     };
     let trained: Vec<usize> = (0..chat.messages.len()).filter(|&i| chat.messages[i].is_trained()).collect();
     let first = match options.train_on {

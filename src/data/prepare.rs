@@ -7,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::Overlong;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::files::create_private_folder;
 
 use crate::chat_tokenizer::ChatTokenizer;
@@ -54,6 +56,8 @@ impl Default for EvalData {
 pub struct PrepareOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
+    /// What the columns of foreign data stand for.
+    pub map: FieldMap,
     /// Which tokens are trained.
     pub policy: MaskPolicy,
     /// How a conversation becomes examples.
@@ -129,16 +133,22 @@ pub fn prepare<I: Clone + Into<Input>>(
         examine_all(
             source,
             is_eval,
-            options.format,
+            (options.format, &options.map),
             &examiner,
             &mut tally,
             progress,
             |tally, file, line, accepted| {
-                let side =
-                    if is_eval || splitter.is_eval(accepted.content_hash) { Side::Eval } else { Side::Train };
-                tally.accept(file, line, &accepted, side);
-                let writer = if side == Side::Eval { &mut eval } else { &mut train };
-                for tokens in accepted.tokens.iter().flatten() {
+                let parts = accepted.parts();
+                let mut side =
+                    |hash| if is_eval || splitter.is_eval(hash) { Side::Eval } else { Side::Train };
+                let sides: Vec<Side> = parts.iter().map(|(hash, _)| side(*hash)).collect();
+                tally.accept(file, line, &accepted, &sides);
+                let side_of_each = parts
+                    .iter()
+                    .zip(&sides)
+                    .flat_map(|((_, examples), side)| (0..*examples).map(move |_| *side));
+                for (tokens, side) in accepted.tokens.iter().flatten().zip(side_of_each) {
+                    let writer = if side == Side::Eval { &mut eval } else { &mut train };
                     writer.push(&tokens.input_ids, &tokens.loss_mask, Origin { file, line })?;
                 }
                 Ok(())
@@ -189,10 +199,24 @@ fn policy(train: &Source, options: &PrepareOptions, kwargs: &TemplateKwargs) -> 
         EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
         EvalData::Files(_) => format!("files from {}", train.files().len()),
     };
-    let ExampleOptions { train_on, split_turns, overlong } = options.examples;
+    let ExampleOptions { train_on, split_turns, overlong, long_pieces: _ } = options.examples;
     let kwargs = serde_json::json!(kwargs);
+    // Whatever the first versions did not know is written only where it changes something, so that their
+    // token files are still current.
+    let (overlong, mut more) = match overlong {
+        Overlong::Auto => (Overlong::Drop, String::new()),
+        Overlong::Drop => (Overlong::Drop, "; text is dropped".to_owned()),
+        other => (other, String::new()),
+    };
+    let pieces = options.examples.piece_tokens(options.max_example_tokens);
+    if pieces != ExampleOptions::default().piece_tokens(options.max_example_tokens) {
+        more.push_str("; long_pieces");
+    }
+    if !options.map.is_empty() {
+        more.push_str(&format!("; map={}", options.map));
+    }
     format!(
-        "v{VERSION}; empty_think={}; template_kwargs={kwargs}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}",
+        "v{VERSION}; empty_think={}; template_kwargs={kwargs}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}{more}",
         policy.think
     )
 }
@@ -207,6 +231,10 @@ fn current(out_dir: &Path, header: &Header, sets: &[Input]) -> Result<Option<Rep
     };
     // A report of another version of this program counts as missing.
     let Ok(mut report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
+    // Another version may know a format that this one did not recognise.
+    if report.files.iter().any(|file| file.format.is_none() && file.rejected > 0) {
+        return Ok(None);
+    }
     if report.sets.len() != sets.len() {
         return Ok(None);
     }

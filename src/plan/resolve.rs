@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use sparktune_base::choices::PackStrategy;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
@@ -451,6 +452,12 @@ impl Resolver<'_> {
             DataFormat::Auto,
             "detected for each file from its lines",
         );
+        let map = self.pick(
+            "data.map",
+            &answers.map,
+            FieldMap::default(),
+            "the columns of the data have the names of a format",
+        );
         let think = self.pick("data.think", &answers.think, data.thinking.think(), data.thinking.reason());
         let (train_on, split_turns, overlong) = self.examples();
         let template_kwargs = self.template_kwargs();
@@ -474,6 +481,7 @@ impl Resolver<'_> {
             eval,
             eval_fraction,
             format,
+            map,
             think,
             train_on,
             split_turns,

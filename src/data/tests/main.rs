@@ -11,4 +11,6 @@ mod prepare;
 mod preview;
 mod reading;
 mod served;
+mod tables;
 mod template_families;
+mod texts;
