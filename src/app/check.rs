@@ -10,7 +10,7 @@ use sparktune_base::choices::Think;
 use sparktune_data::{CheckOptions, Input, Place, Previewed, Rendering, Report};
 use sparktune_plan::{Answers, Origin, Setting};
 
-use crate::data::{example_options, format, max_example_tokens, max_rejected, preview_of, think};
+use crate::data::{example_options, format, map, max_example_tokens, max_rejected, preview_of, think};
 use crate::data_sets::{DataSets, weights_for};
 use crate::failure::Failure;
 use crate::listener::Listener;
@@ -62,13 +62,15 @@ pub fn check(
     let sets = DataSets::of(inputs, answers, listener)?;
     let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
     if let Some(base) = &mut base {
-        set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
+        let read_as = (format(answers), &map(answers));
+        set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), read_as, listener)?;
     } else {
         packed(answers, &sets.all())?;
     }
     let thinking = base.as_ref().map(|base| base.tokenizer.thinking_now()).unwrap_or_default();
     let options = CheckOptions {
         format: format(answers),
+        map: map(answers),
         tokenizer: base.as_ref().map(|base| &base.tokenizer),
         policy: think(answers, thinking).into(),
         examples: example_options(answers),

@@ -5,8 +5,9 @@
 
 use std::path::PathBuf;
 
-use sparktune_base::choices::Think;
+use sparktune_base::choices::{Overlong, Think};
 use sparktune_base::escape::escape;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::files::create_private_folder;
 use sparktune_base::program_name;
 use sparktune_base::thinking::Thinking;
@@ -96,12 +97,18 @@ pub fn think(answers: &Answers, thinking: Thinking) -> Think {
 
 /// Returns how a conversation becomes examples, from the answers or by the plan's own rules.
 pub(crate) fn example_options(answers: &Answers) -> ExampleOptions {
-    let Answers { train_on, split_turns, overlong, .. } = answers;
+    let Answers { train_on, split_turns, overlong, max_example_tokens, .. } = answers;
     ExampleOptions {
         train_on: train_on.as_ref().map(|answer| answer.value).unwrap_or_default(),
         split_turns: split_turns.as_ref().is_some_and(|answer| answer.value),
         overlong: overlong.as_ref().map(|answer| answer.value).unwrap_or_default(),
+        long_pieces: max_example_tokens.is_some(),
     }
+}
+
+/// Returns what the columns of foreign data stand for, from the answers.
+pub(crate) fn map(answers: &Answers) -> FieldMap {
+    answers.map.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
 }
 
 /// Returns the format in the answers, or `None` if it should be detected.
@@ -117,6 +124,7 @@ fn format_of(choice: DataFormat) -> Option<Format> {
         DataFormat::Sharegpt => Some(Format::ShareGpt),
         DataFormat::Alpaca => Some(Format::Alpaca),
         DataFormat::PromptCompletion => Some(Format::PromptCompletion),
+        DataFormat::Text => Some(Format::Text),
     }
 }
 
@@ -151,7 +159,8 @@ pub fn prepare_data(
 ) -> Result<Prepared, Failure> {
     let sets = DataSets::find(answers, listener)?;
     let weights = weights_for(answers, &sets.train)?;
-    set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), format(answers), listener)?;
+    let read_as = (format(answers), &map(answers));
+    set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), read_as, listener)?;
     let inputs = sets.train;
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
         (Some(_), _) => EvalData::Files(sets.eval),
@@ -163,6 +172,7 @@ pub fn prepare_data(
     };
     let options = PrepareOptions {
         format: format(answers),
+        map: map(answers),
         policy: think(answers, base.tokenizer.thinking_now()).into(),
         examples: example_options(answers),
         max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
@@ -182,7 +192,19 @@ fn cache_key(tokenizer: &ChatTokenizer, inputs: &[Input], options: &PrepareOptio
     let paths = inputs.iter().flat_map(|input| &input.files).map(|file| &file.path);
     let absolute: Vec<PathBuf> =
         paths.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
-    let key = format!("{} {absolute:?} {options:?}", tokenizer.fingerprint());
+    let PrepareOptions { format, map, policy, examples, max_example_tokens, eval } = options;
+    let ExampleOptions { train_on, split_turns, overlong, long_pieces } = examples;
+    // The spelling of earlier versions is kept, so that their folders are found. Where one folder serves two
+    // ways of reading, `prepare` reads the data again.
+    let overlong = if *overlong == Overlong::Auto { Overlong::Drop } else { *overlong };
+    let examples = format!(
+        "ExampleOptions {{ train_on: {train_on:?}, split_turns: {split_turns:?}, overlong: {overlong:?} }}"
+    );
+    let options = format!(
+        "PrepareOptions {{ format: {format:?}, policy: {policy:?}, examples: {examples}, max_example_tokens: {max_example_tokens:?}, eval: {eval:?} }}"
+    );
+    let more = if map.is_empty() && !long_pieces { String::new() } else { format!(" {map} {long_pieces}") };
+    let key = format!("{} {absolute:?} {options}{more}", tokenizer.fingerprint());
     blake3::hash(key.as_bytes()).to_hex()[..16].to_owned()
 }
 
@@ -205,6 +227,7 @@ pub(crate) fn preview_of(
     let defaults = PreviewOptions::default();
     let options = PreviewOptions {
         format: format(answers),
+        map: map(answers),
         examples: example_options(answers),
         max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
         limit: limit.unwrap_or(defaults.limit),
@@ -327,8 +350,9 @@ pub fn data_facts(
     let mut lengths: Vec<u32> = files.iter().flat_map(|file| file.lengths().iter().copied()).collect();
     let Some(report) = LengthReport::new(Unit::Tokens, &mut lengths) else { return Ok(DataFacts::default()) };
     let target_tokens = files.iter().map(TokenFile::target_tokens).sum();
-    let OverlongReport { left_out, cut, split, .. } = &prepared.report.overlong;
-    let too_long = TooLong { left_out: left_out.occurrences, cut: cut.occurrences, split: split.occurrences };
+    let OverlongReport { left_out, cut, split, pieces, .. } = &prepared.report.overlong;
+    let split = split.occurrences + pieces.occurrences;
+    let too_long = TooLong { left_out: left_out.occurrences, cut: cut.occurrences, split };
     let template = prepared.report.template.as_ref();
     let template_kwargs =
         TemplateKwargs(template.map(|template| template.kwargs.clone()).unwrap_or_default());

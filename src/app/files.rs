@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
+use sparktune_data::FileKind;
+
 use crate::failure::Failure;
 
 /// The largest number of listed entries of a folder.
@@ -32,8 +34,7 @@ pub struct Entry {
     pub kind: EntryKind,
     /// The size of a file in bytes.
     pub bytes: Option<u64>,
-    /// Whether the name suggests data: a `.jsonl`, `.jsonl.gz`, `.jsonl.zst` or `.qubgpu` file, or a folder
-    /// with files of text.
+    /// Whether the name is that of a data file or a token file, or of a folder with data files.
     pub is_data: bool,
     /// Whether it is a folder with a `config.json`.
     pub is_model: bool,
@@ -88,9 +89,9 @@ fn describe(folder: &Path, name: OsString) -> Entry {
         EntryKind::Folder => {
             // A huge folder is not read completely for a mark in a list.
             let inside = fs::read_dir(&path).into_iter().flatten().flatten().take(MAX_LOOKED_AT);
-            inside.map(|entry| entry.file_name()).any(|name| is_data_file(Path::new(&name)))
+            inside.map(|entry| entry.file_name()).any(|name| is_table(Path::new(&name)))
         }
-        EntryKind::File => is_data_file(&path) || is_token_file(&path),
+        EntryKind::File => FileKind::is_data(&path) || is_token_file(&path),
         EntryKind::Other => false,
     };
     Entry {
@@ -102,9 +103,9 @@ fn describe(folder: &Path, name: OsString) -> Entry {
     }
 }
 
-fn is_data_file(path: &Path) -> bool {
-    let name = path.as_os_str().as_encoded_bytes();
-    [".jsonl", ".jsonl.gz", ".jsonl.zst"].iter().any(|end| name.ends_with(end.as_bytes()))
+/// Returns whether a folder with this file is one of data. Almost every folder has a text, and is not.
+fn is_table(path: &Path) -> bool {
+    FileKind::is_data(path) && FileKind::of(path) != FileKind::Text
 }
 
 /// A folder of token files is not data: which of them belong together is the user's to say.

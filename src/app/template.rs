@@ -4,15 +4,16 @@
 //! This file must not know what is trained.
 
 use sparktune_base::escape::escape;
+use sparktune_base::field_map::FieldMap;
 use sparktune_data::{ChatTokenizer, Format, Input, has_reasoning};
 use sparktune_plan::{Answers, TemplateKwargs};
 
 use crate::failure::Failure;
 use crate::listener::Listener;
 
-/// Gives the chat template the variables of the answers. `inputs` are all data, training and eval. Without
-/// such an answer, `enable_thinking` follows from the template and from whether any example reasons, where
-/// the template knows that variable.
+/// Gives the chat template the variables of the answers. `inputs` are all data, training and eval, read in this
+/// format and with these names of columns. Without such an answer, `enable_thinking` follows from the template
+/// and from whether any example reasons, where the template knows that variable.
 ///
 /// # Errors
 /// The template does not read a variable of the answers, or gets it from the tokenizer, or the data cannot be
@@ -21,7 +22,7 @@ pub(crate) fn set_template_kwargs(
     tokenizer: &mut ChatTokenizer,
     answers: &Answers,
     inputs: &[Input],
-    format: Option<Format>,
+    read_as: (Option<Format>, &FieldMap),
     listener: &dyn Listener,
 ) -> Result<(), Failure> {
     let kwargs = match &answers.template_kwargs {
@@ -42,7 +43,7 @@ pub(crate) fn set_template_kwargs(
         }
         None => match tokenizer.thinking().map(|thinking| thinking.openings) {
             Some(openings) if openings.can_switch => {
-                let enable = openings.enable_thinking(has_reasoning(inputs, format, listener)?);
+                let enable = openings.enable_thinking(has_reasoning(inputs, read_as, listener)?);
                 enable.map(TemplateKwargs::thinking).unwrap_or_default()
             }
             _ => TemplateKwargs::default(),
@@ -82,7 +83,8 @@ mod tests {
             { "role": "user", "content": "Question" }, { "role": "assistant", "content": answer } ] });
         std::fs::write(&data, line.to_string()).unwrap();
         let answers = Answers { template_kwargs: said.map(Answer::flag), ..Answers::default() };
-        set_template_kwargs(&mut tokenizer, &answers, &[data.into()], None, &Silent)?;
+        let read_as = (None, &FieldMap::default());
+        set_template_kwargs(&mut tokenizer, &answers, &[data.into()], read_as, &Silent)?;
         Ok(TemplateKwargs(tokenizer.kwargs().clone()))
     }
 

@@ -4,6 +4,7 @@
 //! use, or the refusal of an answer that differs from them. This file must not know how text is read.
 
 use sparktune_base::escape::escape;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::program_name;
 use sparktune_data::{ChatTokenizer, ExampleOptions, Format, Input, PackedData, Policy, packed_data};
 use sparktune_plan::{
@@ -92,7 +93,7 @@ pub(crate) fn set_kwargs_for(
     tokenizer: &mut ChatTokenizer,
     answers: &Answers,
     inputs: &[Input],
-    format: Option<Format>,
+    read_as: (Option<Format>, &FieldMap),
     listener: &dyn Listener,
 ) -> Result<(), Failure> {
     match packed(answers, inputs)? {
@@ -100,14 +101,14 @@ pub(crate) fn set_kwargs_for(
             tokenizer.set_kwargs(packed.policy.map(|policy| policy.template_kwargs).unwrap_or_default());
             Ok(())
         }
-        None => set_template_kwargs(tokenizer, answers, inputs, format, listener),
+        None => set_template_kwargs(tokenizer, answers, inputs, read_as, listener),
     }
 }
 
 /// Returns the facts for the plan about how token files were made.
 pub(crate) fn packed_facts(packed: PackedData) -> PackedFacts {
     let settings = packed.policy.map(|policy| {
-        let ExampleOptions { train_on, split_turns, overlong } = policy.examples;
+        let ExampleOptions { train_on, split_turns, overlong, long_pieces: _ } = policy.examples;
         PackedSettings {
             format: choice_of(policy.format),
             think: policy.mask.think,

@@ -86,12 +86,15 @@ choice! {
     /// What becomes of an example with more tokens than the limit.
     #[derive(Default)]
     Overlong {
-        /// It is left out.
+        /// Raw text is split, anything else is left out.
         #[default]
+        Auto = "auto",
+        /// It is left out.
         Drop = "drop",
         /// It ends at the limit: its beginning is kept, and only tokens before the limit are trained.
         Truncate = "truncate",
-        /// A conversation becomes several examples of whole turns, each after the system turn.
+        /// A conversation becomes several examples of whole turns, each after the system turn. Raw text is cut
+        /// at the limit, and each token is trained once.
         Split = "split",
     }
 }

@@ -192,6 +192,7 @@ fn value_name(setting: &Setting) -> String {
         (Kind::Text | Kind::Names, _) => "NAME".into(),
         (Kind::Weights, _) => "NAME=N".into(),
         (Kind::Object, _) => "JSON".into(),
+        (Kind::Map, _) => "COLUMN=FIELD,…".into(),
     }
 }
 

@@ -11,7 +11,7 @@ use sparktune_app::data::refusal;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::units::count;
-use sparktune_data::{Rejected, Report};
+use sparktune_data::{Place, Rejected, Report};
 use sparktune_plan::Answers;
 use sparktune_tui::output::{columns, print, print_json, report as report_failure};
 use sparktune_tui::progress::OnStderr;
@@ -101,9 +101,8 @@ pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure>
     for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(LISTED) {
         let line = line.map_err(unreadable)?;
         let rejected: Rejected = serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
-        let place = format!("{}:{}: {}", rejected.file, rejected.line, rejected.rejection);
-        text.push_str(&escape(&place));
-        text.push('\n');
+        let Rejected { file, line, rejection, text: _ } = rejected;
+        text.push_str(&format!("{}: {}\n", Place { file, line }, escape(&rejection.to_string())));
     }
     if total > LISTED as u64 {
         text.push_str(&format!("… and {} more\n", count(total - LISTED as u64)));

@@ -11,6 +11,7 @@ use serde_json::Value;
 use sparktune_base::thinking::{Opening, Thinking};
 use tokenizers::Tokenizer;
 
+use crate::around_text::AroundText;
 use crate::byte_bpe::ByteBpe;
 use crate::conversation::{Chat, Conversation};
 use crate::error::DataError;
@@ -37,6 +38,7 @@ pub struct ChatTokenizer {
     special: Option<AhoCorasick>,
     eos_token: Option<(u32, String)>,
     eos_token_ids: Vec<u32>,
+    around: AroundText,
     tokenizer_hash: String,
     template_hash: Option<String>,
 }
@@ -102,8 +104,10 @@ impl ChatTokenizer {
             }
         };
         let special = if special.is_empty() { None } else { AhoCorasick::new(&special).ok() };
+        let around = AroundText::of(&tokenizer, eos_token.as_ref().map(|(id, _)| *id));
         Ok(Self {
             folder: folder.to_owned(),
+            around,
             short_cut: ByteBpe::new(&tokenizer),
             tokenizer,
             template,
@@ -136,7 +140,13 @@ impl ChatTokenizer {
                 self.trained_tokens(&rendered.text, &targets)
             }
             Conversation::Completion { prompt, completion } => self.encode_completion(prompt, completion),
+            Conversation::Document(document) => self.encode_document(document),
         }
+    }
+
+    /// Returns the tokens around every text that is not rendered by a template.
+    pub(crate) fn around_text(&self) -> &AroundText {
+        &self.around
     }
 
     /// Returns a rendered chat and the byte ranges in it that are trained.
@@ -183,7 +193,8 @@ impl ChatTokenizer {
     ) -> Result<(String, Vec<Range<usize>>), Rejection> {
         let (prompt, completion) = match conversation {
             Conversation::Chat(chat) => return self.render_targets(chat, policy),
-            Conversation::Completion { prompt, completion } => (prompt, completion),
+            Conversation::Completion { prompt, completion } => (&**prompt, &**completion),
+            Conversation::Document(document) => ("", &*document.text),
         };
         let mut text = format!("{prompt}{completion}");
         if let Some((_, eos)) = self.eos_token.as_ref().filter(|(_, eos)| !text.ends_with(eos)) {
@@ -321,6 +332,7 @@ impl ChatTokenizer {
         let count = |text: &str| special.find_iter(text).count();
         match conversation {
             Conversation::Completion { prompt, completion } => count(prompt) + count(completion),
+            Conversation::Document(document) => count(&document.text),
             Conversation::Chat(chat) => chat
                 .messages
                 .iter()

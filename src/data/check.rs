@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::field_map::FieldMap;
+
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::Reading;
 use crate::error::DataError;
@@ -27,6 +29,8 @@ pub(crate) const TOKENISE_CHUNK: usize = 128 << 10;
 pub struct CheckOptions<'a> {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
+    /// What the columns of foreign data stand for.
+    pub map: FieldMap,
     /// The tokenizer with which examples are also rendered and counted in tokens.
     pub tokenizer: Option<&'a ChatTokenizer>,
     /// Which tokens would be trained.
@@ -75,13 +79,14 @@ pub fn check<I: Clone + Into<Input>>(
         examine_inputs(
             source,
             side == Side::Eval,
-            options.format,
+            (options.format, &options.map),
             OnDamage::Skip,
             &examiner,
             &mut tally,
             progress,
             |tally, file, line, accepted| {
-                tally.accept(file, line, &accepted, side);
+                let sides = vec![side; accepted.parts().len()];
+                tally.accept(file, line, &accepted, &sides);
                 Ok(())
             },
         )?;
@@ -95,7 +100,7 @@ pub fn check<I: Clone + Into<Input>>(
 pub(crate) fn examine_inputs(
     inputs: &Inputs,
     is_eval: bool,
-    format: Option<Format>,
+    read_as: (Option<Format>, &FieldMap),
     on_damage: OnDamage,
     examiner: &Examiner<'_>,
     tally: &mut Tally,
@@ -103,18 +108,19 @@ pub(crate) fn examine_inputs(
     accept: impl FnMut(&mut Tally, u32, u64, Accepted) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     match inputs {
-        Inputs::Text(source) => examine_all(source, is_eval, format, examiner, tally, progress, accept),
+        Inputs::Text(source) => examine_all(source, is_eval, read_as, examiner, tally, progress, accept),
         Inputs::Tokens(files) => {
             files.read(is_eval, on_damage, examiner.max_example_tokens, tally, progress, accept)
         }
     }
 }
 
-/// Examines every line of a source in order. Lines with examples go to `accept`, rejected ones to the tally.
+/// Examines every line of a source in order, in this format and with these names of columns. Lines with
+/// examples go to `accept`, rejected ones to the tally.
 pub(crate) fn examine_all(
     source: &Source,
     is_eval: bool,
-    format: Option<Format>,
+    (format, map): (Option<Format>, &FieldMap),
     examiner: &Examiner<'_>,
     tally: &mut Tally,
     progress: &dyn Progress,
@@ -125,7 +131,7 @@ pub(crate) fn examine_all(
         None => (Phase::Check, VALIDATE_CHUNK),
     };
     let first_file = tally.begin(source.files(), is_eval);
-    let reading = Reading { source, format, phase, chunk_bytes };
+    let reading = Reading { source, format, map, phase, chunk_bytes };
     reading.run(
         progress,
         |chunk| examiner.examine(chunk),

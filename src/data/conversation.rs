@@ -21,6 +21,20 @@ pub enum Conversation<'a> {
         /// The continuation, which is trained.
         completion: Cow<'a, str>,
     },
+    /// Raw text, of which every token is trained.
+    Document(Document<'a>),
+}
+
+/// Raw text: a document, or a section of a long one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Document<'a> {
+    /// The end of the section before this one, of which only the last token is read. Empty at the beginning
+    /// of a document.
+    pub before: Cow<'a, str>,
+    /// The text.
+    pub text: Cow<'a, str>,
+    /// Whether the document goes on after it.
+    pub goes_on: bool,
 }
 
 /// Turns in order.
@@ -100,6 +114,11 @@ impl<'a> Conversation<'a> {
     pub fn content_hash(&self) -> u64 {
         let mut hasher = Xxh3::new();
         match self {
+            // A document is a completion of nothing, whichever way its line writes it.
+            Self::Document(document) => {
+                field(&mut hasher, b'p', &document.before);
+                field(&mut hasher, b'c', &document.text);
+            }
             Self::Completion { prompt, completion } => {
                 field(&mut hasher, b'p', prompt);
                 field(&mut hasher, b'c', completion);
@@ -120,6 +139,7 @@ impl<'a> Conversation<'a> {
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Completion { prompt, completion } => prompt.len() + completion.len(),
+            Self::Document(document) => document.text.len(),
             Self::Chat(chat) => chat.messages.iter().map(Message::text_bytes).sum(),
         }
     }
@@ -128,7 +148,7 @@ impl<'a> Conversation<'a> {
     pub(crate) fn has_reasoning(&self) -> bool {
         match self {
             Self::Chat(chat) => chat.messages.iter().any(Message::has_reasoning),
-            Self::Completion { .. } => false,
+            Self::Completion { .. } | Self::Document(_) => false,
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Examines one chunk of lines. This is the parallel part of `check` and `prepare`.
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::chat_tokenizer::ChatTokenizer;
-use crate::chunks::{Chunk, lines};
+use crate::chunk::Chunk;
 use crate::conversation::Conversation;
 use crate::examples::{ExampleMaker, ExampleOptions, TooLong};
 use crate::explain;
 use crate::format::Format;
-use crate::parse::parse_line;
 use crate::progress::Progress;
-use crate::rejection::Rejection;
+use crate::rejection::{Kind, Rejection};
 use crate::served::{Effects, Prompts};
 use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
@@ -44,6 +45,8 @@ pub(crate) struct Outcome {
 
 pub(crate) struct Accepted {
     pub content_hash: u64,
+    /// Whether it is raw text, the pieces of which need not be in the same set.
+    pub is_text: bool,
     pub text_bytes: u32,
     pub empty_turns: u32,
     pub unusual_order: Option<&'static str>,
@@ -65,11 +68,27 @@ impl Accepted {
     pub(crate) fn examples(&self) -> u64 {
         self.tokens.as_ref().map_or(1, |examples| examples.len() as u64)
     }
+
+    /// Returns the parts of it that may be in different sets: a hash of each, and the number of its examples.
+    /// A conversation has one part. The pieces of a text are parts of their own, because a text may be all
+    /// there is, and pieces share no trained token.
+    pub(crate) fn parts(&self) -> Vec<(u64, u64)> {
+        if !self.is_text {
+            return vec![(self.content_hash, self.examples())];
+        }
+        // The first piece has the hash of its text, so that a text of one piece is known in any format.
+        let hash = |i: u64| if i == 0 { self.content_hash } else { piece_hash(self.content_hash, i) };
+        (0..self.examples()).map(|i| (hash(i), 1)).collect()
+    }
 }
 
 pub(crate) struct Refused {
     pub rejection: Rejection,
     pub text: String,
+}
+
+fn piece_hash(text: u64, piece: u64) -> u64 {
+    xxh3_64_with_seed(&piece.to_le_bytes(), text)
 }
 
 impl Examiner<'_> {
@@ -81,9 +100,9 @@ impl Examiner<'_> {
             blank: 0,
             outcomes: Vec::with_capacity(chunk.bytes.len() / 1024),
         };
-        if let Some(bytes) = chunk.too_long {
+        if let Some(rejection) = &chunk.refused {
             let text = String::from_utf8_lossy(&chunk.bytes).into_owned();
-            let result = Err(Box::new(Refused { rejection: explain::too_long(bytes), text }));
+            let result = Err(Box::new(Refused { rejection: rejection.clone(), text }));
             examined.lines = 1;
             examined.outcomes.push(Outcome { line: chunk.first_line, result });
             return examined;
@@ -91,9 +110,9 @@ impl Examiner<'_> {
         // Validating a megabyte at once is five times as fast as line by line, so lines are checked one by
         // one only in a chunk that fails.
         let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
-        for line in lines(&chunk.bytes, chunk.first_line) {
+        for line in chunk.lines() {
             examined.lines += 1;
-            if line.bytes.trim_ascii().is_empty() {
+            if chunk.section.is_none() && line.bytes.trim_ascii().is_empty() {
                 examined.blank += 1;
                 continue;
             }
@@ -105,10 +124,14 @@ impl Examiner<'_> {
                 None => std::str::from_utf8(line.bytes),
             };
             let result = match text {
-                Ok(text) => self.line(chunk.format, text).map_err(|rejection| (rejection, text.to_owned())),
+                Ok(text) => self.line(chunk, text).map_err(|rejection| (rejection, text.to_owned())),
                 Err(e) => {
                     let lossy = String::from_utf8_lossy(line.bytes).into_owned();
-                    Err((explain::invalid_utf8(e.valid_up_to()), lossy))
+                    let rejection = match chunk.section {
+                        None => explain::invalid_utf8(e.valid_up_to()),
+                        Some(_) => invalid_text(&line.bytes[..e.valid_up_to()], chunk),
+                    };
+                    Err((rejection, lossy))
                 }
             };
             let result = result.map_err(|(rejection, text)| Box::new(Refused { rejection, text }));
@@ -117,14 +140,15 @@ impl Examiner<'_> {
         examined
     }
 
-    fn line(&self, format: Option<Format>, line: &str) -> Result<Accepted, Rejection> {
-        let conversation = parse_line(format, line)?;
+    fn line(&self, chunk: &Chunk, line: &str) -> Result<Accepted, Rejection> {
+        let conversation = chunk.parse(line)?;
         let (empty_turns, unusual_order) = match &conversation {
             Conversation::Chat(chat) => (chat.empty_assistant_turns() as u32, chat.unusual_order()),
-            Conversation::Completion { .. } => (0, None),
+            Conversation::Completion { .. } | Conversation::Document(_) => (0, None),
         };
         let mut accepted = Accepted {
             content_hash: conversation.content_hash(),
+            is_text: matches!(conversation, Conversation::Document(_)),
             text_bytes: conversation.text_bytes().try_into().unwrap_or(u32::MAX),
             empty_turns,
             unusual_order,
@@ -158,4 +182,16 @@ impl Examiner<'_> {
         }
         Ok(accepted)
     }
+}
+
+/// Explains where a text that begins like this stops being UTF-8.
+fn invalid_text(valid: &[u8], chunk: &Chunk) -> Rejection {
+    let before = chunk.section.map_or(0, |section| section.before.min(valid.len()));
+    let line = chunk.first_line + memchr::memchr_iter(b'\n', &valid[before..]).count() as u64;
+    Rejection::new(
+        Kind::InvalidUtf8,
+        "",
+        format!("not valid UTF-8 on line {line}"),
+        "Write the file as UTF-8 (iconv -f ENCODING -t UTF-8)",
+    )
 }

@@ -7,7 +7,8 @@
 use sparktune_base::choices::{Overlong, TrainOn};
 
 use crate::chat_tokenizer::ChatTokenizer;
-use crate::conversation::{Chat, Conversation, Message};
+use crate::conversation::{Chat, Conversation, Document, Message};
+use crate::documents::PIECE_TOKENS;
 use crate::explain;
 use crate::progress::Progress;
 use crate::rejection::{Kind, Rejection};
@@ -25,6 +26,16 @@ pub struct ExampleOptions {
     pub split_turns: bool,
     /// What becomes of an example over the limit on tokens.
     pub overlong: Overlong,
+    /// Whether pieces of raw text may have as many tokens as any example. They have at most 4,096 otherwise.
+    pub long_pieces: bool,
+}
+
+impl ExampleOptions {
+    /// Returns the largest number of tokens of a piece of raw text that is split.
+    pub(crate) fn piece_tokens(self, max_tokens: Option<u32>) -> Option<u32> {
+        let most = if self.long_pieces { None } else { Some(PIECE_TOKENS) };
+        max_tokens.into_iter().chain(most).min()
+    }
 }
 
 /// Makes examples.
@@ -81,6 +92,8 @@ pub(crate) struct TooLong {
     pub cut: u32,
     /// The number split into whole turns.
     pub split: u32,
+    /// The number of raw text that was cut into pieces.
+    pub pieces: u32,
 }
 
 impl<T> Examples<T> {
@@ -112,6 +125,13 @@ impl ExampleMaker<'_> {
             first_refused: None,
         };
         let is_split = self.options.split_turns;
+        let conversation = match conversation {
+            Conversation::Document(document) => {
+                self.document(document, &mut examples, &keep)?;
+                return Ok(examples);
+            }
+            conversation => conversation,
+        };
         let mut untrained = None;
         for conversation in chosen(conversation, self.options)? {
             if self.progress.cancelled() {
@@ -153,6 +173,49 @@ impl ExampleMaker<'_> {
         Ok(examples)
     }
 
+    /// Adds a document, or its pieces if it is too long.
+    fn document<'a, T>(
+        &self,
+        document: Document<'a>,
+        examples: &mut Examples<T>,
+        keep: &impl Fn(Example<'a>) -> T,
+    ) -> Result<(), Rejection> {
+        let tokens = self.tokenizer.encode_document(&document)?;
+        // Examples are shown by their tokens, so that a long text is not kept with each of its pieces.
+        drop(document);
+        let conversation = Conversation::Document(Document::default());
+        let splits = matches!(self.options.overlong, Overlong::Auto | Overlong::Split);
+        let limit = if splits { self.options.piece_tokens(self.max_tokens) } else { self.max_tokens };
+        let length = tokens.input_ids.len();
+        match limit {
+            Some(limit) if length > limit as usize && splits => {
+                examples.too_long.pieces += 1;
+                examples.too_long.longest = examples.too_long.longest.max(length as u32);
+                let pieces = tokens.pieces(limit as usize).into_iter();
+                let example =
+                    |tokens| keep(Example { conversation: conversation.clone(), tokens, is_cut: true });
+                examples.made.extend(pieces.map(example));
+            }
+            Some(limit) if length > limit as usize => {
+                let cut = tokens.cut_at(limit as usize).filter(|_| self.options.overlong == Overlong::Truncate);
+                examples.too_long.longest = examples.too_long.longest.max(length as u32);
+                match cut {
+                    Some(tokens) => {
+                        examples.too_long.cut += 1;
+                        examples.made.push(keep(Example { conversation, tokens, is_cut: true }));
+                    }
+                    None => {
+                        examples.too_long.left_out += 1;
+                        let explained = || explain::too_many_tokens(length, limit, self.options.overlong);
+                        examples.left_out.get_or_insert_with(explained);
+                    }
+                }
+            }
+            _ => examples.made.push(keep(Example { conversation, tokens, is_cut: false })),
+        }
+        Ok(())
+    }
+
     /// Adds what is kept of an example that is too long.
     fn shorten<'a, T>(
         &self,
@@ -164,7 +227,7 @@ impl ExampleMaker<'_> {
     ) {
         let length = encoded.tokens.input_ids.len();
         let lost = match (self.options.overlong, &conversation) {
-            (Overlong::Drop, _) | (Overlong::Split, Conversation::Completion { .. }) => 1,
+            (Overlong::Auto | Overlong::Drop, _) | (Overlong::Split, Conversation::Completion { .. } | Conversation::Document(_)) => 1,
             (Overlong::Truncate, _) => {
                 let effects = self.tokenizer.effects(&conversation, &encoded, self.prompts);
                 match encoded.tokens.cut_at(limit as usize) {
@@ -287,7 +350,7 @@ fn chosen(conversation: Conversation<'_>, options: ExampleOptions) -> Result<Cho
     let only = |conversation| Ok(Box::new(std::iter::once(conversation)) as Chosen<'_>);
     let mut chat = match conversation {
         Conversation::Chat(chat) => chat,
-        completion @ Conversation::Completion { .. } => return only(completion),
+        other => return only(other),
     };
     let mut trained: Vec<usize> =
         (0..chat.messages.len()).filter(|&i| chat.messages[i].is_trained()).collect();

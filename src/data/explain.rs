@@ -6,11 +6,14 @@ use serde_json::{Map, Value};
 use sparktune_base::choices::Overlong;
 use sparktune_base::units::count;
 
+use crate::foreign::Foreign;
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
 
 pub(crate) const ROLE_FIX: &str = "Use one of: system, developer, user, assistant, tool, function";
 pub(crate) const SPEAKER_FIX: &str = "Use one of: system, human, gpt, tool, observation, function_call";
+/// The length in bytes of the longest line accepted. A line is held in memory as a whole.
+pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
 /// The largest number of fields named in the message about an unknown format.
 const SHOWN_FIELDS: usize = 6;
 const LINE_FIX: &str = "Write one JSON object per line; write line breaks inside a string as \\n";
@@ -36,10 +39,7 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
     Rejection::new(
         Kind::LineTooLong,
         "",
-        format!(
-            "the line is {bytes} bytes long; a line may have at most {} MiB",
-            crate::chunks::MAX_LINE_BYTES >> 20
-        ),
+        format!("the line is {bytes} bytes long; a line may have at most {} MiB", MAX_LINE_BYTES >> 20),
         "Split the example; if the whole file is one line, write one example per line",
     )
 }
@@ -61,7 +61,9 @@ pub(crate) fn too_many_turns(trained: usize, most_bytes: usize) -> Rejection {
 /// Explains why an example was left out although `overlong` may keep a part of it.
 pub(crate) fn too_many_tokens(tokens: usize, limit: u32, overlong: Overlong) -> Rejection {
     let (why, fix) = match overlong {
-        Overlong::Drop => ("", "keep a part of it with --overlong truncate or --overlong split"),
+        Overlong::Auto | Overlong::Drop => {
+            ("", "keep a part of it with --overlong truncate or --overlong split")
+        }
         Overlong::Truncate => (", and none of the tokens before the limit is trained", "shorten its prompt"),
         Overlong::Split => {
             (", and a part of whole turns is still too long", "keep its beginning with --overlong truncate")
@@ -89,10 +91,12 @@ fn unknown_fields(object: &Map<String, Value>) -> Rejection {
     let has = |field: &str| object.contains_key(field);
     let fix = if has("chosen") && has("rejected") {
         "Preference pairs (DPO) cannot be trained yet; write the chosen answers as prompt + completion"
-    } else if has("question") && has("answer") {
-        "Rename the fields: jq -c '{prompt: .question, completion: .answer}' IN > OUT"
+            .to_owned()
+    } else if let Some(map) = Foreign::of_object(object).map {
+        format!("Say what they stand for: {}", map.flag())
     } else {
-        "Name the fields messages, conversations, instruction + output, or prompt + completion"
+        "Name the fields messages, conversations, instruction + output, prompt + completion, or text; or say what stands for them, as in --map question=prompt,answer=completion"
+            .to_owned()
     };
     let mut names: Vec<_> = object.keys().take(SHOWN_FIELDS).map(|name| format!("{name:?}")).collect();
     if object.len() > SHOWN_FIELDS {
@@ -117,6 +121,7 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
         Format::Alpaca => ["instruction", "input", "output", "system"]
             .into_iter()
             .find_map(|f| object.get(f).and_then(|v| text_or_null(v, f))),
+        Format::Text => object.get("text").and_then(|v| text_or_null(v, "text")),
         Format::PromptCompletion => ["prompt", "completion"].into_iter().find_map(|f| {
             let value = object.get(f)?;
             if value.is_array() { list(value, f) } else { text_or_null(value, f) }
@@ -132,7 +137,13 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
                 format!("missing: the line looks like {other}, but the file is read as {format}"),
                 format!("Put {other} lines into a file of their own, or set --format"),
             ),
-            None => Rejection::new(Kind::MissingField, *field, "missing or null", format!("Add {field:?}")),
+            None => {
+                let fix = match Foreign::of_object(&object).map {
+                    Some(map) => format!("Add {field:?}, or say what stands for it: {}", map.flag()),
+                    None => format!("Add {field:?}"),
+                };
+                Rejection::new(Kind::MissingField, *field, "missing or null", fix)
+            }
         })
     };
     missing().or(found).unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The four formats of training examples, and how to detect them.
+//! The five formats of training examples, and how to detect them.
 
 use std::fmt;
 
@@ -18,6 +18,8 @@ pub enum Format {
     Alpaca,
     /// The format `{"prompt", "completion"}`, with two texts or two lists of messages.
     PromptCompletion,
+    /// The format `{"text"}`, and files of raw text.
+    Text,
 }
 
 /// The fields that identify a format. Their values are ignored.
@@ -28,11 +30,13 @@ struct Keys {
     instruction: Option<IgnoredAny>,
     prompt: Option<IgnoredAny>,
     completion: Option<IgnoredAny>,
+    text: Option<IgnoredAny>,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 4] = [Self::Messages, Self::ShareGpt, Self::Alpaca, Self::PromptCompletion];
+    pub const ALL: [Self; 5] =
+        [Self::Messages, Self::ShareGpt, Self::Alpaca, Self::PromptCompletion, Self::Text];
 
     /// Returns the format of the first line that has one.
     pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
@@ -49,6 +53,8 @@ impl Format {
             Some(Self::Alpaca)
         } else if keys.prompt.is_some() && keys.completion.is_some() {
             Some(Self::PromptCompletion)
+        } else if keys.text.is_some() {
+            Some(Self::Text)
         } else {
             None
         }
@@ -61,6 +67,7 @@ impl Format {
             Self::ShareGpt => "sharegpt",
             Self::Alpaca => "alpaca",
             Self::PromptCompletion => "prompt-completion",
+            Self::Text => "text",
         }
     }
 
@@ -71,6 +78,7 @@ impl Format {
             Self::ShareGpt => &["conversations"],
             Self::Alpaca => &["instruction", "output"],
             Self::PromptCompletion => &["prompt", "completion"],
+            Self::Text => &["text"],
         }
     }
 }

@@ -1,23 +1,30 @@
-//! The data pipeline: JSON lines → conversations → tokens → token file → packs, and a report of the findings.
+//! The data pipeline: lines, rows and texts → conversations → tokens → token file → packs, and a report of
+//! the findings.
 //!
 //! Owns everything between the user's files and the trainer's batches. Each step is a function: `Line` →
 //! [`Conversation`] | [`Rejection`] → rendered text with target ranges → [`Tokens`] → [`token_file`] →
 //! [`packing`]. It must not know models, devices or screens.
 
+mod around_text;
 mod byte_bpe;
 mod chat_tokenizer;
 mod check;
+mod chunk;
 mod chunks;
 mod conversation;
+mod documents;
 mod error;
 mod examine;
 mod examples;
 mod explain;
+mod file_kind;
+mod foreign;
 mod format;
 mod input;
 mod inputs;
 mod instrument;
 mod lengths;
+mod mapped;
 mod pack_text;
 pub mod packing;
 mod parse;
@@ -27,6 +34,7 @@ mod preview;
 mod preview_tokens;
 mod progress;
 mod python_json;
+mod readers;
 mod reasoning;
 mod rejected_list;
 mod rejection;
@@ -36,6 +44,7 @@ mod source;
 mod split;
 mod tally;
 mod template;
+mod text_border;
 pub mod token_file;
 mod token_file_report;
 mod token_inputs;
@@ -50,10 +59,12 @@ mod word_scanner;
 
 pub use chat_tokenizer::ChatTokenizer;
 pub use check::{CheckOptions, check};
-pub use chunks::{Line, lines};
-pub use conversation::{Chat, Content, Conversation, Json, Message};
+pub use chunk::{Line, lines};
+pub use conversation::{Chat, Content, Conversation, Document, Json, Message};
 pub use error::DataError;
 pub use examples::ExampleOptions;
+pub use file_kind::{DATA_ENDINGS, FileKind};
+pub use foreign::Foreign;
 pub use format::Format;
 pub use input::{Input, InputFile};
 pub use inputs::packed_data;

@@ -5,6 +5,7 @@
 //! people can read it. [`Policy::text`] writes it and [`Policy::parse`] reads it back.
 
 use sparktune_base::choices::{Overlong, TrainOn};
+use sparktune_base::field_map::FieldMap;
 
 use crate::examples::ExampleOptions;
 use crate::format::Format;
@@ -17,6 +18,12 @@ const VERSION: u32 = 3;
 /// The oldest version that makes the same tokens, masks and examples as this one, and writes policies in the
 /// same words.
 const SAME_TOKENS_SINCE: u32 = 2;
+
+/// The ends of the text that say that raw text is left out if it is too long, that its pieces may be longer
+/// than usual, and what the columns stand for.
+const TEXT_IS_DROPPED: &str = "; text is dropped";
+const LONG_PIECES: &str = "; long_pieces";
+const MAP: &str = "; map=";
 
 /// The settings that determine tokens, loss masks and examples.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,6 +38,8 @@ pub struct Policy {
     pub max_example_tokens: Option<u32>,
     /// The format of every file, or `None` if it is detected per file.
     pub format: Option<Format>,
+    /// What the columns of foreign data stand for.
+    pub map: FieldMap,
 }
 
 impl Policy {
@@ -39,10 +48,24 @@ impl Policy {
         let limit = self.max_example_tokens.map_or("none".to_owned(), |limit| limit.to_string());
         // The spelling of the first version is kept, so that its token files are still current.
         let format = self.format.map_or("detected", Format::name).replace('-', "_");
-        let ExampleOptions { train_on, split_turns, overlong } = self.examples;
+        let ExampleOptions { train_on, split_turns, overlong, long_pieces: _ } = self.examples;
         let kwargs = serde_json::json!(self.template_kwargs);
+        // Whatever the first versions did not know is written only where it changes something, so that their
+        // token files are still current.
+        let (overlong, mut more) = match overlong {
+            Overlong::Auto => (Overlong::Drop, String::new()),
+            Overlong::Drop => (Overlong::Drop, TEXT_IS_DROPPED.to_owned()),
+            other => (other, String::new()),
+        };
+        let pieces = self.examples.piece_tokens(self.max_example_tokens);
+        if pieces != ExampleOptions::default().piece_tokens(self.max_example_tokens) {
+            more.push_str(LONG_PIECES);
+        }
+        if !self.map.is_empty() {
+            more.push_str(&format!("{MAP}{}", self.map));
+        }
         format!(
-            "v{VERSION}; empty_think={}; template_kwargs={kwargs}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}",
+            "v{VERSION}; empty_think={}; template_kwargs={kwargs}; max_example_tokens={limit}; format={format}; eval={eval}; train_on={train_on}; split_turns={split_turns}; overlong={overlong}{more}",
             self.mask.think
         )
     }
@@ -63,19 +86,42 @@ impl Policy {
         let (format, rest) = rest.split_once("; eval=")?;
         let (_, rest) = rest.split_once("; train_on=")?;
         let (train_on, rest) = rest.split_once("; split_turns=")?;
-        let (split_turns, overlong) = rest.split_once("; overlong=")?;
+        let (split_turns, rest) = rest.split_once("; overlong=")?;
+        // The names of columns may contain anything, so they come last.
+        let (rest, map) = match rest.split_once(MAP) {
+            Some((rest, map)) => (rest, map.parse().ok()?),
+            None => (rest, FieldMap::default()),
+        };
+        let (rest, long_pieces) = match rest.strip_suffix(LONG_PIECES) {
+            Some(rest) => (rest, true),
+            None => (rest, false),
+        };
+        let overlong = match rest.strip_suffix(TEXT_IS_DROPPED) {
+            Some("drop") => Overlong::Drop,
+            Some(_) => return None,
+            None => match rest.parse().ok()? {
+                Overlong::Auto => return None,
+                Overlong::Drop => Overlong::Auto,
+                other => other,
+            },
+        };
         let format = match format {
             "detected" => None,
             name => Some(Format::ALL.into_iter().find(|format| format.name().replace('-', "_") == name)?),
         };
         let train_on: TrainOn = train_on.parse().ok()?;
-        let overlong: Overlong = overlong.parse().ok()?;
         Some(Self {
             mask: MaskPolicy { think: think.parse().ok()? },
-            examples: ExampleOptions { train_on, split_turns: split_turns.parse().ok()?, overlong },
+            examples: ExampleOptions {
+                train_on,
+                split_turns: split_turns.parse().ok()?,
+                overlong,
+                long_pieces,
+            },
             template_kwargs,
             max_example_tokens: if limit == "none" { None } else { Some(limit.parse().ok()?) },
             format,
+            map,
         })
     }
 }
@@ -89,7 +135,7 @@ mod tests {
 
     fn policies() -> impl Strategy<Value = Policy> {
         let words = prop::collection::btree_map("\\PC{0,12}|; train_on=|\"}", "\\PC{0,12}|; eval=", 0..3);
-        let choices = (0usize..2, 0usize..2, 0usize..3, any::<bool>());
+        let choices = (0usize..2, 0usize..2, 0usize..Overlong::ALL.len(), any::<bool>());
         (choices, words, prop::option::of(any::<u32>()), prop::option::of(0usize..4)).prop_map(
             |((think, train_on, overlong, split_turns), words, max_example_tokens, format)| Policy {
                 mask: Think::ALL[think].into(),
@@ -97,10 +143,12 @@ mod tests {
                     train_on: TrainOn::ALL[train_on],
                     split_turns,
                     overlong: Overlong::ALL[overlong],
+                    long_pieces: false,
                 },
                 template_kwargs: words.into_iter().map(|(name, word)| (name, word.into())).collect(),
                 max_example_tokens,
                 format: format.map(|format| Format::ALL[format]),
+                map: if split_turns { "q; x=prompt,a=completion".parse().unwrap() } else { FieldMap::default() },
             },
         )
     }

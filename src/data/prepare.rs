@@ -7,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::choices::Overlong;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::files::create_private_folder;
 
 use crate::chat_tokenizer::ChatTokenizer;
@@ -53,6 +55,8 @@ impl Default for EvalData {
 pub struct PrepareOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
+    /// What the columns of foreign data stand for.
+    pub map: FieldMap,
     /// Which tokens are trained.
     pub policy: MaskPolicy,
     /// How a conversation becomes examples.
@@ -129,19 +133,24 @@ pub fn prepare<I: Clone + Into<Input>>(
         examine_inputs(
             data,
             is_eval,
-            options.format,
+            (options.format, &options.map),
             OnDamage::Stop,
             &examiner,
             &mut tally,
             progress,
             |tally, file, line, accepted| {
-                let side =
-                    if is_eval || splitter.is_eval(accepted.content_hash) { Side::Eval } else { Side::Train };
-                tally.accept(file, line, &accepted, side);
-                let writer = if side == Side::Eval { &mut eval } else { &mut train };
-                for tokens in accepted.tokens.iter().flatten() {
+                let parts = accepted.parts();
+                let mut side =
+                    |hash| if is_eval || splitter.is_eval(hash) { Side::Eval } else { Side::Train };
+                let sides: Vec<Side> = parts.iter().map(|(hash, _)| side(*hash)).collect();
+                tally.accept(file, line, &accepted, &sides);
+                let of_each = parts.iter().zip(&sides).flat_map(|((hash, examples), side)| {
+                    (0..*examples).map(move |_| (*hash, *side))
+                });
+                for (tokens, (hash, side)) in accepted.tokens.iter().flatten().zip(of_each) {
+                    let writer = if side == Side::Eval { &mut eval } else { &mut train };
                     let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);
-                    writer.push_hashed(ids, mask, Origin { file, line }, accepted.content_hash)?;
+                    writer.push_hashed(ids, mask, Origin { file, line }, hash)?;
                 }
                 Ok(())
             },
@@ -221,6 +230,7 @@ impl PrepareOptions {
             template_kwargs: tokenizer.kwargs().clone(),
             max_example_tokens: self.max_example_tokens,
             format: self.format,
+            map: self.map.clone(),
         }
     }
 }
@@ -235,6 +245,10 @@ fn current(out_dir: &Path, header: &Header, sets: &[Input]) -> Result<Option<Rep
     };
     // A report of another version of this program counts as missing.
     let Ok(mut report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
+    // Another version may know a format that this one did not recognise.
+    if report.files.iter().any(|file| file.format.is_none() && file.rejected > 0) {
+        return Ok(None);
+    }
     if report.sets.len() != sets.len() {
         return Ok(None);
     }

@@ -9,19 +9,21 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::Think;
+use sparktune_base::field_map::FieldMap;
 
 use crate::chat_tokenizer::ChatTokenizer;
-use crate::chunks::{self, lines};
+use crate::chunks;
 use crate::conversation::Conversation;
 use crate::error::DataError;
 use crate::examples::{Example, ExampleMaker, ExampleOptions};
 use crate::explain;
 use crate::format::Format;
-use crate::parse::parse_line;
+use crate::input::Input;
 use crate::rejection::Rejection;
 use crate::report::Place;
 use crate::served::Prompts;
 use crate::source::Source;
+use crate::tokens::Tokens;
 
 /// The length in bytes above which a line is not tokenised for a preview.
 const LONGEST_LINE: usize = 1 << 20;
@@ -33,6 +35,8 @@ const MAX_REFUSED: usize = 64;
 pub struct PreviewOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
+    /// What the columns of foreign data stand for.
+    pub map: FieldMap,
     /// How a conversation becomes examples.
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
@@ -49,6 +53,7 @@ impl Default for PreviewOptions {
     fn default() -> Self {
         Self {
             format: None,
+            map: FieldMap::default(),
             examples: ExampleOptions::default(),
             max_example_tokens: None,
             limit: 12,
@@ -157,7 +162,7 @@ pub(crate) fn preview_text(
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
 ) -> Result<Preview, DataError> {
-    let (chunks, whole) = chunks::head(source, options.format, options.max_scan_bytes)?;
+    let (chunks, whole) = chunks::head(source, options.format, &options.map, options.max_scan_bytes)?;
     let thinking = tokenizer.thinking();
     let mut preview =
         Preview { whole, empty_think_block: thinking.and_then(|t| t.empty_block), ..Preview::default() };
@@ -170,18 +175,18 @@ pub(crate) fn preview_text(
 
     let mut candidates = Vec::new();
     for chunk in &chunks {
-        if let Some(bytes) = chunk.too_long {
-            refuse(chunk.file, chunk.first_line, explain::too_long(bytes));
+        if let Some(rejection) = &chunk.refused {
+            refuse(chunk.file, chunk.first_line, rejection.clone());
             continue;
         }
-        for line in lines(&chunk.bytes, chunk.first_line).filter(|l| !l.bytes.trim_ascii().is_empty()) {
+        for line in chunk.lines().filter(|l| !l.bytes.trim_ascii().is_empty()) {
             if line.bytes.len() > LONGEST_LINE {
                 preview.too_long_to_show += 1;
                 continue;
             }
             let parsed = std::str::from_utf8(line.bytes)
                 .map_err(|e| explain::invalid_utf8(e.valid_up_to()))
-                .and_then(|text| parse_line(chunk.format, text));
+                .and_then(|text| chunk.parse(text));
             match parsed {
                 Ok(conversation) => {
                     let line_bytes = line.bytes.len();
@@ -281,6 +286,9 @@ fn rendered(
     max_text_bytes: usize,
 ) -> Result<Rendering, Rejection> {
     let Example { conversation, tokens, is_cut } = example;
+    if matches!(conversation, Conversation::Document(_)) {
+        return Ok(rendered_text(tokens, tokenizer, max_text_bytes));
+    }
     let kept = tokens.input_ids.len();
     let (mut text, targets) = tokenizer.text_and_targets(conversation, think.into())?;
     if *is_cut {
@@ -295,6 +303,19 @@ fn rendered(
         target_tokens: target_tokens as u32,
         spans: spans(&text, &targets, &special, max_text_bytes),
     })
+}
+
+/// Renders raw text, or a piece of it, from its tokens. All but the first are trained.
+fn rendered_text(tokens: &Tokens, tokenizer: &ChatTokenizer, max_text_bytes: usize) -> Rendering {
+    let (first, rest) = tokens.input_ids.split_at(1);
+    let first = tokenizer.decode(first);
+    let text = format!("{first}{}", tokenizer.decode(rest));
+    let special = tokenizer.special_ranges(&text);
+    let trained = first.len()..text.len();
+    Rendering {
+        target_tokens: tokens.target_count() as u32,
+        spans: spans(&text, std::slice::from_ref(&trained), &special, max_text_bytes),
+    }
 }
 
 /// Splits a text into pieces of one kind, and leaves out the middle of a long text.

@@ -6,13 +6,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memchr::memmem;
+use sparktune_base::field_map::FieldMap;
 
 use crate::check::VALIDATE_CHUNK;
-use crate::chunks::{Chunk, Reading, lines};
+use crate::chunk::Chunk;
+use crate::chunks::Reading;
 use crate::error::DataError;
 use crate::format::Format;
 use crate::input::Input;
-use crate::parse::parse_line;
 use crate::progress::{Phase, Progress, Step};
 use crate::source::Source;
 
@@ -21,17 +22,18 @@ use crate::source::Source;
 const WORDS: [&[u8]; 2] = [b"reasoning", b"think"];
 
 /// Returns whether an assistant turn in these files has reasoning, in a field of its own or as a think block
-/// at the start of its text. Lines that cannot be read have none.
+/// at the start of its text, if they are read in this format and with these names of columns. Lines that
+/// cannot be read have none.
 ///
 /// # Errors
 /// The inputs cannot be read at all, or the caller cancelled.
 pub fn has_reasoning<I: Clone + Into<Input>>(
     inputs: &[I],
-    format: Option<Format>,
+    (format, map): (Option<Format>, &FieldMap),
     progress: &dyn Progress,
 ) -> Result<bool, DataError> {
     let source = Source::open(inputs)?;
-    let reading = Reading { source: &source, format, phase: Phase::Check, chunk_bytes: VALIDATE_CHUNK };
+    let reading = Reading { source: &source, format, map, phase: Phase::Check, chunk_bytes: VALIDATE_CHUNK };
     let found = AtomicBool::new(false);
     let search = |chunk: &Chunk| {
         if !found.load(Ordering::Relaxed) && reasons(chunk) {
@@ -47,11 +49,12 @@ pub fn has_reasoning<I: Clone + Into<Input>>(
 
 fn reasons(chunk: &Chunk) -> bool {
     let may_reason = |text: &[u8]| WORDS.iter().any(|word| memmem::find(text, word).is_some());
-    chunk.too_long.is_none()
+    chunk.refused.is_none()
+        && chunk.section.is_none()
         && may_reason(&chunk.bytes)
-        && lines(&chunk.bytes, chunk.first_line).filter(|line| may_reason(line.bytes)).any(|line| {
+        && chunk.lines().filter(|line| may_reason(line.bytes)).any(|line| {
             let text = std::str::from_utf8(line.bytes).ok();
-            let conversation = text.and_then(|text| parse_line(chunk.format, text).ok());
+            let conversation = text.and_then(|text| chunk.parse(text).ok());
             conversation.is_some_and(|conversation| conversation.has_reasoning())
         })
 }
@@ -79,7 +82,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.jsonl");
         std::fs::write(&path, text).unwrap();
-        has_reasoning(&[path], None, &()).unwrap()
+        has_reasoning(&[path], (None, &FieldMap::default()), &()).unwrap()
     }
 
     fn line(answer: &str) -> String {
@@ -115,6 +118,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data.jsonl");
         std::fs::write(&path, line(r#""content":"a""#)).unwrap();
-        assert!(matches!(has_reasoning(&[path], None, &Cancelled), Err(DataError::Cancelled)));
+        assert!(matches!(
+            has_reasoning(&[path], (None, &FieldMap::default()), &Cancelled),
+            Err(DataError::Cancelled)
+        ));
     }
 }

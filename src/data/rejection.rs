@@ -18,6 +18,8 @@ pub enum Kind {
     InvalidUtf8,
     /// The line is not one JSON value.
     InvalidJson,
+    /// The row of a table does not fit its header, or ends in the middle of a quoted field.
+    InvalidTable,
     /// The line is JSON but not an object.
     NotAnObject,
     /// The line's fields belong to no known format, or not to the format of its file.
@@ -52,6 +54,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::InvalidUtf8 => "not UTF-8",
             Self::InvalidJson => "not JSON",
+            Self::InvalidTable => "not a row of the table",
             Self::NotAnObject => "not a JSON object",
             Self::UnknownFormat => "unknown format",
             Self::MissingField => "missing field",

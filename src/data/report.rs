@@ -1,11 +1,14 @@
 //! The findings about the data, for `report.json` and as text.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted, percent};
 
+use crate::file_kind::FileKind;
+use crate::foreign::Foreign;
 use crate::format::Format;
 use crate::lengths::LengthReport;
 use crate::rejection::{Kind, Rejection};
@@ -33,6 +36,9 @@ pub struct Report {
     pub rejected: u64,
     /// Rejected lines by kind, most frequent first.
     pub rejections: Vec<RejectionCount>,
+    /// The columns of the first line that no format fits.
+    #[serde(default)]
+    pub foreign: Option<Foreign>,
     /// Lines that became several examples.
     #[serde(default)]
     pub split_lines: SplitLines,
@@ -193,6 +199,9 @@ pub struct OverlongReport {
     pub cut: Finding,
     /// Those split into whole turns.
     pub split: Finding,
+    /// Raw text that was cut into pieces, without losing a token.
+    #[serde(default)]
+    pub pieces: Finding,
     /// Lines of which nothing is left.
     pub lines_left_out: u64,
 }
@@ -279,7 +288,8 @@ impl Report {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", escape(&self.file), self.line)
+        let row = if FileKind::of(Path::new(&self.file)) == FileKind::Parquet { "row " } else { "" };
+        write!(f, "{}:{row}{}", escape(&self.file), self.line)
     }
 }
 
@@ -293,7 +303,8 @@ impl fmt::Display for Report {
         for file in texts {
             let format = file.format.map_or("format not recognised", Format::name);
             let side = if file.eval { ", eval" } else { "" };
-            writeln!(f, "{} ({format}{side}): {}", escape(&file.name), counted(file.lines, "line"))?;
+            let lines = counted(file.lines, FileKind::of(Path::new(&file.name)).unit());
+            writeln!(f, "{} ({format}{side}): {lines}", escape(&file.name))?;
         }
         for set in self.notable_sets() {
             writeln!(f, "{set}")?;
@@ -359,6 +370,7 @@ impl Report {
             ("example", "too long and split into whole turns", &self.overlong.split),
         ];
         let findings = [
+            ("of raw text cut into pieces, with each token trained once", Some(&self.overlong.pieces)),
             ("identical to an earlier one", Some(&self.duplicates)),
             ("in both the training data and the eval set", Some(&self.in_train_and_eval)),
             ("with an empty assistant turn", Some(&self.empty_assistant_turns)),

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::DataError;
+use crate::file_kind::{DATA_ENDINGS, FileKind};
 use crate::input::Input;
 use crate::progress::{Phase, Progress, Step};
 
-/// The file name extensions that are data files in a folder.
-const SUFFIXES: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 /// The name of the list of rejected lines. It may be in the data's folder and is never read as data.
 const REJECTED: &str = "rejected.jsonl";
 /// The size in bytes from which a file is dropped from the page cache after reading: with unified memory the
@@ -43,8 +42,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Resolves files and folders. A folder is replaced by the `.jsonl`, `.jsonl.gz` and `.jsonl.zst` files
-    /// directly in it, in name order.
+    /// Resolves files and folders. A folder is replaced by the data files directly in it, in name order:
+    /// those with lines or rows, or if there are none, those of raw text.
     ///
     /// # Errors
     /// A path does not exist, a folder has no data files, or the list is empty.
@@ -61,7 +60,7 @@ impl Source {
                 if found.is_empty() {
                     return Err(DataError::input(
                         input.path,
-                        "no .jsonl, .jsonl.gz or .jsonl.zst file in this folder",
+                        format!("no data in this folder (files ending in {DATA_ENDINGS})"),
                         "Name the data files themselves, or rename them to one of these endings",
                     ));
                 }
@@ -137,13 +136,17 @@ fn data_files(folder: &Path, set: u32) -> Result<Vec<SourceFile>, DataError> {
     for entry in std::fs::read_dir(folder).map_err(DataError::io("list", folder))? {
         let path = entry.map_err(DataError::io("list", folder))?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
-        if name == REJECTED || name.starts_with('.') || !SUFFIXES.iter().any(|s| name.ends_with(s)) {
+        if name == REJECTED || name.starts_with('.') || !FileKind::is_data(&path) {
             continue;
         }
         let meta = std::fs::metadata(&path).map_err(DataError::io("read", &path))?;
         if meta.is_file() {
             files.push(SourceFile { name: path.display().to_string(), bytes: meta.len(), path, set });
         }
+    }
+    let is_text = |file: &SourceFile| FileKind::of(&file.path) == FileKind::Text;
+    if !files.iter().all(is_text) {
+        files.retain(|file| !is_text(file));
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)

@@ -9,6 +9,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Refused};
 use crate::examples::TooLong;
+use crate::foreign::Foreign;
 use crate::input::Input;
 use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Rejected, RejectedFile};
@@ -143,28 +144,30 @@ impl Tally {
         self.report.token_files.push(report);
     }
 
-    /// Counts a line that became at least one example.
-    pub(crate) fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, side: Side) {
+    /// Counts a line that became at least one example. Each of its parts is in one of the sets.
+    pub(crate) fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, sides: &[Side]) {
         let examples = accepted.examples();
         self.report.examples += examples;
         self.report.files[file as usize].examples += examples;
         if let Some(set) = self.set_of[file as usize] {
-            self.report.sets[set as usize].count(accepted, side);
+            self.report.sets[set as usize].count(accepted, sides);
         }
         if examples > 1 {
             self.report.split_lines.lines += 1;
             self.report.split_lines.examples += examples;
         }
         self.report.text_bytes += u64::from(accepted.text_bytes);
-        let seen = (accepted.content_hash, PackedPlace::new(file, line));
-        match side {
-            Side::Train => {
-                self.train.push(seen);
-                self.split.train_examples += examples;
-            }
-            Side::Eval => {
-                self.eval.push(seen);
-                self.split.eval_examples += examples;
+        for ((hash, examples), side) in accepted.parts().into_iter().zip(sides) {
+            let seen = (hash, PackedPlace::new(file, line));
+            match side {
+                Side::Train => {
+                    self.train.push(seen);
+                    self.split.train_examples += examples;
+                }
+                Side::Eval => {
+                    self.eval.push(seen);
+                    self.split.eval_examples += examples;
+                }
             }
         }
         match &accepted.tokens {
@@ -229,7 +232,7 @@ impl Tally {
         if accepted.too_long == TooLong::default() {
             return Ok(());
         }
-        let TooLong { longest, left_out, cut, split } = accepted.too_long;
+        let TooLong { longest, left_out, cut, split, pieces } = accepted.too_long;
         let overlong = &mut self.report.overlong;
         overlong.lines_left_out += u64::from(accepted.examples() == 0);
         let files = &self.report.files;
@@ -238,6 +241,7 @@ impl Tally {
         found(&mut overlong.left_out, 1, left_out, place, Some(&note));
         found(&mut overlong.cut, 1, cut, place, Some(&note));
         found(&mut overlong.split, 1, split, place, Some(&note));
+        found(&mut overlong.pieces, 1, pieces, place, Some(&note));
         match accepted.left_out.take() {
             Some(left_out) => self.list(file, line, *left_out),
             None => Ok(()),
@@ -248,6 +252,9 @@ impl Tally {
         let rejection = &refused.rejection;
         self.report.rejected += 1;
         self.report.files[file as usize].rejected += 1;
+        if self.report.foreign.is_none() {
+            self.report.foreign = Foreign::of(rejection, &refused.text);
+        }
         match self.report.rejections.iter_mut().find(|r| r.kind == rejection.kind) {
             Some(count) => count.count += 1,
             None => self.report.rejections.push(RejectionCount {
@@ -307,15 +314,19 @@ impl Tally {
 }
 
 impl SetReport {
-    /// Counts the examples of a line.
-    fn count(&mut self, accepted: &Accepted, side: Side) {
+    /// Counts the examples of a line. Each of its parts is in one of the sets.
+    fn count(&mut self, accepted: &Accepted, sides: &[Side]) {
         self.examples += accepted.examples();
-        if side == Side::Eval {
-            return;
-        }
-        self.train_examples += accepted.examples();
-        if let (Some(sum), Some(examples)) = (&mut self.train_tokens, &accepted.tokens) {
-            *sum += examples.iter().map(|tokens| tokens.input_ids.len() as u64).sum::<u64>();
+        let mut lengths = accepted.tokens.iter().flatten().map(|tokens| tokens.input_ids.len() as u64);
+        for ((_, examples), side) in accepted.parts().into_iter().zip(sides) {
+            let tokens: u64 = lengths.by_ref().take(examples as usize).sum();
+            if *side == Side::Eval {
+                continue;
+            }
+            self.train_examples += examples;
+            if let Some(sum) = &mut self.train_tokens {
+                *sum += tokens;
+            }
         }
     }
 }

@@ -154,6 +154,8 @@ choice! {
         Alpaca = "alpaca",
         /// `prompt` and `completion`.
         PromptCompletion = "prompt-completion",
+        /// `text`: raw text, of which everything is trained.
+        Text = "text",
     }
 }
 

@@ -258,7 +258,7 @@ pub struct TooLong {
     pub left_out: u64,
     /// Cut at the limit.
     pub cut: u64,
-    /// Split into whole turns.
+    /// Split into whole turns, or raw text into pieces.
     pub split: u64,
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
+use sparktune_base::field_map::FieldMap;
 
 use crate::answer::Origin;
 use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp};
@@ -160,6 +161,9 @@ pub struct DataPlan {
     pub eval_fraction: f64,
     /// The format of the lines.
     pub format: DataFormat,
+    /// What the columns of foreign data stand for. Plans of older versions have none.
+    #[serde(default, skip_serializing_if = "FieldMap::is_empty")]
+    pub map: FieldMap,
     /// Whether an inserted empty think block contributes to the loss.
     pub think: Think,
     /// The assistant turns that are trained.

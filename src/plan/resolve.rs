@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use sparktune_base::choices::PackStrategy;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::held_out;
 use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
@@ -452,6 +453,12 @@ impl Resolver<'_> {
             DataFormat::Auto,
             "detected for each file from its lines",
         );
+        let map = self.pick(
+            "data.map",
+            &answers.map,
+            FieldMap::default(),
+            "the columns of the data have the names of a format",
+        );
         let think = self.pick_packed(
             "data.think",
             &answers.think,
@@ -482,6 +489,7 @@ impl Resolver<'_> {
             eval,
             eval_fraction,
             format,
+            map,
             think,
             train_on,
             split_turns,

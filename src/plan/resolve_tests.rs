@@ -478,7 +478,7 @@ fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_
 fn what_is_too_long_is_counted_in_the_reason() {
     let mut facts = demo_facts();
     let plan = resolve(&ask("tiny"), &facts).unwrap();
-    assert_eq!((plan.data.overlong, plan.data.train_on), (Overlong::Drop, TrainOn::All));
+    assert_eq!((plan.data.overlong, plan.data.train_on), (Overlong::Auto, TrainOn::All));
     assert!(reason(&plan, "data.overlong").ends_with("no example is too long"));
     facts.data.too_long = TooLong { left_out: 12, cut: 1, split: 0 };
     let plan = resolve(&with(ask("tiny"), &[("overlong", "truncate")]), &facts).unwrap();

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use sparktune_base::choices::one_of;
+use sparktune_base::field_map::FIELDS;
 
 use crate::answer::Origin;
 
@@ -65,6 +66,8 @@ pub enum Kind {
     Object,
     /// One or several names, each with a number.
     Weights,
+    /// Columns and the fields that they stand for.
+    Map,
     /// Yes or no: `true` or `false`.
     Switch,
     /// One of these words, in display order.
@@ -216,6 +219,10 @@ impl Setting {
                 "a JSON object whose names a template can read and without null: {\"enable_thinking\": false}"
                     .into()
             }
+            Kind::Map => format!(
+                "columns and what each stands for, as in question=prompt,answer=completion; they can stand for {}",
+                one_of(&FIELDS)
+            ),
             Kind::Whole => format!("a whole number{range}"),
             Kind::Number => format!("a number{range}"),
             Kind::Switch | Kind::Choice(_) => one_of(self.choices()),

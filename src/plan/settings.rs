@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
+use sparktune_base::field_map::FieldMap;
 
 use crate::answer::{Answer, Origin};
 use crate::choices::{Architecture, DataFormat, DeviceChoice, Exported, MethodKind, Mtp};
@@ -225,7 +226,7 @@ settings! {
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
         heading: In::Model, page: AllSettings,
     }
-    data: Vec<PathBuf> = "data.train", "data", "Training data: JSON Lines files, folders that contain them, data sets of the hub (hf:OWNER/NAME), or token files (.qubgpu)." {
+    data: Vec<PathBuf> = "data.train", "data", "Training data: files of JSON lines, CSV, TSV, Parquet or raw text, folders that contain them, data sets of the hub (hf:OWNER/NAME), or token files (.qubgpu)." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
         aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true, is_required: true,
     }
@@ -245,6 +246,9 @@ settings! {
     format: DataFormat = "data.format", "format", "Format of the data; auto detects it for each file." {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
+    map: FieldMap = "data.map", "map", "What the columns of the data stand for, if no format fits: question=prompt,answer=completion." {
+        heading: In::Data, page: AllSettings, aliases: &["column-mapping"], reads_data: true, of_one_run: true, of_check: true,
+    }
     think: Think = "data.think", "think", "Train on the empty think block that the chat template adds, or skip it." {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
@@ -262,7 +266,7 @@ settings! {
         nearest_to: &["max-tokens"],
         reads_data: true, of_check: true,
     }
-    overlong: Overlong = "data.overlong", "overlong", "What becomes of an example that is too long: drop leaves it out, truncate cuts off its end, split makes examples of whole turns." {
+    overlong: Overlong = "data.overlong", "overlong", "What becomes of an example that is too long: auto splits raw text and leaves anything else out, drop leaves it out, truncate cuts off its end, split makes examples of whole turns or pieces of raw text." {
         heading: In::Data, page: Essential(14), reads_data: true, of_check: true,
     }
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
+use sparktune_base::field_map::FieldMap;
 
 use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp};
 
@@ -37,6 +38,12 @@ shown_as_displayed!(
 impl Shown for f64 {
     fn shown(&self) -> String {
         if *self != 0.0 && self.abs() < 1e-2 { format!("{self:e}") } else { format!("{self}") }
+    }
+}
+
+impl Shown for FieldMap {
+    fn shown(&self) -> String {
+        if self.is_empty() { "none".to_owned() } else { self.to_string() }
     }
 }
 

@@ -39,9 +39,9 @@ impl Resolver<'_> {
             "data.overlong",
             &answers.overlong,
             |packed| packed.overlong,
-            Overlong::Drop,
+            Overlong::Auto,
             format!(
-                "an answer that is cut teaches no end, and the parts of a conversation miss what was said before; {longer}"
+                "raw text is split without losing a token; a conversation is left out, because an answer that is cut teaches no end, and parts miss what was said before; {longer}"
             ),
         );
         (train_on, split_turns, overlong)

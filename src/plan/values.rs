@@ -6,6 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
+use sparktune_base::field_map::FieldMap;
+
 use crate::setting::{Kind, digits};
 
 /// A type of an answer's value.
@@ -184,6 +186,26 @@ impl Value for Vec<String> {
 
     fn from_words(words: &[&str]) -> Option<Self> {
         Self::from_text(&words.join(","))
+    }
+}
+
+impl Value for FieldMap {
+    const KIND: Kind = Kind::Map;
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        Self::from_text(value.as_str()?)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(self.to_string().into())
+    }
+
+    fn to_text(&self) -> Option<String> {
+        Some(self.to_string())
     }
 }
 

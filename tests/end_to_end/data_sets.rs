@@ -100,6 +100,23 @@ fn what_is_wrong_with_the_name_of_a_data_set_is_said_with_its_exit_code() {
 }
 
 #[test]
+fn tables_of_the_hub_are_mapped_counted_and_weighted_like_those_on_disk() {
+    let (place, hub) = (Place::new(), Hub::open());
+    let mut command = place.command(["check", "hf:org/chats:answers", "hf:org/chats:sheet", "--json"]);
+    command.args(["--map", "Question=prompt,meta.answer=completion", "--weight", "hf:org/chats:answers=2"]);
+    command.arg("--model").arg(checkpoint());
+    let report = &done(hub.on(&mut command)).exits(0).last()["report"];
+    let file =
+        |i: usize| (report["files"][i]["name"].as_str().unwrap(), report["files"][i]["examples"].as_u64());
+    assert_eq!(file(0), ("hf:org/chats:answers answers/0000.parquet", Some(9)));
+    assert_eq!(file(1), ("hf:org/chats:sheet sheet.csv", Some(1)));
+    assert_eq!(
+        (&report["sets"][0]["weight"], &report["sets"][0]["train_examples"]),
+        (&2.0.into(), &9.into())
+    );
+}
+
+#[test]
 fn weights_repeat_sets_and_the_plan_counts_the_steps_that_the_trainer_makes() {
     let place = Place::new();
     two_files(&place);

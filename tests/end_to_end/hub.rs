@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use crate::formats::parquet;
 use crate::sparktune::{Done, Place, chat, checkpoint, done};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -17,18 +18,20 @@ pub(crate) struct Hub {
     pub(crate) log: Arc<Mutex<Vec<String>>>,
 }
 
-/// The files of the data set: 40 chats in two files, and 8 others.
+/// The files of the data set: 40 chats in two files, 8 others, and tables in other formats.
 fn data_set() -> Vec<(&'static str, Vec<u8>)> {
     let chats = |numbers: std::ops::Range<usize>| {
         numbers.map(|i| chat(i).to_string() + "\n").collect::<String>().into_bytes()
     };
-    let card = "---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: data/train-*}\n  - {split: test, path: test.jsonl}\n---\n";
+    let card = "---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: data/train-*}\n  - {split: test, path: test.jsonl}\n  - {split: answers, path: answers/*}\n  - {split: sheet, path: sheet.csv}\n---\n";
     vec![
         ("README.md", card.into()),
         ("chats.py", b"print('never run')".to_vec()),
         ("data/train-00000-of-00002.jsonl", chats(0..20)),
         ("data/train-00001-of-00002.jsonl", chats(20..40)),
         ("test.jsonl", chats(100..108)),
+        ("answers/0000.parquet", parquet("answers.parquet")),
+        ("sheet.csv", b"prompt,completion\r\nWhat is a lamp?,\"Light,\r\nin a room.\"\r\n".to_vec()),
     ]
 }
 

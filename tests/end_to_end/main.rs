@@ -10,6 +10,7 @@ mod bench;
 mod crashes;
 mod data;
 mod data_sets;
+mod formats;
 mod gemma;
 mod gguf;
 mod gpu;

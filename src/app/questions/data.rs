@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sparktune_base::choices::Think;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::thinking::Thinking;
 use sparktune_data::Report;
 use sparktune_plan::{Answers, DataFormat};
@@ -12,7 +13,7 @@ use crate::data_sets::{check_name, is_of_hub};
 use crate::files::expand_home;
 
 /// The files that count as data.
-pub const PATH_HELP: &str = ".jsonl, .jsonl.gz or .jsonl.zst; a folder of such files; or hf:OWNER/NAME";
+pub const PATH_HELP: &str = ".jsonl, .csv, .tsv, .parquet, .txt, .md, also .gz; a folder; or hf:OWNER/NAME";
 
 /// Checks the path of training data, or its name on the hub, as typed, and returns it.
 ///
@@ -43,6 +44,8 @@ pub enum DataAction {
     ShowExamples,
     /// Switch whether the inserted empty think block is trained.
     SwitchThink,
+    /// Read foreign columns as the fields that they probably stand for.
+    MapColumns,
     /// Read the lines in another format.
     ReadAs,
     /// Choose other data.
@@ -58,6 +61,7 @@ impl DataAction {
             Self::ShowRejected => "show the rejected lines with reasons and fixes",
             Self::ShowExamples => "show examples as the model sees them, with the trained tokens marked",
             Self::SwitchThink => "train or skip the inserted empty think block",
+            Self::MapColumns => "read the columns as the fields that they probably stand for",
             Self::ReadAs => "read the lines in another format",
             Self::Other => "choose other data",
         }
@@ -73,6 +77,7 @@ pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec
     let is_text = report.token_files.is_empty();
     let offered = [
         (A::Accept, refusal(answers, report).is_none()),
+        (A::MapColumns, suggested_map(answers, report).is_some()),
         (A::ShowRejected, report.listed_lines() > 0),
         (A::AcceptTheRest, limit_that_accepts(answers, report).is_some()),
         (A::ShowExamples, has_examples),
@@ -81,6 +86,11 @@ pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec
         (A::Other, true),
     ];
     offered.into_iter().filter(|(_, is_offered)| *is_offered).map(|(action, _)| action).collect()
+}
+
+/// Returns what the columns of data that no format fits probably stand for, unless the user said it already.
+pub fn suggested_map<'r>(answers: &Answers, report: &'r Report) -> Option<&'r FieldMap> {
+    report.foreign.as_ref()?.map.as_ref().filter(|_| answers.map.is_none())
 }
 
 /// Returns the opposite choice of whether the inserted empty think block is trained.
@@ -100,6 +110,7 @@ pub fn format_position(answers: &Answers) -> usize {
 #[cfg(test)]
 mod tests {
     use sparktune_base::thinking::Opening;
+    use sparktune_data::Foreign;
     use sparktune_plan::Origin;
 
     use super::*;
@@ -117,6 +128,18 @@ mod tests {
         assert_eq!(offered(9, 9), refused);
         assert_eq!(offered(0, 9), [A::ShowRejected, A::ReadAs, A::Other]);
         assert_eq!(offered(0, 0), [A::ReadAs, A::Other]);
+    }
+
+    #[test]
+    fn a_map_that_fits_foreign_columns_is_offered_first_until_it_is_taken() {
+        let map: Option<FieldMap> = "question=prompt,answer=completion".parse().ok();
+        let foreign = Some(Foreign { columns: vec!["question".into(), "answer".into()], map: map.clone() });
+        let report = Report { rejected: 9, lines: 9, foreign, ..Report::default() };
+        let mut answers = Answers::default();
+        assert_eq!(actions(&answers, &report, false)[0], DataAction::MapColumns);
+        assert_eq!(suggested_map(&answers, &report), map.as_ref());
+        answers.set("map", "answer=text", Origin::Flag).unwrap();
+        assert!(!actions(&answers, &report, false).contains(&DataAction::MapColumns));
     }
 
     #[test]

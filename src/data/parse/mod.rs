@@ -13,7 +13,7 @@ mod turn;
 use serde::Deserialize;
 use turn::{Names, TextOrTurns, Turn, turns};
 
-use crate::conversation::{Chat, Conversation, Json, Message, Text};
+use crate::conversation::{Chat, Conversation, Document, Json, Message, Text};
 use crate::explain;
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
@@ -44,7 +44,32 @@ pub fn parse_line(format: Option<Format>, line: &str) -> Result<Conversation<'_>
             let line: PromptLine = serde_json::from_str(line).map_err(unreadable)?;
             line.conversation()
         }
+        Format::Text => {
+            let TextLine { text: Text(text) } = serde_json::from_str(line).map_err(unreadable)?;
+            document("text", Document { text, ..Document::default() })
+        }
     }
+}
+
+/// Reads a section of a text, whose first `before` bytes are the end of the section before it.
+pub(crate) fn section(text: &str, before: usize, is_last: bool) -> Result<Conversation<'_>, Rejection> {
+    let (before, text) = text.split_at(text.floor_char_boundary(before));
+    document("", Document { before: before.into(), text: text.into(), goes_on: !is_last })
+}
+
+fn document<'a>(field: &str, document: Document<'a>) -> Result<Conversation<'a>, Rejection> {
+    let is_whole = document.before.is_empty() && !document.goes_on;
+    if is_whole && document.text.trim().is_empty() {
+        let reason = if document.text.is_empty() { "empty" } else { "nothing but white space" };
+        return Err(Rejection::new(Kind::Empty, field, reason, "Remove the document, or give it some text"));
+    }
+    Ok(Conversation::Document(document))
+}
+
+#[derive(Deserialize)]
+struct TextLine<'a> {
+    #[serde(borrow)]
+    text: Text<'a>,
 }
 
 #[derive(Deserialize)]

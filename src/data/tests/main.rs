@@ -13,4 +13,6 @@ mod prepare;
 mod preview;
 mod reading;
 mod served;
+mod tables;
 mod template_families;
+mod texts;

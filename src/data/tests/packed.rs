@@ -92,7 +92,12 @@ fn the_examples_and_both_sets_are_those_of_the_text_under_every_setting() {
     let split = |fraction, min_examples| {
         EvalData::Split(EvalSplit { fraction, min_examples, ..EvalSplit::default() })
     };
-    let of = |train_on, split_turns, overlong| ExampleOptions { train_on, split_turns, overlong };
+    let of = |train_on, split_turns, overlong| ExampleOptions {
+        train_on,
+        split_turns,
+        overlong,
+        ..ExampleOptions::default()
+    };
     for (think, examples_made, limit, eval) in [
         (Think::Skip, ExampleOptions::default(), None, EvalData::default()),
         (Think::Train, of(TrainOn::All, true, Overlong::Drop), None, split(0.3, 0)),

@@ -8,13 +8,13 @@ use sparktune_app::job::{Job, gather_facts};
 use sparktune_app::model::{BaseModel, weigh};
 use sparktune_app::planner::{Planner, drop_model};
 use sparktune_app::questions::data::{
-    DataAction, PATH_HELP, actions, check_path, format_position, other_think,
+    DataAction, PATH_HELP, actions, check_path, format_position, other_think, suggested_map,
 };
 use sparktune_app::questions::page::Page;
 use sparktune_base::choices::Think;
 use sparktune_base::escape::escape;
 use sparktune_base::units::count;
-use sparktune_data::Prepared;
+use sparktune_data::{Place, Prepared};
 use sparktune_plan::{Answer, Answers, DataFormat, resolve};
 
 use super::{Interview, width};
@@ -97,6 +97,10 @@ fn is_accepted(
     let choices: Vec<(DataAction, String)> = actions(answers, report, thinking.inserts_block)
         .into_iter()
         .map(|action| match (action, think(answers, thinking)) {
+            (DataAction::MapColumns, _) => {
+                let map = suggested_map(answers, report).map(ToString::to_string).unwrap_or_default();
+                (action, format!("{}: {}", action.label(), escape(&map)))
+            }
             (DataAction::SwitchThink, Think::Skip) => (action, format!("{} (now skipped)", action.label())),
             (DataAction::SwitchThink, Think::Train) => (action, format!("{} (now trained)", action.label())),
             _ => (action, action.label().to_owned()),
@@ -117,6 +121,10 @@ fn is_accepted(
                 answers.think = Some(Answer::flag(other_think(answers, thinking)));
                 return Ok(false);
             }
+            DataAction::MapColumns => {
+                answers.map = suggested_map(answers, report).cloned().map(Answer::flag);
+                return Ok(false);
+            }
             DataAction::ReadAs => {
                 let formats: Vec<(DataFormat, String)> =
                     DataFormat::ALL.iter().map(|format| (*format, format.to_string())).collect();
@@ -126,6 +134,7 @@ fn is_accepted(
             }
             DataAction::Other => {
                 answers.data = None;
+                answers.map = None;
                 return Ok(false);
             }
         }
@@ -138,9 +147,8 @@ fn show_examples(answers: &Answers, base: &BaseModel) -> Result<(), Failure> {
     for example in &preview.examples {
         let rendering = if think == Think::Train { &example.train } else { &example.skip };
         note(&format!(
-            "\n{}:{}, {} tokens, {} of them trained",
-            escape(&example.place.file),
-            example.place.line,
+            "\n{}, {} tokens, {} of them trained",
+            example.place,
             count(example.tokens.into()),
             count(rendering.target_tokens.into())
         ));
@@ -155,12 +163,8 @@ fn show_rejected(prepared: &Prepared) -> Result<(), Failure> {
     let page = lines.page(0, LISTED, SHOWN_BYTES)?;
     for line in &page.rows {
         let rejected = &line.rejected;
-        note(&format!(
-            "{}:{}: {}",
-            escape(&rejected.file),
-            rejected.line,
-            escape(&rejected.rejection.to_string())
-        ));
+        let place = Place { file: rejected.file.clone(), line: rejected.line };
+        note(&format!("{place}: {}", escape(&rejected.rejection.to_string())));
         note(&format!("    {}{}", escape(&rejected.text), if line.cut { " …" } else { "" }));
     }
     let more = page.total.saturating_sub(page.rows.len() as u64);

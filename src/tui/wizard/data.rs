@@ -9,7 +9,8 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_app::data::DataFound;
-use sparktune_app::questions::data::{DataAction, format_position};
+use sparktune_app::questions::data::{DataAction, format_position, suggested_map};
+use sparktune_base::escape::escape;
 use sparktune_plan::{Answer, DataFormat};
 
 use super::browser::{Browsed, Browser};
@@ -48,6 +49,7 @@ enum Action {
     Preview,
     Rejected,
     Think,
+    Map,
     Format,
     Again,
     TakeAll,
@@ -84,6 +86,13 @@ const FOUND_KEYS: &[Binding<Action>] = &[
         help: DataAction::SwitchThink.label(),
         hint: Some("think"),
         action: Action::Think,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('c'))],
+        shown: "c",
+        help: DataAction::MapColumns.label(),
+        hint: None,
+        action: Action::Map,
     },
     Binding {
         keys: &[key(KeyCode::Char('f'))],
@@ -236,6 +245,7 @@ impl DataPage {
                 switch_think(state);
                 state.count_again();
             }
+            Action::Map => map_columns(state),
             Action::Format => next_format(state),
             Action::Again => state.read_data_again(),
             Action::TakeAll => state.accept_the_rest(),
@@ -321,6 +331,16 @@ impl DataPage {
             draw(frame, example_area, lines);
         }
     }
+}
+
+/// Gives the columns of foreign data the meaning that they probably have; the data is then read again.
+fn map_columns(state: &mut State) {
+    let report = state.data.ready().map(|data| &data.report);
+    let Some(map) = report.and_then(|report| suggested_map(&state.planner.answers, report)) else { return };
+    let map = map.clone();
+    state.say(Role::Accent, format!("columns: {}", escape(&map.to_string())));
+    state.planner.answers.map = Some(Answer::flag(map));
+    state.read_data_again();
 }
 
 /// Switches to the next data format; the data is then read again.

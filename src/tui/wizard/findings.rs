@@ -6,6 +6,7 @@
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::data::DataFound;
+use sparktune_app::questions::data::suggested_map;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::{Format, Report};
@@ -85,6 +86,10 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     lines.extend(marked(theme, role, glyph, &words, width));
     if let Some(refused) = state.data_refused() {
         lines.extend(wrapped(theme, Role::Bad, &refused, width));
+    }
+    if let Some(map) = suggested_map(&state.planner.answers, report) {
+        let words = format!("the columns look like {}: c reads them so", escape(&map.to_string()));
+        lines.extend(wrapped(theme, Role::Accent, &words, width));
     }
     for rejection in report.rejections.iter().take(2) {
         let words = format!("  {} × {}", count(rejection.count), rejection.example);

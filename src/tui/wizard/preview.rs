@@ -159,11 +159,10 @@ impl Preview {
             targets => format!("{} trained", count(targets.into())),
         };
         let first = format!(
-            "example {} of {}{pick}: {}:{}, {}, {trains}",
+            "example {} of {}{pick}: {}, {}, {trains}",
             self.example + 1,
             data.preview.examples.len(),
-            escape(&example.place.file),
-            example.place.line,
+            example.place,
             counted(example.tokens.into(), "token"),
         );
         let policy = policy_in_words(data, think(state));

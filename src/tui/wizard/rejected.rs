@@ -7,7 +7,7 @@ use ratatui::text::Line;
 use sparktune_app::data::RejectedPage;
 use sparktune_base::escape::escape;
 use sparktune_base::units::count;
-use sparktune_data::{KeptLine, Rejected};
+use sparktune_data::{KeptLine, Place, Rejected};
 
 use super::keys::{Keys, down, first, up};
 use super::lines::{draw, fit, fit_end, ink, inked, left, selected, window, wrap, wrapped};
@@ -145,7 +145,7 @@ impl RejectedList {
 }
 
 fn row(rejected: &Rejected, width: usize, theme: &Theme) -> Line<'static> {
-    let place = format!("{}:{}", escape(&rejected.file), rejected.line);
+    let place = Place { file: rejected.file.clone(), line: rejected.line }.to_string();
     let room = (width / 3).min(36);
     let reason = match rejected.rejection.field.as_str() {
         "" => rejected.rejection.reason.clone(),

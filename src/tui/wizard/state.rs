@@ -150,6 +150,10 @@ impl State {
 
     /// Chooses data. Data that failed before is read again.
     pub(super) fn choose_data(&mut self, paths: Vec<PathBuf>) {
+        // What columns stand for is said of some files only.
+        if self.planner.answers.data.as_ref().is_none_or(|answer| answer.value != paths) {
+            self.planner.answers.map = None;
+        }
         self.planner.answers.data = Some(Answer::flag(paths));
         if self.data.failed().is_some() {
             self.data_of = None;

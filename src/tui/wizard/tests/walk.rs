@@ -1,5 +1,7 @@
 //! Tests of keys and responses across pages.
 
+use sparktune_data::Foreign;
+
 use super::*;
 use crate::wizard::settings::listed;
 
@@ -291,6 +293,30 @@ fn data_with_too_many_bad_lines_is_refused_until_the_limit_is_raised() {
     assert_eq!(rig.wizard.state.planner.answers.get("max-rejected").unwrap().0, "0.18");
     rig.enter();
     assert_eq!(rig.page(), Page::Plan);
+}
+
+#[test]
+fn foreign_columns_are_shown_with_a_map_that_a_key_takes() {
+    let foreign = |answers: &Answers| {
+        let mut found = data();
+        if answers.map.is_none() {
+            let map = "question=prompt,answer=completion".parse().ok();
+            found.report.foreign = Some(Foreign { columns: vec!["question".into(), "answer".into()], map });
+            found.report.rejected = 29_000;
+        }
+        Ok(found)
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(foreign), ..World::default() });
+    rig.take();
+    rig.take();
+    rig.enter();
+    rig.sees("the columns look like question=prompt,answer=completion: c reads them so");
+    rig.press(KeyCode::Char('c'));
+    rig.settle();
+    assert_eq!(rig.wizard.state.planner.answers.get("map").unwrap().0, "question=prompt,answer=completion");
+    assert!(rig.wizard.state.data_refused().is_none());
+    rig.press(KeyCode::Char('c'));
+    assert!(rig.wizard.state.data.ready().is_some(), "there is nothing left to take");
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! Lines of JSON: splits a file at line ends.
+
+use super::stream::{KEPT_OF_REFUSED, ReadChunks, Stream};
+use crate::chunk::Chunk;
+use crate::error::DataError;
+use crate::explain::{self, MAX_LINE_BYTES};
+
+pub(super) struct JsonLines<'a> {
+    stream: Stream<'a>,
+    /// The beginning of a line whose end was not read yet.
+    carry: Vec<u8>,
+    next_line: u64,
+    at_start: bool,
+}
+
+impl<'a> JsonLines<'a> {
+    pub(super) fn new(stream: Stream<'a>) -> Self {
+        Self { stream, carry: Vec::new(), next_line: 1, at_start: true }
+    }
+}
+
+impl ReadChunks for JsonLines<'_> {
+    fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError> {
+        buffer.append(&mut self.carry);
+        let mut searched = 0;
+        loop {
+            let read = self.stream.read(buffer, chunk_bytes)?;
+            if read == 0 {
+                break;
+            }
+            if let Some(end) = memchr::memrchr(b'\n', &buffer[searched..]) {
+                self.carry.extend_from_slice(&buffer[searched + end + 1..]);
+                buffer.truncate(searched + end + 1);
+                break;
+            }
+            searched = buffer.len();
+            if searched > MAX_LINE_BYTES {
+                return self.skip_line(buffer, chunk_bytes).map(Some);
+            }
+        }
+        if buffer.is_empty() {
+            return Ok(None);
+        }
+        if self.at_start {
+            self.at_start = false;
+            self.stream.begin(buffer)?;
+            if buffer.trim_ascii_start().first() == Some(&b'[') {
+                return Err(DataError::input(
+                    self.stream.path,
+                    "this file begins with `[`: it is one JSON array, not one JSON object per line",
+                    "Convert it: jq -c '.[]' IN > OUT",
+                ));
+            }
+        }
+        let first_line = self.next_line;
+        let unfinished = usize::from(buffer.last().is_some_and(|&b| b != b'\n'));
+        self.next_line += (memchr::memchr_iter(b'\n', buffer).count() + unfinished) as u64;
+        Ok(Some(Chunk { first_line, bytes: std::mem::take(buffer), ..Chunk::default() }))
+    }
+}
+
+impl JsonLines<'_> {
+    /// Reads to the end of a line that is too long, keeping its beginning.
+    fn skip_line(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Chunk, DataError> {
+        let mut length = buffer.len() as u64;
+        buffer.truncate(KEPT_OF_REFUSED);
+        let mut piece = Vec::new();
+        loop {
+            piece.clear();
+            if self.stream.read(&mut piece, chunk_bytes)? == 0 {
+                break;
+            }
+            if let Some(end) = memchr::memchr(b'\n', &piece) {
+                length += end as u64;
+                self.carry.extend_from_slice(&piece[end + 1..]);
+                break;
+            }
+            length += piece.len() as u64;
+        }
+        self.at_start = false;
+        self.next_line += 1;
+        Ok(Chunk {
+            first_line: self.next_line - 1,
+            bytes: std::mem::take(buffer),
+            refused: Some(explain::too_long(length)),
+            ..Chunk::default()
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Reads each kind of data file as chunks: whole lines, rows as lines of JSON, or sections of a text.
+//!
+//! Enters: a file, and how the user wants it to be read. Leaves: chunks in the order of the file, in memory
+//! that does not grow with it. The readers must not know formats of examples, except that a reader of tables
+//! asks which cells contain lists.
+
+mod json_lines;
+mod json_row;
+mod parquet;
+mod stream;
+mod table;
+mod text;
+
+use std::io::{self, Cursor, Read};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use sparktune_base::field_map::FieldMap;
+use stream::{BYTE_ORDER_MARK, ReadChunks, Stream};
+
+use crate::chunk::lines;
+use crate::error::DataError;
+use crate::file_kind::FileKind;
+use crate::format::Format;
+use crate::source::{self, SourceFile};
+
+/// A file that is being read.
+pub(crate) struct OpenFile<'a> {
+    pub reader: Box<dyn ReadChunks + Send + 'a>,
+    /// The number of bytes on disk read so far.
+    pub position: Arc<AtomicU64>,
+}
+
+/// Opens a file with the reader for its kind.
+pub(crate) fn open<'a>(
+    file: &'a SourceFile,
+    format: Option<Format>,
+    map: &'a FieldMap,
+) -> Result<OpenFile<'a>, DataError> {
+    let kind = FileKind::of(&file.path);
+    if kind == FileKind::Parquet {
+        let (reader, position) = parquet::ParquetRows::open(&file.path, map)?;
+        return Ok(OpenFile { reader: Box::new(reader), position });
+    }
+    let opened = source::open(file)?;
+    let position = opened.position;
+    let mut stream = Stream { path: &file.path, reader: opened.reader, is_compressed: opened.compressed };
+    let reader: Box<dyn ReadChunks + Send> = match kind {
+        FileKind::Table(delimiter) => Box::new(table::TableRows::new(stream, delimiter, map)),
+        FileKind::Text if !holds_json_lines(&mut stream, format)? => Box::new(text::Sections::new(stream)),
+        _ => Box::new(json_lines::JsonLines::new(stream)),
+    };
+    Ok(OpenFile { reader, position })
+}
+
+/// Returns whether a file named as a text contains lines of JSON: because the user says so, or because its
+/// first line is an example in a known format.
+fn holds_json_lines(stream: &mut Stream<'_>, format: Option<Format>) -> Result<bool, DataError> {
+    const LOOKED_AT: usize = 1 << 16;
+    if let Some(format) = format {
+        return Ok(format != Format::Text);
+    }
+    let mut start = Vec::new();
+    stream.read(&mut start, LOOKED_AT)?;
+    let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start);
+    let holds = Format::detect(lines(text, 1).take(1).map(|line| line.bytes)).is_some();
+    let rest = std::mem::replace(&mut stream.reader, Box::new(io::empty()));
+    stream.reader = Box::new(Cursor::new(start).chain(rest));
+    Ok(holds)
+}

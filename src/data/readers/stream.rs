@@ -1,0 +1,59 @@
+//! The decompressed bytes of a data file, and what all of its readers have in common.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::chunk::Chunk;
+use crate::error::DataError;
+
+/// The number of bytes kept of a line or row that cannot be read.
+pub(super) const KEPT_OF_REFUSED: usize = 4096;
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads one file.
+pub(crate) trait ReadChunks {
+    /// Returns the next chunk of about `chunk_bytes`, or `None` at the end. Its bytes are those of `buffer`,
+    /// which is empty before.
+    fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError>;
+}
+
+/// The decompressed bytes of a file.
+pub(super) struct Stream<'a> {
+    pub path: &'a Path,
+    pub reader: Box<dyn Read + Send>,
+    pub is_compressed: bool,
+}
+
+impl Stream<'_> {
+    /// Appends at most this many bytes, and fewer only at the end of the file. Returns their number.
+    pub(super) fn read(&mut self, buffer: &mut Vec<u8>, at_most: usize) -> Result<usize, DataError> {
+        // `read_to_end` with a limit fills spare capacity without zeroing it first.
+        self.reader.by_ref().take(at_most as u64).read_to_end(buffer).map_err(|e| match e.kind() {
+            io::ErrorKind::Interrupted | io::ErrorKind::PermissionDenied => {
+                DataError::io("read", self.path)(e)
+            }
+            _ if self.is_compressed => {
+                DataError::Compressed { path: self.path.to_owned(), message: e.to_string() }
+            }
+            _ => DataError::io("read", self.path)(e),
+        })
+    }
+
+    /// Removes the byte-order mark from the beginning of a file.
+    ///
+    /// # Errors
+    /// The file is UTF-16.
+    pub(super) fn begin(&self, start: &mut Vec<u8>) -> Result<(), DataError> {
+        if start.starts_with(b"\xff\xfe") || start.starts_with(b"\xfe\xff") {
+            return Err(DataError::input(
+                self.path,
+                "this file is UTF-16, but data must be UTF-8",
+                "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT",
+            ));
+        }
+        if start.starts_with(BYTE_ORDER_MARK) {
+            start.drain(..BYTE_ORDER_MARK.len());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! Raw text: its tokens, the pieces of long texts, and what is rejected.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sparktune_base::choices::{Overlong, Think};
+use sparktune_data::token_file::TokenFile;
+use sparktune_data::{
+    ChatTokenizer, CheckOptions, Conversation, Document, EvalData, EvalSplit, ExampleOptions, Format, Kind,
+    PrepareOptions, Prepared, Preview, PreviewOptions, Report, check, prepare, preview,
+};
+
+use crate::fixtures;
+
+fn tokenizers() -> Vec<ChatTokenizer> {
+    let folders = [fixtures::qwen35().join("checkpoint"), fixtures::root().join("others/gemma3")];
+    folders.iter().map(|folder| ChatTokenizer::from_dir(folder).unwrap()).collect()
+}
+
+struct Texts {
+    folder: tempfile::TempDir,
+    files: Vec<PathBuf>,
+}
+
+impl Texts {
+    fn new(files: &[(&str, &[u8])]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |(name, bytes): &(&str, &[u8])| {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        Self { files: files.iter().map(write).collect(), folder }
+    }
+
+    fn check(&self, tokenizer: Option<&ChatTokenizer>) -> Report {
+        check(&self.files, &CheckOptions { tokenizer, ..CheckOptions::default() }, &()).unwrap()
+    }
+
+    fn prepare(&self, tokenizer: &ChatTokenizer, options: &PrepareOptions) -> Prepared {
+        prepare(&self.files, tokenizer, options, &self.folder.path().join("out"), &()).unwrap()
+    }
+}
+
+/// Without an eval set, so that all examples are in one file.
+fn options(limit: u32, overlong: Overlong) -> PrepareOptions {
+    PrepareOptions {
+        max_example_tokens: Some(limit),
+        eval: EvalData::Split(EvalSplit { fraction: 0.0, ..EvalSplit::default() }),
+        examples: ExampleOptions { overlong, ..ExampleOptions::default() },
+        ..PrepareOptions::default()
+    }
+}
+
+/// Lines of different lengths, with everything at their ends that a cut could disturb, and one that is longer
+/// than a section.
+fn long_text() -> String {
+    let mut text = String::new();
+    for i in 0..9_000 {
+        let end = ["\n", "\r\n", " \n\n", "\n\n\n\t", ".\n   ", "\n\u{3000}"][i % 6];
+        text += &format!("Line {i} says Brücke, don't and 北 {}{end}", "word ".repeat(i % 40));
+    }
+    text += &"a line without an end ".repeat(60_000);
+    text + "\nlast"
+}
+
+/// Returns the tokens of all examples in order, and those of them that are trained.
+fn tokens(prepared: &Prepared) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let file = TokenFile::open(&prepared.train).unwrap();
+    let all: Vec<Vec<u32>> = (0..file.len()).map(|i| file.tokens(i).to_vec()).collect();
+    let trained = (0..file.len()).flat_map(|i| {
+        let of_example = all[i].iter().copied().zip(file.mask(i).iter().collect::<Vec<_>>());
+        of_example.filter(|(_, trained)| *trained).map(|(id, _)| id).collect::<Vec<_>>()
+    });
+    let trained = trained.collect();
+    (all, trained)
+}
+
+#[test]
+fn a_document_has_the_tokens_of_a_completion_without_a_prompt() {
+    for tokenizer in tokenizers() {
+        for text in ["One sentence.", " \n two\n\nlines ", "ends <|endoftext|>", "a"] {
+            let document = Document { text: text.into(), ..Document::default() };
+            let completion = Conversation::Completion { prompt: "".into(), completion: text.into() };
+            let document = Conversation::Document(document);
+            assert_eq!(document.content_hash(), completion.content_hash());
+            let encode = |conversation| tokenizer.encode_conversation(conversation, Think::Train).unwrap();
+            assert_eq!(encode(&document), encode(&completion), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_long_text_is_cut_at_the_limit_and_every_token_is_trained_exactly_once() {
+    let text = long_text();
+    assert!(text.len() > 2_200_000);
+    for (tokenizer, bytes) in tokenizers().iter().zip([text.len(), 1_100_000]) {
+        let text = &text[..text.floor_char_boundary(bytes)];
+        let completion = Conversation::Completion { prompt: "".into(), completion: text.into() };
+        let whole = tokenizer.encode_conversation(&completion, Think::Train).unwrap();
+        let in_json = serde_json::json!({ "text": text }).to_string();
+        let in_file = format!("\u{feff}{text}");
+        for (name, bytes) in [("book.txt", &in_file), ("book.jsonl", &in_json)] {
+            let texts = Texts::new(&[(name, bytes.as_bytes())]);
+            let prepared = texts.prepare(tokenizer, &options(500, Overlong::Auto));
+            let (pieces, trained) = tokens(&prepared);
+            assert!(
+                trained == whole.input_ids[1..],
+                "{name}: {} of {}",
+                trained.len(),
+                whole.input_ids.len()
+            );
+            assert!(pieces.iter().all(|piece| (2..=500).contains(&piece.len())));
+            let continues = pieces.windows(2).all(|pair| pair[0].last() == pair[1].first());
+            assert!(continues, "each piece begins with the last token before it");
+            assert_eq!(prepared.report.rejected + prepared.report.overlong.left_out.examples, 0);
+            assert!(prepared.report.overlong.pieces.examples > 0);
+            assert!(prepared.report.to_string().contains("of raw text cut into pieces"));
+        }
+    }
+}
+
+#[test]
+fn what_becomes_of_a_long_text_is_the_users_choice() {
+    let tokenizer = &tokenizers()[0];
+    let text = "Many words. ".repeat(3000);
+    let texts = Texts::new(&[("a.txt", text.as_bytes()), ("b.md", b"# Short")]);
+    let lengths = |options: &PrepareOptions| {
+        let (pieces, _) = tokens(&texts.prepare(tokenizer, options));
+        pieces.iter().map(Vec::len).collect::<Vec<_>>()
+    };
+    let split = lengths(&options(1_000_000, Overlong::Auto));
+    assert!(split[..split.len() - 2].iter().all(|length| *length == 4096), "{split:?}");
+    assert_eq!(lengths(&options(1_000_000, Overlong::Split)), split);
+    assert_eq!(lengths(&options(100, Overlong::Truncate))[0], 100);
+    assert_eq!(lengths(&options(100, Overlong::Truncate)).len(), 2);
+    assert_eq!(lengths(&options(100, Overlong::Drop)).len(), 1);
+    let mut long = options(1_000_000, Overlong::Auto);
+    long.examples.long_pieces = true;
+    assert_eq!(lengths(&long).len(), 2, "a limit that the user gave is the limit of pieces too");
+}
+
+#[test]
+fn documents_without_text_are_rejected_in_words() {
+    let lines =
+        b"{\"text\": \"One.\"}\n{\"text\": \"\"}\n{\"text\": \" \\n\"}\n{\"text\": 3}\n{\"txt\": \"a\"}\n";
+    let texts = Texts::new(&[
+        ("lines.jsonl", lines),
+        ("empty.txt", b""),
+        ("blank.md", b" \n\n"),
+        ("latin.txt", b"first\nsecond \xe4\n"),
+        ("good.txt", b"\xef\xbb\xbfA text."),
+    ]);
+    let report = texts.check(None);
+    assert_eq!((report.examples, report.rejected), (2, 7), "{report}");
+    let count = |kind| report.rejections.iter().find(|r| r.kind == kind).map_or(0, |r| r.count);
+    assert_eq!((count(Kind::Empty), count(Kind::InvalidUtf8), count(Kind::WrongType)), (4, 1, 1), "{report}");
+    assert!(report.to_string().contains("not valid UTF-8 on line 2"), "{report}");
+    assert_eq!(report.files[4].format, Some(Format::Text));
+}
+
+#[test]
+fn a_text_file_of_json_lines_is_read_as_lines() {
+    let line = r#"{"prompt": "a", "completion": "b"}"#;
+    let texts = Texts::new(&[("a.txt", format!("{line}\n{line}\n").as_bytes()), ("b.txt", b"{\n  not json")]);
+    let report = texts.check(None);
+    let formats: Vec<_> = report.files.iter().map(|file| (file.format, file.examples)).collect();
+    assert_eq!(formats, [(Some(Format::PromptCompletion), 2), (Some(Format::Text), 1)]);
+}
+
+#[test]
+fn the_pieces_of_one_text_are_in_both_sets() {
+    let text = "Many words, and more. ".repeat(2000);
+    let texts = Texts::new(&[("a.txt", text.as_bytes())]);
+    let options = PrepareOptions { max_example_tokens: Some(100), ..PrepareOptions::default() };
+    let report = texts.prepare(&tokenizers()[0], &options).report;
+    let split = report.split.unwrap();
+    assert!(split.eval_examples >= 8 && split.train_examples > split.eval_examples, "{split:?}");
+    assert_eq!(split.eval_examples + split.train_examples, report.examples);
+}
+
+#[test]
+fn the_report_of_each_set_counts_the_pieces_and_tokens_that_are_trained() {
+    let text = "Many words, and more. ".repeat(2000);
+    let texts = Texts::new(&[
+        ("a.txt", text.as_bytes()),
+        ("b.csv", b"prompt,completion\nHow much is 2 and 2?,It is 4.\n"),
+    ]);
+    let options = PrepareOptions { max_example_tokens: Some(100), ..PrepareOptions::default() };
+    let prepared = texts.prepare(&tokenizers()[0], &options);
+    let file = TokenFile::open(&prepared.train).unwrap();
+    for (set, report) in prepared.report.sets.iter().enumerate() {
+        let is_of_set = |i: &usize| file.header().set_of(file.origin(*i)) == Some(set as u32);
+        let lengths: Vec<u32> = (0..file.len()).filter(is_of_set).map(|i| file.lengths()[i]).collect();
+        let tokens: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+        assert_eq!((report.train_examples, report.train_tokens), (lengths.len() as u64, Some(tokens)));
+    }
+    let [text, table] = prepared.report.sets.as_slice() else { panic!("{:?}", prepared.report.sets) };
+    assert!(text.train_examples > 0 && text.train_examples < text.examples, "{text}");
+    assert_eq!(table.examples, 1);
+}
+
+#[test]
+fn tokens_are_made_again_if_and_only_if_they_would_be_others() {
+    let tokenizer = &tokenizers()[0];
+    let texts = Texts::new(&[("a.txt", b"A text.")]);
+    let mut options = options(100_000, Overlong::Auto);
+    let first = texts.prepare(tokenizer, &options);
+    assert_eq!(
+        TokenFile::open(&first.train).unwrap().header().policy,
+        "v3; empty_think=train; template_kwargs={}; max_example_tokens=100000; format=detected; eval=split fraction=0 min=8 seed=0; train_on=all; split_turns=false; overlong=drop",
+        "the spelling of the versions that knew no text"
+    );
+    assert!(texts.prepare(tokenizer, &options).reused);
+    options.examples.overlong = Overlong::Drop;
+    assert!(!texts.prepare(tokenizer, &options).reused);
+    options.examples.long_pieces = true;
+    assert!(!texts.prepare(tokenizer, &options).reused);
+    options.map = "a=text".parse().unwrap();
+    assert!(!texts.prepare(tokenizer, &options).reused);
+    assert!(texts.prepare(tokenizer, &options).reused);
+}
+
+#[test]
+fn a_preview_shows_the_text_of_each_piece_as_trained() {
+    let texts = Texts::new(&[("a.txt", "One two three four. ".repeat(40).as_bytes())]);
+    let options = PreviewOptions { max_example_tokens: Some(50), limit: 2, ..PreviewOptions::default() };
+    let Preview { examples, .. } = preview(&texts.files, &tokenizers()[0], &options).unwrap();
+    assert_eq!(examples.len(), 2);
+    for example in &examples {
+        let trained: String =
+            example.train.spans.iter().filter(|span| span.trained).map(|span| span.text.as_str()).collect();
+        assert!(trained.contains("two three four") && trained.len() < 700, "{trained}");
+        assert_eq!((example.tokens, example.train.target_tokens), (50, 49));
+    }
+}
