@@ -53,7 +53,7 @@ pub fn pack(
         policy: Policy {
             mask: think(answers, base.tokenizer.thinking_now()).into(),
             examples: example_options(answers),
-            max_example_tokens: Some(max_example_tokens(answers, &base.facts)),
+            max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
             format: format(answers),
             ..Policy::default()
         },

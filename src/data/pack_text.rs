@@ -64,6 +64,7 @@ pub fn pack_text<I: Clone + Into<Input>>(
         examples: policy.examples,
         max_example_tokens: policy.max_example_tokens,
         prompts: Prompts::default(),
+        progress,
     };
     let mut tally = Tally::new(Some(tokenizer), options.rejected_path.as_deref(), source.sets())?;
     let mut writer = TokenFileWriter::create(output, header)?;

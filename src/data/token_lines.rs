@@ -46,6 +46,8 @@ impl Line {
             tokens: Some(self.examples),
             too_long: TooLong::default(),
             left_out: None,
+            refused_turns: 0,
+            first_refused: None,
         })
     }
 }
