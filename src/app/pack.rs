@@ -11,7 +11,7 @@ use sparktune_data::token_file::{self, Conversion, Exchange, OnDamage};
 use sparktune_data::{PackOptions, Policy, Report, pack_text, packed_data};
 use sparktune_plan::Answers;
 
-use crate::data::{example_options, format, max_example_tokens, max_rejected, think};
+use crate::data::{example_options, format, map, max_example_tokens, max_rejected, think};
 use crate::data_sets::DataSets;
 use crate::failure::Failure;
 use crate::listener::Listener;
@@ -48,13 +48,15 @@ pub fn pack(
         return Err(Failure::usage(text).hint(format!("`{program} unpack` converts it to other formats")));
     }
     let mut base = find_base(answers, listener)?;
-    set_template_kwargs(&mut base.tokenizer, answers, &inputs, format(answers), listener)?;
+    let read_as = (format(answers), &map(answers));
+    set_template_kwargs(&mut base.tokenizer, answers, &inputs, read_as, listener)?;
     let options = PackOptions {
         policy: Policy {
             mask: think(answers, base.tokenizer.thinking_now()).into(),
             examples: example_options(answers),
             max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
             format: format(answers),
+            map: map(answers),
             ..Policy::default()
         },
         max_rejected: max_rejected(answers),

@@ -197,7 +197,8 @@ impl ExampleMaker<'_> {
                 examples.made.extend(pieces.map(example));
             }
             Some(limit) if length > limit as usize => {
-                let cut = tokens.cut_at(limit as usize).filter(|_| self.options.overlong == Overlong::Truncate);
+                let cut =
+                    tokens.cut_at(limit as usize).filter(|_| self.options.overlong == Overlong::Truncate);
                 examples.too_long.longest = examples.too_long.longest.max(length as u32);
                 match cut {
                     Some(tokens) => {
@@ -227,7 +228,8 @@ impl ExampleMaker<'_> {
     ) {
         let length = encoded.tokens.input_ids.len();
         let lost = match (self.options.overlong, &conversation) {
-            (Overlong::Auto | Overlong::Drop, _) | (Overlong::Split, Conversation::Completion { .. } | Conversation::Document(_)) => 1,
+            (Overlong::Auto | Overlong::Drop, _)
+            | (Overlong::Split, Conversation::Completion { .. } | Conversation::Document(_)) => 1,
             (Overlong::Truncate, _) => {
                 let effects = self.tokenizer.effects(&conversation, &encoded, self.prompts);
                 match encoded.tokens.cut_at(limit as usize) {

@@ -71,15 +71,17 @@ pub fn pack_text<I: Clone + Into<Input>>(
     examine_all(
         &source,
         false,
-        policy.format,
+        (policy.format, &policy.map),
         &examiner,
         &mut tally,
         progress,
         |tally, file, line, accepted| {
-            tally.accept(file, line, &accepted, Side::Train);
-            for tokens in accepted.tokens.iter().flatten() {
+            let parts = accepted.parts();
+            tally.accept(file, line, &accepted, &vec![Side::Train; parts.len()]);
+            let hashes = parts.iter().flat_map(|(hash, examples)| (0..*examples).map(|_| *hash));
+            for (tokens, hash) in accepted.tokens.iter().flatten().zip(hashes) {
                 let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);
-                writer.push_hashed(ids, mask, Origin { file, line }, accepted.content_hash)?;
+                writer.push_hashed(ids, mask, Origin { file, line }, hash)?;
             }
             Ok(())
         },

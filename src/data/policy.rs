@@ -148,7 +148,11 @@ mod tests {
                 template_kwargs: words.into_iter().map(|(name, word)| (name, word.into())).collect(),
                 max_example_tokens,
                 format: format.map(|format| Format::ALL[format]),
-                map: if split_turns { "q; x=prompt,a=completion".parse().unwrap() } else { FieldMap::default() },
+                map: if split_turns {
+                    "q; x=prompt,a=completion".parse().unwrap()
+                } else {
+                    FieldMap::default()
+                },
             },
         )
     }

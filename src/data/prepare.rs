@@ -7,7 +7,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sparktune_base::choices::Overlong;
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::files::create_private_folder;
 
@@ -144,9 +143,10 @@ pub fn prepare<I: Clone + Into<Input>>(
                     |hash| if is_eval || splitter.is_eval(hash) { Side::Eval } else { Side::Train };
                 let sides: Vec<Side> = parts.iter().map(|(hash, _)| side(*hash)).collect();
                 tally.accept(file, line, &accepted, &sides);
-                let of_each = parts.iter().zip(&sides).flat_map(|((hash, examples), side)| {
-                    (0..*examples).map(move |_| (*hash, *side))
-                });
+                let of_each = parts
+                    .iter()
+                    .zip(&sides)
+                    .flat_map(|((hash, examples), side)| (0..*examples).map(move |_| (*hash, *side)));
                 for (tokens, (hash, side)) in accepted.tokens.iter().flatten().zip(of_each) {
                     let writer = if side == Side::Eval { &mut eval } else { &mut train };
                     let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);

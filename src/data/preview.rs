@@ -18,7 +18,6 @@ use crate::error::DataError;
 use crate::examples::{Example, ExampleMaker, ExampleOptions};
 use crate::explain;
 use crate::format::Format;
-use crate::input::Input;
 use crate::rejection::Rejection;
 use crate::report::Place;
 use crate::served::Prompts;

@@ -38,6 +38,7 @@ impl Line {
         self.examples.retain(|tokens| tokens.target_count() > 0);
         (!self.examples.is_empty()).then(|| Accepted {
             content_hash,
+            is_text: false,
             text_bytes: 0,
             empty_turns: 0,
             unusual_order: None,

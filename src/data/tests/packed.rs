@@ -53,6 +53,7 @@ impl Scene {
     fn prepare(&self, data: &Path, policy: &Policy, eval: EvalData) -> Prepared {
         let options = PrepareOptions {
             format: policy.format,
+            map: sparktune_base::field_map::FieldMap::default(),
             policy: policy.mask,
             examples: policy.examples,
             max_example_tokens: policy.max_example_tokens,

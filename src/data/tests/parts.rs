@@ -16,6 +16,7 @@ const SPLIT_TURNS: ExampleOptions = ExampleOptions {
     split_turns: true,
     overlong: Overlong::Drop,
     train_on: sparktune_base::choices::TrainOn::All,
+    long_pieces: false,
 };
 const SPLIT_OVERLONG: ExampleOptions =
     ExampleOptions { split_turns: false, overlong: Overlong::Split, ..SPLIT_TURNS };
