@@ -1,7 +1,7 @@
 //! Makes token files of text.
 //!
-//! Enters: the answers that `check` takes, and text, also of the hub. Leaves: a token file for the model of the answers, in
-//! either version of the format.
+//! Enters: the answers that `check` takes, and text, also of the hub. Leaves: a token file for the model of
+//! the answers, in either version of the format.
 
 use std::path::{Path, PathBuf};
 

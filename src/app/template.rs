@@ -11,9 +11,9 @@ use sparktune_plan::{Answers, TemplateKwargs};
 use crate::failure::Failure;
 use crate::listener::Listener;
 
-/// Gives the chat template the variables of the answers. `inputs` are all data, training and eval, read in this
-/// format and with these names of columns. Without such an answer, `enable_thinking` follows from the template
-/// and from whether any example reasons, where the template knows that variable.
+/// Gives the chat template the variables of the answers. `inputs` are all data, training and eval, read in
+/// this format and with these names of columns. Without such an answer, `enable_thinking` follows from the
+/// template and from whether any example reasons, where the template knows that variable.
 ///
 /// # Errors
 /// The template does not read a variable of the answers, or gets it from the tokenizer, or the data cannot be

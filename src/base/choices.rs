@@ -93,8 +93,8 @@ choice! {
         Drop = "drop",
         /// It ends at the limit: its beginning is kept, and only tokens before the limit are trained.
         Truncate = "truncate",
-        /// A conversation becomes several examples of whole turns, each after the system turn. Raw text is cut
-        /// at the limit, and each token is trained once.
+        /// A conversation becomes several examples of whole turns, each after the system turn. Raw text is
+        /// cut at the limit, and each token is trained once.
         Split = "split",
     }
 }

@@ -9,8 +9,8 @@ use crate::cli::settings::{CheckFlags, PackFlags};
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Files (.jsonl, .jsonl.gz, .jsonl.zst), folders that contain them, data sets of the hub (hf:OWNER/NAME), or
-    /// token files (.qubgpu)
+    /// Files (JSON lines, CSV, TSV, Parquet, .txt, .md; .gz and .zst too), folders that contain them, data sets
+    /// of the hub (hf:OWNER/NAME), or token files (.qubgpu)
     #[arg(required = true)]
     pub data: Vec<PathBuf>,
     #[command(flatten)]
@@ -31,7 +31,7 @@ input_ids and, optionally, loss_mask and source_line.
 As with QubGPU's convert.py, the output may also come second:
   pack dataset.jsonl dataset.qubgpu --tokenizer Qwen/Qwen3.5-0.8B --max-tokens 512")]
 pub(crate) struct PackArgs {
-    /// Text as for `check` (.jsonl, .jsonl.gz, .jsonl.zst, folders, or hf:OWNER/NAME), or one file of token ids
+    /// Data as for `check`, other than token files, or one file of token ids
     #[arg(required = true)]
     pub data: Vec<PathBuf>,
     /// The file to write; without it, the last of two files is the output

@@ -87,7 +87,7 @@ fn what_was_asked_for_and_what_made_the_tokens_must_be_the_same() {
         (["--train-on", "all"], "its tokens were made with last"),
         (["--split-turns", "true"], "--split-turns is true"),
         (["--max-example-tokens", "65"], "its tokens were made with 64"),
-        (["--overlong", "split"], "its tokens were made with drop"),
+        (["--overlong", "split"], "its tokens were made with auto"),
         (["--format", "alpaca"], "its tokens were made with auto"),
         (["--template-kwargs", "{\"enable_thinking\": true}"], "--template-kwargs is"),
     ] {
