@@ -168,9 +168,9 @@ impl ChatTemplate {
     /// Returns whether the template reads a variable of this name.
     pub(crate) fn reads(&self, name: &str) -> bool {
         let source = if self.has_generation_marks { TRACED } else { PLAIN };
-        self.env
-            .get_template(source)
-            .is_ok_and(|template| template.undeclared_variables(false).contains(name))
+        self.env.get_template(source).is_ok_and(|template| {
+            template.undeclared_variables(false).contains(name) || is_set_from_itself(template.source(), name)
+        })
     }
 
     /// Returns whether a variable of this name is a special token.
@@ -362,4 +362,17 @@ fn with_parsed_arguments(calls: &Json<'_>) -> Result<Value, Error> {
         }
     }
     Ok(template_value(&tree))
+}
+
+/// Returns whether a template has a tag like `{% set x = x | default(1) %}`, which also reads the variable.
+/// minijinja does not count such a variable as one that the template reads.
+fn is_set_from_itself(source: &str, name: &str) -> bool {
+    source.split("{%").skip(1).any(|rest| {
+        let tag = rest.split("%}").next().unwrap_or_default().trim_start_matches(['-', '+']).trim_start();
+        let Some((target, value)) = tag.strip_prefix("set").and_then(|set| set.split_once('=')) else {
+            return false;
+        };
+        let is_name = |word: &str| word == name;
+        target.trim() == name && value.split(|c: char| !c.is_alphanumeric() && c != '_').any(is_name)
+    })
 }

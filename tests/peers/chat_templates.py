@@ -250,8 +250,12 @@ def checked(program, folder, template, variables):
     rejected.unlink(missing_ok=True)
     command = [program, "check", data, "--model", folder, "--chat-template", template, "--rejected", rejected, "--json"]
     # Of the examples that are shown, two are from the middle and the end.
-    command += ["--template-kwargs", json.dumps(variables), "--think", "train", "--max-rejected", "1", "--show", str(len(CONVERSATIONS) + 2)]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    command += ["--think", "train", "--max-rejected", "1", "--show", str(len(CONVERSATIONS) + 2), "--template-kwargs"]
+    ask = lambda sent: subprocess.run([str(word) for word in [*command, json.dumps(sent)]], capture_output=True, text=True)
+    done = ask(variables)
+    if "the chat template reads no variable" in done.stderr:
+        # It refuses variables without effect. transformers takes them, and renders the same as without.
+        done = ask({})
     if not done.stdout.startswith("{"):
         return done.stderr.strip() or f"exit code {done.returncode} without a word", set()
     found, names = json.loads(done.stdout), list(CONVERSATIONS)
@@ -259,9 +263,9 @@ def checked(program, folder, template, variables):
     if rejected.exists():
         said |= {names[line["line"] - 1]: line for line in map(json.loads, rejected.open(encoding="utf-8"))}
     said |= {names[example["line"] - 1]: example["spans"] for example in found.get("examples", [])}
-    unlike = found["report"]["template"]["unlike_served"]
-    assert unlike["examples"] == len(unlike["first"]), "more conversations than the places that a report names"
-    return said, {names[place["line"] - 1] for place in unlike["first"]}
+    unlike = [found["report"]["template"][of] for of in ("unlike_served", "earlier_unlike_served")]
+    assert all(turns["examples"] == len(turns["first"]) for turns in unlike), "more conversations than a report names"
+    return said, {names[place["line"] - 1] for turns in unlike for place in turns["first"]}
 
 
 def trained_in(spans):

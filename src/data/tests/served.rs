@@ -258,3 +258,20 @@ fn a_prompt_that_differs_in_an_earlier_turn_names_that_turn() {
     let line = findings.iter().find(|line| line.contains("a different prompt")).unwrap();
     assert!(line.contains("messages[0] is rendered differently in the prompt of messages[1]"), "{line}");
 }
+
+/// minijinja takes such a variable for the template's own. What `--write-template-default` writes is such a
+/// tag.
+#[test]
+fn a_template_reads_the_variables_that_it_gives_defaults() {
+    for set in [
+        "{%- set level = level if level is defined else 3 %}",
+        "{% set level = level | default('low') -%}",
+        "{%+set level=(level or 2)%}",
+    ] {
+        let tokenizer = tokenizer(&format!("{set}\n{WITH_EFFORT}"));
+        assert!(tokenizer.reads_variable("level") && tokenizer.reads_variable("enable_thinking"), "{set}");
+        assert!(!tokenizer.reads_variable("levels") && !tokenizer.reads_variable("low"), "{set}");
+    }
+    let own = tokenizer(&format!("{{% set level = 'a level' %}}{WITH_EFFORT}"));
+    assert!(!own.reads_variable("levels"));
+}
