@@ -7,7 +7,7 @@ use sparktune_app::launch::Changes;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::create_run;
 use sparktune_base::program_name;
-use sparktune_plan::{Answer, Answers, Mtp, Plan, render};
+use sparktune_plan::{Answer, Answers, Mtp, Origin, Plan, render};
 use sparktune_tui::output::note;
 use sparktune_tui::progress::OnStderr;
 
@@ -32,7 +32,11 @@ pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> R
     // A folder is named in the plan as the user named it, from wherever that was.
     let model = Some(Answer::flag(of_run.model.reference().into_owned()));
     let mtp = Some(Answer::flag(Mtp::Trained));
-    let answers = gather(Answers { preset: Some(preset), model, mtp, ..flags }, false)?;
+    let mut answers = gather(Answers { preset: Some(preset), model, mtp, ..flags }, false)?;
+    if has_usual_eval_set(&of_run) {
+        // As an answer, the same share would choose other examples, and the text model was trained on those.
+        answers.eval_fraction = answers.eval_fraction.filter(|answer| answer.origin > Origin::Preset);
+    }
     let mut job = job::plan(program, &answers, &listener)?;
     // The weights were trained with this method, whatever other settings say.
     job.plan.method = of_run.method;
@@ -52,4 +56,12 @@ pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> R
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
     run_attempt(program, &run, Changes::Refused, Display::suited_to(style), &interrupts)
+}
+
+/// Returns whether nobody asked for a share of the examples as the eval set of a run. It then has at least a
+/// number of examples.
+fn has_usual_eval_set(plan: &Plan) -> bool {
+    let explained = plan.advice.iter().flat_map(|advice| &advice.explain);
+    let mut of_share = explained.filter(|row| row.key == "data.eval_fraction");
+    of_share.any(|row| row.origin == Origin::BuiltIn)
 }

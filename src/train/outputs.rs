@@ -225,7 +225,7 @@ impl Export<'_> {
         let done = merged.write(&unchecked, &mut || (self.go_on)())?;
         replace(&unchecked, &path)?;
         (self.record)(format!(
-            "{name} was written and checked: {} tensors trained, {} copied, {} in the base model; logits differ by at most {:.1e} after loading",
+            "{name} was written and checked: {} tensors of the model in memory, {} copied; the base model has {}; logits differ by at most {:.1e} after loading",
             done.trained, done.carried, done.base_tensors, done.logits_distance
         ));
         Ok(path)

@@ -1,5 +1,7 @@
 //! `head`: the MTP head of a finished run, trained in a run of its own.
 
+use std::path::Path;
+
 use crate::sparktune::{Place, checkpoint, copy, done, events, files, gemma3};
 
 #[test]
@@ -26,6 +28,16 @@ fn head_trains_only_the_mtp_head_of_a_finished_run_and_is_a_run_like_any_other()
         };
         assert_eq!(weights(ours), weights(theirs), "{folder}");
     }
+    // Examples that the text model was not trained on.
+    let held_out = |run: &Path| {
+        let list = place.join("held-out.jsonl");
+        let _ = std::fs::remove_file(&list);
+        let file = run.join("data/eval.qubgpu");
+        place.sparktune(["unpack".as_ref(), file.as_os_str(), list.as_os_str()]).exits(0);
+        let ids = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["input_ids"].clone();
+        std::fs::read_to_string(list).unwrap().lines().map(ids).collect::<Vec<_>>()
+    };
+    assert_eq!(held_out(&run), held_out(&first));
     assert!(run.join("outputs/merged-mtp").is_dir());
     let again = place.sparktune(["resume", run.to_str().unwrap(), "--json"]).exits(0);
     assert!(again.err.contains("nothing to resume"), "{again:?}");
