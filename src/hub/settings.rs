@@ -58,8 +58,7 @@ pub struct Patience {
     pub silence: Duration,
     /// The longest time for a whole list of files.
     pub list: Duration,
-    /// The time after which the bytes of a file that have arrived in it are counted: [`FEWEST`] or more go
-    /// on.
+    /// The time after which the bytes of a file that have arrived in it are counted: 64 KiB or more go on.
     pub period: Duration,
 }
 
