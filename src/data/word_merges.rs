@@ -20,6 +20,9 @@ pub(crate) struct WordMerges {
     bytes: Vec<u32>,
 }
 
+/// The largest number of ids without a token in a vocabulary whose merges are read.
+const LARGEST_GAP: usize = 1 << 20;
+
 /// What the crate `tokenizers` writes about a model.
 #[derive(Deserialize)]
 struct Written<'a> {
@@ -32,6 +35,10 @@ impl WordMerges {
     /// made of them.
     pub(crate) fn new(model: &BPE, chars: &[char; 256]) -> Option<Self> {
         let vocabulary = model.get_vocab();
+        // The crate visits every id up to the largest one when it writes a model.
+        if vocabulary.values().max().is_none_or(|id| *id as usize > vocabulary.len() + LARGEST_GAP) {
+            return None;
+        }
         let json = serde_json::to_string(model).ok()?;
         let Written { merges } = serde_json::from_str(&json).ok()?;
         let mut pairs =

@@ -161,6 +161,19 @@ fn parquet_with_foreign_and_nested_columns_is_mapped() {
     assert_eq!((report.in_train_and_eval.examples, report.rejected), (9, 0));
 }
 
+/// Both files were made byte by byte, since no writer makes such ones.
+#[test]
+fn parquet_with_bytes_that_are_no_text_or_with_more_values_than_rows_loses_nothing_silently() {
+    // Two rows of prompt and completion; the first prompt is Latin-1 in a column of bytes.
+    let (report, rejected) = compared("a.parquet", &parquet("bytes.parquet"), &[], "").unwrap();
+    assert_eq!((report.examples, report.rejected), (1, 1));
+    assert!(rejected[0].rejection.kind == Kind::InvalidUtf8, "{rejected:?}");
+    assert!(rejected[0].rejection.to_string().contains("bytes of any kind"), "{rejected:?}");
+    // One row, and three values.
+    let error = compared("a.parquet", &parquet("fewer.parquet"), &[], "").unwrap_err();
+    assert!(error.is_data_fault() && error.to_string().contains("is damaged"), "{error}");
+}
+
 #[test]
 fn a_file_that_is_no_parquet_says_so() {
     for bytes in [&b""[..], b"PAR1", b"PAR1 no footer PAR1", b"{\"prompt\": 1}"] {

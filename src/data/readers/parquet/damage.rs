@@ -17,7 +17,7 @@ pub(crate) enum Damage {
     Short,
     #[error("has more columns, or more deeply nested ones, than a table of examples")]
     Columns,
-    #[error("has a page of the column {0:?} that says it is larger than 1 GiB")]
+    #[error("has a page of the column {0:?} that says it is larger than 256 MiB")]
     TooLarge(String),
     #[error("is compressed with {0}, which is not supported")]
     Codec(&'static str),

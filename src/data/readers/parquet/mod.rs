@@ -3,9 +3,9 @@
 //! This is a reader of our own, although there is a crate: that one panics on damaged files, and allocates
 //! what a file claims before it looks whether it is there (`Vec::with_capacity` of a number of children, a
 //! dictionary of a number of values), which ends the whole program. Here memory is bounded: for each leaf of
-//! the columns that are read, by its dictionary and one page, each of at most 1 GiB without compression. The
-//! encodings are those that pyarrow, pandas, polars, DuckDB and Spark write by default for text: plain and by
-//! dictionary, in pages of either version.
+//! the columns that are read, by its dictionary and one page, each of at most 256 MiB without compression.
+//! The encodings are those that pyarrow, pandas, polars, DuckDB and Spark write by default for text: plain
+//! and by dictionary, in pages of either version.
 //!
 //! Source: the format's specification at <https://github.com/apache/parquet-format>.
 
@@ -94,6 +94,10 @@ impl ParquetRows {
         let mut written = 0;
         while buffer.len() < chunk_bytes {
             if self.left == 0 {
+                if let Some(mut rows) = self.rows.take() {
+                    let nodes: Vec<_> = self.selected.iter().map(|i| &self.footer.columns[*i]).collect();
+                    rows.finish(&nodes)?;
+                }
                 let Some(group) = self.footer.row_groups.get(self.group) else { break };
                 self.group += 1;
                 self.left = group.rows;

@@ -12,7 +12,7 @@ use super::schema::ColumnChunk;
 use super::thrift::Thrift;
 
 /// The largest page without compression.
-const MAX_PAGE: usize = 1 << 30;
+const MAX_PAGE: usize = 256 << 20;
 /// The sizes that are tried for the header of a page, which may contain the smallest and the largest value.
 const HEADER_BYTES: [usize; 3] = [1 << 10, 1 << 16, 1 << 22];
 

@@ -81,6 +81,16 @@ impl Rows {
         Ok(refused)
     }
 
+    /// Checks that no column has values behind the last row.
+    pub(super) fn finish(&mut self, selected: &[&Node]) -> Result<(), Damage> {
+        for node in selected {
+            if self.columns[node.leaves.clone()].iter().flatten().any(|column| column.peek().is_some()) {
+                return Err(Damage::Page(node.name.clone()));
+            }
+        }
+        Ok(())
+    }
+
     fn column(&mut self, leaf: usize) -> &mut Column {
         self.columns[leaf].as_mut().expect("all leaves of a selected column are read")
     }
@@ -181,19 +191,32 @@ impl Rows {
         Ok(())
     }
 
-    /// Returns the value of a leaf if it is text. Bytes that nobody says are text may be empty instead.
+    /// Returns the value of a leaf if its type is bytes. A row in which they are not text, or too long, is
+    /// refused, and the value is empty.
     fn text(&mut self, leaf: usize, name: &str) -> Result<Option<String>, Damage> {
         if self.leaves[leaf].physical != Physical::Bytes {
             return Ok(None);
         }
-        let mut text = None;
-        self.column(leaf).value(|bytes| text = String::from_utf8(bytes.to_vec()).ok())?;
-        if text.is_none() && self.leaves[leaf].is_text {
-            self.refused.get_or_insert_with(|| {
-                Rejection::new(Kind::InvalidUtf8, name, "not valid UTF-8", "Write the column as UTF-8")
+        let mut text = Err(None);
+        self.column(leaf).value(|bytes| {
+            text = match std::str::from_utf8(bytes) {
+                _ if bytes.len() > MAX_LINE_BYTES => Err(Some(bytes.len())),
+                Ok(valid) => Ok(valid.to_owned()),
+                Err(_) => Err(None),
+            };
+        })?;
+        let fix = if self.leaves[leaf].is_text {
+            "Write the column as UTF-8"
+        } else {
+            "The column has bytes of any kind: write it as text, or leave it out"
+        };
+        Ok(Some(text.unwrap_or_else(|too_long| {
+            self.refused.get_or_insert_with(|| match too_long {
+                Some(bytes) => explain::too_long(bytes as u64),
+                None => Rejection::new(Kind::InvalidUtf8, name, "not valid UTF-8", fix),
             });
-        }
-        Ok(Some(text.unwrap_or_default()))
+            String::new()
+        })))
     }
 
     fn value(&mut self, leaf: usize, name: &str, out: &mut Vec<u8>) -> Result<(), Damage> {
