@@ -1,4 +1,5 @@
-//! Tests of keys and responses across pages.
+//! Tests of keys and responses across pages. The file is long because each test walks one rig through several
+//! pages, from the answers at its head.
 
 use sparktune_data::Foreign;
 
