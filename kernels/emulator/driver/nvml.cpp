@@ -18,7 +18,7 @@ API NvmlResult nvmlSystemGetDriverVersion(char* version, unsigned size) {
 }
 
 API NvmlResult nvmlSystemGetCudaDriverVersion_v2(int* version) {
-    *version = 13000;
+    *version = driver::newest_cuda().major * 1000 + driver::newest_cuda().minor * 10;
     return NVML_SUCCESS;
 }
 
