@@ -194,7 +194,7 @@ fn gpu(gpu: &GpuFacts, facts: &Machine) -> Check {
             &name,
             found,
             format!(
-                "the kernels need more shared memory than it has for one block (compute {} or newer): use --device cpu, or another GPU",
+                "NVRTC does not allow it as much shared memory for a block as the kernels need (compute {} or newer does): use --device cpu, or another GPU",
                 words(NEEDED_CAPABILITY)
             ),
         ),

@@ -25,9 +25,10 @@ pub(super) const NEEDED_DRIVER: u32 = 580;
 /// which begin with `sm_90a`, may declare that much shared memory.
 pub(super) const NEEDED_CAPABILITY: Version = (9, 0);
 
-/// Returns the newest CUDA that works with this driver.
+/// Returns the CUDA to install: the newest that works with this driver, or the oldest that is needed, for which
+/// the driver has to be updated too.
 pub(super) fn installable(facts: &Machine) -> Version {
-    facts.cuda.as_deref().and_then(version).unwrap_or((13, 0))
+    facts.cuda.as_deref().and_then(version).map_or(NEEDED_CUDA, |newest| newest.max(NEEDED_CUDA))
 }
 
 /// Returns the name of NVIDIA's package for Debian, Ubuntu and DGX OS, such as `cuda-nvrtc-13-0`.
@@ -68,7 +69,7 @@ pub(super) fn versions(facts: &Machine) -> Check {
             "NVRTC is from CUDA {}, which refuses kernels with more than 48 KB of shared memory",
             words(nvrtc)
         );
-        let newest = driver.max(NEEDED_CUDA);
+        let newest = installable(facts);
         let parts = ["nvrtc", "cudart-dev", "cccl", "crt"];
         let fix = format!(
             "{}{}; if the older one is still found, put the folder of the newer one first in LD_LIBRARY_PATH",
