@@ -1,10 +1,10 @@
 //! The folder in which NVRTC and the driver keep compiled kernels, next to the runs.
 //!
-//! Compiling all kernels of a step takes most of a minute. Since CUDA 12.9 NVRTC keeps what it compiled, and the
-//! driver what it finished, both in the driver's compute cache, whose keys hold source, options, compiler and
-//! GPU. Its usual place is `~/.nv`, which a container or a cluster's node may lose, and an embedded GPU gets
-//! little room there. cubecl's own cache is not compiled in (`.ci/features`): its key holds no compiler, and its
-//! second key no function.
+//! Compiling all kernels of a step takes most of a minute. Since CUDA 12.9 NVRTC keeps what it compiled, and
+//! the driver what it finished, both in the driver's compute cache, whose keys hold source, options, compiler
+//! and GPU. Its usual place is `~/.nv`, which a container or a cluster's node may lose, and an embedded GPU
+//! gets little room there. cubecl's own cache is not compiled in (`.ci/features`): its key holds no compiler,
+//! and its second key no function.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,8 +20,8 @@ const FOLDER: &str = ".compiled-kernels";
 const ROOM: &str = "1073741824";
 
 /// Returns the variables that lead a trainer's CUDA runtime to the folder next to `runs`, which is created.
-/// Returns none if the user has chosen another, or if others could write to this one: what is read there runs on
-/// the GPU.
+/// Returns none if the user has chosen another, or if others could write to this one: what is read there runs
+/// on the GPU.
 pub(crate) fn kernel_cache(runs: &Path) -> Vec<(&'static str, OsString)> {
     const PLACE: &str = "CUDA_CACHE_PATH";
     if std::env::var_os(PLACE).is_some() {

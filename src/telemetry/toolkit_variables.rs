@@ -1,8 +1,9 @@
 //! The environment variables with which the CUDA runtime finds a toolkit that neither the dynamic loader nor
 //! the kernel compiler would find: an unpacked toolkit outside their paths, or Python packages.
 //!
-//! Both read their variables when a process starts or first uses the GPU, so the program is started again with
-//! them. Enters: this machine. Leaves: variables, none if everything is found, or if nothing better is there.
+//! Both read their variables when a process starts or first uses the GPU, so the program is started again
+//! with them. Enters: this machine. Leaves: variables, none if everything is found, or if nothing better is
+//! there.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Judges the SM clock under load. A GPU that is idle runs slowly in any case, so a fault of its power supply,
-//! which can leave a GB10 at a fifth of its speed without any other sign, shows only here.
+//! Judges the SM clock under load. A GPU that is idle runs slowly in any case, so a fault of its power
+//! supply, which can leave a GB10 at a fifth of its speed without any other sign, shows only here.
 
-use super::Check;
+use super::check::Check;
 
 /// The share of its boost below which a clock under load is reported. A power cap alone leaves more: an H200
 /// and a GB10 run large matrix products at two thirds to four fifths.
@@ -33,7 +33,7 @@ pub fn clock_under_load(name: &str, samples: &[u32], boost: Option<u32>) -> Chec
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::check::Verdict;
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! Versions of CUDA: which ones fit together, and the packages that contain them.
 
-use super::Check;
+use super::check::Check;
 use crate::facts::Machine;
 
 /// A major and a minor version.
@@ -15,18 +15,18 @@ pub(super) fn words((major, minor): Version) -> String {
     format!("{major}.{minor}")
 }
 
-/// The oldest CUDA whose NVRTC compiles the kernels. Attention, the delta rule and the largest tiles of matrix
-/// products declare more than 48 KB of static shared memory: NVRTC 12.8 and 12.9 refuse that for every GPU,
-/// and 13.0 accepts it for `sm_90a`, `sm_100a`, `sm_120a`, `sm_121a` and the like.
+/// The oldest CUDA whose NVRTC compiles the kernels. Attention, the delta rule and the largest tiles of
+/// matrix products declare more than 48 KB of static shared memory: NVRTC 12.8 and 12.9 refuse that for every
+/// GPU, and 13.0 accepts it for `sm_90a`, `sm_100a`, `sm_120a`, `sm_121a` and the like.
 pub(crate) const NEEDED_CUDA: Version = (13, 0);
 /// The first branch of drivers that supports [`NEEDED_CUDA`].
 pub(super) const NEEDED_DRIVER: u32 = 580;
-/// The oldest compute capability for which the kernels compile: only the architectures whose names end in `a`,
-/// which begin with `sm_90a`, may declare that much shared memory.
+/// The oldest compute capability for which the kernels compile: only the architectures whose names end in
+/// `a`, which begin with `sm_90a`, may declare that much shared memory.
 pub(super) const NEEDED_CAPABILITY: Version = (9, 0);
 
-/// Returns the CUDA to install: the newest that works with this driver, or the oldest that is needed, for which
-/// the driver has to be updated too.
+/// Returns the CUDA to install: the newest that works with this driver, or the oldest that is needed, for
+/// which the driver has to be updated too.
 pub(super) fn installable(facts: &Machine) -> Version {
     facts.cuda.as_deref().and_then(version).map_or(NEEDED_CUDA, |newest| newest.max(NEEDED_CUDA))
 }
