@@ -31,6 +31,8 @@ mod memory;
 pub mod norm_rope;
 mod op;
 pub mod packed_attention;
+#[cfg(feature = "cuda")]
+pub mod probe;
 pub mod rms_norm;
 pub mod rope;
 pub mod seed_gradient;
@@ -54,8 +56,10 @@ mod compare;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub mod measuring {
-    pub use crate::compare::{distance, random, random_through};
-    pub use crate::cuda::{CudaTensor, OnCuda, as_bf16, as_f32, copy, dims, into_tensor, primitive};
+    pub use crate::compare::{Line, distance, random, random_through, worst_lines};
+    pub use crate::cuda::{
+        CudaTensor, OnCuda, as_bf16, as_f32, copy, dims, into_tensor, launches, primitive,
+    };
     pub use crate::linear::cuda::{Product, product, tiling};
     pub use crate::op::primitive as host_primitive;
 }

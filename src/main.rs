@@ -24,6 +24,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CALLED_AS: &str = "SPARKTUNE_COMMAND";
 
 fn main() -> ExitCode {
+    if cfg!(feature = "cuda") {
+        commands::find_cuda_toolkit();
+    }
     set_program_name(std::env::var_os(CALLED_AS));
     if std::env::args_os().len() == 1 && !output::can_ask() {
         return commands::welcome().into();

@@ -5,6 +5,7 @@
 //! cubecl-cuda 0.11).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cubecl::ir::attributes::BufferIOAttr;
 use cubecl::ir::metadata::Info;
@@ -14,6 +15,13 @@ use cubecl::prelude::*;
 use cubecl::server::{Handle, KernelArguments, MetadataBindingInfo};
 
 use super::source::{Define, Source, source};
+
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of launches of our kernels by this process. burn's own are not counted.
+pub fn launches() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
+}
 
 /// A kernel that is about to be launched.
 pub(crate) struct Kernel {
@@ -103,6 +111,7 @@ impl Kernel {
             entry: self.entry,
             threads: Dim3 { x: self.threads as u32, y: 1, z: 1 },
         };
+        LAUNCHES.fetch_add(1, Ordering::Relaxed);
         client.launch(Box::new(raw), CubeCount::Static(x, y, z), self.arguments.with_info(info));
     }
 }

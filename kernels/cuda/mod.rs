@@ -8,6 +8,7 @@ mod source;
 mod tensor;
 
 use burn::tensor::DType;
+pub use launch::launches;
 pub(crate) use launch::{Kernel, Sizes, sizes};
 pub use tensor::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
 pub(crate) use tensor::{contiguous, empty, empty_like, own, part, view, zeros};

@@ -52,6 +52,7 @@ const FILES: &[(&str, &str)] = files![
     "packed_attention/backward.cuh",
     "packed_attention/forward.cuh",
     "packed_attention/packed_attention.cuh",
+    "probe/probe.cuh",
     "rms_norm/rms_norm.cuh",
     "rope/rope.cuh",
     "scale/scale.cuh",

@@ -292,6 +292,9 @@ inline void run_block() {
     for (auto& call : on_barrier) call();
 }
 
+// The blocks that a launch runs, counted with x fastest; all if there are none.
+EMULATOR_STATE std::vector<uint64_t> only_blocks;
+
 // Runs `call` as every thread of every block, one block after the other.
 inline void launch(const char* name, dim3 blocks, dim3 threads, std::function<void()> call) {
     kernel_name = name;
@@ -304,10 +307,11 @@ inline void launch(const char* name, dim3 blocks, dim3 threads, std::function<vo
     fibers.resize(threads_of_block);
     deposited.resize((threads_of_block + LANES - 1) / LANES * LANES);
     published.resize(deposited.size());
-    const unsigned count = blocks.x * blocks.y * blocks.z;
-    for (unsigned i = 0; i < count; ++i) {
-        const unsigned index = backwards ? count - 1 - i : i;
-        blockIdx = {index % blocks.x, index / blocks.x % blocks.y, index / blocks.x / blocks.y};
+    const uint64_t all = uint64_t(blocks.x) * blocks.y * blocks.z, count = only_blocks.empty() ? all : only_blocks.size();
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t place = backwards ? count - 1 - i : i, index = only_blocks.empty() ? place : only_blocks[place];
+        if (index >= all) fault("there is no block %llu of %llu", (unsigned long long)index, (unsigned long long)all);
+        blockIdx = {unsigned(index % blocks.x), unsigned(index / blocks.x % blocks.y), unsigned(index / blocks.x / blocks.y)};
         run_block();
     }
     kernel_name = nullptr;

@@ -46,6 +46,8 @@ EMULATOR_STATE std::vector<SharedArray*> shared_arrays;
 EMULATOR_STATE std::vector<Access> accesses;
 EMULATOR_STATE long bank_conflicts;  // passes over the banks more than needed; the reader sets it to 0
 EMULATOR_STATE bool ignore_conflicts;
+// Bytes that the arrays of a kernel may take: by its compiler, and on the device beside dynamic memory. 0: as many as a block may have.
+EMULATOR_STATE size_t allowed_static, allowed_shared;
 
 // Adds the passes that lanes accessing `width` bytes each need beyond the fewest possible; 16-byte accesses go by eight lanes, 8-byte by sixteen.
 inline void count_passes(const Access* begin, const Access* end) {
@@ -213,7 +215,10 @@ class Shared {
         array.used_by = kernel_name;
         size_t total = 0;
         for (const SharedArray* other : shared_arrays) total += other->used_by == kernel_name ? other->size : 0;
-        if (total > SHARED_LIMIT) fault("%zu bytes of shared memory: a block may have %zu", total, SHARED_LIMIT);
+        const size_t all = allowed_shared ? allowed_shared : SHARED_LIMIT;
+        if (total > all) fault("%zu bytes of shared memory: a block may have %zu", total, all);
+        if (allowed_static && total > allowed_static)
+            fault("NVRTC refuses it: uses too much shared data (%#zx bytes, %#zx max)", total, allowed_static);
     }
 
     Element operator[](long index) {

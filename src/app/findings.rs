@@ -36,6 +36,8 @@ pub enum Severity {
     Good,
     /// Not checked; `found` contains the reason.
     Skipped,
+    /// Checked, but this machine does not say; `found` contains the reason.
+    Unknown,
     /// Training works, but the user should know something or could improve it.
     Note,
     /// Prevents training, or training on the GPU.
@@ -60,6 +62,7 @@ impl From<Check> for Finding {
         let severity = match check.verdict {
             Verdict::Ok => Severity::Good,
             Verdict::Skipped => Severity::Skipped,
+            Verdict::Unknown => Severity::Unknown,
             Verdict::Warning => Severity::Note,
             Verdict::Failed => Severity::Problem,
         };
@@ -256,6 +259,7 @@ mod tests {
             }),
             gpus: vec![GpuFacts {
                 name: Some("NVIDIA GB10".into()),
+                compute_capability: Some("12.1".into()),
                 users: Some(Vec::new()),
                 ..GpuFacts::default()
             }],

@@ -19,6 +19,7 @@ use sparktune_telemetry::device_failure;
 use crate::draft::forget_draft;
 use crate::failure::{Exit, Failure};
 use crate::job;
+use crate::kernel_cache::kernel_cache;
 use crate::listener::Listener;
 use crate::program::Program;
 use crate::run_folder::create_run;
@@ -182,8 +183,10 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32, changes: Changes) -> Res
     let _ = writeln!(log, "sparktune {}, attempt {attempt}", env!("CARGO_PKG_VERSION"));
     let both = log.try_clone().map_err(|error| Failure::io("write", &path, &error))?;
     let folder = run.path().canonicalize().map_err(|error| Failure::io("open", run.path(), &error))?;
+    let kernels = folder.parent().filter(|_| program.has_cuda).map_or_else(Vec::new, kernel_cache);
     let program = program.path()?;
     Command::new(program)
+        .envs(kernels)
         .arg("trainer")
         .arg(folder)
         .args((changes == Changes::Accepted).then_some("--accept-changes"))

@@ -31,6 +31,7 @@ pub mod files;
 pub mod findings;
 pub mod folders;
 pub mod job;
+mod kernel_cache;
 pub mod launch;
 pub mod listener;
 pub mod machine;

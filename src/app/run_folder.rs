@@ -78,8 +78,11 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
     Ok(new.finish()?)
 }
 
-/// Refuses training on a GPU on which the first kernel would fail, before anything is downloaded.
-fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
+/// Refuses training on a GPU on which the first kernel would fail, before anything is downloaded or loaded.
+///
+/// # Errors
+/// Every check that failed, with what to do.
+pub fn refuse_unready_gpu(plan: &Plan) -> Result<(), Failure> {
     if plan.device != Device::Cuda {
         return Ok(());
     }

@@ -22,7 +22,7 @@ use crate::failure::from_training;
 struct Line {
     #[serde(flatten)]
     finding: Finding,
-    /// `ok`, `warning`, `failed` or `skipped`.
+    /// `ok`, `warning`, `failed`, `unknown` or `skipped`.
     status: &'static str,
     /// Whether a self-test passed; `None` for other lines.
     passed: Option<bool>,
@@ -31,7 +31,7 @@ struct Line {
 impl Line {
     fn test(check: Check) -> Self {
         let passed = match check.verdict {
-            Verdict::Skipped => None,
+            Verdict::Skipped | Verdict::Unknown => None,
             verdict => Some(verdict != Verdict::Failed),
         };
         Self { passed, ..Self::from(Finding::from(check)) }
@@ -43,6 +43,7 @@ impl From<Finding> for Line {
         let status = match finding.severity {
             Severity::Good => "ok",
             Severity::Skipped => "skipped",
+            Severity::Unknown => "unknown",
             Severity::Note => "warning",
             Severity::Problem => "failed",
         };
@@ -80,7 +81,11 @@ pub fn doctor(program: &Program, runs_dir_flag: Option<PathBuf>, json: bool) -> 
 }
 
 fn text(line: &Line, width: usize) -> String {
-    let status = if line.status == "failed" { "FAILED" } else { line.status };
+    let status = match line.status {
+        "failed" => "FAILED",
+        "unknown" => "UNKNOWN",
+        status => status,
+    };
     finding_text(&line.finding, &format!("{status:<9}"), width)
 }
 
@@ -109,7 +114,14 @@ fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
     let tried = catch_unwind(AssertUnwindSafe(|| {
         let devices = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec();
         match devices.first() {
-            Some(device) => on_device(model, ON_GPU, device),
+            Some(device) => {
+                let mut checks = vec![shared_memory(device)];
+                if checks[0].verdict == Verdict::Ok {
+                    checks.push(clock(device));
+                    checks.extend(on_device(model, ON_GPU, device)?);
+                }
+                Ok(checks)
+            }
             None => Ok(vec![Check::failed(
                 &name,
                 "CUDA shows no GPU to this process",
@@ -121,6 +133,33 @@ fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
         Some(what) => Ok(vec![Check::failed(&name, "the GPU's runtime failed", what)]),
         None => resume_unwind(panic),
     })
+}
+
+/// Launches a kernel with as much shared memory as the largest ones of a training step.
+#[cfg(feature = "cuda")]
+fn shared_memory(device: &Device) -> Check {
+    let name = format!("shared memory{ON_GPU}");
+    if sparktune_bench::gpu::probe::shared_memory_works(device) {
+        return Check::ok(&name, "a kernel with 99 KB in one block returns the right numbers");
+    }
+    Check::failed(&name, "a kernel with 99 KB in one block returns wrong numbers", not_exact())
+}
+
+/// Reads the SM clock during a second of matrix products.
+#[cfg(feature = "cuda")]
+fn clock(device: &Device) -> Check {
+    let name = format!("clock under load{ON_GPU}");
+    let mut sampler = sparktune_telemetry::Sampler::new();
+    let mut gpu = || sampler.sample().gpus.into_iter().next();
+    let boost = gpu().and_then(|gpu| gpu.sm_clock_mhz.and(gpu.sm_clock_max_mhz));
+    let mut clocks = Vec::new();
+    // Nothing is gained by a load whose clock cannot be read.
+    if boost.is_some() {
+        sparktune_bench::gpu::probe::keep_busy(device, std::time::Duration::from_secs(1), || {
+            clocks.extend(gpu().and_then(|gpu| gpu.sm_clock_mhz));
+        });
+    }
+    sparktune_telemetry::clock_under_load(&name, &clocks, boost)
 }
 
 #[cfg(not(feature = "cuda"))]

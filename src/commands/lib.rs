@@ -9,6 +9,7 @@ mod attempt;
 mod bench;
 mod check;
 pub mod crash;
+mod cuda_toolkit;
 mod doctor;
 mod failure;
 mod head;
@@ -23,6 +24,7 @@ mod trainer;
 
 pub use bench::bench;
 pub use check::check;
+pub use cuda_toolkit::find_cuda_toolkit;
 pub use doctor::doctor;
 pub use head::head;
 pub use pack::{PackRequest, pack};

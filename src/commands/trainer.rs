@@ -14,6 +14,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
 use sparktune_app::machine::RATES_FILE;
 use sparktune_app::program::Program;
+use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
@@ -51,6 +52,8 @@ pub fn trainer(program: &Program, folder: &Path, accept_changes: bool) -> Result
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
+    // The driver may have been updated since the run was created.
+    refuse_unready_gpu(&Plan::from_toml(&run.read_plan()?, "plan.toml")?)?;
     let options = TrainOptions { accept_changes, ..options(program, &run)? };
     let finished = sparktune_train::train_with(&run, &stop, &options).map_err(from_training)?;
     // The measured rates are readable by all users who train here.

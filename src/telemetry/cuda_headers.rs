@@ -52,7 +52,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> Option<CudaHeaders> {
+pub(crate) fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> Option<CudaHeaders> {
     let variable = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let holds = |folder: &PathBuf| folder.join(HEADER).is_file();
     // Like cubecl: CUDA_PATH if it is set, otherwise the first of these that exists.

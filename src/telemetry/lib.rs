@@ -19,9 +19,10 @@ mod guard;
 mod libraries;
 mod process;
 mod sampler;
+mod toolkit_variables;
 mod toolkits;
 
-pub use cuda_checks::{Check, Verdict, cuda_checks, out_of_reach};
+pub use cuda_checks::{Check, Verdict, clock_under_load, cuda_checks, out_of_reach};
 pub use cuda_headers::CudaHeaders;
 pub use device_failure::{device_failure, record_panic, recorded_failure};
 pub use facts::{Machine, disk_free_bytes};
@@ -31,3 +32,4 @@ pub use libraries::{CudaLibraries, Library};
 pub use process::{Pressure, largest_other, memory_pressure, offer_to_end_first, peak_rss_bytes, rss_bytes};
 pub use sampler::{Memory, Sampler};
 pub use sparktune_runlog::{DeviceSample, GpuSample};
+pub use toolkit_variables::toolkit_variables;

@@ -38,6 +38,12 @@ pub struct Library {
 }
 
 impl Library {
+    fn at(path: PathBuf, library: &str, out_of_sight: bool) -> Self {
+        let path = path.canonicalize().unwrap_or(path);
+        let version = version(&path, library);
+        Self { path: path.display().to_string(), version, out_of_sight }
+    }
+
     /// Returns whether it is a stub for linking, which does nothing when it is called.
     pub fn is_stub(&self) -> bool {
         Path::new(&self.path).components().any(|part| part.as_os_str() == "stubs")
@@ -54,12 +60,21 @@ pub(crate) fn find() -> CudaLibraries {
     find_below(Path::new("/"), |name| std::env::var_os(name))
 }
 
-fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> CudaLibraries {
+pub(crate) fn find_below(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> CudaLibraries {
     let loader = Loader::new(root, &env);
     CudaLibraries {
         driver: loader.find("cuda", &[root.join("usr/lib/wsl/lib")]),
         nvrtc: loader.find("nvrtc", &folders_of_toolkits(root, &env)),
     }
+}
+
+/// Returns the NVRTCs in the folders of toolkits and Python packages, wherever the loader searches.
+pub(crate) fn nvrtcs_elsewhere(root: &Path, env: &impl Fn(&str) -> Option<OsString>) -> Vec<Library> {
+    let names = names("nvrtc");
+    let in_folder =
+        |folder: PathBuf| names.iter().map(|name| folder.join(name)).find(|path| is_of_this_machine(path));
+    let paths = folders_of_toolkits(root, env).into_iter().filter_map(in_folder);
+    paths.map(|path| Library::at(path, "nvrtc", true)).collect()
 }
 
 /// Returns the folders where toolkits and Python packages keep their libraries.
@@ -107,10 +122,7 @@ impl Loader {
             places.into_iter().find(|path| is_of_this_machine(path))
         };
         let out_of_sight = seen.is_none();
-        let path = seen.or_else(hidden)?;
-        let path = path.canonicalize().unwrap_or(path);
-        let version = version(&path, library);
-        Some(Library { path: path.display().to_string(), version, out_of_sight })
+        Some(Library::at(seen.or_else(hidden)?, library, out_of_sight))
     }
 
     /// Returns the file that the loader finds for this name.
@@ -186,6 +198,12 @@ fn version(path: &Path, library: &str) -> Option<String> {
     siblings.filter_map(|entry| after(entry.file_name().to_str()?, &stem)).max_by_key(String::len)
 }
 
+/// Returns the beginning of a library for this machine.
+#[cfg(test)]
+pub(crate) fn elf_of_this_machine() -> Vec<u8> {
+    tests::elf(MACHINE)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -242,7 +260,7 @@ mod tests {
         }
     }
 
-    fn elf(machine: u16) -> Vec<u8> {
+    pub(super) fn elf(machine: u16) -> Vec<u8> {
         let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
         bytes.resize(18, 0);
         bytes.extend(machine.to_le_bytes());

@@ -14,15 +14,28 @@ pub(crate) fn toolkits(root: &Path, env: &impl Fn(&str) -> Option<OsString>, par
     versions.sort_by(|a, b| b.cmp(a));
     toolkits.extend(versions);
     toolkits.extend(["usr/lib/cuda", "usr"].map(|path| root.join(path)));
-    let environments: Vec<PathBuf> =
+    let mut environments: Vec<PathBuf> =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).collect();
     toolkits.extend(environments.iter().cloned());
-    for environment in environments.iter().flat_map(|folder| folders_in(&folder.join("lib"), "python3")) {
-        let packages = environment.join("site-packages/nvidia");
-        toolkits.push(packages.join(part));
-        toolkits.extend(folders_in(&packages, "cu1"));
+    environments.extend(pythons(env));
+    environments.extend(variable("HOME").map(|home| home.join(".local")));
+    environments.extend(["usr/local", "usr"].map(|path| root.join(path)));
+    for python in environments.iter().flat_map(|folder| folders_in(&folder.join("lib"), "python3")) {
+        for packages in ["site-packages/nvidia", "dist-packages/nvidia"].map(|folder| python.join(folder)) {
+            // The newest first, because the kernels need CUDA 13.
+            toolkits.extend(folders_in(&packages, "cu1").into_iter().rev());
+            toolkits.push(packages.join(part));
+        }
     }
     toolkits
+}
+
+/// Returns the folders above the `bin` of each Python on `PATH`, whose packages are next to it. An image for
+/// PyTorch often has its CUDA nowhere else.
+fn pythons(env: &impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let path = env("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter(|folder| folder.join("python3").exists());
+    folders.filter_map(|folder| folder.parent().map(Path::to_owned)).collect()
 }
 
 /// Returns the subfolders of a folder whose names have this prefix, sorted.

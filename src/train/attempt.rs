@@ -14,6 +14,7 @@ use sparktune_plan::{Device as DeviceKind, HeadPlan, Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
+use crate::cuda::shared_memory_works;
 use crate::dropout::Dropout;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
@@ -162,6 +163,12 @@ impl<'a, 'run> Attempt<'a, 'run> {
     fn prepare_device(&mut self, options: &TrainOptions) -> Result<Device, TrainError> {
         let device = load::device(&self.plan)?;
         if self.plan.device == DeviceKind::Cuda {
+            if !shared_memory_works(&device) {
+                return Err(TrainError::NoDevice(
+                    "a kernel with 99 KB of shared memory, which training needs, returns wrong numbers on it"
+                        .into(),
+                ));
+            }
             if let Some(tests) = &options.before_first_run {
                 tests.run(self.session, &device)?;
             }

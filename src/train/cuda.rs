@@ -4,14 +4,15 @@
 //! type-checked without CUDA.
 
 #[cfg(feature = "cuda")]
-pub(crate) use with_cuda::{first_device, tuning};
+pub(crate) use with_cuda::{first_device, shared_memory_works, tuning};
 #[cfg(not(feature = "cuda"))]
-pub(crate) use without_cuda::{first_device, tuning};
+pub(crate) use without_cuda::{first_device, shared_memory_works, tuning};
 
 #[cfg(feature = "cuda")]
 mod with_cuda {
     use burn::tensor::{Device, DeviceType};
     pub(crate) use sparktune_kernels::linear::tuning;
+    pub(crate) use sparktune_kernels::probe::shared_memory_works;
 
     use crate::error::TrainError;
 
@@ -30,6 +31,10 @@ mod without_cuda {
 
     pub(crate) fn first_device() -> Result<Device, TrainError> {
         Err(TrainError::NoDevice("this build has no CUDA".into()))
+    }
+
+    pub(crate) fn shared_memory_works(_: &Device) -> bool {
+        false
     }
 
     /// Replaces `sparktune_kernels::linear::tuning` in builds without tiles.

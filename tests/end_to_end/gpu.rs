@@ -1,8 +1,17 @@
 //! The whole program on a CUDA device: a GPU, or the emulated one (`kernels/emulator/driver.sh`).
 
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use crate::sparktune::{Place, checkpoint, done, events};
+
+/// The most compilations of `doctor`, which computes losses and gradients of the demo's model.
+const DOCTOR_COMPILES: usize = 105;
+/// The most compilations of a first run with LoRA to its end, with the trials of tiles, and with self-tests
+/// whose model has heads of other widths.
+const RUN_COMPILES: usize = 205;
 
 #[test]
 fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
@@ -21,7 +30,12 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
         eprintln!("skipped: {}", tests[0]);
         return;
     }
-    assert!(tests.len() == 2 && tests.iter().all(|test| test["passed"] == true), "{tests:#?}");
+    assert_eq!(tests.len(), 4, "{tests:#?}");
+    let clock = tests.iter().find(|test| test["what"] == "clock under load (GPU)").unwrap();
+    let others = tests.iter().filter(|test| test["what"] != clock["what"]);
+    assert!(others.clone().all(|test| test["passed"] == true), "{tests:#?}");
+    // The emulated device reports no clock.
+    assert!(clock["status"] == "unknown" || clock["status"] == "ok", "{clock}");
 
     let mut train =
         place.command(["train", "--non-interactive", "--json", "--device", "cuda", "--data", "train.jsonl"]);
@@ -38,8 +52,13 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
         "0.01",
     ];
     train.arg("--model").arg(checkpoint()).args(few).env("SPARKTUNE_SAMPLE_COUNT", "0");
+    train.env("EMULATED_CUDA_BUILDS", place.path().join("builds"));
     let result = done(&mut train).exits(0);
+    let builds = std::fs::read_to_string(place.path().join("builds")).unwrap_or_default();
+    let compiled = builds.lines().filter(|line| *line == "compile").count();
+    assert!(compiled <= RUN_COMPILES, "{compiled} compilations: the budget is {RUN_COMPILES}");
     let run = result.run_dir();
+    assert!(run.parent().unwrap().join(".compiled-kernels").is_dir());
     let events = events(&run);
     let phases: Vec<&Value> = events.iter().filter(|event| event["kind"] == "phase").collect();
     assert!(phases.iter().any(|phase| phase["phase"] == "self-test"), "{phases:#?}");
@@ -57,4 +76,82 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
     for output in ["merged/model.safetensors", "adapter/adapter_config.json", "SERVE.md"] {
         assert!(run.join("outputs").join(output).is_file(), "{output}");
     }
+}
+
+/// On the emulated device alone: its parts are moved to where the Python packages of a CUDA image are.
+#[test]
+fn a_toolkit_among_python_packages_needs_no_variable() {
+    let emulated =
+        std::env::var_os("CUDA_PATH").map(PathBuf::from).filter(|path| path.join("emulator").is_dir());
+    let Some(emulated) = emulated else {
+        eprintln!("skipped: there is no emulated device");
+        return;
+    };
+    let place = Place::new();
+    let folder = |path: &str| {
+        let folder = place.path().join(path);
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    };
+    let (driver, bin) = (folder("driver"), folder("conda/bin"));
+    let cuda = folder("conda/lib/python3.12/site-packages/nvidia/cu13");
+    let toolkit = folder("conda/lib/python3.12/site-packages/nvidia/cu13/lib");
+    std::fs::write(bin.join("python3"), "").unwrap();
+    symlink(emulated.join("include"), cuda.join("include")).unwrap();
+    for entry in std::fs::read_dir(&emulated).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        let is_of_driver =
+            ["libcuda.", "libnvidia-"].iter().any(|start| name.to_str().unwrap().starts_with(start));
+        if is_of_driver {
+            symlink(entry.path(), driver.join(&name)).unwrap();
+        }
+        // The emulated NVRTC finds its own parts next to it. As in the package, there is no `libnvrtc.so`.
+        if name == "libnvrtc.so.13" {
+            std::fs::copy(entry.path(), toolkit.join(&name)).unwrap();
+        } else if name != "libnvrtc.so" {
+            symlink(entry.path(), toolkit.join(&name)).unwrap();
+        }
+    }
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut doctor = place.command(["doctor", "--json"]);
+    doctor.env("PATH", path).env("LD_LIBRARY_PATH", &driver).env_remove("CUDA_PATH");
+    let findings = done(&mut doctor).exits(0).last();
+    let of =
+        |what: &str| findings.as_array().unwrap().iter().find(|finding| finding["what"] == what).unwrap();
+    let found = of("NVRTC")["found"].as_str().unwrap();
+    assert!(of("NVRTC")["status"] == "ok" && found.contains("site-packages/nvidia/cu13/lib"), "{found}");
+    assert_eq!(of("CUDA headers")["status"], "ok");
+    assert_eq!(of("shared memory (GPU)")["passed"], true);
+}
+
+/// On the emulated device alone, which counts. On a GPU a compilation takes about a second, and its module
+/// half of one more.
+#[test]
+fn kernels_are_compiled_once_in_a_process_and_by_no_cache_of_cubecl() {
+    let place = Place::new();
+    // Its file in the folder would turn the cache on, if it were there.
+    std::fs::write(place.path().join("cubecl.toml"), "[compilation]\ncache = true\n").unwrap();
+    let builds = |name: &str| {
+        let path = place.path().join(name);
+        let mut doctor = place.command(["doctor", "--json"]);
+        doctor.env("EMULATED_CUDA_BUILDS", &path);
+        let findings = done(&mut doctor).last();
+        let tests = findings.as_array().unwrap().iter().filter(|finding| finding["passed"] == false);
+        assert_eq!(tests.count(), 0, "{findings:#}");
+        let lines = std::fs::read_to_string(path).unwrap_or_default();
+        ["compile", "load"].map(|what| lines.lines().filter(|line| *line == what).count())
+    };
+    let [compiled, loaded] = builds("first");
+    if compiled == 0 {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "nothing was compiled");
+        eprintln!("skipped: there is no emulated device");
+        return;
+    }
+    assert_eq!(compiled, loaded, "each module is loaded once");
+    assert!(compiled <= DOCTOR_COMPILES, "{compiled} compilations: the budget is {DOCTOR_COMPILES}");
+    assert_eq!(
+        builds("second"),
+        [compiled, loaded],
+        "another process compiles the same, whatever cubecl.toml says"
+    );
 }

@@ -43,25 +43,39 @@ class Part:
 
 
 PYTHON, BINARY, OURS, LIMIT = sys.executable, "BINARY", "OURS", "LIMIT"
+# The headline first: speeds of whole steps, and the peers' of the same.
 PARTS = (
-    Part("facts", 10, (PYTHON, "machine.py")),
-    Part("ceilings", 30, (PYTHON, "ceilings.py")),
+    Part("facts", 8, (PYTHON, "machine.py")),
+    Part("ceilings", 20, (PYTHON, "ceilings.py")),
+    Part("steps", 150, (BINARY, "bench", "--gpu", "steps", "--seconds", LIMIT)),
+    Part("peers", 85, (PYTHON, "peers.py", "--seconds", LIMIT)),
     Part("kernels", 90, (BINARY, "bench", "--gpu", "kernels", "--seconds", LIMIT)),
-    Part("gemm", 50, (BINARY, "bench", "--gpu", "gemm", "--seconds", LIMIT), by="sparktune"),
-    Part("gemm", 30, (PYTHON, "gemm_vendor.py", "--like", OURS, "--seconds", LIMIT), by="vendor"),
-    Part("steps", 130, (BINARY, "bench", "--gpu", "steps", "--seconds", LIMIT)),
+    Part("gemm", 45, (BINARY, "bench", "--gpu", "gemm", "--seconds", LIMIT), by="sparktune"),
+    Part("gemm", 28, (PYTHON, "gemm_vendor.py", "--like", OURS, "--seconds", LIMIT), by="vendor"),
     Part("model", 2, (BINARY, "bench", "--gpu", "model")),
-    Part("peers", 88, (PYTHON, "peers.py", "--seconds", LIMIT)),
-    Part("sanitizer", 40, (PYTHON, "sanitizer.py", "--binary", BINARY)),
+    Part("sanitizer", 40, (PYTHON, "sanitizer.py", "--binary", BINARY, "--seconds", LIMIT)),
 )
 SECTIONS = tuple(dict.fromkeys(part.section for part in PARTS))
+
+
+def environment(here):
+    """What the parts run with. NVRTC and the driver keep what they compile in one folder, so that only the first part compiles a kernel."""
+    variables = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables.setdefault("CUDA_CACHE_PATH", str(here / ".compiled-kernels"))
+    variables.setdefault("CUDA_CACHE_MAXSIZE", str(1 << 30))
+    return variables
+
+
+def limit_of(parts, place, left):
+    """Seconds for a part, of those that are left: its share among itself and those behind it."""
+    return max(1.0, left * parts[place].weight / sum(later.weight for later in parts[place:]))
 
 
 def say(words):
     print(words, file=sys.stderr, flush=True)
 
 
-def run(command, seconds):
+def run(command, seconds, variables):
     """Exit code, or None when it was cut off, and its last line. What it prints is passed on as it comes."""
     last = [""]
     program = subprocess.Popen(
@@ -72,7 +86,7 @@ def run(command, seconds):
         text=True,
         errors="replace",
         start_new_session=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        env=variables,
     )
 
     def pass_on():
@@ -134,10 +148,9 @@ def judged(part, code, last, seconds, limit, found):
 def perform(parts, folder, here, no_device, seconds):
     """Runs the parts and yields what came of each; `no_device` is the reason why none can be run."""
     ends = time.monotonic() + seconds
-    binary = here / "sparktune"
+    binary, variables = here / "sparktune", environment(here)
     for place, part in enumerate(parts):
-        weights = sum(later.weight for later in parts[place:])
-        limit = max(1.0, (ends - time.monotonic()) * part.weight / weights)
+        limit = limit_of(parts, place, ends - time.monotonic())
         missing = None if binary.exists() else "there is no sparktune beside run.sh: build.sh makes the folder to run from"
         reason = no_device or (missing if BINARY in part.command else None)
         if reason:
@@ -150,7 +163,7 @@ def perform(parts, folder, here, no_device, seconds):
         command = [known.get(word, str(here / word) if word.endswith(".py") else word) for word in part.command]
         began = time.monotonic()
         output = "--output" if BINARY in part.command[:1] else "--json"
-        code, last = run([*command, output, str(file)], limit)
+        code, last = run([*command, output, str(file)], limit, variables)
         took = time.monotonic() - began
         came_of_it = judged(part, code, last, took, limit, rows.read(file))
         say(f"{part}: {came_of_it['status']} in {took:.0f} s")

@@ -5,6 +5,8 @@ A comparison that was not made is wrong too: every kernel has to be compared, ev
 
 import math
 
+# Distance at which a row or a column of a result is wrong, whatever the distance of the whole: a line of other numbers has about 1.
+LINE_TOLERANCE = 0.5
 # Share by which a step's loss may lie from the reference path's.
 CURVE_TOLERANCE = 2e-3
 
@@ -36,6 +38,12 @@ def problem(row):
             return f"{name}: its error is not a number"
         if error > tolerance:
             return f"{name}: its error {error:.1e} is over {tolerance:.0e}"
+    for line in ("row", "column"):
+        if f"worst_{line}" in row:
+            error = row.get(f"worst_{line}_error")
+            if not is_number(error) or error > LINE_TOLERANCE:
+                far = f"{error:.1e} from the reference" if is_number(error) else "not a number"
+                return f"{name}: {line} {row[f'worst_{line}']} is {far}"
     if "errors" in row and row["errors"] != 0:
         return f"{name}: {row['errors'] if row['errors'] is not None else 'it did not come to the end; unknown'} errors"
     if "curve" in row:

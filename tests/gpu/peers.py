@@ -10,12 +10,16 @@ moments in bf16, which moves fewer bytes than sparktune's fp32 masters: an advan
 import argparse
 import gc
 import importlib.util
+import pathlib
 import statistics
 import sys
 import time
 
 import shapes
 from rows import Clock, Rows, skip, torch_or_skip
+
+# What build.sh took along stands behind the machine's own packages, which were made for its PyTorch.
+sys.path.append(str(pathlib.Path(__file__).resolve().parent / "packages"))
 
 WARM_UP, TIMED = 3, 5
 TARGETS = "q_proj k_proj v_proj o_proj in_proj_qkv in_proj_z in_proj_a in_proj_b out_proj gate_proj up_proj down_proj".split()

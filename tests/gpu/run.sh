@@ -5,15 +5,15 @@
 #
 #   facts      device, driver, CUDA, NVRTC, clocks, memory, power limit
 #   ceilings   copy bandwidth and bf16 matrix rate by the vendor's library (PyTorch)
+#   steps      training steps of the 2B, then losses beside the reference path, then the 0.8B: speed, clock, memory, parts of a step
+#   peers      the same steps by transformers and peft, with flash-linear-attention where it can be imported
 #   kernels    every kernel against its reference and its floor
 #   gemm       the matrix products of all five Qwen3.5 sizes, ours beside the vendor's
-#   steps      training steps of the 0.8B and 2B shapes: speed, memory, parts of a step, loss beside the reference path
 #   model      what a step of the 2B asks of the device, op by op, and the speed that follows from the shares measured above
-#   peers      the same steps by transformers and peft, with flash-linear-attention where it can be imported
-#   sanitizer  compute-sanitizer on the kernels
+#   sanitizer  compute-sanitizer's memcheck on the kernels at tiny sizes
 #
 # It wants an NVIDIA driver, CUDA 13 (or NVRTC and its headers) and Python 3.11 with PyTorch; PYTHON names another Python. It runs
-# from the folder that build.sh made. Clocks and power are left as they are found and written down.
+# from the folder that build.sh made; compiled kernels are kept in its .compiled-kernels unless CUDA_CACHE_PATH is set. Clocks and power are left as they are found and written down.
 #
 # A table ends the run, and FILE (default: sparktune-gpu-<date>.json here) holds everything. What cannot be done here is skipped, with the
 # reason. Exit code: 0 all that was done is right, 1 a comparison failed or a section broke or was cut off, 2 wrong usage,

@@ -70,7 +70,11 @@ def notes(row):
 def error_cell(row):
     if "errors" in row:
         return f"{row['errors']} errors"
-    return f"{row['error']:.1e} ≤ {row['tolerance']:.0e}" if is_number(row.get("error")) else NONE
+    if not is_number(row.get("error")):
+        return NONE
+    lines = [line for line in ("row", "column") if is_number(row.get(f"worst_{line}_error"))]
+    worst = [f"{line} {row[f'worst_{line}']} {row[f'worst_{line}_error']:.0e}" for line in lines]
+    return "; ".join([f"{row['error']:.1e} ≤ {row['tolerance']:.0e}", *worst])
 
 
 def facts(results):
@@ -121,18 +125,24 @@ def steps(results):
         predicted = ratio(row.get("peak_bytes"), row.get("predicted_bytes"))
         peak = gigabytes(row.get("peak_bytes")) + (f" ({predicted - 1:+.0%} of the plan's)" if predicted else "")
         distance = curve_distance(row)
+        # Of the device while the steps ran: what it did, how fast, and how much of the time.
+        clock = f"{number(row.get('sm_clock_mhz'), 0)} MHz" if is_number(row.get("sm_clock_mhz")) else NONE
+        busy = percent(row["busy_percent"] / 100) if is_number(row.get("busy_percent")) else NONE
         cells.append(
             [
                 row["name"],
                 number(row.get("tokens_per_s"), 0),
                 percent(share_of_ceiling(row, matrix)),
+                clock,
+                number(row.get("launches"), 0),
+                busy,
                 peak,
                 breakdown,
                 percent(distance, 3),
                 notes(row),
             ]
         )
-    return ["step", "tokens/s", "of ceiling", "peak memory", "data / forward / backward / optimizer ms", "loss from reference", ""], cells
+    return ["step", "tokens/s", "of ceiling", "SM clock", "launches", "busy", "peak memory", "data / forward / backward / optimizer ms", "loss from reference", ""], cells
 
 
 def floors_s(work, copy, matrix):

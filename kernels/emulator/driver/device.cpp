@@ -40,6 +40,8 @@ static constexpr ErrorText ERRORS[] = {
     {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {FILE_NOT_FOUND, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
@@ -71,7 +73,7 @@ API Result cuGetErrorString(Result result, const char** text) {
 API Result cuInit(unsigned) { return SUCCESS; }
 
 API Result cuDriverGetVersion(int* version) {
-    *version = 13000;
+    *version = driver::newest_cuda().major * 1000 + driver::newest_cuda().minor * 10;
     return SUCCESS;
 }
 
@@ -162,7 +164,6 @@ API Result cuCtxGetCurrent(Context** found) {
     return SUCCESS;
 }
 
-API Result cuCtxSynchronize() { return driver::state(); }
 API Result cuCtxSetFlags(unsigned) { return SUCCESS; }
 
 API Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {

@@ -1,6 +1,6 @@
 // What the parts of the emulated driver share: results, the one lock, the device, and the fault after which nothing works.
 //
-// Calls run to their end before they return, on the thread that calls, one at a time; so a stream is always done. After a
+// One call runs at a time, on the thread that calls; what it put on a stream is done by a later one (`stream.cpp`). After a
 // mistake in a kernel every later call that reaches the device gives the same error, as with a real one.
 #pragma once
 #include <cstddef>
@@ -21,6 +21,8 @@ enum Result : int {
     INVALID_DEVICE = 101,
     INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
+    NO_BINARY_FOR_GPU = 209,
+    UNSUPPORTED_PTX_VERSION = 222,
     FILE_NOT_FOUND = 301,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
@@ -46,6 +48,13 @@ constexpr char NAME[] = "sparktune emulated device";
 inline Capability capability() {
     Capability found{12, 1};
     if (const char* wanted = std::getenv("EMULATED_CUDA_CAPABILITY")) std::sscanf(wanted, "%d.%d", &found.major, &found.minor);
+    return found;
+}
+
+// The newest CUDA that the driver supports: `EMULATED_CUDA_DRIVER`, "13.0" without it.
+inline Capability newest_cuda() {
+    Capability found{13, 0};
+    if (const char* wanted = std::getenv("EMULATED_CUDA_DRIVER")) std::sscanf(wanted, "%d.%d", &found.major, &found.minor);
     return found;
 }
 

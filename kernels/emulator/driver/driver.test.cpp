@@ -1,7 +1,8 @@
 // The emulated CUDA device's own test: by the driver's and NVRTC's interface alone, kernels of both kinds are compiled and launched,
 // and each mistake that is to be told must be told, with the error a program would get from a real device.
 //
-// It builds the libraries with `driver.sh` in a folder of its own. A mistake runs in a child process, for nothing works after it.
+// It builds the libraries with `driver.sh` in a folder of its own. A mistake runs in a child process, for nothing works after it;
+// streams do too, for their order is chosen once in a process.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -19,7 +20,7 @@
 #include <vector>
 
 using Address = unsigned long long;
-constexpr int SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, LAUNCH_FAILED = 719, COMPILATION = 6;
+constexpr int SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NO_BINARY_FOR_GPU = 209, UNSUPPORTED_PTX_VERSION = 222, NOT_FOUND = 500, LAUNCH_FAILED = 719, INVALID_OPTION = 5, COMPILATION = 6;
 
 static int tests = 0, wrong = 0;
 static void* libraries[2];
@@ -47,10 +48,11 @@ struct Compiled {
     std::string log, image;
 };
 
-static Compiled compile(const std::string& source) {
+static Compiled compile(const std::string& source, const char* architecture = "sm_121a", const char* other_option = "-lineinfo") {
     void* program = nullptr;
     call("nvrtcCreateProgram", &program, source.c_str(), (const char*)nullptr, 0, (char**)nullptr, (char**)nullptr);
-    const char* options[] = {"--gpu-architecture=sm_121a", "-lineinfo"};
+    const std::string chosen = std::string("--gpu-architecture=") + architecture;
+    const char* options[] = {chosen.c_str(), other_option};
     Compiled made{call("nvrtcCompileProgram", program, 2, options), "", ""};
     size_t size = 0;
     call("nvrtcGetProgramLogSize", program, &size);
@@ -316,6 +318,153 @@ static void mistakes() {
     told("division by zero", "divided by zero", "KERNEL(32) wrong(int* out) { out[1] = 3 / (out[0] + 1 == 0 ? out[0] + 1 : 0); }", 1);
 }
 
+// The result of `what` in a child process with these variables. 1 is what it returns where something else failed.
+static int in_child(const std::vector<std::pair<const char*, std::string>>& variables, const std::function<int()>& what) {
+    std::fflush(stderr);
+    const pid_t child = fork();
+    if (child == 0) {
+        for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+        freopen("/dev/null", "w", stderr);
+        _exit(what());
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void architectures() {
+    const std::string small = "KERNEL(32) small(float* out) { SHARED(float, line, 32); line[threadIdx.x] = 1.0f; __syncwarp(); out[threadIdx.x] = line[threadIdx.x ^ 1]; }";
+    const std::string large = "KERNEL(32) large(float* out) { SHARED(float, line, 16384); line[threadIdx.x] = 1.0f; __syncwarp(); out[threadIdx.x] = line[threadIdx.x ^ 1]; }";
+    holds("an unknown option is refused", compile(small, "sm_121a", "--use_fast_math").result == INVALID_OPTION);
+    for (const char* unknown : {"sm_122a", "sm_89a", "compute_90", "sm_121b"}) holds("an unknown architecture is refused", compile(small, unknown).result == INVALID_OPTION);
+    const auto loads = [](const Compiled& made) {
+        void* module = nullptr;
+        return call("cuModuleLoadData", &module, made.image.c_str());
+    };
+    holds("a module for another GPU alone does not load", loads(compile(small, "sm_90a")) == NO_BINARY_FOR_GPU);
+    holds("a module for any newer GPU loads", loads(compile(small, "sm_90")) == SUCCESS);
+    const auto versions = [&](const char* nvrtc, const char* driver) {
+        return in_child({{"EMULATED_NVRTC_VERSION", nvrtc}, {"EMULATED_CUDA_DRIVER", driver}}, [&] { return loads(compile(small)); });
+    };
+    holds("code from a newer CUDA than the driver's does not load", versions("13.1", "13.0") == UNSUPPORTED_PTX_VERSION);
+    holds("code from an older one does", versions("12.9", "13.0") == SUCCESS);
+    // 64 KB are more than a kernel has without asking.
+    const auto runs = [&](const std::string& source, const char* name, const char* capability, const char* architecture, const char* nvrtc) {
+        return in_child({{"EMULATED_CUDA_CAPABILITY", capability}, {"EMULATED_NVRTC_VERSION", nvrtc}}, [&] {
+            void *module = nullptr, *function = nullptr;
+            if (call("cuModuleLoadData", &module, compile(source, architecture).image.c_str())) return 1;
+            call("cuModuleGetFunction", &function, module, name);
+            OnDevice<float> out(32);
+            return launch(function, 1, 32, 0, out.at) == LAUNCH_FAILED ? 2 : 0;
+        });
+    };
+    holds("64 KB are allowed for sm_121a and sm_90a", runs(large, "large", "12.1", "sm_121a", "13.0") == 0 && runs(large, "large", "9.0", "sm_90a", "13.0") == 0);
+    holds("64 KB are refused by NVRTC 12.9", runs(large, "large", "12.1", "sm_121a", "12.9") == 2 && runs(small, "small", "12.1", "sm_121a", "12.9") == 0);
+    holds("64 KB are refused for sm_89", runs(large, "large", "8.9", "sm_89", "13.0") == 2 && runs(small, "small", "8.9", "sm_89", "13.0") == 0);
+    holds("static and dynamic memory together are refused beyond the limit", in_child({}, [&] {
+        void *module = nullptr, *function = nullptr;
+        call("cuModuleLoadData", &module, compile(large).image.c_str());
+        call("cuModuleGetFunction", &function, module, "large");
+        OnDevice<float> out(32);
+        if (launch(function, 1, 32, 101376 - 65536, out.at) != SUCCESS) return 1;
+        return launch(function, 1, 32, 101376 - 65536 + 16, out.at) == LAUNCH_FAILED ? 0 : 2;
+    }) == 0);
+    const std::string builds = "/tmp/emulated-cuda-builds-" + std::to_string(getpid());
+    in_child({{"EMULATED_CUDA_BUILDS", builds}}, [&] {
+        loads(compile(small));
+        return loads(compile(small));
+    });
+    std::ifstream lines(builds);
+    std::string all;
+    for (std::string line; std::getline(lines, line);) all += line + " ";
+    unlink(builds.c_str());
+    holds("compilations and modules are counted", all == "compile load compile load ");
+}
+
+// How many of twelve orders give `good`.
+static int orders(const std::function<bool()>& good) {
+    int right = 0;
+    for (int seed = 1; seed <= 12; ++seed) right += in_child({{"EMULATED_CUDA_SEED", std::to_string(seed)}}, [&] { return good() ? 0 : 1; }) == 0;
+    return right;
+}
+
+static void streams() {
+    void *add = nullptr, *a = nullptr, *b = nullptr, *event = nullptr;
+    add = kernel("KERNEL(32) add(float* to, const float* from, float more) { to[threadIdx.x] = from[threadIdx.x] + more; }", "add");
+    constexpr unsigned INDEPENDENT = 1;
+    const auto two_streams = [&] {
+        call("cuStreamCreate", &a, INDEPENDENT);
+        call("cuStreamCreate", &b, INDEPENDENT);
+        call("cuEventCreate", &event, 0u);
+    };
+    const auto on = [&](void* stream, Address to, Address from, float more) {
+        void* addresses[] = {&to, &from, &more};
+        return call("cuLaunchKernel", add, 1u, 1u, 1u, 32u, 1u, 1u, 0u, stream, (void**)addresses, (void**)nullptr);
+    };
+    const std::vector<float> zeros(32, 0.0f);
+    const auto chain = [&](bool with_event) {
+        return orders([&] {
+            two_streams();
+            OnDevice<float> x(zeros), y(zeros);
+            for (int i = 0; i < 4; ++i) on(a, x.at, x.at, 1);
+            call("cuEventRecord", event, a);
+            if (with_event) call("cuStreamWaitEvent", b, event, 0u);
+            on(b, y.at, x.at, 1);
+            call("cuStreamSynchronize", b);
+            return y.values()[0] == 5;
+        });
+    };
+    holds("an event orders two streams", chain(true) == 12);
+    holds("without it some order is wrong", chain(false) < 12);
+    const auto read_back = [&](bool waits) {
+        return orders([&] {
+            two_streams();
+            OnDevice<float> x(zeros);
+            on(a, x.at, x.at, 3);
+            if (waits) call("cuStreamSynchronize", a);
+            return x.values()[31] == 3;
+        });
+    };
+    holds("a copy without a stream waits for no independent one", read_back(true) == 12 && read_back(false) < 12);
+    const auto freed = [&](bool on_same) {
+        return orders([&] {
+            two_streams();
+            Address x = 0;
+            call("cuMemAllocAsync", &x, size_t(128), a);
+            on(a, x, x, 1);
+            on(a, x, x, 1);
+            call("cuMemFreeAsync", x, on_same ? a : b);
+            return call("cuCtxSynchronize") == SUCCESS;
+        });
+    };
+    holds("memory is freed in the order of its stream", freed(true) == 12);
+    holds("memory freed on another stream is out of bounds in some order", freed(false) < 12);
+    const auto overwritten = [&](bool waits) {
+        return orders([&] {
+            two_streams();
+            OnDevice<float> x(zeros);
+            float* source = nullptr;
+            call("cuMemHostAlloc", (void**)&source, size_t(128), 0u);
+            for (int i = 0; i < 32; ++i) source[i] = 7;
+            call("cuMemcpyHtoDAsync_v2", x.at, (const void*)source, size_t(128), a);
+            if (waits) call("cuStreamSynchronize", a);
+            for (int i = 0; i < 32; ++i) source[i] = 8;
+            call("cuStreamSynchronize", a);
+            return x.values()[0] == 7;
+        });
+    };
+    holds("pinned memory that is overwritten too early shows", overwritten(true) == 12 && overwritten(false) < 12);
+    holds("other memory is read when the call returns", orders([&] {
+        two_streams();
+        OnDevice<float> x(zeros);
+        std::vector<float> source(32, 7.0f);
+        call("cuMemcpyHtoDAsync_v2", x.at, (const void*)source.data(), size_t(128), a);
+        source.assign(32, 8.0f);
+        call("cuStreamSynchronize", a);
+        return x.values()[0] == 7;
+    }) == 12);
+}
+
 int main(int, char** arguments) {
     const std::string self = __FILE__, folder = self.substr(0, self.rfind('/') + 1);
     char made[] = "/tmp/emulated-cuda-XXXXXX";
@@ -335,6 +484,8 @@ int main(int, char** arguments) {
     generated_source();
     matrix_product();
     other_refusals();
+    architectures();
+    streams();
     mistakes();
     if (!given) std::system(("rm -rf '" + out + "'").c_str());
     std::printf("emulated CUDA device: kernels, memory, mistakes        %d tests, %d of them failed\n", tests, wrong);

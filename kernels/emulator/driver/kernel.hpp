@@ -45,6 +45,7 @@ struct Call;
 
 template <class... Arguments, void (*kernel)(Arguments...)>
 struct Call<kernel> {
+    static constexpr size_t bytes[] = {sizeof(std::remove_const_t<Arguments>)..., 0};
     static bool run(const Launch& launch, Start start) {
         return emulator::run(launch, start, kernel, std::index_sequence_for<Arguments...>{});
     }
@@ -53,7 +54,7 @@ struct Call<kernel> {
 }  // namespace emulator
 
 // `EMULATED_MODULE(EMULATED_KERNEL(name, threads)...)` ends the text of a module.
-#define EMULATED_KERNEL(name, threads) {#name, threads, emulator::Call<name>::run},
+#define EMULATED_KERNEL(name, threads) {#name, threads, emulator::Call<name>::bytes, emulator::Call<name>::run},
 #define EMULATED_MODULE(...)                                                                               \
     static const emulator::Kernel emulated_kernels[] = {__VA_ARGS__};                                      \
     extern "C" __attribute__((visibility("default"))) const emulator::Module emulated_module = {           \

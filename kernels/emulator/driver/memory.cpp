@@ -2,12 +2,13 @@
 // until something is written. A result that depends on the byte comes from memory that was read before it was written.
 //
 // The fill is a mapped file, so that large allocations of which little is used cost little.
-#include "driver.hpp"
+#include "stream.hpp"
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -81,33 +82,58 @@ bool on_device(Address at, size_t bytes) {
 
 static void* host(Address address) { return reinterpret_cast<void*>(uintptr_t(address)); }
 
-// A copy of which one end or both lie on the device.
-static Result copy(Address to, bool to_device, Address from, bool from_device, size_t bytes) {
-    ON_DEVICE;
-    if (bytes == 0) return SUCCESS;
-    for (const auto& [at, device, what] : {std::tuple{to, to_device, "to"}, std::tuple{from, from_device, "from"}})
-        if (device && !driver::on_device(at, bytes)) {
-            std::fprintf(stderr, "emulated driver: a copy of %zu bytes %s %#llx is not inside one allocation\n", bytes, what, at);
-            return INVALID_VALUE;
-        }
+static bool is_inside(Address at, size_t bytes, const char* what) {
+    if (driver::on_device(at, bytes)) return true;
+    std::fprintf(stderr, "emulated driver: a copy of %zu bytes %s %#llx is not inside one allocation\n", bytes, what, at);
+    return false;
+}
+
+// A copy of which one end or both lie on the device, when its turn comes.
+static Result copy_now(Address to, bool to_device, Address from, bool from_device, size_t bytes) {
+    if ((to_device && !is_inside(to, bytes, "to")) || (from_device && !is_inside(from, bytes, "from"))) return INVALID_VALUE;
     std::memmove(host(to), host(from), bytes);
     return SUCCESS;
 }
 
+using Stream = void*;
+static bool is_pinned(const void* at);
+
+// The same on a stream.
+static Result copy(Address to, bool to_device, Address from, bool from_device, size_t bytes, Stream stream) {
+    ON_DEVICE;
+    if (bytes == 0) return SUCCESS;
+    if ((to_device && !is_inside(to, bytes, "to")) || (from_device && !is_inside(from, bytes, "from"))) return INVALID_VALUE;
+    if (!to_device && !is_pinned(host(to))) {
+        const Result broken = driver::drain(stream);
+        return broken ? broken : copy_now(to, to_device, from, from_device, bytes);
+    }
+    if (!from_device && !is_pinned(host(from))) {
+        const auto* start = static_cast<const char*>(host(from));
+        auto kept = std::make_shared<std::vector<char>>(start, start + bytes);
+        return driver::enqueue(stream, [=] { return copy_now(to, true, uintptr_t(kept->data()), false, bytes); });
+    }
+    return driver::enqueue(stream, [=] { return copy_now(to, to_device, from, from_device, bytes); });
+}
+
 template <class T>
-static Result fill_with(Address to, T value, size_t count) {
+static Result fill_with(Address to, T value, size_t count, Stream stream) {
     ON_DEVICE;
     if (count == 0) return SUCCESS;
     if (!driver::on_device(to, count * sizeof(T))) return INVALID_VALUE;
-    auto* at = static_cast<T*>(host(to));
-    for (size_t i = 0; i < count; ++i) at[i] = value;
-    return SUCCESS;
+    return driver::enqueue(stream, [=] {
+        if (!driver::on_device(to, count * sizeof(T))) return INVALID_VALUE;
+        auto* at = static_cast<T*>(host(to));
+        for (size_t i = 0; i < count; ++i) at[i] = value;
+        return SUCCESS;
+    });
 }
-
-using Stream = void*;
 
 API Result cuMemAlloc_v2(Address* address, size_t bytes) {
     ON_DEVICE;
+    const Result result = driver::allocate(address, bytes);
+    if (result != OUT_OF_MEMORY) return result;
+    // Memory may be on its way back.
+    if (const Result broken = driver::drain_all()) return broken;
     return driver::allocate(address, bytes);
 }
 API Result cuMemAllocAsync(Address* address, size_t bytes, Stream) { return cuMemAlloc_v2(address, bytes); }
@@ -115,9 +141,13 @@ API Result cuMemAllocFromPoolAsync(Address* address, size_t bytes, void*, Stream
 API Result cuMemAllocManaged(Address* address, size_t bytes, unsigned) { return cuMemAlloc_v2(address, bytes); }
 API Result cuMemFree_v2(Address address) {
     ON_DEVICE;
-    return driver::release(address);
+    const Result broken = driver::drain_all();
+    return broken ? broken : driver::release(address);
 }
-API Result cuMemFreeAsync(Address address, Stream) { return cuMemFree_v2(address); }
+API Result cuMemFreeAsync(Address address, Stream stream) {
+    ON_DEVICE;
+    return driver::enqueue(stream, [=] { return driver::release(address); });
+}
 
 API Result cuMemGetInfo_v2(size_t* free, size_t* total) {
     ON_DEVICE;
@@ -126,27 +156,46 @@ API Result cuMemGetInfo_v2(size_t* free, size_t* total) {
     return SUCCESS;
 }
 
+// Memory of the host that a copy uses when its turn comes; other memory has been read, or written, when the call returns.
+static std::map<uintptr_t, size_t> pinned;
+
+static bool is_pinned(const void* at) {
+    auto after = pinned.upper_bound(uintptr_t(at));
+    return after != pinned.begin() && uintptr_t(at) < std::prev(after)->first + std::prev(after)->second;
+}
+
 API Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+    std::lock_guard<std::recursive_mutex> one_at_a_time(driver::lock());
     *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (*memory) pinned[uintptr_t(*memory)] = bytes;
     return *memory || bytes == 0 ? SUCCESS : OUT_OF_MEMORY;
 }
 API Result cuMemAllocHost_v2(void** memory, size_t bytes) { return cuMemHostAlloc(memory, bytes, 0); }
 API Result cuMemFreeHost(void* memory) {
+    std::lock_guard<std::recursive_mutex> one_at_a_time(driver::lock());
+    driver::drain_all();
+    pinned.erase(uintptr_t(memory));
     std::free(memory);
     return SUCCESS;
 }
 
-API Result cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) { return copy(to, true, uintptr_t(from), false, bytes); }
-API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream) { return cuMemcpyHtoD_v2(to, from, bytes); }
-API Result cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) { return copy(uintptr_t(to), false, from, true, bytes); }
-API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream) { return cuMemcpyDtoH_v2(to, from, bytes); }
-API Result cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) { return copy(to, true, from, true, bytes); }
-API Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream) { return cuMemcpyDtoD_v2(to, from, bytes); }
-API Result cuMemcpyPeerAsync(Address to, void*, Address from, void*, size_t bytes, Stream) { return cuMemcpyDtoD_v2(to, from, bytes); }
-API Result cuMemcpy(Address to, Address from, size_t bytes) {
-    return copy(to, driver::on_device(to, bytes), from, driver::on_device(from, bytes), bytes);
+API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {
+    return copy(to, true, uintptr_t(from), false, bytes, stream);
 }
-API Result cuMemcpyAsync(Address to, Address from, size_t bytes, Stream) { return cuMemcpy(to, from, bytes); }
+API Result cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr); }
+API Result cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, Stream stream) {
+    return copy(uintptr_t(to), false, from, true, bytes, stream);
+}
+API Result cuMemcpyDtoH_v2(void* to, Address from, size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr); }
+API Result cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream stream) { return copy(to, true, from, true, bytes, stream); }
+API Result cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) { return cuMemcpyDtoDAsync_v2(to, from, bytes, nullptr); }
+API Result cuMemcpyPeerAsync(Address to, void*, Address from, void*, size_t bytes, Stream stream) {
+    return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+}
+API Result cuMemcpyAsync(Address to, Address from, size_t bytes, Stream stream) {
+    return copy(to, driver::on_device(to, bytes), from, driver::on_device(from, bytes), bytes, stream);
+}
+API Result cuMemcpy(Address to, Address from, size_t bytes) { return cuMemcpyAsync(to, from, bytes, nullptr); }
 
 // CUDA_MEMCPY2D
 struct Copy2D {
@@ -163,7 +212,7 @@ struct Copy2D {
     size_t to_pitch, width, height;
 };
 
-API Result cuMemcpy2D_v2(const Copy2D* what) {
+API Result cuMemcpy2DAsync_v2(const Copy2D* what, Stream stream) {
     constexpr unsigned HOST = 1, DEVICE = 2;
     for (const unsigned type : {what->from_type, what->to_type})
         if (type != HOST && type != DEVICE) return NOT_SUPPORTED;
@@ -171,19 +220,20 @@ API Result cuMemcpy2D_v2(const Copy2D* what) {
     const Address to = what->to_type == HOST ? uintptr_t(what->to_host) : what->to_device;
     for (size_t row = 0; row < what->height; ++row) {
         const Result result = copy(to + (what->to_y + row) * what->to_pitch + what->to_x, what->to_type == DEVICE,
-                                   from + (what->from_y + row) * what->from_pitch + what->from_x, what->from_type == DEVICE, what->width);
+                                   from + (what->from_y + row) * what->from_pitch + what->from_x, what->from_type == DEVICE, what->width,
+                                   stream);
         if (result) return result;
     }
     return SUCCESS;
 }
-API Result cuMemcpy2DAsync_v2(const Copy2D* what, Stream) { return cuMemcpy2D_v2(what); }
+API Result cuMemcpy2D_v2(const Copy2D* what) { return cuMemcpy2DAsync_v2(what, nullptr); }
 
-API Result cuMemsetD8_v2(Address to, unsigned char value, size_t count) { return fill_with(to, value, count); }
-API Result cuMemsetD8Async(Address to, unsigned char value, size_t count, Stream) { return fill_with(to, value, count); }
-API Result cuMemsetD16_v2(Address to, unsigned short value, size_t count) { return fill_with(to, value, count); }
-API Result cuMemsetD16Async(Address to, unsigned short value, size_t count, Stream) { return fill_with(to, value, count); }
-API Result cuMemsetD32_v2(Address to, unsigned value, size_t count) { return fill_with(to, value, count); }
-API Result cuMemsetD32Async(Address to, unsigned value, size_t count, Stream) { return fill_with(to, value, count); }
+API Result cuMemsetD8_v2(Address to, unsigned char value, size_t count) { return fill_with(to, value, count, nullptr); }
+API Result cuMemsetD8Async(Address to, unsigned char value, size_t count, Stream stream) { return fill_with(to, value, count, stream); }
+API Result cuMemsetD16_v2(Address to, unsigned short value, size_t count) { return fill_with(to, value, count, nullptr); }
+API Result cuMemsetD16Async(Address to, unsigned short value, size_t count, Stream stream) { return fill_with(to, value, count, stream); }
+API Result cuMemsetD32_v2(Address to, unsigned value, size_t count) { return fill_with(to, value, count, nullptr); }
+API Result cuMemsetD32Async(Address to, unsigned value, size_t count, Stream stream) { return fill_with(to, value, count, stream); }
 
 // One pool, which is the device.
 static int the_pool;

@@ -1,7 +1,8 @@
 // Modules, kernels and launches. A mistake in a kernel is told on stderr and ends the launch; signals it raises count as mistakes.
+#include "builds.hpp"
 #include "module.hpp"
 #include "core.hpp"
-#include "driver.hpp"
+#include "stream.hpp"
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -16,11 +17,12 @@ using emulator::Launch;
 
 struct Function {
     const emulator::Kernel* kernel;
-    size_t dynamic_shared;  // bytes a launch may ask for
+    size_t static_shared, dynamic_shared;  // bytes it may declare, and bytes a launch may ask for
 };
 
 struct Module {
     const emulator::Module* content;
+    size_t static_shared;  // bytes that its compiler allows a kernel to declare
     std::map<std::string, std::unique_ptr<Function>> functions;
 };
 
@@ -71,6 +73,14 @@ static void have_signal_stack() {
     sigaltstack(&stack, nullptr);
 }
 
+// Whether a module for `sm_<number>`, with an `a` for that GPU alone, runs here, as the driver's own compiler would say.
+static Result is_for_this_device(int architecture, bool is_alone, driver::Capability nvrtc) {
+    const driver::Capability has = driver::capability(), cuda = driver::newest_cuda();
+    if (std::pair(nvrtc.major, nvrtc.minor) > std::pair(cuda.major, cuda.minor)) return UNSUPPORTED_PTX_VERSION;
+    const int here = has.major * 10 + has.minor;
+    return is_alone ? (architecture == here ? SUCCESS : NO_BINARY_FOR_GPU) : architecture <= here ? SUCCESS : NO_BINARY_FOR_GPU;
+}
+
 static Result load(Module** module, const std::string& image) {
     const size_t head = std::strlen(emulator::IMAGE_HEAD);
     if (image.compare(0, head, emulator::IMAGE_HEAD)) {
@@ -84,7 +94,20 @@ static Result load(Module** module, const std::string& image) {
         std::fprintf(stderr, "emulated driver: cannot load a module: %s\n", dlerror());
         return INVALID_IMAGE;
     }
-    *module = new Module{content, {}};
+    int architecture = 0;
+    char suffix = 0;
+    driver::Capability nvrtc{};
+    const char* target = std::strstr(image.c_str(), emulator::IMAGE_TARGET);
+    if (!target || std::sscanf(target + std::strlen(emulator::IMAGE_TARGET), "sm_%d%cNVRTC %d.%d", &architecture, &suffix, &nvrtc.major, &nvrtc.minor) != 4)
+        return INVALID_IMAGE;
+    if (const Result refused = is_for_this_device(architecture, suffix == 'a', nvrtc)) {
+        std::fprintf(stderr, "emulated driver: a module for %.*s does not run on this device\n", int(std::strcspn(target, "\n")), target);
+        return refused;
+    }
+    // By the rule of ptxas: more than 48 KB for the architectures that name one GPU, from CUDA 13.0 on.
+    const bool is_large = suffix == 'a' && nvrtc.major >= 13;
+    *module = new Module{content, is_large ? driver::SHARED_PER_BLOCK_OPTED_IN : driver::SHARED_PER_BLOCK, {}};
+    builds::note("load");
     return SUCCESS;
 }
 
@@ -106,7 +129,7 @@ API Result cuModuleGetFunction(Function** function, Module* module, const char* 
         const emulator::Kernel& kernel = module->content->kernels[i];
         if (std::strcmp(kernel.name, name)) continue;
         auto& found = module->functions[name];
-        if (!found) found = std::make_unique<Function>(Function{&kernel, driver::SHARED_PER_BLOCK});
+        if (!found) found = std::make_unique<Function>(Function{&kernel, module->static_shared, driver::SHARED_PER_BLOCK});
         *function = found.get();
         return SUCCESS;
     }
@@ -168,25 +191,47 @@ static void trace(const Launch& launch, double microseconds) {
     std::fflush(file);
 }
 
+// A launch with the values of its arguments, which a program may change when the call returns.
+struct Kept {
+    Function* function;
+    Launch launch;
+    std::vector<std::vector<unsigned char>> values;
+
+    Kept(Function* function, const Launch& launch) : function(function), launch(launch) {
+        for (size_t i = 0; function->kernel->bytes[i]; ++i) {
+            const auto* value = static_cast<const unsigned char*>(launch.arguments[i]);
+            values.emplace_back(value, value + function->kernel->bytes[i]);
+        }
+    }
+
+    Result run() {
+        watch_signals();
+        have_signal_stack();
+        std::vector<void*> addresses;
+        for (auto& value : values) addresses.push_back(value.data());
+        launch.arguments = addresses.data();
+        const auto start = std::chrono::steady_clock::now();
+        running = true;
+        const bool good = function->kernel->run(launch, core::start);
+        running = false;
+        trace(launch, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+        return good ? SUCCESS : LAUNCH_FAILED;
+    }
+};
+
 API Result cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                          unsigned block_z, unsigned shared, void*, void** arguments, void** extra) {
+                          unsigned block_z, unsigned shared, void* stream, void** arguments, void** extra) {
     ON_DEVICE;
     if (!function) return INVALID_HANDLE;
     if (extra) return NOT_SUPPORTED;
-    watch_signals();
-    have_signal_stack();
-    const Launch launch{function->kernel->name, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, arguments};
+    const Launch launch{function->kernel->name, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, function->static_shared, arguments};
     const std::string why = refusal(*function, launch);
     if (!why.empty()) {
         std::fprintf(stderr, "emulated driver: %s cannot be launched: %s\n", function->kernel->name, why.c_str());
         return INVALID_VALUE;
     }
-    const auto start = std::chrono::steady_clock::now();
-    running = true;
-    const bool good = function->kernel->run(launch, core::start);
-    running = false;
-    trace(launch, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
-    return good ? SUCCESS : LAUNCH_FAILED;
+    auto kept = std::make_shared<Kept>(function, launch);
+    return driver::enqueue(stream, [kept] { return kept->run(); });
 }
 
 API Result cuLaunchCooperativeKernel(Function*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**) {

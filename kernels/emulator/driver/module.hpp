@@ -9,6 +9,7 @@ struct Launch {
     const char* name;
     unsigned blocks[3], threads[3];
     size_t dynamic_shared;  // bytes
+    size_t static_shared;   // the most bytes that the compiler of this module allows a kernel to declare
     void** arguments;       // one address each, as `cuLaunchKernel` gets them
 };
 
@@ -18,6 +19,7 @@ using Start = bool (*)(const Launch&, void (*thread)(void*), void* with);
 struct Kernel {
     const char* name;
     unsigned most_threads;  // of `__launch_bounds__`; 0 where it says nothing
+    const size_t* bytes;    // of each argument, and a 0 after the last
     bool (*run)(const Launch&, Start);
 };
 
@@ -28,7 +30,7 @@ struct Module {
 
 constexpr char MODULE_SYMBOL[] = "emulated_module";
 
-// What stands for PTX: this line, and the path of the module's library after it.
-constexpr char IMAGE_HEAD[] = "// emulated CUDA module: ";
+// What stands for PTX: this line with the path of the module's library, then the architecture and the version of NVRTC.
+constexpr char IMAGE_HEAD[] = "// emulated CUDA module: ", IMAGE_TARGET[] = "// for: ";
 
 }  // namespace emulator

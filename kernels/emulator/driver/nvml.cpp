@@ -18,7 +18,7 @@ API NvmlResult nvmlSystemGetDriverVersion(char* version, unsigned size) {
 }
 
 API NvmlResult nvmlSystemGetCudaDriverVersion_v2(int* version) {
-    *version = 13000;
+    *version = driver::newest_cuda().major * 1000 + driver::newest_cuda().minor * 10;
     return NVML_SUCCESS;
 }
 
@@ -48,9 +48,21 @@ struct Memory {
     unsigned long long total, free, used;
 };
 
+// nvmlMemory_v2_t, in the order of nvml.h
+struct Memory2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
 // As a GB10, a device that was given no memory of its own has the machine's.
 API NvmlResult nvmlDeviceGetMemoryInfo(int*, Memory* memory) {
     if (!driver::has_own_memory()) return NVML_NOT_SUPPORTED;
     *memory = {driver::total_memory(), driver::total_memory(), 0};
+    return NVML_SUCCESS;
+}
+
+API NvmlResult nvmlDeviceGetMemoryInfo_v2(int*, Memory2* memory) {
+    if (!driver::has_own_memory()) return NVML_NOT_SUPPORTED;
+    *memory = {memory->version, driver::total_memory(), 0, driver::total_memory(), 0};
     return NVML_SUCCESS;
 }

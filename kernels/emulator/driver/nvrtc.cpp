@@ -1,7 +1,9 @@
 // The emulated NVRTC: `libnvrtc.so` whose compiler is g++ and whose PTX names a library that the emulated driver loads.
 //
 // Libraries are kept in `$EMULATED_CUDA_CACHE` (without it in `cache` beside this library) under a name made from the source,
-// and found again by later processes. Options for the device compiler mean nothing here and are ignored.
+// and found again by later processes. Options are those that cubecl passes; others, and architectures that this version does not
+// know, are refused in NVRTC's words. `EMULATED_NVRTC_VERSION` is the version (13.0).
+#include "builds.hpp"
 #include "module.hpp"
 #include "source.hpp"
 #include <cstdint>
@@ -21,7 +23,17 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
-enum Result { SUCCESS = 0, INVALID_INPUT = 3, INVALID_PROGRAM = 4, COMPILATION = 6, INTERNAL_ERROR = 11 };
+enum Result { SUCCESS = 0, INVALID_INPUT = 3, INVALID_PROGRAM = 4, INVALID_OPTION = 5, COMPILATION = 6, INTERNAL_ERROR = 11 };
+
+struct Version {
+    int major, minor;
+};
+
+static Version version() {
+    Version found{13, 0};
+    if (const char* wanted = std::getenv("EMULATED_NVRTC_VERSION")) std::sscanf(wanted, "%d.%d", &found.major, &found.minor);
+    return found;
+}
 
 struct Program {
     std::string source, log, image;
@@ -104,6 +116,7 @@ static Result compile(Program& program) {
         }
     }
     program.image = emulator::IMAGE_HEAD + library + "\n";
+    builds::note("compile");
     return SUCCESS;
 }
 
@@ -117,6 +130,7 @@ API const char* nvrtcGetErrorString(Result result) {
     switch (result) {
         case SUCCESS: return "NVRTC_SUCCESS";
         case INVALID_INPUT: return "NVRTC_ERROR_INVALID_INPUT";
+        case INVALID_OPTION: return "NVRTC_ERROR_INVALID_OPTION";
         case INVALID_PROGRAM: return "NVRTC_ERROR_INVALID_PROGRAM";
         case COMPILATION: return "NVRTC_ERROR_COMPILATION";
         default: return "NVRTC_ERROR_INTERNAL_ERROR";
@@ -124,8 +138,8 @@ API const char* nvrtcGetErrorString(Result result) {
 }
 
 API Result nvrtcVersion(int* major, int* minor) {
-    *major = 13;
-    *minor = 0;
+    *major = version().major;
+    *minor = version().minor;
     return SUCCESS;
 }
 
@@ -155,10 +169,42 @@ API Result nvrtcDestroyProgram(Program** program) {
     return SUCCESS;
 }
 
-API Result nvrtcCompileProgram(Program* program, int /*count*/, const char* const* /*options*/) {
+// Reads the options that cubecl passes. `target` becomes the architecture as the driver is told it: `sm_121a`, `sm_89 ` where no
+// letter follows.
+static Result read_options(Program& program, int count, const char* const* options, std::string& target) {
+    const std::string architecture = "--gpu-architecture=", include = "--include-path=";
+    for (int i = 0; i < count; ++i) {
+        const std::string option = options[i];
+        if (!option.compare(0, include.size(), include) || option == "-lineinfo") continue;
+        if (option.compare(0, architecture.size(), architecture)) {
+            program.log += "nvrtc: error: unrecognized option " + option + " found\n";
+            return INVALID_OPTION;
+        }
+        int number = 0, read = 0;
+        target = option.substr(architecture.size());
+        bool is_known = std::sscanf(target.c_str(), "sm_%d%n", &number, &read) == 1;
+        bool is_listed = false;
+        for (const int known : ARCHITECTURES) is_listed |= known == number;
+        const std::string suffix = target.substr(size_t(read));
+        // Compute 11.0 and 8.8 are new in 13.0; a letter is possible from 9.0 on.
+        is_known &= is_listed && (version().major >= 13 || (number != 110 && number != 88)) && (suffix.empty() || (suffix == "a" && number >= 90));
+        if (!is_known) {
+            program.log += "nvrtc: error: invalid value for --gpu-architecture (-arch)\n";
+            return INVALID_OPTION;
+        }
+        if (suffix.empty()) target += " ";
+    }
+    return target.empty() ? INVALID_OPTION : SUCCESS;
+}
+
+API Result nvrtcCompileProgram(Program* program, int count, const char* const* options) {
     if (!program) return INVALID_PROGRAM;
     try {
-        return compile(*program);
+        std::string target;
+        if (const Result refused = read_options(*program, count, options, target)) return refused;
+        if (const Result failed = compile(*program)) return failed;
+        program->image += emulator::IMAGE_TARGET + target + "NVRTC " + std::to_string(version().major) + "." + std::to_string(version().minor) + "\n";
+        return SUCCESS;
     } catch (const std::exception& error) {
         program->log += error.what();
         return INTERNAL_ERROR;

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::linear::tuning::{listen, missed};
-use sparktune_kernels::measuring::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive, random};
+use sparktune_kernels::measuring::{
+    CudaTensor, Line, as_bf16, as_f32, copy, dims, into_tensor, primitive, random,
+};
 use sparktune_kernels::work::Launch;
 
 use crate::median::median;
@@ -21,6 +23,8 @@ pub(super) struct Measured {
     pub(super) shape: String,
     /// Relative L2 distance from the CPU's path, the worst of its results.
     pub(super) error: f64,
+    /// The worst row and the worst column of all results; `None` if numbers were compared one by one.
+    pub(super) worst: Option<[Line; 2]>,
     /// The accepted values of `error`.
     pub(super) tolerance: f64,
     /// Seconds of one call; `None` where it cannot be timed alone.
@@ -121,6 +125,7 @@ impl Meter {
             name: "copy".into(),
             shape: format!("{:.2} GB", bytes / 2e9),
             error: if equal { 0.0 } else { f64::NAN },
+            worst: None,
             tolerance: 0.0,
             seconds: Some(self.seconds(Pace { queue_s: 0.05, times: 7 }, |_| drop(copy(&from)))),
             bytes,

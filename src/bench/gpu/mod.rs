@@ -9,6 +9,7 @@ mod meter;
 mod products;
 mod steps;
 mod timed;
+mod watch;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +20,7 @@ use cases::{Shape, cases};
 use meter::{Measured, Meter};
 use products::{Layout, Operands, TOLERANCE};
 use serde_json::{Map, Value, json};
+pub use sparktune_kernels::probe;
 use sparktune_kernels::work::Ceilings;
 use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
@@ -188,11 +190,17 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Compares losses with the CPU's, then measures training steps of whole models. `machine` decides
-    /// whether layers are recomputed, as it does for a plan.
+    /// Measures training steps of the size that speeds are promised for, compares losses with the CPU's, and
+    /// measures the other sizes. `machine` decides whether layers are recomputed, as it does for a plan.
     pub fn steps(&mut self, machine: &MachineFacts) {
+        let (promised, others) = SIZES.split_at(1);
+        steps::speeds(self, machine, promised);
+        // A small model takes less time than a large one.
+        self.clock.longest = Duration::ZERO;
         steps::curves(self);
-        steps::speeds(self, machine);
+        if !self.is_tiny {
+            steps::speeds(self, machine, others);
+        }
     }
 }
 
@@ -240,14 +248,14 @@ fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
 
 /// Returns the row of a measured op, with its floor if the ceilings are known.
 fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
-    let Measured { name, shape, error, tolerance, seconds, bytes, flops, work, note } = measured;
+    let Measured { name, shape, error, worst, tolerance, seconds, bytes, flops, work, note } = measured;
     let work: Vec<[f64; 2]> = work.iter().map(|launch| [launch.bytes, launch.flops]).collect();
     let floor_s = ceilings.map(|ceilings| ceilings.floor_s(*bytes, *flops));
-    row(json!({
-        "name": name,
-        "shape": shape,
-        "error": error,
-        "tolerance": tolerance,
+    let lines = worst.iter().flatten().zip(["row", "column"]).flat_map(|(line, what)| {
+        [(format!("worst_{what}"), json!(line.index)), (format!("worst_{what}_error"), json!(line.distance))]
+    });
+    let head = row(json!({"name": name, "shape": shape, "error": error, "tolerance": tolerance}));
+    let rest = row(json!({
         "time_us": seconds.map(|seconds| seconds * 1e6),
         "bytes": bytes,
         "flops": flops,
@@ -255,7 +263,8 @@ fn kernel_row(measured: &Measured, ceilings: Option<Ceilings>) -> Row {
         "floor_us": floor_s.filter(|_| seconds.is_some()).map(|floor| floor * 1e6),
         "share_of_floor": floor_s.zip(*seconds).map(|(floor, seconds)| floor / seconds),
         "note": note,
-    }))
+    }));
+    head.into_iter().chain(lines).chain(rest).collect()
 }
 
 /// Returns the cases of all sizes, op by op, each once.

@@ -114,6 +114,7 @@ impl Meter {
             name: "matrix product".into(),
             shape: format!("{side}×{side}×{side}"),
             error: product.error,
+            worst: None,
             tolerance: TOLERANCE,
             seconds: Some(product.seconds),
             bytes: 6.0 * (side * side) as f64,

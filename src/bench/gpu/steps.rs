@@ -5,6 +5,7 @@ use std::time::Instant;
 use burn::tensor::Device;
 use serde_json::json;
 use sparktune_kernels::linear::tuning::{listen, missed};
+use sparktune_kernels::measuring::launches;
 use sparktune_kernels::reserved_bytes;
 use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, PackedSequence as Tokens};
 use sparktune_plan::cost::{Treatment, Work};
@@ -16,7 +17,8 @@ use sparktune_plan::{
 use sparktune_train::TrainError;
 use sparktune_train::stepper::Stepper;
 
-use super::{Bench, Row, SIZES, row, sized, with};
+use super::watch::watched;
+use super::{Bench, Row, row, sized, with};
 use crate::median::median;
 use crate::model::random_ids;
 
@@ -144,10 +146,10 @@ fn loss(stepper: &mut Stepper, row: &Tokens, learning_rate: f64) -> Result<f64, 
     Ok(losses.iter().map(Loss::nats).sum())
 }
 
-/// Measures speed, memory and parts of the steps of randomly initialised models.
-pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts) {
+/// Measures speed, memory and parts of the steps of randomly initialised models of these sizes.
+pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts, sizes: &[&'static str]) {
     let (sizes, tokens, rank) =
-        if bench.is_tiny { (vec![("tiny", tiny_config())], 72, 8) } else { (sized(&SIZES), PACK, RANK) };
+        if bench.is_tiny { (vec![("tiny", tiny_config())], 72, 8) } else { (sized(sizes), PACK, RANK) };
     for (size, config) in sizes {
         // Loaded once for both methods.
         let mut loaded = None;
@@ -261,11 +263,10 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
         seed += 1;
         Tokens::single(&random_ids(seed, tokens, vocabulary))
     };
-    let (mut steps, mut data, mut last_loss) = (Vec::new(), Vec::new(), 0.0f64);
-    for step in 0..WARM_UP + count {
-        let (row, data_s) = timed(device, &mut fresh);
+    for _ in 0..WARM_UP {
+        let row = fresh();
         listen();
-        let (stepped, step_s) = timed(device, || loss(stepper, &row, SETTINGS.learning_rate));
+        loss(stepper, &row, SETTINGS.learning_rate)?;
         // A run does the same after its first step.
         let products = missed();
         for product in &products {
@@ -275,12 +276,21 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
             // The peak is then that of the steps.
             device.memory_cleanup();
         }
-        last_loss = stepped?;
-        if step >= WARM_UP {
+    }
+    let (mut steps, mut data, mut last_loss) = (Vec::new(), Vec::new(), 0.0f64);
+    let before = launches();
+    let (stepped, seen) = watched(|| {
+        for _ in 0..count {
+            let (row, data_s) = timed(device, &mut fresh);
+            let (stepped, step_s) = timed(device, || loss(stepper, &row, SETTINGS.learning_rate));
+            last_loss = stepped?;
             steps.push(step_s);
             data.push(data_s);
         }
-    }
+        Ok::<_, TrainError>(())
+    });
+    stepped?;
+    let launched = (launches() - before) / count as u64;
     let peak = reserved_bytes(device);
     // A second time, because the launches without a graph have not run before.
     let input = fresh();
@@ -299,6 +309,9 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
         "backward_ms": ms(both_s - forward_s),
         "optimizer_ms": ms(step_s - both_s),
         "loss": last_loss,
+        "launches": launched,
+        "sm_clock_mhz": seen.sm_clock_mhz,
+        "busy_percent": seen.busy_percent,
         "note": format!("median of {count} steps; forward without a graph, the rest by difference"),
     }));
     if !last_loss.is_finite() {

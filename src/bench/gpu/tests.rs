@@ -1,5 +1,7 @@
 //! What of the sections needs no device.
 
+use sparktune_kernels::measuring::Line;
+
 use super::*;
 
 #[test]
@@ -24,6 +26,7 @@ fn a_row_without_ceilings_has_no_floor_and_what_is_not_a_number_is_null() {
         name: "copy".into(),
         shape: String::new(),
         error: f64::NAN,
+        worst: Some([Line { index: 3, distance: 0.25 }, Line { index: 5, distance: f32::INFINITY }]),
         tolerance: 1e-2,
         seconds: Some(2e-3),
         bytes: 1e9,
@@ -32,6 +35,8 @@ fn a_row_without_ceilings_has_no_floor_and_what_is_not_a_number_is_null() {
         note: String::new(),
     };
     let row = kernel_row(&measured, None);
+    assert_eq!((&row["worst_row"], &row["worst_row_error"]), (&json!(3), &json!(0.25)));
+    assert!(row["worst_column"] == 5 && row["worst_column_error"].is_null(), "infinite is no number");
     assert!(row["floor_us"].is_null() && row["share_of_floor"].is_null() && row["error"].is_null());
     let ceilings = Some(Ceilings { bytes_per_s: 1e12, flops_per_s: 1e14 });
     assert_eq!(kernel_row(&measured, ceilings)["share_of_floor"], 0.5);

@@ -8,7 +8,8 @@ use burn::backend::Flex;
 use burn::tensor::{DType, Device, Tensor};
 use sparktune_kernels::Op;
 use sparktune_kernels::measuring::{
-    CudaTensor, OnCuda, copy, dims, distance, host_primitive as on_host, into_tensor, random_through,
+    CudaTensor, Line, OnCuda, copy, dims, distance, host_primitive as on_host, into_tensor, random_through,
+    worst_lines,
 };
 use sparktune_kernels::work::{self, Work};
 
@@ -46,6 +47,28 @@ impl Case {
     /// Compares and times it, forward and backward.
     pub(super) fn measure(self, meter: &Meter) -> Vec<Measured> {
         (self.measure)(meter)
+    }
+}
+
+/// The distance of some results from the CPU's.
+#[derive(Default)]
+struct Compared {
+    /// The worst relative L2 distance; NaN counts as the largest.
+    error: f64,
+    /// The worst row and the worst column.
+    worst: Option<[Line; 2]>,
+}
+
+impl Compared {
+    fn add(&mut self, found: &Tensor<2>, expected: &Tensor<2>) {
+        let error = f64::from(distance(found, expected));
+        let is_no_worse = error <= self.error || self.error.is_nan();
+        self.error = if is_no_worse { self.error } else { error };
+        let lines = worst_lines(found, expected);
+        let worse = |(old, new): (Line, Line)| if new.distance > old.distance { new } else { old };
+        self.worst = Some(
+            self.worst.map_or(lines, |[row, column]| [worse((row, lines[0])), worse((column, lines[1]))]),
+        );
     }
 }
 
@@ -102,37 +125,34 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         tokens.clamp(self.tokens.min(64), self.tokens)
     }
 
-    /// Distance of the value and the worst of the gradients from the CPU's.
-    fn errors(&self, meter: &Meter, tokens: usize) -> [f64; 2] {
+    /// Compares the values, and the gradients, with the CPU's.
+    fn errors(&self, meter: &Meter, tokens: usize) -> [Compared; 2] {
         let (op, inputs) = (self.make)(&packed(tokens));
         let fits = op.fits(inputs.each_ref().map(Tensor::dims));
         assert!(fits, "the kernels do not take these sizes");
         let (values, saved) = Op::forward(&op, inputs.clone().map(on_host), self.wanted);
         let values = values.map(Tensor::from_primitive::<Flex>);
         let (found, found_saved) = OnCuda::forward(&op, self.upload(meter, inputs), self.wanted);
-        // NaN counts as the largest error.
-        let worse = |worst: f64, error: f64| if error <= worst { worst } else { error };
-        let distances = found
-            .iter()
-            .zip(&values)
-            .map(|(found, value)| f64::from(distance(&to_host(found.clone()), value)));
-        let value_error = distances.fold(0.0, worse);
+        let mut of_values = Compared::default();
+        for (found, value) in found.iter().zip(&values) {
+            of_values.add(&to_host(found.clone()), value);
+        }
 
         let d_values = values.map(|value| random(99, value.dims()[0], value.dims()[1]));
         let expected = Op::backward(&op, saved, d_values.clone().map(on_host), self.wanted);
         let mut dtypes = found.iter().map(|found| found.dtype);
         let d_found = d_values.map(|d_value| meter.upload(d_value, dtypes.next().expect("a type for each")));
         let gradients = OnCuda::backward(&op, found_saved, d_found, self.wanted);
-        let mut worst: f64 = 0.0;
+        let mut of_gradients = Compared::default();
         for (i, (found, expected)) in gradients.into_iter().zip(expected).enumerate() {
             if self.wanted[i] {
                 let found = to_host(found.expect("a gradient that was asked for"));
                 let expected =
                     Tensor::from_primitive::<Flex>(expected.expect("a gradient that was asked for"));
-                worst = worse(worst, f64::from(distance(&found, &expected)));
+                of_gradients.add(&found, &expected);
             }
         }
-        [value_error, worst]
+        [of_values, of_gradients]
     }
 
     fn upload(&self, meter: &Meter, inputs: [Tensor<2>; N]) -> [CudaTensor; N] {
@@ -140,9 +160,16 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         inputs.map(|input| meter.upload(input, dtypes.next().expect("a type for each input")))
     }
 
-    fn measure(self, meter: &Meter, name: &str, shape: String, tolerances: [f64; 2]) -> Vec<Measured> {
-        let compared = self.compared_tokens();
-        let [value_error, gradient_error] = self.errors(meter, compared);
+    /// Compares it with `compared` tokens, and times it with all.
+    fn measure(
+        self,
+        meter: &Meter,
+        name: &str,
+        shape: String,
+        tolerances: [f64; 2],
+        compared: usize,
+    ) -> Vec<Measured> {
+        let [of_values, of_gradients] = self.errors(meter, compared);
         meter.clean();
 
         let (op, inputs) = (self.make)(&alone(self.tokens));
@@ -188,7 +215,8 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         let forward = Measured {
             name: name.to_owned(),
             shape: shape.clone(),
-            error: value_error,
+            error: of_values.error,
+            worst: of_values.worst,
             tolerance: tolerances[0],
             seconds: Some(forward_s),
             bytes: forward_bytes,
@@ -200,7 +228,8 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         let backward = Measured {
             name: format!("{name} backward"),
             shape,
-            error: gradient_error,
+            error: of_gradients.error,
+            worst: of_gradients.worst,
             tolerance: tolerances[1],
             seconds: backward_s,
             bytes: backward_bytes,
@@ -228,7 +257,22 @@ impl<O: Op<N, M>, const N: usize, const M: usize> Timed<O, N, M> {
         O: 'static,
     {
         let words = shape.clone();
-        Case::new(name, shape, move |meter| self.measure(meter, name, words, tolerances))
+        Case::new(name, shape, move |meter| {
+            let compared = self.compared_tokens();
+            self.measure(meter, name, words, tolerances, compared)
+        })
+    }
+
+    /// Adds a case that is compared with all its tokens, which must not be too much for the CPU.
+    pub(super) fn case_whole(self, name: &'static str, shape: String) -> Case
+    where
+        O: 'static,
+    {
+        let words = shape.clone();
+        Case::new(name, shape, move |meter| {
+            let all = self.tokens;
+            self.measure(meter, name, words, [VALUE, GRADIENT], all)
+        })
     }
 }
 

@@ -5,80 +5,26 @@
 //! are in `machines/`.
 //!
 //! Two versions have to match: the driver finishes the compilation of NVRTC's code and refuses code from a
-//! newer CUDA than its own, and NVRTC must support the GPU.
+//! newer CUDA than its own, and NVRTC must support the GPU. What cannot be found out is unknown and never ok.
 
-use serde::Serialize;
+mod check;
+mod clock;
+mod versions;
+
+pub use check::{Check, Verdict};
+pub use clock::clock_under_load;
 use sparktune_base::units::bytes;
+use versions::{NEEDED_CAPABILITY, NEEDED_DRIVER, apt, installable, or_pip, versions, words};
+pub(crate) use versions::{NEEDED_CUDA, Version, version};
 
 use crate::facts::Machine;
 use crate::gpu::{DriverFault, GpuFacts};
-
-/// The result of a check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// The checked part of the machine, in a word or two.
-    pub name: String,
-    /// The verdict.
-    pub verdict: Verdict,
-    /// The finding. It may contain names of files, which have to be escaped for a terminal.
-    pub found: String,
-    /// The suggested remedy.
-    pub fix: Option<String>,
-}
-
-/// The verdict of a check, from good to bad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// Everything is in order.
-    Ok,
-    /// Not checked, for the reason in `found`.
-    Skipped,
-    /// Training works, but the user should know something.
-    Warning,
-    /// The problem prevents training on the GPU.
-    Failed,
-}
-
-impl Verdict {
-    /// Returns the word for the verdict.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::Ok => "ok",
-            Verdict::Skipped => "skipped",
-            Verdict::Warning => "warning",
-            Verdict::Failed => "failed",
-        }
-    }
-}
-
-impl Check {
-    /// Creates the result of a check without problems.
-    pub fn ok(name: &str, found: impl Into<String>) -> Self {
-        Check { name: name.to_owned(), verdict: Verdict::Ok, found: found.into(), fix: None }
-    }
-
-    /// Creates the result of a check that was skipped, with the reason.
-    pub fn skipped(name: &str, why: impl Into<String>) -> Self {
-        Check { verdict: Verdict::Skipped, ..Check::ok(name, why) }
-    }
-
-    /// Creates a warning about something that works, with a suggestion.
-    pub fn warning(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Check { verdict: Verdict::Warning, fix: Some(fix.into()), ..Check::ok(name, found) }
-    }
-
-    /// Creates a failure with its remedy.
-    pub fn failed(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Check { verdict: Verdict::Failed, fix: Some(fix.into()), ..Check::ok(name, found) }
-    }
-}
 
 /// Checks driver, GPUs, libraries and headers. `has_cuda` says whether this build can train on a GPU;
 /// otherwise a failure prevents nothing and becomes a warning.
 pub fn cuda_checks(facts: &Machine, has_cuda: bool) -> Vec<Check> {
     let mut checks = vec![driver(facts, has_cuda)];
-    checks.extend(facts.gpus.iter().map(gpu));
+    checks.extend(facts.gpus.iter().map(|one| gpu(one, facts)));
     let parts = [libcuda(facts), nvrtc(facts), headers(facts), versions(facts)];
     checks.extend(parts.map(|part| {
         if facts.gpus.is_empty() { Check::skipped(&part.name, "there is no GPU") } else { part }
@@ -97,48 +43,6 @@ pub fn out_of_reach(facts: &Machine, has_cuda: bool) -> Option<&'static str> {
         (false, false) => Some("this build has no CUDA"),
         (false, true) => failed().then_some("fix the failed checks first"),
     }
-}
-
-/// A major and a minor version.
-type Version = (u32, u32);
-
-fn version(text: &str) -> Option<Version> {
-    let mut parts = text.split('.').map(|part| part.parse().ok());
-    Some((parts.next()??, parts.next()??))
-}
-
-fn words((major, minor): Version) -> String {
-    format!("{major}.{minor}")
-}
-
-/// Returns the newest CUDA that works with this driver.
-fn installable(facts: &Machine) -> Version {
-    facts.cuda.as_deref().and_then(version).unwrap_or((13, 0))
-}
-
-/// Returns the name of NVIDIA's package for Debian, Ubuntu and DGX OS, such as `cuda-nvrtc-13-0`.
-fn package(part: &str, (major, minor): Version) -> String {
-    // The core libraries have no prefix since CUDA 13.3.
-    let prefix = if part == "cccl" && (major, minor) >= (13, 3) { "" } else { "cuda-" };
-    // Before CUDA 13 the compiler's package contained its headers.
-    let part = if part == "crt" && major < 13 { "nvcc" } else { part };
-    format!("{prefix}{part}-{major}-{minor}")
-}
-
-fn apt(parts: &[&str], version: Version) -> String {
-    let packages: Vec<String> = parts.iter().map(|part| package(part, version)).collect();
-    format!("`sudo apt install {}` (from NVIDIA's repository, which DGX OS has)", packages.join(" "))
-}
-
-/// Describes the alternative without root. Python packages of CUDA 12 are in separate folders, which no
-/// single path covers.
-fn or_pip(parts: &[&str], (major, minor): Version) -> String {
-    if major < 13 {
-        return String::new();
-    }
-    let packages: Vec<String> =
-        parts.iter().map(|part| format!("'nvidia-cuda-{part}=={major}.{minor}.*'")).collect();
-    format!(", or `pip install {}` into the active virtual environment", packages.join(" "))
 }
 
 fn driver(facts: &Machine, has_cuda: bool) -> Check {
@@ -175,17 +79,27 @@ fn driver(facts: &Machine, has_cuda: bool) -> Check {
     let cuda = facts.cuda.as_deref().unwrap_or("unknown");
     let found = format!("version {driver}, CUDA up to {cuda}");
     match facts.cuda.as_deref().and_then(version) {
-        Some(cuda) if cuda < (12, 0) => {
-            Check::failed(NAME, found, "update it: the kernels need CUDA 12 or newer")
-        }
-        _ => Check::ok(NAME, found),
+        Some(cuda) if cuda < NEEDED_CUDA => Check::failed(
+            NAME,
+            found,
+            format!(
+                "update it to {NEEDED_DRIVER} or newer: the kernels need CUDA {}, and this driver refuses what that compiles",
+                words(NEEDED_CUDA)
+            ),
+        ),
+        Some(_) => Check::ok(NAME, found),
+        None => Check::unknown(NAME, found),
     }
 }
 
-fn gpu(gpu: &GpuFacts) -> Check {
+fn gpu(gpu: &GpuFacts, facts: &Machine) -> Check {
     let name = format!("GPU {}", gpu.index);
     let memory = match (gpu.mem_total_bytes, gpu.mem_free_bytes) {
-        (None, _) => "shares the system's memory".to_owned(),
+        // CUDA's own figure of a shared memory follows MemFree, which leaves out what the system would give.
+        (None, _) if facts.mem_unified => {
+            format!("shares the system's memory ({} available)", bytes(facts.mem_available_bytes))
+        }
+        (None, _) => "memory unknown".to_owned(),
         (Some(total), None) => bytes(total),
         (Some(total), Some(free)) => format!("{} of {} free", bytes(free), bytes(total)),
     };
@@ -206,14 +120,21 @@ fn gpu(gpu: &GpuFacts) -> Check {
         _ => {}
     }
     found.extend(gpu.throttle.iter().map(|why| format!(", clocks limited by: {why}")));
-    match gpu.compute_capability.as_deref().and_then(version) {
-        Some(capability) if capability < (8, 0) => Check::failed(
+    let capability = gpu.compute_capability.as_deref().and_then(version);
+    match capability {
+        Some(capability) if capability < NEEDED_CAPABILITY => Check::failed(
             &name,
             found,
-            "its tensor cores do not support bf16, which training needs (compute 8.0 or newer): use --device cpu, or another GPU",
+            format!(
+                "NVRTC does not allow it as much shared memory for a block as the kernels need (compute {} or newer does): use --device cpu, or another GPU",
+                words(NEEDED_CAPABILITY)
+            ),
         ),
         // A power cap alone is normal for a busy GPU.
         _ => match gpu.throttle.as_deref().filter(|why| *why != "power cap") {
+            None if capability.is_none() || (gpu.mem_total_bytes.is_none() && !facts.mem_unified) => {
+                Check::unknown(&name, found)
+            }
             None => Check::ok(&name, found),
             Some(_) => Check::warning(
                 &name,
@@ -280,8 +201,10 @@ fn nvrtc(facts: &Machine) -> Check {
         let found = format!("{}, where the loader does not search", library.path);
         return Check::failed(NAME, found, format!("export LD_LIBRARY_PATH='{}'", library.folder()));
     }
+    let known = library.version.as_deref().is_some_and(|text| version(text).is_some());
     let version = library.version.as_deref().unwrap_or("version unknown");
-    Check::ok(NAME, format!("{version}, {}", library.path))
+    let found = format!("{version}, {}", library.path);
+    if known { Check::ok(NAME, found) } else { Check::unknown(NAME, found) }
 }
 
 fn headers(facts: &Machine) -> Check {
@@ -313,69 +236,6 @@ fn headers(facts: &Machine) -> Check {
     let parts: Vec<&str> = missing.iter().map(|(part, ..)| *part).collect();
     let of_headers = headers.version.as_deref().and_then(version).unwrap_or(fitting);
     Check::failed(NAME, format!("{found}, without {}", files.join(" and ")), apt(&parts, of_headers))
-}
-
-/// The first CUDA whose compiler supports exactly this compute capability (`sm_90a` and similar from 9.0 on).
-const FIRST_CUDA: [(Version, Version); 10] = [
-    ((8, 0), (11, 0)),
-    ((8, 6), (11, 1)),
-    ((8, 7), (11, 4)),
-    ((8, 9), (11, 8)),
-    ((9, 0), (12, 0)),
-    ((10, 0), (12, 8)),
-    ((10, 3), (12, 9)),
-    ((11, 0), (13, 0)),
-    ((12, 0), (12, 8)),
-    ((12, 1), (12, 9)),
-];
-
-fn versions(facts: &Machine) -> Check {
-    const NAME: &str = "versions";
-    let nvrtc = facts.cuda_libraries.nvrtc.as_ref().and_then(|library| version(library.version.as_deref()?));
-    let driver = facts.cuda.as_deref().and_then(version);
-    let (Some(nvrtc), Some(driver)) = (nvrtc, driver) else {
-        return Check::skipped(NAME, "the version of the driver or of NVRTC is unknown");
-    };
-    if nvrtc > driver {
-        let found = format!(
-            "NVRTC is from CUDA {}, which is newer than the driver's {}: the driver will reject the kernels that it compiles",
-            words(nvrtc),
-            words(driver)
-        );
-        let fix = format!(
-            "{}, and put its folder first in LD_LIBRARY_PATH if the newer one is still found; or update the driver",
-            apt(&["nvrtc"], driver)
-        );
-        return Check::failed(NAME, found, fix);
-    }
-    for gpu in &facts.gpus {
-        let capability = gpu.compute_capability.as_deref().and_then(version);
-        let first = FIRST_CUDA.iter().find(|(known, _)| Some(*known) == capability).map(|(_, first)| *first);
-        if let (Some(capability), Some(first)) = (capability, first.filter(|first| nvrtc < *first)) {
-            let found = format!(
-                "NVRTC is from CUDA {}, which does not support compute {}; CUDA {} is the first that does",
-                words(nvrtc),
-                words(capability),
-                words(first)
-            );
-            return Check::failed(
-                NAME,
-                found,
-                apt(&["nvrtc", "cudart-dev", "cccl", "crt"], driver.max(first)),
-            );
-        }
-    }
-    let headers = facts.cuda_headers.as_ref().and_then(|headers| version(headers.version.as_deref()?));
-    if let Some(headers) = headers.filter(|headers| headers.0 != nvrtc.0) {
-        let found =
-            format!("the headers are from CUDA {}, but NVRTC is from CUDA {}", words(headers), words(nvrtc));
-        let fix = format!(
-            "kernels may not compile: {}, and set CUDA_PATH to that toolkit",
-            apt(&["cudart-dev", "cccl", "crt"], nvrtc)
-        );
-        return Check::warning(NAME, found, fix);
-    }
-    Check::ok(NAME, format!("NVRTC {} matches the driver's CUDA {}", words(nvrtc), words(driver)))
 }
 
 #[cfg(test)]

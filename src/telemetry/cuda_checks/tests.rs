@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::versions::package;
 use super::*;
 
 /// Formats the checks roughly like `doctor`.
@@ -47,6 +48,11 @@ fn whatever_failed_says_what_to_do_and_a_machine_in_order_asks_for_nothing() {
     for check in cuda_checks(&bare, true) {
         assert_eq!(check.fix.is_some(), check.verdict >= Verdict::Warning, "{check:?}");
     }
+    let driver = Machine { gpu_driver: Some("580.95.05".into()), ..bare.clone() };
+    let unknown = |check: &&Check| check.verdict == Verdict::Unknown;
+    let names: Vec<String> =
+        cuda_checks(&driver, true).iter().filter(unknown).map(|check| check.name.clone()).collect();
+    assert_eq!(names, ["NVIDIA driver", "GPU 0", "versions"], "what is not known is not ok");
     let worst = cuda_checks(&bare, false).iter().map(|check| check.verdict).max();
     assert_eq!(worst, Some(Verdict::Warning), "nothing is in the way of a build that cannot use it");
 }
@@ -59,7 +65,15 @@ fn the_gpu_is_tried_only_where_nothing_failed() {
     }
     assert_eq!(reached("gb10", false), Some("this build has no CUDA"));
     assert_eq!(reached("no_gpu", true), Some("there is no GPU"));
-    for name in ["gb10_no_nvrtc", "gb10_newer_nvrtc", "gb10_stub", "old_card", "container_without_compute"] {
+    for name in [
+        "gb10_no_nvrtc",
+        "gb10_newer_nvrtc",
+        "gb10_older_nvrtc",
+        "gb10_stub",
+        "a100",
+        "old_card",
+        "container_without_compute",
+    ] {
         assert_eq!(reached(name, true), Some("fix the failed checks first"), "{name}");
     }
 }

@@ -103,6 +103,7 @@ fn mark(severity: Severity, theme: &Theme) -> (Role, &'static str) {
     match severity {
         Severity::Good => (Role::Good, theme.glyph("✓", "ok")),
         Severity::Skipped => (Role::Dim, theme.glyph("–", "-")),
+        Severity::Unknown => (Role::Dim, "?"),
         Severity::Note => (Role::Warn, theme.glyph("!", "!")),
         Severity::Problem => (Role::Bad, theme.glyph("✗", "BAD")),
     }

@@ -1,0 +1,22 @@
+// A block with all the shared memory that a GB10 gives one, 99 KB: whether the driver launches it and where its writes go.
+//
+// Attention, the delta rule and the largest tiles declare as much. It is more than the 48 KB that a kernel has without asking, which
+// NVRTC 13.0 accepts for the architectures ending in `a`; that a driver launches it too is documented nowhere.
+//
+// Launch: 256 threads, one block.
+#pragma once
+#include "../device/cuda.cuh"
+
+constexpr u32 PROBE_WORDS = 101376 / 4;
+
+struct ProbeSizes {
+    float first;
+};
+
+// `reversed[i] = first + PROBE_WORDS - 1 - i`: each number was written to shared memory by another thread, at the other end.
+KERNEL(256) probe(float* __restrict__ reversed, const ProbeSizes sizes) {
+    SHARED(float, words, PROBE_WORDS);
+    for (u32 i = threadIdx.x; i < PROBE_WORDS; i += 256) words[i] = sizes.first + float(i);
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < PROBE_WORDS; i += 256) reversed[i] = words[PROBE_WORDS - 1 - i];
+}
