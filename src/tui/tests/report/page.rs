@@ -26,6 +26,22 @@ fn words(page: &str) -> String {
 }
 
 #[test]
+fn the_zero_line_of_a_run_that_started_from_another_is_the_parents() {
+    let root = tempfile::tempdir().unwrap();
+    let page = html(&ReportInput::read(&runs::child(&RunsRoot::new(root.path()))));
+    let words = words(&page);
+    for expected in [
+        "evaluation of the parent: 2.013",
+        "the parent's evaluation 2.013",
+        "Parent 2.0130 held-out loss before training",
+        "parent 2.0130 → best 1.5000 at step 20",
+    ] {
+        assert!(words.contains(expected), "{expected}: {words}");
+    }
+    assert!(!words.contains("base model"), "{words}");
+}
+
+#[test]
 fn a_realistic_run_has_all_its_parts_on_the_page() {
     let root = tempfile::tempdir().unwrap();
     let run = runs::realistic(&RunsRoot::new(root.path()));
