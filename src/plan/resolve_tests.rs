@@ -336,7 +336,7 @@ fn a_new_plan_clips_ranks_and_one_of_an_older_version_does_not_and_both_serve_as
     let plan = resolve(&ask("Qwen/Qwen3.5-2B"), &recipe_facts("Qwen/Qwen3.5-2B")).unwrap();
     let is_clipped = |text: &str| match Plan::from_toml(text, "plan.toml").unwrap().method {
         Method::Lora { clipped, .. } => clipped,
-        Method::Full => panic!("the plan has adapters"),
+        Method::Full | Method::Head => panic!("the plan has adapters"),
     };
     let new = without_advice(plan).to_toml().unwrap();
     let old = new.replace("clipped = true\n", "");
@@ -976,7 +976,7 @@ fn the_head_has_a_rate_epochs_and_drafts_of_its_own_which_count_in_time_and_memo
     let facts = recipe_facts("Qwen/Qwen3.5-2B");
     let plan = |pairs: &[(&str, &str)]| resolve(&with(ask("Qwen/Qwen3.5-2B"), pairs), &facts).unwrap();
     let (three, one) = (plan(&[]), plan(&[("mtp-draft-tokens", "1")]));
-    assert_eq!(three.head, Some(HeadPlan { learning_rate: 2e-4, epochs: 1, draft_tokens: 3 }));
+    assert_eq!(three.head, Some(HeadPlan { learning_rate: 2e-4, epochs: 1, draft_tokens: 3, alone: false }));
     let seconds = |plan: &Plan| plan.advice.as_ref().unwrap().time.mtp_s.unwrap();
     assert!(seconds(&three) > 1.05 * seconds(&one), "{} {}", seconds(&three), seconds(&one));
     let answers = [("mtp-learning-rate", "1e-4"), ("mtp-epochs", "2"), ("learning-rate", "3e-4")];
