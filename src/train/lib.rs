@@ -42,6 +42,7 @@ mod optimizer;
 mod options;
 mod outputs;
 mod parent;
+mod prompts;
 mod recovery;
 mod run;
 mod saver;
