@@ -9,7 +9,7 @@ use crate::answer::Origin;
 use crate::choices::Mtp;
 use crate::error::PlanError;
 use crate::facts::Facts;
-use crate::resolve::setting;
+use crate::setting::Setting;
 use crate::settings::Answers;
 
 /// Returns the facts about a base that gets the head of another model. `None` if it gets none, or has one of
@@ -28,7 +28,7 @@ pub(crate) fn head_of_another(answers: &Answers, facts: &Facts) -> Result<Option
             key: KEY,
             what: format!(
                 "{} is {}, but sparktune knows no MTP head for models of the family {}",
-                setting(KEY).place(from.origin),
+                place(KEY, from.origin),
                 escape(&from.value),
                 facts.model.config.architecture
             ),
@@ -48,12 +48,16 @@ pub(crate) fn no_head_to_train(answers: &Answers) -> PlanError {
         key: "mtp",
         what: format!(
             "{} is {}, which has no MTP head to train (mtp_num_hidden_layers is 0 in its config.json)",
-            setting("model.id").place(origin),
+            place("model.id", origin),
             escape(model)
         ),
         fix: "Take the head from the model that it was trained from, with --mtp-from, or name another model"
             .into(),
     }
+}
+
+fn place(key: &str, origin: Origin) -> String {
+    Setting::of(key).expect("the table has it").place(origin)
 }
 
 #[cfg(test)]

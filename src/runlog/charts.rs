@@ -1,7 +1,7 @@
 //! The curves of a run and the marks on them.
 //!
-//! The table below describes all curves except the losses of the text model: a new chart is one row here, and its field in the
-//! event. Screens, the report and TensorBoard show the rows of the table.
+//! The table below describes all curves except the losses of the text model: a new chart is one row here, and
+//! its field in the event. Screens, the report and TensorBoard show the rows of the table.
 
 use serde::Serialize;
 

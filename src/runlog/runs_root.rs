@@ -127,8 +127,8 @@ impl RunsRoot {
     }
 }
 
-/// Returns the label in the name of a run's folder: the name that the user chose, or that of the model. `None`
-/// if the folder was renamed.
+/// Returns the label in the name of a run's folder: the name that the user chose, or that of the model.
+/// `None` if the folder was renamed.
 pub fn label_of(run: &str) -> Option<&str> {
     // Behind the label are the method and the random digits.
     without_date(run)?.rsplitn(3, '-').nth(2)

@@ -1,4 +1,5 @@
-//! Where in an example a model can be asked to go on: the prompts of samples and of the measurements of drafts.
+//! Where in an example a model can be asked to go on: the prompts of samples and of the measurements of
+//! drafts.
 //!
 //! Pure. Of a conversation, a prompt is everything before a trained turn, as a server gets it. All of a piece
 //! of raw text is trained, so its prompts are windows at even distances.
