@@ -47,6 +47,7 @@ impl Heads {
 }
 
 /// The written text model.
+#[derive(Default)]
 pub(crate) struct TextModelOutputs {
     paths: Vec<PathBuf>,
     /// Whether an earlier attempt has written it.

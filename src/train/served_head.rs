@@ -3,7 +3,9 @@
 //!
 //! Enters: the heads of an export. Leaves: the head with the reports on it. The files are written elsewhere.
 
-use sparktune_model::{Model, ModelError, Mtp};
+use std::path::Path;
+
+use sparktune_model::{Checkpoint, Model, ModelError, Mtp};
 
 use crate::acceptance::{self, Answers};
 use crate::error::TrainError;
@@ -24,6 +26,23 @@ pub(crate) struct ServedHead<'a> {
     pub(crate) report: Option<HeadReport>,
     /// Like `report`, with drafts limited to the ids of the plan's draft vocabulary.
     pub(crate) trimmed: Option<HeadReport>,
+}
+
+/// Returns whether the outputs in a folder serve the trained head. The base's head, where it is the better
+/// one, is in `merged-mtp/` as the base has it. `None` if there is no such folder.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(crate) fn serves_trained_head(outputs: &Path, base: &Checkpoint) -> Result<Option<bool>, TrainError> {
+    let folder = outputs.join("merged-mtp");
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let served = Checkpoint::open_with(&folder, base.options())?;
+    let mut of_base = base.tensors().iter().filter(|(name, _)| name.starts_with("mtp."));
+    Ok(Some(of_base.any(|(name, info)| {
+        served.tensors().get(name).is_none_or(|found| served.bytes(found) != base.bytes(info))
+    })))
 }
 
 impl Export<'_> {
@@ -136,5 +155,35 @@ impl Export<'_> {
             }
         }
         Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_outputs_say_which_head_they_serve_by_its_weights() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
+        let base = Checkpoint::open(&fixture).unwrap();
+        let outputs = tempfile::tempdir().unwrap();
+        let says = || serves_trained_head(outputs.path(), &base).unwrap();
+        assert_eq!(says(), None);
+        let folder = outputs.path().join("merged-mtp");
+        fs::create_dir(&folder).unwrap();
+        for file in fs::read_dir(&fixture).unwrap().map(|file| file.unwrap()) {
+            fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+        }
+        assert_eq!(says(), Some(false));
+        let info = &base.tensors()["mtp.norm.weight"];
+        let path = folder.join(base.shards().nth(info.shard).unwrap().file_name().unwrap());
+        let mut bytes = fs::read(&path).unwrap();
+        let weight = base.bytes(info);
+        let at = bytes.windows(weight.len()).position(|found| found == weight).unwrap();
+        bytes[at] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(says(), Some(true));
     }
 }

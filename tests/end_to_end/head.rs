@@ -42,6 +42,12 @@ fn head_trains_only_the_mtp_head_of_a_finished_run_and_is_a_run_like_any_other()
     };
     assert_eq!(held_out(&run), held_out(&first));
     assert!(run.join("outputs/merged-mtp").is_dir());
+    let page = std::fs::read_to_string(run.join("outputs/SERVE.md")).unwrap();
+    let gguf = place.sparktune(["export", run.to_str().unwrap(), "--gguf", "bf16"]).exits(0);
+    let is_trained_served = page.contains("**The trained head is served**");
+    let which =
+        if is_trained_served { "Its MTP head is the trained one" } else { "Its MTP head is the base's" };
+    assert!(gguf.err.contains(which), "{page}\n{gguf:?}");
     let again = place.sparktune(["resume", run.to_str().unwrap(), "--json"]).exits(0);
     assert!(again.err.contains("nothing to resume"), "{again:?}");
     place.sparktune(["report", run.to_str().unwrap(), "--json"]).exits(0);
