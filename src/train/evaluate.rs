@@ -23,6 +23,10 @@ use crate::state::Stage;
 /// rule of a prompt is computed on the CPU, which takes minutes for tens of thousands of tokens.
 const LONGEST_PROMPT: usize = 2048;
 
+/// The largest number of examples that all prompts are taken from: training data may have millions, and each
+/// prompt gives an answer of at least a token.
+const MOST_ASKED: usize = 4096;
+
 /// The eval set of a run, packed once.
 pub(crate) struct EvalSet {
     examples: Examples,
@@ -167,10 +171,10 @@ impl EvalSet {
     }
 
     /// Returns all prompts: the first of each example, then the second of each that has one, and so on, and
-    /// after these the long ones.
+    /// after these the long ones; of a large set, those of its first examples.
     pub(crate) fn all_prompts(&self) -> impl Iterator<Item = Prompt> {
         let mut all = Vec::new();
-        for example in 0..self.examples.file().len() {
+        for example in 0..self.examples.file().len().min(MOST_ASKED) {
             all.extend(
                 self.places(example).into_iter().enumerate().map(|(nth, place)| (nth, example, place)),
             );
