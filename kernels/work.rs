@@ -105,6 +105,15 @@ pub fn lora_linears(tokens: usize, width: usize, layers: &[(usize, usize)]) -> W
     }
 }
 
+/// Counts what dropout adds to adapters on one input: the masked copy of the input for each of them, forward
+/// and again backward, and one pass that adds the gradients of these copies.
+pub fn dropout(tokens: usize, width: usize, adapters: usize) -> Work {
+    let numbers = (tokens * width) as f64;
+    let copies = || (0..adapters).map(|_| moved(2.0 * BF16 * numbers));
+    let sum = moved((adapters as f64 + 2.0) * BF16 * numbers);
+    Work { forward: copies().collect(), backward: copies().chain([sum]).collect() }
+}
+
 /// Counts the small products of their adapters: with all A concatenated `u = x Aᵀ` forward; `d_u = d_y B`,
 /// `d_A` and `d_B` backward, `added` if they are added to those of earlier micro-batches.
 pub fn adapters(tokens: usize, width: usize, layers: &[(usize, usize)], added: bool) -> Work {

@@ -69,7 +69,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Resume(args) => {
             commands::resume(program, named(args.run), args.checkpoint, args.accept_changes, style)
         }
-        Command::Head(args) => commands::head(program, named(args.run), args.settings.0, style),
+        Command::Head(args) => {
+            commands::head(program, RunName { run: args.run, runs_dir }, args.settings.0, style)
+        }
         Command::Stop(args) => commands::stop(named(args.run), args.no_wait, style.json),
         Command::Export(args) => {
             let (weights, gguf) = (args.weights(), args.gguf());

@@ -8,6 +8,8 @@
 #
 # An emulator takes 100 to 300 times as long as this machine. So the tests of the root package are left out, which start whole
 # trainings and terminals against deadlines, and those of the trainer that train for long: the demo's few steps stand for them.
+# Where no service manager registers QEMU, these do, as root: `mount -t binfmt_misc none /proc/sys/fs/binfmt_misc` and
+# `update-binfmts --enable qemu-aarch64`. It needs a target folder of its own: cargo locks it to the end.
 # Exit code 77: nothing could be done here, or it has not passed yet, for the reason printed.
 set -euo pipefail
 root=$(dirname -- "$(dirname -- "$(readlink -f -- "$0")")")

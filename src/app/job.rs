@@ -3,7 +3,7 @@
 
 use sparktune_data::Prepared;
 use sparktune_hub::{DownloadPlan, Hub};
-use sparktune_plan::{Answers, Facts, Plan, PlanError, resolve};
+use sparktune_plan::{Answers, Facts, Method, Plan, PlanError, resolve, resolve_head};
 
 use crate::data::{accept, data_facts, prepare_data};
 use crate::failure::Failure;
@@ -33,6 +33,29 @@ pub struct Job {
 /// # Errors
 /// Anything that prevents training: missing answers, the model, the data, the machine.
 pub fn plan(program: &Program, answers: &Answers, listener: &dyn Listener) -> Result<Job, Failure> {
+    plan_by(program, answers, listener, &resolve)
+}
+
+/// Makes the plan of a run that trains only the MTP head, on a finished text model that was trained with this
+/// method.
+///
+/// # Errors
+/// The same as for [`plan`]; the model has no head.
+pub fn plan_head(
+    program: &Program,
+    answers: &Answers,
+    finished: Method,
+    listener: &dyn Listener,
+) -> Result<Job, Failure> {
+    plan_by(program, answers, listener, &|answers, facts| resolve_head(answers, facts, finished))
+}
+
+fn plan_by(
+    program: &Program,
+    answers: &Answers,
+    listener: &dyn Listener,
+    resolve: &dyn Fn(&Answers, &Facts) -> Result<Plan, PlanError>,
+) -> Result<Job, Failure> {
     let missing = sparktune_plan::missing(answers);
     if !missing.is_empty() {
         return Err(PlanError::Missing(missing).into());

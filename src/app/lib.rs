@@ -29,6 +29,7 @@ pub mod draft;
 pub mod failure;
 pub mod files;
 pub mod findings;
+pub mod finished_model;
 pub mod folders;
 pub mod job;
 mod kernel_cache;

@@ -18,7 +18,7 @@ use sparktune_plan::adapter::{
     AdapterConfig, CONFIG_FILE, FittedAdapter, MOST_CONFIG_BYTES, PICKLE_FILE, TENSOR_FILE,
 };
 use sparktune_plan::{
-    Answer, Answers, MethodKind, ModelConfig, Origin, ParentFacts, ParentWeights, Plan, Setting,
+    Answer, Answers, Method, ModelConfig, Origin, ParentFacts, ParentWeights, Plan, Setting,
 };
 use sparktune_runlog::{Checkpoints, RunDir, RunView, RunsRoot};
 
@@ -104,17 +104,16 @@ impl Parent {
         let plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
         let step = RunView::glance(&run)?.exported_step();
         let exported = |name: &str| Some(run.outputs().join(name)).filter(|folder| folder.is_dir());
-        let folder = match plan.method.kind() {
-            MethodKind::Lora => exported("adapter"),
-            // The head of the second was trained on these weights.
-            MethodKind::Full => exported("merged-mtp").or_else(|| exported("merged")),
+        let is_adapter = matches!(plan.method, Method::Lora { .. });
+        let folder = if is_adapter {
+            exported("adapter")
+        } else {
+            // The head of the first was trained on these weights.
+            exported("merged-mtp").or_else(|| exported("merged"))
         };
         let Some(weights) = folder else { return Err(not_exported(&run)) };
         let weights = absolute(&weights)?;
-        let weights = match plan.method.kind() {
-            MethodKind::Lora => Weights::adapter(weights)?,
-            MethodKind::Full => Weights::Model(weights),
-        };
+        let weights = if is_adapter { Weights::adapter(weights)? } else { Weights::Model(weights) };
         let folder = absolute(run.path())?;
         Ok(Some(Self { given, folder, run: Some((run, plan)), step, weights }))
     }
@@ -334,7 +333,7 @@ fn base_files_of(run: &RunDir) -> Option<Value> {
 }
 
 /// Returns whether this is an id on the hub, and not a folder.
-fn is_id(model: &str) -> bool {
+pub(crate) fn is_id(model: &str) -> bool {
     let is_plain = model.split('/').count() == 2 && !model.starts_with(['.', '/', '~']);
     is_plain && !Path::new(model).exists()
 }

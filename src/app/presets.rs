@@ -141,6 +141,7 @@ fn about(plan: Option<&Plan>) -> String {
         Some(plan) => match plan.method {
             Method::Lora { rank, .. } => format!("LoRA of rank {rank}, pack length {}", plan.pack.length),
             Method::Full => format!("full fine-tuning, pack length {}", plan.pack.length),
+            Method::Head => format!("only the MTP head, pack length {}", plan.pack.length),
         },
         None => "saved before a plan was made".into(),
     }

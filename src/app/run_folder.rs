@@ -48,7 +48,7 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
     let note = parent.as_ref().map(Parent::note).transpose()?;
     let label = plan.name.clone().unwrap_or_else(|| plan.model.id.clone());
     let toml = plan.to_toml()?;
-    let new = RunsRoot::new(&plan.runs_dir).begin(&label, plan.method.kind().word())?;
+    let new = RunsRoot::new(&plan.runs_dir).begin(&label, plan.method.word())?;
     let run = new.dir();
     run.write_plan(&toml)?;
     let provenance = Provenance::new(program, &plan, snapshot.commit, &prepared)?;

@@ -92,7 +92,7 @@ pub(crate) enum Command {
     Runs(RunsArgs),
     /// Continue a run from its newest complete checkpoint
     Resume(ResumeArgs),
-    /// Train the MTP head of a finished run, in a new run
+    /// Train only the MTP head of a finished run or of a model, in a new run
     Head(HeadArgs),
     /// Ask a running trainer to save a checkpoint and stop
     Stop(StopArgs),

@@ -37,8 +37,10 @@ pub(crate) struct ResumeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct HeadArgs {
-    #[command(flatten)]
-    pub run: RunName,
+    /// The finished run (its folder, a unique beginning of its name, or `latest`), or a model (its folder, or
+    /// its id on the hub)
+    #[arg(default_value = "latest", value_name = "RUN|MODEL")]
+    pub run: String,
     #[command(flatten)]
     pub settings: HeadFlags,
 }

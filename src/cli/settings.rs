@@ -103,12 +103,22 @@ impl FromArgMatches for HeadFlags {
     }
 }
 
-/// The settings that affect how `head` trains. All others are those of the run.
+/// The settings that affect how `head` trains. All others are those of the run, or the recommended ones.
 fn of_head() -> impl Iterator<Item = &'static Setting> {
-    const OTHERS: [&str; 6] =
-        ["data", "eval-data", "mtp-pack-length", "max-steps", "save-steps", "eval-every-steps"];
-    let is_of_head = |setting: &&Setting| {
-        setting.heading == Heading::Mtp && setting.name != "mtp" || OTHERS.contains(&setting.name)
+    const OTHERS: [&str; 9] = [
+        "data",
+        "eval-fraction",
+        "max-steps",
+        "save-steps",
+        "eval-every-steps",
+        "device",
+        "seed",
+        "name",
+        "grad-accum-steps",
+    ];
+    let is_of_head = |setting: &&Setting| match setting.name {
+        "model" | "mtp" => false,
+        name => setting.heading == Heading::Mtp || setting.of_check || OTHERS.contains(&name),
     };
     SETTINGS.iter().filter(is_of_head)
 }

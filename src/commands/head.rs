@@ -1,13 +1,16 @@
-//! `head`: trains the MTP head of a finished run, in a run of its own.
+//! `head`: trains the MTP head of a finished run or of a model, in a run of its own.
 
 use sparktune_app::answers::gather;
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::finished_model::FinishedModel;
 use sparktune_app::job;
 use sparktune_app::launch::Changes;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::create_run;
+use sparktune_base::escape::escape;
 use sparktune_base::program_name;
-use sparktune_plan::{Answer, Answers, Mtp, Origin, Plan, render};
+use sparktune_plan::{Answer, Answers, Method, MethodKind, Mtp, Origin, Plan, render};
+use sparktune_runlog::{RunDir, label_of};
 use sparktune_tui::output::note;
 use sparktune_tui::progress::OnStderr;
 
@@ -15,47 +18,86 @@ use crate::attempt::{Display, run_attempt};
 use crate::failure::from_training;
 use crate::interrupt::Interrupts;
 use crate::request::{RunName, Style};
-use crate::runs::find_run;
 use crate::trainer::make_files_private;
 
-/// Runs `sparktune head`: plans a run with the settings and the data of a finished one, gives it that one's
-/// text model, and trains its head.
+/// Runs `sparktune head`: plans the training of a head, on the text model of a finished run with its settings
+/// and data, or on a model as it is, and trains it in a new run.
 ///
 /// # Errors
-/// The run does not exist, its text model is not finished or has no head, or anything that prevents a plan.
+/// There is no such run or model, its text model is not finished or has no head, or anything that prevents a
+/// plan.
 pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
-    let from = find_run(name)?;
-    let of_run = Plan::from_toml(&from.read_plan()?, "plan.toml")?;
-    let preset = Answer::flag(from.plan().display().to_string());
-    // A folder is named in the plan as the user named it, from wherever that was.
-    let model = Some(Answer::flag(of_run.model.reference().into_owned()));
-    let mtp = Some(Answer::flag(Mtp::Trained));
-    let mut answers = gather(Answers { preset: Some(preset), model, mtp, ..flags }, false)?;
-    if has_usual_eval_set(&of_run) {
-        // As an answer, the same share would choose other examples, and the text model was trained on those.
-        answers.eval_fraction = answers.eval_fraction.filter(|answer| answer.origin > Origin::Preset);
-    }
-    let mut job = job::plan(program, &answers, &listener)?;
-    // The weights were trained with this method, whatever other settings say.
-    job.plan.method = of_run.method;
+    let finished = FinishedModel::find(&name.run, name.runs_dir)?;
+    let flags = Answers { mtp: Some(Answer::flag(Mtp::Trained)), ..flags };
+    let (answers, method, whose) = match &finished {
+        FinishedModel::OfRun(run) => of_run(run, flags)?,
+        FinishedModel::Model(model) => of_model(model, flags)?,
+    };
+    let job = job::plan_head(program, &answers, method, &listener)?;
     note(render::summary(&job.plan).trim_end());
     make_files_private();
     let run = create_run(program, job, &listener)?;
-    if let Err(error) = sparktune_train::begin_head_run(&from, &run) {
-        // Without that text model, it would train one of its own.
+    let begun = match &finished {
+        FinishedModel::OfRun(from) => sparktune_train::begin_head_run(from, &run),
+        FinishedModel::Model(_) => sparktune_train::begin_head_of_model(&run),
+    };
+    if let Err(error) = begun {
+        // Without a finished text model, it would train one of its own.
         run.delete()?;
         return Err(from_training(error));
     }
     note(&format!("run   {}", run.path().display()));
-    note(&format!("only the MTP head is trained, on the text model of {}", from.name()));
+    note(&format!("only the MTP head is trained, on {whose}"));
     if interrupts.count() > 0 {
         note(&format!("stopped before the first step; `{} resume` starts it", program_name()));
         return Ok(Exit::Stopped);
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
     run_attempt(program, &run, Changes::Refused, Display::suited_to(style), &interrupts)
+}
+
+/// Returns the answers, the method and the description of the finished text model of a run: its settings,
+/// without those that were meant for that run alone.
+fn of_run(run: &RunDir, flags: Answers) -> Result<(Answers, Method, String), Failure> {
+    let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+    if plan.method == Method::Head {
+        let model = escape(&plan.model.id);
+        let text = format!("{} trained only the MTP head of {model}", run.name());
+        return Err(Failure::usage(text).hint(format!("`{} head {model}` trains it again", program_name())));
+    }
+    let preset = Answer::flag(run.plan().display().to_string());
+    // A folder is named in the plan as the user named it, from wherever that was.
+    let model = Answer::flag(plan.model.reference().into_owned());
+    let mut answers = gather(Answers { preset: Some(preset), model: Some(model), ..flags }, false)?;
+    if has_usual_eval_set(&plan) {
+        // As an answer, the same share would choose other examples, and the text model was trained on those.
+        answers.eval_fraction = own(answers.eval_fraction);
+    }
+    answers.max_steps = own(answers.max_steps);
+    answers.save_steps = own(answers.save_steps);
+    answers.eval_every_steps = own(answers.eval_every_steps);
+    let label = label_of(&run.name()).map(|label| format!("{}-head", label.trim_end_matches("-head")));
+    answers.name = own(answers.name).or(label.map(Answer::flag));
+    Ok((answers, plan.method, format!("the text model of {}", run.name())))
+}
+
+/// Returns the answers, the method and the description of a model whose head is trained.
+fn of_model(model: &str, flags: Answers) -> Result<(Answers, Method, String), Failure> {
+    // The packs are chosen as for the smallest adapters, which are not made.
+    let answers = Answers {
+        model: Some(Answer::flag(model.to_owned())),
+        method: Some(Answer::flag(MethodKind::Lora)),
+        rank: Some(Answer::flag(1)),
+        ..flags
+    };
+    Ok((gather(answers, false)?, Method::Head, format!("{} as it is", escape(model))))
+}
+
+/// Returns an answer unless it comes from the plan of the other run.
+fn own<T>(answer: Option<Answer<T>>) -> Option<Answer<T>> {
+    answer.filter(|answer| answer.origin > Origin::Preset)
 }
 
 /// Returns whether nobody asked for a share of the examples as the eval set of a run. It then has at least a

@@ -38,8 +38,8 @@ impl Model {
         let shapes = views.iter().map(|(name, view)| (name.as_str(), view.shape()));
         let fitted = config.fit(shapes, self.config()).map_err(|e| wrong(e.to_string()))?;
 
-        let AdapterFacts { rank, alpha, rslora, clipped, targets } = fitted.facts;
-        let config = LoraConfig { rank: rank as usize, alpha, rslora, clipped, targets, dropout: 0.0 };
+        let AdapterFacts { rank, alpha, rslora, clipped, targets, dropout } = fitted.facts;
+        let config = LoraConfig { rank: rank as usize, alpha, rslora, clipped, targets, dropout };
         let numbers = |name: &str| {
             let view = tensors.tensor(name).map_err(|e| wrong(e.to_string()))?;
             let numbers = widen(view.data(), view.dtype()).ok_or_else(|| {

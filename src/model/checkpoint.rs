@@ -112,6 +112,7 @@ impl Checkpoint {
             }
         }
         self.has_foreign_head = true;
+        self.config.declare_head();
         Ok(self)
     }
 

@@ -132,6 +132,7 @@ impl Resolver<'_> {
                 DRAFT_TOKENS,
                 "servers draft several tokens in a row, and a head that learnt only the first guesses the others badly; 3 as in vLLM's speculators",
             ),
+            alone: self.finished.is_some(),
         }))
     }
 

@@ -95,6 +95,13 @@ impl Work {
         self.linears.iter().filter(|(name, ..)| targets.contains(name)).map(of_layers).sum()
     }
 
+    /// Returns the numbers per token that dropout reads and writes for adapters on the layers of these names:
+    /// it copies the input of each forward and again backward, and adds the gradient of each copy to the sum.
+    pub(crate) fn dropout_numbers(&self, targets: TargetModules) -> f64 {
+        let adapted = self.linears.iter().filter(|(name, ..)| targets.contains(name));
+        adapted.map(|(_, [_, input], layers)| 7.0 * (*input * *layers) as f64).sum()
+    }
+
     /// Returns the forward FLOPs of attention per token in examples of this mean length.
     fn attention_flops(&self, length: f64) -> f64 {
         let of_layers = |(of, layers): &(AttentionSpec, usize)| {

@@ -23,6 +23,8 @@ pub(crate) struct Run<'a> {
     pub epochs: u32,
     /// The training of the MTP head, and the number of epochs that it gets; `None` where no head is trained.
     pub head: Option<(HeadPlan, f64)>,
+    /// Whether adapters have dropout.
+    pub has_dropout: bool,
     /// The evaluations; `None` where there is no eval set.
     pub evals: Option<Evals>,
 }
@@ -60,18 +62,15 @@ fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f
     (count + 1.0) * pass_s + count * evals.sampled() * token_s
 }
 
-/// The number of epochs of the MTP head that are trained: `max_steps` ends them too.
-pub(crate) fn head_epochs(
-    fit: &Fit,
-    pack: PackPlan,
-    batch: BatchPlan,
-    train_share: f64,
-    duration: DurationPlan,
-    head: HeadPlan,
-) -> f64 {
+/// Returns the number of optimizer steps in an epoch of the MTP head.
+pub(crate) fn head_steps(fit: &Fit, pack: PackPlan, batch: BatchPlan, train_share: f64) -> u64 {
     let (pack, batch) = pack.for_head(batch);
     let rows = fit.step_packs(&fit.lengths.pack(pack.length, pack.strategy), train_share).of_epoch;
-    let steps = rows.div_ceil(batch.packs_per_step().max(1));
+    rows.div_ceil(batch.packs_per_step().max(1))
+}
+
+/// Returns the number of epochs of the MTP head that are trained: `max_steps` ends them too.
+pub(crate) fn head_epochs(steps: u64, duration: DurationPlan, head: HeadPlan) -> f64 {
     let planned = steps.saturating_mul(head.epochs.into());
     duration.max_steps.unwrap_or(planned).min(planned) as f64 / steps as f64
 }
@@ -154,22 +153,32 @@ pub(crate) fn time(run: &Run) -> Time {
     let step_tokens = epoch_tokens / run.steps_per_epoch.max(1) as f64;
     let tokens = (epoch_tokens * f64::from(run.epochs)).min(step_tokens * run.steps as f64);
     let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
-    let train_s = rate.map(|rate| tokens / rate);
+    let alone = run.head.is_some_and(|(head, _)| head.alone);
+    let dropout_s = rate.filter(|_| run.has_dropout && !alone).map(|_| {
+        let bytes = if run.fit.device == Device::Cuda { 2.0 } else { 4.0 };
+        tokens * run.fit.work.dropout_numbers(run.constraints.targets) * bytes / run.fit.speed.bytes_per_s
+    });
+    let train_s = rate.map(|rate| if alone { 0.0 } else { tokens / rate + dropout_s.unwrap_or(0.0) });
     let mtp_s = rate.zip(run.head).map(|(rate, (head, epochs))| {
         let flops = run.fit.work.mtp_flops(&treatment, head.draft_tokens);
         epochs * epoch_tokens / rate * flops / flops_per_token
     });
-    let eval_s = rate.zip(run.evals.as_ref()).map(|(rate, evals)| eval_s(run, evals, &treatment, rate));
+    let evals = run.evals.as_ref().filter(|_| !alone);
+    let eval_s = rate.zip(evals).map(|(rate, evals)| eval_s(run, evals, &treatment, rate));
     let mut formula = match rate {
+        _ if alone => format!("{} tokens", count(whole(tokens))),
         Some(rate) => format!("{} tokens ÷ {} tokens/s", count(whole(tokens)), tokens_per_s(rate)),
         None => format!("{} tokens", count(whole(tokens))),
     };
-    if let Some((eval_s, evals)) = eval_s.zip(run.evals.as_ref()) {
+    if let Some(dropout_s) = dropout_s {
+        formula.push_str(&format!(" + {} for dropout", duration(dropout_s)));
+    }
+    if let Some((eval_s, evals)) = eval_s.zip(evals) {
         let count = counted(evals.count(run.steps), "evaluation");
         let samples = if evals.sampled() > 0.0 { " with sample answers" } else { "" };
         formula.push_str(&format!(" + {} for {count}{samples} and that of the base", duration(eval_s)));
     }
-    if let Some((mtp_s, (head, epochs))) = mtp_s.zip(run.head) {
+    if let Some((mtp_s, (head, epochs))) = mtp_s.zip(run.head).filter(|_| !alone) {
         let which = if head.epochs == 1 { "epoch" } else { "epochs" };
         let of = if epochs < f64::from(head.epochs) { ", which max_steps ends early" } else { "" };
         formula.push_str(&format!(" + {} for the MTP head's {which}{of}", duration(mtp_s)));

@@ -126,6 +126,14 @@ impl ModelConfig {
         })
     }
 
+    /// Declares the MTP head of its family, whose weights come from another model. Nothing changes if the
+    /// config declares one, or the family has none.
+    pub fn declare_head(&mut self) {
+        if self.mtp.is_some() {
+            self.mtp_num_hidden_layers = self.mtp_num_hidden_layers.max(1);
+        }
+    }
+
     /// Returns the length in tokens of the longest example that the model was designed for: its positions, or
     /// its sliding window if every layer has a shorter one.
     pub fn max_example_tokens(&self) -> usize {

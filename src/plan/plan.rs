@@ -244,22 +244,33 @@ pub enum Method {
     },
     /// Every text parameter.
     Full,
+    /// No parameter of the text model: only the MTP head, in a run of `head` on a model.
+    Head,
 }
 
 impl Method {
-    /// Returns the method without its parameters.
+    /// Returns the method without its parameters. A run of the head alone counts as LoRA, whose text model is
+    /// frozen too.
     pub const fn kind(self) -> MethodKind {
         match self {
-            Self::Lora { .. } => MethodKind::Lora,
+            Self::Lora { .. } | Self::Head => MethodKind::Lora,
             Self::Full => MethodKind::Full,
         }
     }
 
-    /// Returns the rank of the adapters, or 0 for full fine-tuning.
+    /// Returns the method in one word, for the names of runs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Lora { .. } | Self::Full => self.kind().word(),
+            Self::Head => "head",
+        }
+    }
+
+    /// Returns the rank of the adapters, or 0 if there are none.
     pub const fn rank(self) -> u32 {
         match self {
             Self::Lora { rank, .. } => rank,
-            Self::Full => 0,
+            Self::Full | Self::Head => 0,
         }
     }
 
@@ -267,7 +278,7 @@ impl Method {
     pub(crate) const fn target_modules(self) -> TargetModules {
         match self {
             Self::Lora { target_modules, .. } => target_modules,
-            Self::Full => TargetModules::ALL,
+            Self::Full | Self::Head => TargetModules::ALL,
         }
     }
 
@@ -275,13 +286,18 @@ impl Method {
     pub const fn dropout(self) -> f64 {
         match self {
             Self::Lora { dropout, .. } => dropout,
-            Self::Full => 0.0,
+            Self::Full | Self::Head => 0.0,
         }
     }
 }
 
 fn is_zero(number: &f64) -> bool {
     *number == 0.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(is: &bool) -> bool {
+    !is
 }
 
 /// How examples are packed.
@@ -363,11 +379,14 @@ pub struct HeadPlan {
     pub epochs: u32,
     /// The number of tokens that it learns to draft in a row.
     pub draft_tokens: u32,
+    /// Whether nothing else is trained, because the text model is finished, as in a run of `head`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub alone: bool,
 }
 
 impl HeadPlan {
     /// The training of every head before there were settings for it.
-    pub const OLD: Self = Self { learning_rate: 2e-4, epochs: 1, draft_tokens: 1 };
+    pub const OLD: Self = Self { learning_rate: 2e-4, epochs: 1, draft_tokens: 1, alone: false };
 }
 
 /// Checkpoints.
@@ -560,6 +579,11 @@ impl Plan {
     /// Returns the warnings about the plan's values, one sentence each.
     pub fn warnings(&self) -> &[String] {
         self.advice.as_ref().map_or(&[][..], |advice| &advice.warnings)
+    }
+
+    /// Returns whether only the MTP head is trained.
+    pub fn is_of_head_alone(&self) -> bool {
+        self.head.is_some_and(|head| head.alone)
     }
 
     /// Returns the same plan with the packs, the learning rate and the epochs of the MTP head's stage. Its

@@ -154,9 +154,15 @@ pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
     format!("{an_epoch} per epoch; max_steps ends the run after about {ends:.digits$} of {epochs}")
 }
 
+/// What a run of `head` trains.
+const OF_HEAD: &str = "only the MTP head, on the finished text model";
+
 /// Summarises the plan in a few lines, for `--dry-run` and the head of a run.
 pub fn summary(plan: &Plan) -> String {
+    let alone = plan.is_of_head_alone();
+    let plan = &if alone { plan.for_head() } else { plan.clone() };
     let method = match plan.method {
+        _ if alone => OF_HEAD.to_owned(),
         Method::Lora { rank, alpha, rslora, target_modules, dropout, .. } => {
             let rslora = if rslora { ", rank-stabilised" } else { "" };
             let targets =
@@ -165,6 +171,7 @@ pub fn summary(plan: &Plan) -> String {
             format!("LoRA, rank {rank}, alpha {alpha}{rslora}{targets}{dropout}")
         }
         Method::Full => "full fine-tuning".to_owned(),
+        Method::Head => OF_HEAD.to_owned(),
     };
     let mut text = format!(
         "model {}\n{}how   {method}, on {}{}{}\npacks {} tokens each, of {}; {} per optimizer step{}\n",
@@ -174,7 +181,11 @@ pub fn summary(plan: &Plan) -> String {
             escape(from)
         )),
         plan.device,
-        if plan.recompute { ", with recompute (layers are computed twice to save memory)" } else { "" },
+        if plan.recompute && !alone {
+            ", with recompute (layers are computed twice to save memory)"
+        } else {
+            ""
+        },
         if plan.fp8 { ", linear layers in fp8 (not lossless)" } else { "" },
         count(plan.pack.length.into()),
         match plan.pack.strategy {
@@ -184,6 +195,7 @@ pub fn summary(plan: &Plan) -> String {
         count(plan.batch.packs_per_step()),
         plan.pack
             .mtp_length
+            .filter(|_| !alone)
             .map_or(String::new(), |length| format!("; {} for the MTP head", count(length.into()))),
     );
     if let Some(Advice { memory, time, sets, .. }) = &plan.advice {

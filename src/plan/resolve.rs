@@ -19,9 +19,10 @@ use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
 use crate::fit::{Constraints, Fit};
+use crate::head_of_another::{head_of_another, no_head_to_train};
 use crate::judgement::too_little_to_judge;
 use crate::packing::Lengths;
-use crate::plan::{Advice, DataPlan, Explained, LogPlan, ModelPlan, Plan};
+use crate::plan::{Advice, DataPlan, DurationPlan, Explained, LogPlan, Method, ModelPlan, Plan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
@@ -54,10 +55,32 @@ pub fn resolve(answers: &Answers, facts: &Facts) -> Result<Plan, PlanError> {
     if !missing.is_empty() {
         return Err(PlanError::Missing(missing));
     }
+    resolve_with(answers, facts, None)
+}
+
+/// Makes the plan of `head`: only the MTP head is trained, on a finished text model that was trained with
+/// this method.
+///
+/// # Errors
+/// The same as for [`resolve`]; a model without an MTP head.
+pub fn resolve_head(answers: &Answers, facts: &Facts, finished: Method) -> Result<Plan, PlanError> {
+    let missing = missing(answers);
+    if !missing.is_empty() {
+        return Err(PlanError::Missing(missing));
+    }
+    resolve_with(answers, facts, Some(finished))
+}
+
+fn resolve_with(answers: &Answers, facts: &Facts, finished: Option<Method>) -> Result<Plan, PlanError> {
     check_paths(answers)?;
     check_ranges(answers, facts)?;
     check_data(facts)?;
-    Resolver { answers, facts, explain: Vec::new(), warnings: Vec::new() }.plan()
+    let with_head = head_of_another(answers, facts)?;
+    let facts = with_head.as_ref().unwrap_or(facts);
+    if finished.is_some() && !facts.model.has_mtp() {
+        return Err(no_head_to_train(answers));
+    }
+    Resolver { answers, facts, finished, explain: Vec::new(), warnings: Vec::new() }.plan()
 }
 
 pub(crate) fn setting(key: &str) -> &'static Setting {
@@ -67,6 +90,8 @@ pub(crate) fn setting(key: &str) -> &'static Setting {
 pub(crate) struct Resolver<'a> {
     pub answers: &'a Answers,
     pub facts: &'a Facts,
+    /// The method of the finished text model, if only the MTP head is trained.
+    pub finished: Option<Method>,
     explain: Vec<Explained>,
     warnings: Vec<String>,
 }
@@ -223,14 +248,18 @@ impl Resolver<'_> {
         let head = self.head(mtp)?;
         if let Some((length, of_head)) = self.head_pack(&fit, &constraints, &choice, batch, head)? {
             pack.mtp_length = Some(length);
-            if of_head.needed_bytes() > memory.needed_bytes() {
+            if of_head.needed_bytes() > memory.needed_bytes() || self.finished.is_some() {
                 memory = of_head;
             }
         }
         let duration = self.duration();
-        let steps = steps_per_epoch
-            .saturating_mul(duration.epochs.into())
-            .min(duration.max_steps.unwrap_or(u64::MAX));
+        let of_head = head.map(|head| (head, eta::head_steps(&fit, pack, batch, train_share)));
+        // The epochs and the number of steps of what the run is about.
+        let (epochs, steps_per_epoch) = match of_head {
+            Some((head, steps)) if head.alone => (head.epochs, steps),
+            _ => (duration.epochs, steps_per_epoch),
+        };
+        let steps = steps_per_epoch.saturating_mul(epochs.into()).min(duration.max_steps.unwrap_or(u64::MAX));
         let (optimizer, recommended_rate) = self.optimizer(method);
         // A file of its own counts as the usual share.
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
@@ -253,8 +282,9 @@ impl Resolver<'_> {
             train_share,
             steps_per_epoch,
             steps,
-            epochs: duration.epochs,
-            head: head.map(|head| (head, eta::head_epochs(&fit, pack, batch, train_share, duration, head))),
+            epochs,
+            head: of_head.map(|(head, steps)| (head, eta::head_epochs(steps, duration, head))),
+            has_dropout: method.dropout() > 0.0,
             evals: (eval_share > 0.0).then(|| eta::Evals {
                 tokens: match facts.data.eval_set.filter(|_| !data.eval.is_empty()) {
                     Some(of_its_own) => of_its_own.total_tokens as f64,
@@ -266,7 +296,13 @@ impl Resolver<'_> {
         if fp8 {
             time.formula.push_str("; the effect of fp8 is not included, because its speed is unmeasured");
         }
-        self.record_time(&time, duration);
+        self.record_time(&time, DurationPlan { epochs, ..duration });
+        if self.finished == Some(Method::Head) {
+            // The plan of adapters was only a means to choose the packs.
+            self.explain.retain(|row| !row.key.starts_with("method."));
+            let reason = "only the MTP head is trained, on the model as it is".to_owned();
+            self.record("method.kind", Method::Head.word().to_owned(), Origin::Flag, reason);
+        }
 
         let order = |key: &str| {
             let beside = if key == MODEL_PATH { "model.revision" } else { key };
@@ -296,7 +332,7 @@ impl Resolver<'_> {
             name,
             model,
             data,
-            method,
+            method: self.finished.unwrap_or(method),
             pack,
             batch,
             optimizer,

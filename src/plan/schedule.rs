@@ -157,6 +157,7 @@ impl Resolver<'_> {
         let trained = match method {
             Method::Lora { rank, target_modules, .. } => fit.work.adapter_parameters(rank, target_modules),
             Method::Full => fit.model.text_parameters() as f64,
+            Method::Head => fit.model.mtp_parameters() as f64,
         };
         let one = (trained * 12.0) as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });

@@ -214,7 +214,7 @@ settings! {
         heading: In::Model, page: Essential(16), completes: Completes::Files, reads_data: true, of_one_run: true,
         of_check: true,
     }
-    mtp_from: String = "model.mtp_from", "mtp-from", "Take the MTP head from this model, for a base whose weights have none although its config.json declares one." {
+    mtp_from: String = "model.mtp_from", "mtp-from", "Take the MTP head from this model, for a base whose weights have none." {
         heading: In::Mtp, page: AllSettings, completes: Completes::Models, of_one_run: true,
     }
     from: String = "model.from", "from", "Start from the weights of a run (its folder, a part of its name, or latest) or of a PEFT adapter's folder." {

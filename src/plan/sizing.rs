@@ -106,7 +106,7 @@ impl Resolver<'_> {
         if kind == MethodKind::Full {
             return Ok((Method::Full, choice));
         }
-        let (target_modules, dropout) = (constraints.targets, self.dropout());
+        let (target_modules, dropout) = (constraints.targets, self.dropout(parent));
         if let Some(AdapterFacts { rank, alpha, rslora, clipped, .. }) = parent {
             let rank = self.inherited("method.rank", &answers.rank, rank)?;
             let alpha = self.inherited("method.alpha", &answers.alpha, alpha)?;

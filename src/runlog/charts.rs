@@ -1,11 +1,11 @@
 //! The curves of a run and the marks on them.
 //!
-//! The table below describes all curves except the losses: a new chart is one row here, and its field in the
-//! event. Screens, the report and TensorBoard show the rows of the table.
+//! The table below describes all curves except the losses of the text model: a new chart is one row here, and
+//! its field in the event. Screens, the report and TensorBoard show the rows of the table.
 
 use serde::Serialize;
 
-use crate::event::{DeviceSample, GpuSample};
+use crate::event::{DeviceSample, GpuSample, HeadEval};
 use crate::series::Series;
 use crate::step::Step;
 
@@ -55,16 +55,19 @@ pub enum About {
     Training,
     /// The machine.
     Machine,
+    /// The training of the MTP head. Its steps are counted from 0 again.
+    Head,
 }
 
 /// The event that contains a metric's value, and how it is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     Step(fn(&Step) -> Option<f64>),
+    Head(fn(&HeadEval) -> Option<f64>),
     Device(fn(&DeviceSample) -> Option<f64>),
 }
 
-/// A metric that is charted over the steps, in addition to the losses.
+/// A metric that is charted over the steps, in addition to the losses of the text model.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// The name, as in the middle of a sentence.
@@ -124,11 +127,25 @@ macro_rules! metrics {
                 })*
             }
 
-            /// Moves the values after `step` to `discarded`.
+            /// Adds an evaluation of the MTP head. A later attempt repeats the steps after its checkpoint.
+            pub(crate) fn head_eval(&mut self, eval: &HeadEval, discarded: &mut Charts) {
+                $(if let Source::Head(read) = $source && let Some(value) = read(eval) {
+                    let repeated = match eval.step.checked_sub(1) {
+                        Some(before) => self.$name.cut_after(before),
+                        None => std::mem::take(&mut self.$name).buckets().to_vec(),
+                    };
+                    discarded.$name.absorb(repeated);
+                    self.$name.push(eval.step, value);
+                })*
+            }
+
+            /// Moves the values after `step` of the text model to `discarded`.
             pub(crate) fn discard_after(&mut self, step: u64, discarded: &mut Charts) {
                 discarded.loss.absorb(self.loss.cut_after(step));
                 discarded.eval_loss.absorb(self.eval_loss.cut_after(step));
-                $(discarded.$name.absorb(self.$name.cut_after(step));)*
+                $(if !matches!($source, Source::Head(_)) {
+                    discarded.$name.absorb(self.$name.cut_after(step));
+                })*
             }
         }
     };
@@ -141,6 +158,8 @@ metrics! {
     grad_norm: "gradient norm" as "grad", Norm, Training, Some("grad_norm"), Source::Step(|step| step.grad_norm);
     /// Learning rate.
     lr: "learning rate" as "lr", LearningRate, Training, Some("lr"), Source::Step(|step| step.lr);
+    /// Loss of the MTP head on the eval set, by the head's own steps.
+    head_loss: "held-out loss of the MTP head", Nats, Head, Some("loss/mtp_eval"), Source::Head(|eval| Some(eval.loss_nats));
     /// Memory used, bytes.
     mem_used_bytes: "trainer memory", Bytes, Machine, Some("mem_used_bytes"),
         Source::Step(|step| step.mem_used_bytes.map(|bytes| bytes as f64));

@@ -62,7 +62,7 @@ pub use notice::Notice;
 pub use pace::{Eta, StepParts};
 pub use pressure::{MemoryReading, MemoryUser, PressureWatch, Relief};
 pub use run_dir::RunDir;
-pub use runs_root::RunsRoot;
+pub use runs_root::{RunsRoot, label_of};
 pub use series::{Bucket, Series};
 pub use step::{Eval, Step};
 pub use tailer::{Batch, EventTailer, Limit, Polled, Record};

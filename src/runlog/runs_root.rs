@@ -79,8 +79,9 @@ impl RunsRoot {
         Ok(paths.into_iter().filter_map(listed).collect())
     }
 
-    /// Finds a run by a folder's path, `latest`, a whole name, or a unique prefix of the name, with or
-    /// without its date (`20261120T13`, `qwen3.5-2b-lora`).
+    /// Finds a run by a folder's path, `latest`, the name of its folder, the name that the user chose for it,
+    /// or a unique prefix of the folder's name, with or without its date (`20261120T13`, `qwen3.5-2b-lora`).
+    /// A whole name wins over a prefix: `a` is the run `a`, even if there is a run `ab`.
     ///
     /// # Errors
     /// [`Error::NoRuns`], [`Error::NoSuchRun`], or [`Error::Ambiguous`] with the candidates.
@@ -99,12 +100,21 @@ impl RunsRoot {
         if let Some(exact) = runs.iter().find(|run| run.name() == name) {
             return Ok(exact.clone());
         }
-        let without_date = |run: &str| run.split_once("Z-").map(|(_, rest)| rest.to_owned());
         runs.retain(|run| {
             let full = run.name();
             !name.is_empty()
                 && (full.starts_with(name) || without_date(&full).is_some_and(|rest| rest.starts_with(name)))
         });
+        let label = safe_name(name);
+        let wholes: [&dyn Fn(&str) -> bool; 2] =
+            [&|run| without_date(run).is_some_and(|rest| rest == name), &|run| {
+                label_of(run) == Some(label.as_str())
+            }];
+        for is_whole in wholes {
+            if runs.iter().any(|run| is_whole(&run.name())) {
+                runs.retain(|run| is_whole(&run.name()));
+            }
+        }
         match runs.len() {
             1 => Ok(runs.swap_remove(0)),
             0 => RunDir::open(name)
@@ -115,6 +125,17 @@ impl RunsRoot {
             }),
         }
     }
+}
+
+/// Returns the label in the name of a run's folder: the name that the user chose, or that of the model.
+/// `None` if the folder was renamed.
+pub fn label_of(run: &str) -> Option<&str> {
+    // Behind the label are the method and the random digits.
+    without_date(run)?.rsplitn(3, '-').nth(2)
+}
+
+fn without_date(run: &str) -> Option<&str> {
+    run.split_once("Z-").map(|(_, rest)| rest)
 }
 
 fn listed(path: PathBuf) -> Option<RunDir> {
@@ -191,6 +212,32 @@ mod tests {
         for missing in ["zzz", "", "notes"] {
             assert!(matches!(root.resolve(missing), Err(Error::NoSuchRun { .. })), "{missing}");
         }
+    }
+
+    #[test]
+    fn a_whole_name_wins_over_a_prefix_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [
+            "20260101T000000Z-mine-lora-0001",
+            "20260102T000000Z-mine-2-lora-0002",
+            "20260103T000000Z-mine-lora-0001-full-0003",
+            "20260104T000000Z-miner-lora-0004",
+            "20260105T000000Z-twice-lora-0005",
+            "20260106T000000Z-twice-full-0006",
+            "20260107T000000Z-twice-more-full-0007",
+        ] {
+            RunDir::create(folder.path().join(name)).unwrap();
+        }
+        let root = RunsRoot::new(folder.path());
+        let name = |query: &str| root.resolve(query).map(|run| run.name()[17..].to_owned());
+        assert_eq!(name("mine").unwrap(), "mine-lora-0001");
+        assert_eq!(name("mine-2").unwrap(), "mine-2-lora-0002");
+        assert_eq!(name("mine-lora-0001").unwrap(), "mine-lora-0001");
+        assert_eq!(name("miner").unwrap(), "miner-lora-0004");
+        let Err(Error::Ambiguous { candidates, .. }) = name("min") else { panic!("four begin so") };
+        assert_eq!(candidates.len(), 4);
+        let Err(Error::Ambiguous { candidates, .. }) = name("twice") else { panic!("two are called so") };
+        assert_eq!(candidates.len(), 2);
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! Measures how many drafted tokens of an MTP head the model accepts, and whether one head is better than
 //! another.
 //!
-//! The model writes its own greedy answers to prompts of the eval set once. A head is then measured after
+//! The model writes its own greedy answers to prompts of the eval set once, or of the training data if there
+//! is no eval set. A head is then measured after
 //! every token of them (`Drafter::accepted_everywhere`), not only where a server would happen to draft, and
 //! the passes of a server are read off the result. Two heads are compared token by token.
 
+use std::collections::BTreeMap;
+
 use sparktune_model::{Acceptance, Drafter, Generator, Model, ModelError};
 
-use crate::evaluate::EvalSet;
+use crate::evaluate::{EvalSet, Prompt};
 
 /// The longest draft that is measured.
 pub(crate) const LONGEST_DRAFT: usize = 4;
@@ -15,11 +18,23 @@ pub(crate) const LONGEST_DRAFT: usize = 4;
 const TOKENS: usize = 2048;
 /// The largest number of tokens of an answer, so that there are enough answers to compare.
 const ANSWER: usize = 128;
-/// The smallest number of answers from which an interval is estimated.
-const LEAST_ANSWERS: usize = 3;
+/// The smallest number of groups of answers from which an interval is estimated.
+const LEAST_GROUPS: usize = 3;
+
+/// Answers on which heads are measured.
+pub(crate) struct Answers {
+    pub(crate) texts: Vec<Text>,
+    /// The ids that end an answer.
+    pub(crate) stops: Vec<u32>,
+    /// Whether the prompts are those of the training data, because there is no eval set.
+    pub(crate) are_of_training: bool,
+}
 
 /// A prompt and the model's greedy answer.
 pub(crate) struct Text {
+    /// What its drafts are alike with: those after other turns of the same conversation. Windows of raw text
+    /// are far apart, so each is a group of its own.
+    group: (usize, usize),
     ids: Vec<u32>,
     /// The number of tokens of the prompt.
     prompt: usize,
@@ -37,8 +52,8 @@ impl Text {
     }
 }
 
-/// Writes greedy answers to prompts of the eval set, each at most as long as the example's own, until there
-/// are enough tokens to measure drafts after. `may_go_on` is called with the tokens so far, before each
+/// Writes greedy answers to all prompts of the eval set, each at most as long as the example's own, until
+/// there are enough tokens to measure drafts after. `may_go_on` is called with the tokens so far, before each
 /// answer.
 ///
 /// # Errors
@@ -50,12 +65,12 @@ pub(crate) fn write_answers(
 ) -> Result<Vec<Text>, ModelError> {
     let stops = eval_set.stop_ids();
     let (mut texts, mut tokens) = (Vec::new(), 0);
-    for (prompt, rest) in eval_set.prompts_with_lengths(usize::MAX) {
+    for Prompt { example, place, ids: prompt } in eval_set.all_prompts() {
         if tokens >= TOKENS {
             break;
         }
         may_go_on(tokens, TOKENS)?;
-        let length = rest.min(ANSWER);
+        let length = place.rest.min(ANSWER);
         let mut ids = prompt.clone();
         // Behind the last measured token there are as many as a draft may have.
         for id in Generator::new(model, &prompt).take(length + LONGEST_DRAFT) {
@@ -68,7 +83,8 @@ pub(crate) fn write_answers(
         let measured = (ids.len() - prompt.len() - 1).min(length);
         if measured > 0 {
             tokens += measured;
-            texts.push(Text { ids, prompt: prompt.len(), measured });
+            let group = (example, if place.is_window { place.prompt.start } else { 0 });
+            texts.push(Text { group, ids, prompt: prompt.len(), measured });
         }
     }
     Ok(texts)
@@ -79,6 +95,8 @@ pub(crate) fn write_answers(
 pub(crate) struct Measured {
     /// For each answer and each of its tokens, how many tokens of the draft after it are accepted.
     answers: Vec<Vec<usize>>,
+    /// The group of each answer.
+    groups: Vec<(usize, usize)>,
 }
 
 impl Measured {
@@ -98,12 +116,13 @@ impl Measured {
             accepted.truncate(text.measured);
             answers.push(accepted);
         }
-        Ok(Self { answers })
+        Ok(Self { answers, groups: texts.iter().map(|text| text.group).collect() })
     }
 
     #[cfg(test)]
     pub(crate) fn new(answers: Vec<Vec<usize>>) -> Self {
-        Self { answers }
+        let groups = (0..answers.len()).map(|answer| (answer, 0)).collect();
+        Self { answers, groups }
     }
 
     pub(crate) fn answers(&self) -> usize {
@@ -143,11 +162,12 @@ impl Measured {
     }
 
     fn above(&self, other: &Self, value: impl Fn(usize) -> f64) -> Difference {
-        let pairs = |(own, other): (&Vec<usize>, &Vec<usize>)| {
-            own.iter().zip(other).map(|(own, other)| value(*own) - value(*other)).collect()
-        };
-        let differences: Vec<Vec<f64>> = self.answers.iter().zip(&other.answers).map(pairs).collect();
-        Difference::of(&differences)
+        let mut differences: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+        for ((own, other), group) in self.answers.iter().zip(&other.answers).zip(&self.groups) {
+            let pairs = own.iter().zip(other).map(|(own, other)| value(*own) - value(*other));
+            differences.entry(*group).or_default().extend(pairs);
+        }
+        Difference::of(&differences.into_values().collect::<Vec<_>>())
     }
 }
 
@@ -160,18 +180,18 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// Computes mean and interval of differences, grouped by answer.
+    /// Computes mean and interval of differences, by the group of their answer.
     ///
-    /// Drafts after tokens of one answer are alike, so the standard error is that of clusters, here answers:
-    /// `√(m / (m − 1) · Σ_answers (Σ_tokens (d − mean))²) / n`. The interval is Student's with `m − 1`
-    /// degrees of freedom.
-    fn of(answers: &[Vec<f64>]) -> Self {
-        let (clusters, tokens) = (answers.len(), answers.iter().map(Vec::len).sum::<usize>());
-        let mean = answers.iter().flatten().sum::<f64>() / tokens.max(1) as f64;
-        if clusters < LEAST_ANSWERS || tokens == 0 {
+    /// Drafts after tokens of one group are alike, so the standard error is that of clusters:
+    /// `√(m / (m − 1) · Σ_groups (Σ_tokens (d − mean))²) / n`. The interval is Student's with `m − 1` degrees
+    /// of freedom.
+    fn of(groups: &[Vec<f64>]) -> Self {
+        let (clusters, tokens) = (groups.len(), groups.iter().map(Vec::len).sum::<usize>());
+        let mean = groups.iter().flatten().sum::<f64>() / tokens.max(1) as f64;
+        if clusters < LEAST_GROUPS || tokens == 0 {
             return Self { mean, half_width: None };
         }
-        let sums = answers.iter().map(|answer| answer.iter().map(|d| d - mean).sum::<f64>());
+        let sums = groups.iter().map(|group| group.iter().map(|d| d - mean).sum::<f64>());
         let squares: f64 = sums.map(|sum| sum * sum).sum();
         let m = clusters as f64;
         let error = (m / (m - 1.0) * squares).sqrt() / tokens as f64;
@@ -207,7 +227,7 @@ mod tests {
 
     #[test]
     fn shares_means_and_passes_are_counted_from_the_same_drafts() {
-        let head = Measured { answers: vec![vec![4, 0, 2, 1, 0], vec![1, 0]] };
+        let head = Measured::new(vec![vec![4, 0, 2, 1, 0], vec![1, 0]]);
         assert_eq!((head.answers(), head.tokens()), (2, 7));
         assert_eq!([1, 2, 3, 4].map(|k| head.share(k) * 7.0), [4.0, 2.0, 1.0, 1.0]);
         assert!((head.mean() - 8.0 / 7.0).abs() < 1e-12);
@@ -219,8 +239,8 @@ mod tests {
 
     #[test]
     fn a_head_is_better_only_if_the_interval_over_answers_is_above_zero() {
-        let base = Measured { answers: vec![vec![1; 50]; 4] };
-        let always = Measured { answers: vec![vec![2; 50]; 4] };
+        let base = Measured::new(vec![vec![1; 50]; 4]);
+        let always = Measured::new(vec![vec![2; 50]; 4]);
         let difference = always.mean_above(&base);
         assert_eq!((difference.mean, difference.half_width), (1.0, Some(0.0)));
         assert!(difference.is_above_zero() && !base.mean_above(&always).is_above_zero());
@@ -234,8 +254,12 @@ mod tests {
         assert_eq!(difference.mean, 0.25);
         assert!(!difference.is_above_zero(), "{difference:?}");
         // Two answers are too few to tell.
-        let two = |head: &Measured| Measured { answers: head.answers[..2].to_vec() };
+        let two = |head: &Measured| Measured::new(head.answers[..2].to_vec());
         assert_eq!(two(&always).mean_above(&two(&base)).half_width, None);
+        // So are four answers in two conversations.
+        let of_two =
+            |head: &Measured| Measured { groups: vec![(0, 0), (1, 0), (0, 0), (1, 0)], ..head.clone() };
+        assert_eq!(of_two(&always).mean_above(&of_two(&base)).half_width, None);
         assert!(!two(&always).mean_above(&two(&base)).is_above_zero());
     }
 

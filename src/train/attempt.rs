@@ -130,13 +130,18 @@ impl<'a, 'run> Attempt<'a, 'run> {
         if let Some(order) = state.order {
             batches.change_order(order);
         }
+        let alone = plan.is_of_head_alone();
         session.events.emit(Kind::RunStarted(RunStarted {
             sparktune: env!("CARGO_PKG_VERSION").into(),
             model: plan.model.id.clone(),
-            method: plan.method.kind().to_string(),
+            method: plan.method.word().to_owned(),
             device: session.describe_device(),
-            total_steps: Some(batches.total_steps()),
-            epochs: Some(f64::from(plan.duration.epochs)),
+            total_steps: if alone {
+                Some(state.main_steps).filter(|steps| *steps > 0)
+            } else {
+                Some(batches.total_steps())
+            },
+            epochs: Some(f64::from(plan.duration.epochs)).filter(|_| !alone),
             resumed_from_step: found
                 .checkpoint
                 .as_ref()
@@ -190,6 +195,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
             session.progress("load", done as u64, total as u64, "layers");
         })?;
         let base_head = load::mtp_head(plan, base, device)?;
+        if plan.is_of_head_alone() && base_head.is_none() {
+            return Err(TrainError::NoHead { path: base.dir().to_owned() });
+        }
         let group_size = objective.examples_per_group();
         self.eval_set =
             EvalSet::open(session.run, plan, base, group_size, &mut |warning| session.warn(warning, None))?;
@@ -289,7 +297,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         // Checkpoints of older programs do not say it: they have the last weights.
         let last = self.state.main_steps;
         let exported = *self.state.exported_step.get_or_insert(last);
-        let mut notes = vec![chosen::in_words(self.state, exported)];
+        let mut notes = vec![chosen::in_words(&self.plan, self.state, exported)];
         notes.extend(
             self.state.diverged(Given::of(&self.plan)).map(|why| format!("**This run diverged:** {why}")),
         );

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use sparktune_model::Model;
-use sparktune_plan::Plan;
+use sparktune_plan::{Method, Plan};
 use sparktune_runlog::{Checkpoints, RunDir};
 
 use crate::error::TrainError;
@@ -63,7 +63,10 @@ pub(crate) fn best_head(run: &RunDir, state: &State, warn: &mut dyn FnMut(String
 }
 
 /// Says in a sentence or two which weights the outputs contain.
-pub(crate) fn in_words(state: &State, exported: u64) -> String {
+pub(crate) fn in_words(plan: &Plan, state: &State, exported: u64) -> String {
+    if plan.method == Method::Head {
+        return "The text model is the base as it is: only the MTP head was trained.".to_owned();
+    }
     let loss = state.best_eval().map(|loss| format!(" ({loss:.4})")).unwrap_or_default();
     let last = state.main_steps;
     match state.best_step {
@@ -87,20 +90,24 @@ pub(crate) fn in_words(state: &State, exported: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::plan;
 
     #[test]
     fn the_words_say_which_step_and_whether_another_was_better() {
+        let mut plan = plan("Qwen/Qwen3.5-0.8B");
         let mut state = State::start();
         state.main_steps = 12;
-        assert_eq!(in_words(&state, 12), "The weights are those of step 12 of 12.");
+        assert_eq!(in_words(&plan, &state, 12), "The weights are those of step 12 of 12.");
         state.record_eval(0.5);
         state.best_step = Some(6);
-        let best = in_words(&state, 6);
+        let best = in_words(&plan, &state, 6);
         assert!(best.contains("step 6 of 12") && best.contains("lowest held-out loss (0.5000)"), "{best}");
         state.health.base(0.25, false);
-        let worse = in_words(&state, 6);
+        let worse = in_words(&plan, &state, 6);
         assert!(worse.contains("(0.5000), but not lower than the base model's (0.2500)"), "{worse}");
-        let last = in_words(&state, 12);
+        let last = in_words(&plan, &state, 12);
         assert!(last.contains("step 12 of 12") && last.contains("`export --best`"), "{last}");
+        plan.method = Method::Head;
+        assert!(in_words(&plan, &state, 0).contains("the base as it is"));
     }
 }

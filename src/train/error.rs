@@ -67,7 +67,11 @@ pub enum TrainError {
         program = program_name()
     )]
     UnfinishedTextModel { run: String },
-    #[error("this run trained the whole model and has no adapter. Export the model with --gguf")]
+    #[error(
+        "{path} has no MTP head to train: its config.json declares one, but the weights contain none. Take it with --mtp-from from the model that this one was trained from"
+    )]
+    NoHead { path: PathBuf },
+    #[error("this run has no adapter. Export the model with --gguf")]
     NoAdapter,
     #[error("the run has no usable checkpoint to export. Run `{program} resume` first", program = program_name())]
     NothingToExport,
@@ -106,6 +110,7 @@ impl TrainError {
             | Self::OtherInputs { .. }
             | Self::OtherBaseThanParent { .. }
             | Self::UnfinishedTextModel { .. }
+            | Self::NoHead { .. }
             | Self::NoAdapter
             | Self::Model(ModelError::Adapter { .. } | ModelError::Gguf { .. }) => 2,
             _ => 4,

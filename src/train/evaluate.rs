@@ -1,5 +1,6 @@
 //! The loss on the eval set, and sample generations.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use sparktune_base::choices::PackStrategy;
@@ -11,9 +12,10 @@ use sparktune_runlog::{Eval, HeadEval, Kind, RunDir, Sample};
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
-use crate::examples::{Examples, eval_tokens};
+use crate::examples::{Examples, eval_tokens, train_tokens};
 use crate::exported_template::tokenizer_of;
 use crate::objective::{Objective, Trainee};
+use crate::prompts::{Place, places};
 use crate::session::Session;
 use crate::state::Stage;
 
@@ -21,11 +23,23 @@ use crate::state::Stage;
 /// rule of a prompt is computed on the CPU, which takes minutes for tens of thousands of tokens.
 const LONGEST_PROMPT: usize = 2048;
 
+/// The largest number of examples that all prompts are taken from: training data may have millions, and each
+/// prompt gives an answer of at least a token.
+const MOST_ASKED: usize = 4096;
+
 /// The eval set of a run, packed once.
 pub(crate) struct EvalSet {
     examples: Examples,
     packs: Packs,
     tokenizer: Option<ChatTokenizer>,
+}
+
+/// A prompt of the eval set.
+pub(crate) struct Prompt {
+    /// The example.
+    pub(crate) example: usize,
+    pub(crate) place: Place,
+    pub(crate) ids: Vec<u32>,
 }
 
 impl EvalSet {
@@ -41,7 +55,29 @@ impl EvalSet {
         examples_per_group: usize,
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<Self>, TrainError> {
-        let path = eval_tokens(run);
+        Self::open_file(eval_tokens(run), run, plan, base, examples_per_group, warn)
+    }
+
+    /// Opens the training data of a run instead, for the prompts of a run without an eval set.
+    ///
+    /// # Errors
+    /// The same as for [`open`](Self::open).
+    pub(crate) fn of_training(
+        run: &RunDir,
+        plan: &Plan,
+        base: &Checkpoint,
+    ) -> Result<Option<Self>, TrainError> {
+        Self::open_file(train_tokens(run), run, plan, base, 1, &mut |_| ())
+    }
+
+    fn open_file(
+        path: PathBuf,
+        run: &RunDir,
+        plan: &Plan,
+        base: &Checkpoint,
+        examples_per_group: usize,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<Option<Self>, TrainError> {
         if !path.exists() {
             return Ok(None);
         }
@@ -127,24 +163,35 @@ impl EvalSet {
         Ok(loss)
     }
 
-    /// Returns prompts of `count` examples that have one, without long ones if possible. A prompt is
-    /// everything before the first trained token.
+    /// Returns the first prompts of `count` examples that have one, without long ones if possible.
     pub(crate) fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
-        self.prompts_with_lengths(count).map(|(prompt, _)| prompt).collect()
+        let first = |example| Some((example, self.places(example).into_iter().next()?));
+        let first = (0..self.examples.file().len()).filter_map(first).collect();
+        self.read(without_long_ones(first, count)).map(|prompt| prompt.ids).collect()
     }
 
-    /// Returns what [`prompts`](Self::prompts) returns, each with the number of tokens of its example that
-    /// come after it.
-    pub(crate) fn prompts_with_lengths(&self, count: usize) -> impl Iterator<Item = (Vec<u32>, usize)> {
-        let file = self.examples.file();
-        let prompt = |i| {
-            let first_trained = file.mask(i).iter().position(|is_trained| is_trained)?;
-            (first_trained > 0).then_some((i, first_trained))
-        };
-        let found = without_long_ones((0..file.len()).filter_map(prompt).collect(), count);
-        found.into_iter().map(|(i, length)| {
-            let (prompt, rest) = file.tokens(i).split_at(length);
-            (prompt.to_vec(), rest.len())
+    /// Returns all prompts: the first of each example, then the second of each that has one, and so on, and
+    /// after these the long ones; of a large set, those of its first examples.
+    pub(crate) fn all_prompts(&self) -> impl Iterator<Item = Prompt> {
+        let mut all = Vec::new();
+        for example in 0..self.examples.file().len().min(MOST_ASKED) {
+            all.extend(
+                self.places(example).into_iter().enumerate().map(|(nth, place)| (nth, example, place)),
+            );
+        }
+        all.sort_by_key(|(nth, example, _)| (*nth, *example));
+        let all = all.into_iter().map(|(_, example, place)| (example, place)).collect();
+        self.read(without_long_ones(all, usize::MAX))
+    }
+
+    fn places(&self, example: usize) -> Vec<Place> {
+        places(&self.examples.file().mask(example).iter().collect::<Vec<_>>())
+    }
+
+    fn read(&self, places: Vec<(usize, Place)>) -> impl Iterator<Item = Prompt> {
+        places.into_iter().map(|(example, place)| {
+            let ids = self.examples.file().tokens(example)[place.prompt.clone()].to_vec();
+            Prompt { example, place, ids }
         })
     }
 
@@ -179,11 +226,14 @@ impl EvalSet {
     }
 }
 
-/// Returns the first `count` of these prompts, each a place and a length in tokens, that are not longer than
+/// Returns the first `count` of these places of examples whose prompts are not longer than
 /// [`LONGEST_PROMPT`]; if there are too few, the shortest others too.
-fn without_long_ones(mut prompts: Vec<(usize, usize)>, count: usize) -> Vec<(usize, usize)> {
+fn without_long_ones(mut prompts: Vec<(usize, Place)>, count: usize) -> Vec<(usize, Place)> {
     // The sort is stable, so that short prompts keep their order.
-    prompts.sort_by_key(|(_, length)| if *length <= LONGEST_PROMPT { 0 } else { *length });
+    prompts.sort_by_key(|(_, place)| match place.prompt.len() {
+        length if length <= LONGEST_PROMPT => 0,
+        length => length,
+    });
     prompts.truncate(count);
     prompts
 }
@@ -194,9 +244,14 @@ mod tests {
 
     #[test]
     fn samples_pass_over_prompts_that_would_take_long_unless_there_are_no_others() {
-        let prompts = vec![(0, 20_000), (1, 900), (2, 9000), (4, 30), (5, 2048), (6, 1)];
-        assert_eq!(without_long_ones(prompts.clone(), 3), [(1, 900), (4, 30), (5, 2048)]);
-        let all = without_long_ones(prompts, 10);
-        assert_eq!(all, [(1, 900), (4, 30), (5, 2048), (6, 1), (2, 9000), (0, 20_000)]);
+        let place = |length| Place { prompt: 0..length, rest: 1, is_window: false };
+        let prompts = [(0, 20_000), (1, 900), (2, 9000), (4, 30), (5, 2048), (6, 1)];
+        let prompts = prompts.map(|(example, length)| (example, place(length)));
+        let kept = |count| {
+            let kept = without_long_ones(prompts.to_vec(), count);
+            kept.into_iter().map(|(example, place)| (example, place.prompt.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(3), [(1, 900), (4, 30), (5, 2048)]);
+        assert_eq!(kept(10), [(1, 900), (4, 30), (5, 2048), (6, 1), (2, 9000), (0, 20_000)]);
     }
 }

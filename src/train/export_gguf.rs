@@ -11,15 +11,19 @@ use sparktune_base::files::{sync, write_and_sync};
 use sparktune_base::units::{bytes, count};
 use sparktune_data::chat_template_of;
 use sparktune_model::export::gguf::{Gguf, GgufContents, GgufType};
-use sparktune_plan::Mtp as MtpChoice;
+use sparktune_model::{Checkpoint, Model, Mtp};
+use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::{Lease, RunDir};
 
 use crate::error::TrainError;
+use crate::evaluate::EvalSet;
 use crate::export_run::{Loaded, Weights};
 use crate::exported_template::exported_template;
 use crate::gguf_section::FOLDER;
 use crate::load;
 use crate::modelfile::{modelfile, stop_texts};
+use crate::outputs::{Export, Heads, TextModelOutputs};
+use crate::served_head::serves_trained_head;
 
 /// The files that are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,10 +68,18 @@ pub fn export_gguf(
         None => chat_template_of(base.dir())?,
     };
     let run_name = run.name();
+    let is_trained_head_served = match (&before, request.model) {
+        (Some(_), Some(_)) => match serves_trained_head(&folder, &base)? {
+            Some(is_served) => is_served,
+            None => is_trained_head_better(run, &plan, &base, &model, [&before, &head], stop)?,
+        },
+        _ => false,
+    };
     let gguf = Gguf {
         base: &base,
         model: &model,
-        mtp: head.as_ref(),
+        // Without one, the base's is written.
+        mtp: head.as_ref().filter(|_| is_trained_head_served),
         keep_mtp: plan.mtp != MtpChoice::None,
         name: &run_name,
         base_name: &plan.model.id,
@@ -90,12 +102,12 @@ pub fn export_gguf(
         let mut before_tensor = told(&name, stop, progress);
         let contents = gguf.write_model(numbers, &path, &mut before_tensor)?;
         notes.push(in_words(&name, &contents));
-        // Heads are compared only where outputs to serve with vLLM are written, which takes minutes.
         if before.is_some() {
-            notes.push(
-                "Its MTP head is the trained one. SERVE.md of the run says whether it is better than the base's."
-                    .to_owned(),
-            );
+            notes.push(if is_trained_head_served {
+                "Its MTP head is the trained one, which is better than the base's.".to_owned()
+            } else {
+                "Its MTP head is the base's, because the trained one is not better.".to_owned()
+            });
         }
         notes.extend(contents.remarks);
         paths.push(path);
@@ -107,6 +119,31 @@ pub fn export_gguf(
     }
     sync(&folder).map_err(TrainError::io(&folder))?;
     Ok(GgufFiles { paths, notes })
+}
+
+/// Measures the heads of a run that has no outputs yet, as its outputs would do.
+fn is_trained_head_better(
+    run: &RunDir,
+    plan: &Plan,
+    base: &Checkpoint,
+    model: &Model,
+    [before, last]: [&Option<Mtp>; 2],
+    stop: &AtomicBool,
+) -> Result<bool, TrainError> {
+    let eval_set = EvalSet::open(run, plan, base, 1, &mut |_| ())?;
+    let export = Export {
+        run,
+        folder: &run.outputs(),
+        plan,
+        base,
+        eval_set: eval_set.as_ref(),
+        record: &|_| (),
+        warn: &|_| (),
+        progress: &|_, _, _| (),
+        go_on: &|| !stop.load(Ordering::SeqCst),
+    };
+    let heads = Heads { before: before.clone(), last: last.clone(), among: None };
+    Ok(export.choose_head(model, &heads, &mut TextModelOutputs::default())?.is_trained)
 }
 
 /// Returns what is called before each tensor of a file.

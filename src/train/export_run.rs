@@ -85,7 +85,7 @@ impl Loaded {
             }
             Weights::Best | Weights::Step(_) => state.weights_step(),
         };
-        notes.insert(0, chosen::in_words(&newest_state, step));
+        notes.insert(0, chosen::in_words(&plan, &newest_state, step));
         // Other weights than the plan's get a folder of their own.
         let folder = match weights {
             Weights::Planned => run.outputs(),

@@ -7,7 +7,7 @@ use sparktune_base::units::{bytes, count, counted, percent};
 use sparktune_model::{Drafter, Model, ModelError, Mtp, speculative_greedy};
 use sparktune_plan::ModelConfig;
 
-use crate::acceptance::{Difference, LONGEST_DRAFT, Measured, Text};
+use crate::acceptance::{Answers, Difference, LONGEST_DRAFT, Measured};
 use crate::departure::Departure;
 
 /// The number of answers that are compared with the text of speculative decoding, and of their tokens.
@@ -60,6 +60,8 @@ pub(crate) struct HeadReport {
     reading: Reading,
     /// The number of token ids it drafted from.
     rows: usize,
+    /// Whether it was measured on prompts of the training data.
+    is_of_training: bool,
     /// The first difference of a speculative text from plain greedy decoding; one that is no tie if there are
     /// several.
     pub(crate) departure: Option<Departure>,
@@ -76,10 +78,10 @@ impl HeadReport {
         model: &Model,
         mtp: &Mtp,
         among: Option<&[u32]>,
-        texts: &[Text],
-        stops: &[u32],
+        answers: &Answers,
         may_go_on: &dyn Fn(usize, usize) -> Result<(), ModelError>,
     ) -> Result<Option<Self>, ModelError> {
+        let Answers { texts, stops, are_of_training } = answers;
         if texts.is_empty() {
             return Ok(None);
         }
@@ -99,7 +101,7 @@ impl HeadReport {
         let config = model.config();
         let rows = among.map_or(config.vocab_size, <[u32]>::len);
         let reading = Reading::from_config(config, rows);
-        Ok(Some(Self { measured, reading, rows, departure }))
+        Ok(Some(Self { measured, reading, rows, is_of_training: *are_of_training, departure }))
     }
 
     /// Returns whether this head is better than another: whether the model accepts more of its drafted
@@ -127,7 +129,7 @@ impl HeadReport {
             "**The base's head is served**: the trained head is not better within noise."
         };
         let mut table = format!(
-            "{which} The share of drafted tokens that are accepted together with all before them, after each of {} (greedy; measured), with the paired difference and its 95 % interval over the answers:\n\n| drafted token | base's head | trained head | difference |\n|---|---|---|---|\n",
+            "{which} The share of drafted tokens that are accepted together with all before them, after each of {} (greedy; measured), with the paired difference and its 95 % interval over the examples:\n\n| drafted token | base's head | trained head | difference |\n|---|---|---|---|\n",
             self.basis()
         );
         for position in 1..=LONGEST_DRAFT {
@@ -181,7 +183,15 @@ impl HeadReport {
     /// Says what was measured on.
     pub(crate) fn basis(&self) -> String {
         let [tokens, answers] = [self.measured.tokens(), self.measured.answers()].map(|n| n as u64);
-        format!("{} of {} to prompts of the eval set", counted(tokens, "token"), counted(answers, "answer"))
+        let prompts = if self.is_of_training { "training data" } else { "eval set" };
+        format!("{} of {} to prompts of the {prompts}", counted(tokens, "token"), counted(answers, "answer"))
+    }
+
+    /// Says what makes the figures less certain than those on an eval set, if anything does.
+    pub(crate) fn caution(&self) -> Option<&'static str> {
+        self.is_of_training.then_some(
+            "There is no eval set, so the heads were measured on prompts of the training data. The answers are the model's own and not those of the data, but the trained head has seen the prompts, and may do worse with others.",
+        )
     }
 
     /// Formats the report in one line, for the log.
@@ -272,7 +282,8 @@ mod tests {
 
     fn report(answers: Vec<Vec<usize>>) -> HeadReport {
         let reading = Reading { draft: 1.0, pass: 10.0 };
-        HeadReport { measured: Measured::new(answers), reading, rows: 512, departure: None }
+        let measured = Measured::new(answers);
+        HeadReport { measured, reading, rows: 512, is_of_training: false, departure: None }
     }
 
     #[test]

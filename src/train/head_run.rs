@@ -1,8 +1,9 @@
-//! Begins a run that trains the MTP head of another run's finished text model: the command `head`.
+//! Begins a run that trains the MTP head of a finished text model: the command `head`.
 //!
-//! Enters: a run whose text model is finished, and a new run with the same model and method. Leaves: a
-//! checkpoint in the new run that says that its text model is finished, with the other's weights. Whoever
-//! trains the new run then trains its head and exports it, like any run that was stopped there.
+//! Enters: a new run, and the run whose text model is finished, with the same model and method; or none, if
+//! the text model is the base as it is. Leaves: a checkpoint in the new run that says that its text model is
+//! finished, with the other's weights. Whoever trains the new run then trains its head and exports it, like
+//! any run that was stopped there.
 
 use std::path::Path;
 
@@ -34,20 +35,41 @@ pub fn begin_head_run(from: &RunDir, into: &RunDir) -> Result<(), TrainError> {
     }
     let step = chosen_step(&plan, &state);
     let folder = if step == state.weights_step() { newest.path } else { checkpoints.verify(step)?.path };
-    let state = state.with_untrained_head(step);
+    begin(into, &state.with_untrained_head(step), |path| copy_text_model(&folder.join(WEIGHTS), path))
+}
 
+/// Says in `into`, which has no checkpoint yet, that its text model is finished: it is the base.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn begin_head_of_model(into: &RunDir) -> Result<(), TrainError> {
+    let mut state = State::start();
+    state.main_done = true;
+    begin(into, &state, write_nothing)
+}
+
+/// Commits the first checkpoint of a run, without an optimizer.
+fn begin(
+    into: &RunDir,
+    state: &State,
+    write_weights: impl FnOnce(&Path) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
     let lease = Lease::acquire(into)?;
     let mut checkpoints = Checkpoints::new(into);
-    let writer = checkpoints.begin(step, &lease)?;
-    copy_text_model(&folder.join(WEIGHTS), &writer.path().join(WEIGHTS))?;
-    let path = writer.path().join(OPTIMIZER);
-    let nothing: [(&str, TensorView<'_>); 0] = [];
-    safetensors::serialize_to_file(nothing, None, &path).map_err(|e| unreadable(&path, &e))?;
-    let text = serde_json::to_string_pretty(&state).expect("plain fields serialise");
+    let writer = checkpoints.begin(state.step, &lease)?;
+    write_weights(&writer.path().join(WEIGHTS))?;
+    write_nothing(&writer.path().join(OPTIMIZER))?;
+    let text = serde_json::to_string_pretty(state).expect("plain fields serialise");
     let path = writer.path().join(STATE);
     std::fs::write(&path, text).map_err(TrainError::io(&path))?;
     writer.commit()?;
     Ok(())
+}
+
+/// Writes a file without tensors.
+fn write_nothing(path: &Path) -> Result<(), TrainError> {
+    let nothing: [(&str, TensorView<'_>); 0] = [];
+    safetensors::serialize_to_file(nothing, None, path).map_err(|e| unreadable(path, &e))
 }
 
 /// Copies the weights of a checkpoint without those of the head.

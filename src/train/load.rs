@@ -41,7 +41,7 @@ pub(crate) fn lora(plan: &Plan) -> Option<LoraConfig> {
         Method::Lora { rank, alpha, rslora, clipped, target_modules: targets, dropout } => {
             Some(LoraConfig { rank: rank as usize, alpha, rslora, clipped, targets, dropout })
         }
-        Method::Full => None,
+        Method::Full | Method::Head => None,
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn text_model(
             model.load_lora(adapter)?;
         }
         (Some(config), None) => model.attach_lora(config, plan.seed),
-        (None, _) => model.set_trainable(true),
+        (None, _) => model.set_trainable(plan.method == Method::Full),
     }
     Ok(model)
 }

@@ -15,7 +15,7 @@ use sparktune_model::{BaseClass, Checkpoint, LoraConfig, Model, Mtp, PackedSeque
 use sparktune_plan::{Mtp as MtpChoice, Plan};
 use sparktune_runlog::RunDir;
 
-use crate::acceptance::Text;
+use crate::acceptance::Answers;
 use crate::draft_vocab::write_token_map;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
@@ -47,12 +47,13 @@ impl Heads {
 }
 
 /// The written text model.
+#[derive(Default)]
 pub(crate) struct TextModelOutputs {
     paths: Vec<PathBuf>,
     /// Whether an earlier attempt has written it.
     pub(crate) was_there: bool,
-    /// The model's greedy answers to prompts of the eval set, once they are written.
-    pub(crate) answers: Option<Vec<Text>>,
+    /// The model's greedy answers, once they are written.
+    pub(crate) answers: Option<Answers>,
     /// The report on the base's head, once it is measured.
     pub(crate) base_head: Option<HeadReport>,
 }
@@ -166,6 +167,7 @@ impl Export<'_> {
             is_tied: self.base.is_tied(),
             compared: chosen.compared,
             is_trained: chosen.is_trained,
+            has_unmeasured_head: heads.before.is_some() && chosen.report.is_none(),
             last: chosen.report,
             trimmed: chosen.trimmed,
             has_draft_tokens: draft_ids.is_some(),

@@ -32,6 +32,8 @@ pub(crate) struct Served<'a> {
     pub(crate) compared: Option<[HeadReport; 2]>,
     /// Whether the served head is the trained one.
     pub(crate) is_trained: bool,
+    /// Whether a head was trained that could not be measured.
+    pub(crate) has_unmeasured_head: bool,
     /// The head that is served.
     pub(crate) last: Option<HeadReport>,
     /// Like `last`, with drafts limited to the ids of the plan's draft vocabulary.
@@ -86,8 +88,12 @@ pub(crate) fn serve_page(served: &Served) -> String {
     line("\n## The MTP head\n".into());
     match (plan.mtp, last) {
         (MtpChoice::None, _) => line("Not exported, as set in the plan.".into()),
+        (MtpChoice::Trained, None) if served.has_unmeasured_head => line(
+            "Not measured, because no example has a prompt for the model to answer. A trained head that was not measured is not served: these outputs have the base's.".into(),
+        ),
         (_, None) => line("Not measured: the model has no MTP head, or there is no eval set.".into()),
         (_, Some(last)) => {
+            last.caution().into_iter().for_each(|caution| line(format!("{caution}\n")));
             if let Some([base, trained]) = compared {
                 line(trained.compared_in_a_table(base, served.is_trained));
             }
@@ -198,6 +204,7 @@ mod tests {
             is_tied: true,
             compared: None,
             is_trained: false,
+            has_unmeasured_head: false,
             last: None,
             trimmed: None,
             has_draft_tokens: false,

@@ -3,10 +3,13 @@
 //!
 //! Enters: the heads of an export. Leaves: the head with the reports on it. The files are written elsewhere.
 
-use sparktune_model::{Model, ModelError, Mtp};
+use std::path::Path;
 
-use crate::acceptance::{self, Text};
+use sparktune_model::{Checkpoint, Model, ModelError, Mtp};
+
+use crate::acceptance::{self, Answers};
 use crate::error::TrainError;
+use crate::evaluate::EvalSet;
 use crate::head_report::HeadReport;
 use crate::outputs::{Export, Heads, TextModelOutputs};
 
@@ -25,9 +28,26 @@ pub(crate) struct ServedHead<'a> {
     pub(crate) trimmed: Option<HeadReport>,
 }
 
+/// Returns whether the outputs in a folder serve the trained head. The base's head, where it is the better
+/// one, is in `merged-mtp/` as the base has it. `None` if there is no such folder.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(crate) fn serves_trained_head(outputs: &Path, base: &Checkpoint) -> Result<Option<bool>, TrainError> {
+    let folder = outputs.join("merged-mtp");
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let served = Checkpoint::open_with(&folder, base.options())?;
+    let mut of_base = base.tensors().iter().filter(|(name, _)| name.starts_with("mtp."));
+    Ok(Some(of_base.any(|(name, info)| {
+        served.tensors().get(name).is_none_or(|found| served.bytes(found) != base.bytes(info))
+    })))
+}
+
 impl Export<'_> {
     /// Measures the heads and chooses the better one. A trained head must be better than the base's beyond
-    /// noise; without an eval set, it is chosen unmeasured.
+    /// noise. Without an eval set, prompts of the training data have to do.
     ///
     /// # Errors
     /// When the export must not go on, or the eval set is damaged.
@@ -39,9 +59,9 @@ impl Export<'_> {
     ) -> Result<ServedHead<'h>, TrainError> {
         let frozen = model.frozen();
         if text_model.answers.is_none() && heads.last.is_some() {
-            text_model.answers = self.write_answers(&frozen)?;
+            text_model.answers = self.write_answers(&frozen, heads.before.is_some())?;
         }
-        let answers = text_model.answers.as_deref().unwrap_or_default();
+        let answers = text_model.answers.as_ref();
         let measure = |which: &str, head: Option<&Mtp>, among: Option<&[u32]>| {
             self.measure_head(&frozen, which, head, among, answers)
         };
@@ -71,6 +91,12 @@ impl Export<'_> {
                     served.report = Some(base.clone());
                 }
                 served.compared = Some([base, trained]);
+            } else {
+                (self.record)(
+                    "the trained MTP head could not be measured, because no example has a prompt, so the outputs have the base's"
+                        .to_owned(),
+                );
+                (served.head, served.is_trained) = (Some(base_head), false);
             }
         }
         if let Some(ids) = heads.draft_ids() {
@@ -80,11 +106,20 @@ impl Export<'_> {
         Ok(served)
     }
 
-    /// Writes the answers on which heads are measured, if there is an eval set.
-    fn write_answers(&self, model: &Model) -> Result<Option<Vec<Text>>, TrainError> {
-        let Some(eval_set) = self.eval_set else { return Ok(None) };
+    /// Writes the answers on which heads are measured. Without an eval set there are some only for a choice
+    /// between heads.
+    fn write_answers(&self, model: &Model, is_choice: bool) -> Result<Option<Answers>, TrainError> {
+        let of_training = match self.eval_set {
+            None if is_choice => EvalSet::of_training(self.run, self.plan, self.base)?,
+            _ => None,
+        };
+        let Some(prompts) = self.eval_set.or(of_training.as_ref()) else { return Ok(None) };
         let may_go_on = |done, total| self.may_go_on(done, total, "tokens of answers");
-        Ok(Some(acceptance::write_answers(model, eval_set, &may_go_on)?))
+        Ok(Some(Answers {
+            texts: acceptance::write_answers(model, prompts, &may_go_on)?,
+            stops: prompts.stop_ids(),
+            are_of_training: of_training.is_some(),
+        }))
     }
 
     /// Reports progress, and ends the export if it must not go on.
@@ -96,20 +131,20 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Measures the drafts of a head, if there is one and an eval set.
+    /// Measures the drafts of a head, if there is one and there are answers.
     fn measure_head(
         &self,
         model: &Model,
         which: &str,
         head: Option<&Mtp>,
         among: Option<&[u32]>,
-        answers: &[Text],
+        answers: Option<&Answers>,
     ) -> Result<Option<HeadReport>, TrainError> {
-        let Some((eval_set, head)) = self.eval_set.zip(head) else { return Ok(None) };
+        let Some((answers, head)) = answers.zip(head) else { return Ok(None) };
         let mut head = head.clone();
         head.set_trainable(false);
         let may_go_on = |done, total| self.may_go_on(done, total, "answers measured");
-        let report = HeadReport::measure(model, &head, among, answers, &eval_set.stop_ids(), &may_go_on)?;
+        let report = HeadReport::measure(model, &head, among, answers, &may_go_on)?;
         if let Some(report) = &report {
             (self.record)(format!("{which}: {}", report.in_a_line()));
             if let Some(defect) = report.defect() {
@@ -120,5 +155,35 @@ impl Export<'_> {
             }
         }
         Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_outputs_say_which_head_they_serve_by_its_weights() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
+        let base = Checkpoint::open(&fixture).unwrap();
+        let outputs = tempfile::tempdir().unwrap();
+        let says = || serves_trained_head(outputs.path(), &base).unwrap();
+        assert_eq!(says(), None);
+        let folder = outputs.path().join("merged-mtp");
+        fs::create_dir(&folder).unwrap();
+        for file in fs::read_dir(&fixture).unwrap().map(|file| file.unwrap()) {
+            fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+        }
+        assert_eq!(says(), Some(false));
+        let info = &base.tensors()["mtp.norm.weight"];
+        let path = folder.join(base.shards().nth(info.shard).unwrap().file_name().unwrap());
+        let mut bytes = fs::read(&path).unwrap();
+        let weight = base.bytes(info);
+        let at = bytes.windows(weight.len()).position(|found| found == weight).unwrap();
+        bytes[at] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(says(), Some(true));
     }
 }

@@ -3,11 +3,21 @@
 use sparktune_base::units::{count, loss};
 use sparktune_runlog::RunView;
 
+/// Returns whose loss the zero line of a run is, in one word.
+pub(crate) fn zero_line(view: &RunView) -> &'static str {
+    if view.has_parent() { "parent" } else { "base" }
+}
+
+/// Returns whose loss the zero line of a run is, in a sentence.
+pub(crate) fn of_zero_line(view: &RunView) -> &'static str {
+    if view.has_parent() { "the parent" } else { "the base model" }
+}
+
 /// Compares the best evaluation with the base model: `base 2.3100 → best 1.4200 at step 600`, or with the
 /// weights that the run started from: `parent …`.
 pub(crate) fn base_to_best(view: &RunView) -> Option<String> {
     let (step, best) = view.best()?;
-    let word = if view.has_parent() { "parent" } else { "base" };
+    let word = zero_line(view);
     let base = view.base_eval.as_ref().map(|eval| format!("{word} {} → ", loss(eval.loss_nats)));
     Some(format!("{}best {} at step {}", base.unwrap_or_default(), loss(best), count(step)))
 }

@@ -13,7 +13,7 @@ use sparktune_runlog::{
     Progress, RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
-use crate::held_out::{base_to_best, exported};
+use crate::held_out::{base_to_best, exported, of_zero_line};
 use crate::state::outcome_word;
 
 /// The largest number of characters shown of a generation; the log has all of it.
@@ -100,11 +100,11 @@ fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
 
 fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {
     let note = if eval.step == 0 {
-        if view.has_parent() { " (the parent)" } else { " (the base model)" }
+        format!(" ({})", of_zero_line(view))
     } else if view.best_eval().is_some_and(|best| best.step == eval.step) {
-        " (best)"
+        " (best)".to_owned()
     } else {
-        ""
+        String::new()
     };
     vec![
         format!("step {}", count(eval.step)),

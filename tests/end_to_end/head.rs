@@ -1,4 +1,4 @@
-//! `head`: the MTP head of a finished run, trained in a run of its own.
+//! `head`: the MTP head of a finished run or of a model, trained in a run of its own.
 
 use std::path::Path;
 
@@ -14,6 +14,9 @@ fn head_trains_only_the_mtp_head_of_a_finished_run_and_is_a_run_like_any_other()
     let run = result.run_dir();
     assert_ne!(run.canonicalize().unwrap(), first.canonicalize().unwrap());
     let logged = events(&run);
+    assert!(result.err.contains("how   only the MTP head, on the finished text model"), "{result:?}");
+    let name = run.file_name().unwrap().to_str().unwrap();
+    assert!(name.contains("-first-try-head-lora-"), "{name}");
     let of_kind = |kind: &str| logged.iter().filter(|event| event["kind"] == kind).count();
     assert_eq!(of_kind("step"), 0, "no step of the text model");
     assert!(of_kind("head_eval") > 2);
@@ -39,10 +42,73 @@ fn head_trains_only_the_mtp_head_of_a_finished_run_and_is_a_run_like_any_other()
     };
     assert_eq!(held_out(&run), held_out(&first));
     assert!(run.join("outputs/merged-mtp").is_dir());
+    let page = std::fs::read_to_string(run.join("outputs/SERVE.md")).unwrap();
+    let gguf = place.sparktune(["export", run.to_str().unwrap(), "--gguf", "bf16"]).exits(0);
+    let is_trained_served = page.contains("**The trained head is served**");
+    let which =
+        if is_trained_served { "Its MTP head is the trained one" } else { "Its MTP head is the base's" };
+    assert!(gguf.err.contains(which), "{page}\n{gguf:?}");
     let again = place.sparktune(["resume", run.to_str().unwrap(), "--json"]).exits(0);
     assert!(again.err.contains("nothing to resume"), "{again:?}");
     place.sparktune(["report", run.to_str().unwrap(), "--json"]).exits(0);
     assert!(std::fs::read_to_string(run.join("report.html")).unwrap().contains("2nd drafted token"));
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("Held-out loss of the MTP head"), "no curve of the head");
+}
+
+#[test]
+fn head_trains_the_head_of_a_model_as_it_is_with_a_head_that_its_config_does_not_declare() {
+    let (place, first) = Place::with_finished_run();
+    place.chats(40);
+    // That run left the head out, and says so in its config.
+    let base = place.join("bare");
+    copy(&first.join("outputs/merged"), &base);
+    let (model, donor) = (base.to_str().unwrap(), checkpoint());
+    let head = |more: &[&str]| {
+        let flags = ["head", model, "--data", "train.jsonl", "--device", "cpu", "--max-steps", "2"];
+        place.sparktune(flags.into_iter().chain(more.iter().copied()))
+    };
+    let refused = head(&[]).exits(2);
+    assert!(
+        refused.err.contains("no MTP head to train") && refused.err.contains("--mtp-from"),
+        "{refused:?}"
+    );
+
+    let donor = donor.to_str().unwrap();
+    let result = head(&["--mtp-from", donor, "--mtp-draft-tokens", "1", "--json"]).exits(0);
+    assert!(result.err.contains("steps 2 (") && result.err.contains("as it is"), "{result:?}");
+    assert_eq!(result.last()["outcome"], "completed");
+    let run = result.run_dir();
+    let logged = events(&run);
+    let of_kind = |kind: &str| logged.iter().filter(|event| event["kind"] == kind).count();
+    assert_eq!(of_kind("step"), 0, "no step of the text model");
+    assert!(of_kind("head_eval") > 1 && of_kind("warning") == 0, "{logged:?}");
+    let outputs = run.join("outputs");
+    assert!(!outputs.join("adapter").exists() && outputs.join("merged-mtp").is_dir());
+    let read = |path: std::path::PathBuf| std::fs::read(path).unwrap();
+    let json =
+        |path: &Path| serde_json::from_slice::<serde_json::Value>(&std::fs::read(path).unwrap()).unwrap();
+    for folder in ["merged", "merged-mtp"] {
+        let folder = outputs.join(folder);
+        let shard = json(&folder.join("model.safetensors.index.json"))["weight_map"]
+            ["model.language_model.norm.weight"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert_eq!(read(folder.join(shard)), read(base.join("model.safetensors")), "{folder:?}");
+        assert_eq!(json(&folder.join("config.json"))["text_config"]["mtp_num_hidden_layers"], 1);
+    }
+    let page = String::from_utf8(read(outputs.join("SERVE.md"))).unwrap();
+    assert!(page.contains("The text model is the base as it is"), "{page}");
+
+    let again = place.sparktune(["head", "latest", "--data", "train.jsonl"]).exits(2);
+    assert!(again.err.contains("trained only the MTP head of") && again.err.contains("head "), "{again:?}");
+    let neither = place.sparktune(["head", "nothing", "--data", "train.jsonl"]).exits(2);
+    assert!(neither.err.contains("the folder of a model with its config.json"), "{neither:?}");
+    let from =
+        ["train", "--from", "latest", "--data", "train.jsonl", "--dry-run", "--json", "--device", "cpu"];
+    let planned = place.sparktune(from).exits(0);
+    assert!(planned.last()["model"]["id"].as_str().unwrap().ends_with("outputs/merged-mtp"), "{planned:?}");
 }
 
 #[test]

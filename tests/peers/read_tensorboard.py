@@ -63,6 +63,8 @@ for file in sorted((run / "events").iterdir()):
                     add(tag, step, stored(value))
         elif kind == "eval":
             add("loss/eval", event["step"], stored(value_of(event, "loss_nats")))
+        elif kind == "head_eval":
+            add("loss/mtp_eval", event["step"], stored(value_of(event, "loss_nats")))
         elif kind == "device_sample" and event.get("gpus"):
             for name, tag in GPU.items():
                 if name in event["gpus"][0]:

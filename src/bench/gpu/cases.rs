@@ -12,6 +12,7 @@ use sparktune_kernels::Table;
 use sparktune_kernels::adamw::{AdamW, Clip, Moments, Weights, accumulate, zeros_like};
 use sparktune_kernels::causal_conv1d_silu::CausalConv1dSilu;
 use sparktune_kernels::delta_gates::DeltaGates;
+use sparktune_kernels::dropout::Dropout;
 use sparktune_kernels::embedding::Embedding;
 use sparktune_kernels::gated_delta_rule::{self, GatedDeltaRule};
 use sparktune_kernels::gated_rms_norm::GatedRmsNorm;
@@ -128,7 +129,8 @@ fn mixers(shape: Shape) -> Vec<Case> {
     ]
 }
 
-/// The widest linear, with an adapter and without, and the same with operands rounded to e4m3. The latter are
+/// The widest linear, with an adapter, with one that has dropout and without, and the same with operands
+/// rounded to e4m3. The latter are
 /// compared with the floor of bf16, and include the time of rounding.
 fn linears(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
@@ -145,13 +147,21 @@ fn linears(shape: Shape) -> Vec<Case> {
         Work { forward, backward }
     };
     let weight = move || scaled(0.02, 2, out, width);
-    let lora = |fp8: bool| Timed::<_, 4, 1> {
+    let with_dropout = {
+        let Work { mut forward, mut backward } = work::dropout(tokens, width, 1);
+        forward.extend(with_adapter.forward.iter().copied());
+        backward.extend(with_adapter.backward.iter().copied());
+        Work { forward, backward }
+    };
+    // A share of a half, so that the factor of the kept numbers is 2 and rounds nothing.
+    let mask = Dropout::new(0.5, 7);
+    let lora = |fp8: bool, masks: Vec<Dropout>| Timed::<_, 4, 1> {
         kind: Kind::Usual,
         tokens,
         dtypes: [BF16; 4],
         wanted: [true, false, true, true],
         useful_flops: None,
-        work: with_adapter.clone(),
+        work: if masks.is_empty() { with_adapter.clone() } else { with_dropout.clone() },
         make: Box::new(move |borders| {
             let t = borders[borders.len() - 1] as usize;
             let (a, b) = (scaled(0.02, 3, rank, width), scaled(0.02, 4, out, rank));
@@ -160,7 +170,7 @@ fn linears(shape: Shape) -> Vec<Case> {
                 adapted: vec![true],
                 a_sums: vec![None],
                 b_sums: vec![None],
-                masks: Vec::new(),
+                masks: masks.clone(),
                 fp8,
             };
             (op, [random(1, t, width), weight(), a, b])
@@ -181,8 +191,9 @@ fn linears(shape: Shape) -> Vec<Case> {
     let words = format!("{tokens}×{out}×{width}");
     let with_rank = format!("{words}, rank {rank}");
     vec![
-        lora(false).case("lora_linear", with_rank.clone()),
-        lora(true).case_within([FP8, FP8], "lora_linear fp8", with_rank),
+        lora(false, Vec::new()).case("lora_linear", with_rank.clone()),
+        lora(true, Vec::new()).case_within([FP8, FP8], "lora_linear fp8", with_rank.clone()),
+        lora(false, vec![mask]).case("lora_linear dropout", with_rank),
         linear(false).case("linear", words.clone()),
         linear(true).case_within([FP8, FP8], "linear fp8", words),
     ]

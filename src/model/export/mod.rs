@@ -219,7 +219,7 @@ impl Merged<'_> {
     /// Returns the names and contents of all files that hold no weights.
     fn other_files(&self, tensors: &Tensors) -> Result<Vec<(String, Vec<u8>)>, ModelError> {
         let adjusted = AdjustedConfig {
-            without_mtp: !(self.base.has_mtp() && self.has_mtp()),
+            has_mtp: self.base.has_mtp() && self.has_mtp(),
             untied: tensors.is_trained("lm_head.weight"),
         };
         let mut files = small_files(self.base, &adjusted)?;

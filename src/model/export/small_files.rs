@@ -8,8 +8,8 @@ use crate::error::ModelError;
 
 /// The changes of `config.json` that make it fit the written tensors.
 pub(super) struct AdjustedConfig {
-    /// Whether no MTP head is written.
-    pub(super) without_mtp: bool,
+    /// Whether an MTP head is written.
+    pub(super) has_mtp: bool,
     /// Whether the output head is a separate tensor.
     pub(super) untied: bool,
 }
@@ -44,16 +44,27 @@ pub(super) fn small_files(
     Ok(files)
 }
 
+/// The field that declares an MTP head, by the number of its layers. It belongs to the text model.
+const HEADS: &str = "mtp_num_hidden_layers";
+
+fn number_of_heads(config: &serde_json::Value) -> u64 {
+    let of_text_model = config.get("text_config").unwrap_or(config);
+    of_text_model.get(HEADS).and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
 impl AdjustedConfig {
     /// Returns the adjusted config. It is the base's text, byte for byte, if nothing has to change.
     fn apply(&self, base: &Checkpoint) -> String {
-        let drop_mtp = self.without_mtp && base.config().mtp_num_hidden_layers > 0;
-        let untie = self.untied && base.config().tie_word_embeddings;
-        if !drop_mtp && !untie {
-            return base.config_text().to_owned();
-        }
         let mut config: serde_json::Value =
             serde_json::from_str(base.config_text()).expect("was parsed when the base was opened");
+        let declared = number_of_heads(&config);
+        let drop_mtp = !self.has_mtp && declared > 0;
+        // The head came from another model.
+        let declare_mtp = self.has_mtp && declared == 0;
+        let untie = self.untied && base.config().tie_word_embeddings;
+        if !drop_mtp && !declare_mtp && !untie {
+            return base.config_text().to_owned();
+        }
         let mut set = |key: &str, to: serde_json::Value| {
             let inner = config.get("text_config").is_some().then_some("/text_config").into_iter();
             let mut was_there = false;
@@ -64,12 +75,17 @@ impl AdjustedConfig {
                 }
             }
             // If the config relied on the family's default, a differing value has to be written explicitly.
-            if !was_there {
-                config[key] = to;
+            match config.get_mut("text_config").filter(|_| !was_there && key == HEADS) {
+                Some(of_text_model) => of_text_model[key] = to,
+                None if !was_there => config[key] = to,
+                None => {}
             }
         };
         if drop_mtp {
-            set("mtp_num_hidden_layers", 0.into());
+            set(HEADS, 0.into());
+        }
+        if declare_mtp {
+            set(HEADS, base.config().mtp_num_hidden_layers.into());
         }
         if untie {
             set("tie_word_embeddings", false.into());

@@ -25,7 +25,7 @@ pub const MOST_CONFIG_BYTES: u64 = 1 << 20;
 const MOST_RANK: u64 = 65_536;
 
 /// The fields that say nothing about what the adapter computes.
-const HARMLESS: [&str; 21] = [
+const HARMLESS: [&str; 20] = [
     "auto_mapping",
     "corda_config",
     "ensure_weight_tying",
@@ -36,7 +36,6 @@ const HARMLESS: [&str; 21] = [
     "layers_pattern",
     "layers_to_transform",
     "loftq_config",
-    "lora_dropout",
     "lora_ga_config",
     "megatron_config",
     "megatron_core",
@@ -128,6 +127,8 @@ pub struct AdapterConfig {
     pub base_model: Option<String>,
     /// The revision of that model.
     pub revision: Option<String>,
+    /// The share of its inputs that was set to 0 in its training.
+    dropout: f64,
     /// The ranks of single layers, by the end of their path.
     ranks: BTreeMap<String, f64>,
     /// The alphas of single layers.
@@ -147,6 +148,8 @@ pub struct AdapterFacts {
     pub clipped: bool,
     /// The layers that have adapters.
     pub targets: TargetModules,
+    /// The share of its inputs that was set to 0 in its training.
+    pub dropout: f64,
 }
 
 /// An adapter that fits a model.
@@ -181,8 +184,20 @@ impl AdapterConfig {
         }
         let rank = of("r").as_u64().filter(|rank| (1..=MOST_RANK).contains(rank));
         let alpha = of("lora_alpha").as_f64().filter(|alpha| (1e-6..=1e6).contains(alpha));
+        let dropout = match of("lora_dropout") {
+            Value::Null => Some(0.0),
+            value => value.as_f64().filter(|share| (0.0..1.0).contains(share)),
+        };
+        let rslora = match of("use_rslora") {
+            Value::Null => Some(false),
+            value => value.as_bool(),
+        };
+        const PATTERN: &str = "numbers by the ends of module paths";
         let pattern = |field: &'static str| {
-            let Some(pattern) = of(field).as_object() else { return Ok(BTreeMap::new()) };
+            let pattern = match of(field) {
+                Value::Null => return Ok(BTreeMap::new()),
+                value => value.as_object().ok_or_else(|| wrong(field, PATTERN))?,
+            };
             let number = |(key, value): (&String, &Value)| {
                 let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
                 let is_possible = |number: &f64| match field {
@@ -193,14 +208,15 @@ impl AdapterConfig {
                 number.filter(|_| key.chars().all(is_plain)).map(|number| (key.clone(), number))
             };
             let numbers: Option<BTreeMap<_, _>> = pattern.iter().map(number).collect();
-            numbers.ok_or_else(|| wrong(field, "numbers by the ends of module paths"))
+            numbers.ok_or_else(|| wrong(field, PATTERN))
         };
         Ok(Self {
             rank: rank.ok_or_else(|| wrong("r", "a whole number from 1 to 65,536"))? as u32,
             alpha: alpha.ok_or_else(|| wrong("lora_alpha", "a number from 1e-6 to 1e6"))?,
-            rslora: of("use_rslora").as_bool().unwrap_or(false),
+            rslora: rslora.ok_or_else(|| wrong("use_rslora", "true or false"))?,
             base_model: text("base_model_name_or_path"),
             revision: text("revision"),
+            dropout: dropout.ok_or_else(|| wrong("lora_dropout", "a share from 0 to below 1"))?,
             ranks: pattern("rank_pattern")?,
             alphas: pattern("alpha_pattern")?,
         })
@@ -272,9 +288,9 @@ impl AdapterConfig {
         let targets = TargetModules::of_names(names.iter().map(String::as_str))
             .map_err(|name| AdapterError::Foreign(name.to_owned()))?;
         let targets = targets.in_model(model);
-        let Self { rank, alpha, rslora, .. } = *self;
+        let Self { rank, alpha, rslora, dropout, .. } = *self;
         Ok(FittedAdapter {
-            facts: AdapterFacts { rank, alpha, rslora, clipped: is_clipped, targets },
+            facts: AdapterFacts { rank, alpha, rslora, clipped: is_clipped, targets, dropout },
             modules,
         })
     }
@@ -292,6 +308,7 @@ fn is_supported(field: &str, value: &Value) -> bool {
     match field {
         "r"
         | "lora_alpha"
+        | "lora_dropout"
         | "rank_pattern"
         | "alpha_pattern"
         | "use_rslora"

@@ -108,6 +108,13 @@ fn what_sparktune_does_not_compute_is_refused_by_its_field() {
         ("r", json!(1e300)),
         ("lora_alpha", json!("8")),
         ("rank_pattern", json!({ ".*": 4 })),
+        ("rank_pattern", json!([4])),
+        ("alpha_pattern", json!("q_proj")),
+        ("alpha_pattern", json!({ "q_proj": "8" })),
+        ("use_rslora", json!("true")),
+        ("use_rslora", json!(1)),
+        ("lora_dropout", json!("0.1")),
+        ("lora_dropout", json!(1)),
     ] {
         let error = config(&json!({ field: value })).unwrap_err();
         assert!(matches!(&error, AdapterError::Field { field: named, .. } if *named == field), "{error}");

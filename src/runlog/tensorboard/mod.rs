@@ -80,6 +80,15 @@ impl TensorBoard {
             Kind::Eval(eval) => {
                 self.summary(time_us, eval.step, |values| scalar(values, "loss/eval", eval.loss_nats));
             }
+            Kind::HeadEval(eval) => {
+                let read = |metric: &Metric| match metric.source {
+                    Source::Head(read) => metric.tag.zip(read(eval)),
+                    Source::Step(_) | Source::Device(_) => None,
+                };
+                self.summary(time_us, eval.step, |values| {
+                    METRICS.iter().filter_map(read).for_each(|(tag, value)| scalar(values, tag, value));
+                });
+            }
             Kind::DeviceSample(sample) => self.reading(time_us, sample),
             Kind::Sample(sample) => self.sample(time_us, sample),
             Kind::Warning(warning) => {
@@ -107,7 +116,7 @@ impl TensorBoard {
     fn reading(&mut self, time_us: u64, sample: &DeviceSample) {
         let read = |metric: &Metric| match metric.source {
             Source::Device(read) => metric.tag.zip(read(sample)),
-            Source::Step(_) => None,
+            Source::Step(_) | Source::Head(_) => None,
         };
         let readings: Vec<(&str, f64)> = METRICS.iter().filter_map(read).collect();
         if !readings.is_empty() {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::event::{GpuSample, RunFinished, RunStarted, Warning};
+use crate::event::{GpuSample, HeadEval, RunFinished, RunStarted, Warning};
 use crate::lease::Lease;
 use crate::proto::masked_crc;
 use crate::step::Eval;
@@ -132,6 +132,7 @@ fn a_run_and_its_resume_are_two_files_with_the_values_of_the_events() {
             Kind::DeviceSample(DeviceSample { gpus: vec![gpu], ..DeviceSample::default() }),
             Kind::DeviceSample(DeviceSample::default()),
             Kind::Eval(Eval { step: 2, loss_nats: 1.25, ..Eval::default() }),
+            Kind::HeadEval(HeadEval { step: 1, loss_nats: 1.5, ..HeadEval::default() }),
             sample("one"),
             sample("t\u{202e}wo\u{1b}[1m"),
             Kind::Warning(Warning { message: "hot <b>".into(), step: None }),
@@ -157,6 +158,7 @@ fn a_run_and_its_resume_are_two_files_with_the_values_of_the_events() {
             "step 2: loss/train=NaN tokens_per_s=100 grad_norm=0.25 mem_used_bytes=1073741800",
             "step 2: gpu/sm_clock_mhz=2400 gpu/temperature_celsius=61 gpu/power_watts=71.5",
             "step 2: loss/eval=1.25",
+            "step 1: loss/mtp_eval=1.5",
             r##"step 2: samples/1="Prompt\n\n    p\n    # q\n\nAnswer\n\n    one\n""##,
             r##"step 2: samples/2="Prompt\n\n    p\n    # q\n\nAnswer\n\n    t\\u{202e}wo\\u{1b}[1m\n""##,
             r#"step 2: warnings="    hot <b>\n""#,

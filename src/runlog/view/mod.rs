@@ -151,6 +151,7 @@ impl RunView {
             Kind::HeadEval(eval) => {
                 // A later attempt repeats the steps after its checkpoint.
                 self.head_evals.retain(|earlier| earlier.step < eval.step);
+                self.charts.head_eval(eval, &mut self.discarded);
                 keep(&mut self.head_evals, eval.clone(), KEPT_HEAD_EVALS);
             }
             Kind::Sample(sample) => keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES),

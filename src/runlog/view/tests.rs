@@ -296,6 +296,28 @@ fn a_glance_at_a_run_that_was_just_resumed_has_its_curve_and_checkpoints() {
 }
 
 #[test]
+fn the_curve_of_the_head_has_its_own_steps_and_those_that_are_repeated_are_replaced() {
+    let mut log = Log::new();
+    log.start(None);
+    (1..=9).for_each(|step| log.step(step, 2.0));
+    let head = |log: &mut Log, step, loss_nats| {
+        log.emit(Kind::HeadEval(HeadEval { step, loss_nats, ..HeadEval::default() }));
+    };
+    [(0, 4.0), (2, 3.0), (4, 2.5)].into_iter().for_each(|(step, loss)| head(&mut log, step, loss));
+    // The text model is finished, and the head goes on from its second step.
+    log.start(Some(9));
+    head(&mut log, 4, 2.25);
+    head(&mut log, 12, 2.0);
+    let points = |charts: &Charts| {
+        let buckets = charts.head_loss.buckets();
+        buckets.iter().map(|bucket| (bucket.first_step, bucket.last)).collect::<Vec<_>>()
+    };
+    assert_eq!(points(&log.view.charts), [(0, 4.0), (2, 3.0), (4, 2.25), (12, 2.0)]);
+    assert_eq!(points(&log.view.discarded), [(4, 2.5)]);
+    assert_eq!(log.view.charts.loss.buckets().len(), 9);
+}
+
+#[test]
 fn device_samples_alone_are_no_sign_of_work() {
     let mut log = Log::new();
     log.start(None);

@@ -5,10 +5,11 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, loss, or_unknown};
-use sparktune_runlog::{METRICS, Mark as RunMark, Metric, Series, Unit};
+use sparktune_runlog::{About, METRICS, Mark as RunMark, Metric, Series, Unit};
 
 use super::{Dashboard, Known};
 use crate::chart::{Chart, Curve, Mark, MarkKind, Shape, Window, say, summary};
+use crate::held_out::zero_line;
 use crate::screen::{Role, Theme};
 use crate::wrap::cut;
 
@@ -69,15 +70,20 @@ fn side_chart(dash: &Dashboard, side: &Metric, area: Rect, buffer: &mut Buffer, 
     let (kept, discarded) = ((side.series)(&known.view.charts), (side.series)(&known.view.discarded));
     let curve =
         |series, role| Curve { name: "", buckets: Series::buckets(series), shape: Shape::Envelope, role };
+    // The steps of the head are not those of the window.
+    let window = match (side.about, kept.buckets().last()) {
+        (About::Head, Some(last)) => Window { from: 0, to: last.last_step.max(1) },
+        _ => dash.window(),
+    };
     let mut chart = Chart {
         title: Line::default(),
         unit: side.unit,
-        window: dash.window(),
+        window,
         log: false,
         curves: vec![curve(discarded, Role::Discarded), curve(kept, Role::Curve)],
         marks: Vec::new(),
         level: None,
-        crosshair: dash.crosshair(),
+        crosshair: dash.crosshair().filter(|_| side.about != About::Head),
         empty: "not measured",
     };
     let value = match chart.steps_at_crosshair(area) {
@@ -115,7 +121,7 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
         curves,
         marks: marks(known),
         // A zoomed chart is for details, which a distant line would flatten.
-        level: base.filter(|_| dash.zoom.is_whole()).map(|eval| (eval.loss_nats, "base")),
+        level: base.filter(|_| dash.zoom.is_whole()).map(|eval| (eval.loss_nats, zero_line(&known.view))),
         crosshair: dash.crosshair(),
         empty: if known.view.attempts.is_empty() { "nothing logged yet" } else { "no step yet" },
     };

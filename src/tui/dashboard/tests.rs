@@ -7,7 +7,8 @@ use sparktune_plan::{
 };
 use sparktune_runlog::{
     Action, CheckpointCommitted, ControlApplied, ControlInbox, DeviceSample, Eval, Event, EventWriter,
-    GpuSample, Kind, Lease, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step, Warning,
+    GpuSample, HeadEval, Kind, Lease, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step,
+    Warning,
 };
 
 use super::*;
@@ -280,6 +281,18 @@ fn the_state_of_a_run_is_drawn_in_the_colour_of_its_role() {
         let mut dashboard = Story::until(300).dashboard(liveness);
         picture::assert_role(&picture::usual(&mut dashboard), word, role);
     }
+}
+
+#[test]
+fn the_held_out_loss_of_the_head_is_a_chart_over_its_own_steps() {
+    let mut story = Story::until(400);
+    story.phase("mtp", "training the MTP head");
+    for (step, loss_nats) in [(0, 3.5), (20, 2.75), (37, 2.5)] {
+        story.tell(900, Kind::HeadEval(HeadEval { step, loss_nats, ..HeadEval::default() }));
+    }
+    let mut dashboard = story.dashboard(Liveness::Running);
+    let screen = picture::text(&picture::drawn(&mut dashboard, 132, 60, &NO_COLOUR));
+    assert!(screen.contains("held-out loss of the MTP head 2.5"), "{screen}");
 }
 
 #[test]

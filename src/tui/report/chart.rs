@@ -88,8 +88,8 @@ pub(super) struct Chart<'a> {
     pub eval: Option<[&'a Series; 2]>,
     /// The step of the best of them.
     pub best: Option<u64>,
-    /// The value before the first step, drawn as a horizontal line.
-    pub base: Option<f64>,
+    /// The value before the first step, drawn as a horizontal line, and whose it is.
+    pub base: Option<(&'static str, f64)>,
     pub checkpoints: Vec<Mark>,
     /// The steps from which a later attempt resumed.
     pub resumes: Vec<u64>,

@@ -2,12 +2,13 @@
 
 use sparktune_base::units;
 use sparktune_base::units::{count, counted, milliseconds};
-use sparktune_runlog::{METRICS, Unit};
+use sparktune_runlog::{About, METRICS, Unit};
 
 use super::chart::{Chart, LARGE, Mark, SMALL};
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{absent, bars, section};
+use crate::held_out::of_zero_line;
 
 /// Writes the charts over steps.
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
@@ -27,13 +28,18 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
             discarded: &discarded.loss,
             eval: Some([&kept.eval_loss, &discarded.eval_loss]),
             best: run.view.best_eval().map(|eval| eval.step),
-            base: run.view.base_eval.as_ref().map(|eval| eval.loss_nats).filter(|loss| loss.is_finite()),
+            base: run
+                .view
+                .base_eval
+                .as_ref()
+                .map(|eval| (of_zero_line(&run.view), eval.loss_nats))
+                .filter(|(_, loss)| loss.is_finite()),
             checkpoints: checkpoints(run),
             resumes: resumes.clone(),
         }
         .write(page);
         page.element("div", &[("class", "sides")], |page| {
-            for metric in METRICS {
+            for metric in METRICS.iter().filter(|metric| metric.about != About::Head) {
                 let (kept, discarded) = ((metric.series)(kept), (metric.series)(discarded));
                 // A single point is not drawn as a curve.
                 if kept.buckets().len() + discarded.buckets().len() < 2 {

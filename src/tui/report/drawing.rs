@@ -48,11 +48,11 @@ impl Drawing {
 
     /// Draws the line that the evaluations are compared with.
     fn base(&self, page: &mut Markup, chart: &Chart) {
-        let Some(base) = chart.base else { return };
-        let y = percent(1.0 - self.y.place(base));
+        let Some((whose, value)) = chart.base else { return };
+        let y = percent(1.0 - self.y.place(value));
         let attrs = [("class", "base"), ("x1", "0"), ("x2", "100%"), ("y1", y.as_str()), ("y2", &y)];
         page.element("line", &attrs, |page| {
-            page.leaf("title", &[], &format!("evaluation of the base model: {}", chart.unit.show(base)));
+            page.leaf("title", &[], &format!("evaluation of {whose}: {}", chart.unit.show(value)));
         });
     }
 

@@ -19,8 +19,9 @@ impl Chart<'_> {
 
         let finite =
             || [&kept, &discarded, &eval, &old_eval].into_iter().flatten().filter(|c| c.mean.is_some());
-        let low = finite().map(|c| c.min).chain(self.base).fold(f64::INFINITY, f64::min);
-        let high = finite().map(|c| c.max).chain(self.base).fold(f64::NEG_INFINITY, f64::max);
+        let base = self.base.map(|(_, value)| value);
+        let low = finite().map(|c| c.min).chain(base).fold(f64::INFINITY, f64::min);
+        let high = finite().map(|c| c.max).chain(base).fold(f64::NEG_INFINITY, f64::max);
         let unit = self.unit.on_axis(high.abs().max(low.abs()));
         let log = !self.unit.starts_at_zero() && lies_flat(&kept, low, high);
         let y = if log {
@@ -104,8 +105,8 @@ impl Chart<'_> {
                 words.push_str(&format!(", {name} {} at {}", show(value), steps(column.first, column.last)));
             }
         }
-        if let Some(base) = self.base {
-            words.push_str(&format!(", the base model's evaluation {}", show(base)));
+        if let Some((whose, value)) = self.base {
+            words.push_str(&format!(", {whose}'s evaluation {}", show(value)));
         }
         let broken: u64 = drawing.kept.iter().map(|c| c.nonfinite).sum();
         if broken > 0 {
@@ -118,11 +119,12 @@ impl Chart<'_> {
     fn legend(&self, page: &mut Markup, drawing: &Drawing) {
         let large = self.detail == LARGE;
         let broken = [&drawing.kept, &drawing.discarded].iter().any(|of| of.iter().any(|c| c.nonfinite > 0));
+        let zero_line = self.base.map_or_else(String::new, |(whose, _)| format!("{whose}'s evaluation"));
         let keys = [
             ("line", "smoothed", large),
             ("band", "each step, or the range of several", large),
             ("eval", "evaluation", !drawing.eval.is_empty()),
-            ("base", "the base model's evaluation", self.base.is_some()),
+            ("base", &zero_line, self.base.is_some()),
             ("best", "best evaluation", self.best.is_some() && !drawing.eval.is_empty()),
             ("checkpoint", "checkpoint", !self.checkpoints.is_empty()),
             ("resume", "resumed", large && !self.resumes.is_empty()),

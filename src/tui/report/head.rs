@@ -103,7 +103,8 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     all.push(("Loss of the last step", or_unknown(last, loss), average));
     if let Some(base) = &view.base_eval {
         let how = "held-out loss before training".to_owned();
-        all.push(("Base model", loss(base.loss_nats), how));
+        let whose = if view.has_parent() { "Parent" } else { "Base model" };
+        all.push((whose, loss(base.loss_nats), how));
     }
     if let Some((step, best)) = view.best() {
         all.push(("Best evaluation", loss(best), format!("at step {}", count(step))));
@@ -145,6 +146,7 @@ fn facts(page: &mut Markup, run: &ReportInput) {
     let method = plan.map_or(started.method, |plan| match plan.method {
         Method::Lora { rank, alpha, .. } => format!("LoRA, rank {rank}, alpha {alpha}"),
         Method::Full => "full fine-tuning".into(),
+        Method::Head => "only the MTP head".into(),
     });
     let first = view.attempts.front().map(|a| a.started_us);
     let end = if run.is_live() { "Last event" } else { "Ended" };

@@ -1,7 +1,9 @@
-//! The section about the training of the MTP head: its losses on the eval set.
+//! The section about the training of the MTP head: its losses on the eval set, as a curve and in a table.
 
 use sparktune_base::units::{count, loss};
+use sparktune_runlog::Unit;
 
+use super::chart::{Chart, SMALL};
 use super::input::ReportInput;
 use super::markup::Markup;
 use super::{MOST_ROWS, left_out, section, table};
@@ -16,6 +18,30 @@ const COLUMNS: [&str; 6] = [
     "4th drafted token",
 ];
 
+/// Draws the loss over the steps of the head, if it was evaluated more than once.
+fn curve(page: &mut Markup, run: &ReportInput) {
+    let (kept, discarded) = (&run.view.charts.head_loss, &run.view.discarded.head_loss);
+    let (Some(first), Some(last)) = (kept.buckets().first(), kept.buckets().last()) else { return };
+    let span = (first.first_step, last.last_step);
+    if span.0 == span.1 {
+        return;
+    }
+    Chart {
+        title: "Held-out loss of the MTP head",
+        unit: Unit::Nats,
+        detail: SMALL,
+        span,
+        kept,
+        discarded,
+        eval: None,
+        best: None,
+        base: None,
+        checkpoints: Vec::new(),
+        resumes: Vec::new(),
+    }
+    .write(page);
+}
+
 pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     let evals = &run.view.head_evals;
     let Some(drafted) = evals.iter().map(|eval| eval.draft_nats.len()).max() else { return };
@@ -26,6 +52,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
             &[],
             "Loss on the eval set in nats per token while the head was trained; step 0 is the base model's head.",
         );
+        curve(page, run);
         table(page, "rows", columns, evals.iter().take(MOST_ROWS), |page, eval| {
             page.element("tr", &[], |page| {
                 page.leaf("td", &[("class", "number")], &count(eval.step));

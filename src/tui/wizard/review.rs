@@ -208,6 +208,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     let method = match plan.method {
         Method::Lora { rank, alpha, .. } => format!("LoRA of rank {rank}, alpha {alpha}"),
         Method::Full => "full fine-tuning".to_owned(),
+        Method::Head => "only the MTP head".to_owned(),
     };
     let how = format!(
         "{method}; {}; packs of {} tokens, {} per step; MTP head {}",

@@ -26,6 +26,21 @@ fn words(page: &str) -> String {
 }
 
 #[test]
+fn the_zero_line_of_a_run_that_started_from_another_is_the_parents() {
+    let root = tempfile::tempdir().unwrap();
+    let page = html(&ReportInput::read(&runs::child(&RunsRoot::new(root.path()))));
+    let words = words(&page);
+    for expected in [
+        "evaluation of the parent: 2.013",
+        "the parent's evaluation 2.013",
+        "\nParent\n2.0130\nheld-out loss before training",
+    ] {
+        assert!(words.contains(expected), "{expected}: {words}");
+    }
+    assert!(!words.contains("base model"), "{words}");
+}
+
+#[test]
 fn a_realistic_run_has_all_its_parts_on_the_page() {
     let root = tempfile::tempdir().unwrap();
     let run = runs::realistic(&RunsRoot::new(root.path()));

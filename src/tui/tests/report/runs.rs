@@ -285,6 +285,21 @@ pub(crate) fn data() -> Report {
     }
 }
 
+/// Started from another run, with two evaluations so far.
+pub(crate) fn child(root: &RunsRoot) -> RunDir {
+    let run = root.create("qwen3.5-2b", "lora").unwrap();
+    let mut log = Log::of(&run);
+    log.start(RunStarted { from: Some("/runs/first".into()), ..started(None) });
+    for (step, loss_nats) in [(0, 2.013), (20, 1.5)] {
+        log.emit(Kind::Eval(Eval { step, loss_nats, ..Eval::default() }));
+        for step in step + 1..=step + 20 {
+            log.emit(Kind::Step(Step { step, loss_nats: 2.0, ..Step::default() }));
+        }
+    }
+    log.save();
+    run
+}
+
 /// Crashed after step 760, resumed from 600, finished; NaN, a spike, a slow stretch.
 pub(crate) fn realistic(root: &RunsRoot) -> RunDir {
     let run = root.create("qwen3.5-2b", "lora").unwrap();

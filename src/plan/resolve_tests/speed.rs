@@ -1,0 +1,61 @@
+//! Which measured speed the time of a run is based on.
+
+use super::*;
+
+#[test]
+fn a_speed_measured_here_is_used_before_the_recipes_and_carried_over_by_work() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let plan = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap();
+    let time = |facts: &Facts| plan(facts).advice.unwrap().time;
+    let recipe = time(&facts);
+    assert_eq!((recipe.basis, recipe.tokens_per_s), (RateBasis::OriginalRecipe, Some(3461.0)));
+    assert!(recipe.formula.contains("the Qwen3.5 recipe measured 3,461"), "{}", recipe.formula);
+    let measured = plan(&facts).measured(5000.0).unwrap();
+    let twice_the_work = Rate { flops_per_token: 2.0 * recipe.flops_per_token, ..measured };
+    let text = Rates { rates: vec![twice_the_work], ..Rates::default() }.to_toml().unwrap();
+    facts.rates = Rates::from_toml(&text, "rates.toml").unwrap();
+    let here = time(&facts);
+    assert_eq!(here.basis, RateBasis::MeasuredHere);
+    assert!((here.tokens_per_s.unwrap() - 10_000.0).abs() < 1.0);
+    facts.machine.gpus[0].name = "Some new GPU".into();
+    let unknown = time(&facts);
+    assert_eq!((unknown.basis, unknown.train_s), (RateBasis::Unknown, None));
+}
+
+#[test]
+fn a_speed_measured_on_such_a_device_comes_after_one_from_here_and_before_the_recipes() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let plan = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap();
+    let page = crate::measured::tests::PAGE;
+    let measured = Measured::from_page(&page.replace("NVIDIA Made-up", &facts.machine.gpus[0].name)).unwrap();
+    facts.rates.measured = measured;
+    let time = plan(&facts).advice.unwrap().time;
+    assert_eq!(time.basis, RateBasis::Measured);
+    let carried_over = 10_000.0 * 9e9 / time.flops_per_token;
+    assert!((time.tokens_per_s.unwrap() / carried_over - 1.0).abs() < 1e-9, "{time:?}");
+    assert!(time.formula.contains("the Qwen3.5 recipe (another program) reached 3,461"), "{}", time.formula);
+
+    facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 450.0 });
+    let probed = plan(&facts).advice.unwrap().time;
+    assert!((probed.tokens_per_s.unwrap() / carried_over - 0.5).abs() < 1e-9, "{probed:?}");
+
+    let here = plan(&facts).measured(5000.0).unwrap();
+    facts.rates.rates = vec![here];
+    assert_eq!(plan(&facts).advice.unwrap().time.basis, RateBasis::MeasuredHere);
+}
+
+#[test]
+fn what_another_device_measured_is_an_estimate_and_only_with_a_probe() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    facts.rates.measured = Measured::from_page(crate::measured::tests::PAGE).unwrap();
+    let time = |facts: &Facts| resolve(&ask("Qwen/Qwen3.5-2B"), facts).unwrap().advice.unwrap().time;
+    assert_eq!(time(&facts).basis, RateBasis::OriginalRecipe);
+    facts.machine.probe = Some(Probe { bf16_tflops: 80.0, copy_gb_per_s: 225.0 });
+    let scaled = time(&facts);
+    assert_eq!(scaled.basis, RateBasis::Estimate);
+    assert!(scaled.formula.contains("estimate: tests/gpu measured 10,000 tokens/s"), "{}", scaled.formula);
+    // A probe of the GPU does not apply to the CPU.
+    let on_cpu = Answers { device: Some(Answer::flag(DeviceChoice::Cpu)), ..ask("Qwen/Qwen3.5-2B") };
+    let cpu = resolve(&on_cpu, &facts).unwrap().advice.unwrap().time;
+    assert!(cpu.formula.contains("cores"), "{}", cpu.formula);
+}
