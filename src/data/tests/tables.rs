@@ -116,7 +116,32 @@ fn foreign_columns_are_named_and_the_map_that_fits_is_offered() {
     let (report, rejected) =
         compared("a.jsonl", lines.as_bytes(), &[pair("a", "b")], "q=prompt,meta.a=completion").unwrap();
     assert_eq!((report.in_train_and_eval.examples, report.rejected), (1, 1));
-    assert_eq!((rejected[0].line, rejected[0].rejection.field.as_str()), (2, "completion"));
+    assert_eq!((rejected[0].line, rejected[0].rejection.field.as_str()), (2, "meta.a"));
+    assert!(rejected[0].rejection.fix.contains("Add \"meta.a\""), "{rejected:?}");
+    assert_eq!(rejected[0].text, "{\"q\": \"c\"}", "the line as it was");
+}
+
+#[test]
+fn one_map_serves_tables_with_different_columns_and_a_column_that_none_has_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("a.csv"), "question,answer\na,b\n").unwrap();
+    fs::write(at("b.jsonl"), "{\"query\": \"c\", \"reply\": \"d\"}\n{\"query\": \"e\"}\n").unwrap();
+    fs::write(at("c.jsonl"), format!("{}\n", pair("f", "g"))).unwrap();
+    let files = ["a.csv", "b.jsonl", "c.jsonl"].map(at);
+    let checked = |map: &str| {
+        let options = CheckOptions { map: map.parse().unwrap(), ..CheckOptions::default() };
+        check(&files, &options, &())
+    };
+    let map = "question=prompt,query=prompt,answer=completion,reply=completion";
+    let report = checked(map).unwrap();
+    assert_eq!((report.examples, report.rejected), (3, 1), "{report}");
+    assert_eq!(report.rejections[0].example.field, "answer or reply");
+    let error = checked(&format!("{map},sistem=system")).unwrap_err();
+    assert!(error.is_data_fault(), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("no file of the data has the column \"sistem\""), "{error}");
+    assert!(error.contains("\"question\", \"answer\", \"query\", \"reply\""), "{error}");
 }
 
 fn parquet(name: &str) -> Vec<u8> {
