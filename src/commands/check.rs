@@ -20,10 +20,10 @@ use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 use crate::interrupt::Interrupts;
 use crate::request::Style;
 
-/// The largest number of reasons on the screen, and of rejected lines that are read for them. The file has all
-/// that are listed.
+/// The largest number of reasons on the screen, and of rejected lines and their bytes that are read for them.
 const REASONS: usize = 20;
 const READ: usize = 1000;
+const READ_BYTES: usize = 16 << 20;
 /// The width of examples if standard output is not a terminal.
 const WIDTH: usize = 100;
 
@@ -105,18 +105,22 @@ fn example_text(example: &ShownExample, plain: bool) -> String {
 pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
     let mut reasons: Vec<(String, String, u64)> = Vec::new();
-    let mut described = 0;
+    let (mut described, mut bytes) = (0, 0);
     for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(READ) {
         let line = line.map_err(unreadable)?;
+        bytes += line.len();
         let rejected: Rejected = serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
         let Rejected { file, line, rejection, text: _ } = rejected;
         let reason = rejection.to_string();
-        match reasons.iter_mut().find(|(_, known, _)| *known == reason) {
-            Some((.., lines)) => *lines += 1,
+        match reasons.iter().position(|(_, known, _)| *known == reason) {
+            Some(at) => reasons[at].2 += 1,
             None if reasons.len() == REASONS => break,
             None => reasons.push((Place { file, line }.to_string(), reason, 1)),
         }
         described += 1;
+        if bytes > READ_BYTES {
+            break;
+        }
     }
     let mut text = String::new();
     for (place, reason, lines) in reasons {

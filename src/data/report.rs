@@ -303,7 +303,6 @@ impl Report {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
