@@ -1,5 +1,5 @@
-//! How many examples are set aside for evaluation where nobody says it. The data stage draws them, and the plan
-//! counts on them before they are drawn.
+//! How many examples are set aside for evaluation where nobody says it. The data stage draws them, and
+//! the plan counts on them before they are drawn.
 
 /// Share of the examples that is set aside.
 pub const SHARE: f64 = 0.02;

@@ -100,8 +100,8 @@ fn example_text(example: &ShownExample, plain: bool) -> String {
     text
 }
 
-/// Describes the first rejected lines: place, field, reason, fix. Each reason comes once, with the first place
-/// and the number of lines that have it.
+/// Describes the first rejected lines: place, field, reason, fix. Each reason comes once, with the first
+/// place and the number of lines that have it.
 pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
     let mut reasons: Vec<(String, String, u64)> = Vec::new();

@@ -34,8 +34,8 @@ const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";
 const REJECTED: &str = "rejected.jsonl";
 
-/// The largest number of bytes of examples that wait until the eval set has its minimum. A few hundred examples
-/// are enough, unless they are very long or copies of each other.
+/// The largest number of bytes of examples that wait until the eval set has its minimum. A few hundred
+/// examples are enough, unless they are very long or copies of each other.
 const MOST_WAITING: usize = 256 << 20;
 
 /// The source of the eval set.

@@ -39,8 +39,8 @@ pub struct Report {
     pub rejected: u64,
     /// Rejected lines by kind, most frequent first.
     pub rejections: Vec<RejectionCount>,
-    /// Lines that belong to the list of rejected lines but are not in it, because it has only the first 100,000
-    /// of each file.
+    /// Lines that belong to the list of rejected lines but are not in it, because it has only the first
+    /// 100,000 of each file.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unlisted: u64,
     /// The columns of the first line that no format fits.

@@ -1,10 +1,10 @@
 //! Splits examples into training set and eval set.
 //!
-//! The examples with the smallest seeded hashes of their content form the eval set: all below the share, and
-//! more of them if these are fewer than the minimum. Neither the place of an example nor its file matters, and
-//! copies of one example are always in the same set. Where the share alone gives enough, lines that are added,
-//! removed or moved change the set of no other line; among few examples, a new one may take the place of an old
-//! one in the eval set.
+//! The examples with the smallest seeded hashes of their content form the eval set: all below the share,
+//! and more of them if these are fewer than the minimum. Neither the place of an example nor its file
+//! matters, and copies of one example are always in the same set. Where the share alone gives enough,
+//! lines that are added, removed or moved change the set of no other line; among few examples, a new one
+//! may take the place of an old one in the eval set.
 //!
 //! Whether the share gives enough is known after the first few hundred examples; until then a caller keeps
 //! examples waiting.

@@ -1,8 +1,9 @@
-//! One JSON array of examples in a file, as many data sets are published: each of its elements becomes a line.
+//! One JSON array of examples in a file, as many data sets are published: each of its elements becomes a
+//! line.
 //!
-//! Enters: the bytes of the file. Leaves: lines of JSON, numbered like the elements. Only brackets, commas and
-//! strings are told apart here, so that memory does not grow with the file; whether an element is an example,
-//! or JSON at all, is found out by whoever reads its line.
+//! Enters: the bytes of the file. Leaves: lines of JSON, numbered like the elements. Only brackets,
+//! commas and strings are told apart here, so that memory does not grow with the file; whether an element
+//! is an example, or JSON at all, is found out by whoever reads its line.
 
 use super::stream::{KEPT_OF_REFUSED, ReadChunks, Stream};
 use crate::chunk::Chunk;
