@@ -10,7 +10,9 @@ use sparktune_base::choices::Think;
 use sparktune_data::{CheckOptions, Input, Place, Previewed, Rendering, Report};
 use sparktune_plan::{Answers, Origin, Setting};
 
-use crate::data::{example_options, format, map, max_example_tokens, max_rejected, preview_of, think};
+use crate::data::{
+    example_options, format, map, max_example_tokens, max_rejected, preview_of, think, vocabulary,
+};
 use crate::data_sets::{DataSets, weights_for};
 use crate::failure::Failure;
 use crate::listener::Listener;
@@ -75,6 +77,7 @@ pub fn check(
         policy: think(answers, thinking).into(),
         examples: example_options(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)).transpose()?,
+        vocabulary: base.as_ref().map(|base| vocabulary(&base.facts)),
         eval_data: sets.eval,
         rejected_path: Some(rejected),
     };

@@ -142,6 +142,11 @@ pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> Result<u32, 
     Ok(answer.value.min(limit))
 }
 
+/// Returns the number of ids that the model knows.
+pub(crate) fn vocabulary(model: &ModelFacts) -> u32 {
+    u32::try_from(model.config.vocab_size).unwrap_or(u32::MAX)
+}
+
 /// Returns the share of rejected lines above which the data is refused.
 pub fn max_rejected(answers: &Answers) -> f64 {
     answers.max_rejected.as_ref().map_or(DataPlan::MAX_REJECTED, |answer| answer.value)
@@ -176,6 +181,7 @@ pub fn prepare_data(
         policy: think(answers, base.tokenizer.thinking_now()).into(),
         examples: example_options(answers),
         max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
+        vocabulary: Some(vocabulary(&base.facts)),
         eval,
     };
     let cache = runs_dir_of(answers).join(TOKEN_CACHE);
@@ -192,7 +198,7 @@ fn cache_key(tokenizer: &ChatTokenizer, inputs: &[Input], options: &PrepareOptio
     let paths = inputs.iter().flat_map(|input| &input.files).map(|file| &file.path);
     let absolute: Vec<PathBuf> =
         paths.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
-    let PrepareOptions { format, map, policy, examples, max_example_tokens, eval } = options;
+    let PrepareOptions { format, map, policy, examples, max_example_tokens, eval, vocabulary: _ } = options;
     let ExampleOptions { train_on, split_turns, overlong, long_pieces } = examples;
     // The spelling of earlier versions is kept, so that their folders are found. Where one folder serves two
     // ways of reading, `prepare` reads the data again.
@@ -203,8 +209,13 @@ fn cache_key(tokenizer: &ChatTokenizer, inputs: &[Input], options: &PrepareOptio
     let options = format!(
         "PrepareOptions {{ format: {format:?}, policy: {policy:?}, examples: {examples}, max_example_tokens: {max_example_tokens:?}, eval: {eval:?} }}"
     );
+    // Version 1 of the split with a minimum followed the order of the lines.
+    let split = match eval {
+        EvalData::Split(split) if split.min_examples > 0 && split.fraction > 0.0 => " split 2",
+        _ => "",
+    };
     let more = if map.is_empty() && !long_pieces { String::new() } else { format!(" {map} {long_pieces}") };
-    let key = format!("{} {absolute:?} {options}{more}", tokenizer.fingerprint());
+    let key = format!("{} {absolute:?} {options}{more}{split}", tokenizer.fingerprint());
     blake3::hash(key.as_bytes()).to_hex()[..16].to_owned()
 }
 
@@ -262,6 +273,9 @@ pub fn read(
 /// rejected. `None` if it can.
 pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     let limit = max_rejected(answers);
+    if let Some(refusal) = nothing_to_train_on(report) {
+        return Some(refusal);
+    }
     if !report.exceeds(limit) {
         return None;
     }
@@ -292,6 +306,21 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     Some(Failure::new(Exit::Data, text))
 }
 
+/// Returns why data cannot be trained on whose examples are all in the eval set.
+fn nothing_to_train_on(report: &Report) -> Option<Failure> {
+    let of_eval = report.split.filter(|split| split.train_examples == 0 && split.eval_examples > 0)?;
+    let examples = counted(of_eval.eval_examples, "example");
+    // Files of eval data that were given apart are in the report.
+    if report.files.iter().any(|file| file.eval) || report.token_files.iter().any(|file| file.eval) {
+        let text = format!("the training data has no example, only the eval data: {examples}");
+        return Some(Failure::new(Exit::Data, text).hint("Correct the training data, or give other --data"));
+    }
+    let text = format!("nothing is left to train on: the eval set takes everything ({examples})");
+    Some(Failure::new(Exit::Data, text).hint(
+        "Give more data, a lower --eval-fraction (0 for no eval set), or separate files with --eval-data",
+    ))
+}
+
 /// Refuses data with too many rejected lines.
 ///
 /// # Errors
@@ -306,6 +335,9 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     let text = format!("the data is not usable:\n{}\n{}{kept}", report.trim_end(), refusal.text);
     if prepared.report.rejected == 0 {
         return Err(Failure { text, ..refusal });
+    }
+    if let Some(hint) = prepared.report.map_hint() {
+        return Err(Failure { text, ..refusal }.hint(hint));
     }
     Err(Failure { text, ..refusal }.hint(format!(
         "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
@@ -413,6 +445,7 @@ pub(crate) fn facts_of(report: &LengthReport, target_tokens: u64) -> DataFacts {
 mod tests {
     use sparktune_base::choices::PackStrategy;
     use sparktune_base::random::SplitMix64;
+    use sparktune_data::SplitReport;
     use sparktune_data::packing::Packing;
     use sparktune_plan::packing::Lengths;
     use sparktune_plan::{Catalog, Origin};
@@ -425,6 +458,18 @@ mod tests {
             assert_eq!(format_of(*choice).map_or("auto", Format::name), choice.word());
         }
         assert_eq!(DataFormat::ALL.len(), Format::ALL.len() + 1);
+    }
+
+    #[test]
+    fn data_that_the_eval_set_takes_as_a_whole_is_refused_with_the_setting_that_does_it() {
+        let split = Some(SplitReport { train_examples: 0, eval_examples: 1 });
+        let report = Report { examples: 1, lines: 1, split, ..Report::default() };
+        let refused = refusal(&Answers::default(), &report).unwrap();
+        assert_eq!(refused.exit, Exit::Data);
+        assert!(refused.text.contains("the eval set takes everything (1 example)"), "{refused}");
+        assert!(refused.hints[0].contains("--eval-fraction"), "{:?}", refused.hints);
+        let split = Some(SplitReport { train_examples: 1, eval_examples: 0 });
+        assert!(refusal(&Answers::default(), &Report { split, ..report }).is_none());
     }
 
     #[test]

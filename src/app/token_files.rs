@@ -31,6 +31,7 @@ pub(crate) fn packed(answers: &Answers, inputs: &[Input]) -> Result<Option<Packe
         let (place, path) = (setting.place(origin), packed.path.display().to_string());
         let (value, path, program) = (escape(&value), escape(&path), program_name());
         let why = match &made {
+            Some(made) if made.is_empty() => "its tokens were made without".to_owned(),
             Some(made) => format!("its tokens were made with {}", escape(made)),
             None => "it does not say what made its tokens, which are used as they are".to_owned(),
         };
@@ -58,6 +59,7 @@ fn settings(answers: &Answers, made: Option<&Policy>) -> Vec<(Asked, Option<Stri
             asked("data.format", &answers.format, |format| format.word().into()),
             made(|policy| policy.format.map_or("auto", Format::name).to_owned()),
         ),
+        (asked("data.map", &answers.map, FieldMap::to_string), made(|policy| policy.map.to_string())),
         (
             asked("data.think", &answers.think, |think| think.word().into()),
             made(|policy| policy.mask.think.word().into()),

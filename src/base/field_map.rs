@@ -28,21 +28,23 @@ pub const FIELDS: [&str; 11] = [
 ];
 
 /// Columns by the field that each stands for. A column inside another one is written with dots: `meta.text`.
+/// Several columns may stand for one field, as files with different columns need it: a line uses the first
+/// that it has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct FieldMap(Vec<(String, String)>);
 
 impl FieldMap {
     /// Creates a map from pairs of a column and a field. Returns `None` if a column has no name or cannot be
-    /// written, or if a field is unknown or taken twice.
+    /// written, if a field is unknown, or if a pair comes twice.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
         let mut map: Vec<(String, String)> = Vec::new();
         for (column, field) in pairs {
-            let is_taken = map.iter().any(|(_, taken)| taken == field);
+            let is_twice = map.iter().any(|(known, taken)| known == column && taken == field);
             if column.is_empty() || column != column.trim() || column.contains(',') {
                 return None;
             }
-            if is_taken || !FIELDS.contains(&field) {
+            if is_twice || !FIELDS.contains(&field) {
                 return None;
             }
             map.push((column.to_owned(), field.to_owned()));
@@ -53,6 +55,13 @@ impl FieldMap {
     /// Returns the pairs of a column and its field.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(column, field)| (column.as_str(), field.as_str()))
+    }
+
+    /// Returns the columns that stand for a field, in words: `question or query`. `None` if there are none.
+    pub fn columns_of(&self, field: &str) -> Option<String> {
+        let columns: Vec<&str> =
+            self.pairs().filter(|(_, name)| *name == field).map(|(column, _)| column).collect();
+        (!columns.is_empty()).then(|| columns.join(" or "))
     }
 
     /// Returns the flag that sets this map, for a shell.
@@ -128,8 +137,15 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_no_field_or_for_one_that_is_taken_is_refused() {
-        for text in ["", "question", "question=promt", "=prompt", "a=prompt,b=prompt", "a=prompt,"] {
+    fn several_columns_may_stand_for_one_field() {
+        let map: FieldMap = "a=prompt,b=prompt,c=completion".parse().unwrap();
+        assert_eq!(map.columns_of("prompt").as_deref(), Some("a or b"));
+        assert_eq!((map.columns_of("completion").as_deref(), map.columns_of("text")), (Some("c"), None));
+    }
+
+    #[test]
+    fn what_stands_for_no_field_or_comes_twice_is_refused() {
+        for text in ["", "question", "question=promt", "=prompt", "a=prompt,a=prompt", "a=prompt,"] {
             assert!(text.parse::<FieldMap>().is_err(), "{text}");
         }
     }

@@ -42,6 +42,15 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// An average number of something with its noun, rounded: `12 examples`, and `less than 1 example` for
+/// one that would be rounded to none.
+pub fn counted_on_average(n: f64, noun: &str) -> String {
+    match n.round() as u64 {
+        0 if n > 0.0 => format!("less than 1 {noun}"),
+        whole => counted(whole, noun),
+    }
+}
+
 /// A speed without its unit: `3,568`, `0.42`.
 pub fn tokens_per_s(rate: f64) -> String {
     match rate {

@@ -10,7 +10,7 @@ use sparktune_app::check::{self, Checked, ShownExample};
 use sparktune_app::data::refusal;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
-use sparktune_base::units::count;
+use sparktune_base::units::{count, counted};
 use sparktune_data::{Place, Rejected, Report};
 use sparktune_plan::Answers;
 use sparktune_tui::output::{columns, print, print_json, report as report_failure};
@@ -20,8 +20,10 @@ use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 use crate::interrupt::Interrupts;
 use crate::request::Style;
 
-/// The largest number of rejected lines on the screen; the file has all of them.
-const LISTED: usize = 20;
+/// The largest number of reasons on the screen, and of rejected lines and their bytes that are read for them.
+const REASONS: usize = 20;
+const READ: usize = 1000;
+const READ_BYTES: usize = 16 << 20;
 /// The width of examples if standard output is not a terminal.
 const WIDTH: usize = 100;
 
@@ -61,6 +63,9 @@ pub fn check(
         for example in &shown {
             print(&example_text(example, style.plain))?;
         }
+        if let Some(hint) = report.map_hint() {
+            print(&format!("{hint}\n"))?;
+        }
         if let Some(path) = rejected_path {
             print(&rejected_lines(path, report.listed_lines())?)?;
         }
@@ -72,9 +77,10 @@ pub fn check(
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };
-    Ok(report_failure(&match report.rejected {
-        0 => refusal,
-        _ => refusal.hint("Correct the lines, or raise --max-rejected"),
+    Ok(report_failure(&match (report.rejected, report.map_hint()) {
+        (0, _) => refusal,
+        (_, Some(hint)) => refusal.hint(hint),
+        (_, None) => refusal.hint("Correct the lines, or raise --max-rejected"),
     }))
 }
 
@@ -94,18 +100,38 @@ fn example_text(example: &ShownExample, plain: bool) -> String {
     text
 }
 
-/// Describes the first rejected lines: place, field, reason, fix.
+/// Describes the first rejected lines: place, field, reason, fix. Each reason comes once, with the first
+/// place and the number of lines that have it.
 pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
-    let mut text = String::new();
-    for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(LISTED) {
+    let mut reasons: Vec<(String, String, u64)> = Vec::new();
+    let (mut described, mut bytes) = (0, 0);
+    for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(READ) {
         let line = line.map_err(unreadable)?;
+        bytes += line.len();
         let rejected: Rejected = serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
         let Rejected { file, line, rejection, text: _ } = rejected;
-        text.push_str(&format!("{}: {}\n", Place { file, line }, escape(&rejection.to_string())));
+        let reason = rejection.to_string();
+        match reasons.iter().position(|(_, known, _)| *known == reason) {
+            Some(at) => reasons[at].2 += 1,
+            None if reasons.len() == REASONS => break,
+            None => reasons.push((Place { file, line }.to_string(), reason, 1)),
+        }
+        described += 1;
+        if bytes > READ_BYTES {
+            break;
+        }
     }
-    if total > LISTED as u64 {
-        text.push_str(&format!("… and {} more\n", count(total - LISTED as u64)));
+    let mut text = String::new();
+    for (place, reason, lines) in reasons {
+        let others = match lines - 1 {
+            0 => String::new(),
+            others => format!(" and {} more", counted(others, "line")),
+        };
+        text.push_str(&format!("{place}{others}: {}\n", escape(&reason)));
+    }
+    if total > described {
+        text.push_str(&format!("… and {} more\n", count(total - described)));
     }
     Ok(text)
 }

@@ -113,6 +113,9 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
             done: done.as_ref(),
         })?;
     } else {
+        if let Some(hint) = report.map_hint() {
+            print(&format!("{hint}\n"))?;
+        }
         if let Some(path) = rejected_path {
             print(&rejected_lines(path, report.listed_lines())?)?;
         }

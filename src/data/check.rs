@@ -12,12 +12,14 @@ use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::input::Input;
 use crate::inputs::Inputs;
+use crate::mapped::Columns;
 use crate::progress::{Phase, Progress};
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::Source;
 use crate::tally::{Side, Tally};
 use crate::token_file::OnDamage;
+use crate::token_inputs::Limits;
 use crate::turns::MaskPolicy;
 
 /// The chunk sizes for validation, and for tokenisation, which takes a hundred times as long per byte.
@@ -39,6 +41,8 @@ pub struct CheckOptions<'a> {
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
+    /// The number of ids that the model knows. A token file with another one is refused.
+    pub vocabulary: Option<u32>,
     /// Separate eval data. It is checked too, and compared with the training data.
     pub eval_data: Vec<Input>,
     /// The file for rejected lines.
@@ -60,6 +64,9 @@ pub fn check<I: Clone + Into<Input>>(
         policy: options.policy,
         examples: options.examples,
         max_example_tokens: options.max_example_tokens,
+        vocabulary: options.vocabulary,
+        map: &options.map,
+        columns: Columns::default(),
         prompts: Prompts::default(),
         progress,
     };
@@ -79,7 +86,7 @@ pub fn check<I: Clone + Into<Input>>(
         examine_inputs(
             source,
             side == Side::Eval,
-            (options.format, &options.map),
+            options.format,
             OnDamage::Skip,
             &examiner,
             &mut tally,
@@ -91,6 +98,7 @@ pub fn check<I: Clone + Into<Input>>(
             },
         )?;
     }
+    train.refuse_unknown_columns(&examiner)?;
     tally.finish(has_eval)
 }
 
@@ -100,7 +108,7 @@ pub fn check<I: Clone + Into<Input>>(
 pub(crate) fn examine_inputs(
     inputs: &Inputs,
     is_eval: bool,
-    read_as: (Option<Format>, &FieldMap),
+    format: Option<Format>,
     on_damage: OnDamage,
     examiner: &Examiner<'_>,
     tally: &mut Tally,
@@ -108,19 +116,21 @@ pub(crate) fn examine_inputs(
     accept: impl FnMut(&mut Tally, u32, u64, Accepted) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     match inputs {
-        Inputs::Text(source) => examine_all(source, is_eval, read_as, examiner, tally, progress, accept),
+        Inputs::Text(source) => examine_all(source, is_eval, format, examiner, tally, progress, accept),
         Inputs::Tokens(files) => {
-            files.read(is_eval, on_damage, examiner.max_example_tokens, tally, progress, accept)
+            let limits =
+                Limits { example_tokens: examiner.max_example_tokens, vocabulary: examiner.vocabulary };
+            files.read(is_eval, on_damage, limits, tally, progress, accept)
         }
     }
 }
 
-/// Examines every line of a source in order, in this format and with these names of columns. Lines with
-/// examples go to `accept`, rejected ones to the tally.
+/// Examines every line of a source in order, in this format. Lines with examples go to `accept`, rejected
+/// ones to the tally.
 pub(crate) fn examine_all(
     source: &Source,
     is_eval: bool,
-    (format, map): (Option<Format>, &FieldMap),
+    format: Option<Format>,
     examiner: &Examiner<'_>,
     tally: &mut Tally,
     progress: &dyn Progress,
@@ -131,7 +141,8 @@ pub(crate) fn examine_all(
         None => (Phase::Check, VALIDATE_CHUNK),
     };
     let first_file = tally.begin(source.files(), is_eval);
-    let reading = Reading { source, format, map, phase, chunk_bytes };
+    let Examiner { map, columns, .. } = examiner;
+    let reading = Reading { source, format, map, columns, phase, chunk_bytes };
     reading.run(
         progress,
         |chunk| examiner.examine(chunk),

@@ -18,6 +18,8 @@ pub(crate) struct Chunk {
     pub line_numbers: Vec<u64>,
     /// The lines, without a byte-order mark.
     pub bytes: Vec<u8>,
+    /// The lines as they were before columns got other names; empty if none did.
+    pub original: Vec<u8>,
     /// Why this line, which is alone in its chunk, cannot be read; `bytes` then contains only its beginning.
     pub refused: Option<Rejection>,
     /// What a section of a text is; `bytes` are then the text, and not lines of JSON.

@@ -14,7 +14,7 @@ use sparktune_base::field_map::FieldMap;
 use crate::chunk::{Chunk, lines};
 use crate::error::DataError;
 use crate::format::Format;
-use crate::mapped;
+use crate::mapped::{self, Columns};
 use crate::progress::{Phase, Progress, Step};
 use crate::readers::{self, OpenFile};
 use crate::source::{Source, SourceFile};
@@ -25,6 +25,8 @@ pub(crate) struct Reading<'a> {
     pub format: Option<Format>,
     /// What the columns of foreign data stand for.
     pub map: &'a FieldMap,
+    /// Notes the columns of the data, if there is a map.
+    pub columns: &'a Columns,
     pub phase: Phase,
     /// The target size of a chunk. Small chunks balance better when the work per byte is slow.
     pub chunk_bytes: usize,
@@ -75,8 +77,8 @@ pub(crate) fn head(
     map: &FieldMap,
     max_bytes: usize,
 ) -> Result<(Vec<Chunk>, bool), DataError> {
-    let reading =
-        Reading { source, format, map, phase: Phase::Check, chunk_bytes: max_bytes.clamp(1, 1 << 20) };
+    let (columns, chunk_bytes) = (&Columns::default(), max_bytes.clamp(1, 1 << 20));
+    let reading = Reading { source, format, map, columns, phase: Phase::Check, chunk_bytes };
     let mut reader = ChunkReader::new(&reading);
     let (mut chunks, mut bytes) = (Vec::new(), 0);
     while bytes < max_bytes {
@@ -93,6 +95,7 @@ struct ChunkReader<'a> {
     files: std::iter::Enumerate<std::slice::Iter<'a, SourceFile>>,
     format: Option<Format>,
     map: &'a FieldMap,
+    columns: &'a Columns,
     chunk_bytes: usize,
     current: Option<Current<'a>>,
     /// The number of bytes on disk of the files already finished.
@@ -112,6 +115,7 @@ impl<'a> ChunkReader<'a> {
             files: reading.source.files().iter().enumerate(),
             format: reading.format,
             map: reading.map,
+            columns: reading.columns,
             chunk_bytes: reading.chunk_bytes,
             current: None,
             finished: 0,
@@ -155,7 +159,8 @@ impl<'a> ChunkReader<'a> {
                     current.format = Some(Format::Text);
                 } else if chunk.refused.is_none() {
                     if !self.map.is_empty() {
-                        mapped::rename(&mut chunk.bytes, self.map);
+                        let renamed = mapped::renamed(&chunk.bytes, self.map, self.columns);
+                        chunk.original = std::mem::replace(&mut chunk.bytes, renamed);
                     }
                     if current.format.is_none() {
                         current.format = Format::detect(lines(&chunk.bytes, 1).map(|l| l.bytes));

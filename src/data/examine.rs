@@ -1,13 +1,15 @@
 //! Examines one chunk of lines. This is the parallel part of `check` and `prepare`.
 
+use sparktune_base::field_map::FieldMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::chat_tokenizer::ChatTokenizer;
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, lines};
 use crate::conversation::Conversation;
 use crate::examples::{ExampleMaker, ExampleOptions, TooLong};
 use crate::explain;
 use crate::format::Format;
+use crate::mapped::{Columns, in_own_names};
 use crate::progress::Progress;
 use crate::rejection::{Kind, Rejection};
 use crate::served::{Effects, Prompts};
@@ -22,6 +24,11 @@ pub(crate) struct Examiner<'a> {
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
+    /// The number of ids that the model knows, for those of token files.
+    pub vocabulary: Option<u32>,
+    /// What the columns of foreign data stand for, and those that were found.
+    pub map: &'a FieldMap,
+    pub columns: Columns,
     /// The prompts that a server sends, compared so far.
     pub prompts: Prompts,
     /// Says whether the work is cancelled.
@@ -87,6 +94,14 @@ pub(crate) struct Refused {
     pub text: String,
 }
 
+impl Refused {
+    fn restore(&mut self, map: &FieldMap, original: &[u8]) {
+        let nothing = Rejection::new(self.rejection.kind, "", "", "");
+        self.rejection = in_own_names(std::mem::replace(&mut self.rejection, nothing), map);
+        self.text = String::from_utf8_lossy(original).into_owned();
+    }
+}
+
 fn piece_hash(text: u64, piece: u64) -> u64 {
     xxh3_64_with_seed(&piece.to_le_bytes(), text)
 }
@@ -110,7 +125,9 @@ impl Examiner<'_> {
         // Validating a megabyte at once is five times as fast as line by line, so lines are checked one by
         // one only in a chunk that fails.
         let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
+        let mut originals = lines(&chunk.original, chunk.first_line);
         for line in chunk.lines() {
+            let original = originals.next();
             examined.lines += 1;
             if chunk.section.is_none() && line.bytes.trim_ascii().is_empty() {
                 examined.blank += 1;
@@ -135,9 +152,28 @@ impl Examiner<'_> {
                 }
             };
             let result = result.map_err(|(rejection, text)| Box::new(Refused { rejection, text }));
+            let result = self.in_own_names(result, original.map(|line| line.bytes));
             examined.outcomes.push(Outcome { line: line.line_no, result });
         }
         examined
+    }
+
+    /// Gives rejections the names that the user gave the columns, and the line as it was.
+    fn in_own_names(
+        &self,
+        mut result: Result<Accepted, Box<Refused>>,
+        original: Option<&[u8]>,
+    ) -> Result<Accepted, Box<Refused>> {
+        let Some(original) = original else { return result };
+        let refused = match &mut result {
+            Ok(accepted) => vec![&mut accepted.left_out, &mut accepted.first_refused],
+            Err(refused) => {
+                refused.restore(self.map, original);
+                return result;
+            }
+        };
+        refused.into_iter().flatten().for_each(|refused| refused.restore(self.map, original));
+        result
     }
 
     fn line(&self, chunk: &Chunk, line: &str) -> Result<Accepted, Rejection> {

@@ -8,6 +8,7 @@ use sparktune_base::escape::escape;
 
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
+use crate::examine::Examiner;
 use crate::input::{Input, InputFile};
 use crate::source::Source;
 use crate::tally::Tally;
@@ -70,6 +71,17 @@ impl Inputs {
             Self::Tokens(_) => &[],
         };
         files.iter().map(|file| file.path.as_path())
+    }
+
+    /// Refuses a map with a column that no line of text has, once all lines were examined.
+    ///
+    /// # Errors
+    /// The message names the columns that there are.
+    pub(crate) fn refuse_unknown_columns(&self, examiner: &Examiner<'_>) -> Result<(), DataError> {
+        match self.text_files().next() {
+            Some(first) => examiner.columns.refuse_unknown(examiner.map, first),
+            None => Ok(()),
+        }
     }
 
     /// Creates the tally for these inputs as training data.

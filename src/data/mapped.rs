@@ -2,10 +2,13 @@
 //!
 //! Enters: lines of JSON and the user's map. Leaves: the same lines with other names. A line that lacks a
 //! column of the map, or is no object, stays as it is in this respect; whoever reads it explains what is
-//! missing.
+//! missing, and [`in_own_names`] gives the explanation the names that the user knows. [`Columns`] notes which
+//! columns of the map there are in the data at all.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
+use std::sync::Mutex;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -13,18 +16,93 @@ use serde_json::value::RawValue;
 use sparktune_base::field_map::FieldMap;
 
 use crate::chunk::lines;
+use crate::error::DataError;
+use crate::explain::quoted;
+use crate::rejection::Rejection;
 
-/// Renames the fields of all lines.
-pub(crate) fn rename(bytes: &mut Vec<u8>, map: &FieldMap) {
+/// The largest number of columns that a message names.
+const NAMED: usize = 20;
+
+/// Returns these lines with the names of the map, one line for each.
+pub(crate) fn renamed(bytes: &[u8], map: &FieldMap, columns: &Columns) -> Vec<u8> {
     let mut renamed = Vec::with_capacity(bytes.len());
-    for line in lines(bytes, 1) {
+    let mut noted = columns.0.lock().expect("nothing panics while it is locked");
+    noted.found.resize(map.pairs().count(), false);
+    for (i, line) in lines(bytes, 1).enumerate() {
         match serde_json::from_slice::<Fields<'_>>(line.bytes) {
-            Ok(fields) => write(&fields, map, &mut renamed),
+            Ok(fields) => {
+                if i == 0 {
+                    noted.see(&fields);
+                }
+                write(&fields, map, &mut noted.found, &mut renamed);
+            }
             Err(_) => renamed.extend_from_slice(line.bytes),
         }
         renamed.push(b'\n');
     }
-    *bytes = renamed;
+    renamed
+}
+
+/// The columns of a map that the data has, and some of those that it has instead.
+#[derive(Debug, Default)]
+pub(crate) struct Columns(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// Whether some line has the column, for each pair of the map.
+    found: Vec<bool>,
+    /// The names of columns in the data.
+    seen: Vec<String>,
+}
+
+impl Columns {
+    /// Refuses a map with a column that no line has.
+    ///
+    /// # Errors
+    /// [`DataError::Input`] names the columns of the data.
+    pub(crate) fn refuse_unknown(&self, map: &FieldMap, data: &Path) -> Result<(), DataError> {
+        let noted = self.0.lock().expect("nothing panics while it is locked");
+        let mut pairs = map.pairs().zip(&noted.found);
+        let Some(((column, _), _)) = pairs.find(|(_, is_found)| !**is_found) else { return Ok(()) };
+        let mut seen: Vec<String> = noted.seen.iter().take(NAMED).map(|name| quoted(name)).collect();
+        if noted.seen.len() > NAMED {
+            seen.push("…".to_owned());
+        }
+        Err(DataError::input(
+            data,
+            format!("no file of the data has the column {} of --map", quoted(column)),
+            format!("Name one that exists, or leave it out; the data has {}", seen.join(", ")),
+        ))
+    }
+}
+
+impl Noted {
+    fn see(&mut self, fields: &Fields<'_>) {
+        for (name, _) in &fields.0 {
+            if self.seen.len() <= NAMED && !self.seen.contains(name) {
+                self.seen.push(name.clone());
+            }
+        }
+    }
+}
+
+/// Returns a rejection of a renamed line in the names that the user gave the columns.
+pub(crate) fn in_own_names(rejection: Rejection, map: &FieldMap) -> Rejection {
+    if map.is_empty() {
+        return rejection;
+    }
+    let Rejection { kind, field, reason, fix } = rejection;
+    let end = field.find(['.', '[']).unwrap_or(field.len());
+    let field = match map.columns_of(&field[..end]) {
+        Some(column) => format!("{column}{}", &field[end..]),
+        None => field,
+    };
+    // A name in the text of a message is in quotation marks.
+    let own = |text: String| {
+        let words = text.split('"').map(|word| map.columns_of(word).unwrap_or_else(|| word.to_owned()));
+        words.collect::<Vec<_>>().join("\"")
+    };
+    Rejection { kind, field, reason: own(reason), fix: own(fix) }
 }
 
 /// The fields of an object in order, with their values as they were written.
@@ -69,8 +147,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 
 /// Writes an object in which each field of the map has the value of its column. All other fields follow,
 /// except those whose names are taken now.
-fn write(fields: &Fields<'_>, map: &FieldMap, out: &mut Vec<u8>) {
-    let mut taken = Vec::new();
+fn write(fields: &Fields<'_>, map: &FieldMap, found: &mut [bool], out: &mut Vec<u8>) {
+    let (mut taken, mut given) = (Vec::new(), Vec::new());
     let mut separator = b'{';
     let mut field = |name: &str, value: &RawValue, out: &mut Vec<u8>| {
         out.push(std::mem::replace(&mut separator, b','));
@@ -78,10 +156,14 @@ fn write(fields: &Fields<'_>, map: &FieldMap, out: &mut Vec<u8>) {
         out.push(b':');
         out.extend_from_slice(value.get().as_bytes());
     };
-    for (column, name) in map.pairs() {
+    for ((column, name), is_found) in map.pairs().zip(found) {
         if let Some(value) = fields.value(column) {
-            field(name, &value, out);
-            taken.extend([column, name]);
+            *is_found = true;
+            if !given.contains(&name) {
+                field(name, &value, out);
+                taken.extend([column, name]);
+                given.push(name);
+            }
         }
     }
     for (name, value) in &fields.0 {
@@ -98,10 +180,10 @@ fn write(fields: &Fields<'_>, map: &FieldMap, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rejection::Kind;
 
     fn renamed(lines: &str, map: &str) -> String {
-        let mut bytes = lines.as_bytes().to_vec();
-        rename(&mut bytes, &map.parse().unwrap());
+        let bytes = super::renamed(lines.as_bytes(), &map.parse().unwrap(), &Columns::default());
         String::from_utf8(bytes).unwrap()
     }
 
@@ -113,6 +195,23 @@ mod tests {
         );
         assert_eq!(renamed("{}", "q=prompt"), "{}\n");
         assert_eq!(renamed("{\"id\":1}", "q=prompt"), "{\"id\":1}\n");
+        // The first column of the map that a line has.
+        let two = "{\"query\":1}\n{\"question\":2,\"query\":3}\n";
+        let first = "{\"prompt\":1}\n{\"prompt\":2,\"query\":3}\n";
+        assert_eq!(renamed(two, "question=prompt,query=prompt"), first);
+    }
+
+    #[test]
+    fn messages_have_the_names_of_the_columns() {
+        let map = "dialog=messages,prompt=completion".parse().unwrap();
+        let own = |field: &str, text: &str| {
+            let rejection = in_own_names(Rejection::new(Kind::Empty, field, text, text), &map);
+            (rejection.field, rejection.fix)
+        };
+        let added = ("dialog[2].content".to_owned(), "Add \"prompt\"".to_owned());
+        assert_eq!(own("messages[2].content", "Add \"completion\""), added);
+        // What the user calls "prompt" is not renamed again.
+        assert_eq!(own("prompt", "messages \"a").0, "prompt");
     }
 
     #[test]

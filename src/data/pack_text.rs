@@ -10,6 +10,7 @@ use crate::check::examine_all;
 use crate::error::DataError;
 use crate::examine::Examiner;
 use crate::input::Input;
+use crate::mapped::Columns;
 use crate::policy::Policy;
 use crate::prepare::{header_of_text, sources_of};
 use crate::progress::Progress;
@@ -63,6 +64,9 @@ pub fn pack_text<I: Clone + Into<Input>>(
         policy: policy.mask,
         examples: policy.examples,
         max_example_tokens: policy.max_example_tokens,
+        vocabulary: None,
+        map: &policy.map,
+        columns: Columns::default(),
         prompts: Prompts::default(),
         progress,
     };
@@ -71,7 +75,7 @@ pub fn pack_text<I: Clone + Into<Input>>(
     examine_all(
         &source,
         false,
-        (policy.format, &policy.map),
+        policy.format,
         &examiner,
         &mut tally,
         progress,
@@ -86,6 +90,9 @@ pub fn pack_text<I: Clone + Into<Input>>(
             Ok(())
         },
     )?;
+    if let Some(first) = source.files().first() {
+        examiner.columns.refuse_unknown(&policy.map, &first.path)?;
+    }
     let mut report = tally.finish(false)?;
     report.sets.clear();
     // If the data is refused, the writer is dropped, and with it what was written.

@@ -13,18 +13,19 @@ use sparktune_base::files::create_private_folder;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::check::examine_inputs;
 use crate::error::DataError;
-use crate::examine::Examiner;
+use crate::examine::{Accepted, Examiner};
 use crate::examples::ExampleOptions;
 use crate::format::Format;
 use crate::input::Input;
 use crate::inputs::Inputs;
+use crate::mapped::Columns;
 use crate::policy::Policy;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::{Source, SourceFile};
 use crate::split::{EvalSplit, Splitter};
-use crate::tally::Side;
+use crate::tally::{Side, Tally};
 use crate::token_file::{self, Header, OnDamage, Origin, TokenFile, TokenFileError, TokenFileWriter};
 use crate::turns::MaskPolicy;
 
@@ -32,6 +33,10 @@ const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";
 const REJECTED: &str = "rejected.jsonl";
+
+/// The largest number of bytes of examples that wait until the eval set has its minimum. A few hundred
+/// examples are enough, unless they are very long or copies of each other.
+const MOST_WAITING: usize = 256 << 20;
 
 /// The source of the eval set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +67,8 @@ pub struct PrepareOptions {
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
+    /// The number of ids that the model knows. A token file with another one is refused.
+    pub vocabulary: Option<u32>,
     /// The source of the eval set.
     pub eval: EvalData,
 }
@@ -117,6 +124,9 @@ pub fn prepare<I: Clone + Into<Input>>(
         policy: options.policy,
         examples: options.examples,
         max_example_tokens: options.max_example_tokens,
+        vocabulary: options.vocabulary,
+        map: &options.map,
+        columns: Columns::default(),
         prompts: Prompts::default(),
         progress,
     };
@@ -127,40 +137,79 @@ pub fn prepare<I: Clone + Into<Input>>(
         EvalData::Split(split) => Splitter::new(*split),
         EvalData::Files(_) => Splitter::new(EvalSplit { fraction: 0.0, ..EvalSplit::default() }),
     };
+    let mut write = |tally: &mut Tally, splitter: Option<&Splitter>, examples: Vec<Waiting>| {
+        for Waiting { file, line, accepted } in examples {
+            let parts = accepted.parts();
+            let is_eval = |hash| splitter.is_none_or(|splitter| splitter.is_eval(hash));
+            let side = |(hash, _): &(u64, u64)| if is_eval(*hash) { Side::Eval } else { Side::Train };
+            let sides: Vec<Side> = parts.iter().map(side).collect();
+            tally.accept(file, line, &accepted, &sides);
+            let of_each = parts
+                .iter()
+                .zip(&sides)
+                .flat_map(|((hash, examples), side)| (0..*examples).map(move |_| (*hash, *side)));
+            for (tokens, (hash, side)) in accepted.tokens.iter().flatten().zip(of_each) {
+                let writer = if side == Side::Eval { &mut eval } else { &mut train };
+                let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);
+                writer.push_hashed(ids, mask, Origin { file, line }, hash)?;
+            }
+        }
+        Ok::<(), DataError>(())
+    };
+    let mut waiting: Vec<Waiting> = Vec::new();
+    let mut bytes = 0;
     let sides = [(Some(&train_data), false), (eval_data.as_ref(), true)];
     for (data, is_eval) in sides.into_iter().filter_map(|(data, is_eval)| Some((data?, is_eval))) {
         examine_inputs(
             data,
             is_eval,
-            (options.format, &options.map),
+            options.format,
             OnDamage::Stop,
             &examiner,
             &mut tally,
             progress,
             |tally, file, line, accepted| {
                 let parts = accepted.parts();
-                let mut side =
-                    |hash| if is_eval || splitter.is_eval(hash) { Side::Eval } else { Side::Train };
-                let sides: Vec<Side> = parts.iter().map(|(hash, _)| side(*hash)).collect();
-                tally.accept(file, line, &accepted, &sides);
-                let of_each = parts
-                    .iter()
-                    .zip(&sides)
-                    .flat_map(|((hash, examples), side)| (0..*examples).map(move |_| (*hash, *side)));
-                for (tokens, (hash, side)) in accepted.tokens.iter().flatten().zip(of_each) {
-                    let writer = if side == Side::Eval { &mut eval } else { &mut train };
-                    let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);
-                    writer.push_hashed(ids, mask, Origin { file, line }, hash)?;
+                let example = Waiting { file, line, accepted };
+                bytes += example.bytes();
+                waiting.push(example);
+                if is_eval {
+                    return write(tally, None, std::mem::take(&mut waiting));
                 }
-                Ok(())
+                let is_settled = parts.iter().fold(false, |_, (hash, _)| splitter.see(*hash));
+                if bytes > MOST_WAITING {
+                    splitter.settle();
+                } else if !is_settled {
+                    return Ok(());
+                }
+                bytes = 0;
+                write(tally, Some(&splitter), std::mem::take(&mut waiting))
             },
         )?;
+        splitter.settle();
+        write(&mut tally, Some(&splitter), std::mem::take(&mut waiting))?;
     }
+    train_data.refuse_unknown_columns(&examiner)?;
     let report = tally.finish(true)?;
     train.finish()?;
     eval.finish()?;
     write_report(out_dir, &report)?;
     Ok(prepared(out_dir, report, inputs, false))
+}
+
+/// The examples of a line whose sets are not known yet.
+struct Waiting {
+    file: u32,
+    line: u64,
+    accepted: Accepted,
+}
+
+impl Waiting {
+    /// Returns about how much memory it takes.
+    fn bytes(&self) -> usize {
+        let tokens = self.accepted.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
+        size_of::<Self>() + tokens.sum::<usize>() * (size_of::<u32>() + size_of::<bool>())
+    }
 }
 
 /// Returns the header for token files made from these inputs now.
@@ -174,7 +223,11 @@ fn header(
     // A single set needs no number, and its token files are those of the first version.
     let sides = [Some((train, train.sets().len() > 1)), eval.map(|eval| (eval, false))];
     let eval = match &options.eval {
-        EvalData::Split(s) => format!("split fraction={} min={} seed={}", s.fraction, s.min_examples, s.seed),
+        EvalData::Split(EvalSplit { fraction, min_examples, seed }) => {
+            // Version 1 followed the order of the lines until there was the minimum.
+            let version = if *min_examples > 0 && *fraction > 0.0 { "split 2" } else { "split" };
+            format!("{version} fraction={fraction} min={min_examples} seed={seed}")
+        }
         EvalData::Files(_) => format!("files from {}", train.files()),
     };
     let (mut origins, mut token_files) = (Vec::new(), Vec::new());

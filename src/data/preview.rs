@@ -18,6 +18,7 @@ use crate::error::DataError;
 use crate::examples::{Example, ExampleMaker, ExampleOptions};
 use crate::explain;
 use crate::format::Format;
+use crate::mapped::in_own_names;
 use crate::rejection::Rejection;
 use crate::report::Place;
 use crate::served::Prompts;
@@ -237,7 +238,8 @@ pub(crate) fn preview_text(
         show(&mut by_length.into_iter(), Pick::Longest, options.limit);
     }
     preview.first_refused = refused.map(|(file, line, rejection)| {
-        (Place { file: source.files()[file as usize].name.clone(), line }, rejection)
+        let place = Place { file: source.files()[file as usize].name.clone(), line };
+        (place, in_own_names(rejection, &options.map))
     });
     Ok(preview)
 }

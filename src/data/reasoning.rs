@@ -14,6 +14,7 @@ use crate::chunks::Reading;
 use crate::error::DataError;
 use crate::format::Format;
 use crate::input::Input;
+use crate::mapped::Columns;
 use crate::progress::{Phase, Progress, Step};
 use crate::source::Source;
 
@@ -33,7 +34,8 @@ pub fn has_reasoning<I: Clone + Into<Input>>(
     progress: &dyn Progress,
 ) -> Result<bool, DataError> {
     let source = Source::open(inputs)?;
-    let reading = Reading { source: &source, format, map, phase: Phase::Check, chunk_bytes: VALIDATE_CHUNK };
+    let (columns, chunk_bytes) = (&Columns::default(), VALIDATE_CHUNK);
+    let reading = Reading { source: &source, format, map, columns, phase: Phase::Check, chunk_bytes };
     let found = AtomicBool::new(false);
     let search = |chunk: &Chunk| {
         if !found.load(Ordering::Relaxed) && reasons(chunk) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
-use sparktune_base::units::{count, counted, percent};
+use sparktune_base::units::{count, counted, counted_on_average, percent};
 
 use crate::file_kind::FileKind;
 use crate::foreign::Foreign;
@@ -14,6 +14,9 @@ use crate::lengths::LengthReport;
 use crate::rejection::{Kind, Rejection};
 use crate::template::TemplateKwargs;
 pub use crate::token_file_report::TokenFileReport;
+
+/// The largest number of columns that a hint names.
+const COLUMNS: usize = 8;
 
 /// Everything `check` and `prepare` found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,10 @@ pub struct Report {
     pub rejected: u64,
     /// Rejected lines by kind, most frequent first.
     pub rejections: Vec<RejectionCount>,
+    /// Lines that belong to the list of rejected lines but are not in it, because it has only the first
+    /// 100,000 of each file.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unlisted: u64,
     /// The columns of the first line that no format fits.
     #[serde(default)]
     pub foreign: Option<Foreign>,
@@ -148,11 +155,10 @@ impl SetReport {
 /// Formats the set as one line, with what an epoch has of it.
 impl fmt::Display for SetReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = |number: f64| number.round() as u64;
         write!(f, "{}: {}, weight {}: ", escape(&self.name), counted(self.examples, "example"), self.weight)?;
-        write!(f, "{}", counted(whole(self.epoch_examples()), "example"))?;
+        write!(f, "{}", counted_on_average(self.epoch_examples(), "example"))?;
         if let Some(tokens) = self.epoch_tokens() {
-            write!(f, " and {}", counted(whole(tokens), "token"))?;
+            write!(f, " and {}", counted_on_average(tokens, "token"))?;
         }
         f.write_str(" an epoch")
     }
@@ -253,6 +259,16 @@ impl Report {
         }
     }
 
+    /// Returns what to do about data that no format fits, if its columns probably stand for something.
+    pub fn map_hint(&self) -> Option<String> {
+        let Foreign { columns, map } =
+            self.foreign.as_ref().filter(|_| self.rejected >= self.accepted_lines())?;
+        let names: Vec<String> = columns.iter().take(COLUMNS).map(|name| escape(name).into_owned()).collect();
+        let more = if columns.len() > COLUMNS { ", …" } else { "" };
+        let flag = escape(&map.as_ref()?.flag()).into_owned();
+        Some(format!("the columns {}{more} fit no format; say what they stand for: {flag}", names.join(", ")))
+    }
+
     /// Returns the number of lines that are not blank.
     pub fn filled_lines(&self) -> u64 {
         self.rejected + self.accepted_lines() + self.overlong.lines_left_out
@@ -266,7 +282,8 @@ impl Report {
     /// Returns the number of entries in the list of rejected lines, which also has the lines of examples left
     /// out because they are too long, and of turns left out because they cannot be rendered.
     pub fn listed_lines(&self) -> u64 {
-        self.rejected + self.overlong.left_out.examples + self.refused_turns.examples
+        let belong = self.rejected + self.overlong.left_out.examples + self.refused_turns.examples;
+        belong.saturating_sub(self.unlisted)
     }
 
     /// Returns the share of rejected lines among those that are not blank, 0 to 1.
@@ -284,6 +301,10 @@ impl Report {
             || self.token_files.iter().any(|file| file.defects > 0)
             || self.rejected_share() > max_rejected
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl fmt::Display for Place {
@@ -324,6 +345,13 @@ impl fmt::Display for Report {
             let example = r.example.to_string();
             let kind = r.kind;
             writeln!(f, "  {}, {kind}, {first}{}: {}", counted(r.count, "line"), r.first, escape(&example))?;
+        }
+        if self.unlisted > 0 {
+            let (lines, listed) = (counted(self.unlisted, "line"), count(self.listed_lines()));
+            writeln!(
+                f,
+                "  {lines} more than the {listed} in the list, which has the first 100,000 of each file"
+            )?;
         }
         for line in self.findings() {
             writeln!(f, "{line}")?;

@@ -1,10 +1,13 @@
 //! Splits examples into training set and eval set.
 //!
-//! The set of an example depends on a seeded hash of its content. It therefore does not change when other
-//! lines are added, removed or moved, and copies of one example are always in the same set. This alone would
-//! leave a small file with an almost empty eval set, so among the first distinct examples every fourth goes
-//! to the eval set until the minimum is reached. Only earlier lines affect this, so that lines appended to a
-//! file do not move old examples.
+//! The examples with the smallest seeded hashes of their content form the eval set: all below the share,
+//! and more of them if these are fewer than the minimum. Neither the place of an example nor its file
+//! matters, and copies of one example are always in the same set. Where the share alone gives enough,
+//! lines that are added, removed or moved change the set of no other line; among few examples, a new one
+//! may take the place of an old one in the eval set.
+//!
+//! Whether the share gives enough is known after the first few hundred examples; until then a caller keeps
+//! examples waiting.
 
 use std::collections::HashSet;
 
@@ -29,16 +32,16 @@ impl Default for EvalSplit {
     }
 }
 
-/// Decides the set of each example, in input order.
+/// Decides the set of each example, once it has seen enough of them.
 pub(crate) struct Splitter {
     seed: u64,
+    /// Examples with a smaller hash are in the eval set.
     threshold: u64,
     min_examples: u32,
-    held_out: u32,
-    /// Distinct examples that were seen before the minimum was reached.
+    /// The hashes that were seen, until the threshold is final, and how many of them are below it.
     seen: HashSet<u64>,
-    /// Examples added to the eval set to reach the minimum, and not by their hash.
-    extra: HashSet<u64>,
+    below: u32,
+    is_settled: bool,
 }
 
 impl Splitter {
@@ -48,44 +51,81 @@ impl Splitter {
             seed: split.seed,
             // The share scaled to 2^64; the conversion saturates at 1.
             threshold: (fraction * 18_446_744_073_709_551_616.0) as u64,
-            min_examples: if fraction > 0.0 { split.min_examples } else { 0 },
-            held_out: 0,
+            min_examples: split.min_examples,
             seen: HashSet::new(),
-            extra: HashSet::new(),
+            below: 0,
+            is_settled: fraction == 0.0 || split.min_examples == 0,
         }
     }
 
-    pub(crate) fn is_eval(&mut self, content_hash: u64) -> bool {
-        let by_hash = xxh3_64_with_seed(&content_hash.to_le_bytes(), self.seed) < self.threshold;
-        if self.held_out < self.min_examples && self.seen.insert(content_hash) {
-            let due = self.seen.len() as u32 / held_out::ONE_IN;
-            if by_hash || self.held_out < due {
-                self.held_out += 1;
-                if !by_hash {
-                    self.extra.insert(content_hash);
-                }
+    /// Notes an example. Returns whether the sets of all examples are known now.
+    pub(crate) fn see(&mut self, content_hash: u64) -> bool {
+        if !self.is_settled {
+            let hash = self.hash(content_hash);
+            self.below += u32::from(self.seen.insert(hash) && hash < self.threshold);
+            if self.below == self.min_examples {
+                self.settle();
             }
         }
-        by_hash || self.extra.contains(&content_hash)
+        self.is_settled
+    }
+
+    /// Decides with what was seen: raises the threshold until enough examples are below it.
+    pub(crate) fn settle(&mut self) {
+        self.is_settled = true;
+        let mut seen: Vec<u64> = std::mem::take(&mut self.seen).into_iter().collect();
+        let least = (seen.len() / held_out::ONE_IN as usize).min(self.min_examples as usize);
+        if least > self.below as usize {
+            let (_, last, _) = seen.select_nth_unstable(least - 1);
+            self.threshold = last.saturating_add(1);
+        }
+    }
+
+    /// Returns whether an example is in the eval set.
+    pub(crate) fn is_eval(&self, content_hash: u64) -> bool {
+        self.hash(content_hash) < self.threshold
+    }
+
+    fn hash(&self, content_hash: u64) -> u64 {
+        xxh3_64_with_seed(&content_hash.to_le_bytes(), self.seed)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
 
     use super::*;
 
     fn sides(split: EvalSplit, hashes: &[u64]) -> Vec<bool> {
         let mut splitter = Splitter::new(split);
-        hashes.iter().map(|&h| splitter.is_eval(h)).collect()
+        for &hash in hashes {
+            let _ = splitter.see(hash);
+        }
+        splitter.settle();
+        hashes.iter().map(|&hash| splitter.is_eval(hash)).collect()
     }
 
     #[test]
     fn a_small_file_still_holds_out_eight_examples() {
-        let hashes: Vec<u64> = (0..32).collect();
-        let held_out = sides(EvalSplit::default(), &hashes).iter().filter(|&&e| e).count();
-        assert!((8..=10).contains(&held_out), "{held_out}");
+        for (examples, least) in [(3, 0), (4, 1), (31, 7), (32, 8), (100, 8)] {
+            for seed in 0..20 {
+                let split = EvalSplit { seed, ..EvalSplit::default() };
+                let held_out =
+                    sides(split, &(0..examples).collect::<Vec<_>>()).iter().filter(|&&e| e).count();
+                assert!((least..least + 9).contains(&held_out), "{held_out} of {examples}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_sets_are_known_as_soon_as_the_share_gives_enough() {
+        let mut splitter = Splitter::new(EvalSplit::default());
+        let waited = (0..100_000).find(|&hash| splitter.see(hash)).unwrap();
+        assert!((200..1000).contains(&waited), "{waited}");
+        assert!(Splitter::new(EvalSplit { min_examples: 0, ..EvalSplit::default() }).see(1));
     }
 
     #[test]
@@ -124,10 +164,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn growing_never_moves_an_old_example(
-            hashes in prop::collection::vec(0u64..500, 0..300), cut in 0usize..300, seed in any::<u64>(),
+        fn the_place_of_an_example_does_not_matter(
+            hashes in prop::collection::hash_set(0u64..5000, 0..700), seed in any::<u64>(),
         ) {
             let split = EvalSplit { seed, ..EvalSplit::default() };
+            let mut hashes: Vec<u64> = hashes.into_iter().collect();
+            let one_way: HashMap<u64, bool> = hashes.iter().copied().zip(sides(split, &hashes)).collect();
+            hashes.sort_unstable();
+            let other_way: HashMap<u64, bool> = hashes.iter().copied().zip(sides(split, &hashes)).collect();
+            prop_assert_eq!(one_way, other_way);
+        }
+
+        #[test]
+        fn growing_moves_no_old_example_if_the_share_gives_enough(
+            hashes in prop::collection::vec(0u64..500, 0..300), cut in 0usize..300, seed in any::<u64>(),
+        ) {
+            let split = EvalSplit { seed, min_examples: 0, ..EvalSplit::default() };
             let cut = cut.min(hashes.len());
             prop_assert_eq!(&sides(split, &hashes)[..cut], &sides(split, &hashes[..cut])[..]);
         }
@@ -135,7 +187,7 @@ mod tests {
         #[test]
         fn copies_stay_together(hashes in prop::collection::vec(0u64..60, 0..300), seed in any::<u64>()) {
             let sides = sides(EvalSplit { seed, ..EvalSplit::default() }, &hashes);
-            let mut side_of = std::collections::HashMap::new();
+            let mut side_of = HashMap::new();
             for (hash, side) in hashes.iter().zip(sides) {
                 prop_assert_eq!(*side_of.entry(hash).or_insert(side), side);
             }

@@ -23,6 +23,10 @@ use crate::source::SourceFile;
 /// The number of places listed in a finding.
 const PLACES: usize = 10;
 
+/// The number of lines of a file that the list of rejected lines has. A small file can have billions of rows,
+/// and whoever corrects data needs no more.
+const LISTED: u64 = 100_000;
+
 /// The training set or the eval set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -53,6 +57,8 @@ pub(crate) struct Tally {
     set_of: Vec<Option<u32>>,
     with_model: bool,
     rejected_file: Option<RejectedFile>,
+    /// The lines of the last file that are in the list.
+    listed: (u32, u64),
 }
 
 impl Tally {
@@ -82,6 +88,7 @@ impl Tally {
             set_of: Vec::new(),
             with_model,
             rejected_file,
+            listed: (0, 0),
         })
     }
 
@@ -101,6 +108,7 @@ impl Tally {
             set_of: Vec::new(),
             with_model: true,
             rejected_file: None,
+            listed: (0, 0),
         }
     }
 
@@ -269,6 +277,13 @@ impl Tally {
 
     /// Adds a line to the list of rejected lines.
     fn list(&mut self, file: u32, line: u64, refused: Refused) -> Result<(), DataError> {
+        // Files are read one after another.
+        let before = if self.listed.0 == file { self.listed.1 } else { 0 };
+        if before == LISTED {
+            self.report.unlisted += 1;
+            return Ok(());
+        }
+        self.listed = (file, before + 1);
         let Some(out) = &mut self.rejected_file else { return Ok(()) };
         let Refused { rejection, text } = refused;
         let file = self.report.files[file as usize].name.clone();

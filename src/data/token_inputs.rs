@@ -7,6 +7,8 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::program_name;
 use sparktune_base::units::{count, counted};
 
@@ -40,6 +42,15 @@ pub struct PackedData {
 pub(crate) struct TokenInputs {
     files: Vec<TokenInput>,
     inputs: Vec<Input>,
+}
+
+/// What a model can take of an example, as far as it is known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// The largest number of tokens.
+    pub example_tokens: Option<u32>,
+    /// The number of ids.
+    pub vocabulary: Option<u32>,
 }
 
 /// One token file.
@@ -81,9 +92,12 @@ impl TokenInputs {
     /// Refuses files that were made with other settings than these.
     pub(crate) fn refuse_other_settings(&self, others: &Self) -> Result<(), DataError> {
         let first = &self.files[0];
+        // What the columns were called changes no token once they are read.
+        let settings =
+            |file: &TokenInput| file.policy().map(|policy| Policy { map: FieldMap::default(), ..policy });
         let differs = |file: &&TokenInput| {
-            (file.policy(), file.v2.is_some(), &file.header.tokenizer, &file.header.template)
-                != (first.policy(), first.v2.is_some(), &first.header.tokenizer, &first.header.template)
+            (settings(file), file.v2.is_some(), &file.header.tokenizer, &file.header.template)
+                != (settings(first), first.v2.is_some(), &first.header.tokenizer, &first.header.template)
         };
         let Some(other) = others.files.iter().find(differs) else { return Ok(()) };
         Err(DataError::input(
@@ -91,8 +105,8 @@ impl TokenInputs {
             format!(
                 "it was made in another way than {} (`{}` and `{}`, or another tokenizer or chat template)",
                 first.path.display(),
-                other.header.policy,
-                first.header.policy
+                escape(&other.header.policy),
+                escape(&first.header.policy)
             ),
             format!("Make both with the same settings: `{} pack` does", program_name()),
         ))
@@ -100,7 +114,15 @@ impl TokenInputs {
 
     /// Returns how the files were made.
     pub(crate) fn packed(&self) -> PackedData {
-        PackedData { path: self.files[0].path.clone(), policy: self.files[0].policy() }
+        PackedData { path: self.files[0].path.clone(), policy: self.policy() }
+    }
+
+    /// Returns the policy of all files. It has no map if they were made with different ones.
+    fn policy(&self) -> Option<Policy> {
+        let policy = self.files[0].policy()?;
+        let has_same = |file: &TokenInput| file.policy().is_some_and(|other| other.map == policy.map);
+        let map = if self.files.iter().all(has_same) { policy.map.clone() } else { FieldMap::default() };
+        Some(Policy { map, ..policy })
     }
 
     /// Refuses files whose tokens are those of another model.
@@ -150,7 +172,7 @@ impl TokenInputs {
     /// Returns the header's fields about tokenizer, template and policy.
     pub(crate) fn made_with(&self, eval: &str) -> Header {
         let Header { tokenizer, template, policy, .. } = self.files[0].header.clone();
-        let policy = match self.files[0].policy() {
+        let policy = match self.policy() {
             Some(policy) => policy.text(eval),
             None => format!("{policy}; eval={eval}"),
         };
@@ -163,7 +185,7 @@ impl TokenInputs {
         &self,
         is_eval: bool,
         on_damage: OnDamage,
-        max_example_tokens: Option<u32>,
+        limits: Limits,
         tally: &mut Tally,
         progress: &dyn Progress,
         mut accept: impl FnMut(&mut Tally, u32, u64, Accepted) -> Result<(), DataError>,
@@ -202,8 +224,11 @@ impl TokenInputs {
                         return Err(DataError::Cancelled);
                     }
                 }
-                if let Some(limit) = max_example_tokens.filter(|limit| line.longest() > *limit) {
+                if let Some(limit) = limits.example_tokens.filter(|limit| line.longest() > *limit) {
                     return Err(file.too_long(line.longest(), limit));
+                }
+                if let Some(vocabulary) = limits.vocabulary.filter(|size| line.largest_id() >= *size) {
+                    return Err(file.unknown_token(line.largest_id(), vocabulary));
                 }
                 let at = first + line.origin.file.min(sources.len() as u32 - 1);
                 report.add(&line);
@@ -287,7 +312,7 @@ impl TokenInput {
     fn refuse_other_model(&self, tokenizer: &ChatTokenizer) -> Result<(), DataError> {
         let Header { tokenizer: made_with, template, .. } = &self.header;
         let Some(made_with) = made_with else { return Ok(()) };
-        let short = |hash: &str| hash.get(..12).unwrap_or(hash).to_owned();
+        let short = |hash: &str| escape(hash.get(..12).unwrap_or(hash)).into_owned();
         let refuse = |what: &str, theirs: &str, ours: &str| {
             let problem = format!(
                 "its tokens were made with another {what} than the model's (hash {}, and {})",
@@ -321,6 +346,13 @@ impl TokenInput {
             ),
             format!("Make it again from its text with `{} pack --max-tokens {limit}`", program_name()),
         )
+    }
+
+    fn unknown_token(&self, token: u32, vocabulary: u32) -> DataError {
+        let (token, vocabulary) = (count(token.into()), count(vocabulary.into()));
+        let problem = format!("it has the token {token}, but the model's vocabulary ends at {vocabulary}");
+        let fix = "Name the model that it was made for, or the text that it was made of";
+        DataError::input(&self.path, problem, fix)
     }
 
     fn damaged(&self, report: &VerifyReport) -> DataError {

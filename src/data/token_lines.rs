@@ -29,6 +29,11 @@ impl Line {
         self.examples.iter().map(|tokens| tokens.input_ids.len() as u32).max().unwrap_or(0)
     }
 
+    /// Returns the largest id of a token; 0 if there is none.
+    pub(crate) fn largest_id(&self) -> u32 {
+        self.examples.iter().flat_map(|tokens| &tokens.input_ids).copied().max().unwrap_or(0)
+    }
+
     /// Returns the examples with trained tokens as the examination of text does. `None` if there are none.
     pub(crate) fn accepted(mut self) -> Option<Accepted> {
         // Without the hash of its content, a line is known by the tokens of its first example.

@@ -238,6 +238,41 @@ mod tests {
         assert!(text.contains("no split \"train\"") && text.contains("\"test\""), "{text}");
     }
 
+    /// Layouts of data sets that people use, with their cards shortened.
+    #[test]
+    fn the_layouts_of_published_data_sets_are_found() {
+        let questions = "configs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n  - split: test\n    path: main/test-*\n- config_name: socratic\n  data_files:\n  - split: train\n    path: socratic/train-*";
+        let files = [
+            "main/test-00000-of-00001.parquet",
+            "main/train-00000-of-00001.parquet",
+            "socratic/train-00000-of-00001.parquet",
+        ];
+        assert_eq!(of("hf:o/n/main", &files, questions).unwrap(), files[1..2]);
+        assert!(error("hf:o/n", &files, questions).contains(r#""main", "socratic""#));
+
+        // Shards without a folder, a mapping of splits with lists, globs over folders, and one array of JSON.
+        let shards: Vec<String> = (0..3).map(|i| format!("train-0000{i}-of-00003.parquet")).collect();
+        let mut files: Vec<&str> = shards.iter().map(String::as_str).collect();
+        files.push("test-00000-of-00001.parquet");
+        assert_eq!(of("hf:o/n", &files, "license: mit").unwrap(), shards);
+        let mapping = "configs:\n- config_name: default\n  data_files:\n    train: [train-*, more/**/*.parquet]\n    test: test-*";
+        files.push("more/a/b/x.parquet");
+        assert_eq!(of("hf:o/n", &files, mapping).unwrap().len(), 4);
+        assert_eq!(of("hf:o/n:test", &files, mapping).unwrap(), files[3..4]);
+        let list =
+            "configs:\n- config_name: default\n  data_files:\n  - 'train-0000[01]*'\n  - more/a/b/x.parquet";
+        assert_eq!(of("hf:o/n", &files, list).unwrap().len(), 3);
+        let array = ["README.md", ".gitattributes", "alpaca_data_cleaned.json"];
+        assert_eq!(of("hf:o/n", &array, "license: cc-by-4.0\ntags:\n- instruct").unwrap(), array[2..]);
+        let csv = ["README.md", "prompts.csv"];
+        assert_eq!(of("hf:o/n", &csv, "").unwrap(), csv[1..]);
+        // The fields of each config are in the card too, and the newest config is the default.
+        let many = "dataset_info:\n- config_name: v1\n  features:\n  - {name: text, dtype: string}\n  splits:\n  - {name: train, num_bytes: 5, num_examples: 1}\nconfigs:\n- config_name: v1\n  data_files: v1/*.jsonl\n- config_name: v2\n  default: true\n  data_files:\n  - {split: train_sft, path: v2/sft*}\n  - {split: train_gen, path: v2/gen*}";
+        let files = ["v1/a.jsonl", "v2/gen.jsonl", "v2/sft.jsonl"];
+        assert_eq!(of("hf:o/n:train_sft", &files, many).unwrap(), ["v2/sft.jsonl"]);
+        assert!(error("hf:o/n", &files, many).contains(r#""train_gen", "train_sft""#));
+    }
+
     #[test]
     fn one_kind_of_file_is_read_and_text_only_where_there_is_nothing_else() {
         let files = ["a.csv", "a.jsonl", "b.jsonl", "x.txt", "y.txt", "z.txt", "image.png"];

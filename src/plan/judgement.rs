@@ -3,7 +3,7 @@
 //! Pure: the size of the eval set enters, and a warning leaves. The plan gives it before a run, and the
 //! trainer for plans that do not have it.
 
-use sparktune_base::units::count;
+use sparktune_base::units::counted;
 
 /// Below this number of trained tokens in the eval set, chance alone may change its loss by about a tenth of
 /// a nat.
@@ -20,9 +20,9 @@ pub fn too_little_to_judge(eval: Option<(u64, u64)>) -> Option<String> {
     };
     (tokens < FEW_TOKENS).then(|| {
         format!(
-            "the eval set is too small to judge the run: {} trained tokens in {} examples, so chance may change the held-out loss by a tenth of a nat. Give more --eval-data, or a higher --eval-fraction",
-            count(tokens),
-            count(examples)
+            "the eval set is too small to judge the run: {} in {}, so chance may change the held-out loss by a tenth of a nat. Give more --eval-data, or a higher --eval-fraction",
+            counted(tokens, "trained token"),
+            counted(examples, "example")
         )
     })
 }

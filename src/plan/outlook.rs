@@ -6,7 +6,7 @@
 //! of the disk.
 
 use sparktune_base::choices::PackStrategy;
-use sparktune_base::units::{bytes, count};
+use sparktune_base::units::{bytes, count, counted};
 
 use crate::choices::{Device, MethodKind};
 use crate::eta;
@@ -120,8 +120,8 @@ impl<'a> Outlooks<'a> {
     pub fn data_in_words(&self) -> String {
         let DataFacts { examples, max, .. } = self.data;
         let lengths = format!(
-            "{} examples of {:.0} tokens on average, the longest {}",
-            count(examples),
+            "{} of {:.0} tokens on average, the longest {}",
+            counted(examples, "example"),
             self.data.mean(),
             count(max.into())
         );

@@ -458,7 +458,7 @@ impl Resolver<'_> {
             let rule = if share == held_out::SHARE {
                 usual
             } else if data.examples > held_out::FIRST {
-                format!("{usual}, and one in {one_in} of the first {}", held_out::FIRST)
+                format!("at least {}, because {usual} would be fewer", held_out::LEAST)
             } else {
                 format!("one in {one_in}, because {usual} would be fewer than {}", held_out::LEAST)
             };

@@ -58,9 +58,9 @@ impl Resolver<'_> {
         let accumulate = (per_step / u64::from(micro)).max(1) as u32;
         let reason = if step_packs.is_cut() {
             format!(
-                "an epoch has only {} packs; with {per_step} per step it still has {} optimizer steps",
-                count(packs),
-                count(packs.div_ceil(per_step))
+                "an epoch has only {}; with {per_step} per step it still has {}",
+                counted(packs, "pack"),
+                counted(packs.div_ceil(per_step), "optimizer step")
             )
         } else {
             format!(

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sparktune_base::units::{count, counted};
+use sparktune_base::units::{count, counted, counted_on_average};
 
 use crate::error::PlanError;
 use crate::facts::SetFacts;
@@ -68,8 +68,8 @@ impl SetShare {
             counted(self.examples, "example"),
             counted(self.tokens, "token"),
             self.weight,
-            counted(self.epoch_examples, "example"),
-            counted(self.epoch_tokens, "token"),
+            counted_on_average(self.weight * self.examples as f64, "example"),
+            counted_on_average(self.weight * self.tokens as f64, "token"),
         )
     }
 }

@@ -30,6 +30,13 @@ impl Weights {
         sets.into_iter().map(|set| self.0.get(set).copied().unwrap_or(1.0)).collect()
     }
 
+    /// Returns the weight 1 for each of these sets as text, to be changed by the user. Empty if a name cannot
+    /// be written.
+    pub fn even<'a>(sets: impl IntoIterator<Item = &'a str>) -> String {
+        let weights = Self(sets.into_iter().map(|set| (set.to_owned(), 1.0)).collect());
+        weights.checked().and_then(|weights| weights.to_text()).unwrap_or_default()
+    }
+
     /// Returns whether no set has a weight.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -168,6 +175,7 @@ mod tests {
         let table = "[data.weights]\n\"a.jsonl\" = 2\n\"hf:o/n:train\" = 0.5\n";
         let answers = Answers::from_toml(table, Origin::Preset, "file").unwrap();
         assert_eq!(answers.weights.unwrap().value, both);
+        assert_eq!(Weights::even(["b.jsonl", "a.jsonl"]), "a.jsonl=1, b.jsonl=1");
         assert_eq!(Weights::from_text("a=b=2"), Some(weights(&[("a=b", 2.0)])));
         assert_eq!(Weights::from_text("x, y.jsonl=2"), Some(weights(&[("x, y.jsonl", 2.0)])));
     }

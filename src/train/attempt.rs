@@ -223,7 +223,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         optimizer: &mut Optimizer,
         batches: Batches,
     ) -> Result<StageOutcome, TrainError> {
-        self.session.phase("train", format!("{} optimizer steps", batches.total_steps()));
+        self.session.phase("train", counted(batches.total_steps(), "optimizer step"));
         let steps = Steps::new(objective, text, self.state, optimizer, batches, self.plan.optimizer);
         let (eval_set, tiles) = (self.eval_set.as_ref(), self.tiles.as_ref());
         StageLoop { session: self.session, steps, eval_set, tiles }.run()

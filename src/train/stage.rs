@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use sparktune_base::program_name;
+use sparktune_base::units::counted;
 use sparktune_plan::{Exported, too_little_to_judge};
 use sparktune_runlog::RunView;
 
@@ -180,8 +181,8 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         }
         self.steps.settle(self.session)?;
         tiles.measure(self.session, self.steps.trainee.model().device(), &products);
-        let total = self.steps.total();
-        self.session.phase(O::Trainee::STAGE.phase(), format!("continuing with {total} optimizer steps"));
+        let total = counted(self.steps.total(), "optimizer step");
+        self.session.phase(O::Trainee::STAGE.phase(), format!("continuing with {total}"));
         Ok(())
     }
 

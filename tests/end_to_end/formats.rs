@@ -27,7 +27,9 @@ fn a_csv_with_foreign_columns_is_mapped_as_the_check_says_and_trained_on() {
     let result = place.sparktune(["check", "train.csv"]).exits(3);
     assert!(result.out.contains("has \"id\", \"question\", \"answer\""), "{}", result.out);
     let offered = "--map question=prompt,answer=completion";
-    assert!(result.out.contains(offered) && result.out.contains("train.csv:4: "), "{}", result.out);
+    assert!(result.out.starts_with("the columns id, question, answer fit no format"), "{}", result.out);
+    assert!(result.out.contains("train.csv:2 and 39 more lines: "), "each reason once: {}", result.out);
+    assert!(result.out.contains(offered) && result.err.contains(offered), "{}{}", result.out, result.err);
     let result = place.sparktune(["check", "train.csv"].into_iter().chain(offered.split(' '))).exits(0);
     assert!(result.out.contains("train.csv (prompt-completion): 40 rows"), "{}", result.out);
     let flags: Vec<&str> = offered.split(' ').collect();
@@ -35,8 +37,25 @@ fn a_csv_with_foreign_columns_is_mapped_as_the_check_says_and_trained_on() {
     let plan = fs::read_to_string(run.join("plan.toml")).unwrap();
     assert!(plan.contains("map = \"question=prompt,answer=completion\""), "{plan}");
 
+    let none = "question=prompt,answer=completion,sistem=system";
+    let wrong = place.sparktune(["check", "train.csv", "--map", none]).exits(3);
+    assert!(wrong.err.contains("no file of the data has the column \"sistem\""), "{}", wrong.err);
     let wrong = place.sparktune(["check", "train.csv", "--map", "question=promt"]).exits(2);
     assert!(wrong.err.contains("--map") && wrong.err.contains("prompt, completion, text"), "{}", wrong.err);
+}
+
+#[test]
+fn one_document_that_the_eval_set_takes_is_refused_in_the_plan() {
+    let place = Place::new();
+    // The words decide the set, so one of a few texts is in the eval set.
+    let planned = [1, 2, 3, 4, 5, 6].map(|words| {
+        place.write("one.txt", "A mole wrench locks. ".repeat(words));
+        let mut command = place.command(["plan", "--data", "one.txt", "--eval-fraction", "0.5"]);
+        done(command.arg("--model").arg(checkpoint()))
+    });
+    let refused = planned.iter().find(|planned| planned.err.contains("the eval set takes everything"));
+    let refused = refused.expect("one of six texts is in half of the hashes");
+    assert!(refused.err.contains("--eval-fraction"), "{}", refused.err);
 }
 
 #[test]

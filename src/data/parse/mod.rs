@@ -58,8 +58,8 @@ pub(crate) fn section(text: &str, before: usize, is_last: bool) -> Result<Conver
 }
 
 fn document<'a>(field: &str, document: Document<'a>) -> Result<Conversation<'a>, Rejection> {
-    let is_whole = document.before.is_empty() && !document.goes_on;
-    if is_whole && document.text.trim().is_empty() {
+    // A long text comes in sections. As long as there was nothing before one, it may be the whole text.
+    if document.before.trim().is_empty() && document.text.trim().is_empty() {
         let reason = if document.text.is_empty() { "empty" } else { "nothing but white space" };
         return Err(Rejection::new(Kind::Empty, field, reason, "Remove the document, or give it some text"));
     }

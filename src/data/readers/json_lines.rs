@@ -44,13 +44,6 @@ impl ReadChunks for JsonLines<'_> {
         if self.at_start {
             self.at_start = false;
             self.stream.begin(buffer)?;
-            if buffer.trim_ascii_start().first() == Some(&b'[') {
-                return Err(DataError::input(
-                    self.stream.path,
-                    "this file begins with `[`: it is one JSON array, not one JSON object per line",
-                    "Convert it: jq -c '.[]' IN > OUT",
-                ));
-            }
         }
         let first_line = self.next_line;
         let unfinished = usize::from(buffer.last().is_some_and(|&b| b != b'\n'));

@@ -4,6 +4,7 @@
 //! that does not grow with it. The readers must not know formats of examples, except that a reader of tables
 //! asks which cells contain lists.
 
+mod json_array;
 mod json_lines;
 mod json_row;
 mod parquet;
@@ -48,6 +49,7 @@ pub(crate) fn open<'a>(
     let reader: Box<dyn ReadChunks + Send> = match kind {
         FileKind::Table(delimiter) => Box::new(table::TableRows::new(stream, delimiter, map)),
         FileKind::Text if !holds_json_lines(&mut stream, format)? => Box::new(text::Sections::new(stream)),
+        _ if begins_array(&mut stream)? => Box::new(json_array::JsonArray::new(stream)),
         _ => Box::new(json_lines::JsonLines::new(stream)),
     };
     Ok(OpenFile { reader, position })
@@ -56,15 +58,24 @@ pub(crate) fn open<'a>(
 /// Returns whether a file named as a text contains lines of JSON: because the user says so, or because its
 /// first line is an example in a known format.
 fn holds_json_lines(stream: &mut Stream<'_>, format: Option<Format>) -> Result<bool, DataError> {
-    const LOOKED_AT: usize = 1 << 16;
     if let Some(format) = format {
         return Ok(format != Format::Text);
     }
+    at_start(stream, |start| Format::detect(lines(start, 1).take(1).map(|line| line.bytes)).is_some())
+}
+
+/// Returns whether a file is one JSON array and not an object on each line.
+fn begins_array(stream: &mut Stream<'_>) -> Result<bool, DataError> {
+    at_start(stream, |start| start.trim_ascii_start().first() == Some(&b'['))
+}
+
+/// Returns what `look` says of the beginning of a file, which is then read again.
+fn at_start(stream: &mut Stream<'_>, look: impl FnOnce(&[u8]) -> bool) -> Result<bool, DataError> {
+    const LOOKED_AT: usize = 1 << 16;
     let mut start = Vec::new();
     stream.read(&mut start, LOOKED_AT)?;
-    let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start);
-    let holds = Format::detect(lines(text, 1).take(1).map(|line| line.bytes)).is_some();
+    let found = look(start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&start));
     let rest = std::mem::replace(&mut stream.reader, Box::new(io::empty()));
     stream.reader = Box::new(Cursor::new(start).chain(rest));
-    Ok(holds)
+    Ok(found)
 }

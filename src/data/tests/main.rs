@@ -8,6 +8,7 @@ mod examples;
 mod fixtures;
 mod gemma;
 mod packed;
+mod parquet;
 mod parts;
 mod prepare;
 mod preview;

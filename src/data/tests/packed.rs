@@ -53,11 +53,11 @@ impl Scene {
     fn prepare(&self, data: &Path, policy: &Policy, eval: EvalData) -> Prepared {
         let options = PrepareOptions {
             format: policy.format,
-            map: sparktune_base::field_map::FieldMap::default(),
             policy: policy.mask,
             examples: policy.examples,
             max_example_tokens: policy.max_example_tokens,
             eval,
+            ..PrepareOptions::default()
         };
         let name = format!("out-{}", data.extension().unwrap().display());
         prepare(&[data.to_owned()], &self.tokenizer, &options, &self.path(&name), &()).unwrap()
@@ -145,6 +145,72 @@ fn separate_eval_data_may_be_a_token_file_too_but_not_of_other_settings() {
     assert!(error.contains("other.qubgpu: it was made in another way than"), "{error}");
     let error = packed_data(&[packed, text]).unwrap_err().to_string();
     assert!(error.contains("this is a token file, but") && error.contains("data.jsonl is not"), "{error}");
+}
+
+#[test]
+fn tables_with_different_columns_are_packed_apart_and_trained_together() {
+    let scene = Scene::new();
+    let pack = |name: &str, line: &str, map: &str| {
+        scene.write(&[line.to_owned()]);
+        let policy = Policy { map: map.parse().unwrap(), ..Policy::default() };
+        fs::rename(scene.pack(&policy), scene.path(name)).unwrap();
+        scene.path(name)
+    };
+    let first = pack("a.qubgpu", r#"{"q": "One?", "a": "Two."}"#, "q=prompt,a=completion");
+    let second = pack("b.qubgpu", r#"{"x": "Three?", "y": "Four."}"#, "x=prompt,y=completion");
+    let files = [first, second];
+    let found = packed_data(&files).unwrap().unwrap().policy.unwrap();
+    assert_eq!(found.map.to_string(), "", "there is no map that made both");
+    let options = PrepareOptions { policy: found.mask, ..PrepareOptions::default() };
+    let prepared = prepare(&files, &scene.tokenizer, &options, &scene.path("out"), &()).unwrap();
+    assert_eq!(prepared.report.examples, 2);
+    assert!(prepare(&files, &scene.tokenizer, &options, &scene.path("out"), &()).unwrap().reused);
+}
+
+#[test]
+fn a_token_that_the_model_does_not_know_is_refused_before_training() {
+    let scene = Scene::new();
+    scene.write(&lines());
+    let header = TokenFile::open(&scene.pack(&Policy::default())).unwrap().header().clone();
+    let other = scene.path("other.qubgpu");
+    let mut writer = TokenFileWriter::create(&other, header).unwrap();
+    let origin = token_file::Origin { file: 9, line: 1 };
+    writer.push(&[1, 4_000_000_000], &[false, true], origin).unwrap();
+    writer.finish().unwrap();
+    let checked = |vocabulary| {
+        let tokenizer = Some(&scene.tokenizer);
+        let options = CheckOptions { tokenizer, vocabulary, ..CheckOptions::default() };
+        check(std::slice::from_ref(&other), &options, &())
+    };
+    let error = checked(Some(248_320)).unwrap_err();
+    assert!(error.is_data_fault(), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("the token 4,000,000,000, but the model's vocabulary ends at 248,320"), "{error}");
+    assert!(checked(Some(4_000_000_001)).is_ok());
+}
+
+#[test]
+fn what_a_header_says_reaches_no_terminal_unescaped() {
+    let scene = Scene::new();
+    scene.write(&lines());
+    let packed = scene.pack(&Policy::default());
+    let header = TokenFile::open(&packed).unwrap().header().clone();
+    let other = scene.path("other.qubgpu");
+    for header in [
+        token_file::Header { tokenizer: Some("\nerror: \u{1b}[2J".into()), ..header.clone() },
+        token_file::Header { policy: "v3;\nerror: \u{1b}[2J".into(), ..header },
+    ] {
+        let mut writer = TokenFileWriter::create(&other, header).unwrap();
+        writer.push(&[1, 2], &[false, true], token_file::Origin { file: 9, line: 1 }).unwrap();
+        writer.finish().unwrap();
+        let files = [packed.clone(), other.clone()];
+        let options = CheckOptions { tokenizer: Some(&scene.tokenizer), ..CheckOptions::default() };
+        let of_both = check(&files, &options, &()).unwrap_err().to_string();
+        let alone = check(&files[1..], &options, &()).map_or_else(|e| e.to_string(), |r| r.to_string());
+        for text in [of_both, alone.replace(".\n", "")] {
+            assert!(!text.contains("\nerror") && !text.contains('\u{1b}'), "{text:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of the whole pipeline from lines to token files and report, and of its cache.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -102,8 +102,9 @@ fn nobody_else_looks_into_the_folder() {
 }
 
 #[test]
-fn growing_the_file_moves_no_old_example() {
-    let scene = Scene::new();
+fn growing_the_file_moves_no_old_example_if_its_share_gives_enough_of_them() {
+    let mut scene = Scene::new();
+    scene.options.eval = EvalData::Split(EvalSplit { fraction: 0.1, min_examples: 0, seed: 0 });
     let all: Vec<String> = (0..300).map(example).collect();
     let mut side_of: HashMap<u64, bool> = HashMap::new();
     for length in [9, 40, 41, 150, 300] {
@@ -120,6 +121,28 @@ fn growing_the_file_moves_no_old_example() {
         }
     }
     assert!(side_of.values().filter(|e| **e).count() >= 8);
+}
+
+#[test]
+fn neither_the_order_of_lines_nor_that_of_files_decides_what_is_held_out() {
+    let scene = Scene::new();
+    let mut all: Vec<String> = (0..120).map(example).collect();
+    let held_out = |lines: &[String]| {
+        scene.write(lines);
+        let held_out: BTreeSet<String> = source_lines(&scene.prepare().eval)
+            .iter()
+            .map(|line| lines[*line as usize - 1].clone())
+            .collect();
+        held_out
+    };
+    let first = held_out(&all);
+    assert_eq!(first.len(), 8);
+    // Not only among the first lines, as long as there are few.
+    assert!(first.iter().any(|line| all[60..].contains(line)));
+    all.reverse();
+    assert_eq!(held_out(&all), first);
+    all.rotate_left(50);
+    assert_eq!(held_out(&all), first);
 }
 
 #[test]

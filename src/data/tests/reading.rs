@@ -209,7 +209,7 @@ fn files_and_folders_are_read_in_order_and_each_in_its_own_format() {
 
 #[test]
 fn inputs_that_are_no_json_lines_at_all_say_what_they_are() {
-    for (bytes, hint) in [(&b"[\n{}\n]"[..], "jq -c"), (b"\xff\xfe{\0}\0", "iconv")] {
+    for (bytes, hint) in [(&b"[\n{}\n]\n{}"[..], "jq -c"), (b"\xff\xfe{\0}\0", "iconv")] {
         let error = check_bytes("a.jsonl", bytes).unwrap_err();
         assert!(error.is_data_fault());
         assert!(error.to_string().contains(hint), "{error}");
@@ -326,8 +326,7 @@ proptest! {
 
     #[test]
     fn every_line_is_accepted_rejected_or_blank(bytes in nearly_data()) {
-        // A byte-order mark or a bracket at the very start has an error of its own: another encoding, or a
-        // JSON array.
+        // A byte-order mark or a bracket at the very start means another encoding, or a JSON array.
         let file = [GOOD.as_bytes(), b"\n", &bytes].concat();
         let (report, rejected) = check_bytes("a.jsonl", &file).unwrap();
         prop_assert_eq!(report.lines, lines(&file, 1).count() as u64);

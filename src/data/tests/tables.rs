@@ -106,6 +106,11 @@ fn foreign_columns_are_named_and_the_map_that_fits_is_offered() {
     let said = rejected[0].rejection.to_string();
     assert!(said.contains("\"id\", \"question\", \"answer\""), "{said}");
     assert!(said.contains("--map question=prompt,answer=completion"), "{said}");
+    let hint = report.map_hint().unwrap();
+    assert!(
+        hint.contains("id, question, answer fit no format") && hint.contains("--map question="),
+        "{hint}"
+    );
     let foreign = report.foreign.unwrap();
     assert_eq!(foreign.columns, ["id", "question", "answer"]);
     let map = foreign.map.unwrap().to_string();
@@ -116,7 +121,63 @@ fn foreign_columns_are_named_and_the_map_that_fits_is_offered() {
     let (report, rejected) =
         compared("a.jsonl", lines.as_bytes(), &[pair("a", "b")], "q=prompt,meta.a=completion").unwrap();
     assert_eq!((report.in_train_and_eval.examples, report.rejected), (1, 1));
-    assert_eq!((rejected[0].line, rejected[0].rejection.field.as_str()), (2, "completion"));
+    assert_eq!((rejected[0].line, rejected[0].rejection.field.as_str()), (2, "meta.a"));
+    assert!(rejected[0].rejection.fix.contains("Add \"meta.a\""), "{rejected:?}");
+    assert_eq!(rejected[0].text, "{\"q\": \"c\"}", "the line as it was");
+}
+
+#[test]
+fn one_map_serves_tables_with_different_columns_and_a_column_that_none_has_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("a.csv"), "question,answer\na,b\n").unwrap();
+    fs::write(at("b.jsonl"), "{\"query\": \"c\", \"reply\": \"d\"}\n{\"query\": \"e\"}\n").unwrap();
+    fs::write(at("c.jsonl"), format!("{}\n", pair("f", "g"))).unwrap();
+    let files = ["a.csv", "b.jsonl", "c.jsonl"].map(at);
+    let checked = |map: &str| {
+        let options = CheckOptions { map: map.parse().unwrap(), ..CheckOptions::default() };
+        check(&files, &options, &())
+    };
+    let map = "question=prompt,query=prompt,answer=completion,reply=completion";
+    let report = checked(map).unwrap();
+    assert_eq!((report.examples, report.rejected), (3, 1), "{report}");
+    assert_eq!(report.rejections[0].example.field, "answer or reply");
+    let error = checked(&format!("{map},sistem=system")).unwrap_err();
+    assert!(error.is_data_fault(), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("no file of the data has the column \"sistem\""), "{error}");
+    assert!(error.contains("\"question\", \"answer\", \"query\", \"reply\""), "{error}");
+}
+
+#[test]
+fn one_json_array_is_read_like_its_elements_on_lines() {
+    let pretty = "\u{feff}\n[\n  {\n    \"prompt\": \"[a, \\\"b\\\"\",\r\n    \"completion\": \"c}\"\n  },\n  {\"prompt\": 3},\n  {\"prompt\":\"d\ne\", \"completion\": \"f\"}\n]\n";
+    let same = [pair("[a, \"b\"", "c}")];
+    let (report, rejected) = compared("a.json", pretty.as_bytes(), &same, "").unwrap();
+    assert_eq!((report.in_train_and_eval.examples, report.rejected), (1, 2), "{report}");
+    let places: Vec<_> = rejected.iter().map(|r| (r.line, r.rejection.kind)).collect();
+    assert_eq!(places, [(2, Kind::MissingField), (3, Kind::InvalidJson)], "by the number of the element");
+    let foreign = br#"[{"q": "a", "a": "b"}, {"q": "c", "a": "d"}]"#;
+    let same = [pair("a", "b"), pair("c", "d")];
+    let (report, _) = compared("a.json", foreign, &same, "q=prompt,a=completion").unwrap();
+    assert_eq!((report.in_train_and_eval.examples, report.rejected), (2, 0), "{report}");
+    let (report, _) = compared("a.json", b" [ ]\n", &[], "").unwrap();
+    assert_eq!(report.lines, 0);
+
+    let cut = br#"[{"prompt": "a", "completion": "b"}, {"prompt": "c", "compl"#;
+    let (report, rejected) = compared("a.json", cut, &[pair("a", "b")], "").unwrap();
+    assert_eq!((report.in_train_and_eval.examples, rejected.len()), (1, 1));
+    assert!(rejected[0].rejection.reason.contains("in the middle of its JSON array"), "{rejected:?}");
+    let error = compared("a.json", b"[1]\n[2]\n", &[], "").unwrap_err();
+    assert!(error.is_data_fault() && error.to_string().contains("something else follows"), "{error}");
+    let long = [
+        b"[{\"prompt\": \"".as_slice(),
+        &vec![b'x'; 65 << 20],
+        b"\"}, ",
+        br#"{"prompt": "a", "completion": "b"}]"#,
+    ];
+    let (report, rejected) = compared("a.json", &long.concat(), &[pair("a", "b")], "").unwrap();
+    assert_eq!((report.in_train_and_eval.examples, rejected[0].rejection.kind), (1, Kind::LineTooLong));
 }
 
 fn parquet(name: &str) -> Vec<u8> {
@@ -230,6 +291,24 @@ proptest! {
         prop_assert!(report.examples > 0 && rejected.len() as u64 == report.rejected);
         let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
         prop_assert!(rejected.iter().all(|row| (3..=lines).contains(&row.line)), "{rejected:?}");
+    }
+
+    #[test]
+    fn any_bytes_in_an_array_end_in_words_and_every_text_survives_one(
+        cells in prop::collection::vec((cell(), cell()), 1..6), is_pretty in any::<bool>(),
+        bytes in prop::collection::vec(prop_oneof![
+            Just(b','), Just(b'"'), Just(b'\n'), Just(b'['), Just(b']'), Just(b'{'), Just(b'}'), any::<u8>(),
+        ], 0..40),
+    ) {
+        let same: Vec<Value> = cells.iter().map(|(a, b)| pair(a, b)).collect();
+        let json = Value::from(same.clone());
+        let text = if is_pretty { format!("{json:#}") } else { json.to_string() };
+        let (report, rejected) = compared("a.json", text.as_bytes(), &same, "").unwrap();
+        prop_assert_eq!(report.in_train_and_eval.examples, cells.len() as u64, "{:?}", rejected);
+        match compared("a.json", &[b"[", bytes.as_slice()].concat(), &[], "") {
+            Ok((report, _)) => prop_assert_eq!(report.lines, report.blank_lines + report.examples + report.rejected),
+            Err(error) => prop_assert!(error.is_data_fault(), "{error}"),
+        }
     }
 
     #[test]

@@ -160,6 +160,13 @@ fn documents_without_text_are_rejected_in_words() {
 }
 
 #[test]
+fn a_long_text_of_nothing_but_line_breaks_is_no_example() {
+    let texts = Texts::new(&[("a.txt", &vec![b'\n'; 3 << 20]), ("b.txt", b"A text.")]);
+    let report = texts.check(None);
+    assert_eq!((report.examples, report.rejected > 0), (1, true), "{report}");
+}
+
+#[test]
 fn a_text_file_of_json_lines_is_read_as_lines() {
     let line = r#"{"prompt": "a", "completion": "b"}"#;
     let texts = Texts::new(&[("a.txt", format!("{line}\n{line}\n").as_bytes()), ("b.txt", b"{\n  not json")]);

@@ -158,6 +158,29 @@ fn a_missing_data_set_revision_config_or_split_each_has_its_own_words() {
 }
 
 #[test]
+fn a_renamed_data_set_is_found_under_its_old_name_and_a_gated_one_is_said_to_be() {
+    let (server, home) = (FakeHub::with_data_set(), Home::new());
+    server.rule(|r| {
+        let location = r.path.contains("org/old").then(|| r.path.replace("org/old", "org/tiny"))?;
+        Some(Act::Say(307, vec![("location", location)], vec![]))
+    });
+    let (plan, snapshot) = fetch(&home.hub(&server), "hf:org/old").unwrap();
+    assert_eq!(
+        (plan.pinned, snapshot.files),
+        (format!("hf:org/old@{COMMIT}"), TRAIN.map(str::to_owned).to_vec())
+    );
+    for (status, code) in [(401, "GatedRepo"), (403, "GatedRepo"), (403, "")] {
+        let home = Home::new();
+        server.rule(move |r| {
+            let is_asked = r.role == Role::Hub && r.path.contains("/resolve/");
+            is_asked.then(|| Act::Say(status, vec![("x-error-code", code.into())], vec![]))
+        });
+        let (error, text) = error_of(&home.hub(&server), NAME);
+        assert!(matches!(error, Error::Gated { .. }) && text.contains("org/tiny"), "{status} {code}: {text}");
+    }
+}
+
+#[test]
 fn the_token_opens_a_private_data_set_and_never_reaches_storage() {
     let (server, home) = (FakeHub::with_data_set(), Home::new());
     server.rule(|r| {

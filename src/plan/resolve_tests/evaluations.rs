@@ -13,8 +13,8 @@ fn the_share_set_aside_is_the_one_that_is_drawn() {
     assert_eq!(planned(3), (0.0, "fewer than 4 examples are not split".to_owned()));
     let why = format!("one in 4, because 2 % would be fewer than 8: about 5 of 20 examples, {drawn}");
     assert_eq!(planned(20), (0.25, why));
-    let why = format!("2 %, and one in 4 of the first 32: about 14 of 320 examples, {drawn}");
-    assert_eq!(planned(320), (0.043, why));
+    let why = format!("at least 8, because 2 % would be fewer: about 8 of 320 examples, {drawn}");
+    assert_eq!(planned(320), (0.025, why));
     assert_eq!(planned(20_000), (0.02, format!("2 %: about 400 of 20,000 examples, {drawn}")));
 }
 

@@ -1,18 +1,30 @@
 //! The list of settings: which ones are shown, their current values, and the step of an arrow key.
 
 use sparktune_plan::setting::{Kind, Page, Step};
-use sparktune_plan::{Answers, Explained, Origin, Plan, SETTINGS, Setting};
+use sparktune_plan::{Answers, Explained, Origin, Plan, SETTINGS, Setting, Weights};
 
-/// Returns the listed settings: the essential ones in order of importance, then, with `all`, the others.
-pub(super) fn listed(all: bool) -> Vec<&'static Setting> {
+/// Returns the listed settings: the essential ones in order of importance, then, with `all`, the others. The
+/// weights of data sets are essential if the answers name several.
+pub(super) fn listed(all: bool, answers: &Answers) -> Vec<&'static Setting> {
+    let has_several_sets = sets(answers).count() > 1;
     let is_listed = |setting: &&Setting| match setting.page {
         Page::Essential(_) => true,
-        Page::AllSettings => all,
+        Page::AllSettings => all || (has_several_sets && setting.kind == Kind::Weights),
         Page::Own => false,
     };
     let mut listed: Vec<_> = SETTINGS.iter().filter(is_listed).collect();
     listed.sort_by_key(|setting| setting.page);
     listed
+}
+
+fn sets(answers: &Answers) -> impl Iterator<Item = &str> {
+    answers.data.iter().flat_map(|answer| &answer.value).filter_map(|path| path.to_str())
+}
+
+/// Returns the text with which the input of a value begins: the current value, or what it would be without.
+pub(super) fn text_to_edit(setting: &Setting, plan: Option<&Plan>, answers: &Answers) -> String {
+    let value = now(setting, plan, answers).value;
+    if value.is_empty() && setting.kind == Kind::Weights { Weights::even(sets(answers)) } else { value }
 }
 
 /// Returns the name of a setting in the list: its name on the command line, in words.
@@ -148,10 +160,11 @@ mod tests {
 
     #[test]
     fn the_essential_settings_come_first_in_the_order_of_their_places() {
-        let essential: Vec<_> = listed(false).iter().map(|setting| setting.page).collect();
+        let none = Answers::default();
+        let essential: Vec<_> = listed(false, &none).iter().map(|setting| setting.page).collect();
         let places: Vec<_> = (1..=essential.len() as u8).map(Page::Essential).collect();
         assert_eq!(essential, places);
-        assert_eq!(listed(true)[..places.len()], listed(false));
-        assert!(listed(true).len() > places.len());
+        assert_eq!(listed(true, &none)[..places.len()], listed(false, &none));
+        assert!(listed(true, &none).len() > places.len());
     }
 }

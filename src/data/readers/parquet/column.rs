@@ -5,14 +5,17 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use super::budget::{Budget, Held};
 use super::damage::Damage;
 use super::levels::Levels;
 use super::page::{Page, PageKind, next_page};
-use super::schema::{ColumnChunk, Leaf, Physical};
+use super::schema::{ColumnChunk, Leaf};
+use super::values::{Dictionary, Values};
 
 /// A column that is being read.
 pub(super) struct Column {
     file: Arc<File>,
+    budget: Budget,
     /// The name of the top-level column that it belongs to.
     name: String,
     leaf: Leaf,
@@ -34,12 +37,6 @@ pub(super) struct Entry {
     pub definition: u16,
 }
 
-struct Dictionary {
-    bytes: Vec<u8>,
-    /// The place of each value in `bytes`.
-    places: Vec<(u32, u32)>,
-}
-
 #[derive(Default)]
 struct DataPage {
     bytes: Vec<u8>,
@@ -47,16 +44,22 @@ struct DataPage {
     left: u64,
     repetition: Levels,
     definition: Levels,
-    /// The place of the next plain value, in bits for booleans.
-    at: usize,
-    /// The indices into the dictionary, or values of booleans, if the page has them.
-    indices: Option<Levels>,
+    /// `None` before the first page.
+    values: Option<Values>,
+    _held: Option<Held>,
 }
 
 impl Column {
-    pub(super) fn new(file: &Arc<File>, name: &str, leaf: Leaf, chunk: ColumnChunk) -> Result<Self, Damage> {
+    pub(super) fn new(
+        file: &Arc<File>,
+        budget: &Budget,
+        name: &str,
+        leaf: Leaf,
+        chunk: ColumnChunk,
+    ) -> Result<Self, Damage> {
         let mut column = Self {
             file: file.clone(),
+            budget: budget.clone(),
             name: name.to_owned(),
             leaf,
             chunk,
@@ -94,23 +97,9 @@ impl Column {
         if self.next.is_none_or(|entry| entry.definition != self.leaf.max_definition) {
             return Err(self.damaged());
         }
-        let found = match (&mut self.page.indices, self.leaf.physical) {
-            (Some(values), Physical::Boolean) => {
-                let value = values.next(&self.page.bytes);
-                value.map(|value| take(&[u8::from(value != 0)]))
-            }
-            (Some(indices), _) => {
-                let dictionary = self.dictionary.as_ref();
-                let index = indices.next(&self.page.bytes).map(|index| index as usize);
-                let place =
-                    dictionary.zip(index).and_then(|(known, index)| Some((known, known.places.get(index)?)));
-                place.map(|(known, (start, end))| take(&known.bytes[*start as usize..*end as usize]))
-            }
-            (None, physical) => {
-                let DataPage { bytes, at, .. } = &mut self.page;
-                plain(physical, bytes, at).map(take)
-            }
-        };
+        let DataPage { bytes, values, .. } = &mut self.page;
+        let (physical, dictionary) = (self.leaf.physical, self.dictionary.as_ref());
+        let found = values.as_mut().and_then(|values| values.next(physical, bytes, dictionary, take));
         found.ok_or_else(|| self.damaged())?;
         self.advance()
     }
@@ -119,11 +108,14 @@ impl Column {
     fn advance(&mut self) -> Result<(), Damage> {
         if self.left == 0 {
             self.next = None;
-            return Ok(());
+            // A page with more entries than the column has.
+            return if self.page.left > 0 { Err(self.damaged()) } else { Ok(()) };
         }
         while self.page.left == 0 {
-            let page = next_page(&self.file, &mut self.at, &self.chunk, &self.name)?.ok_or(Damage::Short)?;
-            self.begin(page)?;
+            // What the last page holds is given back before the next one is read.
+            self.page = DataPage::default();
+            let page = next_page(&self.file, &self.budget, &mut self.at, &self.chunk, &self.name)?;
+            self.begin(page.ok_or(Damage::Short)?)?;
         }
         self.left -= 1;
         self.page.left -= 1;
@@ -144,11 +136,8 @@ impl Column {
         match page.kind {
             PageKind::Other => Ok(()),
             PageKind::Dictionary => {
-                if !matches!(page.encoding, 0 | 2) {
-                    return Err(self.unknown_encoding(page.encoding));
-                }
-                self.dictionary =
-                    Some(Dictionary::new(self.leaf.physical, page).ok_or_else(|| self.damaged())?);
+                self.dictionary = None;
+                self.dictionary = Some(Dictionary::new(self.leaf.physical, page, &self.name)?);
                 Ok(())
             }
             PageKind::Data | PageKind::DataV2 { .. } => self.begin_data(page),
@@ -156,7 +145,7 @@ impl Column {
     }
 
     fn begin_data(&mut self, page: Page) -> Result<(), Damage> {
-        let Page { kind, encoding, entries, bytes } = page;
+        let Page { kind, encoding, entries, bytes, held } = page;
         let mut at = 0;
         let mut levels = |max: u16, length_v2: Option<usize>| {
             if max == 0 {
@@ -185,71 +174,15 @@ impl Column {
         let (Some(repetition), Some(definition)) = (repetition, definition) else {
             return Err(self.damaged());
         };
-        let indices = match encoding {
-            0 => None,
-            // Booleans in runs have their length before them.
-            3 if self.leaf.physical == Physical::Boolean => Some(Levels::new(1, at + 4, bytes.len())),
-            // A page of nothing but nulls may lack the number of bits.
-            2 | 8 => match bytes.get(at) {
-                Some(bits) if *bits > 32 => return Err(self.damaged()),
-                bits => Some(Levels::new(bits.map_or(0, |bits| (*bits).into()), at + 1, bytes.len())),
-            },
-            other => return Err(self.unknown_encoding(other)),
+        let values = Values::new(encoding, self.leaf.physical, &bytes, at, &self.name)?;
+        self.page = DataPage {
+            bytes,
+            left: entries,
+            repetition,
+            definition,
+            values: Some(values),
+            _held: Some(held),
         };
-        let at = if self.leaf.physical == Physical::Boolean { at * 8 } else { at };
-        self.page = DataPage { bytes, left: entries, repetition, definition, at, indices };
         Ok(())
     }
-
-    fn unknown_encoding(&self, encoding: i32) -> Damage {
-        let name = match encoding {
-            5 => "DELTA_BINARY_PACKED",
-            6 => "DELTA_LENGTH_BYTE_ARRAY",
-            7 => "DELTA_BYTE_ARRAY",
-            9 => "BYTE_STREAM_SPLIT",
-            _ => "an unknown encoding",
-        };
-        Damage::Encoding(self.name.clone(), name)
-    }
-}
-
-impl Dictionary {
-    fn new(physical: Physical, page: Page) -> Option<Self> {
-        // The count is only believed as far as values are there; a value without bytes ends it too.
-        let mut places = Vec::new();
-        let mut at = 0;
-        while (places.len() as u64) < page.entries {
-            let before = at;
-            let length = plain(physical, &page.bytes, &mut at).map(<[u8]>::len)?;
-            if at == before {
-                return None;
-            }
-            places.push((u32::try_from(at - length).ok()?, u32::try_from(at).ok()?));
-        }
-        Some(Self { bytes: page.bytes, places })
-    }
-}
-
-/// Returns the bytes of the plain value at this place, and moves past it.
-fn plain<'p>(physical: Physical, page: &'p [u8], at: &mut usize) -> Option<&'p [u8]> {
-    let length = match physical {
-        Physical::Boolean => {
-            let bit = page.get(*at / 8)? >> (*at % 8) & 1;
-            *at += 1;
-            return Some(if bit == 1 { &[1] } else { &[0] });
-        }
-        Physical::Int32 | Physical::Float => 4,
-        Physical::Int64 | Physical::Double => 8,
-        Physical::Fixed(length) => length,
-        Physical::Bytes => {
-            let length = page.get(*at..at.checked_add(4)?)?;
-            *at += 4;
-            u32::from_le_bytes(length.try_into().ok()?) as usize
-        }
-    };
-    let start = *at;
-    let end = start.checked_add(length)?;
-    let value = page.get(start..end)?;
-    *at = end;
-    Some(value)
 }

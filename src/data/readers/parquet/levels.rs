@@ -35,7 +35,7 @@ impl Levels {
                 }
                 Run::Packed { bit, left } if *left > 0 => {
                     *left -= 1;
-                    let value = packed(page.get(..self.end)?, *bit, self.bits)?;
+                    let value = packed(page.get(..self.end)?, *bit, self.bits)? as u32;
                     *bit += u64::from(self.bits);
                     return Some(value);
                 }
@@ -72,18 +72,18 @@ impl Levels {
     }
 }
 
-/// Returns the number in `bits` bits from this bit on.
-fn packed(page: &[u8], bit: u64, bits: u32) -> Option<u32> {
+/// Returns the number in `bits` bits, at most 64, from this bit on.
+pub(super) fn packed(page: &[u8], bit: u64, bits: u32) -> Option<u64> {
     if bits == 0 {
         return Some(0);
     }
     let first = usize::try_from(bit / 8).ok()?;
     let shift = (bit % 8) as u32;
-    let mut value = 0_u64;
+    let mut value = 0_u128;
     for i in 0..(shift + bits).div_ceil(8) {
-        value |= u64::from(*page.get(first + i as usize)?) << (8 * i);
+        value |= u128::from(*page.get(first + i as usize)?) << (8 * i);
     }
-    Some(((value >> shift) & ((1 << bits) - 1)) as u32)
+    Some((value >> shift & ((1 << bits) - 1)) as u64)
 }
 
 #[cfg(test)]
@@ -106,5 +106,6 @@ mod tests {
         let mut levels = Levels::new(32, 0, 5);
         assert_eq!(levels.next(&[2, 1, 2, 3, 4]), Some(0x0403_0201));
         assert_eq!(packed(&[0, 0b1010_0000, 0b0000_0001], 13, 4), Some(0b1101));
+        assert_eq!(packed(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0x7f], 7, 64), Some(0xfe00_0000_0000_0001));
     }
 }

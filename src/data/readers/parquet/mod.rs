@@ -2,20 +2,25 @@
 //!
 //! This is a reader of our own, although there is a crate: that one panics on damaged files, and allocates
 //! what a file claims before it looks whether it is there (`Vec::with_capacity` of a number of children, a
-//! dictionary of a number of values), which ends the whole program. Here memory is bounded: for each leaf of
-//! the columns that are read, by its dictionary and one page, each of at most 256 MiB without compression.
-//! The encodings are those that pyarrow, pandas, polars, DuckDB and Spark write by default for text: plain
-//! and by dictionary, in pages of either version.
+//! dictionary of a number of values), which ends the whole program. Here memory is bounded: dictionaries and
+//! pages of all columns that are read have at most 1 GiB together ([`budget`]). So is what a small file can
+//! claim: a run of copies or nulls takes a few bytes for billions of rows, so a file with more rows, or with
+//! larger ones, than any table of examples has for its size is refused.
+//! All encodings of the format are read, in pages of either version and with their checksums, and all
+//! compressions but Brotli, LZO and the older of the two LZ4.
 //!
 //! Source: the format's specification at <https://github.com/apache/parquet-format>.
 
+mod budget;
 mod column;
 mod damage;
+mod delta;
 mod levels;
 mod page;
 mod rows;
 mod schema;
 mod thrift;
+mod values;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use budget::Budget;
 use damage::Damage;
 use rows::Rows;
 use schema::Footer;
@@ -38,6 +44,12 @@ const MAGIC: &[u8] = b"PAR1";
 const ENCRYPTED: &[u8] = b"PARE";
 /// The largest footer; in memory it takes up to ten times as much.
 const MAX_FOOTER: u32 = 64 << 20;
+/// A file with more rows than this, and more than so many for each of its bytes, is refused.
+const SURELY_FINE: u64 = 100_000;
+const ROWS_PER_BYTE: u64 = 16;
+/// A file whose rows take more bytes than this as lines, and so many times its own size, is refused.
+const SURELY_FINE_BYTES: u64 = 256 << 20;
+const LARGEST_GROWTH: u64 = 1000;
 /// The sets of columns that make an example. If a table has none of them, all of its columns are read, so
 /// that a message can name them.
 const EXAMPLES: [&[&str]; 5] =
@@ -47,6 +59,7 @@ pub(super) struct ParquetRows {
     path: PathBuf,
     file: Arc<File>,
     bytes: u64,
+    budget: Budget,
     footer: Footer,
     /// The top-level columns that are read, and what is known of each.
     selected: Vec<usize>,
@@ -57,6 +70,8 @@ pub(super) struct ParquetRows {
     left: u64,
     /// The number of rows that were read.
     done: u64,
+    /// How many bytes more the rows may have as lines, those of the present row group included.
+    room: u64,
     position: Arc<AtomicU64>,
     /// A row that cannot be used, which follows the chunk before it.
     refused: Option<Chunk>,
@@ -68,6 +83,9 @@ impl ParquetRows {
         let file = File::open(path).map_err(DataError::io("read", path))?;
         let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
         let footer = read_footer(&file, bytes).map_err(unusable(path))?;
+        if footer.rows > SURELY_FINE.max(bytes.saturating_mul(ROWS_PER_BYTE)) {
+            return Err(unusable(path)(Damage::Claims { rows: footer.rows, size: bytes }));
+        }
         let selected = select(&footer, map);
         let headers = selected.iter().map(|i| Header::new(&footer.columns[*i].name, map)).collect();
         let position = Arc::<AtomicU64>::default();
@@ -75,6 +93,7 @@ impl ParquetRows {
             path: path.to_owned(),
             file: Arc::new(file),
             bytes,
+            budget: Budget::new(),
             footer,
             selected,
             headers,
@@ -82,6 +101,7 @@ impl ParquetRows {
             rows: None,
             left: 0,
             done: 0,
+            room: SURELY_FINE_BYTES.max(bytes.saturating_mul(LARGEST_GROWTH)),
             position: position.clone(),
             refused: None,
         };
@@ -97,13 +117,13 @@ impl ParquetRows {
                 if let Some(mut rows) = self.rows.take() {
                     let nodes: Vec<_> = self.selected.iter().map(|i| &self.footer.columns[*i]).collect();
                     rows.finish(&nodes)?;
+                    self.room = rows.room();
                 }
-                let Some(group) = self.footer.row_groups.get(self.group) else { break };
+                let Self { file, budget, footer, selected, .. } = &*self;
+                let Some(group) = footer.row_groups.get(self.group) else { break };
+                let rows = Rows::open(file, budget, footer, group, selected, self.room)?;
+                (self.left, self.rows) = (group.rows, Some(rows));
                 self.group += 1;
-                self.left = group.rows;
-                if self.left > 0 {
-                    self.rows = Some(Rows::open(&self.file, &self.footer, group, &self.selected)?);
-                }
                 continue;
             }
             let Some(rows) = &mut self.rows else { break };
@@ -129,8 +149,7 @@ impl ReadChunks for ParquetRows {
         }
         let first_line = self.done + 1;
         let written = self.fill(buffer, chunk_bytes).map_err(unusable(&self.path))?;
-        let total: u64 = self.footer.row_groups.iter().fold(0, |sum, group| group.rows.saturating_add(sum));
-        let share = self.done as f64 / total.max(1) as f64;
+        let share = self.done as f64 / self.footer.rows.max(1) as f64;
         self.position.store((self.bytes as f64 * share) as u64, Ordering::Relaxed);
         if written == 0 {
             return Ok(self.refused.take());

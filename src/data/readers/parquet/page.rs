@@ -1,17 +1,19 @@
 //! The pages of a column: their headers, and their bytes without compression.
 //!
-//! Enters: a file and a place in it. Leaves: one page. Memory is bounded by what the file contains, and by
-//! [`MAX_PAGE`]: a page that claims to be larger than its bytes can be is damaged.
+//! Enters: a file and a place in it. Leaves: one page, whose checksum is right if it has one. Memory is
+//! bounded by what the file contains, by [`MAX_PAGE`] and by the budget of all columns: a page that claims to
+//! be larger than its bytes can be is damaged.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
+use super::budget::{Budget, Held};
 use super::damage::Damage;
 use super::schema::ColumnChunk;
 use super::thrift::Thrift;
 
-/// The largest page without compression.
+/// The largest page, with and without compression.
 const MAX_PAGE: usize = 256 << 20;
 /// The sizes that are tried for the header of a page, which may contain the smallest and the largest value.
 const HEADER_BYTES: [usize; 3] = [1 << 10, 1 << 16, 1 << 22];
@@ -38,6 +40,7 @@ pub(super) struct Page {
     /// The number of entries.
     pub entries: u64,
     pub bytes: Vec<u8>,
+    pub held: Held,
 }
 
 struct Header {
@@ -47,6 +50,7 @@ struct Header {
     size: usize,
     compressed_size: usize,
     is_compressed: bool,
+    checksum: Option<i32>,
     /// The length of the header itself.
     length: usize,
 }
@@ -54,6 +58,7 @@ struct Header {
 /// Reads the page at `*at` and moves on to the next one. Returns `None` at the end of the column.
 pub(super) fn next_page(
     file: &File,
+    budget: &Budget,
     at: &mut u64,
     chunk: &ColumnChunk,
     name: &str,
@@ -68,11 +73,15 @@ pub(super) fn next_page(
         return Err(Damage::Short);
     }
     *at = end;
-    if header.size > MAX_PAGE {
+    if header.size > MAX_PAGE || header.compressed_size > MAX_PAGE {
         return Err(Damage::TooLarge(name.to_owned()));
     }
+    let held = budget.take(header.size).ok_or(Damage::Memory)?;
     let mut bytes = vec![0; header.compressed_size];
     file.read_exact_at(&mut bytes, start).map_err(|_| Damage::Short)?;
+    if header.checksum.is_some_and(|checksum| checksum as u32 != crc32fast::hash(&bytes)) {
+        return Err(Damage::Checksum(name.to_owned()));
+    }
     let codec = if header.is_compressed { chunk.codec } else { 0 };
     let levels = match header.kind {
         PageKind::DataV2 { repetition, definition } => repetition.saturating_add(definition),
@@ -94,7 +103,8 @@ pub(super) fn next_page(
         }
     };
     let bytes = decompressed.ok_or_else(damaged)?;
-    Ok(Some(Page { kind: header.kind, encoding: header.encoding, entries: header.entries, bytes }))
+    let Header { kind, encoding, entries, .. } = header;
+    Ok(Some(Page { kind, encoding, entries, bytes, held }))
 }
 
 fn header(file: &File, at: u64, end: u64) -> Option<Header> {
@@ -114,6 +124,7 @@ fn parse_header(bytes: &[u8]) -> Result<Header, Damage> {
         size: 0,
         compressed_size: 0,
         is_compressed: true,
+        checksum: None,
         length: 0,
     };
     let mut thrift = Thrift::new(bytes);
@@ -123,6 +134,7 @@ fn parse_header(bytes: &[u8]) -> Result<Header, Damage> {
             1 => page_type = thrift.integer(field)?,
             2 => header.size = thrift.integer(field)?,
             3 => header.compressed_size = thrift.integer(field)?,
+            4 => header.checksum = Some(thrift.integer(field)?),
             5 | 7 => {
                 Thrift::is_struct(field)?;
                 header.kind = if field.id == 5 { PageKind::Data } else { PageKind::Dictionary };
@@ -181,9 +193,15 @@ fn decompress(codec: i32, bytes: &[u8], size: usize) -> Result<Option<Vec<u8>>, 
         6 => Ok(zstd::stream::read::Decoder::with_buffer(bytes)
             .ok()
             .and_then(|reader| read_exactly(reader, size))),
+        // LZ4 makes at most 255 bytes of one.
+        7 => {
+            let is_possible = size <= bytes.len().saturating_mul(255);
+            let plain = is_possible.then(|| lz4_flex::block::decompress(bytes, size).ok()).flatten();
+            Ok(plain.filter(|plain| plain.len() == size))
+        }
         3 => unsupported("LZO"),
         4 => unsupported("Brotli"),
-        5 | 7 => unsupported("LZ4"),
+        5 => unsupported("LZ4 as Hadoop frames it"),
         _ => unsupported("an unknown method"),
     }
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::super::json_row::{Header, RowWriter, write_text};
+use super::budget::Budget;
 use super::column::Column;
 use super::damage::Damage;
 use super::schema::{Footer, Leaf, Node, NodeKind, Physical, RowGroup};
@@ -21,24 +22,28 @@ pub(super) struct Rows {
     columns: Vec<Option<Column>>,
     /// Why the present row cannot be used.
     refused: Option<Rejection>,
+    /// How many bytes more the rows may have.
+    room: u64,
 }
 
 impl Rows {
-    /// Begins to read these top-level columns.
+    /// Begins to read these top-level columns, whose rows may have `room` bytes as lines of JSON.
     pub(super) fn open(
         file: &Arc<File>,
+        budget: &Budget,
         footer: &Footer,
         group: &RowGroup,
         selected: &[usize],
+        room: u64,
     ) -> Result<Self, Damage> {
         let mut columns: Vec<Option<Column>> = footer.leaves.iter().map(|_| None).collect();
         for node in selected.iter().map(|column| &footer.columns[*column]) {
             for leaf in node.leaves.clone() {
-                let column = Column::new(file, &node.name, footer.leaves[leaf], group.chunks[leaf])?;
-                columns[leaf] = Some(column);
+                let (name, chunk) = (&node.name, group.chunks[leaf]);
+                columns[leaf] = Some(Column::new(file, budget, name, footer.leaves[leaf], chunk)?);
             }
         }
-        Ok(Self { leaves: footer.leaves.clone(), columns, refused: None })
+        Ok(Self { leaves: footer.leaves.clone(), columns, refused: None, room })
     }
 
     /// Appends the next row, or returns why it cannot be used.
@@ -74,6 +79,7 @@ impl Rows {
         if out.len() - start > MAX_LINE_BYTES {
             self.refused.get_or_insert_with(|| explain::too_long((out.len() - start) as u64));
         }
+        self.take_room(out.len() - start)?;
         let refused = self.refused.take();
         if refused.is_some() {
             out.truncate(start);
@@ -88,6 +94,16 @@ impl Rows {
                 return Err(Damage::Page(node.name.clone()));
             }
         }
+        Ok(())
+    }
+
+    /// Returns how many bytes more the rows may have.
+    pub(super) fn room(&self) -> u64 {
+        self.room
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), Damage> {
+        self.room = self.room.checked_sub(bytes as u64).ok_or(Damage::Growth)?;
         Ok(())
     }
 
@@ -178,6 +194,7 @@ impl Rows {
                 let length = (out.len() - start) as u64;
                 self.refused.get_or_insert_with(|| explain::too_long(length));
                 // The rest of the row is read, and not kept.
+                self.take_room(out.len() - start)?;
                 out.truncate(start);
             }
             let goes_on =

@@ -19,6 +19,8 @@ pub(super) struct Footer {
     pub columns: Vec<Node>,
     pub leaves: Vec<Leaf>,
     pub row_groups: Vec<RowGroup>,
+    /// The number of rows in all row groups.
+    pub rows: u64,
 }
 
 /// A column, or a part of a nested one.
@@ -105,6 +107,7 @@ impl Footer {
         let mut thrift = Thrift::new(bytes);
         let mut elements = Vec::new();
         let mut row_groups = Vec::new();
+        let mut said = 0;
         thrift.read_struct(|thrift, field| {
             match field.id {
                 2 => thrift.read_list(field, |thrift| {
@@ -114,6 +117,7 @@ impl Footer {
                     elements.push(element(thrift)?);
                     Ok(())
                 })?,
+                3 => said = thrift.integer(field)?,
                 4 => thrift.read_list(field, |thrift| {
                     row_groups.push(row_group(thrift, data_bytes)?);
                     Ok(())
@@ -132,7 +136,11 @@ impl Footer {
         if row_groups.iter().any(|group: &RowGroup| group.chunks.len() != leaves.len()) {
             return Err(Damage::Metadata);
         }
-        Ok(Self { columns, leaves, row_groups })
+        let rows = row_groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.rows));
+        if rows != said {
+            return Err(Damage::Rows { said, found: rows });
+        }
+        Ok(Self { columns, leaves, row_groups, rows })
     }
 }
 

@@ -12,7 +12,7 @@ use sparktune_plan::{Answers, Setting};
 
 use super::cost::Cost;
 use super::keys::{KeyResult, Keys, down, enter, up};
-use super::settings::{explained, listed, now, stepped};
+use super::settings::{explained, listed, now, stepped, text_to_edit};
 use super::state::State;
 use crate::screen::{Binding, Role, TextInput, action, key};
 
@@ -169,21 +169,25 @@ impl PlanPage {
     /// Moves the cursor to the setting that causes the problem.
     fn go_to_problem(&mut self, state: &State) {
         let Some(key) = state.planner.problem.as_ref().and_then(|problem| problem.key) else { return };
-        self.all |= listed(false).iter().all(|setting| setting.key != key);
-        if let Some(at) = listed(self.all).iter().position(|setting| setting.key == key) {
+        self.all |= listed(false, &state.planner.answers).iter().all(|setting| setting.key != key);
+        if let Some(at) = self.listed(state).iter().position(|setting| setting.key == key) {
             self.selected = at;
         }
     }
 
-    fn setting(&self) -> &'static Setting {
-        let listed = listed(self.all);
+    fn listed(&self, state: &State) -> Vec<&'static Setting> {
+        listed(self.all, &state.planner.answers)
+    }
+
+    fn setting(&self, state: &State) -> &'static Setting {
+        let listed = self.listed(state);
         listed[self.selected.min(listed.len() - 1)]
     }
 
     /// Computes the recommended value of the row under the cursor. With `reset_baseline`, cost changes are
     /// counted from now on.
     fn look(&mut self, state: &State, reset_baseline: bool) {
-        let setting = self.setting();
+        let setting = self.setting(state);
         if reset_baseline {
             self.was = state.planner.plan.as_ref().and_then(Cost::of);
         }
@@ -200,7 +204,7 @@ impl PlanPage {
         if self.edit.is_some() {
             return self.edit_key(event, state);
         }
-        let setting = self.setting();
+        let setting = self.setting(state);
         let Some(act) = action(KEYS, event) else {
             return match event.code {
                 KeyCode::Esc if self.curve => {
@@ -221,7 +225,7 @@ impl PlanPage {
                 _ => KeyResult::Ignored,
             };
         };
-        let last = listed(self.all).len() - 1;
+        let last = self.listed(state).len() - 1;
         match act {
             Action::GoOn => return KeyResult::Next,
             Action::Up => self.go(self.selected.saturating_sub(1), state),
@@ -229,7 +233,7 @@ impl PlanPage {
             Action::More => self.step(true, state),
             Action::Less => self.step(false, state),
             Action::Edit => {
-                let text = now(setting, state.planner.plan.as_ref(), &state.planner.answers).value;
+                let text = text_to_edit(setting, state.planner.plan.as_ref(), &state.planner.answers);
                 self.begin(text, state);
             }
             Action::Recommended => {
@@ -243,7 +247,7 @@ impl PlanPage {
             }
             Action::All => {
                 self.all = !self.all;
-                let at = listed(self.all).iter().position(|other| other.key == setting.key);
+                let at = self.listed(state).iter().position(|other| other.key == setting.key);
                 self.go(at.unwrap_or(0), state);
             }
             Action::Curve => self.curve = !self.curve,
@@ -261,7 +265,7 @@ impl PlanPage {
     }
 
     fn step(&mut self, up: bool, state: &mut State) {
-        let setting = self.setting();
+        let setting = self.setting(state);
         let value = now(setting, state.planner.plan.as_ref(), &state.planner.answers).value;
         let Some(next) = stepped(setting, &value, up) else {
             return state.say(Role::Dim, format!("e types a value: {}", setting.expects()));
@@ -306,7 +310,7 @@ impl PlanPage {
 
     /// Makes a new plan from the typed text.
     fn typed(&mut self, state: &mut State) {
-        let setting = self.setting();
+        let setting = self.setting(state);
         let Some(edit) = &mut self.edit else { return };
         let text = edit.input.text().trim();
         let refused = state.planner.answer_as_typed(setting, text).err();

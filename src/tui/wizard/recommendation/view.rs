@@ -16,7 +16,7 @@ use crate::screen::{Role, Theme};
 use crate::wizard::cost::{curve_lines, memory_lines, time_lines};
 use crate::wizard::lines::{block, draw, fit, ink, inked, left, window, wrapped};
 use crate::wizard::no_plan::not_yet;
-use crate::wizard::settings::{Now, listed, name, now, origin_word, stepped};
+use crate::wizard::settings::{Now, name, now, origin_word, stepped};
 use crate::wizard::state::State;
 
 impl PlanPage {
@@ -36,7 +36,7 @@ impl PlanPage {
             Constraint::Fill(1),
         ]));
         // If there is room below the essential settings, the cost of pack lengths is shown there.
-        let rows = listed(self.all).len() as u16 + 2;
+        let rows = self.listed(state).len() as u16 + 2;
         match &state.planner.plan {
             Some(plan) if list.height >= rows + 10 => {
                 let [list, cost] =
@@ -57,7 +57,7 @@ impl PlanPage {
 
     fn view_list(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let width = usize::from(area.width);
-        let settings = listed(self.all);
+        let settings = self.listed(state);
         let names = settings.iter().map(|setting| name(setting).width()).max().unwrap_or(0);
         let names = names.min(width / 2);
         let height = usize::from(area.height).saturating_sub(1);
@@ -130,7 +130,7 @@ impl PlanPage {
     fn view_side(&self, state: &State, frame: &mut Frame<'_>, area: Rect, with_curve: bool, theme: &Theme) {
         let width = usize::from(area.width);
         let height = usize::from(area.height);
-        let setting = self.setting();
+        let setting = self.setting(state);
         let high = height >= 28;
         let on_curve =
             setting.key == "pack.length" && self.edit.as_ref().is_none_or(|edit| edit.problem.is_none());

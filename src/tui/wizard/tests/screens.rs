@@ -264,3 +264,16 @@ fn the_question_whether_to_continue() {
     rig.settle();
     check("wizard-continue", &mut rig.wizard);
 }
+
+#[test]
+fn the_weights_of_several_data_sets_are_on_the_plans_page() {
+    let two = [("model", "Qwen/Qwen3.5-2B"), ("data", r#"["chats.jsonl", "tools.jsonl"]"#)];
+    let mut rig = Rig::with(&two, World::default());
+    rig.pose_at(Page::Plan);
+    for _ in 0..40 {
+        rig.press(KeyCode::Down);
+    }
+    check_text("wizard-plan-weights", &text(&drawn(&mut rig.wizard, 132, 40, &TRUE_COLOUR)));
+    rig.press(KeyCode::Char('e'));
+    rig.sees("tools.jsonl=1");
+}

@@ -765,7 +765,7 @@ fn by_turns(answers: &Answers) -> DataFound {
 
 /// Moves the cursor of the plan's page to a setting that is shown at first.
 fn select(rig: &mut Rig, name: &str) {
-    let listed = listed(false);
+    let listed = listed(false, &Answers::default());
     let at = listed.iter().position(|setting| setting.name == name).unwrap();
     for _ in &listed {
         rig.press(KeyCode::Up);
