@@ -2,6 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::at_work;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunk::Chunk;
 use crate::conversation::Conversation;
@@ -111,6 +112,9 @@ impl Examiner<'_> {
         // one only in a chunk that fails.
         let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
         for line in chunk.lines() {
+            if self.tokenizer.is_some_and(|tokenizer| tokenizer.template_holds().is_err()) {
+                break;
+            }
             examined.lines += 1;
             if chunk.section.is_none() && line.bytes.trim_ascii().is_empty() {
                 examined.blank += 1;
@@ -123,6 +127,7 @@ impl Examiner<'_> {
                 }
                 None => std::str::from_utf8(line.bytes),
             };
+            let _at_work = at_work::on_line(line.line_no);
             let result = match text {
                 Ok(text) => self.line(chunk, text).map_err(|rejection| (rejection, text.to_owned())),
                 Err(e) => {
