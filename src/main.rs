@@ -100,6 +100,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             output::print(&cli::complete(&words))?;
             Ok(Exit::Done)
         }
+        Command::DataWorker => sparktune_app::data_worker::serve(),
         Command::Trainer { run_dir, accept_changes } => commands::trainer(program, &run_dir, accept_changes),
     }
 }

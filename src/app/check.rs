@@ -14,6 +14,7 @@ use crate::data::{
     example_options, format, map, max_example_tokens, max_rejected, preview_of, think, vocabulary,
 };
 use crate::data_sets::{DataSets, weights_for};
+use crate::data_worker::CheckRequest;
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::{BaseModel, find_base};
@@ -62,34 +63,45 @@ pub fn check(
         refuse_what_needs_a_model(answers, show)?;
     }
     let sets = DataSets::of(inputs, answers, listener)?;
-    let mut base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
-    if let Some(base) = &mut base {
+    let base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
+    if let Some(base) = &base {
         let read_as = (format(answers), &map(answers));
-        set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), read_as, listener)?;
+        set_kwargs_for(&base.tokenizer, answers, &sets.all(), read_as, listener)?;
     } else {
         packed(answers, &sets.all())?;
     }
     let thinking = base.as_ref().map(|base| base.tokenizer.thinking_now()).unwrap_or_default();
-    let options = CheckOptions {
+    let request = CheckRequest {
+        inputs: sets.train.clone(),
+        eval_data: sets.eval,
         format: format(answers),
         map: map(answers),
-        tokenizer: base.as_ref().map(|base| &base.tokenizer),
         policy: think(answers, thinking).into(),
         examples: example_options(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)).transpose()?,
         vocabulary: base.as_ref().map(|base| vocabulary(&base.facts)),
-        eval_data: sets.eval,
         rejected_path: Some(rejected),
     };
     let max_rejected = max_rejected(answers);
     let weights = weights_for(answers, &sets.train)?;
-    let mut report = sparktune_data::check(&sets.train, &options, listener)?;
+    let mut report = match &base {
+        Some(base) => base.tokenizer.check(request, listener)?,
+        None => check_text(request, listener)?,
+    };
     report.set_weights(&weights);
     let shown = match &base {
-        Some(base) if show > 0 => shown(answers, &sets.train, base, show)?,
+        Some(base) if show > 0 => shown(answers, &sets.train, base, show, listener)?,
         _ => Vec::new(),
     };
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected, shown })
+}
+
+/// Checks data without a model.
+fn check_text(request: CheckRequest, listener: &dyn Listener) -> Result<Report, Failure> {
+    let CheckRequest { inputs, eval_data, format, map, policy, examples, rejected_path, .. } = request;
+    let options =
+        CheckOptions { format, map, policy, examples, eval_data, rejected_path, ..CheckOptions::default() };
+    Ok(sparktune_data::check(&inputs, &options, listener)?)
 }
 
 /// Settings that say how a model's chat template renders examples, or how many of its tokens they may have.
@@ -114,8 +126,9 @@ fn shown(
     inputs: &[Input],
     base: &BaseModel,
     limit: usize,
+    listener: &dyn Listener,
 ) -> Result<Vec<ShownExample>, Failure> {
-    let preview = preview_of(inputs, answers, base, Some(limit))?;
+    let preview = preview_of(inputs, answers, base, Some(limit), listener)?;
     let of_policy = |example: Previewed| ShownExample {
         place: example.place,
         tokens: example.tokens,

@@ -14,9 +14,8 @@ use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
-    ChatTokenizer, EvalData, EvalSplit, ExampleOptions, Format, Input, KeptLine, LengthReport,
-    OverlongReport, PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SetReport, Unit,
-    prepare,
+    EvalData, EvalSplit, ExampleOptions, Format, Input, KeptLine, LengthReport, OverlongReport,
+    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SetReport, Unit,
 };
 use sparktune_plan::plan::DataPlan;
 use sparktune_plan::{
@@ -25,6 +24,7 @@ use sparktune_plan::{
 };
 
 use crate::data_sets::{DataSets, weights_for};
+use crate::data_worker::{ModelTokenizer, PrepareRequest, PreviewRequest};
 use crate::failure::{Exit, Failure};
 use crate::folders::runs_dir_of;
 use crate::listener::{Listener, Silent};
@@ -159,13 +159,13 @@ pub fn max_rejected(answers: &Answers) -> f64 {
 /// The data cannot be read, or the user cancelled. Problems in the data are in the report.
 pub fn prepare_data(
     answers: &Answers,
-    base: &mut BaseModel,
+    base: &BaseModel,
     listener: &dyn Listener,
 ) -> Result<Prepared, Failure> {
     let sets = DataSets::find(answers, listener)?;
     let weights = weights_for(answers, &sets.train)?;
     let read_as = (format(answers), &map(answers));
-    set_kwargs_for(&mut base.tokenizer, answers, &sets.all(), read_as, listener)?;
+    set_kwargs_for(&base.tokenizer, answers, &sets.all(), read_as, listener)?;
     let inputs = sets.train;
     let eval = match (&answers.eval_data, &answers.eval_fraction) {
         (Some(_), _) => EvalData::Files(sets.eval),
@@ -187,14 +187,14 @@ pub fn prepare_data(
     let cache = runs_dir_of(answers).join(TOKEN_CACHE);
     create_private_folder(&cache).map_err(|error| Failure::io("create", &cache, &error))?;
     let folder = cache.join(cache_key(&base.tokenizer, &inputs, &options));
-    let mut prepared = prepare(&inputs, &base.tokenizer, &options, &folder, listener)?;
+    let mut prepared = base.tokenizer.prepare(PrepareRequest { inputs, options, folder }, listener)?;
     prepared.report.set_weights(&weights);
     Ok(prepared)
 }
 
 /// Returns the name of the cache folder for one set of inputs and one way of reading them. `prepare` checks
 /// whether its contents are current.
-fn cache_key(tokenizer: &ChatTokenizer, inputs: &[Input], options: &PrepareOptions) -> String {
+fn cache_key(tokenizer: &ModelTokenizer, inputs: &[Input], options: &PrepareOptions) -> String {
     let paths = inputs.iter().flat_map(|input| &input.files).map(|file| &file.path);
     let absolute: Vec<PathBuf> =
         paths.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
@@ -223,9 +223,14 @@ fn cache_key(tokenizer: &ChatTokenizer, inputs: &[Input], options: &PrepareOptio
 ///
 /// # Errors
 /// The data cannot be read.
-pub fn preview(answers: &Answers, base: &BaseModel, limit: Option<usize>) -> Result<Preview, Failure> {
+pub fn preview(
+    answers: &Answers,
+    base: &BaseModel,
+    limit: Option<usize>,
+    listener: &dyn Listener,
+) -> Result<Preview, Failure> {
     let sets = DataSets::find(answers, &Silent)?;
-    preview_of(&sets.train, answers, base, limit)
+    preview_of(&sets.train, answers, base, limit, listener)
 }
 
 /// Returns a few examples of these inputs.
@@ -234,6 +239,7 @@ pub(crate) fn preview_of(
     answers: &Answers,
     base: &BaseModel,
     limit: Option<usize>,
+    listener: &dyn Listener,
 ) -> Result<Preview, Failure> {
     let defaults = PreviewOptions::default();
     let options = PreviewOptions {
@@ -244,7 +250,7 @@ pub(crate) fn preview_of(
         limit: limit.unwrap_or(defaults.limit),
         ..defaults
     };
-    Ok(sparktune_data::preview(inputs, &base.tokenizer, &options)?)
+    base.tokenizer.preview(PreviewRequest { inputs: inputs.to_vec(), options }, listener)
 }
 
 /// Reads and tokenises the data of these answers, which must name a model too. Also returns the rejected
@@ -257,13 +263,13 @@ pub fn read(
     answers: &Answers,
     listener: &dyn Listener,
 ) -> Result<(DataFound, Option<RejectedLines>), Failure> {
-    let mut base = find_base(answers, listener)?;
-    let prepared = prepare_data(answers, &mut base, listener)?;
+    let base = find_base(answers, listener)?;
+    let prepared = prepare_data(answers, &base, listener)?;
     let rejected = RejectedLines::open(&prepared)?;
     let found = DataFound {
         facts: data_facts(answers, &base.tokenizer, &prepared)?,
         parent: facts_of_parent(answers, &base.facts.config)?,
-        preview: preview(answers, &base, None)?,
+        preview: preview(answers, &base, None, listener)?,
         report: prepared.report,
     };
     Ok((found, rejected))
@@ -360,7 +366,7 @@ pub fn limit_that_accepts(answers: &Answers, report: &Report) -> Option<f64> {
 /// The token files cannot be read.
 pub fn data_facts(
     answers: &Answers,
-    tokenizer: &ChatTokenizer,
+    tokenizer: &ModelTokenizer,
     prepared: &Prepared,
 ) -> Result<DataFacts, Failure> {
     let eval = TokenFile::open(&prepared.eval)?;

@@ -6,13 +6,14 @@
 use std::path::Path;
 use std::{fmt, io};
 
+use serde::{Deserialize, Serialize};
 use sparktune_data::DataError;
 use sparktune_data::token_file::TokenFileError;
 use sparktune_plan::PlanError;
 use sparktune_plan::model_config::ConfigError;
 
 /// The exit codes of the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// Everything was done.
     Done = 0,
@@ -64,7 +65,7 @@ impl From<Exit> for std::process::ExitCode {
 }
 
 /// The reason why an operation ended early.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The exit code, which shows the kind of cause.
     pub exit: Exit,

@@ -62,7 +62,7 @@ fn plan_by(
     }
     let mut base = find_base(answers, listener)?;
     let download = weigh(&mut base, listener)?;
-    let prepared = prepare_data(answers, &mut base, listener)?;
+    let prepared = prepare_data(answers, &base, listener)?;
     accept(answers, &prepared)?;
     for finding in prepared.report.findings() {
         listener.note(&format!("data  {}", finding.trim_start()));

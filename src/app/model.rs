@@ -6,13 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use sparktune_base::escape::escape;
-use sparktune_data::ChatTokenizer;
 pub use sparktune_hub::Cached;
 use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
 use sparktune_plan::{
     Answer, Answers, Architecture, Catalog, ConfigOptions, ModelConfig, ModelFacts, Origin, Setting,
 };
 
+use crate::data_worker::ModelTokenizer;
 use crate::failure::Failure;
 use crate::listener::Listener;
 
@@ -25,7 +25,7 @@ pub struct BaseModel {
     /// The folder with its small files.
     pub folder: PathBuf,
     /// The tokenizer and template.
-    pub tokenizer: ChatTokenizer,
+    pub tokenizer: ModelTokenizer,
     /// The facts from its config.
     pub facts: ModelFacts,
 }
@@ -133,7 +133,8 @@ pub fn find_base(answers: &Answers, listener: &dyn Listener) -> Result<BaseModel
     let folder =
         std::path::absolute(&snapshot.folder).map_err(|e| Failure::io("find", &snapshot.folder, &e))?;
     let template = answers.chat_template.as_ref().map(|answer| answer.value.as_path());
-    let tokenizer = ChatTokenizer::open(&folder, template)?;
+    let tokenizer = ModelTokenizer::open(&folder, template, listener)?;
+    tokenizer.oddities().iter().for_each(|oddity| listener.note(&format!("note: {}", escape(oddity))));
     Ok(BaseModel { hub, name, folder, tokenizer, facts })
 }
 

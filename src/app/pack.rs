@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_data::token_file::{self, Conversion, Exchange, OnDamage};
-use sparktune_data::{PackOptions, Policy, Report, pack_text, packed_data};
+use sparktune_data::{PackOptions, Policy, Report, packed_data};
 use sparktune_plan::Answers;
 
 use crate::data::{example_options, format, map, max_example_tokens, max_rejected, think};
 use crate::data_sets::DataSets;
+use crate::data_worker::PackRequest;
 use crate::failure::Failure;
 use crate::listener::Listener;
 use crate::model::find_base;
-use crate::template::set_template_kwargs;
+use crate::token_files::given_kwargs;
 
 /// Text that was packed into a token file.
 pub struct PackedText {
@@ -47,9 +48,9 @@ pub fn pack(
         let text = format!("{} is a token file already, so there is nothing to pack", escape(&path));
         return Err(Failure::usage(text).hint(format!("`{program} unpack` converts it to other formats")));
     }
-    let mut base = find_base(answers, listener)?;
+    let base = find_base(answers, listener)?;
     let read_as = (format(answers), &map(answers));
-    set_template_kwargs(&mut base.tokenizer, answers, &inputs, read_as, listener)?;
+    base.tokenizer.choose_kwargs(given_kwargs(answers), &inputs, read_as, listener)?;
     let options = PackOptions {
         policy: Policy {
             mask: think(answers, base.tokenizer.thinking_now()).into(),
@@ -62,7 +63,11 @@ pub fn pack(
         max_rejected: max_rejected(answers),
         rejected_path: Some(rejected),
     };
-    let whole = |path: &Path| pack_text(&inputs, &base.tokenizer, &options, path, listener);
+    let whole = |path: &Path| {
+        let request =
+            PackRequest { inputs: inputs.clone(), options: options.clone(), output: path.to_owned() };
+        base.tokenizer.pack(request, listener)
+    };
     if !to_v1 {
         let packed = whole(output)?;
         let done = packed.written.map(|written| Conversion {

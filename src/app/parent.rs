@@ -4,7 +4,7 @@
 //! belongs to, and a copy of an adapter in the new run's folder, so that the run never needs it again. The
 //! folder of an adapter is untrusted; the rules for it are `sparktune_plan::adapter`'s.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use serde_json::Value;
 use sparktune_base::escape::escape;
 use sparktune_base::files::{create_private_folder, private_file};
 use sparktune_base::program_name;
+use sparktune_base::regular_file::open_regular;
 use sparktune_plan::adapter::{
     AdapterConfig, CONFIG_FILE, FittedAdapter, MOST_CONFIG_BYTES, PICKLE_FILE, TENSOR_FILE,
 };
@@ -205,7 +206,7 @@ impl Parent {
             Weights::Adapter { folder, .. } => {
                 let path = folder.join(TENSOR_FILE);
                 let mut hasher = blake3::Hasher::new();
-                File::open(&path)
+                open_regular(&path)
                     .and_then(|file| hasher.update_reader(file).map(|_| ()))
                     .map_err(|error| Failure::io("read", &path, &error))?;
                 Some(hasher.finalize().to_hex().to_string())
@@ -349,13 +350,13 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 
 fn read_at_most(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
-    File::open(path)?.take(bytes).read_to_end(&mut read)?;
+    open_regular(path)?.take(bytes).read_to_end(&mut read)?;
     Ok(read)
 }
 
 /// Copies a file so that only its owner can read the copy.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut to = private_file().create_new(true).open(to)?;
-    io::copy(&mut File::open(from)?, &mut to)?;
+    io::copy(&mut open_regular(from)?, &mut to)?;
     to.sync_all()
 }

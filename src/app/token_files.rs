@@ -6,14 +6,14 @@
 use sparktune_base::escape::escape;
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::program_name;
-use sparktune_data::{ChatTokenizer, ExampleOptions, Format, Input, PackedData, Policy, packed_data};
+use sparktune_data::{ExampleOptions, Format, Input, PackedData, Policy, packed_data};
 use sparktune_plan::{
     Answer, Answers, DataFormat, Origin, PackedFacts, PackedSettings, Setting, TemplateKwargs,
 };
 
+use crate::data_worker::ModelTokenizer;
 use crate::failure::Failure;
 use crate::listener::Listener;
-use crate::template::set_template_kwargs;
 
 /// Returns how the data of these answers was packed if it is token files, and `None` if it is text. `inputs`
 /// are all data, training and eval.
@@ -90,9 +90,9 @@ fn settings(answers: &Answers, made: Option<&Policy>) -> Vec<(Asked, Option<Stri
 /// answers and the text. `inputs` are all data, training and eval.
 ///
 /// # Errors
-/// The same as for [`packed`] and [`set_template_kwargs`].
+/// The same as for [`packed`] and [`ModelTokenizer::choose_kwargs`].
 pub(crate) fn set_kwargs_for(
-    tokenizer: &mut ChatTokenizer,
+    tokenizer: &ModelTokenizer,
     answers: &Answers,
     inputs: &[Input],
     read_as: (Option<Format>, &FieldMap),
@@ -100,11 +100,16 @@ pub(crate) fn set_kwargs_for(
 ) -> Result<(), Failure> {
     match packed(answers, inputs)? {
         Some(packed) => {
-            tokenizer.set_kwargs(packed.policy.map(|policy| policy.template_kwargs).unwrap_or_default());
-            Ok(())
+            let kwargs = packed.policy.map(|policy| policy.template_kwargs).unwrap_or_default();
+            tokenizer.set_kwargs(kwargs, listener)
         }
-        None => set_template_kwargs(tokenizer, answers, inputs, read_as, listener),
+        None => tokenizer.choose_kwargs(given_kwargs(answers), inputs, read_as, listener),
     }
+}
+
+/// Returns the variables of the chat template that the user gave.
+pub(crate) fn given_kwargs(answers: &Answers) -> Option<sparktune_data::TemplateKwargs> {
+    answers.template_kwargs.as_ref().map(|answer| answer.value.0.clone())
 }
 
 /// Returns the facts for the plan about how token files were made.

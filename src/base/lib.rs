@@ -1,11 +1,12 @@
 //! sparktune-base contains what every part of the program has to do in the same way.
 //!
 //! Figures as people read them ([`units`]), text from outside made safe to show ([`mod@escape`]) or to paste
-//! into a shell ([`shell`]), files that only their owner can read ([`files`]), random numbers that never
-//! change ([`random`]), packing by lengths ([`best_fit`]), the size of the eval set ([`held_out`]), the
-//! choices that several parts share ([`choices`]), what columns of data stand for ([`field_map`]), what a
-//! chat template does about thinking ([`thinking`]), and the name that the user calls the program by
-//! ([`program_name()`]). It must not know other crates of sparktune, models, data or runs.
+//! into a shell ([`shell`]), files that only their owner can read ([`files`]), files of strangers
+//! ([`regular_file`]), random numbers that never change ([`random`]), packing by lengths ([`best_fit`]), the
+//! size of the eval set ([`held_out`]), the choices that several parts share ([`choices`]), what columns of
+//! data stand for ([`field_map`]), what a chat template does about thinking ([`thinking`]), and the name that
+//! the user calls the program by ([`program_name()`]). It must not know other crates of sparktune, models,
+//! data or runs.
 
 pub mod best_fit;
 pub mod choices;
@@ -15,6 +16,7 @@ pub mod files;
 pub mod held_out;
 mod program_name;
 pub mod random;
+pub mod regular_file;
 pub mod shell;
 pub mod thinking;
 pub mod units;

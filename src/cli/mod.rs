@@ -122,6 +122,9 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+    /// The process that runs a model's tokenizer and chat template, for another sparktune
+    #[command(hide = true)]
+    DataWorker,
     /// The trainer process of a run folder
     #[command(hide = true)]
     Trainer {

@@ -25,6 +25,10 @@ use crate::word_scanner::WordScanner;
 const LOOK_AHEAD: &str = r"|\s+(?!\S)|\s+";
 const LINE_ENDS_FIRST: &str = r"|\s*[\r\n]+";
 
+/// The number of bytes above which a word, and with it the text, takes the slow path, which limits the size
+/// of a text.
+const LARGEST_WORD: usize = 1 << 20;
+
 pub(crate) struct ByteBpe {
     added: Option<AhoCorasick>,
     added_ids: Vec<u32>,
@@ -209,6 +213,10 @@ impl ByteBpe {
             return true;
         }
         if end - at > LONGEST_WORD {
+            // The model takes about a hundred bytes for each byte of a word.
+            if end - at > LARGEST_WORD {
+                return false;
+            }
             return self.long_word(tokenizer, &piece[at..end], token);
         }
         self.merges.merge(&piece.as_bytes()[at..end], &mut cache.ids);

@@ -8,36 +8,50 @@ use std::path::{Path, PathBuf};
 
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
+use sparktune_base::regular_file::read_regular;
 use sparktune_base::thinking::{Opening, Thinking};
+use sparktune_base::units::count;
 use tokenizers::Tokenizer;
 
 use crate::around_text::AroundText;
+use crate::at_work::{self, ModelFile};
 use crate::byte_bpe::ByteBpe;
 use crate::conversation::{Chat, Conversation};
 use crate::error::DataError;
+use crate::explain;
 use crate::python_json::template_value;
 use crate::rejection::{Kind, Rejection};
-use crate::template::{Call, ChatTemplate, Rendered, TemplateKwargs, error_text};
+use crate::template::{Call, ChatTemplate, MOST_SOURCE_BYTES, Rendered, TemplateKwargs, error_text};
 use crate::tokenizer_files::{TOKENIZER_CONFIG, end_ids, named_tokens, read_json, template_of};
+use crate::tokenizer_oddities::oddities;
 use crate::tokens::{Ahead, Tokens};
 use crate::turns::{MaskPolicy, ThinkingSupport, TurnShape, generation_prompt};
 
 const TOKENIZER: &str = "tokenizer.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
+/// The largest number of bytes that the crate `tokenizers` gets at once: it takes up to a hundred times as
+/// much memory. Only an example of several hundred thousand tokens has more.
+const MOST_TEXT_BYTES: usize = 4 << 20;
+/// The size of the largest `tokenizer.json` that is read. That of the largest published vocabularies has 40
+/// MB.
+const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 
 /// `tokenizer.json`, chat template and special tokens of one checkpoint. Threads can share it by reference;
 /// it is not meant to be cloned.
 pub struct ChatTokenizer {
     folder: PathBuf,
     tokenizer: Tokenizer,
+    tokenizer_path: PathBuf,
     short_cut: Option<ByteBpe>,
     template: Option<(ChatTemplate, TurnShape)>,
+    template_path: PathBuf,
     kwargs: TemplateKwargs,
     /// The same as the template reads them.
     kwarg_values: Vec<(String, minijinja::Value)>,
     special: Option<AhoCorasick>,
     eos_token: Option<(u32, String)>,
     eos_token_ids: Vec<u32>,
+    oddities: Vec<String>,
     around: AroundText,
     tokenizer_hash: String,
     template_hash: Option<String>,
@@ -61,7 +75,9 @@ impl ChatTokenizer {
     /// The same as for [`from_dir`](Self::from_dir), or the file cannot be read.
     pub fn open(folder: &Path, template_file: Option<&Path>) -> Result<Self, DataError> {
         let path = folder.join(TOKENIZER);
-        let bytes = std::fs::read(&path).map_err(DataError::io("read", &path))?;
+        let bytes = read_regular(&path, MOST_TOKENIZER_BYTES).map_err(DataError::io("read", &path))?;
+        // A tokenizer is read much faster than text is tokenised.
+        let reading = at_work::with(ModelFile::Tokenizer, &path, bytes.len() / 4);
         let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| {
             DataError::model(
                 &path,
@@ -85,35 +101,46 @@ impl ChatTokenizer {
             added.into_iter().filter(|(_, t)| t.special).map(|(_, t)| t.content).collect();
         let ends: Vec<String> = eos_token_ids.iter().filter_map(|id| tokenizer.id_to_token(*id)).collect();
 
+        let special_texts = if special.is_empty() { None } else { AhoCorasick::new(&special).ok() };
+        let around = AroundText::of(&tokenizer, eos_token.as_ref().map(|(id, _)| *id));
+        let oddities = oddities(&tokenizer);
+        let short_cut = ByteBpe::new(&tokenizer);
+        drop(reading);
+
         let mut template_hash = None;
+        let mut template_path = folder.to_owned();
         let template = match template_of(folder, &config, template_file)? {
             None => None,
             Some((path, source)) => {
-                let unusable = |problem: String| {
-                    DataError::model(
-                        &path,
-                        format!("the chat template cannot be used: {problem}"),
-                        "Replace it with a template that writes all messages in one loop, or report this",
-                    )
-                };
+                let unusable = |problem: String| unusable_template(&path, &problem);
+                if source.len() > MOST_SOURCE_BYTES {
+                    let (bytes, most) = (count(source.len() as u64), MOST_SOURCE_BYTES >> 10);
+                    return Err(unusable(format!("it has {bytes} bytes; a template may have {most} KiB")));
+                }
+                let _learning = at_work::with(ModelFile::Template, &path, source.len());
                 template_hash = Some(blake3::hash(source.as_bytes()).to_hex().to_string());
                 let template =
                     ChatTemplate::new(&source, &special_tokens).map_err(|e| unusable(error_text(&e)))?;
                 let shape = TurnShape::learn(&template, &ends, &special).map_err(unusable)?;
+                if let Some(fault) = template.fault() {
+                    return Err(unusable(fault.to_owned()));
+                }
+                template_path.clone_from(&path);
                 Some((template, shape))
             }
         };
-        let special = if special.is_empty() { None } else { AhoCorasick::new(&special).ok() };
-        let around = AroundText::of(&tokenizer, eos_token.as_ref().map(|(id, _)| *id));
         Ok(Self {
             folder: folder.to_owned(),
             around,
-            short_cut: ByteBpe::new(&tokenizer),
+            oddities,
+            short_cut,
+            tokenizer_path: path,
             tokenizer,
             template,
+            template_path,
             kwargs: TemplateKwargs::new(),
             kwarg_values: Vec::new(),
-            special,
+            special: special_texts,
             eos_token,
             eos_token_ids,
             tokenizer_hash: blake3::hash(&bytes).to_hex().to_string(),
@@ -142,6 +169,21 @@ impl ChatTokenizer {
             Conversation::Completion { prompt, completion } => self.encode_completion(prompt, completion),
             Conversation::Document(document) => self.encode_document(document),
         }
+    }
+
+    /// Describes what makes its tokens ambiguous or random, in sentences that name the file.
+    pub fn oddities(&self) -> impl Iterator<Item = String> {
+        self.oddities.iter().map(|oddity| format!("{}: {oddity}", self.tokenizer_path.display()))
+    }
+
+    /// Returns an error once the template took more work for one conversation than any honest template takes.
+    /// Nothing can be rendered with it then.
+    ///
+    /// # Errors
+    /// The error names the template's file.
+    pub fn template_holds(&self) -> Result<(), DataError> {
+        let fault = self.template.as_ref().and_then(|(template, _)| template.fault());
+        fault.map_or(Ok(()), |fault| Err(unusable_template(&self.template_path, fault)))
     }
 
     /// Returns the tokens around every text that is not rendered by a template.
@@ -208,6 +250,7 @@ impl ChatTokenizer {
     /// tokens of an example stand for.
     pub(crate) fn bytes_of(&self, conversation: &Conversation<'_>, text: &str, tokens: usize) -> usize {
         let add_special_tokens = matches!(conversation, Conversation::Completion { .. });
+        let _at_work = at_work::with(ModelFile::Tokenizer, &self.tokenizer_path, text.len());
         let encoding = self.tokenizer.encode(text, add_special_tokens).ok();
         let end = encoding.and_then(|e| e.get_offsets().get(tokens.checked_sub(1)?).map(|offset| offset.1));
         text.floor_char_boundary(end.unwrap_or(text.len()))
@@ -236,6 +279,7 @@ impl ChatTokenizer {
 
     fn render_with(&self, chat: &Chat<'_>, add_generation_prompt: bool) -> Result<Rendered, Rejection> {
         let (template, _) = self.template.as_ref().ok_or_else(|| self.no_template())?;
+        let _at_work = at_work::with(ModelFile::Template, &self.template_path, chat.bytes());
         let call = Call { add_generation_prompt, kwargs: &self.kwarg_values };
         template.render(chat, call).map_err(|e| refused(chat, &error_text(&e)))
     }
@@ -272,6 +316,7 @@ impl ChatTokenizer {
 
     /// Decodes ids to text, including special tokens. Unknown ids are left out.
     pub fn decode(&self, ids: &[u32]) -> String {
+        let _at_work = at_work::with(ModelFile::Tokenizer, &self.tokenizer_path, 4 * ids.len());
         self.tokenizer.decode(ids, false).unwrap_or_default()
     }
 
@@ -304,6 +349,7 @@ impl ChatTokenizer {
     /// Returns what the template does about thinking with the variables that are set now.
     pub fn thinking_now(&self) -> Thinking {
         let Some((template, shape)) = &self.template else { return Thinking::default() };
+        let _at_work = at_work::with(ModelFile::Template, &self.template_path, 0);
         let opening = generation_prompt(template, &self.kwarg_values).unwrap_or_default();
         Thinking { inserts_block: shape.thinking().empty_block.is_some(), opening: Opening::of(&opening) }
     }
@@ -378,6 +424,7 @@ impl ChatTokenizer {
         targets: &[Range<usize>],
         add_special_tokens: bool,
     ) -> Result<Tokens, Rejection> {
+        let _at_work = at_work::with(ModelFile::Tokenizer, &self.tokenizer_path, text.len());
         let mut tokens = Tokens::default();
         let mut ahead = Ahead(targets);
         let mut at = 0;
@@ -389,6 +436,9 @@ impl ChatTokenizer {
                     at += bytes;
                 })
             });
+        if !done && text.len() > MOST_TEXT_BYTES {
+            return Err(explain::too_much_text(text.len(), MOST_TEXT_BYTES));
+        }
         if !done {
             let encoding = self.tokenizer.encode(text, add_special_tokens).map_err(tokenizer_failed)?;
             let mut ahead = Ahead(targets);
@@ -409,6 +459,14 @@ impl ChatTokenizer {
             "Choose the instruction-tuned version of this model, put a chat_template.jinja into its folder, or write the data as prompt and completion",
         )
     }
+}
+
+fn unusable_template(path: &Path, problem: &str) -> DataError {
+    DataError::model(
+        path,
+        format!("the chat template cannot be used: {problem}"),
+        "Replace it with a template that writes all messages in one loop, or report this",
+    )
 }
 
 fn tokenizer_failed(error: tokenizers::Error) -> Rejection {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use sparktune_base::field_map::FieldMap;
 
+use crate::at_work;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks::Reading;
 use crate::error::DataError;
@@ -145,8 +146,12 @@ pub(crate) fn examine_all(
     let reading = Reading { source, format, map, columns, phase, chunk_bytes };
     reading.run(
         progress,
-        |chunk| examiner.examine(chunk),
+        |chunk| {
+            at_work::lines_of(&source.files()[chunk.file as usize].name);
+            examiner.examine(chunk)
+        },
         |examined: Examined| {
+            examiner.tokenizer.map_or(Ok(()), ChatTokenizer::template_holds)?;
             let file = first_file + examined.file;
             tally.chunk(file, &examined);
             for outcome in examined.outcomes {

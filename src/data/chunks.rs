@@ -7,6 +7,7 @@
 //! tenth of the validation.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use sparktune_base::field_map::FieldMap;
@@ -18,6 +19,9 @@ use crate::mapped::{self, Columns};
 use crate::progress::{Phase, Progress, Step};
 use crate::readers::{self, OpenFile};
 use crate::source::{Source, SourceFile};
+
+/// The number of bytes above which a chunk can only be as large because of a long line.
+const LONG_CHUNK: usize = 4 << 20;
 
 /// The files to read, and how.
 pub(crate) struct Reading<'a> {
@@ -44,6 +48,14 @@ impl Reading<'_> {
         let in_flight = rayon::current_num_threads() * 4;
         let mut reader = ChunkReader::new(self);
         let total = self.source.total_bytes();
+        // Rendering and tokenising take many times the memory of a line, so only one long line is worked on
+        // at a time, on however many cores.
+        let one_at_a_time = Mutex::new(());
+        let work = |chunk: &Chunk| {
+            let is_long = chunk.bytes.len() > LONG_CHUNK;
+            let _turn = is_long.then(|| one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner));
+            work(chunk)
+        };
         let mut batch = reader.batch(in_flight, Vec::new())?;
         let mut spare: Vec<Vec<u8>> = Vec::new();
         let mut examples = 0;

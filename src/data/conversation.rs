@@ -37,6 +37,10 @@ pub struct Document<'a> {
     pub goes_on: bool,
 }
 
+/// The largest number of messages of a conversation. It is beyond what any model's context holds, and below
+/// what chat templates, which may look at all messages for each, render in seconds.
+pub(crate) const MOST_MESSAGES: usize = 20_000;
+
 /// Turns in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Chat<'a> {
@@ -154,6 +158,12 @@ impl<'a> Conversation<'a> {
 }
 
 impl Chat<'_> {
+    /// Returns about the number of bytes of everything in it, with some for each message.
+    pub(crate) fn bytes(&self) -> usize {
+        let tools = self.tools.as_ref().map_or(0, |tools| tools.get().len());
+        tools + self.messages.iter().map(|message| message.text_bytes() + 64).sum::<usize>()
+    }
+
     /// Returns the number of assistant turns without text, reasoning or call.
     pub fn empty_assistant_turns(&self) -> usize {
         self.messages.iter().filter(|m| m.role == "assistant" && m.says_nothing()).count()

@@ -3,6 +3,7 @@
 use sparktune_base::field_map::FieldMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::at_work;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunk::{Chunk, lines};
 use crate::conversation::Conversation;
@@ -128,6 +129,9 @@ impl Examiner<'_> {
         let mut originals = lines(&chunk.original, chunk.first_line);
         for line in chunk.lines() {
             let original = originals.next();
+            if self.tokenizer.is_some_and(|tokenizer| tokenizer.template_holds().is_err()) {
+                break;
+            }
             examined.lines += 1;
             if chunk.section.is_none() && line.bytes.trim_ascii().is_empty() {
                 examined.blank += 1;
@@ -140,6 +144,7 @@ impl Examiner<'_> {
                 }
                 None => std::str::from_utf8(line.bytes),
             };
+            let _at_work = at_work::on_line(line.line_no);
             let result = match text {
                 Ok(text) => self.line(chunk, text).map_err(|rejection| (rejection, text.to_owned())),
                 Err(e) => {

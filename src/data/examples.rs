@@ -4,6 +4,7 @@
 //! Enters: a [`Conversation`]. Leaves: [`Examples`], which also say what was too long. It must not know files
 //! or lines.
 
+use serde::{Deserialize, Serialize};
 use sparktune_base::choices::{Overlong, TrainOn};
 
 use crate::chat_tokenizer::ChatTokenizer;
@@ -17,7 +18,7 @@ use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
 /// How a conversation becomes examples. This is part of the fingerprint of token files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExampleOptions {
     /// The assistant turns that are trained.
     pub train_on: TrainOn,
@@ -144,6 +145,10 @@ impl ExampleMaker<'_> {
                     untrained = Some(rejection);
                     continue;
                 }
+                Err(rejection) if rejection.kind == Kind::TooManyTokens && self.max_tokens.is_some() => {
+                    self.leave_out_untokenised(&conversation, rejection, &mut examples, &keep);
+                    continue;
+                }
                 Err(rejection) => match &conversation {
                     Conversation::Chat(chat) if is_split => {
                         examples.refuse(chat.messages.len().saturating_sub(1), rejection);
@@ -215,6 +220,32 @@ impl ExampleMaker<'_> {
             _ => examples.made.push(keep(Example { conversation, tokens, is_cut: false })),
         }
         Ok(())
+    }
+
+    /// Adds what is kept of an example that is too long even to be tokenised: parts of it, if the user wants
+    /// that.
+    fn leave_out_untokenised<'a, T>(
+        &self,
+        conversation: &Conversation<'a>,
+        rejection: Rejection,
+        examples: &mut Examples<T>,
+        keep: &impl Fn(Example<'a>) -> T,
+    ) {
+        let limit = self.max_tokens.unwrap_or(u32::MAX);
+        let before = examples.made.len();
+        let lost = match conversation {
+            Conversation::Chat(chat) if self.options.overlong == Overlong::Split => {
+                self.parts(chat, limit, examples, keep)
+            }
+            _ => 1,
+        };
+        examples.too_long.split += u32::from(examples.made.len() > before);
+        // How many tokens it has is not known.
+        examples.too_long.longest = examples.too_long.longest.max(limit.saturating_add(1));
+        if lost > 0 {
+            examples.too_long.left_out += lost;
+            examples.left_out.get_or_insert(rejection);
+        }
     }
 
     /// Adds what is kept of an example that is too long.
@@ -299,6 +330,7 @@ impl ExampleMaker<'_> {
                             let fits = encoded.tokens.input_ids.len() <= limit as usize;
                             fits.then_some((part, encoded))
                         }
+                        Err(rejection) if rejection.kind == Kind::TooManyTokens => None,
                         Err(rejection) => {
                             refusal.get_or_insert(rejection);
                             None

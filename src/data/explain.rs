@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use sparktune_base::choices::Overlong;
 use sparktune_base::units::count;
 
+use crate::conversation::MOST_MESSAGES;
 use crate::foreign::Foreign;
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
@@ -41,6 +42,31 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
         "",
         format!("the line is {bytes} bytes long; a line may have at most {} MiB", MAX_LINE_BYTES >> 20),
         "Split the example; if the whole file is one line, write one example per line",
+    )
+}
+
+/// Explains why a conversation is too long, whatever its messages say.
+pub(crate) fn too_many_messages(field: &str, messages: usize) -> Rejection {
+    let (messages, most) = (count(messages as u64), count(MOST_MESSAGES as u64));
+    Rejection::new(
+        Kind::LineTooLong,
+        field,
+        format!("{messages} messages; a conversation may have at most {most}"),
+        "Write the conversation as several lines",
+    )
+}
+
+/// Explains why a text is not tokenised, in whichever way that would be done.
+pub(crate) fn too_much_text(bytes: usize, most: usize) -> Rejection {
+    Rejection::new(
+        Kind::TooManyTokens,
+        "",
+        format!(
+            "{} bytes of text; this tokenizer takes at most {} MiB of such text at once",
+            count(bytes as u64),
+            most >> 20
+        ),
+        "Split the example, or remove what has no spaces in it",
     )
 }
 

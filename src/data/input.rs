@@ -22,6 +22,7 @@ pub struct InputFile {
     /// The name for reports and rejections.
     pub name: String,
     /// The path. The files in a folder are called by their own paths.
+    #[serde(with = "crate::path_text")]
     pub path: PathBuf,
 }
 

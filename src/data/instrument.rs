@@ -26,7 +26,7 @@ pub(crate) fn instrument(template: &str) -> Instrumented {
     let mut loops: Vec<Option<u32>> = Vec::new();
     let mut next_loop = 0;
     let mut rest = template;
-    while let Some(open) = rest.find("{%").into_iter().chain(rest.find("{{")).chain(rest.find("{#")).min() {
+    while let Some(open) = next_tag(rest) {
         out.push_str(&rest[..open]);
         rest = &rest[open..];
         let Some(length) = tag_length(rest) else { break };
@@ -70,6 +70,12 @@ pub(crate) fn instrument(template: &str) -> Instrumented {
     }
     out.push_str(rest);
     Instrumented { source: out, has_generation_marks }
+}
+
+/// Returns the position of the first beginning of a tag. Each byte is looked at once, whatever tags follow.
+fn next_tag(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    memchr::memchr_iter(b'{', bytes).find(|at| matches!(bytes.get(at + 1), Some(b'%' | b'{' | b'#')))
 }
 
 /// Returns the length of the tag at the start of `text`, where strings may contain end markers. `None` if it
@@ -117,16 +123,15 @@ fn simple_variable(arguments: &str) -> Option<&str> {
     (then_in && variable.chars().all(|c| c.is_alphanumeric() || c == '_')).then_some(variable)
 }
 
+/// Returns the position after the `{% endraw %}` of a text, or its length if there is none.
 fn end_of_raw(text: &str) -> usize {
-    let mut from = 0;
-    while let Some(at) = text[from..].find("{%").map(|at| at + from) {
-        let Some(length) = text[at..].find("%}").map(|l| l + 2) else { break };
-        if parts(&text[at..at + length]).0 == "endraw" {
-            return at + length;
-        }
-        from = at + 2;
-    }
-    text.len()
+    let marks = ['-', '+'];
+    let end = text.match_indices("{%").find_map(|(at, _)| {
+        let inside = text[at + 2..].trim_start_matches(marks).trim_start().strip_prefix("endraw")?;
+        let rest = inside.trim_start().trim_start_matches(marks).strip_prefix("%}")?;
+        Some(text.len() - rest.len())
+    });
+    end.unwrap_or(text.len())
 }
 
 #[cfg(test)]
@@ -158,6 +163,16 @@ mod tests {
         ] {
             assert_eq!(source(template), template);
         }
+    }
+
+    #[test]
+    fn raw_text_ends_at_its_own_tag_however_that_is_written() {
+        for end in ["{% endraw %}", "{%-endraw-%}", "{%+ endraw +%}", "{%\n endraw\t%}"] {
+            let template = format!("{{% raw %}}{{% endrawer %}} {{% {{% if %}}{end}tail");
+            let within = "{% raw %}".len();
+            assert_eq!(&template[within..][end_of_raw(&template[within..])..], "tail", "{end}");
+        }
+        assert_eq!(end_of_raw("no end {%"), "no end {%".len());
     }
 
     #[test]

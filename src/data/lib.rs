@@ -6,6 +6,7 @@
 //! [`packing`]. It must not know models, devices or screens.
 
 mod around_text;
+mod at_work;
 mod byte_bpe;
 mod chat_tokenizer;
 mod check;
@@ -28,6 +29,7 @@ mod mapped;
 mod pack_text;
 pub mod packing;
 mod parse;
+pub mod path_text;
 mod policy;
 mod prepare;
 mod preview;
@@ -50,6 +52,7 @@ mod token_file_report;
 mod token_inputs;
 mod token_lines;
 mod tokenizer_files;
+mod tokenizer_oddities;
 mod tokens;
 mod trace;
 mod turns;
@@ -57,6 +60,7 @@ mod word_cache;
 mod word_merges;
 mod word_scanner;
 
+pub use at_work::{ModelFile, Observer, Work, observe};
 pub use chat_tokenizer::ChatTokenizer;
 pub use check::{CheckOptions, check};
 pub use chunk::{Line, lines};

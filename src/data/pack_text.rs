@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::check::examine_all;
 use crate::error::DataError;
@@ -21,7 +23,7 @@ use crate::tally::{Side, Tally};
 use crate::token_file::{Header, Origin, TokenFileWriter, Written};
 
 /// The options of packing.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PackOptions {
     /// The settings that determine tokens, masks and examples. The variables of the chat template are those
     /// of the tokenizer.
@@ -29,11 +31,12 @@ pub struct PackOptions {
     /// The share of rejected lines above which no file is written.
     pub max_rejected: f64,
     /// The file for rejected lines and for lines that are too long.
+    #[serde(with = "crate::path_text::optional")]
     pub rejected_path: Option<PathBuf>,
 }
 
 /// The result of packing.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Packed {
     /// The findings about the text.
     pub report: Report,

@@ -4,6 +4,7 @@
 //! It is stored in the file's header as text ([`Header::policy`](crate::token_file::Header::policy)), so that
 //! people can read it. [`Policy::text`] writes it and [`Policy::parse`] reads it back.
 
+use serde::{Deserialize, Serialize};
 use sparktune_base::choices::{Overlong, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
@@ -26,7 +27,7 @@ const LONG_PIECES: &str = "; long_pieces";
 const MAP: &str = "; map=";
 
 /// The settings that determine tokens, loss masks and examples.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     /// Which tokens of a turn are trained.
     pub mask: MaskPolicy,

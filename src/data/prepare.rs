@@ -55,7 +55,7 @@ impl Default for EvalData {
 }
 
 /// The options of preparation.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PrepareOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
@@ -74,15 +74,18 @@ pub struct PrepareOptions {
 }
 
 /// A folder with prepared data.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prepared {
     /// The token file of the training examples.
+    #[serde(with = "crate::path_text")]
     pub train: PathBuf,
     /// The token file of the eval set. It is valid even when the set is empty.
+    #[serde(with = "crate::path_text")]
     pub eval: PathBuf,
     /// The findings.
     pub report: Report,
     /// The list of rejected lines and of lines that are too long, if there are any.
+    #[serde(with = "crate::path_text::optional")]
     pub rejected: Option<PathBuf>,
     /// Whether the folder was current, so that nothing was tokenised.
     pub reused: bool,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::choices::Think;
 use sparktune_base::field_map::FieldMap;
 
+use crate::at_work;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunks;
 use crate::conversation::Conversation;
@@ -31,7 +32,7 @@ const LONGEST_LINE: usize = 1 << 20;
 const MAX_REFUSED: usize = 64;
 
 /// The selection of examples to show.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PreviewOptions {
     /// Read every file as this format rather than detecting it per file.
     pub format: Option<Format>,
@@ -214,6 +215,8 @@ pub(crate) fn preview_text(
                 continue;
             }
             let Candidate { file, line, conversation, .. } = &candidates[i];
+            at_work::lines_of(&source.files()[*file as usize].name);
+            let _at_work = at_work::on_line(*line);
             let place = Place { file: source.files()[*file as usize].name.clone(), line: *line };
             match previewed(conversation, place, pick, tokenizer, options) {
                 Ok(examples) => {
@@ -237,6 +240,7 @@ pub(crate) fn preview_text(
         show(&mut (candidates.len() / 2..candidates.len()), Pick::Middle, options.limit - 1);
         show(&mut by_length.into_iter(), Pick::Longest, options.limit);
     }
+    tokenizer.template_holds()?;
     preview.first_refused = refused.map(|(file, line, rejection)| {
         let place = Place { file: source.files()[file as usize].name.clone(), line };
         (place, in_own_names(rejection, &options.map))

@@ -1,7 +1,9 @@
 //! Progress reports of long work to its caller, and their way of cancelling it.
 
+use serde::{Deserialize, Serialize};
+
 /// The current phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Reading the inputs once to detect changes since the last time.
     Fingerprint,
@@ -13,7 +15,7 @@ pub enum Phase {
 
 /// The state of the work. Bytes are counted on disk (compressed for compressed inputs), so that the total is
 /// known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The current phase.
     pub phase: Phase,

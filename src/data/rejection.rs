@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::regular_file::open_regular;
 use tempfile::NamedTempFile;
 
 use crate::error::DataError;
@@ -131,7 +132,7 @@ pub(crate) struct RejectedFile {
 
 impl RejectedFile {
     pub(crate) fn create(path: &Path) -> Result<Self, DataError> {
-        let is_taken = match File::open(path) {
+        let is_taken = match open_regular(path) {
             Ok(file) => !is_list(&file),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
             Err(e) => return Err(DataError::io("read", path)(e)),

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sparktune_base::regular_file::{open_regular, refuse_other_kinds};
+
 use crate::error::DataError;
 use crate::file_kind::{DATA_ENDINGS, FileKind};
 use crate::input::Input;
@@ -55,6 +57,7 @@ impl Source {
         };
         for (set, input) in inputs.iter().enumerate().flat_map(of_set) {
             let meta = std::fs::metadata(&input.path).map_err(DataError::io("read", &input.path))?;
+            refuse_other_kinds(meta.file_type()).map_err(DataError::io("read", &input.path))?;
             if meta.is_dir() {
                 let found = data_files(&input.path, set)?;
                 if found.is_empty() {
@@ -140,6 +143,7 @@ fn data_files(folder: &Path, set: u32) -> Result<Vec<SourceFile>, DataError> {
             continue;
         }
         let meta = std::fs::metadata(&path).map_err(DataError::io("read", &path))?;
+        refuse_other_kinds(meta.file_type()).map_err(DataError::io("read", &path))?;
         if meta.is_file() {
             files.push(SourceFile { name: path.display().to_string(), bytes: meta.len(), path, set });
         }
@@ -161,7 +165,7 @@ struct Disk {
 
 impl Disk {
     fn open(source: &SourceFile) -> Result<Self, DataError> {
-        let file = File::open(&source.path).map_err(DataError::io("read", &source.path))?;
+        let file = open_regular(&source.path).map_err(DataError::io("read", &source.path))?;
         let drop_behind = source.bytes >= DROP_BEHIND_FROM;
         Ok(Self { file, position: Arc::default(), drop_behind })
     }

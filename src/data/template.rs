@@ -9,11 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, escape_formatter, filters};
+use sparktune_base::units::count;
 
 use crate::conversation::{Chat, Content, Json, Message};
 use crate::instrument::{self, instrument};
@@ -23,6 +24,18 @@ use crate::trace::{Note, Sheet, Trace, TraceValue, TracedMessage};
 /// The name of the template with callbacks, and below that of the original one.
 const TRACED: &str = "chat_template";
 const PLAIN: &str = "chat_template_untouched";
+
+/// The largest number of bytes of a template. Published ones have up to 20 kB, and time to compile grows
+/// faster than size.
+pub(crate) const MOST_SOURCE_BYTES: usize = 256 << 10;
+/// The number of instructions after which a rendering is given up, in a second or two. A message takes some
+/// hundreds, so this suffices for [`MOST_MESSAGES`](crate::conversation::MOST_MESSAGES) and any template in
+/// use.
+const MOST_INSTRUCTIONS: u64 = 50_000_000;
+/// How much a template may write: this many bytes for each byte of the conversation, as for indented JSON,
+/// and some for what it adds itself.
+const WRITTEN_PER_BYTE: usize = 16;
+const WRITTEN_BESIDES: usize = 4 << 20;
 
 /// The variables that the caller of a template sets by name, such as `enable_thinking`. Servers call them
 /// chat template kwargs.
@@ -79,6 +92,8 @@ pub(crate) struct ChatTemplate {
     /// Whether a turn's inline thinking has to become its `reasoning_content`, because the template writes
     /// that into a think block of its own and leaves inline thinking in the answer.
     moves_thinking: bool,
+    /// Why the template is not used any more: one rendering took more work than any honest template takes.
+    fault: OnceLock<String>,
 }
 
 impl ChatTemplate {
@@ -88,6 +103,7 @@ impl ChatTemplate {
         let mut env = Environment::new();
         env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         env.set_undefined_behavior(UndefinedBehavior::Lenient);
+        env.set_fuel(Some(MOST_INSTRUCTIONS));
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         env.add_filter("tojson", tojson);
@@ -132,6 +148,7 @@ impl ChatTemplate {
             has_generation_marks: instrumented.has_generation_marks,
             flattens_parts: false,
             moves_thinking: false,
+            fault: OnceLock::new(),
         };
         template.flattens_parts = !template.reads_parts();
         template.moves_thinking = template.leaves_thinking_in_the_answer();
@@ -165,6 +182,11 @@ impl ChatTemplate {
         apart.is_some_and(|text| text.contains("Reasoning") && inline.as_ref() != Some(&text))
     }
 
+    /// Returns why the template must not be used any more, whatever conversation comes next.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        self.fault.get().map(String::as_str)
+    }
+
     /// Returns whether the template reads a variable of this name.
     pub(crate) fn reads(&self, name: &str) -> bool {
         let source = if self.has_generation_marks { TRACED } else { PLAIN };
@@ -194,7 +216,7 @@ impl ChatTemplate {
         // (`_postprocess_messages` in chat_utils.py), so a template that only takes the string is the
         // exception.
         match self.render_once(name, chat, call, Arguments::Parsed) {
-            Err(e) if chat.messages.iter().any(|m| m.tool_calls.is_some()) => {
+            Err(e) if self.fault().is_none() && chat.messages.iter().any(|m| m.tool_calls.is_some()) => {
                 let as_written = self.render_once(name, chat, call, Arguments::AsWritten);
                 as_written.map_err(|other| if is_refusal(&other) { other } else { e })
             }
@@ -209,6 +231,9 @@ impl ChatTemplate {
         call: Call<'_>,
         arguments: Arguments,
     ) -> Result<Rendered, Error> {
+        if let Some(fault) = self.fault() {
+            return Err(Error::new(ErrorKind::InvalidOperation, fault.to_owned()));
+        }
         let trace = Arc::new(Trace::default());
         let messages: Value = chat
             .messages
@@ -234,13 +259,27 @@ impl ChatTemplate {
         let named = self.special_tokens.iter().chain(call.kwargs);
         let named = named.map(|(name, value)| (name.as_str(), value.clone()));
         let context = Value::from_pairs(named.chain(context));
-        let expected = chat.messages.iter().flat_map(Message::texts).map(|t| t.len() + 64).sum();
-        let mut sheet = Sheet { text: Vec::with_capacity(expected), trace };
-        self.env.get_template(name)?.render_captured_to(context, &mut sheet)?;
+        let expected: usize = chat.messages.iter().flat_map(Message::texts).map(|t| t.len() + 64).sum();
+        let most_bytes = WRITTEN_BESIDES.saturating_add(WRITTEN_PER_BYTE.saturating_mul(chat.bytes()));
+        let mut sheet = Sheet { text: Vec::with_capacity(expected), most_bytes, is_full: false, trace };
+        let done = self.env.get_template(name)?.render_captured_to(context, &mut sheet).map(drop);
+        done.map_err(|error| self.judged(error, &sheet))?;
         let spans = sheet.trace.spans();
         let text = String::from_utf8(sheet.text)
             .map_err(|e| Error::new(ErrorKind::WriteFailure, "not UTF-8").with_source(e))?;
         Ok(Rendered { text, messages: spans.messages, generated: spans.generated })
+    }
+
+    /// Gives the template up if it did not end, and returns the error in words.
+    fn judged(&self, error: Error, sheet: &Sheet) -> Error {
+        let why = if sheet.is_full {
+            format!("it writes more than {} bytes for one conversation", count(sheet.most_bytes as u64))
+        } else if is_out_of_fuel(&error) {
+            format!("it takes more than {} steps for one conversation", count(MOST_INSTRUCTIONS))
+        } else {
+            return error;
+        };
+        Error::new(ErrorKind::InvalidOperation, self.fault.get_or_init(|| why).clone())
     }
 
     /// Returns the fields of a message as the template reads them.
@@ -308,6 +347,11 @@ struct Refusal;
 
 fn is_refusal(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|s| s.is::<Refusal>())
+}
+
+fn is_out_of_fuel(error: &Error) -> bool {
+    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.any(|cause| cause.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::OutOfFuel))
 }
 
 /// Returns the message of a template error: the template's own text if it raised the error.

@@ -4,12 +4,12 @@
 //! gives them, and what the files say about themselves. An example is never changed here: it is read or, if
 //! the file does not fit the model, refused.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use sparktune_base::escape::escape;
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::program_name;
+use sparktune_base::regular_file::open_regular;
 use sparktune_base::units::{count, counted};
 
 use crate::chat_tokenizer::ChatTokenizer;
@@ -143,7 +143,7 @@ impl TokenInputs {
         let mut own = Vec::new();
         for file in &self.files {
             let mut hasher = blake3::Hasher::new();
-            let bytes = File::open(&file.path).map_err(DataError::io("read", &file.path))?;
+            let bytes = open_regular(&file.path).map_err(DataError::io("read", &file.path))?;
             hasher.update_reader(bytes).map_err(DataError::io("read", &file.path))?;
             own.push(token_file::Source {
                 name: file.name.clone(),

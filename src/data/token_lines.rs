@@ -1,8 +1,8 @@
 //! The examples of a token file, grouped by the line of the text that they were made of.
 
-use std::fs::File;
 use std::path::Path;
 
+use sparktune_base::regular_file::open_regular;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::DataError;
@@ -99,7 +99,7 @@ pub(crate) fn read_v1(
     path: &Path,
     fold: &mut dyn FnMut(Line) -> Result<bool, DataError>,
 ) -> Result<(), DataError> {
-    let file = File::open(path).map_err(DataError::io("read", path))?;
+    let file = open_regular(path).map_err(DataError::io("read", path))?;
     let mut reader = v1::Reader::new(file);
     while let Some(item) = reader.next_item().map_err(DataError::io("read", path))? {
         let v1::Item::Packet(packet) = item else { continue };

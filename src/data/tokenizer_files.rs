@@ -8,15 +8,18 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use sparktune_base::regular_file::read_regular;
 
 use crate::error::DataError;
 
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The size of the largest of these files that is read, which no honest one comes near.
+const MOST_JSON_BYTES: u64 = 64 << 20;
 const TEMPLATE: &str = "chat_template.jinja";
 const TEMPLATE_JSON: &str = "chat_template.json";
 
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, DataError> {
-    let bytes = match std::fs::read(path) {
+    let bytes = match read_regular(path, MOST_JSON_BYTES) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(DataError::io("read", path)(e)),
@@ -53,7 +56,9 @@ pub(crate) fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
 
 /// Reads a template file. Jinja in Python takes every kind of line end for its own.
 fn read_template(path: &Path) -> std::io::Result<String> {
-    Ok(std::fs::read_to_string(path)?.replace("\r\n", "\n"))
+    let bytes = read_regular(path, MOST_JSON_BYTES)?;
+    let source = String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not valid UTF-8"))?;
+    Ok(source.replace("\r\n", "\n"))
 }
 
 /// Returns the template's source and its file: the given file, otherwise that of the checkpoint.

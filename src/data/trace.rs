@@ -91,11 +91,19 @@ pub(crate) struct Spans {
 /// The rendered text while it grows.
 pub(crate) struct Sheet {
     pub text: Vec<u8>,
+    /// The number of bytes after which nothing more is written.
+    pub most_bytes: usize,
+    /// Whether the template went on.
+    pub is_full: bool,
     pub trace: Arc<Trace>,
 }
 
 impl io::Write for &mut Sheet {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.len().saturating_add(bytes.len()) > self.most_bytes {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         self.text.extend_from_slice(bytes);
         self.trace.position.store(self.text.len(), Ordering::Relaxed);
         Ok(bytes.len())

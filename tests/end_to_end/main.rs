@@ -15,6 +15,7 @@ mod gemma;
 mod gguf;
 mod gpu;
 mod head;
+mod hostile_models;
 mod hub;
 mod machine;
 mod old_runs;

@@ -13,7 +13,7 @@ mod turn;
 use serde::Deserialize;
 use turn::{Names, TextOrTurns, Turn, turns};
 
-use crate::conversation::{Chat, Conversation, Document, Json, Message, Text};
+use crate::conversation::{Chat, Conversation, Document, Json, MOST_MESSAGES, Message, Text};
 use crate::explain;
 use crate::format::Format;
 use crate::rejection::{Kind, Rejection};
@@ -149,6 +149,9 @@ fn finish<'a>(
             "empty list",
             "Remove the line, or add a user and an assistant turn",
         ));
+    }
+    if messages.len() > MOST_MESSAGES {
+        return Err(explain::too_many_messages(field, messages.len()));
     }
     if !messages.iter().any(|m| m.role == "assistant" && !m.untrained) {
         return Err(Rejection::new(

@@ -12,6 +12,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
+use sparktune_base::regular_file::open_regular;
 
 use super::damage::{Defect, Part};
 use super::detect::json_text;
@@ -110,7 +111,7 @@ pub fn pack_file(
 }
 
 fn open(path: &Path) -> Result<File, TokenFileError> {
-    File::open(path).map_err(TokenFileError::io(path))
+    open_regular(path).map_err(TokenFileError::io(path))
 }
 
 fn file_name(path: &Path) -> String {

@@ -1,9 +1,10 @@
 //! Recognises what a file is from its first bytes, so that every command that takes data takes token files
 //! too.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+
+use sparktune_base::regular_file::open_regular;
 
 use super::error::TokenFileError;
 use super::v1;
@@ -33,7 +34,7 @@ pub enum Contents {
 /// The file cannot be read.
 pub fn contents(path: &Path) -> Result<Contents, TokenFileError> {
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut start));
+    let read = open_regular(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut start));
     read.map_err(TokenFileError::io(path))?;
     Ok(contents_of(&start))
 }
@@ -76,7 +77,7 @@ pub fn is_token_file(path: &Path) -> Result<bool, TokenFileError> {
         return Ok(false);
     }
     let mut first = [0; FILE_MAGIC.len()];
-    let mut file = File::open(path).map_err(TokenFileError::io(path))?;
+    let mut file = open_regular(path).map_err(TokenFileError::io(path))?;
     let read = file.read(&mut first).map_err(TokenFileError::io(path))?;
     match &first[..read] {
         start if *start == FILE_MAGIC => Ok(true),

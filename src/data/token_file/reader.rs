@@ -4,13 +4,13 @@
 //! index. Each packet is checked when [`TokenFile::example`] first reads it, at the speed of memory.
 //! Corruption therefore stops a run at the damaged example, without the cost of a separate pass.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{Mmap, UncheckedAdvice};
 use sparktune_base::program_name;
+use sparktune_base::regular_file::open_regular;
 
 use super::damage::{Defect, Part};
 use super::error::TokenFileError;
@@ -88,7 +88,7 @@ impl<'a> Mask<'a> {
 
 /// Maps a file for reading. Returns `None` when it is empty.
 pub(super) fn map(path: &Path) -> Result<Option<Mmap>, TokenFileError> {
-    let file = File::open(path).map_err(TokenFileError::io(path))?;
+    let file = open_regular(path).map_err(TokenFileError::io(path))?;
     if file.metadata().map_err(TokenFileError::io(path))?.len() == 0 {
         return Ok(None);
     }

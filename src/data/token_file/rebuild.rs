@@ -1,9 +1,10 @@
 //! Recovers the intact part of a damaged, truncated or unfinished v2 file.
 
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::path::Path;
 
 use serde::Serialize;
+use sparktune_base::regular_file::open_regular;
 
 use super::error::TokenFileError;
 use super::reader::{map, release};
@@ -27,7 +28,7 @@ pub struct Rebuilt {
 /// [`verify`](super::verify). The report of [`verify`](super::verify) on the old file lists the lost packets.
 pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError> {
     // The lock ensures that no writer is writing the file now, or takes it over while it is read.
-    let lock = File::open(damaged).map_err(TokenFileError::io(damaged))?;
+    let lock = open_regular(damaged).map_err(TokenFileError::io(damaged))?;
     match lock.try_lock_shared() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {

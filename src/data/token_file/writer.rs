@@ -32,7 +32,7 @@ struct Counts {
 }
 
 /// The result of [`TokenFileWriter::finish`].
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Written {
     /// The number of examples in the file.
     pub examples: u64,

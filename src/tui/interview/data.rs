@@ -40,7 +40,7 @@ pub(super) fn data(
         if answers.data.is_none() {
             answers.data = Some(Answer::flag(vec![ask_path(interview)?]));
         }
-        let prepared = match prepare_data(answers, &mut base, interview.listener) {
+        let prepared = match prepare_data(answers, &base, interview.listener) {
             Ok(prepared) => prepared,
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
@@ -115,7 +115,7 @@ fn is_accepted(
                 *answers = planner.answers;
                 return Ok(true);
             }
-            DataAction::ShowExamples => show_examples(answers, base)?,
+            DataAction::ShowExamples => show_examples(answers, base, interview)?,
             DataAction::ShowRejected => show_rejected(prepared)?,
             DataAction::SwitchThink => {
                 answers.think = Some(Answer::flag(other_think(answers, thinking)));
@@ -141,8 +141,8 @@ fn is_accepted(
     }
 }
 
-fn show_examples(answers: &Answers, base: &BaseModel) -> Result<(), Failure> {
-    let preview = preview(answers, base, Some(EXAMPLES))?;
+fn show_examples(answers: &Answers, base: &BaseModel, interview: &Interview<'_>) -> Result<(), Failure> {
+    let preview = preview(answers, base, Some(EXAMPLES), interview.listener)?;
     let think = think(answers, base.tokenizer.thinking_now());
     for example in &preview.examples {
         let rendering = if think == Think::Train { &example.train } else { &example.skip };

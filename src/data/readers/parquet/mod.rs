@@ -33,6 +33,7 @@ use damage::Damage;
 use rows::Rows;
 use schema::Footer;
 use sparktune_base::field_map::{FIELDS, FieldMap};
+use sparktune_base::regular_file::open_regular;
 
 use super::json_row::Header;
 use super::stream::ReadChunks;
@@ -80,7 +81,7 @@ pub(super) struct ParquetRows {
 impl ParquetRows {
     /// Opens a file. Also returns the number of its bytes that were read so far, as an estimate by rows.
     pub(super) fn open(path: &Path, map: &FieldMap) -> Result<(Self, Arc<AtomicU64>), DataError> {
-        let file = File::open(path).map_err(DataError::io("read", path))?;
+        let file = open_regular(path).map_err(DataError::io("read", path))?;
         let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
         let footer = read_footer(&file, bytes).map_err(unusable(path))?;
         if footer.rows > SURELY_FINE.max(bytes.saturating_mul(ROWS_PER_BYTE)) {

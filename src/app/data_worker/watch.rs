@@ -1,0 +1,211 @@
+//! The limits of the data worker, and the sentences when one of them is passed.
+//!
+//! Enters: the ledger, and what the system says about the worker. Leaves: a failure that names the file of
+//! the model which was worked with. Time is processor time of the thread at work, so that a busy machine ends
+//! nothing.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use rustix::process::Signal;
+use sparktune_base::escape::escape;
+use sparktune_base::units::bytes;
+use sparktune_data::ModelFile;
+
+use super::ledger::{Entry, Ledger};
+use crate::failure::{Exit, Failure};
+
+/// The processor time in seconds that a piece of work may take, and how much more for each byte. The slowest
+/// way to tokenise takes 2 MB per second on a slow core.
+const SECONDS: f64 = 5.0;
+const SECONDS_PER_BYTE: f64 = 1.0 / (1 << 20) as f64;
+/// The memory that the worker may take: nearly four times what a tokenizer of 248,000 tokens, as large as the
+/// largest of the catalog, takes at most (284 MB, measured on x86-64), more for the caches of words of each
+/// core, and for each example what is kept of it until the end. A line of 64 MiB fits.
+const MEMORY: u64 = 1_040 << 20;
+const MEMORY_PER_CORE: u64 = 24 << 20;
+const MEMORY_PER_EXAMPLE: u64 = 64;
+/// The clock ticks per second in which Linux gives processor times to programs on every architecture.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Returns the memory in bytes that the worker may take after this many examples.
+pub(super) fn memory_limit(examples: u64) -> u64 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    MEMORY + MEMORY_PER_CORE * cores + MEMORY_PER_EXAMPLE * examples
+}
+
+/// Follows one request to the worker.
+pub(super) struct Watch {
+    process: u32,
+    /// The number of examples so far.
+    pub examples: u64,
+    /// The processor time of a thread when its present work was first seen.
+    began: HashMap<u32, (u64, f64)>,
+}
+
+/// What the worker did that ends it.
+#[derive(Debug, Clone, PartialEq)]
+enum Passed {
+    Time(f64),
+    Memory(u64),
+    /// It ended by itself, with these words.
+    Ended(String),
+}
+
+impl Watch {
+    pub(super) fn new(process: u32) -> Self {
+        Self { process, examples: 0, began: HashMap::new() }
+    }
+
+    /// Returns a failure if the worker has passed a limit. The caller then ends it.
+    pub(super) fn look(&mut self, ledger: &Ledger) -> Option<Failure> {
+        let entries = ledger.entries();
+        for entry in &entries {
+            let Some(time) = processor_time(self.process, entry.thread) else { continue };
+            let (number, began) = self.began.entry(entry.thread).or_insert((entry.number, time));
+            if *number != entry.number {
+                (*number, *began) = (entry.number, time);
+            }
+            let limit = SECONDS + SECONDS_PER_BYTE * entry.bytes as f64;
+            if time - *began > limit {
+                return Some(sentence(Some(entry), &Passed::Time(limit)));
+            }
+        }
+        let limit = memory_limit(self.examples);
+        if memory(self.process)? > limit {
+            return Some(sentence(self.suspect(&entries), &Passed::Memory(limit)));
+        }
+        None
+    }
+
+    /// Returns the failure of a worker that ended before it answered.
+    pub(super) fn ended(&self, ledger: &Ledger, status: ExitStatus) -> Failure {
+        let entries = ledger.entries();
+        let words = ledger.last_words();
+        let passed = if words.contains("memory allocation of") {
+            Passed::Memory(memory_limit(self.examples))
+        } else if status.signal() == Some(Signal::KILL.as_raw()) {
+            Passed::Ended("the system ended it, as it does when memory runs out".to_owned())
+        } else if words.contains("overflowed its stack") {
+            Passed::Ended("it nests too deeply".to_owned())
+        } else {
+            // Panics say their place first and their message on the next line.
+            let message = words.lines().find(|line| !line.trim().is_empty() && !line.contains("panicked at"));
+            let how = status.signal().map(|signal| format!("signal {signal}"));
+            Passed::Ended(message.map(str::to_owned).or(how).unwrap_or_else(|| status.to_string()))
+        };
+        sentence(self.suspect(&entries), &passed)
+    }
+
+    /// Returns the work that is most likely the cause: that which failed, or else that which began first.
+    fn suspect<'e>(&self, entries: &'e [Entry]) -> Option<&'e Entry> {
+        let taken = |entry: &Entry| {
+            let began = self.began.get(&entry.thread).filter(|(number, _)| *number == entry.number);
+            began
+                .and_then(|(_, began)| Some(processor_time(self.process, entry.thread)? - began))
+                .unwrap_or(0.0)
+        };
+        let failed = entries.iter().find(|entry| entry.failed);
+        failed.or_else(|| {
+            entries.iter().max_by(|a, b| taken(a).total_cmp(&taken(b)).then(b.bytes.cmp(&a.bytes)))
+        })
+    }
+}
+
+/// Returns the processor time in seconds of a thread.
+fn processor_time(process: u32, thread: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).ok()?;
+    // The name of the thread is in brackets and may contain anything.
+    let mut fields = text.rsplit(')').next()?.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / TICKS_PER_SECOND)
+}
+
+/// Returns the memory in bytes that a process has for itself: token files, which are mapped, do not count.
+fn memory(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// Describes what a file of a model did.
+fn sentence(entry: Option<&Entry>, passed: &Passed) -> Failure {
+    let Some(entry) = entry else {
+        let text = match passed {
+            Passed::Memory(limit) => format!("reading the data took more than {} of memory", bytes(*limit)),
+            Passed::Time(_) => "reading the data came to no end".to_owned(),
+            Passed::Ended(how) => format!("the process that reads the data ended early: {}", escape(how)),
+        };
+        return Failure::new(Exit::Bug, text).hint("Please report this, with the data if you can share it");
+    };
+    let file = escape(&entry.path.display().to_string()).into_owned();
+    let what = match entry.kind {
+        ModelFile::Tokenizer => "the tokenizer",
+        ModelFile::Template => "the chat template",
+    };
+    let line = if entry.line.is_empty() { String::new() } else { format!(" for {}", escape(&entry.line)) };
+    let did = match passed {
+        Passed::Time(limit) => format!("takes more than {limit:.0} s of processor time{line}"),
+        Passed::Memory(limit) => format!("takes more than {} of memory{line}", bytes(*limit)),
+        Passed::Ended(how) => format!("fails{line}: {}", escape(how)),
+    };
+    let remedy = match entry.kind {
+        ModelFile::Tokenizer => "Download the model again, or choose another one",
+        ModelFile::Template => "Choose another template with --chat-template, or another model",
+    };
+    Failure::usage(format!("{file}: {what} cannot be used: it {did}")).hint(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(kind: ModelFile, line: &str) -> Entry {
+        let path = match kind {
+            ModelFile::Tokenizer => "/m/tokenizer.json",
+            ModelFile::Template => "/m/chat_template.jinja",
+        };
+        Entry { number: 1, thread: 1, kind, failed: false, bytes: 10, path: path.into(), line: line.into() }
+    }
+
+    #[test]
+    fn what_happened_is_a_sentence_with_the_file_and_the_line() {
+        let template = entry(ModelFile::Template, "train.jsonl:812");
+        let slow = sentence(Some(&template), &Passed::Time(5.0)).to_string();
+        assert_eq!(
+            slow,
+            "/m/chat_template.jinja: the chat template cannot be used: it takes more than 5 s of processor time for train.jsonl:812. Choose another template with --chat-template, or another model"
+        );
+        let tokenizer = entry(ModelFile::Tokenizer, "");
+        let failure = sentence(Some(&tokenizer), &Passed::Ended("index out of bounds\u{1b}[2J".into()));
+        assert_eq!(failure.exit, Exit::Usage);
+        let text = failure.to_string();
+        assert!(
+            text.starts_with("/m/tokenizer.json: the tokenizer cannot be used: it fails: index"),
+            "{text}"
+        );
+        assert!(!text.contains('\u{1b}'));
+        assert_eq!(sentence(None, &Passed::Ended("signal 11".into())).exit, Exit::Bug);
+    }
+
+    #[test]
+    fn the_work_that_failed_is_the_suspect_and_else_the_one_with_the_most_bytes() {
+        let watch = Watch::new(std::process::id());
+        let small = entry(ModelFile::Template, "");
+        let large = Entry { bytes: 1000, thread: 2, ..entry(ModelFile::Tokenizer, "") };
+        let failed = Entry { failed: true, thread: 3, ..entry(ModelFile::Template, "a:1") };
+        assert_eq!(watch.suspect(&[]), None);
+        assert!(watch.suspect(&[small.clone(), large.clone()]).is_some());
+        assert_eq!(watch.suspect(&[small, failed.clone(), large]), Some(&failed));
+    }
+
+    #[test]
+    fn this_process_has_memory_and_its_threads_take_processor_time() {
+        let process = std::process::id();
+        assert!(memory(process).unwrap() > 0);
+        assert!(processor_time(process, process).unwrap() >= 0.0);
+        assert_eq!(processor_time(process, u32::MAX), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! Models whose chat template or tokenizer was written to do harm, and files that are none. Whatever they do,
+//! the answer is a sentence that names the file.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::sparktune::{Done, Place, checkpoint, copy};
+
+const TEMPLATE: &str = "chat_template.jinja";
+const TOKENIZER: &str = "tokenizer.json";
+
+/// A copy of the fixture's model with another chat template.
+fn with_template(place: &Place, template: &str) -> PathBuf {
+    let model = place.join("model");
+    copy(&checkpoint(), &model);
+    fs::write(model.join(TEMPLATE), template).unwrap();
+    model
+}
+
+/// A copy of the fixture's model with a changed tokenizer.
+fn with_tokenizer(place: &Place, change: impl FnOnce(&mut Value)) -> PathBuf {
+    let model = place.join("model");
+    copy(&checkpoint(), &model);
+    let path = model.join(TOKENIZER);
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut tokenizer);
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    model
+}
+
+/// A plain template in which this comes before every message.
+fn before_each_message(harm: &str) -> String {
+    format!(
+        "{{% for m in messages %}}{harm}{{{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}}}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n' }}}}{{% endif %}}"
+    )
+}
+
+/// Checks that a command refuses the model with a sentence that names this file.
+#[track_caller]
+fn refused(place: &Place, command: &str, file: &str) -> Done {
+    let done = match command {
+        "check" => place.sparktune(["check", "train.jsonl", "--model", "model"]),
+        "train" => place.sparktune([
+            "train",
+            "--non-interactive",
+            "--device",
+            "cpu",
+            "--model",
+            "model",
+            "--data",
+            "train.jsonl",
+        ]),
+        _ => place.sparktune(["plan", "--model", "model", "--data", "train.jsonl"]),
+    };
+    let done = done.exits(2);
+    assert!(done.err.contains(file), "{}", done.err);
+    done
+}
+
+#[test]
+fn a_template_that_does_not_end_or_takes_all_memory_is_refused_with_its_name() {
+    let doubling =
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+    let deep = "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}";
+    let cases = [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}".to_owned(),
+            "steps",
+        ),
+        ("{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}".to_owned(), "bytes for one conversation"),
+        (doubling.to_owned(), "memory"),
+        ("{{ [1]|slice(10000000000)|list|length }}".to_owned(), ""),
+        (deep.to_owned(), ""),
+        (format!("{{{{ {} 1 }}}}", "not ".repeat(50_000)), ""),
+        (format!("{{# {} #}}", "x".repeat(300 << 10)), "256 KiB"),
+    ];
+    for (harm, why) in cases {
+        let place = Place::new();
+        place.chats(3);
+        with_template(&place, &before_each_message(&harm));
+        let done = refused(&place, "check", TEMPLATE);
+        assert!(done.err.contains(why), "{}: {}", &harm[..60], done.err);
+    }
+}
+
+#[test]
+fn a_template_that_is_harmless_until_one_line_is_refused_with_the_line() {
+    let harm = "{% if 'lamp and' in m.content %}{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}";
+    for command in ["check", "plan", "train"] {
+        let place = Place::new();
+        place.chats(40);
+        with_template(&place, &before_each_message(harm));
+        let done = refused(&place, command, TEMPLATE);
+        assert!(done.err.contains("train.jsonl:") && done.err.contains("--chat-template"), "{}", done.err);
+    }
+}
+
+#[test]
+fn a_tokenizer_that_fails_or_takes_all_memory_is_refused_with_its_name() {
+    let replace = |from: Value, to: String| json!({ "type": "Replace", "pattern": from, "content": to });
+    let growing = json!({ "type": "Sequence", "normalizers":
+        (0..6).map(|_| replace(json!({ "String": "a" }), "a".repeat(100))).collect::<Vec<_>>() });
+    let cases = [
+        json!({ "type": "Precompiled", "precompiled_charsmap": "AAAAAA==" }),
+        replace(json!({ "Regex": "" }), "a".into()),
+        growing,
+    ];
+    for normalizer in cases {
+        let place = Place::new();
+        place.chats(3);
+        with_tokenizer(&place, |tokenizer| tokenizer["normalizer"] = normalizer.clone());
+        refused(&place, "check", TOKENIZER);
+    }
+}
+
+#[test]
+fn tokenizers_with_random_or_ambiguous_tokens_are_reported() {
+    let place = Place::new();
+    place.chats(3);
+    with_tokenizer(&place, |tokenizer| {
+        tokenizer["model"]["dropout"] = json!(0.5);
+        let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+        let last = vocabulary.values().filter_map(Value::as_u64).max().unwrap();
+        vocabulary.insert("another".into(), json!(last));
+    });
+    let done = place.sparktune(["check", "train.jsonl", "--model", "model"]);
+    assert!(done.err.contains("dropout of 0.5") && done.err.contains("have an id that another"), "{done:?}");
+}
+
+#[test]
+fn lines_of_far_too_much_are_left_out_in_words() {
+    let place = Place::new();
+    place.chats(8);
+    let turn = |role: &str, content: String| json!({ "role": role, "content": content });
+    let many: Vec<Value> = (0..20_002).map(|i| turn(["user", "assistant"][i % 2], "x".into())).collect();
+    let long = [turn("user", "Say a".into()), turn("assistant", "a".repeat(5 << 20))];
+    let lines = format!("{}\n{}\n", json!({ "messages": many }), json!({ "messages": long }));
+    let all = fs::read_to_string(place.join("train.jsonl")).unwrap() + &lines;
+    place.write("train.jsonl", all);
+    let model = checkpoint();
+    let args = ["check", "train.jsonl", "--max-rejected", "0.5", "--model", model.to_str().unwrap()];
+    let done = place.sparktune(args).exits(0);
+    let kept = fs::read_to_string(place.join("rejected.jsonl")).unwrap();
+    assert!(done.out.contains("20,002 messages") && kept.contains("bytes of text"), "{}", done.out);
+}
+
+#[test]
+fn pipes_and_devices_are_refused_wherever_a_file_is_expected() {
+    let place = Place::new();
+    place.chats(3);
+    let made = Command::new("mkfifo").arg(place.join("pipe.jsonl")).status().unwrap();
+    assert!(made.success());
+    let model = checkpoint();
+    let model = model.to_str().unwrap();
+    let folder = place.join("data");
+    fs::create_dir(&folder).unwrap();
+    fs::rename(place.join("pipe.jsonl"), folder.join("pipe.jsonl")).unwrap();
+    for args in [
+        &["check", "data/pipe.jsonl"][..],
+        &["check", "data"],
+        &["check", "/dev/zero"],
+        &["check", "train.jsonl", "--rejected", "data/pipe.jsonl"],
+        &["check", "train.jsonl", "--model", model, "--chat-template", "data/pipe.jsonl"],
+        &["verify", "data/pipe.jsonl"],
+    ] {
+        let done = place.sparktune(args);
+        assert_eq!(done.code, Some(2), "{args:?}: {done:?}");
+        assert!(done.err.contains("only files are read"), "{args:?}: {}", done.err);
+    }
+}
