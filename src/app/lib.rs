@@ -11,6 +11,7 @@
 //! | [`mod@pack`] | token files made of text |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
+//! | [`inference`] | a worker process that holds a model and answers requests |
 //! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
 //!
@@ -30,6 +31,7 @@ pub mod failure;
 pub mod files;
 pub mod findings;
 pub mod folders;
+pub mod inference;
 pub mod job;
 pub mod launch;
 pub mod listener;
