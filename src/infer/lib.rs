@@ -9,6 +9,7 @@
 //! serve many users there are other programs (`outputs/SERVE.md` of a run).
 
 mod chat;
+mod decode;
 mod drafts;
 mod engine;
 mod error;

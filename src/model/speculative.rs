@@ -105,8 +105,8 @@ impl<'a> Drafter<'a> {
         accepted
     }
 
-    /// Pairs the new hidden states `[n, H]` with the `n` tokens after them, and drafts `count` tokens after the
-    /// last one. `cache` has the pairs before them, and gets the new ones.
+    /// Pairs the new hidden states `[n, H]` with the `n` tokens after them, and drafts `count` tokens after
+    /// the last one. `cache` has the pairs before them, and gets the new ones.
     pub fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
         let own = self.mtp.continue_from(self.model, fresh, next_ids, cache);
         let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);

@@ -48,7 +48,7 @@ def make(family: str, folder: Path) -> None:
         model = Qwen3ForCausalLM(config)
     else:
         config = Qwen3_5TextConfig(
-            **common,
+            **common | {"intermediate_size": 3584},
             num_hidden_layers=8,
             num_key_value_heads=4,
             head_dim=64,
