@@ -1,8 +1,10 @@
 //! The inference worker process: lines of JSON on standard input and output.
 
 use std::io;
+use std::sync::Arc;
 
 use burn::tensor::Device;
+use signal_hook::consts::SIGINT;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::WorkerOptions;
 use sparktune_infer::{Engine, EngineOptions, InferError, Room, Source, serve};
@@ -18,6 +20,9 @@ use sparktune_tui::output::print;
 pub fn infer_worker(options: &WorkerOptions) -> Result<Exit, Failure> {
     // A training run is worth more than an answer, and the worker can be started again.
     sparktune_telemetry::offer_to_end_first();
+    // Ctrl-C reaches every process of a terminal. The one that asks decides what it means for the answer.
+    signal_hook::flag::register(SIGINT, Arc::default())
+        .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     match load(options) {
         Ok(engine) => {
             let served = serve(engine, io::stdin(), io::stdout().lock());
