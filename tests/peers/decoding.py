@@ -33,6 +33,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from transformers import AutoModelForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import StoppingCriteria
 
 torch.set_num_threads(ARGUMENTS.threads)
 VOCAB = 32_768
@@ -115,24 +116,16 @@ class Theirs:
         first = []
         began = time.perf_counter()
 
-        class Streamer:
-            def put(self, _) -> None:
+        class Clock(StoppingCriteria):
+            """Stops nothing. It is asked after every token, for any number of sequences."""
+
+            def __call__(self, input_ids, scores, **_) -> torch.Tensor:
                 first.append(time.perf_counter() - began)
+                return torch.zeros(len(input_ids), dtype=torch.bool)
 
-            def end(self) -> None:
-                pass
-
-        if len(prompts) == 1:
-            out = self.generate(prompts, count, streamer=Streamer())
-            # The first call has the prompt.
-            first_token = first[1]
-        else:
-            out = self.generate(prompts, count)
+        out = self.generate(prompts, count, stopping_criteria=[Clock()])
+        first_token = first[0]
         total = time.perf_counter() - began
-        if len(prompts) > 1:
-            began = time.perf_counter()
-            self.generate(prompts, 1)
-            first_token = time.perf_counter() - began
         return first_token, total, out[:, len(prompts[0]) :].tolist()
 
 
