@@ -92,6 +92,35 @@ pub(crate) fn dot(xs: &[f32], ys: &[f32]) -> f32 {
     )
 }
 
+/// The dot products of `xs` with two slices, each with the bits of [`dot`]: `xs` is read once.
+#[inline(always)]
+pub(crate) fn two_dots(xs: &[f32], ys: &[f32], zs: &[f32]) -> [f32; 2] {
+    let (mut y_lanes, mut z_lanes) = ([0.0; LANES], [0.0; LANES]);
+    let (x_head, x_tail) = xs.as_chunks::<LANES>();
+    let (y_head, y_tail) = ys.as_chunks::<LANES>();
+    let (z_head, z_tail) = zs.as_chunks::<LANES>();
+    for (x, (y, z)) in x_head.iter().zip(y_head.iter().zip(z_head)) {
+        for l in 0..LANES {
+            y_lanes[l] += x[l] * y[l];
+            z_lanes[l] += x[l] * z[l];
+        }
+    }
+    for (l, (x, (y, z))) in x_tail.iter().zip(y_tail.iter().zip(z_tail)).enumerate() {
+        y_lanes[l] += x * y;
+        z_lanes[l] += x * z;
+    }
+    [y_lanes, z_lanes].map(
+        #[inline(always)]
+        |lanes| {
+            fold(
+                lanes,
+                #[inline(always)]
+                |a, b| a + b,
+            )
+        },
+    )
+}
+
 #[inline(always)]
 fn reduce(xs: &[f32], start: f32, op: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
@@ -181,6 +210,8 @@ mod tests {
             assert_eq!(sum(&xs), (n * n.saturating_sub(1) / 2) as f32);
             assert_eq!(max(&xs), if n == 0 { f32::NEG_INFINITY } else { (n - 1) as f32 });
             assert_eq!(dot(&xs, &xs), xs.iter().map(|x| x * x).sum::<f32>());
+            let ys: Vec<f32> = xs.iter().map(|x| x * 0.3 - 1.0).collect();
+            assert_eq!(two_dots(&xs, &ys, &xs), [dot(&xs, &ys), dot(&xs, &xs)]);
         }
     }
 }

@@ -101,6 +101,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Ok(Exit::Done)
         }
         Command::DataWorker => sparktune_app::data_worker::serve(),
+        Command::Generate(args) => commands::generate(program, args.request(runs_dir), style.json),
+        Command::InferWorker(args) => commands::infer_worker(&args.options()),
         Command::Trainer { run_dir, accept_changes } => commands::trainer(program, &run_dir, accept_changes),
     }
 }

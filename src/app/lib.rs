@@ -12,6 +12,7 @@
 //! | [`data_worker`] | the process that runs a model's tokenizer and template |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
+//! | [`inference`] | a worker process that holds a model and answers requests |
 //! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
 //!
@@ -33,6 +34,7 @@ pub mod files;
 pub mod findings;
 pub mod finished_model;
 pub mod folders;
+pub mod inference;
 pub mod job;
 mod kernel_cache;
 pub mod launch;

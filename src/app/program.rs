@@ -19,6 +19,12 @@ impl Program {
         Self { path: std::env::current_exe().map_err(|error| error.to_string()), has_cuda }
     }
 
+    /// Returns a program at this path.
+    #[cfg(test)]
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path: Ok(path), has_cuda: false }
+    }
+
     /// Returns the path of the program.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 mod bench;
 mod complete;
 mod files;
+mod generate;
 mod refusal;
 mod runs;
 mod settings;
@@ -23,6 +24,7 @@ use sparktune_plan::{Catalog, Setting};
 use crate::cli::bench::BenchArgs;
 use crate::cli::complete::Shell;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
+use crate::cli::generate::{GenerateArgs, WorkerArgs};
 pub(crate) use crate::cli::runs::RunName;
 use crate::cli::runs::{ExportArgs, HeadArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
 use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
@@ -125,6 +127,12 @@ pub(crate) enum Command {
     /// The process that runs a model's tokenizer and chat template, for another sparktune
     #[command(hide = true)]
     DataWorker,
+    /// Continue a prompt with a model, a run or an adapter
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+    /// The process that holds a model and answers requests
+    #[command(hide = true)]
+    InferWorker(WorkerArgs),
     /// The trainer process of a run folder
     #[command(hide = true)]
     Trainer {

@@ -96,7 +96,8 @@ impl Json<'_> {
 }
 
 impl Json<'static> {
-    pub(crate) fn from_value(value: &serde_json::Value) -> Self {
+    /// Writes a value as JSON.
+    pub fn from_value(value: &serde_json::Value) -> Self {
         Self(Cow::Owned(value.to_string()))
     }
 }

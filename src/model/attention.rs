@@ -9,12 +9,14 @@
 use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Tensor, TensorData};
 use sparktune_kernels::norm_rope::norm_rope;
-use sparktune_kernels::packed_attention::{Dims, PackedAttention, cached_attention, packed_attention};
+use sparktune_kernels::packed_attention::{
+    CachedAttention, Dims, KeyValueCache, PackedAttention, packed_attention,
+};
 use sparktune_kernels::rope::rope;
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::architecture::{AttentionSpec, Place, Reads};
 
-use crate::cache::{AttentionCache, Branches};
+use crate::cache::Branches;
 use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
 use crate::linear::Linear;
@@ -91,12 +93,34 @@ impl Attention {
         &self,
         x_TH: Tensor<2>,
         ropes: &RopeTables,
-        cache: &mut AttentionCache,
+        cache: &mut KeyValueCache,
     ) -> Tensor<2> {
         let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
-        let (keys, values) = cache.append(k_TGD, v_TGD);
-        let mixed_TND = cached_attention(self.dims, self.scale, self.sliding_window, q_TND, keys, values);
+        cache.append(k_TGD, v_TGD);
+        self.gate_and_project(cache.attend(self.over_cache(), q_TND), q_and_gate)
+    }
+
+    /// Continues several examples, each by some rows of `x_TH` and from a cache of its own.
+    pub(crate) fn continue_batch(
+        &self,
+        x_TH: Tensor<2>,
+        ropes: &RopeTables,
+        caches: &mut [(usize, &mut KeyValueCache)],
+    ) -> Tensor<2> {
+        let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
+        let mut first = 0;
+        let mixed = caches.iter_mut().map(|(rows, cache)| {
+            let [q, k, v] = [&q_TND, &k_TGD, &v_TGD].map(|x| x.clone().narrow(0, first, *rows));
+            first += *rows;
+            cache.append(k, v);
+            cache.attend_by_row(self.over_cache(), q)
+        });
+        let mixed_TND = Tensor::cat(mixed.collect(), 0);
         self.gate_and_project(mixed_TND, q_and_gate)
+    }
+
+    fn over_cache(&self) -> CachedAttention {
+        CachedAttention { dims: self.dims, scale: self.scale, sliding_window: self.sliding_window }
     }
 
     /// Continues one example from several of its tokens at once, each on a branch of its own.
@@ -108,12 +132,12 @@ impl Attention {
         &self,
         x_RH: Tensor<2>,
         ropes: &RopeTables,
-        cache: &AttentionCache,
+        cache: &KeyValueCache,
         roots: &[usize],
         branches: &mut Branches,
     ) -> Tensor<2> {
         let Projected { q_TND: q_RND, k_TGD: k_RGD, v_TGD: v_RGD, q_and_gate } = self.project(x_RH, ropes);
-        let (keys, values) = cache.seen().expect("branches start from a token");
+        let (keys, values) = &cache.tensors().expect("branches start from a token");
         let (dtype, device) = (q_RND.dtype(), q_RND.device());
         let depth = branches.depth();
         let own = branches.append(k_RGD, v_RGD);

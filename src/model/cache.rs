@@ -2,29 +2,7 @@
 //! delta rule.
 
 use burn::tensor::Tensor;
-
-/// The keys and values of all tokens so far, `[length, G·D]` each.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct AttentionCache {
-    seen: Option<(Tensor<2>, Tensor<2>)>,
-}
-
-impl AttentionCache {
-    /// Appends keys and values and returns all of them.
-    pub(crate) fn append(&mut self, k: Tensor<2>, v: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-        let all = match self.seen.take() {
-            Some((past_k, past_v)) => (Tensor::cat(vec![past_k, k], 0), Tensor::cat(vec![past_v, v], 0)),
-            None => (k, v),
-        };
-        self.seen = Some(all.clone());
-        all
-    }
-
-    /// Returns keys and values of all tokens so far.
-    pub(crate) fn seen(&self) -> Option<&(Tensor<2>, Tensor<2>)> {
-        self.seen.as_ref()
-    }
-}
+use sparktune_kernels::packed_attention::KeyValueCache;
 
 /// The keys and values of branches from one example: for each token of a branch, those of all branches,
 /// `[branches, G·D]` each.
@@ -52,12 +30,15 @@ impl Branches {
 pub(crate) struct DeltaCache {
     pub(crate) window: Tensor<2>,
     pub(crate) state: Tensor<2>,
+    /// Window and state before each row of the newest step but its first, oldest first, so that the rows of a
+    /// draft can be taken back.
+    pub(crate) before: Vec<(Tensor<2>, Tensor<2>)>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum LayerCache {
-    Attention(AttentionCache),
-    Delta(DeltaCache),
+    Attention(KeyValueCache),
+    Delta(Box<DeltaCache>),
 }
 
 /// The state of a decoder after the tokens so far. A clone is a snapshot to return to.
@@ -88,5 +69,29 @@ impl Cache {
 
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.length += tokens;
+    }
+
+    /// Forgets the newest `tokens` tokens, which must all come from the newest step of
+    /// [`BatchDecoder::step`](crate::BatchDecoder::step) without its first.
+    ///
+    /// # Panics
+    /// When there are not that many.
+    pub fn take_back(&mut self, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        self.length -= tokens;
+        for layer in &mut self.layers {
+            match layer {
+                LayerCache::Attention(cache) => cache.truncate(self.length),
+                LayerCache::Delta(cache) => {
+                    let rows = cache.before.len();
+                    assert!(tokens <= rows, "{tokens} tokens are taken back of a step of {}", rows + 1);
+                    cache.before.truncate(rows - tokens + 1);
+                    let (window, state) = cache.before.pop().expect("at least one token is taken back");
+                    (cache.window, cache.state) = (window, state);
+                }
+            }
+        }
     }
 }

@@ -90,7 +90,7 @@ pub struct Model {
     config: ModelConfig,
     device: Device,
     embed_tokens: Param,
-    layers: Vec<DecoderLayer>,
+    pub(crate) layers: Vec<DecoderLayer>,
     norm: Norm,
     /// The output head; `None` if it is the embedding.
     lm_head: Option<Param>,
@@ -200,7 +200,7 @@ impl Model {
         self.final_norm(residual)
     }
 
-    fn final_norm(&self, residual: impl Into<Residual>) -> Tensor<2> {
+    pub(crate) fn final_norm(&self, residual: impl Into<Residual>) -> Tensor<2> {
         let [normed, _] = residual.into().normed(&self.norm);
         normed
     }

@@ -79,14 +79,43 @@ impl DeltaNet {
                 (device, self.conv1d.tensor().dtype()),
             ),
             state: Tensor::zeros(state, &Device::flex()),
+            before: Vec::new(),
         }
     }
 
     /// Continues one example from the window and the state in `cache`, and updates both.
     pub(crate) fn continue_from(&self, x_TH: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
-        let tokens = x_TH.dims()[0];
-        let history = self.spec.conv_kernel_dim - 1;
         let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
+        let mixed_TMV = self.mix(u_TC, g_TM, beta_TM, cache);
+        self.gate_and_project(mixed_TMV, z_TMV)
+    }
+
+    /// Continues several examples, each by some rows of `x_TH` and from a cache of its own. The rows of an
+    /// example are computed one by one, and the caches before them are kept.
+    pub(crate) fn continue_batch(
+        &self,
+        x_TH: Tensor<2>,
+        caches: &mut [(usize, &mut DeltaCache)],
+    ) -> Tensor<2> {
+        let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
+        let mut mixed = Vec::new();
+        for (rows, cache) in caches {
+            cache.before.clear();
+            for i in 0..*rows {
+                if i > 0 {
+                    cache.before.push((cache.window.clone(), cache.state.clone()));
+                }
+                let [u, g, beta] = [&u_TC, &g_TM, &beta_TM].map(|x| x.clone().narrow(0, mixed.len(), 1));
+                mixed.push(self.mix(u, g, beta, cache));
+            }
+        }
+        self.gate_and_project(Tensor::cat(mixed, 0), z_TMV)
+    }
+
+    /// Convolves the new tokens of one example and applies the delta rule; updates window and state.
+    fn mix(&self, u_TC: Tensor<2>, g_TM: Tensor<2>, beta_TM: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
+        let tokens = u_TC.dims()[0];
+        let history = self.spec.conv_kernel_dim - 1;
         let u = Tensor::cat(vec![cache.window.clone(), u_TC], 0);
         cache.window = u.clone().narrow(0, tokens, history);
         // The window precedes the new tokens like the start of the example, where the convolution reads
@@ -95,7 +124,7 @@ impl DeltaNet {
         let qkv_TC = causal_conv1d_silu(u, self.conv1d.tensor(), &position_ids).narrow(0, history, tokens);
         let (mixed_TMV, state) = continue_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, cache.state.clone());
         cache.state = state;
-        self.gate_and_project(mixed_TMV, z_TMV)
+        mixed_TMV
     }
 
     pub(crate) fn project(&self, x_TH: Tensor<2>) -> Projected {

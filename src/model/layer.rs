@@ -6,11 +6,12 @@
 
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::gelu_mul::gelu_mul;
+use sparktune_kernels::packed_attention::KeyValueCache;
 use sparktune_kernels::silu_mul::silu_mul;
 use sparktune_plan::architecture::{Activation, MixerSpec, Place, Reads};
 
 use crate::attention::Attention;
-use crate::cache::{AttentionCache, Branches, LayerCache};
+use crate::cache::{Branches, LayerCache};
 use crate::delta_net::DeltaNet;
 use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
@@ -75,6 +76,8 @@ impl Module for Mixer {
         }
     }
 }
+
+const OWN_CACHE: &str = "a cache is made by its layer";
 
 #[derive(Debug, Clone)]
 pub(crate) struct DecoderLayer {
@@ -150,8 +153,10 @@ impl DecoderLayer {
     /// Returns the state of this layer before the first token.
     pub(crate) fn empty_cache(&self, device: &Device) -> LayerCache {
         match &self.mixer {
-            Mixer::Attention(_) => LayerCache::Attention(AttentionCache::default()),
-            Mixer::DeltaNet(delta_net) => LayerCache::Delta(delta_net.empty_cache(&device.clone().inner())),
+            Mixer::Attention(_) => LayerCache::Attention(KeyValueCache::default()),
+            Mixer::DeltaNet(delta_net) => {
+                LayerCache::Delta(Box::new(delta_net.empty_cache(&device.clone().inner())))
+            }
         }
     }
 
@@ -170,7 +175,35 @@ impl DecoderLayer {
             (Mixer::DeltaNet(delta_net), LayerCache::Delta(cache)) => {
                 delta_net.continue_from(normed_TH, cache)
             }
-            _ => unreachable!("a cache is made by its layer"),
+            _ => unreachable!("{OWN_CACHE}"),
+        };
+        self.with_mlp(x_TH, mixed_TH)
+    }
+
+    /// Continues several examples, each by some rows of the residual and from a cache of its own, which must
+    /// come from this layer.
+    pub(crate) fn continue_batch(
+        &self,
+        residual: Residual,
+        ropes: &RopeTables,
+        caches: Vec<(usize, &mut LayerCache)>,
+    ) -> Residual {
+        let [normed_TH, x_TH] = residual.normed(&self.mixer_norm);
+        let mixed_TH = match &self.mixer {
+            Mixer::Attention(attention) => {
+                let caches = caches.into_iter().map(|(rows, cache)| match cache {
+                    LayerCache::Attention(cache) => (rows, cache),
+                    LayerCache::Delta(_) => unreachable!("{OWN_CACHE}"),
+                });
+                attention.continue_batch(normed_TH, ropes, &mut caches.collect::<Vec<_>>())
+            }
+            Mixer::DeltaNet(delta_net) => {
+                let caches = caches.into_iter().map(|(rows, cache)| match cache {
+                    LayerCache::Delta(cache) => (rows, cache.as_mut()),
+                    LayerCache::Attention(_) => unreachable!("{OWN_CACHE}"),
+                });
+                delta_net.continue_batch(normed_TH, &mut caches.collect::<Vec<_>>())
+            }
         };
         self.with_mlp(x_TH, mixed_TH)
     }

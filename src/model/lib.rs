@@ -12,6 +12,7 @@
 
 mod adapter;
 mod attention;
+mod batch;
 mod cache;
 pub mod checkpoint;
 mod decoder;
@@ -38,6 +39,7 @@ mod speculative;
 mod weight_file;
 mod weight_writer;
 
+pub use batch::{BatchDecoder, Continued};
 pub use cache::Cache;
 pub use checkpoint::Checkpoint;
 pub use decoder::Model;
@@ -47,7 +49,7 @@ pub use gradients::Gradients;
 pub use linear::{Linear, Lora};
 pub use lora::{BaseClass, LoraConfig};
 pub use loss::Loss;
-pub use mtp::Mtp;
+pub use mtp::{Mtp, MtpCache};
 pub use packed_sequence::{PackedSequence, PackedSequence as Row};
 pub use param::Param;
 pub use speculative::{Acceptance, Drafter, speculative_greedy};

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_kernels::dropout::Dropout;
-use sparktune_kernels::linear::linears;
+use sparktune_kernels::linear::{linears, linears_by_row};
 use sparktune_kernels::lora_linear::{Adapted, Adapter, lora_linears};
 
 use crate::param::Param;
@@ -32,12 +32,14 @@ pub struct Linear {
     /// Whether the products of `x`, of the gradient of `y`, and of `W` use e4m3 numbers on CUDA devices. The
     /// gradient of `W` does not.
     pub fp8: bool,
+    /// Whether each row of `x` is computed as if it were alone, without gradients, for decoding.
+    pub(crate) by_row: bool,
 }
 
 impl Linear {
     /// Creates a layer without bias and adapter.
     pub(crate) const fn new(weight: Param) -> Self {
-        Self { weight, bias: None, lora: None, fp8: false }
+        Self { weight, bias: None, lora: None, fp8: false, by_row: false }
     }
 
     /// Maps `x` `[T, in]` to `[T, out]`.
@@ -47,10 +49,14 @@ impl Linear {
     }
 
     /// Computes the results of one to four layers with the same input `x` together. Their adapters must have
-    /// the same scale, and all layers the same `fp8`.
+    /// the same scale, and all layers the same `fp8` and `by_row`.
     pub(crate) fn forward_fused<const L: usize>(layers: &[Self; L], x: Tensor<2>) -> [Tensor<2>; L] {
         let fp8 = layers[0].fp8;
         let results = match layers.iter().find_map(|layer| layer.lora.as_ref()) {
+            lora if layers[0].by_row => {
+                let scale = lora.map_or(0.0, |lora| lora.scale);
+                linears_by_row(x, layers.each_ref().map(Self::adapted).into(), scale)
+            }
             Some(Lora { scale, .. }) => {
                 lora_linears(x, layers.each_ref().map(Self::adapted).into(), *scale, fp8)
             }

@@ -285,7 +285,8 @@ impl Mtp {
         Loss::new(loss)
     }
 
-    pub(crate) fn empty_cache(&self, device: &Device) -> MtpCache {
+    /// Returns the state of the head before the first pair of an example.
+    pub fn empty_cache(&self, device: &Device) -> MtpCache {
         MtpCache { layer: self.layer.empty_cache(device), length: 0 }
     }
 
@@ -346,7 +347,7 @@ impl Mtp {
 
 /// The head's state after the pairs so far.
 #[derive(Debug, Clone)]
-pub(crate) struct MtpCache {
+pub struct MtpCache {
     layer: LayerCache,
     length: usize,
 }

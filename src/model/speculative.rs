@@ -105,8 +105,9 @@ impl<'a> Drafter<'a> {
         accepted
     }
 
-    /// Pairs the new hidden states with the tokens after them, and drafts `count` tokens after the last one.
-    fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
+    /// Pairs the new hidden states `[n, H]` with the `n` tokens after them, and drafts `count` tokens after
+    /// the last one. `cache` has the pairs before them, and gets the new ones.
+    pub fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
         let own = self.mtp.continue_from(self.model, fresh, next_ids, cache);
         let mut own = own.clone().narrow(0, own.dims()[0] - 1, 1);
         // Everything after the head's own output is a guess, so it goes into a copy of the cache that is then

@@ -12,6 +12,7 @@ mod data;
 mod data_sets;
 mod formats;
 mod gemma;
+mod generate;
 mod gguf;
 mod gpu;
 mod head;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::root;
 
 /// The folders of the crates. The binary is `main.rs` and `cli`, next to the others.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 16] = [
     "kernels",
     "src",
     "src/app",
@@ -19,9 +19,11 @@ const CRATES: [&str; 14] = [
     "src/commands",
     "src/data",
     "src/hub",
+    "src/infer",
     "src/model",
     "src/plan",
     "src/runlog",
+    "src/sampling",
     "src/telemetry",
     "src/train",
     "src/tui",

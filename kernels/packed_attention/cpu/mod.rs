@@ -12,10 +12,12 @@
 
 mod attention;
 mod backward;
+mod by_row;
 mod forward;
 #[cfg(test)]
 mod tests;
 
 pub use attention::Dims;
 pub(super) use backward::backward;
+pub(super) use by_row::forward_by_row;
 pub(super) use forward::{forward, forward_cached};

@@ -2,6 +2,7 @@
 //! `SPARKTUNE_FIXTURES`). Tolerances are those of `tests/README.md`.
 
 mod adapters;
+mod batches;
 mod curves;
 mod decoding;
 mod draft_training;

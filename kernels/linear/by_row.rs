@@ -1,0 +1,118 @@
+//! Linear layers on the few rows of a decoding step: each row of a result has the same bits whatever the
+//! other rows are, so that a sequence does not depend on those that are decoded beside it.
+//!
+//! Every number is one dot product in the fixed order of [`simd::dot`]. A product of so few rows is limited
+//! by reading the weights, so each weight is read once for all rows. Forward only.
+
+use burn::backend::Flex;
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+use rayon::prelude::*;
+
+use super::linears;
+use crate::cpu::{dims, slice, tensor};
+use crate::lora_linear::{Adapted, Adapter, lora_linears};
+use crate::op::{on_cpu, primitive};
+use crate::simd;
+
+/// The number of a weight's numbers that one parallel task reads.
+const TASK: usize = 1 << 16;
+
+/// Maps `x [n, in]` to the results `[n, out]` of one to four layers, each by row; `scale` is that of their
+/// adapters. On devices other than the CPU these are the usual products, whose bits may depend on `n`.
+pub fn linears_by_row(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Tensor<2>> {
+    if !on_cpu(&x) {
+        return if layers.iter().any(|layer| layer.adapter.is_some()) {
+            lora_linears(x, layers, scale, false)
+        } else {
+            linears(x, layers.into_iter().map(|layer| layer.weight.into()).collect(), false)
+        };
+    }
+    let x = primitive(x);
+    let (n, width) = dims(&x);
+    let result = |Adapted { weight, adapter }: Adapted| {
+        let mut y = products(slice(&x), n, width, &primitive(weight));
+        if let Some(Adapter { a, b, .. }) = adapter {
+            let a = primitive(a.tensor);
+            let u = products(slice(&x), n, width, &a);
+            let added = products(&u, n, dims(&a).0, &primitive(b.tensor));
+            y.iter_mut().zip(added).for_each(|(y, added)| *y += scale as f32 * added);
+        }
+        Tensor::from_primitive::<Flex>(tensor(y, n))
+    };
+    layers.into_iter().map(result).collect()
+}
+
+/// Returns `x Wᵀ`, `[n, out]`, of the rows `x [n, in]` and the weight `[out, in]`.
+fn products(x: &[f32], n: usize, width: usize, weight: &FlexTensor) -> Vec<f32> {
+    let (outputs, columns) = dims(weight);
+    assert_eq!(columns, width, "x is not [n, in]");
+    // `[out, n]`, so that a task writes consecutive numbers.
+    let mut by_output = vec![0.0; outputs * n];
+    let rows_of_task = (TASK / width.max(1)).max(1);
+    let weights = slice(weight).par_chunks((rows_of_task * width).max(1));
+    by_output.par_chunks_mut((rows_of_task * n).max(1)).zip(weights).for_each(|(out, weights)| {
+        simd::dispatch(
+            #[inline(always)]
+            || {
+                for (out, row) in out.chunks_exact_mut(n).zip(weights.chunks_exact(width)) {
+                    products_of_row(out, row, x);
+                }
+            },
+        );
+    });
+    if n == 1 {
+        return by_output;
+    }
+    (0..n).flat_map(|row| by_output.iter().skip(row).step_by(n).copied()).collect()
+}
+
+/// Writes the products of one row of a weight and all rows of `x`.
+#[inline(always)]
+fn products_of_row(out: &mut [f32], weight: &[f32], x: &[f32]) {
+    let (pairs, rest) = out.as_chunks_mut::<2>();
+    let (x_of_pairs, x_of_rest) = x.split_at(pairs.len() * 2 * weight.len());
+    for (out, x) in pairs.iter_mut().zip(x_of_pairs.chunks_exact(2 * weight.len())) {
+        let (first, second) = x.split_at(weight.len());
+        *out = simd::two_dots(weight, first, second);
+    }
+    if let [out] = rest {
+        *out = simd::dot(weight, x_of_rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{distance, random};
+
+    fn adapted(weight: Tensor<2>, adapter: Option<(Tensor<2>, Tensor<2>)>) -> Adapted {
+        let adapter = adapter.map(|(a, b)| Adapter { a: a.into(), b: b.into(), mask: None });
+        Adapted { weight, adapter }
+    }
+
+    #[test]
+    fn rows_have_the_same_bits_alone_and_among_others_and_agree_with_the_usual_product() {
+        for (input, output) in [(1, 3), (33, 70), (256, 16), (1000, 700)] {
+            let layers = || {
+                let adapter = (random(3, 8, input), random(4, output, 8));
+                vec![
+                    adapted(random(2, output, input), None),
+                    adapted(random(5, output, input), Some(adapter)),
+                ]
+            };
+            let x = random(1, 7, input);
+            let together = linears_by_row(x.clone(), layers(), 0.5);
+            for (row, count) in [(0, 1), (3, 1), (6, 1), (2, 2), (1, 5)] {
+                let alone = linears_by_row(x.clone().narrow(0, row, count), layers(), 0.5);
+                for (alone, together) in alone.into_iter().zip(&together) {
+                    let same = together.clone().narrow(0, row, count);
+                    assert_eq!(alone.into_data(), same.into_data(), "row {row} of {input} → {output}");
+                }
+            }
+            for (one, usual) in together.iter().zip(lora_linears(x, layers(), 0.5, false)) {
+                assert!(distance(one, &usual) < 1e-5, "{input} → {output}");
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The keys and values of one sequence while it is decoded.
+
+use std::sync::Arc;
+
+use burn::backend::Flex;
+use burn::tensor::Tensor;
+
+use super::{Dims, cached_attention, cpu};
+use crate::cpu::{slice, tensor};
+use crate::op::{on_cpu, primitive};
+
+/// Keys and values of all tokens so far, `[length, G·D]` each. A clone shares them until one of both grows.
+#[derive(Debug, Clone, Default)]
+pub struct KeyValueCache {
+    seen: Option<Seen>,
+}
+
+/// On the CPU numbers that grow in place, because a copy for each token would cost as much as the weights of
+/// a layer after a few hundred tokens.
+#[derive(Debug, Clone)]
+enum Seen {
+    OnCpu {
+        k: Arc<Vec<f32>>,
+        v: Arc<Vec<f32>>,
+        width: usize,
+    },
+    /// Keys and values.
+    OnDevice(Box<[Tensor<2>; 2]>),
+}
+
+/// The parameters of attention over a cache.
+#[derive(Debug, Clone, Copy)]
+pub struct CachedAttention {
+    /// Heads and their width.
+    pub dims: Dims,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// The number of keys that a query attends to at most, including its own position.
+    pub sliding_window: Option<usize>,
+}
+
+impl KeyValueCache {
+    /// Returns the number of tokens.
+    pub fn len(&self) -> usize {
+        match &self.seen {
+            None => 0,
+            Some(Seen::OnCpu { k, width, .. }) => k.len() / width,
+            Some(Seen::OnDevice(seen)) => seen[0].dims()[0],
+        }
+    }
+
+    /// Returns whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends keys and values `[n, G·D]` of new tokens.
+    pub fn append(&mut self, k: Tensor<2>, v: Tensor<2>) {
+        if on_cpu(&k) {
+            let width = k.dims()[1];
+            let (new_k, new_v) = (primitive(k), primitive(v));
+            let seen = self.seen.get_or_insert_with(|| {
+                let nothing = || Arc::new(Vec::new());
+                Seen::OnCpu { k: nothing(), v: nothing(), width }
+            });
+            let Seen::OnCpu { k, v, .. } = seen else { unreachable!("{ONE_DEVICE}") };
+            Arc::make_mut(k).extend_from_slice(slice(&new_k));
+            Arc::make_mut(v).extend_from_slice(slice(&new_v));
+        } else {
+            let all = match self.seen.take() {
+                None => [k, v],
+                Some(Seen::OnDevice(seen)) => {
+                    let [past_k, past_v] = *seen;
+                    [Tensor::cat(vec![past_k, k], 0), Tensor::cat(vec![past_v, v], 0)]
+                }
+                Some(Seen::OnCpu { .. }) => unreachable!("{ONE_DEVICE}"),
+            };
+            self.seen = Some(Seen::OnDevice(Box::new(all)));
+        }
+    }
+
+    /// Forgets the tokens from `length` on.
+    pub fn truncate(&mut self, length: usize) {
+        match &mut self.seen {
+            Some(Seen::OnCpu { k, v, width }) => {
+                Arc::make_mut(k).truncate(length * *width);
+                Arc::make_mut(v).truncate(length * *width);
+            }
+            Some(Seen::OnDevice(seen)) if length < seen[0].dims()[0] => {
+                **seen = seen.each_ref().map(|x| x.clone().narrow(0, 0, length));
+            }
+            Some(Seen::OnDevice(_)) | None => {}
+        }
+    }
+
+    /// Returns keys and values as tensors, `[length, G·D]` each; `None` without tokens.
+    pub fn tensors(&self) -> Option<(Tensor<2>, Tensor<2>)> {
+        Some(match self.seen.as_ref()? {
+            Seen::OnCpu { k, v, .. } => {
+                let [k, v] = [k, v].map(|x| tensor(x.to_vec(), self.len()));
+                (Tensor::from_primitive::<Flex>(k), Tensor::from_primitive::<Flex>(v))
+            }
+            Seen::OnDevice(seen) => {
+                let [k, v] = seen.as_ref().clone();
+                (k, v)
+            }
+        })
+    }
+
+    /// Computes attention of the queries `[n, N·D]` of the `n` newest tokens, each of which attends to the
+    /// tokens up to its own. Blocks of queries are computed together, which is fast for many.
+    ///
+    /// # Panics
+    /// When there are fewer tokens than queries.
+    pub fn attend(&self, op: CachedAttention, q: Tensor<2>) -> Tensor<2> {
+        let CachedAttention { dims, scale, sliding_window } = op;
+        match self.seen.as_ref().expect(SOME_TOKEN) {
+            Seen::OnCpu { k, v, .. } => {
+                let n = q.dims()[0];
+                let q = primitive(q);
+                let mut out = vec![0.0; slice(&q).len()];
+                cpu::forward_cached(dims, scale, slice(&q), k, v, self.len() - n, sliding_window, &mut out);
+                Tensor::from_primitive::<Flex>(tensor(out, n))
+            }
+            Seen::OnDevice(seen) => {
+                let [k, v] = seen.as_ref().clone();
+                cached_attention(dims, scale, sliding_window, q, k, v)
+            }
+        }
+    }
+
+    /// Like [`attend`](Self::attend), where on the CPU the bits of a query's result depend on the query and
+    /// the tokens up to its own alone, and not on the number of queries.
+    ///
+    /// # Panics
+    /// The same as for [`attend`](Self::attend).
+    pub fn attend_by_row(&self, op: CachedAttention, q: Tensor<2>) -> Tensor<2> {
+        let CachedAttention { dims, scale, sliding_window } = op;
+        match self.seen.as_ref().expect(SOME_TOKEN) {
+            Seen::OnCpu { k, v, .. } => {
+                let n = q.dims()[0];
+                let q = primitive(q);
+                let past = self.len() - n;
+                let out = cpu::forward_by_row(dims, scale, slice(&q), k, v, past, sliding_window);
+                Tensor::from_primitive::<Flex>(tensor(out, n))
+            }
+            Seen::OnDevice(_) => self.attend(op, q),
+        }
+    }
+}
+
+const ONE_DEVICE: &str = "a cache stays on one device";
+const SOME_TOKEN: &str = "the tokens of the queries are in the cache";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{distance, random};
+    use crate::packed_attention::{PackedAttention, packed_attention};
+
+    #[test]
+    fn cached_queries_agree_with_the_full_row_and_by_row_have_the_same_bits_together_and_alone() {
+        let dims = Dims { heads: 4, kv_heads: 2, head_dim: 16 };
+        let (q, k, v) = (random(1, 300, 4 * 16), random(2, 300, 2 * 16), random(3, 300, 2 * 16));
+        for sliding_window in [None, Some(7)] {
+            let op = CachedAttention { dims, scale: 0.25, sliding_window };
+            let full = PackedAttention { dims, scale: 0.25, cu_seqlens: [0, 300].into(), sliding_window };
+            let full = packed_attention(full, q.clone(), k.clone(), v.clone());
+            let rows = |x: &Tensor<2>, from: usize, count: usize| x.clone().narrow(0, from, count);
+            let mut cache = KeyValueCache::default();
+            cache.append(rows(&k, 0, 290), rows(&v, 0, 290));
+            let before = cache.clone();
+            cache.append(rows(&k, 290, 10), rows(&v, 290, 10));
+            let all = cache.attend(op, rows(&q, 290, 10));
+            assert!(distance(&all, &rows(&full, 290, 10)) < 1e-6);
+            let together = cache.attend_by_row(op, rows(&q, 290, 10));
+            assert!(distance(&together, &rows(&full, 290, 10)) < 1e-6);
+
+            let mut one_by_one = before;
+            for i in 0..10 {
+                one_by_one.append(rows(&k, 290 + i, 1), rows(&v, 290 + i, 1));
+                let alone = one_by_one.attend_by_row(op, rows(&q, 290 + i, 1));
+                assert_eq!(alone.into_data(), rows(&together, i, 1).into_data(), "query {i}");
+            }
+            cache.truncate(295);
+            assert_eq!((cache.len(), one_by_one.len()), (295, 300));
+            let alone = cache.attend_by_row(op, rows(&q, 294, 1));
+            assert_eq!(alone.into_data(), rows(&together, 4, 1).into_data());
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The inference worker: a process of its own that holds a model and answers requests.
+//!
+//! Enters: a model's folder and requests (`sparktune_sampling::protocol`). Leaves: answers. A crash of the
+//! worker is an error of the requests that it had not answered, and nothing else; it can be started again.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use sparktune_base::escape::escape;
+use sparktune_sampling::protocol::{Answer, LONGEST_LINE, Ready, Request};
+
+use crate::failure::{Exit, Failure};
+use crate::program::Program;
+
+/// The hidden command of the worker process.
+pub const COMMAND: &str = "infer-worker";
+
+/// The most bytes of the worker's own messages that are kept for the explanation of its end.
+const KEPT_MESSAGES: usize = 4096;
+
+/// What a worker is started with.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// The folder of a model, a run or an adapter.
+    pub model: PathBuf,
+    /// The base of an adapter or a run, if it is not where that says.
+    pub base: Option<PathBuf>,
+    /// The largest number of answers at a time.
+    pub max_sequences: usize,
+    /// The number of tokens that the MTP head drafts; 0 for none.
+    pub draft_tokens: usize,
+}
+
+/// A running worker. It ends when this value is dropped.
+pub struct Worker {
+    program: Program,
+    options: WorkerOptions,
+    process: Process,
+    ready: Ready,
+    /// The ids of answers that are not done.
+    open: BTreeSet<String>,
+}
+
+struct Process {
+    child: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<Answer>,
+    messages: Option<JoinHandle<String>>,
+    /// Why it has ended, once that is known.
+    ended: Option<Failure>,
+}
+
+impl Worker {
+    /// Starts a worker and waits until its model is loaded.
+    ///
+    /// # Errors
+    /// The process cannot be started, or the model cannot be loaded or does not fit into memory.
+    pub fn start(program: &Program, options: WorkerOptions) -> Result<Self, Failure> {
+        let (process, ready) = begin(program, &options)?;
+        Ok(Self { program: program.clone(), options, process, ready, open: BTreeSet::new() })
+    }
+
+    /// Returns what the worker said of its model.
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Returns the process id.
+    pub fn process_id(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// The worker has ended. Its unanswered requests are answered by [`next`](Self::next) all the same.
+    pub fn send(&mut self, request: &Request) -> Result<(), Failure> {
+        let mut line = serde_json::to_string(request).expect("a request is JSON");
+        line.push('\n');
+        let written = self
+            .process
+            .input
+            .as_mut()
+            .map(|input| input.write_all(line.as_bytes()).and_then(|()| input.flush()));
+        match written {
+            Some(Ok(())) => {
+                if let Request::Generate(generate) = request {
+                    self.open.insert(generate.id.clone());
+                }
+                Ok(())
+            }
+            Some(Err(_)) | None => Err(self.process.ended()),
+        }
+    }
+
+    /// Returns the next answer, or `None` if there is none within `timeout`.
+    ///
+    /// When the worker ends by itself, each request that it had not answered is answered with an error.
+    ///
+    /// # Errors
+    /// The worker has ended, and all its requests were answered. [`restart`](Self::restart) starts another.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<Answer>, Failure> {
+        match self.process.answers.recv_timeout(timeout) {
+            Ok(answer) => {
+                if let Answer::Done { id, .. } | Answer::Error { id: Some(id), .. } = &answer {
+                    self.open.remove(id);
+                }
+                Ok(Some(answer))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                let ended = self.process.ended();
+                match self.open.pop_first() {
+                    Some(id) => Ok(Some(Answer::Error { id: Some(id), error: ended.to_string() })),
+                    None => Err(ended),
+                }
+            }
+        }
+    }
+
+    /// Starts another worker with the same options in place of this one. Requests that were not answered are
+    /// forgotten; adapters have to be loaded again.
+    ///
+    /// # Errors
+    /// The same as for [`start`](Self::start).
+    pub fn restart(&mut self) -> Result<(), Failure> {
+        self.process.stop();
+        (self.process, self.ready) = begin(&self.program, &self.options)?;
+        self.open.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.process.stop();
+    }
+}
+
+/// Starts the process and waits for its first answer.
+fn begin(program: &Program, options: &WorkerOptions) -> Result<(Process, Ready), Failure> {
+    let mut process = Process::start(program, options)?;
+    loop {
+        match process.answers.recv() {
+            Ok(Answer::Ready(ready)) => return Ok((process, ready)),
+            Ok(Answer::Failed { error }) => {
+                return Err(Failure::new(process.exit(), error));
+            }
+            Ok(_) => {}
+            Err(_) => return Err(process.ended()),
+        }
+    }
+}
+
+impl Process {
+    fn start(program: &Program, options: &WorkerOptions) -> Result<Self, Failure> {
+        let path = program.path()?;
+        let mut command = Command::new(path);
+        command.arg(COMMAND).arg(&options.model);
+        if let Some(base) = &options.base {
+            command.arg("--base").arg(base);
+        }
+        command.args(["--max-sequences", &options.max_sequences.to_string()]);
+        command.args(["--draft-tokens", &options.draft_tokens.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| Failure::io("start", path, &error))?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (input, Some(output), Some(errors)) = pipes else { unreachable!("all three are piped") };
+        let (sender, answers) = channel();
+        let started = thread::Builder::new()
+            .name("answers".into())
+            .spawn(move || read_answers(output, &sender))
+            .and_then(|_| thread::Builder::new().name("messages".into()).spawn(move || last_of(errors)));
+        let mut process = Self { child, input, answers, messages: None, ended: None };
+        match started {
+            Ok(messages) => process.messages = Some(messages),
+            Err(error) => {
+                process.stop();
+                return Err(Failure::io("start", path, &error));
+            }
+        }
+        Ok(process)
+    }
+
+    /// Ends the process, at once if it does not end by itself soon after its input has ended.
+    fn stop(&mut self) {
+        self.input = None;
+        let deadline = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Returns the exit code of a process that has said why it ends.
+    fn exit(&mut self) -> Exit {
+        self.stop();
+        let code = self.child.wait().ok().and_then(|status| status.code());
+        code.filter(|code| *code != 0).map_or(Exit::Device, Exit::from_code)
+    }
+
+    /// Explains the end of a process whose output has ended.
+    fn ended(&mut self) -> Failure {
+        if let Some(ended) = &self.ended {
+            return ended.clone();
+        }
+        self.stop();
+        let how = match self.child.wait() {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        let messages = self.messages.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let last = messages.trim().lines().next_back().unwrap_or_default();
+        let said = if last.is_empty() { String::new() } else { format!(", and said: {}", escape(last)) };
+        let ended = Failure::new(Exit::Device, format!("the inference worker has ended ({how}){said}"))
+            .hint("Ask again. If it ends again, free memory or choose a smaller model");
+        self.ended = Some(ended.clone());
+        ended
+    }
+}
+
+/// Sends each answer on, until the output ends or is damaged.
+fn read_answers(output: ChildStdout, sender: &Sender<Answer>) {
+    let mut output = BufReader::new(output);
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut output).take(LONGEST_LINE as u64).read_until(b'\n', &mut line);
+        if !matches!(read, Ok(length) if length > 0) {
+            return;
+        }
+        let Ok(answer) = serde_json::from_slice(&line) else { return };
+        if sender.send(answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads all messages and returns the end of them.
+fn last_of(errors: ChildStderr) -> String {
+    let mut errors = BufReader::new(errors);
+    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
+    while let Ok(length @ 1..) = errors.read(&mut buffer) {
+        kept.extend_from_slice(&buffer[..length]);
+        let surplus = kept.len().saturating_sub(KEPT_MESSAGES);
+        kept.drain(..surplus);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use sparktune_sampling::SamplingParams;
+    use sparktune_sampling::protocol::{Generate, Prompt};
+
+    use super::*;
+
+    const READY: &str = r#"{"event":"ready","model":"m","context_tokens":9,"cache_tokens":9,"draft_tokens":0,"has_template":false,"planned_bytes":1}"#;
+
+    /// Starts a shell script as the worker.
+    fn start(folder: &tempfile::TempDir, script: &str) -> Result<Worker, Failure> {
+        let [draft, path] = ["draft.sh", "worker.sh"].map(|name| folder.path().join(name));
+        fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&draft, Permissions::from_mode(0o700)).unwrap();
+        // A process that another test starts meanwhile may hold the draft open for writing, but not the copy.
+        assert!(Command::new("cp").args([&draft, &path]).status().unwrap().success());
+        let options = WorkerOptions { model: "model".into(), base: None, max_sequences: 2, draft_tokens: 0 };
+        Worker::start(&Program::at(path), options)
+    }
+
+    fn ask(id: &str) -> Request {
+        let prompt = Prompt::Prompt("x".into());
+        let sampling = SamplingParams::default();
+        Request::Generate(Box::new(Generate { id: id.into(), prompt, adapter: None, sampling }))
+    }
+
+    fn next(worker: &mut Worker) -> Result<Answer, Failure> {
+        worker.next(Duration::from_secs(60)).map(|answer| answer.expect("an answer within a minute"))
+    }
+
+    #[test]
+    fn a_crash_is_an_error_of_every_open_request_and_the_worker_can_be_started_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!("echo '{READY}'; read a; read b; echo 'out of luck' >&2; kill -9 $$");
+        let mut worker = start(&folder, &script).unwrap();
+        for round in 0..2 {
+            worker.send(&ask("a")).unwrap();
+            worker.send(&ask("b")).unwrap();
+            for expected in ["a", "b"] {
+                let Answer::Error { id, error } = next(&mut worker).unwrap() else { panic!("an error") };
+                assert_eq!(id.as_deref(), Some(expected));
+                assert!(error.contains("signal: 9") && error.contains("out of luck"), "{error}");
+            }
+            let ended = next(&mut worker).unwrap_err().to_string();
+            assert!(ended.contains("Ask again"), "{ended}");
+            assert!(worker.send(&ask("c")).is_err());
+            if round == 0 {
+                worker.restart().unwrap();
+                assert_eq!(worker.ready().model, "m");
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_that_cannot_load_its_model_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let failed = start(&folder, r#"echo '{"event":"failed","error":"too large"}'"#).err().unwrap();
+        assert_eq!((failed.exit, failed.text.as_str()), (Exit::Device, "too large"));
+        let silent = start(&folder, "echo 'no such thing' >&2; exit 70").err().unwrap().to_string();
+        assert!(silent.contains("no such thing") && silent.contains("70"), "{silent}");
+        let damaged = start(&folder, "echo '{\"event\":'; sleep 60").err().unwrap().to_string();
+        assert!(damaged.contains("has ended"), "{damaged}");
+    }
+
+    #[test]
+    fn a_worker_is_gone_when_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = start(&folder, &format!("echo '{READY}'; exec sleep 600")).unwrap();
+        let process = worker.process_id();
+        assert!(Path::new(&format!("/proc/{process}")).exists());
+        drop(worker);
+        assert!(!Path::new(&format!("/proc/{process}")).exists());
+    }
+}

@@ -1,0 +1,117 @@
+//! Flags of `generate` and of its worker process. The flags of sampling have the names of OpenAI's API and of
+//! vLLM.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sparktune_app::inference::WorkerOptions;
+use sparktune_commands::GenerateRequest;
+use sparktune_sampling::SamplingParams;
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// The folder of a model, a run or an adapter, or the name of a run
+    pub model: String,
+    /// What the user says; or with --raw, the text to continue
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: String,
+    /// Continue the text as it is, without the model's chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// The base model of an adapter or a run, if it is not where that says
+    #[arg(long, value_name = "FOLDER")]
+    pub base: Option<PathBuf>,
+    /// Tokens that the MTP head drafts, if the model has one; never changes the text
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub draft_tokens: usize,
+    #[command(flatten)]
+    pub sampling: SamplingFlags,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SamplingFlags {
+    /// Divides the logits; 0 chooses the most likely token
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub temperature: f64,
+    /// Keep the most likely tokens whose probabilities add up to this
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub top_p: f64,
+    /// Keep this many of the most likely tokens; 0 keeps all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub top_k: u32,
+    /// Keep tokens that are at least this share as likely as the most likely one
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub min_p: f64,
+    /// Subtracted once from the logits of tokens that the answer has
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f64,
+    /// Subtracted from the logits of tokens for each time that the answer has them
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f64,
+    /// Makes tokens of prompt and answer less likely if above 1
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub repetition_penalty: f64,
+    /// Seed of the random numbers; the same seed gives the same answer
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// A text that ends the answer; can be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// The largest number of tokens of the answer
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub max_tokens: u32,
+    /// With --json: log-probabilities of each token and of this many of the most likely ones
+    #[arg(long, value_name = "N")]
+    pub logprobs: Option<u32>,
+}
+
+/// What the worker process is started with.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The folder of a model, a run or an adapter
+    pub model: PathBuf,
+    /// The base of an adapter or a run
+    #[arg(long)]
+    pub base: Option<PathBuf>,
+    /// The largest number of answers at a time
+    #[arg(long, default_value_t = 8)]
+    pub max_sequences: usize,
+    /// Tokens that the MTP head drafts
+    #[arg(long, default_value_t = 0)]
+    pub draft_tokens: usize,
+}
+
+impl GenerateArgs {
+    /// Returns the request that the flags describe.
+    pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> GenerateRequest {
+        let Self { model, prompt, raw, base, draft_tokens, sampling } = self;
+        GenerateRequest { model, base, runs_dir, prompt, raw, draft_tokens, sampling: sampling.params() }
+    }
+}
+
+impl SamplingFlags {
+    fn params(self) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            stop: self.stop,
+            max_tokens: Some(self.max_tokens),
+            logprobs: self.logprobs,
+            ..SamplingParams::default()
+        }
+    }
+}
+
+impl WorkerArgs {
+    /// Returns the options of the worker.
+    pub(crate) fn options(self) -> WorkerOptions {
+        let Self { model, base, max_sequences, draft_tokens } = self;
+        WorkerOptions { model, base, max_sequences, draft_tokens }
+    }
+}

@@ -1,0 +1,122 @@
+//! `generate`: continues one prompt with any model, run or adapter, as plain lines or as lines of JSON.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::inference::{Worker, WorkerOptions};
+use sparktune_app::program::Program;
+use sparktune_app::runs;
+use sparktune_base::escape::escape;
+use sparktune_sampling::SamplingParams;
+use sparktune_sampling::protocol::{Answer, Finished, Generate, Prompt, Request};
+use sparktune_tui::output::{note, print, print_json};
+
+use crate::interrupt::Interrupts;
+
+/// The id of the only answer.
+const ID: &str = "answer";
+
+/// What `generate` is asked for.
+#[derive(Debug, Clone)]
+pub struct GenerateRequest {
+    /// The folder of a model, a run or an adapter, or the name of a run.
+    pub model: String,
+    /// The base of an adapter or a run, if it is not where that says.
+    pub base: Option<PathBuf>,
+    /// The folder of the runs, if a flag names it.
+    pub runs_dir: Option<PathBuf>,
+    /// What to continue, or what the user says in a chat.
+    pub prompt: String,
+    /// Continue the prompt as it is, without the chat template.
+    pub raw: bool,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The number of tokens that the MTP head drafts.
+    pub draft_tokens: usize,
+}
+
+/// Runs `sparktune generate`. With `json`, prints the worker's answers as they are.
+///
+/// # Errors
+/// There is no such model, it does not fit into memory, or the prompt is refused.
+pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Result<Exit, Failure> {
+    request.sampling.check().map_err(|error| Failure::usage(error.to_string()))?;
+    let interrupts = Interrupts::listen()?;
+    let options = WorkerOptions {
+        model: find(&request.model, request.runs_dir)?,
+        base: request.base,
+        max_sequences: 1,
+        draft_tokens: request.draft_tokens,
+    };
+    let mut worker = Worker::start(program, options)?;
+    let is_chat = worker.ready().has_template && !request.raw;
+    let prompt = if is_chat {
+        Prompt::Messages(json!([{"role": "user", "content": request.prompt}]))
+    } else {
+        Prompt::Prompt(request.prompt)
+    };
+    let generate = Generate { id: ID.into(), prompt, adapter: None, sampling: request.sampling };
+    worker.send(&Request::Generate(Box::new(generate)))?;
+    let mut is_cancelled = false;
+    loop {
+        if interrupts.count() > 0 && !is_cancelled {
+            is_cancelled = true;
+            worker.send(&Request::Cancel { id: ID.into() })?;
+        }
+        let Some(answer) = worker.next(Duration::from_millis(100))? else { continue };
+        if json {
+            print_json(&answer)?;
+        }
+        match answer {
+            Answer::Text(piece) if !json => print(&shown(&piece.text))?,
+            Answer::Done { finished, .. } => {
+                if !json {
+                    print("\n")?;
+                    note(&in_words(&finished));
+                }
+                return Ok(if is_cancelled { Exit::Interrupted } else { Exit::Done });
+            }
+            Answer::Error { error, .. } | Answer::Failed { error } => return Err(Failure::usage(error)),
+            Answer::Text(_) | Answer::Ready(_) | Answer::Adapters { .. } => {}
+        }
+    }
+}
+
+/// Returns the folder of a model: the folder itself, or that of a run.
+fn find(model: &str, runs_dir: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    let folder = Path::new(model);
+    if folder.is_dir() {
+        return Ok(folder.to_owned());
+    }
+    let run = runs::find(model, runs_dir).map_err(|failure| {
+        failure.hint("`generate` takes the folder of a model, a run or an adapter, or the name of a run")
+    })?;
+    Ok(run.path().to_owned())
+}
+
+/// Returns text of a model as a terminal may show it, with its lines.
+fn shown(text: &str) -> String {
+    text.split('\n').map(escape).collect::<Vec<_>>().join("\n")
+}
+
+fn in_words(finished: &Finished) -> String {
+    let usage = finished.usage;
+    let seconds = (finished.total_ms - finished.first_token_ms) / 1000.0;
+    let speed = match usage.completion_tokens {
+        2.. if seconds > 0.0 => format!(", {:.1} tokens/s", (usage.completion_tokens - 1) as f64 / seconds),
+        _ => String::new(),
+    };
+    let drafts = match usage.drafted_tokens {
+        0 => String::new(),
+        drafted => format!(", {} of {drafted} drafted tokens accepted", usage.accepted_tokens),
+    };
+    format!(
+        "{} tokens of prompt, {} of answer, the first after {:.2} s{speed}{drafts}; seed {}",
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        finished.first_token_ms / 1000.0,
+        finished.seed
+    )
+}

@@ -1,0 +1,59 @@
+//! The messages of a request, in OpenAI's form, as the chat template reads them.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+use sparktune_data::{Chat, ChatTokenizer, Content, Json, Message};
+
+use crate::error::InferError;
+
+/// Renders messages as a server does that is asked for the next answer. `request` is an array of messages, or
+/// an object with `messages` and `tools`.
+///
+/// # Errors
+/// They are not in OpenAI's form, or the template refuses them.
+pub(crate) fn render(request: &Value, tokenizer: &ChatTokenizer) -> Result<String, InferError> {
+    let wrong = |what: String| InferError::Messages(what);
+    let (messages, tools) = match request {
+        Value::Object(request) => (request.get("messages"), request.get("tools")),
+        messages => (Some(messages), None),
+    };
+    let messages = messages.and_then(Value::as_array).filter(|messages| !messages.is_empty());
+    let messages = messages.ok_or_else(|| wrong("there is no list of them".into()))?;
+    let messages: Result<Vec<_>, _> = messages.iter().enumerate().map(|(i, m)| message(i, m)).collect();
+    let chat = Chat { messages: messages?, tools: tools.filter(|tools| !tools.is_null()).map(json) };
+    Ok(tokenizer.render_prompt(&chat).map_err(InferError::Prompt)?.text)
+}
+
+fn message(index: usize, message: &Value) -> Result<Message<'_>, InferError> {
+    let wrong = |what: &str| InferError::Messages(format!("[{index}] {what}"));
+    let fields = message.as_object().ok_or_else(|| wrong("is not an object"))?;
+    let role = text(fields, "role").ok_or_else(|| wrong("has no `role`"))?;
+    let content = match fields.get("content") {
+        None => Content::Absent,
+        Some(Value::Null) => Content::Null,
+        Some(Value::String(text)) => Content::Text(Cow::Borrowed(text)),
+        Some(Value::Array(parts)) => {
+            let parts: Option<Vec<_>> = parts.iter().map(|part| text(part.as_object()?, "text")).collect();
+            Content::Parts(parts.ok_or_else(|| wrong("has a part of `content` without `text`"))?)
+        }
+        Some(_) => return Err(wrong("has a `content` that is no text")),
+    };
+    Ok(Message {
+        role,
+        content,
+        reasoning_content: text(fields, "reasoning_content"),
+        tool_calls: fields.get("tool_calls").filter(|calls| !calls.is_null()).map(json),
+        name: text(fields, "name"),
+        tool_call_id: text(fields, "tool_call_id"),
+        untrained: false,
+    })
+}
+
+fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<Cow<'a, str>> {
+    fields.get(name).and_then(Value::as_str).map(Cow::Borrowed)
+}
+
+fn json<'a>(value: &Value) -> Json<'a> {
+    Json::from_value(value)
+}

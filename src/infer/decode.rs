@@ -1,0 +1,132 @@
+//! A step of the engine: a piece of a prompt, and the next tokens of all answers.
+
+use std::collections::BTreeSet;
+
+use burn::tensor::Tensor;
+use sparktune_data::ChatTokenizer;
+use sparktune_model::{BatchDecoder, Continued};
+use sparktune_sampling::draw;
+
+use crate::engine::{Engine, PREFILL};
+use crate::error::InferError;
+use crate::event::SequenceId;
+use crate::sequence::Sequence;
+
+impl Engine {
+    /// Computes one piece of the oldest prompt that is not complete, and the token after it if it is the last
+    /// piece.
+    pub(crate) fn prefill(&mut self, failed: &mut Vec<(SequenceId, InferError)>) {
+        let next = self.running.iter_mut().find(|next| !next.is_decoding() && !next.has_ended());
+        let Some(sequence) = next else { return };
+        let decoder = match self.models.get(sequence.adapter.as_deref()) {
+            Ok(decoder) => decoder,
+            Err(error) => return failed.push((sequence.id, error)),
+        };
+        let end = (sequence.prefilled + PREFILL).min(sequence.prompt.len());
+        let piece = &sequence.prompt[sequence.prefilled..end];
+        let hidden = decoder.prefill(piece, &mut sequence.cache);
+        if let Some(drafts) = &mut sequence.drafts {
+            drafts.add(hidden.clone(), piece);
+        }
+        let last = hidden.narrow(0, piece.len() - 1, 1);
+        sequence.prefilled = end;
+        if sequence.is_decoding() {
+            let logits = decoder.logits(last);
+            let kept = accept(sequence, &[], &logits, &self.tokenizer, &self.hidden);
+            failed.extend(kept.err().map(|error| (sequence.id, error)));
+        }
+    }
+
+    /// Computes the next tokens of all answers whose prompt is complete, those of one adapter together.
+    pub(crate) fn decode(&mut self, failed: &mut Vec<(SequenceId, InferError)>) {
+        let is_ready = |sequence: &&mut Sequence| sequence.is_decoding() && !sequence.has_ended();
+        let mut all: Vec<&mut Sequence> = self.running.iter_mut().filter(is_ready).collect();
+        let mut adapters: Vec<Option<String>> = all.iter().map(|sequence| sequence.adapter.clone()).collect();
+        adapters.sort();
+        adapters.dedup();
+        for adapter in adapters {
+            let mut group: Vec<&mut Sequence> = Vec::new();
+            let mut rest = Vec::new();
+            for sequence in all {
+                if sequence.adapter == adapter { group.push(sequence) } else { rest.push(sequence) }
+            }
+            all = rest;
+            let decoder = match self.models.get(adapter.as_deref()) {
+                Ok(decoder) => decoder,
+                Err(_) => {
+                    let known = self.models.names();
+                    let name = adapter.unwrap_or_default();
+                    failed.extend(group.iter().map(|sequence| {
+                        let (name, known) = (name.clone(), known.clone());
+                        (sequence.id, InferError::UnknownAdapter { name, known })
+                    }));
+                    continue;
+                }
+            };
+            let rows: Vec<Vec<u32>> = group
+                .iter_mut()
+                .map(|sequence| {
+                    let mut rows = vec![sequence.newest];
+                    // The last token of an answer is drawn and needs no draft.
+                    let count = self.options.draft_tokens.min(sequence.left() - 1);
+                    if let (Some(head), Some(drafts)) = (&self.models.head, &mut sequence.drafts) {
+                        rows.extend(drafts.draft(decoder.model(), head, sequence.newest, count));
+                    }
+                    rows
+                })
+                .collect();
+            let hidden = step(decoder, &mut group, &rows);
+            let logits = decoder.logits(hidden.clone());
+            let mut first = 0;
+            for (sequence, rows) in group.into_iter().zip(rows) {
+                let logits = &logits[first * self.vocab_size..][..rows.len() * self.vocab_size];
+                match accept(sequence, &rows[1..], logits, &self.tokenizer, &self.hidden) {
+                    Ok(accepted) => {
+                        sequence.cache.take_back(rows.len() - 1 - accepted);
+                        if let Some(drafts) = &mut sequence.drafts {
+                            let kept = accepted + 1;
+                            drafts.add(hidden.clone().narrow(0, first, kept), &rows[..kept]);
+                        }
+                    }
+                    Err(error) => failed.push((sequence.id, error)),
+                }
+                first += rows.len();
+            }
+        }
+    }
+}
+
+fn step(decoder: &BatchDecoder, group: &mut [&mut Sequence], rows: &[Vec<u32>]) -> Tensor<2> {
+    let continued = group.iter_mut().zip(rows);
+    let mut batch: Vec<Continued<'_>> =
+        continued.map(|(sequence, input_ids)| Continued { input_ids, cache: &mut sequence.cache }).collect();
+    decoder.step(&mut batch)
+}
+
+/// Draws the tokens of an answer from the logits after its newest token and after each drafted one, as far as
+/// the tokens drawn are the drafted ones. Returns how many drafted tokens were accepted.
+fn accept(
+    sequence: &mut Sequence,
+    drafted: &[u32],
+    logits: &[f32],
+    tokenizer: &ChatTokenizer,
+    hidden: &BTreeSet<u32>,
+) -> Result<usize, InferError> {
+    let vocab_size = logits.len() / (drafted.len() + 1);
+    sequence.usage.drafted_tokens += drafted.len();
+    for (i, logits) in logits.chunks_exact(vocab_size).enumerate() {
+        let place = sequence.usage.completion_tokens;
+        let drawn = draw(logits, &sequence.history, &sequence.params, sequence.seed, place as u64);
+        let drawn = drawn.ok_or(InferError::NotFinite(place))?;
+        let token = drawn.token;
+        sequence.push(drawn, tokenizer, hidden);
+        if drafted.get(i) != Some(&token) {
+            return Ok(i);
+        }
+        sequence.usage.accepted_tokens += 1;
+        if sequence.has_ended() {
+            return Ok(i);
+        }
+    }
+    Ok(drafted.len())
+}

@@ -1,0 +1,296 @@
+//! Decodes several answers at once. Answers join and leave between two tokens.
+//!
+//! The engine has no threads and no clock of its own: the caller adds requests and calls [`Engine::step`],
+//! which computes one piece of a prompt, and one token (with a draft, up to some) of each answer whose prompt
+//! is computed.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+
+use burn::tensor::Device;
+use serde_json::Value;
+use sparktune_data::ChatTokenizer;
+use sparktune_model::Checkpoint;
+use sparktune_sampling::SamplingParams;
+
+use crate::chat::render;
+use crate::drafts::Drafts;
+use crate::error::InferError;
+use crate::event::{Event, SequenceId};
+use crate::memory::{MemoryPlan, Room};
+use crate::models::Models;
+use crate::sequence::{Beginning, Sequence};
+use crate::source::Source;
+
+/// The number of tokens of a prompt that are computed in a step, so that other answers go on meanwhile. It is
+/// counted from the start of a prompt, whose bits therefore do not depend on other answers.
+pub(crate) const PREFILL: usize = 512;
+
+/// The limits of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// The largest number of answers that are decoded at once; more wait.
+    pub max_sequences: usize,
+    /// The largest number of answers that wait.
+    pub max_waiting: usize,
+    /// The number of tokens that the MTP head drafts; 0 for none. Ignored if the model has no head.
+    pub draft_tokens: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { max_sequences: 8, max_waiting: 256, draft_tokens: 0 }
+    }
+}
+
+/// A request for an answer.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// The tokens to continue ([`Engine::encode`], [`Engine::encode_messages`]).
+    pub prompt: Vec<u32>,
+    /// The name of an adapter, or none for the model as it was loaded.
+    pub adapter: Option<String>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+}
+
+/// A loaded model and the answers that are decoded.
+pub struct Engine {
+    pub(crate) models: Models,
+    pub(crate) tokenizer: ChatTokenizer,
+    pub(crate) options: EngineOptions,
+    plan: MemoryPlan,
+    name: String,
+    context: usize,
+    pub(crate) vocab_size: usize,
+    eos: Vec<u32>,
+    /// Special tokens, which are not part of the text.
+    pub(crate) hidden: BTreeSet<u32>,
+    waiting: VecDeque<Sequence>,
+    pub(crate) running: Vec<Sequence>,
+    next_id: u64,
+}
+
+impl Engine {
+    /// Loads a model if there is room for it. `progress(done, total)` is called after each layer.
+    ///
+    /// # Errors
+    /// The model does not fit into memory, or its files are missing or damaged.
+    pub fn load(
+        source: &Source,
+        options: EngineOptions,
+        room: &Room,
+        device: &Device,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, InferError> {
+        let checkpoint = source.checkpoint()?;
+        let options = EngineOptions { max_sequences: options.max_sequences.max(1), ..options };
+        let EngineOptions { max_sequences, draft_tokens, .. } = options;
+        let plan = MemoryPlan::new(&checkpoint, max_sequences, draft_tokens, PREFILL, room)?;
+        let tokenizer = source.tokenizer()?;
+        let models = Models::load(source, &checkpoint, draft_tokens > 0, device, progress)?;
+        Ok(Self::of_parts(source.name.clone(), models, tokenizer, options, plan, &checkpoint))
+    }
+
+    fn of_parts(
+        name: String,
+        models: Models,
+        tokenizer: ChatTokenizer,
+        options: EngineOptions,
+        plan: MemoryPlan,
+        checkpoint: &Checkpoint,
+    ) -> Self {
+        let config = checkpoint.config();
+        Self {
+            name,
+            options: EngineOptions {
+                draft_tokens: if models.head.is_some() { options.draft_tokens } else { 0 },
+                ..options
+            },
+            context: config.max_position_embeddings,
+            vocab_size: config.vocab_size,
+            eos: tokenizer.eos_token_ids().to_vec(),
+            hidden: tokenizer.special_token_ids().into_iter().collect(),
+            models,
+            tokenizer,
+            plan,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            next_id: 0,
+        }
+    }
+
+    /// Returns the name of the model.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the memory that it was planned with.
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.plan
+    }
+
+    /// Returns the largest number of tokens of a prompt with its answer.
+    pub fn context_tokens(&self) -> usize {
+        self.context.min(self.plan.cache_tokens)
+    }
+
+    /// Returns the number of tokens that are drafted in a step; 0 without an MTP head.
+    pub fn draft_tokens(&self) -> usize {
+        self.options.draft_tokens
+    }
+
+    /// Returns the tokenizer with the chat template.
+    pub fn tokenizer(&self) -> &ChatTokenizer {
+        &self.tokenizer
+    }
+
+    /// Returns the tokens of a text, in which special tokens are parsed and none are added.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, InferError> {
+        self.tokenizer.encode(text).map_err(InferError::Prompt)
+    }
+
+    /// Returns the tokens of messages in OpenAI's form, rendered as a server does that is asked for the next
+    /// answer: an array, or an object with `messages` and `tools`.
+    ///
+    /// # Errors
+    /// They are not in that form, or the chat template refuses them.
+    pub fn encode_messages(&self, messages: &Value) -> Result<Vec<u32>, InferError> {
+        self.encode(&render(messages, &self.tokenizer)?)
+    }
+
+    /// Loads an adapter in PEFT's format under a name. One of the same name is replaced; answers that use it
+    /// go on with the new one.
+    ///
+    /// # Errors
+    /// The adapter is damaged or does not fit the base.
+    pub fn load_adapter(&mut self, name: &str, folder: &Path) -> Result<(), InferError> {
+        self.models.add(name, folder)
+    }
+
+    /// Forgets an adapter. Answers that use it end with an error.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn unload_adapter(&mut self, name: &str) -> Result<(), InferError> {
+        self.models.get(Some(name))?;
+        self.models.remove(name);
+        Ok(())
+    }
+
+    /// Returns the names of the adapters.
+    pub fn adapters(&self) -> Vec<String> {
+        self.models.names()
+    }
+
+    /// Adds a request. Its answer begins when there is room.
+    ///
+    /// # Errors
+    /// A parameter is outside its range, the prompt is empty or too long, the adapter is unknown, or too many
+    /// answers wait.
+    pub fn submit(&mut self, ask: Ask) -> Result<SequenceId, InferError> {
+        let Ask { prompt, adapter, sampling } = ask;
+        sampling.check()?;
+        let decoder = self.models.get(adapter.as_deref())?;
+        let model = decoder.model();
+        if prompt.is_empty() {
+            return Err(InferError::EmptyPrompt);
+        }
+        if let Some(token) = prompt.iter().find(|token| **token as usize >= self.vocab_size) {
+            return Err(InferError::UnknownToken { token: *token, vocab_size: self.vocab_size });
+        }
+        let most = most_tokens(prompt.len(), sampling.max_tokens, self.context, self.plan.cache_tokens)?;
+        if self.waiting.len() >= self.options.max_waiting {
+            return Err(InferError::Busy(self.waiting.len()));
+        }
+        let beginning = Beginning {
+            id: SequenceId(self.next_id),
+            cache: model.empty_cache(),
+            drafts: self.models.head.as_ref().map(|head| Drafts::new(model, head)),
+            // A request without a seed gets one of the system's random numbers.
+            seed: sampling.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()),
+            most,
+            eos: &self.eos,
+            hidden: &self.hidden,
+        };
+        let id = beginning.id;
+        self.waiting.push_back(Sequence::new(beginning, prompt, adapter, sampling));
+        self.next_id += 1;
+        Ok(id)
+    }
+
+    /// Ends an answer. Its last event follows in the next step. Nothing happens if it has ended.
+    pub fn cancel(&mut self, id: SequenceId) {
+        let all = self.running.iter_mut().chain(&mut self.waiting);
+        for sequence in all.filter(|sequence| sequence.id == id) {
+            sequence.cancel(&self.tokenizer);
+        }
+    }
+
+    /// Returns whether there is no answer to decode.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Decodes every answer a little further, and returns what is new. The events of an answer that ends are
+    /// complete.
+    pub fn step(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.admit(&mut events);
+        let mut failed = Vec::new();
+        // In this order an answer's first token is handed out before the next one is computed.
+        self.decode(&mut failed);
+        self.prefill(&mut failed);
+        for sequence in &mut self.running {
+            let mut event = sequence.take_event();
+            if let Some(at) = failed.iter().position(|(id, _)| *id == sequence.id) {
+                event.end = Some(Err(failed.swap_remove(at).1));
+            }
+            if !event.tokens.is_empty() || event.end.is_some() {
+                events.push(event);
+            }
+        }
+        let ended: BTreeSet<SequenceId> =
+            events.iter().filter(|event| event.end.is_some()).map(|event| event.id).collect();
+        self.running.retain(|sequence| !ended.contains(&sequence.id));
+        events
+    }
+
+    /// Lets waiting answers begin, in order, as far as there is room.
+    fn admit(&mut self, events: &mut Vec<Event>) {
+        let ended = self.waiting.iter_mut().filter(|sequence| sequence.has_ended());
+        events.extend(ended.map(Sequence::take_event));
+        self.waiting.retain(|sequence| !sequence.has_ended());
+        let mut taken: usize = self.running.iter().map(Sequence::reserved).sum();
+        while let Some(next) = self.waiting.front() {
+            taken += next.reserved();
+            if taken > self.plan.cache_tokens || self.running.len() == self.options.max_sequences {
+                break;
+            }
+            self.running.extend(self.waiting.pop_front());
+        }
+    }
+}
+
+/// Returns the largest number of tokens of an answer.
+fn most_tokens(
+    prompt: usize,
+    max_tokens: Option<u32>,
+    context: usize,
+    cache: usize,
+) -> Result<usize, InferError> {
+    let too_long = |tokens, what, most, or_memory| InferError::TooLong { tokens, what, most, or_memory };
+    if prompt >= context {
+        return Err(too_long(prompt, "the model's context", context, ""));
+    }
+    let or_memory = ", ask for fewer tokens, or free memory and start again";
+    if prompt >= cache {
+        return Err(too_long(prompt, "the memory that is left for answers", cache, or_memory));
+    }
+    let wanted = max_tokens.map_or(usize::MAX, |most| most as usize);
+    Ok(wanted.min(context - prompt).min(cache - prompt))
+}

@@ -1,0 +1,121 @@
+//! The memory that a model takes while it decodes, before anything is loaded.
+
+use sparktune_model::Checkpoint;
+use sparktune_plan::ModelConfig;
+use sparktune_plan::architecture::MixerSpec;
+
+use crate::error::InferError;
+
+/// Bytes of a number on the CPU.
+const F32: u64 = 4;
+
+/// The fewest tokens for which a model is loaded at all, if its context is not shorter.
+const LEAST_TOKENS: usize = 1024;
+
+/// The largest number of tokens that all answers have together, if there is no other limit. More would take
+/// memory from other programs for long prompts that nobody writes by hand.
+const MOST_TOKENS: usize = 65_536;
+
+/// The memory that may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// Available bytes.
+    pub available: u64,
+    /// Bytes of them that stay free for the system.
+    pub reserve: u64,
+    /// What else uses the memory, in words that continue a sentence: `, beside the run NAME`. May be empty.
+    pub beside: String,
+}
+
+/// The memory of a model, by part, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Weights of the text model and the MTP head, as f32.
+    pub weights: u64,
+    /// Keys and values of one token.
+    pub per_token: u64,
+    /// States and windows of one answer.
+    pub per_sequence: u64,
+    /// Activations of a piece of a prompt, and logits.
+    pub working: u64,
+    /// The number of tokens that all answers may have together.
+    pub cache_tokens: usize,
+    /// All of it.
+    pub total: u64,
+}
+
+impl MemoryPlan {
+    /// Plans a model with at most `sequences` answers at a time that draft `draft_tokens`, and pieces of
+    /// prompts of `prefill` tokens.
+    ///
+    /// # Errors
+    /// There is not enough memory for the weights and one answer.
+    pub fn new(
+        checkpoint: &Checkpoint,
+        sequences: usize,
+        draft_tokens: usize,
+        prefill: usize,
+        room: &Room,
+    ) -> Result<Self, InferError> {
+        let config = checkpoint.config();
+        let head = config.mtp.iter().filter(|_| draft_tokens > 0).flat_map(|mtp| mtp.tensors());
+        let numbers = config.tensors().into_iter().chain(head);
+        let numbers: u64 = numbers.map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum();
+        let weights = numbers * F32;
+        let per_token = per_token(config) * F32;
+        let per_sequence = per_sequence(config) * (2 + draft_tokens as u64) * F32;
+        let working = working(config, sequences * (1 + draft_tokens), prefill) * F32;
+
+        let fixed = weights + working + per_sequence * sequences as u64;
+        let usable = room.available.saturating_sub(room.reserve);
+        let left = usable.saturating_sub(fixed);
+        let fitting = usize::try_from(left / per_token.max(1)).unwrap_or(usize::MAX);
+        let context = config.max_position_embeddings;
+        let least_tokens = LEAST_TOKENS.min(context);
+        if usable < fixed || fitting < least_tokens {
+            return Err(InferError::NoRoom {
+                weights,
+                working: fixed - weights + per_token * least_tokens as u64,
+                least_tokens,
+                available: room.available,
+                reserve: room.reserve,
+                beside: room.beside.clone(),
+            });
+        }
+        let cache_tokens = fitting.min(MOST_TOKENS).min(context.saturating_mul(sequences));
+        let total = fixed + per_token * cache_tokens as u64;
+        Ok(Self { weights, per_token, per_sequence, working, cache_tokens, total })
+    }
+}
+
+/// Returns the numbers that a token adds to the caches of all layers, the head's included.
+fn per_token(config: &ModelConfig) -> u64 {
+    let head = config.mtp.iter().map(|mtp| &mtp.layer);
+    let of_layer = |mixer: &MixerSpec| match mixer {
+        MixerSpec::Attention(attention) => 2 * attention.num_key_value_heads * attention.head_dim,
+        MixerSpec::GatedDeltaNet(_) => 0,
+    };
+    config.layers.iter().chain(head).map(|layer| of_layer(&layer.mixer) as u64).sum()
+}
+
+/// Returns the numbers of the states of one answer, which do not grow.
+fn per_sequence(config: &ModelConfig) -> u64 {
+    let of_layer = |mixer: &MixerSpec| match mixer {
+        MixerSpec::Attention(_) => 0,
+        MixerSpec::GatedDeltaNet(delta) => {
+            delta.num_value_heads * delta.key_head_dim * delta.value_head_dim
+                + (delta.conv_kernel_dim - 1) * delta.conv_dim()
+        }
+    };
+    config.layers.iter().map(|layer| of_layer(&layer.mixer) as u64).sum()
+}
+
+/// Returns the numbers that exist while a layer computes a piece of a prompt, and of the logits of a step.
+fn working(config: &ModelConfig, rows: usize, prefill: usize) -> u64 {
+    let widest = config.layers.iter().map(|layer| {
+        let outputs: usize = layer.linears().map(|linear| linear.output).sum();
+        outputs + 8 * config.hidden_size
+    });
+    // Logits are there as a tensor, on the host, and once more while one row is sampled.
+    (widest.max().unwrap_or(0) * prefill.max(rows) + (2 * rows + 8) * config.vocab_size) as u64
+}

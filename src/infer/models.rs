@@ -1,0 +1,84 @@
+//! The weights in memory: one base, adapters on it by name, and the MTP head.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::tensor::Device;
+use sparktune_model::{BatchDecoder, Checkpoint, Model, ModelError, Mtp};
+
+use crate::error::InferError;
+use crate::source::Source;
+
+/// A base and its adapters. An adapter shares the numbers of the base, so that switching copies nothing.
+pub(crate) struct Models {
+    /// Without any adapter, to put adapters on.
+    base: Model,
+    /// What answers use that name no adapter: the base, with the adapter of its source if that has one.
+    plain: BatchDecoder,
+    adapters: BTreeMap<String, BatchDecoder>,
+    pub(crate) head: Option<Mtp>,
+}
+
+impl Models {
+    /// Loads the weights of a source, and the head if it is wanted and there is one.
+    ///
+    /// # Errors
+    /// The weights are damaged or do not fit the config, or the adapter does not fit the base.
+    pub(crate) fn load(
+        source: &Source,
+        checkpoint: &Checkpoint,
+        wants_head: bool,
+        device: &Device,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, InferError> {
+        let base = Model::load(checkpoint, device, progress)?;
+        let plain = match &source.adapter {
+            Some(adapter) => adapted(&base, adapter)?,
+            None => BatchDecoder::new(&base),
+        };
+        let head = if wants_head { load_head(source, checkpoint, device)? } else { None };
+        Ok(Self { base, plain, adapters: BTreeMap::new(), head })
+    }
+
+    pub(crate) fn add(&mut self, name: &str, folder: &Path) -> Result<(), InferError> {
+        self.adapters.insert(name.to_owned(), adapted(&self.base, folder)?);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
+        self.adapters.remove(name).is_some()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.adapters.keys().cloned().collect()
+    }
+
+    /// Returns the model with this adapter.
+    pub(crate) fn get(&self, adapter: Option<&str>) -> Result<&BatchDecoder, InferError> {
+        match adapter {
+            None => Ok(&self.plain),
+            Some(name) => self
+                .adapters
+                .get(name)
+                .ok_or_else(|| InferError::UnknownAdapter { name: name.to_owned(), known: self.names() }),
+        }
+    }
+}
+
+fn adapted(base: &Model, folder: &Path) -> Result<BatchDecoder, InferError> {
+    let mut model = base.clone();
+    model.load_lora(folder)?;
+    Ok(BatchDecoder::new(&model))
+}
+
+/// Loads the head of the source's own folder for it, or of its weights.
+fn load_head(source: &Source, checkpoint: &Checkpoint, device: &Device) -> Result<Option<Mtp>, ModelError> {
+    let foreign = match &source.head {
+        Some(folder) if folder.join("config.json").is_file() => Some(Checkpoint::open(folder)?),
+        Some(_) | None => None,
+    };
+    let with_head = foreign.as_ref().filter(|other| other.has_mtp()).unwrap_or(checkpoint);
+    let mut head = if with_head.has_mtp() { Some(Mtp::load(with_head, device)?) } else { None };
+    head.iter_mut().for_each(|head| head.set_trainable(false));
+    Ok(head)
+}

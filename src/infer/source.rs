@@ -1,0 +1,138 @@
+//! What a folder holds: a model, the outputs of a run, or an adapter.
+//!
+//! Enters: a folder, which is untrusted. Leaves: where its weights, its tokenizer and its template are.
+
+use std::path::{Path, PathBuf};
+
+use sparktune_data::{ChatTokenizer, TemplateKwargs};
+use sparktune_model::{Checkpoint, ModelError};
+use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE, MOST_CONFIG_BYTES};
+use sparktune_plan::model_config::ConfigOptions;
+use sparktune_plan::{MethodKind, Plan};
+use sparktune_runlog::RunDir;
+
+use crate::error::InferError;
+
+/// The parts of a model that can be loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Source {
+    /// The name of the folder that was asked for.
+    pub name: String,
+    /// The folder with config and weights of the text model.
+    pub weights: PathBuf,
+    /// The user's options for reading the config.
+    pub options: ConfigOptions,
+    /// The folder whose weights have the MTP head, if it is not that of the text model.
+    pub head: Option<PathBuf>,
+    /// The folder of the adapter that belongs to it.
+    pub adapter: Option<PathBuf>,
+    /// The chat template, if it is not that of the weights.
+    pub chat_template: Option<PathBuf>,
+    /// The variables of the template.
+    pub template_kwargs: TemplateKwargs,
+}
+
+impl Source {
+    /// Finds the parts of a folder. `base` is the base model of an adapter or a run that does not know it or
+    /// whose base has moved.
+    ///
+    /// # Errors
+    /// The folder is none of a model, a run with exported weights and an adapter, or its base is unknown.
+    pub fn open(folder: &Path, base: Option<&Path>) -> Result<Self, InferError> {
+        let name = folder
+            .file_name()
+            .map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
+        if folder.join("plan.toml").is_file() {
+            return Self::of_run(name, folder, base);
+        }
+        if folder.join(CONFIG_FILE).is_file() {
+            let base = match base {
+                Some(base) => base.to_owned(),
+                None => base_of_adapter(folder)?,
+            };
+            return Ok(Self { adapter: Some(folder.to_owned()), ..Self::of_model(name, base) });
+        }
+        if folder.join("config.json").is_file() {
+            return Ok(Self::of_model(name, folder.to_owned()));
+        }
+        Err(InferError::NoModel(folder.to_owned()))
+    }
+
+    fn of_model(name: String, weights: PathBuf) -> Self {
+        Self {
+            name,
+            weights,
+            options: ConfigOptions::default(),
+            head: None,
+            adapter: None,
+            chat_template: None,
+            template_kwargs: TemplateKwargs::new(),
+        }
+    }
+
+    fn of_run(name: String, folder: &Path, base: Option<&Path>) -> Result<Self, InferError> {
+        let run = RunDir::open(folder)?;
+        let plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
+        let exported = |name: &str| Some(run.outputs().join(name)).filter(|folder| folder.is_dir());
+        let not_exported = || InferError::NotExported(folder.to_owned());
+        let (weights, head, adapter) = match plan.method.kind() {
+            // The text model of the second is that of the first.
+            MethodKind::Full => {
+                let merged = exported("merged-mtp").or_else(|| exported("merged"));
+                (merged.ok_or_else(not_exported)?, None, None)
+            }
+            MethodKind::Lora => {
+                let adapter = exported("adapter").ok_or_else(not_exported)?;
+                let base = base.map(Path::to_owned).or_else(|| plan.model.path.clone());
+                let missing = |reason: String| InferError::NoBase { path: folder.to_owned(), reason };
+                let base = base.ok_or_else(|| missing(format!("its base is {}", plan.model.id)))?;
+                if !base.join("config.json").is_file() {
+                    return Err(missing(format!("its base was in {}, which has no model", base.display())));
+                }
+                let head = exported("merged-mtp").or_else(|| plan.model.mtp_path.clone());
+                (base, head, Some(adapter))
+            }
+        };
+        let template = Some(run.chat_template()).filter(|file| file.is_file());
+        // What was exported has its template beside it.
+        let chat_template = template.filter(|_| adapter.is_some());
+        let options = plan.model.config_options();
+        let template_kwargs = plan.data.template_kwargs.0.clone();
+        Ok(Self { name, weights, options, head, adapter, chat_template, template_kwargs })
+    }
+
+    /// Opens the weights.
+    ///
+    /// # Errors
+    /// They are missing, damaged, or belong to an unknown family.
+    pub(crate) fn checkpoint(&self) -> Result<Checkpoint, ModelError> {
+        Checkpoint::open_with(&self.weights, &self.options)
+    }
+
+    /// Opens the tokenizer with the chat template.
+    ///
+    /// # Errors
+    /// The tokenizer is missing or unreadable, or the template cannot be used.
+    pub(crate) fn tokenizer(&self) -> Result<ChatTokenizer, InferError> {
+        let mut tokenizer = ChatTokenizer::open(&self.weights, self.chat_template.as_deref())?;
+        tokenizer.set_kwargs(self.template_kwargs.clone());
+        Ok(tokenizer)
+    }
+}
+
+/// Returns the folder that an adapter's config names as its base.
+fn base_of_adapter(folder: &Path) -> Result<PathBuf, InferError> {
+    let missing = |reason: String| InferError::NoBase { path: folder.to_owned(), reason };
+    let path = folder.join(CONFIG_FILE);
+    let length = path.metadata().map_err(|error| missing(format!("{CONFIG_FILE}: {error}")))?.len();
+    if length > MOST_CONFIG_BYTES {
+        return Err(missing(format!("{CONFIG_FILE} is too long for a config")));
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| missing(format!("{CONFIG_FILE}: {error}")))?;
+    let config = AdapterConfig::from_json(&text).map_err(|error| missing(error.to_string()))?;
+    match config.base_model {
+        Some(base) if Path::new(&base).join("config.json").is_file() => Ok(base.into()),
+        Some(base) => Err(missing(format!("its base is {base}, which is not a folder with a model here"))),
+        None => Err(missing("its config names no base".to_owned())),
+    }
+}

@@ -1,0 +1,103 @@
+//! The worker's lines.
+
+use std::io::{self, Cursor, Write};
+use std::sync::{Arc, Mutex};
+
+use sparktune_sampling::protocol::{Answer, FinishReason};
+
+use super::{engine, qwen35};
+use crate::worker::serve;
+
+/// An output that the test can read afterwards.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn answers(lines: &str) -> Vec<Answer> {
+    let written = Written::default();
+    serve(engine("checkpoint", 0), Cursor::new(lines.as_bytes().to_vec()), written.clone()).unwrap();
+    let bytes = written.0.lock().unwrap().clone();
+    let text = String::from_utf8(bytes).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn requests_are_answered_by_their_ids_and_answers_that_have_begun_are_completed() {
+    let lora = qwen35("lora_final");
+    let lines = format!(
+        r#"{{"op":"generate","id":"a","prompt":"Hello","sampling":{{"temperature":0,"max_tokens":5,"ignore_eos":true}}}}
+{{"op":"load_adapter","name":"tuned","folder":{lora:?}}}
+
+{{"op":"generate","id":"b","adapter":"tuned","messages":[{{"role":"user","content":"Hi"}}],"sampling":{{"max_tokens":4,"ignore_eos":true}}}}
+{{"op":"generate","id":"c","prompt_token_ids":[1,2,3],"sampling":{{"max_tokens":1000,"ignore_eos":true}}}}
+{{"op":"cancel","id":"c"}}
+{{"op":"cancel","id":"unknown"}}
+"#
+    );
+    let answers = answers(&lines);
+    assert!(matches!(&answers[0], Answer::Ready(ready) if ready.has_template && ready.cache_tokens > 0));
+    assert!(answers.contains(&Answer::Adapters { adapters: vec!["tuned".into()] }));
+    let end = |wanted: &str| {
+        answers.iter().find_map(|answer| match answer {
+            Answer::Done { id, finished } if id == wanted => Some(finished.clone()),
+            _ => None,
+        })
+    };
+    let tokens = |wanted: &str| -> usize {
+        let pieces = answers.iter().filter_map(|answer| match answer {
+            Answer::Text(piece) if piece.id == wanted => Some(piece.tokens.len()),
+            _ => None,
+        });
+        pieces.sum()
+    };
+    for (id, count) in [("a", 5), ("b", 4)] {
+        let finished = end(id).unwrap();
+        assert_eq!((finished.finish_reason, tokens(id)), (FinishReason::Length, count));
+        assert_eq!(finished.usage.completion_tokens, count);
+    }
+    assert_eq!(end("c").unwrap().finish_reason, FinishReason::Cancelled);
+}
+
+#[test]
+fn lines_that_are_no_requests_are_errors_of_their_own_and_the_worker_goes_on() {
+    let lines = concat!(
+        "nonsense\n",
+        "{\"op\":\"generate\",\"id\":\"a\",\"prompt\":\"x\",\"adapter\":\"none\"}\n",
+        "{\"op\":\"generate\",\"id\":\"b\",\"prompt\":\"\"}\n",
+        "{\"op\":\"generate\",\"id\":\"c\",\"prompt\":\"x\",\"sampling\":{\"top_p\":7}}\n",
+        "{\"op\":\"load_adapter\",\"name\":\"n\",\"folder\":\"/nowhere\"}\n",
+        "{\"op\":\"unload_adapter\",\"name\":\"n\"}\n",
+        "{\"op\":\"generate\",\"id\":\"d\",\"prompt\":\"x\",\"sampling\":{\"max_tokens\":1}}"
+    );
+    let answers = answers(lines);
+    let errors: Vec<Option<&str>> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Answer::Error { id, error } if !error.is_empty() => Some(id.as_deref()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(errors, [None, Some("a"), Some("b"), Some("c"), Some("n"), Some("n")]);
+    assert!(matches!(answers.last(), Some(Answer::Done { id, .. }) if id == "d"), "{answers:?}");
+}
+
+#[test]
+fn an_id_may_be_used_again_only_after_its_answer() {
+    let one = r#"{"op":"generate","id":"a","prompt":"x","sampling":{"max_tokens":3,"ignore_eos":true}}"#;
+    let answers = answers(&format!("{one}\n{one}\n"));
+    let refused =
+        |answer: &Answer| matches!(answer, Answer::Error { error, .. } if error.contains("this id"));
+    // The second may come when the first is done already.
+    let done = answers.iter().filter(|answer| matches!(answer, Answer::Done { .. })).count();
+    assert_eq!(done + answers.iter().filter(|answer| refused(answer)).count(), 2);
+}

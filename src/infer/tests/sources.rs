@@ -1,0 +1,87 @@
+//! What can be loaded, and when it is refused.
+
+use std::fs;
+use std::path::Path;
+
+use burn::tensor::Device;
+use sparktune_sampling::SamplingParams;
+
+use super::{answer, ask, load, qwen35, roomy, with_tokenizer};
+use crate::engine::{Engine, EngineOptions};
+use crate::error::InferError;
+use crate::memory::Room;
+use crate::source::Source;
+
+fn tokens(folder: &Path, base: Option<&Path>) -> Vec<u32> {
+    let source = Source::open(folder, base).unwrap();
+    let options = EngineOptions::default();
+    let mut engine = Engine::load(&source, options, &roomy(), &Device::flex(), &mut |_, _| ()).unwrap();
+    let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy(20) };
+    answer(&mut engine, ask(&[5, 6, 7, 8], params)).ids()
+}
+
+#[test]
+fn an_adapter_is_loaded_on_the_base_that_it_names_or_that_is_named() {
+    let base = with_tokenizer(&qwen35("checkpoint"));
+    let mut engine = load(base.path(), EngineOptions::default());
+    engine.load_adapter("a", &qwen35("lora_final")).unwrap();
+    let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy(20) };
+    let by_name = crate::Ask { adapter: Some("a".into()), ..ask(&[5, 6, 7, 8], params) };
+    let expected = answer(&mut engine, by_name).ids();
+    assert_eq!(tokens(&qwen35("lora_final"), Some(base.path())), expected);
+
+    let adapter = tempfile::tempdir().unwrap();
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(qwen35("lora_final").join(file), adapter.path().join(file)).unwrap();
+    }
+    let path = adapter.path().join("adapter_config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    config["base_model_name_or_path"] = base.path().to_str().unwrap().into();
+    fs::write(&path, config.to_string()).unwrap();
+    assert_eq!(tokens(adapter.path(), None), expected);
+    config["base_model_name_or_path"] = "some/model".into();
+    fs::write(&path, config.to_string()).unwrap();
+    let error = Source::open(adapter.path(), None).unwrap_err().to_string();
+    assert!(error.contains("some/model") && error.contains("--base"), "{error}");
+}
+
+#[test]
+fn a_folder_that_holds_nothing_to_load_is_refused_with_what_it_may_hold() {
+    let empty = tempfile::tempdir().unwrap();
+    let error = Source::open(empty.path(), None).unwrap_err().to_string();
+    assert!(error.contains("config.json") && error.contains("plan.toml"), "{error}");
+    fs::write(empty.path().join("plan.toml"), "nonsense = [").unwrap();
+    assert!(Source::open(empty.path(), None).is_err());
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_refused_before_its_weights_are_read() {
+    let folder = with_tokenizer(&qwen35("checkpoint"));
+    let source = Source::open(folder.path(), None).unwrap();
+    let load = |room: &Room| {
+        Engine::load(&source, EngineOptions::default(), room, &Device::flex(), &mut |_, _| {
+            panic!("nothing is loaded")
+        })
+    };
+    let room = Room { available: 1 << 20, reserve: 1 << 19, beside: ", beside the run `abc`".into() };
+    let error = load(&room).err().unwrap();
+    assert!(matches!(error, InferError::NoRoom { .. }));
+    let words = error.to_string();
+    assert!(words.contains("beside the run `abc`") && words.contains("smaller model"), "{words}");
+}
+
+#[test]
+fn less_memory_leaves_fewer_tokens_for_answers_and_the_plan_is_within_what_there_is() {
+    let folder = with_tokenizer(&qwen35("checkpoint"));
+    let source = Source::open(folder.path(), None).unwrap();
+    let plan = |available| {
+        let room = Room { available, reserve: 1000, beside: String::new() };
+        let options = EngineOptions::default();
+        Engine::load(&source, options, &room, &Device::flex(), &mut |_, _| ()).map(|engine| *engine.memory())
+    };
+    let most = plan(1 << 40).unwrap();
+    let less = plan(1000 + most.total - most.per_token * 100).unwrap();
+    assert_eq!(less.cache_tokens, most.cache_tokens - 100);
+    assert!(less.total <= most.total);
+    assert!(plan(1000 + most.weights).is_err());
+}

@@ -1,0 +1,192 @@
+//! Speaks the lines of `sparktune_sampling::protocol` over any reader and writer, for a process of its own.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+
+use sparktune_sampling::protocol::{Answer, Generate, LONGEST_LINE, Piece, Prompt, Ready, Request};
+
+use crate::engine::{Ask, Engine};
+use crate::error::InferError;
+use crate::event::{Event, SequenceId};
+
+/// A line that was read, or why there will be no more.
+enum Line {
+    Text(Vec<u8>),
+    /// The line is longer than any request.
+    TooLong,
+    End,
+}
+
+/// A worker and the ids of its answers.
+struct Serve<W> {
+    engine: Engine,
+    output: W,
+    ids: BTreeMap<SequenceId, String>,
+}
+
+/// Answers requests from `input` until it ends, and completes the answers that have begun. Answers to
+/// requests of which nobody reads the output any more end the worker.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn serve(engine: Engine, input: impl Read + Send + 'static, output: impl Write) -> io::Result<()> {
+    let (sender, lines) = channel();
+    // Reading waits, so a thread does it. It ends with the input, or with the process.
+    thread::Builder::new().name("requests".into()).spawn(move || {
+        let mut input = BufReader::new(input);
+        loop {
+            let line = read_line(&mut input);
+            let is_last = !matches!(line, Line::Text(_));
+            if sender.send(line).is_err() || is_last {
+                break;
+            }
+        }
+    })?;
+    let mut worker = Serve { engine, output, ids: BTreeMap::new() };
+    worker.write(&Answer::Ready(worker.ready()))?;
+    worker.run(&lines)
+}
+
+fn read_line(input: &mut impl BufRead) -> Line {
+    let mut line = Vec::new();
+    match input.take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut line) {
+        Ok(0) | Err(_) => Line::End,
+        Ok(_) if line.len() > LONGEST_LINE => Line::TooLong,
+        Ok(_) => Line::Text(line),
+    }
+}
+
+impl<W: Write> Serve<W> {
+    fn run(&mut self, lines: &Receiver<Line>) -> io::Result<()> {
+        let mut is_open = true;
+        while is_open || !self.engine.is_idle() {
+            // Without an answer to decode there is nothing to do but wait for a request.
+            if is_open && self.engine.is_idle() {
+                match lines.recv() {
+                    Ok(line) => is_open = self.take(line)?,
+                    Err(_) => is_open = false,
+                }
+            }
+            while is_open {
+                match lines.try_recv() {
+                    Ok(line) => is_open = self.take(line)?,
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => is_open = false,
+                }
+            }
+            for event in self.engine.step() {
+                self.tell(event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out a line. Returns whether others may follow.
+    fn take(&mut self, line: Line) -> io::Result<bool> {
+        let line = match line {
+            Line::End => return Ok(false),
+            Line::TooLong => {
+                let error = format!("a request is longer than {LONGEST_LINE} bytes. Send less text");
+                self.write(&Answer::Failed { error })?;
+                return Ok(false);
+            }
+            Line::Text(line) if line.trim_ascii().is_empty() => return Ok(true),
+            Line::Text(line) => line,
+        };
+        match serde_json::from_slice(&line) {
+            Ok(request) => self.carry_out(request)?,
+            Err(error) => {
+                let error = format!("not a request: {error}. Send one JSON object per line");
+                self.write(&Answer::Error { id: None, error })?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn carry_out(&mut self, request: Request) -> io::Result<()> {
+        let (name, done) = match request {
+            Request::Generate(generate) => {
+                let id = generate.id.clone();
+                return match self.generate(*generate) {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.write(&Answer::Error { id: Some(id), error }),
+                };
+            }
+            Request::Cancel { id } => {
+                let found = self.ids.iter().find(|(_, known)| **known == id).map(|(number, _)| *number);
+                found.into_iter().for_each(|number| self.engine.cancel(number));
+                return Ok(());
+            }
+            Request::LoadAdapter { name, folder } => {
+                let done = self.engine.load_adapter(&name, Path::new(&folder));
+                (name, done)
+            }
+            Request::UnloadAdapter { name } => {
+                let done = self.engine.unload_adapter(&name);
+                (name, done)
+            }
+        };
+        match done {
+            Ok(()) => self.write(&Answer::Adapters { adapters: self.engine.adapters() }),
+            Err(error) => self.write(&Answer::Error { id: Some(name), error: error.to_string() }),
+        }
+    }
+
+    fn generate(&mut self, generate: Generate) -> Result<(), String> {
+        let Generate { id, prompt, adapter, sampling } = generate;
+        if self.ids.values().any(|known| *known == id) {
+            return Err("another answer has this id. Choose an id of its own for each request".into());
+        }
+        let prompt = match prompt {
+            Prompt::Prompt(text) => self.engine.encode(&text),
+            Prompt::PromptTokenIds(ids) => Ok(ids),
+            Prompt::Messages(messages) => self.engine.encode_messages(&messages),
+        };
+        let in_words = |error: InferError| error.to_string();
+        let number = self
+            .engine
+            .submit(Ask { prompt: prompt.map_err(in_words)?, adapter, sampling })
+            .map_err(in_words)?;
+        self.ids.insert(number, id);
+        Ok(())
+    }
+
+    fn tell(&mut self, event: Event) -> io::Result<()> {
+        let Event { id: number, tokens, text, end } = event;
+        let Some(id) = self.ids.get(&number).cloned() else { return Ok(()) };
+        if !tokens.is_empty() || !text.is_empty() {
+            self.write(&Answer::Text(Piece { id: id.clone(), text, tokens }))?;
+        }
+        match end {
+            None => Ok(()),
+            Some(end) => {
+                self.ids.remove(&number);
+                self.write(&match end {
+                    Ok(finished) => Answer::Done { id, finished },
+                    Err(error) => Answer::Error { id: Some(id), error: error.to_string() },
+                })
+            }
+        }
+    }
+
+    fn ready(&self) -> Ready {
+        Ready {
+            model: self.engine.name().to_owned(),
+            context_tokens: self.engine.context_tokens(),
+            cache_tokens: self.engine.memory().cache_tokens,
+            draft_tokens: self.engine.draft_tokens(),
+            has_template: self.engine.tokenizer().thinking().is_some(),
+            planned_bytes: self.engine.memory().total,
+        }
+    }
+
+    fn write(&mut self, answer: &Answer) -> io::Result<()> {
+        let mut line = serde_json::to_vec(answer)?;
+        line.push(b'\n');
+        self.output.write_all(&line)?;
+        self.output.flush()
+    }
+}

@@ -1,0 +1,107 @@
+//! A prompt continued by models, runs and adapters, and the worker process that does it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::sparktune::{Done, Place, checkpoint};
+
+const GREEDY: [&str; 7] = ["--prompt", "Say something", "--temperature", "0", "--max-tokens", "12", "--json"];
+
+fn lines(done: &Done) -> Vec<Value> {
+    done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Returns the text of the answer and the ids of its tokens.
+fn answer(done: &Done) -> (String, Vec<u64>) {
+    let (mut text, mut ids) = (String::new(), Vec::new());
+    for line in lines(done).iter().filter(|line| line["event"] == "text") {
+        text.push_str(line["text"].as_str().unwrap());
+        ids.extend(line["tokens"].as_array().unwrap().iter().map(|token| token["id"].as_u64().unwrap()));
+    }
+    (text, ids)
+}
+
+#[test]
+fn a_model_a_run_and_its_adapter_continue_a_prompt_with_and_without_drafts() {
+    let (place, run) = Place::with_finished_run();
+    let model = checkpoint();
+    let generate =
+        |model: &str, more: &[&str]| place.sparktune([&["generate", model], &GREEDY[..], more].concat());
+    let base = generate(model.to_str().unwrap(), &[]).exits(0);
+    let (_, ids) = answer(&base);
+    let end = base.last();
+    assert_eq!((&end["event"], &end["usage"]["completion_tokens"]), (&"done".into(), &ids.len().into()));
+    assert!(end["usage"]["prompt_tokens"].as_u64().unwrap() > 3, "the template has added to the prompt");
+    let drafted = generate(model.to_str().unwrap(), &["--draft-tokens", "2"]).exits(0);
+    assert_eq!(answer(&drafted), answer(&base));
+    assert!(drafted.last()["usage"]["drafted_tokens"].as_u64().unwrap() > 0);
+
+    // Without the template, whose variables the plan of a run has and an adapter alone has not.
+    let of_run = answer(&generate(run.to_str().unwrap(), &["--raw"]).exits(0));
+    let adapter = run.join("outputs/adapter");
+    let of_adapter = generate(adapter.to_str().unwrap(), &["--raw", "--base", model.to_str().unwrap()]);
+    assert_eq!(answer(&of_adapter.exits(0)), of_run);
+    let by_name = generate("latest", &["--raw", "--runs-dir", run.parent().unwrap().to_str().unwrap()]);
+    assert_eq!(answer(&by_name.exits(0)), of_run);
+
+    let plain = place.sparktune([
+        "generate",
+        model.to_str().unwrap(),
+        "--raw",
+        "--prompt",
+        "Once",
+        "--seed",
+        "3",
+        "--max-tokens",
+        "5",
+    ]);
+    let plain = plain.exits(0);
+    assert!(plain.out.ends_with('\n') && plain.err.contains("seed 3"), "{plain:?}");
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused_in_words() {
+    let place = Place::new();
+    let model = checkpoint();
+    let model = model.to_str().unwrap();
+    let refused = |args: &[&str], code: i32, words: &str| {
+        let done = place.sparktune([&["generate", "--prompt", "x"], args].concat()).exits(code);
+        assert!(done.err.contains(words), "{}", done.err);
+    };
+    refused(&["nowhere"], 2, "takes the folder of a model, a run or an adapter");
+    refused(&[place.path().to_str().unwrap()], 2, "config.json");
+    refused(&[model, "--top-p", "0"], 2, "top_p is 0");
+}
+
+#[test]
+fn a_worker_answers_lines_and_ends_with_its_input() {
+    let place = Place::new();
+    let mut command = place.command(["infer-worker"]);
+    command.arg(checkpoint()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut worker = command.spawn().unwrap();
+    let mut input = worker.stdin.take().unwrap();
+    let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let ready = next();
+    assert_eq!(ready["event"], "ready");
+    assert!(ready["planned_bytes"].as_u64().unwrap() > 0, "{ready}");
+    for id in ["a", "b"] {
+        let sampling = json!({"max_tokens": 3, "ignore_eos": true});
+        let request = json!({"op": "generate", "id": id, "prompt": "Hello", "sampling": sampling});
+        writeln!(input, "{request}").unwrap();
+    }
+    let mut done = Vec::new();
+    while done.len() < 2 {
+        let line = next();
+        if line["event"] == "done" {
+            assert_eq!(line["finish_reason"], "length");
+            done.push(line["id"].as_str().unwrap().to_owned());
+        }
+    }
+    done.sort();
+    assert_eq!(done, ["a", "b"]);
+    drop(input);
+    assert!(worker.wait().unwrap().success());
+}
