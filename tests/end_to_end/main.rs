@@ -21,6 +21,7 @@ mod old_runs;
 mod packed_data;
 mod parents;
 mod planning;
+mod python_reader;
 mod runs;
 mod sparktune;
 mod token_files;
