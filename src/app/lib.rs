@@ -9,6 +9,7 @@
 //! | [`model`], [`data`], [`data_sets`], [`machine`], [`findings`] | the facts, gathered and checked |
 //! | [`mod@check`] | a check of data alone, with examples |
 //! | [`mod@pack`] | token files made of text |
+//! | [`data_fetch`] | data sets of the hub as JSON Lines |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
@@ -24,6 +25,7 @@
 pub mod answers;
 pub mod check;
 pub mod data;
+pub mod data_fetch;
 pub mod data_sets;
 pub mod draft;
 pub mod failure;

@@ -9,6 +9,7 @@ mod attempt;
 mod bench;
 mod check;
 pub mod crash;
+mod data;
 mod doctor;
 mod failure;
 mod head;
@@ -23,6 +24,7 @@ mod trainer;
 
 pub use bench::bench;
 pub use check::check;
+pub use data::{FetchRequest, fetch_data, list_data};
 pub use doctor::doctor;
 pub use head::head;
 pub use pack::{PackRequest, pack};

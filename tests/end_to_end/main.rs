@@ -9,6 +9,7 @@
 mod bench;
 mod crashes;
 mod data;
+mod data_fetch;
 mod data_sets;
 mod formats;
 mod gemma;

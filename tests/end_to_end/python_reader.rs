@@ -46,7 +46,7 @@ fn ids(place: &Place) {
     let line = |i: u32| {
         let length = if i == 150 { 16_383 } else { 1 + i * i % 97 };
         let ids: Vec<u32> = (0..length).map(|t| (i * 7919 + t * 31) % 250_000).collect();
-        let mask: Vec<u32> = (0..length).map(|t| u32::from(t > 0 && (t + i) % 3 != 0)).collect();
+        let mask: Vec<u32> = (0..length).map(|t| u32::from(t > 0 && !(t + i).is_multiple_of(3))).collect();
         serde_json::json!({"input_ids": ids, "loss_mask": mask, "source_line": 3 * i + 1}).to_string() + "\n"
     };
     place.write("ids.jsonl", (0..300).map(line).collect::<String>());
