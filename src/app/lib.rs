@@ -10,6 +10,7 @@
 //! | [`mod@check`] | a check of data alone, with examples |
 //! | [`mod@pack`] | token files made of text |
 //! | [`data_worker`] | the process that runs a model's tokenizer and template |
+//! | [`data_fetch`] | data sets of the hub as JSON Lines |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`inference`] | a worker process that holds a model and answers requests |
@@ -26,6 +27,7 @@
 pub mod answers;
 pub mod check;
 pub mod data;
+pub mod data_fetch;
 pub mod data_sets;
 pub mod data_worker;
 pub mod draft;

@@ -6,6 +6,7 @@
 
 mod bench;
 mod complete;
+mod data;
 mod files;
 mod generate;
 mod refusal;
@@ -23,6 +24,7 @@ use sparktune_plan::{Catalog, Setting};
 
 use crate::cli::bench::BenchArgs;
 use crate::cli::complete::Shell;
+use crate::cli::data::DataArgs;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
 use crate::cli::generate::{GenerateArgs, WorkerArgs};
 pub(crate) use crate::cli::runs::RunName;
@@ -84,6 +86,8 @@ pub(crate) struct GlobalFlags {
 pub(crate) enum Command {
     /// Check data: formats, rejected lines with reason and fix, duplicates, lengths
     Check(CheckArgs),
+    /// List well-known data sets, or download one as JSON Lines
+    Data(DataArgs),
     /// Recommend how to train, with a reason for each value; downloads no weights and starts nothing
     Plan(PlanArgs),
     /// Train: check, plan, download, train, export
@@ -272,6 +276,8 @@ mod tests {
     fn global_flags_are_taken_by_every_command_before_and_after_its_name() {
         let commands = [
             "check a.jsonl",
+            "data list",
+            "data fetch gsm8k -o a.jsonl",
             "plan",
             "train",
             "watch",

@@ -87,6 +87,12 @@ impl DownloadPlan {
         total(self.files.iter().map(|file| file.size))
     }
 
+    /// Returns the plan for one of its files. Panics when `file` is out of range.
+    pub fn of_file(&self, file: usize) -> Self {
+        let files = vec![self.files[file].clone()];
+        Self { is_whole: self.is_whole && self.files.len() == 1, files, ..self.clone() }
+    }
+
     /// Returns the number of bytes to download, which is also the disk space still needed.
     pub fn bytes_missing(&self) -> u64 {
         total(self.files.iter().map(|file| file.missing))

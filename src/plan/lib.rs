@@ -15,6 +15,7 @@ pub mod catalog;
 pub mod choices;
 mod command_line;
 pub mod cost;
+pub mod data_catalog;
 pub mod error;
 mod eta;
 pub mod facts;
@@ -56,6 +57,7 @@ pub use answer::{Answer, Origin};
 pub use catalog::{Catalog, CatalogModel};
 pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp};
 pub use command_line::command_line;
+pub use data_catalog::{CatalogDataSet, DataCatalog};
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
     DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, PackedFacts,

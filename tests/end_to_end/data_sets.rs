@@ -13,7 +13,7 @@ const FEW: [&str; 6] = ["--rank", "4", "--mtp", "none", "--save-steps", "2"];
 
 impl Hub {
     /// Lets a command use this hub.
-    fn on<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub(crate) fn on<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env("HF_ENDPOINT", &self.endpoint)
             .env("HF_HUB_OFFLINE", "0")

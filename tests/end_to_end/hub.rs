@@ -11,8 +11,8 @@ use crate::sparktune::{Done, Place, chat, checkpoint, done};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The fixture checkpoint as `org/tiny` on loopback, and chats as the data set `org/chats`; every request is
-/// remembered as `GET /path`.
+/// The fixture checkpoint as `org/tiny` on loopback, and chats as the data set `org/chats` and as one of the
+/// catalog; every request is remembered as `GET /path`.
 pub(crate) struct Hub {
     pub(crate) endpoint: String,
     pub(crate) log: Arc<Mutex<Vec<String>>>,
@@ -23,7 +23,7 @@ fn data_set() -> Vec<(&'static str, Vec<u8>)> {
     let chats = |numbers: std::ops::Range<usize>| {
         numbers.map(|i| chat(i).to_string() + "\n").collect::<String>().into_bytes()
     };
-    let card = "---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: data/train-*}\n  - {split: test, path: test.jsonl}\n  - {split: answers, path: answers/*}\n  - {split: sheet, path: sheet.csv}\n---\n";
+    let card = "---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: data/train-*}\n  - {split: test, path: test.jsonl}\n  - {split: answers, path: answers/*}\n  - {split: nested, path: nested/*}\n  - {split: sheet, path: sheet.csv}\n---\n";
     vec![
         ("README.md", card.into()),
         ("chats.py", b"print('never run')".to_vec()),
@@ -31,6 +31,8 @@ fn data_set() -> Vec<(&'static str, Vec<u8>)> {
         ("data/train-00001-of-00002.jsonl", chats(20..40)),
         ("test.jsonl", chats(100..108)),
         ("answers/0000.parquet", parquet("answers.parquet")),
+        ("nested/0000.parquet", parquet("chats.parquet")),
+        ("nested/0001.parquet", parquet("chats.parquet")),
         ("sheet.csv", b"prompt,completion\r\nWhat is a lamp?,\"Light,\r\nin a room.\"\r\n".to_vec()),
     ]
 }
@@ -80,6 +82,8 @@ fn answer(mut stream: TcpStream, log: &Mutex<Vec<String>>) {
     let mut words = first.split(' ');
     let (method, path) = (words.next().unwrap(), words.next().unwrap().split('?').next().unwrap());
     log.lock().unwrap().push(format!("{method} {path}"));
+    // A data set of the catalog is the same under another name.
+    let path = &path.replace("allenai/tulu-3-sft-personas-instruction-following", "org/chats");
     let file = path.strip_prefix("/org/tiny/resolve/").and_then(|rest| rest.split_once('/'));
     let of_data = path.strip_prefix("/datasets/org/chats/resolve/").and_then(|rest| rest.split_once('/'));
     let body = match file {

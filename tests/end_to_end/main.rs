@@ -9,6 +9,7 @@
 mod bench;
 mod crashes;
 mod data;
+mod data_fetch;
 mod data_sets;
 mod formats;
 mod gemma;
@@ -23,6 +24,7 @@ mod old_runs;
 mod packed_data;
 mod parents;
 mod planning;
+mod python_reader;
 mod runs;
 mod sparktune;
 mod token_files;
