@@ -5,7 +5,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::job;
 use sparktune_app::launch::Changes;
 use sparktune_app::program::Program;
-use sparktune_app::run_folder::create_run;
+use sparktune_app::run_folder::fill_run;
 use sparktune_base::program_name;
 use sparktune_plan::{Answer, Answers, Mtp, Origin, Plan, render};
 use sparktune_tui::output::note;
@@ -42,12 +42,10 @@ pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> R
     job.plan.method = of_run.method;
     note(render::summary(&job.plan).trim_end());
     make_files_private();
-    let run = create_run(program, job, &listener)?;
-    if let Err(error) = sparktune_train::begin_head_run(&from, &run) {
-        // Without that text model, it would train one of its own.
-        run.delete()?;
-        return Err(from_training(error));
-    }
+    let new = fill_run(program, job, &listener)?;
+    // The run is visible only with that text model: without, it would train one of its own.
+    sparktune_train::begin_head_run(&from, new.dir()).map_err(from_training)?;
+    let run = new.finish()?;
     note(&format!("run   {}", run.path().display()));
     note(&format!("only the MTP head is trained, on the text model of {}", from.name()));
     if interrupts.count() > 0 {
