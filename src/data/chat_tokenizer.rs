@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
 use sparktune_base::thinking::{Opening, Thinking};
-use tokenizers::Tokenizer;
+use tokenizers::{ModelWrapper, Tokenizer};
 
 use crate::around_text::AroundText;
 use crate::byte_bpe::ByteBpe;
@@ -72,6 +72,17 @@ impl ChatTokenizer {
         // Limits and padding stored in the file apply to inference batches, not to training examples.
         let _ = tokenizer.with_truncation(None);
         tokenizer.with_padding(None);
+        if let ModelWrapper::BPE(model) = tokenizer.get_model()
+            && let Some(dropout) = model.dropout.filter(|dropout| *dropout > 0.0)
+        {
+            return Err(DataError::model(
+                &path,
+                format!(
+                    "its BPE model has a dropout of {dropout}, so the same text gets other tokens each time"
+                ),
+                "Set \"dropout\" to null, or download the model again",
+            ));
+        }
         let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
         let generation = read_json(&folder.join(GENERATION_CONFIG))?.unwrap_or(Value::Null);
         let special_tokens = named_tokens(&config);
