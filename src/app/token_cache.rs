@@ -1,8 +1,8 @@
 //! The folder of tokenised data, next to the runs.
 //!
-//! Several users may have their runs in one folder, and what is found in the cache is trained on. So each user
-//! has a folder that only they can write to, and a folder or a link that somebody else has put there is not
-//! used.
+//! Several users may have their runs in one folder, and what is found in the cache is trained on. So each
+//! user has a folder that only they can write to, and a folder or a link that somebody else has put there is
+//! not used.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -3,9 +3,9 @@
 //!
 //! Enters: the open base and the run. Leaves: a record of their files for `state.json`, or a refusal that
 //! names the file. Every byte of the weights is read once, by the first attempt. Later ones read every
-//! tensor's name, type and shape, and pieces of its numbers from the beginning to the end; and all bytes again
-//! only of files that were changed since, by their time. Token files are identified by the hash that they
-//! contain, which the attempt verifies.
+//! tensor's name, type and shape, and pieces of its numbers from the beginning to the end; and all bytes
+//! again only of files that were changed since, by their time. Token files are identified by the hash that
+//! they contain, which the attempt verifies.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -72,8 +72,8 @@ impl InputFile {
                 Some(known.clone())
             }
             _ => {
-                // It is read, not mapped: a map would count as memory that training takes. What is read now is
-                // in the page cache when the weights are loaded.
+                // It is read, not mapped: a map would count as memory that training takes. What is read now
+                // is in the page cache when the weights are loaded.
                 let mut hasher = blake3::Hasher::new();
                 let read = fs::File::open(path).and_then(|file| hasher.update_reader(file).map(drop));
                 read.map_err(TrainError::io(path))?;

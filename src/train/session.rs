@@ -105,8 +105,8 @@ impl<'a> Session<'a> {
         }));
     }
 
-    /// Records the progress of work between two steps that may take longer than several of them, at most every
-    /// few seconds, so that the trainer does not seem to have stalled.
+    /// Records the progress of work between two steps that may take longer than several of them, at most
+    /// every few seconds, so that the trainer does not seem to have stalled.
     pub(crate) fn still(&self, phase: &str, done: u64, total: u64, unit: &str) {
         if self.shown_at.get().elapsed() >= SHOW_EVERY {
             self.shown_at.set(Instant::now());

@@ -1,7 +1,7 @@
 //! What a disk can hold after the power failed: a model of a file system that is told every change.
 //!
-//! Enters: changes in the order in which the kernel carried them out, with what was flushed. Leaves: for a cut
-//! after any of them, the trees that may be found afterwards. It knows nothing of the program.
+//! Enters: changes in the order in which the kernel carried them out, with what was flushed. Leaves: for a
+//! cut after any of them, the trees that may be found afterwards. It knows nothing of the program.
 //!
 //! Bytes that were flushed are there. Of later ones, all, none, the first half, or only their length may have
 //! reached the disk. Names are there as of the cut; or as of the last flush of anything, as with ext4's
@@ -59,7 +59,7 @@ pub(crate) const BYTES: [Bytes; 4] = [Bytes::All, Bytes::None, Bytes::Half, Byte
 pub(crate) type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 /// The names at some moment.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Namespace {
     names: BTreeMap<PathBuf, (Id, bool)>,
 }

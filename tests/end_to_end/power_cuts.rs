@@ -1,6 +1,6 @@
 //! Power cuts: the real writes of a run are replayed up to any of them, without what was not flushed. From
-//! every state that a disk may be in then, the run is resumed, or started again if it was not in the list yet,
-//! and ends with the very bytes of the run that was never cut.
+//! every state that a disk may be in then, the run is resumed, or started again if it was not in the list
+//! yet, and ends with the very bytes of the run that was never cut.
 //!
 //! CI tries some states. `SPARKTUNE_STATES=all` in the environment tries all, and prints what was found;
 //! `tests/README.md` has the results. Without `strace`, the tests say that they were skipped.

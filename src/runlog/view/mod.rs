@@ -347,8 +347,8 @@ impl RunView {
         Ok(Liveness::judge(held, self.last_event_us.is_some(), self.outcome(), silent, self.patience()))
     }
 
-    /// Returns the time without a sign of work after which the trainer counts as stalled: ten step times while
-    /// it trains.
+    /// Returns the time without a sign of work after which the trainer counts as stalled: ten step times
+    /// while it trains.
     pub fn patience(&self) -> Duration {
         let trains = self.phase.as_ref().is_some_and(|phase| phase.phase == "train");
         let step = self.pace.step_time().filter(|_| trains);
