@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use sparktune_base::choices::{Overlong, Think};
 use sparktune_base::escape::escape;
 use sparktune_base::field_map::FieldMap;
-use sparktune_base::files::create_private_folder;
 use sparktune_base::program_name;
 use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted, percent};
@@ -30,10 +29,8 @@ use crate::folders::runs_dir_of;
 use crate::listener::{Listener, Silent};
 use crate::model::{BaseModel, find_base};
 use crate::parent::facts_of_parent;
+use crate::token_cache::token_cache;
 use crate::token_files::{packed, packed_facts, set_kwargs_for};
-
-/// The folder of tokenised data, next to the runs.
-const TOKEN_CACHE: &str = ".tokens";
 
 /// The result of reading all data.
 #[derive(Debug, Clone)]
@@ -184,9 +181,7 @@ pub fn prepare_data(
         vocabulary: Some(vocabulary(&base.facts)),
         eval,
     };
-    let cache = runs_dir_of(answers).join(TOKEN_CACHE);
-    create_private_folder(&cache).map_err(|error| Failure::io("create", &cache, &error))?;
-    let folder = cache.join(cache_key(&base.tokenizer, &inputs, &options));
+    let folder = token_cache(&runs_dir_of(answers))?.join(cache_key(&base.tokenizer, &inputs, &options));
     let mut prepared = base.tokenizer.prepare(PrepareRequest { inputs, options, folder }, listener)?;
     prepared.report.set_weights(&weights);
     Ok(prepared)

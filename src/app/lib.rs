@@ -56,4 +56,5 @@ pub mod shell;
 pub mod stop_request;
 pub mod summary;
 mod template;
+mod token_cache;
 mod token_files;

@@ -13,7 +13,7 @@ use sparktune_base::program_name;
 use sparktune_data::Prepared;
 use sparktune_data::token_file::TokenFile;
 use sparktune_plan::{Device, Plan};
-use sparktune_runlog::{RunDir, RunsRoot};
+use sparktune_runlog::{NewRun, RunDir, RunsRoot};
 use sparktune_telemetry::{Machine, Verdict, cuda_checks};
 
 use crate::failure::{Exit, Failure};
@@ -24,12 +24,19 @@ use crate::model::{fetch, plan_head};
 use crate::parent::{Parent, ParentNote};
 use crate::program::Program;
 
-/// Downloads missing files of the model and creates the run folder, which becomes visible when it is
-/// complete.
+/// Downloads missing files of the model and creates the run folder.
 ///
 /// # Errors
 /// The GPU cannot be used for training, the download failed, or the folder cannot be written.
 pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<RunDir, Failure> {
+    Ok(fill_run(program, job, listener)?.finish()?)
+}
+
+/// As [`create_run`], but the run becomes visible only when the caller has added to it and finishes it.
+///
+/// # Errors
+/// The same as for [`create_run`].
+pub fn fill_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<NewRun, Failure> {
     let Job { mut plan, prepared, download, hub, facts } = job;
     refuse_unready_gpu(&plan)?;
     let head = plan.model.mtp_from.as_deref();
@@ -75,7 +82,7 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
         let text = serde_json::to_string_pretty(&prepared.report).expect("a report is JSON");
         write_private_file(&data.join("report.json"), &text)?;
     }
-    Ok(new.finish()?)
+    Ok(new)
 }
 
 /// Refuses training on a GPU on which the first kernel would fail, before anything is downloaded or loaded.

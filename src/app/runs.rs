@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sparktune_plan::Plan;
 use sparktune_runlog::{Checkpoints, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot};
@@ -15,6 +15,9 @@ use crate::stop_request::{StopRequest, is_frozen, trainer_of};
 
 /// The number of the newest runs that are read for recently used models and data.
 const RECENT_RUNS: usize = 20;
+
+/// The time within which most trainers answer, so that nothing needs to be said before.
+const PROMPT_ANSWER: Duration = Duration::from_secs(2);
 
 /// Finds a run by its folder, a unique prefix of its name, or `latest`.
 ///
@@ -40,8 +43,17 @@ pub struct Stopping {
 }
 
 /// What is known while a trainer is expected to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Awaited {
+    /// The trainer has not answered yet: it is in this phase, and has done so many steps.
+    Busy {
+        /// The phase, not escaped.
+        phase: String,
+        /// The number of steps done.
+        step: u64,
+    },
+    /// The trainer's process is alive, but has logged nothing for this number of seconds.
+    Silent(u64),
     /// The trainer ends after this step.
     EndsAfter(u64),
     /// The trainer did not answer, so it was sent SIGTERM.
@@ -76,7 +88,8 @@ impl Stopping {
     pub fn wait(mut self, mut told: impl FnMut(Awaited)) -> Result<Stopped, Failure> {
         let mut tailer = EventTailer::new(&self.run);
         let mut view = RunView::default();
-        let (mut acknowledged_at, mut was_frozen) = (None, false);
+        let (mut acknowledged_at, mut was_frozen, mut was_silent) = (None, false, false);
+        let (asked, mut busy) = (Instant::now(), None);
         loop {
             // The state is checked before reading, so that the last events of an ending trainer are read
             // below.
@@ -99,6 +112,23 @@ impl Stopping {
             if !is_live {
                 return Ok(Stopped { liveness: view.liveness(&self.run)?, view, acknowledged_at });
             }
+            if acknowledged_at.is_none() && asked.elapsed() >= PROMPT_ANSWER {
+                // It is told once in each phase.
+                let phase = view.phase.as_ref().map(|phase| phase.phase.clone());
+                if let Some(phase) = phase.filter(|phase| busy.as_ref() != Some(phase)) {
+                    busy = Some(phase.clone());
+                    told(Awaited::Busy { phase, step: view.steps_done() });
+                }
+            }
+            // Silence can be judged only now that the log was read.
+            let silent_s = match view.liveness(&self.run)? {
+                Liveness::Stalled { silent_s } => Some(silent_s),
+                _ => None,
+            };
+            if let Some(silent_s) = silent_s.filter(|_| !was_silent) {
+                told(Awaited::Silent(silent_s));
+            }
+            was_silent = silent_s.is_some();
             if acknowledged_at.is_none() && self.request.insist() {
                 told(Awaited::Signalled);
             }

@@ -247,6 +247,44 @@ mod tests {
         assert_eq!((names.as_slice(), older), (&newest[..], 58));
     }
 
+    /// Bytes that this thread has read from files, if the system counts them.
+    fn bytes_read() -> Option<u64> {
+        let text = fs::read_to_string("/proc/thread-self/io").ok()?;
+        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
+    }
+
+    #[test]
+    fn a_log_is_read_once_and_lists_read_the_ends_of_the_newest_alone() {
+        if bytes_read().is_none() {
+            println!("skipped: the system does not count the bytes that a thread reads");
+            return;
+        }
+        let read_by = |read: &dyn Fn()| {
+            let before = bytes_read().unwrap();
+            read();
+            bytes_read().unwrap() - before
+        };
+        const ASIDE: u64 = 64 * 1024;
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("bench", "log").unwrap();
+        let log = write_log(&run, 20_000).unwrap();
+        assert!(log > 6_000_000, "{log}");
+        let whole = read_by(&|| assert_eq!(RunView::replay(&run).unwrap().steps_done(), 20_000));
+        assert!((log..log + ASIDE).contains(&whole), "{whole} of {log}");
+        // A piece of 4 MiB at the beginning, and 512 KiB at the end.
+        let glance = read_by(&|| assert_eq!(RunView::glance(&run).unwrap().steps_done(), 20_000));
+        assert!(glance < 4608 * 1024 + ASIDE, "{glance}");
+
+        measure_listing(root.path(), 400).unwrap();
+        let many = RunsRoot::new(root.path().join("many"));
+        let [two, four] = [2, 4].map(|most| read_by(&|| drop(newest_rows(&many, most).unwrap())));
+        assert!(
+            four > two && four < 2 * two,
+            "{two}, {four}: as much for each run that is shown, and no other"
+        );
+        assert!(four < 16 * 1024, "{four}");
+    }
+
     #[test]
     fn a_watcher_understands_every_line_of_the_log() {
         let root = tempfile::tempdir().unwrap();

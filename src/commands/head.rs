@@ -6,7 +6,7 @@ use sparktune_app::finished_model::FinishedModel;
 use sparktune_app::job;
 use sparktune_app::launch::Changes;
 use sparktune_app::program::Program;
-use sparktune_app::run_folder::create_run;
+use sparktune_app::run_folder::fill_run;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_plan::{Answer, Answers, Method, MethodKind, Mtp, Origin, Plan, render};
@@ -38,16 +38,14 @@ pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> R
     let job = job::plan_head(program, &answers, method, &listener)?;
     note(render::summary(&job.plan).trim_end());
     make_files_private();
-    let run = create_run(program, job, &listener)?;
-    let begun = match &finished {
-        FinishedModel::OfRun(from) => sparktune_train::begin_head_run(from, &run),
-        FinishedModel::Model(_) => sparktune_train::begin_head_of_model(&run),
-    };
-    if let Err(error) = begun {
-        // Without a finished text model, it would train one of its own.
-        run.delete()?;
-        return Err(from_training(error));
+    let new = fill_run(program, job, &listener)?;
+    // The run is visible only with a finished text model: without, it would train one of its own.
+    match &finished {
+        FinishedModel::OfRun(from) => sparktune_train::begin_head_run(from, new.dir()),
+        FinishedModel::Model(_) => sparktune_train::begin_head_of_model(new.dir()),
     }
+    .map_err(from_training)?;
+    let run = new.finish()?;
     note(&format!("run   {}", run.path().display()));
     note(&format!("only the MTP head is trained, on {whose}"));
     if interrupts.count() > 0 {

@@ -15,7 +15,7 @@ use sparktune_app::runs::{Awaited, find, go_back_to, request_stop};
 use sparktune_app::summary::Summary;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
-use sparktune_base::units::counted;
+use sparktune_base::units::{count, counted, duration};
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
 pub use sparktune_train::{GgufRequest, GgufType, Weights};
 use sparktune_tui::output::{note, print, print_json};
@@ -157,6 +157,16 @@ pub fn stop(name: RunName, no_wait: bool, json: bool) -> Result<Exit, Failure> {
 
 fn in_words(awaited: Awaited) -> String {
     match awaited {
+        Awaited::Busy { phase, step } if phase == "train" => {
+            format!("waiting for the end of step {}", count(step + 1))
+        }
+        Awaited::Busy { phase, .. } => {
+            format!("waiting for the trainer, whose phase is \"{}\"", escape(&phase))
+        }
+        Awaited::Silent(seconds) => {
+            let silent = duration(seconds as f64);
+            format!("the trainer is alive, but has logged nothing for {silent}; its log is in logs/")
+        }
         Awaited::EndsAfter(step) => format!("the trainer ends after step {step}"),
         Awaited::Signalled => {
             "the trainer has not answered yet, so it was sent SIGTERM; it answers after its current step"

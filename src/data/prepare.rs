@@ -4,6 +4,7 @@
 //! template, policy and source bytes. Then nothing is tokenised again.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -339,9 +340,10 @@ fn prepared(out_dir: &Path, report: Report, inputs: Vec<Input>, reused: bool) ->
 fn write_report(out_dir: &Path, report: &Report) -> Result<(), DataError> {
     let path = out_dir.join(REPORT);
     let partial = out_dir.join(format!("{REPORT}.partial"));
+    let text = serde_json::to_vec_pretty(report).expect("a report is JSON");
     fs::File::create(&partial)
         .and_then(|mut file| {
-            serde_json::to_writer_pretty(&mut file, report)?;
+            file.write_all(&text)?;
             file.sync_all()
         })
         .and_then(|()| fs::rename(&partial, &path))

@@ -7,8 +7,12 @@ use serde::Serialize;
 use crate::event::Outcome;
 
 /// The time without any event except device samples after which a trainer that holds the lease counts as
-/// stalled.
+/// stalled, while nothing is known about its pace: before its second step, and outside training.
 pub const STALLED_AFTER: Duration = Duration::from_secs(300);
+/// The number of step times without an event after which a trainer counts as stalled.
+pub(crate) const STALLED_STEPS: u32 = 10;
+/// The shortest time after which it does, because a slow disk or a busy machine may halt any trainer.
+pub(crate) const STALLED_AT_LEAST: Duration = Duration::from_secs(10);
 
 /// The state of a run as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -36,11 +40,17 @@ pub enum Liveness {
 
 impl Liveness {
     /// Decides the state of an existing folder: whether the lease is held, whether there is any event, the
-    /// outcome of the last attempt, and the time since the last sign of work in the log (or since the lease
-    /// was taken when there is none).
-    pub fn judge(held: bool, any_event: bool, outcome: Option<Outcome>, silent: Duration) -> Self {
+    /// outcome of the last attempt, the time since the last sign of work in the log (or since the lease was
+    /// taken when there is none), and the time after which silence is a stall.
+    pub fn judge(
+        held: bool,
+        any_event: bool,
+        outcome: Option<Outcome>,
+        silent: Duration,
+        patience: Duration,
+    ) -> Self {
         match (held, outcome) {
-            (true, _) if silent >= STALLED_AFTER => Liveness::Stalled { silent_s: silent.as_secs() },
+            (true, _) if silent >= patience => Liveness::Stalled { silent_s: silent.as_secs() },
             (true, _) => Liveness::Running,
             (false, Some(outcome)) => Liveness::Finished { outcome },
             (false, None) if any_event => Liveness::Crashed,
@@ -60,18 +70,16 @@ mod tests {
 
     #[test]
     fn held_is_running_silent_is_stalled_and_released_without_an_end_is_crashed() {
+        let judge = |held, any, outcome, silent| Liveness::judge(held, any, outcome, silent, STALLED_AFTER);
         let now = Duration::ZERO;
         let finished = Some(Outcome::Completed);
-        assert_eq!(Liveness::judge(true, true, None, now), Liveness::Running);
-        assert_eq!(Liveness::judge(true, false, None, now), Liveness::Running);
-        assert_eq!(Liveness::judge(true, true, None, STALLED_AFTER), Liveness::Stalled { silent_s: 300 });
-        assert_eq!(Liveness::judge(false, true, None, now), Liveness::Crashed);
-        assert_eq!(
-            Liveness::judge(false, true, finished, now),
-            Liveness::Finished { outcome: Outcome::Completed }
-        );
-        assert_eq!(Liveness::judge(false, false, None, now), Liveness::NotStarted);
+        assert_eq!(judge(true, true, None, now), Liveness::Running);
+        assert_eq!(judge(true, false, None, now), Liveness::Running);
+        assert_eq!(judge(true, true, None, STALLED_AFTER), Liveness::Stalled { silent_s: 300 });
+        assert_eq!(judge(false, true, None, now), Liveness::Crashed);
+        assert_eq!(judge(false, true, finished, now), Liveness::Finished { outcome: Outcome::Completed });
+        assert_eq!(judge(false, false, None, now), Liveness::NotStarted);
         // A resume has taken the lease and not written its first event yet.
-        assert_eq!(Liveness::judge(true, true, finished, now), Liveness::Running);
+        assert_eq!(judge(true, true, finished, now), Liveness::Running);
     }
 }

@@ -4,6 +4,7 @@
 //! steps are kept.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -15,6 +16,8 @@ const WINDOW: usize = 200;
 const SPEED_STEPS: usize = 20;
 /// The number of steps after which the expected end is stored, for comparison with later ones.
 const PROMISE_AFTER: u64 = 10;
+/// The longest time between two steps that is believed, in microseconds: an hour.
+const LONGEST_US: u64 = 3_600_000_000;
 
 /// The remaining time and its calculation: `steps_left × ms_per_step`. The latter is measured over the last
 /// `over_steps` steps by the clock, so evaluations and checkpoints between them are included.
@@ -98,6 +101,17 @@ impl Pace {
         let seconds = left * ms_per_step / 1e3;
         let drift_s = self.promised_us.map(|promised| (finish_us(last.time_us, seconds) - promised) / 1e6);
         Some(Eta { seconds, steps_left, ms_per_step, over_steps, drift_s })
+    }
+
+    /// Returns the mean time of recent steps by the clock, with the evaluations and checkpoints between them,
+    /// or `None` before the second step. A clock that was set forward counts as a long step, and one that was
+    /// set back as a short one.
+    pub(crate) fn step_time(&self) -> Option<Duration> {
+        let gap = |(one, next): (&Timed, &Timed)| next.time_us.saturating_sub(one.time_us).min(LONGEST_US);
+        let gaps = self.recent.iter().zip(self.recent.iter().skip(1)).map(gap);
+        let (first, last) = (self.recent.front()?, self.recent.back()?);
+        let steps = last.step.checked_sub(first.step).filter(|steps| *steps > 0)?;
+        Some(Duration::from_micros(gaps.sum::<u64>() / steps))
     }
 
     /// Returns the tokens of the newest steps divided by their duration.

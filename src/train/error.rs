@@ -36,7 +36,9 @@ pub enum TrainError {
         "{path}: contains the token {token}, but the model's vocabulary ends at {vocabulary}. The token file was made with another tokenizer: delete it and train again"
     )]
     ForeignTokens { path: PathBuf, token: u32, vocabulary: usize },
-    #[error("{path}: {defect}. Start a new run, which tokenises the data again")]
+    #[error(
+        "{path}: {defect}. Put an undamaged copy back, or start a new run, which tokenises the data again"
+    )]
     DamagedTokens { path: PathBuf, defect: String },
     #[error(
         "the {what} became {value} at step {step}. Start a new run with a lower --learning-rate, or check the examples of this step; `{program} export` exports the last checkpoint",
@@ -56,6 +58,10 @@ pub enum TrainError {
         program = program_name()
     )]
     OtherInputs { path: PathBuf, reason: String },
+    #[error(
+        "{path} is not what this run was trained with: {reason}. Restore the original file; with another one, the outputs would not be the model that was trained"
+    )]
+    OtherInputsThanTrained { path: PathBuf, reason: String },
     #[error(
         "the model in {path} is not the one that {parent} was trained on: {reason}. Start from the same model, in the same revision, or start from the merged model of {parent} with --model instead of --from"
     )]
@@ -108,6 +114,7 @@ impl TrainError {
             | Self::NothingToExport
             | Self::NoBest
             | Self::OtherInputs { .. }
+            | Self::OtherInputsThanTrained { .. }
             | Self::OtherBaseThanParent { .. }
             | Self::UnfinishedTextModel { .. }
             | Self::NoHead { .. }

@@ -138,6 +138,8 @@ impl EvalSet {
             session.sample_machine();
             if self.packs.len() > 16 && done % 16 == 15 {
                 session.progress("eval", done as u64 + 1, self.packs.len() as u64, "packs");
+            } else {
+                session.still("eval", done as u64 + 1, self.packs.len() as u64, "packs");
             }
         }
         add(in_flight);
@@ -212,6 +214,7 @@ impl EvalSet {
             let mut ids: Vec<u32> = Vec::new();
             for id in Generator::new(&model, &prompt).take(plan.sample_max_tokens as usize) {
                 ids.push(id);
+                session.still("samples", ids.len() as u64, plan.sample_max_tokens.into(), "tokens");
                 if stop_ids.contains(&id) {
                     break;
                 }

@@ -88,6 +88,7 @@ enum Subject {
     Divergence,
     Overfitting,
     Plateau,
+    ZeroGradient,
 }
 
 /// The losses of a run so far, as far as judgements need them.
@@ -150,6 +151,13 @@ impl Health {
                 given.what_to_do_about_divergence()
             )
         })
+    }
+
+    /// Takes the norm of the gradients of a training step. Returns a warning when they are all zero.
+    pub(crate) fn gradients(&mut self, norm: f64) -> Option<String> {
+        (norm == 0.0).then(|| self.warn(Subject::ZeroGradient, || {
+            "all gradients of a step are zero, so it trained nothing. The base model's weights may be all zero: compare its files with the published ones, or download them again".to_owned()
+        })).flatten()
     }
 
     /// Takes the loss on the eval set after `step` steps, of which `total` are planned. Returns the warnings
@@ -312,6 +320,14 @@ mod tests {
         let why = health.diverged(None, GIVEN).unwrap();
         assert!(why.contains("far above that of the first steps, 2.0000"), "{why}");
         assert!(why.contains("--learning-rate"), "{why}");
+    }
+
+    #[test]
+    fn gradients_that_are_all_zero_are_told_once() {
+        let mut health = Health::default();
+        assert_eq!(health.gradients(1e-30), None);
+        assert!(health.gradients(0.0).unwrap().contains("weights may be all zero"));
+        assert_eq!(health.gradients(0.0), None);
     }
 
     #[test]

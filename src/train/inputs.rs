@@ -2,13 +2,16 @@
 //! these base weights, this plan and these tokens, and to no others.
 //!
 //! Enters: the open base and the run. Leaves: a record of their files for `state.json`, or a refusal that
-//! names the file. Not every byte of the weights is read, because that would take minutes for a large model
-//! at each start: every tensor's name, type and shape, and pieces of its numbers from the beginning to the
-//! end. Token files are identified by the hash that they contain, which the attempt verifies.
+//! names the file. Every byte of the weights is read once, by the first attempt. Later ones read every
+//! tensor's name, type and shape, and pieces of its numbers from the beginning to the end; and all bytes
+//! again only of files that were changed since, by their time. Token files are identified by the hash that
+//! they contain, which the attempt verifies.
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 use sparktune_data::token_file::TokenFile;
@@ -22,6 +25,9 @@ use crate::examples::{eval_tokens, train_tokens};
 const PIECE: usize = 4096;
 /// Pieces of a tensor; a tensor that is no longer than all of them is read whole.
 const PIECES: usize = 4;
+
+/// Weight files that are hashed at the same time.
+const AT_ONCE: usize = 8;
 
 /// The files that decide what the weights compute; a model may lack the second.
 const SMALL_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
@@ -40,6 +46,42 @@ pub(crate) struct InputFile {
     /// BLAKE3 of the names, types, shapes and pieces of all its tensors, or of all its bytes, or the hash
     /// that a token file contains.
     blake3: String,
+    /// All bytes of a weight file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    whole: Option<Whole>,
+}
+
+/// All bytes of a file when it was last read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Whole {
+    blake3: String,
+    /// When the file was last changed, in seconds and nanoseconds since the Unix epoch.
+    changed: (i64, i64),
+}
+
+impl InputFile {
+    /// Hashes all bytes of a weight file, unless it has the size and the time of the one that the run began
+    /// with. Older programs recorded no such hash, and then there is nothing to compare it with.
+    fn hash_whole(&mut self, path: &Path, began_with: Option<&[InputFile]>) -> Result<(), TrainError> {
+        let meta = fs::metadata(path).map_err(TrainError::io(path))?;
+        let changed = (meta.mtime(), meta.mtime_nsec());
+        let was = began_with.and_then(|files| files.iter().find(|was| was.file == self.file));
+        self.whole = match was.map(|was| (was.bytes, &was.whole)) {
+            Some((_, None)) => None,
+            Some((bytes, Some(known))) if bytes == self.bytes && known.changed == changed => {
+                Some(known.clone())
+            }
+            _ => {
+                // It is read, not mapped: a map would count as memory that training takes. What is read now
+                // is in the page cache when the weights are loaded.
+                let mut hasher = blake3::Hasher::new();
+                let read = fs::File::open(path).and_then(|file| hasher.update_reader(file).map(drop));
+                read.map_err(TrainError::io(path))?;
+                Some(Whole { blake3: hasher.finalize().to_hex().to_string(), changed })
+            }
+        };
+        Ok(())
+    }
 }
 
 /// The files of the base and of the run that everything in a checkpoint was trained from. Checkpoints of
@@ -87,8 +129,10 @@ impl Inputs {
     ) -> Result<Self, TrainError> {
         let own = run.chat_template();
         let templates = if own.exists() { &[][..] } else { &TEMPLATES[..] };
+        let mut base_files = of_base(base)?;
+        hash_whole(base, self.base_files.as_deref(), &mut base_files)?;
         let now = Self {
-            base_files: Some(of_base(base)?),
+            base_files: Some(base_files),
             run_files: Some(of_run(run)?),
             template_files: Some(whole(base.dir(), [TOKENIZER_CONFIG].iter().chain(templates))?),
             own_template: Some(whole(run.path(), own.file_name().and_then(OsStr::to_str).iter())?),
@@ -123,6 +167,7 @@ fn of_run(run: &RunDir) -> Result<Vec<InputFile>, TrainError> {
         file: name(&path),
         bytes: plan.len() as u64,
         blake3: blake3::hash(&plan).to_hex().to_string(),
+        whole: None,
     }];
     for path in [train_tokens(run), eval_tokens(run)] {
         let bytes = match fs::metadata(&path) {
@@ -130,12 +175,30 @@ fn of_run(run: &RunDir) -> Result<Vec<InputFile>, TrainError> {
             found => found.map_err(TrainError::io(&path))?.len(),
         };
         let blake3 = TokenFile::open(&path)?.file_hash();
-        files.push(InputFile { file: name(&path), bytes, blake3 });
+        files.push(InputFile { file: name(&path), bytes, blake3, whole: None });
     }
     Ok(files)
 }
 
-/// Describes the files of a base.
+/// Hashes all bytes of the weight files of a base, which come first in `files`.
+fn hash_whole(
+    base: &Checkpoint,
+    began_with: Option<&[InputFile]>,
+    files: &mut [InputFile],
+) -> Result<(), TrainError> {
+    let paths: Vec<&Path> = base.shards().collect();
+    for (paths, files) in paths.chunks(AT_ONCE).zip(files.chunks_mut(AT_ONCE)) {
+        thread::scope(|scope| {
+            let files = paths.iter().zip(files);
+            let started: Vec<_> =
+                files.map(|(path, file)| scope.spawn(move || file.hash_whole(path, began_with))).collect();
+            started.into_iter().try_for_each(|thread| thread.join().expect("hashing does not panic"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Describes the files of a base, without all bytes of its weights.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -152,7 +215,8 @@ pub(crate) fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
     let files = paths.into_iter().zip(hashers).map(|(path, hasher)| {
         let bytes = fs::metadata(path).map_err(TrainError::io(path))?.len();
         let file = path.file_name().expect("a shard is a file").to_string_lossy().into_owned();
-        Ok::<_, TrainError>(InputFile { file, bytes, blake3: hasher.finalize().to_hex().to_string() })
+        let blake3 = hasher.finalize().to_hex().to_string();
+        Ok::<_, TrainError>(InputFile { file, bytes, blake3, whole: None })
     });
     let mut files = files.collect::<Result<Vec<_>, _>>()?;
     files.extend(whole(base.dir(), SMALL_FILES.iter())?);
@@ -168,6 +232,7 @@ fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<
                 file: (*name).to_owned(),
                 bytes: bytes.len() as u64,
                 blake3: blake3::hash(&bytes).to_hex().to_string(),
+                whole: None,
             })),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => Some(Err(TrainError::io(&path)(error))),
@@ -179,13 +244,17 @@ fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<
 /// Describes the first file that is not the same in both records.
 pub(crate) fn difference(began_with: &[InputFile], found: &[InputFile]) -> Option<String> {
     let changed = began_with.iter().find_map(|was| {
-        let InputFile { file, bytes, blake3 } = was;
+        let InputFile { file, bytes, blake3, whole } = was;
+        let all = |file: &Option<Whole>| file.as_ref().map(|whole| whole.blake3.clone());
         match found.iter().find(|is| is.file == *file) {
             None => Some(format!("{file} is missing")),
             Some(is) if is.bytes != *bytes => {
                 Some(format!("{file} has {} bytes instead of {bytes}", is.bytes))
             }
             Some(is) if is.blake3 != *blake3 => Some(format!("{file} has changed")),
+            Some(is) if all(whole).zip(all(&is.whole)).is_some_and(|(was, is)| was != is) => {
+                Some(format!("{file} has changed"))
+            }
             Some(_) => None,
         }
     });
@@ -208,7 +277,7 @@ mod tests {
     use super::*;
 
     fn file(name: &str, bytes: u64, blake3: &str) -> InputFile {
-        InputFile { file: name.into(), bytes, blake3: blake3.into() }
+        InputFile { file: name.into(), bytes, blake3: blake3.into(), whole: None }
     }
 
     #[test]
@@ -223,6 +292,43 @@ mod tests {
             assert_eq!(pieces[0].as_ptr(), bytes.as_ptr());
             assert_eq!(pieces.last().unwrap().as_ptr_range().end, bytes[..length].as_ptr_range().end);
         }
+    }
+
+    #[test]
+    fn a_byte_between_the_pieces_is_found_in_a_file_that_was_changed_and_a_copy_is_the_same() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
+        let root = tempfile::tempdir().unwrap();
+        let shard = root.path().join("model.safetensors");
+        for file in ["config.json", "model.safetensors"] {
+            fs::write(root.path().join(file), fs::read(fixture.join(file)).unwrap()).unwrap();
+        }
+        let seen = |began_with: Option<&[InputFile]>| {
+            let base = Checkpoint::open(root.path()).unwrap();
+            let mut files = of_base(&base).unwrap();
+            hash_whole(&base, began_with, &mut files).unwrap();
+            files
+        };
+        let began_with = seen(None);
+        assert_eq!(seen(Some(&began_with)), began_with);
+        // In the middle of the largest tensor, and in none of its pieces.
+        let (start, length) = {
+            let base = Checkpoint::open(root.path()).unwrap();
+            let bytes =
+                base.tensors().values().map(|info| base.bytes(info)).max_by_key(|bytes| bytes.len()).unwrap();
+            let file = fs::read(&shard).unwrap();
+            (file.windows(bytes.len()).position(|window| window == bytes).unwrap(), bytes.len())
+        };
+        assert!(length > 4 * PIECES * PIECE, "{length}");
+        let mut bytes = fs::read(&shard).unwrap();
+        fs::write(&shard, &bytes).unwrap();
+        assert_eq!(difference(&began_with, &seen(Some(&began_with))), None, "another time, the same bytes");
+        bytes[start + length / 2] ^= 1;
+        fs::write(&shard, &bytes).unwrap();
+        let found = seen(Some(&began_with));
+        assert_eq!(found[0].blake3, began_with[0].blake3, "the pieces are equal");
+        assert_eq!(difference(&began_with, &found).unwrap(), "model.safetensors has changed");
+        let older: Vec<_> = began_with.iter().map(|file| InputFile { whole: None, ..file.clone() }).collect();
+        assert_eq!(difference(&older, &seen(Some(&older))), None);
     }
 
     #[test]

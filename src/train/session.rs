@@ -3,6 +3,7 @@
 //! Everything that leaves the loop goes through here into the run folder. It must not know objectives or
 //! steps.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ use crate::snapshot::Snapshot;
 
 /// The shortest time between two samples of the machine.
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
+/// The time between two signs of work that is not counted in steps.
+const SHOW_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Session<'a> {
     pub(crate) run: &'a RunDir,
@@ -38,6 +41,8 @@ pub(crate) struct Session<'a> {
     stop: &'a AtomicBool,
     sampler: Sampler,
     sampled_at: Option<Instant>,
+    /// When work was last shown by [`still`](Self::still).
+    shown_at: Cell<Instant>,
     /// The memory of the process in bytes before it loaded anything, which no plan counts.
     own_bytes: u64,
     /// The largest value that [`memory_bytes`](Self::memory_bytes) has returned.
@@ -79,6 +84,7 @@ impl<'a> Session<'a> {
             stop,
             sampler,
             sampled_at: None,
+            shown_at: Cell::new(Instant::now()),
             own_bytes: rss_bytes().unwrap_or(0),
             most_bytes: None,
             drift: DriftWatch::new(),
@@ -97,6 +103,15 @@ impl<'a> Session<'a> {
             total: Some(total),
             unit: unit.into(),
         }));
+    }
+
+    /// Records the progress of work between two steps that may take longer than several of them, at most
+    /// every few seconds, so that the trainer does not seem to have stalled.
+    pub(crate) fn still(&self, phase: &str, done: u64, total: u64, unit: &str) {
+        if self.shown_at.get().elapsed() >= SHOW_EVERY {
+            self.shown_at.set(Instant::now());
+            self.progress(phase, done, total, unit);
+        }
     }
 
     pub(crate) fn warn(&self, message: impl Into<String>, step: Option<u64>) {

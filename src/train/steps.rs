@@ -231,7 +231,8 @@ impl<'a, O: Objective> Steps<'a, O> {
         self.state.main_steps = settled.step;
         self.state.set_last_loss(loss);
         self.state.skipped_in_a_row = 0;
-        let warning = self.state.health.step(loss, Given::of(&session.plan));
+        let health = &mut self.state.health;
+        let warnings = [health.step(loss, Given::of(&session.plan)), health.gradients(grad_norm)];
         let mem_used_bytes = session.memory_bytes(self.trainee.model().device());
         session.record_step(Step {
             step: settled.step,
@@ -247,7 +248,7 @@ impl<'a, O: Objective> Steps<'a, O> {
             data_ms: Some(settled.data_ms),
             optimizer_ms: settled.optimizer_ms,
         });
-        if let Some(warning) = warning {
+        for warning in warnings.into_iter().flatten() {
             session.warn(warning, Some(settled.step));
         }
     }

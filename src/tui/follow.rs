@@ -89,9 +89,11 @@ pub fn follow(
             note(notes, &how_it_stands(run, liveness, &view));
             return Ok(Ended::Enough { liveness, view: Box::new(view) });
         }
-        if matches!(liveness, Liveness::Stalled { .. }) != stalled {
+        // Silence can be judged only now that the log was read.
+        let standing = view.liveness(run)?;
+        if standing.is_live() && matches!(standing, Liveness::Stalled { .. }) != stalled {
             stalled = !stalled;
-            note(notes, &how_it_stands(run, liveness, &view));
+            note(notes, &how_it_stands(run, standing, &view));
         }
         std::thread::sleep(PAUSE);
     }
@@ -177,6 +179,23 @@ mod tests {
         assert_eq!(view.warning_count, 1);
         assert!(text(&out).contains("last words") && text(&out).lines().count() == 3, "{}", text(&out));
         assert!(text(&notes).contains("completed"), "{}", text(&notes));
+    }
+
+    #[test]
+    fn a_run_that_has_trained_for_long_is_not_told_as_stalled_before_its_log_was_read() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        let lease = Lease::acquire(&run).unwrap();
+        EventWriter::open(&lease).unwrap().emit(warning("w"));
+        // The lease was taken in 1970, and the last event is of now.
+        std::fs::write(run.lease_lock(), r#"{"pid":1,"host":"h","started_us":1}"#).unwrap();
+        let (mut out, mut notes, mut looks) = (Vec::new(), Vec::new(), 0);
+        follow(&run, Output::Plain, 1, &mut out, &mut notes, |_| {
+            looks += 1;
+            looks < 3
+        })
+        .unwrap();
+        assert!(!text(&notes).contains("stalled"), "{}", text(&notes));
     }
 
     #[test]

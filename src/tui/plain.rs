@@ -271,7 +271,11 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
         Liveness::Finished { outcome } => {
             let reason =
                 view.finished().and_then(|f| f.reason.as_deref()).map(|r| format!(" ({})", escape(r)));
-            format!("{} at step {step}{}. {}", outcome_word(outcome), reason.unwrap_or_default(), resume())
+            // What failed would fail again, and the reason says what to do about it.
+            let is_mended = outcome != Outcome::Failed || reason.is_none();
+            let first = if is_mended { "" } else { "When that is put right, " };
+            let reason = reason.unwrap_or_default();
+            format!("{} at step {step}{reason}. {first}{}", outcome_word(outcome), resume())
         }
     }
 }

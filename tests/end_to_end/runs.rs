@@ -105,6 +105,40 @@ fn a_signal_at_the_trainer_itself_stops_it_the_same_way() {
     assert_eq!(end(child).exits(5).last()["outcome"], "stopped");
 }
 
+/// A step takes some milliseconds here, so ten of them are less than the shortest silence that is told.
+#[test]
+fn a_trainer_that_stands_still_is_told_by_everyone_and_goes_on_when_it_is_continued() {
+    let place = Place::new();
+    let (child, run) = training(&place, &["--max-steps", "1000000"]);
+    let holder: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(run.join("lease.lock")).unwrap()).unwrap();
+    let trainer = |name: &str| {
+        let pid = holder["pid"].as_u64().unwrap().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    };
+    wait("some steps", || {
+        (events(&run).iter().filter(|event| event["kind"] == "step").count() > 5).then_some(())
+    });
+    trainer("STOP");
+    let watcher = place.command(["watch", "latest", "--plain"]).spawn().unwrap();
+    wait("the stall", || (state(&place) == "stalled").then_some(()));
+    let stop = place.command(["stop"]).spawn().unwrap();
+    wait("the request", || std::fs::read_dir(run.join("control")).unwrap().next().map(drop));
+    // `stop` waits two seconds before it tells what the trainer is doing.
+    std::thread::sleep(Duration::from_secs(3));
+    trainer("CONT");
+    let stopped = end(stop).exits(0);
+    for words in ["has logged nothing for", "kill -CONT", "waiting for the end of step", "ends after step"] {
+        assert!(stopped.err.contains(words), "{words}: {}", stopped.err);
+    }
+    let watched = end(watcher).exits(0);
+    assert!(watched.err.contains("stalled; the trainer is alive"), "{}", watched.err);
+    assert_eq!(end(child).exits(5).last()["outcome"], "stopped");
+    let losses: Vec<_> =
+        events(&run).iter().filter(|e| e["kind"] == "step").map(|e| e["loss_nats"].clone()).collect();
+    assert!(losses.len() > 5 && losses.iter().all(serde_json::Value::is_number));
+}
+
 #[test]
 fn a_second_signal_detaches_from_the_trainer() {
     let place = Place::new();

@@ -151,7 +151,8 @@ fn a_run_whose_plan_or_tokens_have_changed_is_refused_unless_the_change_is_meant
     let refused = place.sparktune(["resume", "./copy", "--plain"]).exits(2);
     let said = refused.out + &refused.err;
     assert!(said.contains("plan.toml has changed") && said.contains("--accept-changes"), "{said}");
-    assert!(place.sparktune(["export", "./copy"]).exits(2).err.contains("plan.toml has changed"));
+    let refused = place.sparktune(["export", "./copy"]).exits(2).err;
+    assert!(refused.contains("plan.toml has changed") && !refused.contains("--accept-changes"), "{refused}");
     fs::write(run.join("plan.toml"), plan).unwrap();
     fs::write(run.join("chat_template.jinja"), "{{ messages }}").unwrap();
     assert!(place.sparktune(["export", "./copy"]).exits(2).err.contains("chat_template.jinja is new"));

@@ -19,7 +19,7 @@ use crate::event::{
     Progress, RunFinished, RunStarted, Sample, Warning,
 };
 use crate::lease::Lease;
-use crate::liveness::Liveness;
+use crate::liveness::{Liveness, STALLED_AFTER, STALLED_AT_LEAST, STALLED_STEPS};
 use crate::pace::{Eta, Pace, StepParts};
 use crate::run_dir::RunDir;
 use crate::series::Bucket;
@@ -145,8 +145,15 @@ impl RunView {
                 self.progress = None;
             }
             Kind::Progress(progress) => self.progress = Some(progress.clone()),
-            Kind::Step(step) => self.step(step, event.time_us),
-            Kind::Eval(eval) => self.eval(eval),
+            Kind::Step(step) => {
+                // That of an evaluation or of samples between the steps is over.
+                self.progress = None;
+                self.step(step, event.time_us);
+            }
+            Kind::Eval(eval) => {
+                self.progress = None;
+                self.eval(eval);
+            }
             Kind::Fp8Loss(losses) => self.fp8_loss = Some(losses.clone()),
             Kind::HeadEval(eval) => {
                 // A later attempt repeats the steps after its checkpoint.
@@ -338,7 +345,15 @@ impl RunView {
         let started_us = if held { Lease::holder_of(run).started_us } else { 0 };
         let last_us = self.last_work_us.unwrap_or(0).max(started_us);
         let silent = Duration::from_micros(if last_us == 0 { 0 } else { now_us().saturating_sub(last_us) });
-        Ok(Liveness::judge(held, self.last_event_us.is_some(), self.outcome(), silent))
+        Ok(Liveness::judge(held, self.last_event_us.is_some(), self.outcome(), silent, self.patience()))
+    }
+
+    /// Returns the time without a sign of work after which the trainer counts as stalled: ten step times
+    /// while it trains.
+    pub fn patience(&self) -> Duration {
+        let trains = self.phase.as_ref().is_some_and(|phase| phase.phase == "train");
+        let step = self.pace.step_time().filter(|_| trains);
+        step.map_or(STALLED_AFTER, |step| (step * STALLED_STEPS).max(STALLED_AT_LEAST))
     }
 
     /// Reads everything logged so far.

@@ -86,6 +86,56 @@ fn time_between_steps_that_was_no_training_is_not_expected_again() {
 }
 
 #[test]
+fn silence_of_ten_step_times_is_a_stall_while_steps_are_made() {
+    let mut log = Log::new();
+    let phase = |name: &str| Kind::Phase(Phase { phase: name.into(), detail: None });
+    log.start(None);
+    assert_eq!(log.view.patience(), STALLED_AFTER);
+    log.emit(phase("train"));
+    log.step(1, 2.0);
+    assert_eq!(log.view.patience(), STALLED_AFTER, "one step has no time");
+    for step in [2, 3, 4] {
+        log.emit(Kind::Progress(Progress { phase: "eval".into(), ..Progress::default() }));
+        assert!(log.view.progress.is_some());
+        log.emit(Kind::Warning(Warning { message: String::new(), step: None }));
+        log.step(step, 2.0);
+        assert_eq!(log.view.progress, None, "the evaluation is over");
+    }
+    assert_eq!(log.view.patience(), Duration::from_secs(30));
+    log.emit(phase("export"));
+    assert_eq!(log.view.patience(), STALLED_AFTER);
+}
+
+#[test]
+fn a_clock_that_jumps_changes_no_loss_and_every_time_stays_finite() {
+    let told = |times: &[u64]| {
+        let mut view = RunView::default();
+        let started = RunStarted { total_steps: Some(1000), ..RunStarted::default() };
+        let phase = Phase { phase: "train".into(), detail: None };
+        let first = [Kind::RunStarted(started), Kind::Phase(phase)];
+        let step = |step: u64| Kind::Step(Step { step, loss_nats: 1.0 / step as f64, ..Step::default() });
+        for ((seq, kind), time_us) in (1..).zip(first.into_iter().chain((1..).map(step))).zip(times) {
+            view.apply(&Event { attempt: 1, seq, time_us: *time_us, kind });
+        }
+        view
+    };
+    let steady = told(&[1, 2, 3, 4, 5, 6, 7, 8].map(|second| second * 1_000_000));
+    let day = 86_400_000_000;
+    for times in [
+        [10 * day, 11 * day, 12 * day, 3, 4 * day, 0, u64::MAX, day],
+        [0, 0, 0, u64::MAX, u64::MAX, 1, 1, 1],
+        [8, 7, 6, 5, 4, 3, 2, 1],
+    ] {
+        let view = told(&times);
+        assert_eq!((view.steps_done(), view.loss_ema), (steady.steps_done(), steady.loss_ema));
+        let eta = view.eta().unwrap();
+        assert!(eta.seconds.is_finite() && eta.seconds >= 0.0, "{eta:?}");
+        let patience = view.patience();
+        assert!(patience >= STALLED_AT_LEAST && patience <= Duration::from_secs(36_000), "{patience:?}");
+    }
+}
+
+#[test]
 fn the_highest_memory_of_all_attempts_counts_and_one_that_crashed_has_told_none() {
     let mut log = Log::new();
     assert_eq!(log.view.mem_peak_bytes(), None);

@@ -71,7 +71,8 @@ pub(super) fn model(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, 
     let method = if started.method == "lora" { "LoRA" } else { started.method.as_str() };
     let parts = [started.model.as_str(), method, started.device.as_str()];
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(escape).collect();
-    let since = view.last_event_us.unwrap_or(0).saturating_sub(attempt.started_us);
+    let now = view.last_event_us.max(known.now_us.filter(|_| live)).unwrap_or(0);
+    let since = now.saturating_sub(attempt.started_us);
     let time = duration(since as f64 / 1e6);
     let time = if live { format!("{time} so far") } else { format!("took {time}") };
     let right = if attempt.number > 1 { format!("attempt {}, {time}", attempt.number) } else { time };

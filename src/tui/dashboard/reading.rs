@@ -7,7 +7,7 @@ use std::time::Duration;
 use sparktune_app::shell::run_argument;
 use sparktune_base::escape::escape;
 use sparktune_runlog::{
-    ControlApplied, Event, EventTailer, Kind, Lease, Limit, Liveness, Outcome, RunDir, RunView,
+    ControlApplied, Event, EventTailer, Kind, Lease, Limit, Liveness, Outcome, RunDir, RunView, now_us,
 };
 
 use crate::plain::event_words;
@@ -43,6 +43,8 @@ pub(super) struct Known {
     pub noted_warnings: u64,
     /// The size in bytes of an incomplete line at the end of the log.
     pub unfinished_bytes: usize,
+    /// The time while a trainer runs, in microseconds since the Unix epoch: its clocks go on between events.
+    pub now_us: Option<u64>,
     /// The process of a stalled trainer, in words, as the trainer recorded it.
     pub trainer: Option<String>,
 }
@@ -127,6 +129,7 @@ impl Reading {
             .filter(|liveness| !unread || *liveness == Liveness::Gone || liveness.is_live() && !self.behind);
         self.source = Some((run, tailer));
         news.changed |= before != (self.known.liveness, self.trouble.clone(), self.behind);
+        news.changed |= self.known.tick();
         news
     }
 
@@ -157,13 +160,12 @@ impl Reading {
 
     fn judge(&mut self, run: &RunDir) -> Option<Liveness> {
         match self.known.view.liveness(run) {
-            // Silence is counted in whole minutes, so that an otherwise unchanged screen is not redrawn every
-            // second.
-            Ok(Liveness::Stalled { silent_s }) => {
-                self.known.trainer = Some(Lease::holder_of(run).to_string());
-                Some(Liveness::Stalled { silent_s: silent_s / 60 * 60 })
+            Ok(liveness) => {
+                if matches!(liveness, Liveness::Stalled { .. }) {
+                    self.known.trainer = Some(Lease::holder_of(run).to_string());
+                }
+                Some(liveness)
             }
-            Ok(liveness) => Some(liveness),
             Err(error) => {
                 self.trouble = Some(escape(&error.to_string()).into_owned());
                 None
@@ -182,6 +184,14 @@ impl Known {
         }
         known.view = view;
         known
+    }
+
+    /// Reads the clock while a trainer runs. Returns whether another second has begun.
+    fn tick(&mut self) -> bool {
+        let second = |time: Option<u64>| time.map(|us| us / 1_000_000);
+        let before = second(self.now_us);
+        self.now_us = self.liveness.filter(|liveness| liveness.is_live()).map(|_| now_us());
+        second(self.now_us) != before
     }
 
     /// Applies one event.

@@ -301,6 +301,22 @@ fn a_crashed_run_says_so_and_what_to_do() {
 }
 
 #[test]
+fn the_running_time_goes_on_between_events_of_a_live_run_alone() {
+    let mut dashboard = Story::until(1640).dashboard(Liveness::Running);
+    let before = text(&mut dashboard);
+    let last_us = dashboard.here.known.view.last_event_us.unwrap();
+    dashboard.here.known.now_us = Some(last_us + 3_600_000_000);
+    let after = text(&mut dashboard);
+    assert!(before.contains("so far") && before != after, "{after}");
+    dashboard.here.known.now_us = Some(0);
+    assert_eq!(text(&mut dashboard), before, "a clock that was set back");
+    dashboard.here.known.liveness = Some(Liveness::Crashed);
+    let crashed = text(&mut dashboard);
+    dashboard.here.known.now_us = Some(last_us + 3_600_000_000);
+    assert_eq!(text(&mut dashboard), crashed);
+}
+
+#[test]
 fn a_stalled_run_is_named_with_what_to_do() {
     let mut dashboard = Story::until(1640).dashboard(Liveness::Stalled { silent_s: 420 });
     dashboard.here.known.trainer = Some("process 4711 on spark".into());

@@ -1,0 +1,92 @@
+//! The folder of tokenised data, next to the runs.
+//!
+//! Several users may have their runs in one folder, and what is found in the cache is trained on. So each
+//! user has a folder that only they can write to, and a folder or a link that somebody else has put there is
+//! not used.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use sparktune_base::files::create_private_folder;
+
+use crate::failure::{Exit, Failure};
+
+/// The name of the folder, for the user who is there first.
+const TOKENS: &str = ".tokens";
+
+/// The permission of others to write.
+const BY_OTHERS: u32 = 0o022;
+
+/// Returns this user's folder of tokenised data in a folder of runs. It is created if necessary.
+///
+/// # Errors
+/// It cannot be created, or somebody else has taken its name.
+pub(crate) fn token_cache(runs_dir: &Path) -> Result<PathBuf, Failure> {
+    let user = geteuid().as_raw();
+    let shared = runs_dir.join(TOKENS);
+    for path in [shared, runs_dir.join(format!("{TOKENS}-{user}"))] {
+        // A link is never created or followed.
+        if fs::symlink_metadata(&path).is_err() {
+            create_private_folder(&path).map_err(|error| Failure::io("create", &path, &error))?;
+        }
+        if is_private_to(&path, user) {
+            return Ok(path);
+        }
+    }
+    let text = format!(
+        "tokenised data cannot be kept in {}, because {TOKENS} and {TOKENS}-{user} there are links, belong to other users, or can be written to by them",
+        runs_dir.display()
+    );
+    Err(Failure::new(Exit::Usage, text).hint("Choose another folder with --runs-dir, or remove them"))
+}
+
+fn is_private_to(path: &Path, user: u32) -> bool {
+    fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.is_dir() && meta.uid() == user && meta.permissions().mode() & BY_OTHERS == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_may_have_put_there_is_not_used() {
+        let (runs, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [first, own] = [TOKENS.to_owned(), format!("{TOKENS}-{}", geteuid().as_raw())]
+            .map(|name| runs.path().join(name));
+        assert_eq!(token_cache(runs.path()).unwrap(), first);
+        assert_eq!(token_cache(runs.path()).unwrap(), first);
+
+        fs::set_permissions(&first, Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(token_cache(runs.path()).unwrap(), own);
+        fs::remove_dir(&first).unwrap();
+        symlink(elsewhere.path(), &first).unwrap();
+        assert_eq!(token_cache(runs.path()).unwrap(), own);
+        fs::remove_file(&first).unwrap();
+        symlink(runs.path().join("nothing"), &first).unwrap();
+        assert_eq!(token_cache(runs.path()).unwrap(), own);
+
+        fs::remove_dir(&own).unwrap();
+        symlink(elsewhere.path(), &own).unwrap();
+        let refused = token_cache(runs.path()).unwrap_err().to_string();
+        assert!(refused.contains("are links"), "{refused}");
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_folder_of_another_user_is_not_used() {
+        let runs = tempfile::tempdir().unwrap();
+        let first = runs.path().join(TOKENS);
+        fs::create_dir(&first).unwrap();
+        if chown(&first, Some(65_534), None).is_err() {
+            println!("skipped: only root can give a folder away");
+            return;
+        }
+        assert_ne!(token_cache(runs.path()).unwrap(), first);
+    }
+}
