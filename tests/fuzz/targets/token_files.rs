@@ -11,7 +11,8 @@ use sparktune_data::token_file::{
 use super::{empty_folder, is_a_sentence, parts};
 
 /// The first part is read as a token file. The second is a list of changes to a sound file, each of three
-/// bytes: a place, and what it is xor-ed with; every change is found.
+/// bytes: a place, and what it is xor-ed with. Every change is found, unless whoever made it also made the
+/// checksums anew; such a file is read or refused.
 pub(super) fn v2(input: &[u8]) {
     let [file, changes] = parts(input);
     let folder = empty_folder("v2");
@@ -163,8 +164,11 @@ fn change(path: &Path, tokens: &[u8], changes: &[u8]) {
         bytes[at] ^= change[2];
     }
     // A new file, because the old one may still be mapped.
-    std::fs::remove_file(path).expect("the file can be removed");
-    std::fs::write(path, &bytes).expect("the file can be written");
+    let replace = |bytes: &[u8]| {
+        std::fs::remove_file(path).expect("the file can be removed");
+        std::fs::write(path, bytes).expect("the file can be written");
+    };
+    replace(&bytes);
     if bytes != written {
         assert!(!verify(path).is_ok_and(|report| report.is_sound()), "a change was not noticed");
     }
@@ -176,4 +180,44 @@ fn change(path: &Path, tokens: &[u8], changes: &[u8]) {
             assert_eq!(example.tokens, written, "other tokens, and no word about it");
         }
     }
+    seal_again(&mut bytes);
+    replace(&bytes);
+    read(path);
+}
+
+/// Makes the checksums of a changed file anew, wherever its numbers lead. `src/data/token_file/v2.rs` has the
+/// layout.
+fn seal_again(bytes: &mut [u8]) {
+    const FOOTER: usize = 128;
+    let number =
+        |bytes: &[u8], at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or(0) as usize;
+    let seal = |block: &mut [u8]| {
+        let (content, checksum) = block.split_at_mut(block.len() - 4);
+        checksum.copy_from_slice(&crc32c::crc32c(content).to_le_bytes());
+    };
+    let header = number(bytes, 12);
+    if (64..bytes.len()).contains(&header) {
+        seal(&mut bytes[..header]);
+    }
+    let end = bytes.len() - FOOTER;
+    for at in (64..end).step_by(64).filter(|at| at + 64 <= end) {
+        if &bytes[at..at + 4] != b"QPKT" {
+            continue;
+        }
+        let tokens = number(bytes, at + 4);
+        let length = (4 * tokens + tokens.div_ceil(8)).next_multiple_of(64);
+        if let Some(payload) = bytes[at + 64..end].get(..length) {
+            let checksum = crc32c::crc32c(payload).to_le_bytes();
+            bytes[at + 32..at + 36].copy_from_slice(&checksum);
+        }
+        seal(&mut bytes[at..at + 64]);
+    }
+    let index = number(bytes, end + 16);
+    if let Some(index) = bytes[..end].get(index..) {
+        let checksum = crc32c::crc32c(index).to_le_bytes();
+        bytes[end + 52..end + 56].copy_from_slice(&checksum);
+    }
+    let hash = blake3::hash(&bytes[..end]);
+    bytes[end + 64..end + 96].copy_from_slice(hash.as_bytes());
+    seal(&mut bytes[end..]);
 }
