@@ -80,8 +80,9 @@ row() {
             if ($1 <= 60 * minutes - 600) before = edges
         } }
         $2 == "stat::number_of_executed_units:" { runs += $3 }
-        END { printf "| %s | %d min | %d | %d | %d:%02d | %s | %d |\n", name, minutes, runs, edges, last / 60, last % 60,
-            minutes > 10 ? edges - before : "–", found }' "$folder/log"
+        END { fresh = (minutes > 10) ? edges - before : "–"
+            printf "| %s | %d min | %d | %d | %d:%02d | %s | %d |\n", name, minutes, runs, edges, last / 60, last % 60, fresh, found
+        }' "$folder/log"
 }
 
 build_targets

@@ -38,8 +38,8 @@ pub(super) fn template(input: &[u8]) {
 
 /// A tokenizer, its configuration, and a text.
 ///
-/// The crate `tokenizers` panics on some files that it does not expect. Such panics are none of ours, and are
-/// passed over here.
+/// The crate `tokenizers` panics on some files that it does not expect. Its panics are passed over here: we
+/// can only keep them from ending the program, which is not this function's affair.
 pub(super) fn tokenizer(input: &[u8]) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| tokenise(input))) else { return };
     if !is_of_crate(CRATE_OF_TOKENIZERS) {
