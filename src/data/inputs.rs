@@ -10,6 +10,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
 use crate::examine::Examiner;
 use crate::input::{Input, InputFile};
+use crate::rejection::RejectedFile;
 use crate::source::Source;
 use crate::tally::Tally;
 use crate::token_file;
@@ -92,7 +93,13 @@ impl Inputs {
     ) -> Result<Tally, DataError> {
         match self {
             Self::Text(source) => Tally::new(tokenizer, rejected, source.sets()),
-            Self::Tokens(files) => Ok(Tally::of_tokens(tokenizer, files.sets())),
+            Self::Tokens(files) => {
+                // They have no rejected lines, and an earlier list must not pass for theirs.
+                if let Some(path) = rejected {
+                    RejectedFile::create(path)?.finish()?;
+                }
+                Ok(Tally::of_tokens(tokenizer, files.sets()))
+            }
         }
     }
 }

@@ -310,3 +310,30 @@ fn tensor(view: &safetensors::tensor::TensorView, device: &Device) -> Option<Ten
         view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     Some(Tensor::from_data(TensorData::new(numbers, [rows, columns]), device))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_with_any_changed_byte_is_read_as_it_is_written_again_or_refused_with_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(STATE);
+        let best_head = Some(BestHead { step: 12, loss: 1 });
+        let state = State { step: 9, best_head, exported_step: Some(6), ..State::start() };
+        let text = serde_json::to_string(&state).unwrap();
+        let changes = ["", "0", "9", "-", "e", "\"", "{", "]", ",", "\\", "\u{1b}", "99999999999999999999"];
+        for (at, change) in (0..text.len()).flat_map(|at| changes.map(|change| (at, change))) {
+            fs::write(&path, format!("{}{change}{}", &text[..at], &text[at + 1..])).unwrap();
+            match State::read(folder.path()) {
+                Ok(read) => {
+                    fs::write(&path, serde_json::to_string(&read).unwrap()).unwrap();
+                    assert_eq!(State::read(folder.path()).unwrap(), read);
+                    let _ =
+                        (read.checkpoint_step(), read.weights_step(), read.is_planned(0), read.best_eval());
+                }
+                Err(error) => assert!(error.to_string().contains(&*folder.path().to_string_lossy())),
+            }
+        }
+    }
+}

@@ -36,10 +36,11 @@ fn declared_modules_are_found_where_the_compiler_looks_for_them() {
     assert_eq!(children_folder(Path::new("a/mod.rs"), false), Path::new("a"));
 }
 
-/// The folders of the workspace's packages.
+/// The folders of the packages: those of the workspace, and the one that feeds parsers by coverage.
 fn packages() -> Vec<PathBuf> {
     let folders = std::fs::read_dir(root().join("src")).unwrap().map(|entry| entry.unwrap().path());
-    let all = folders.chain([root().to_owned(), root().join("kernels")]);
+    let apart = ["kernels", "tests/fuzz/coverage"].map(|folder| root().join(folder));
+    let all = folders.chain([root().to_owned()]).chain(apart);
     all.filter(|folder| folder.join("Cargo.toml").is_file()).collect()
 }
 
