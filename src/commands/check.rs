@@ -126,7 +126,7 @@ pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure>
     for (place, reason, lines) in reasons {
         let others = match lines - 1 {
             0 => String::new(),
-            others => format!(" and {} more", counted(others, "line")),
+            others => format!(" and {}", counted(others, "more line")),
         };
         text.push_str(&format!("{place}{others}: {}\n", escape(&reason)));
     }

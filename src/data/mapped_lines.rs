@@ -17,6 +17,7 @@ use crate::chunks::Reading;
 use crate::error::DataError;
 use crate::explain;
 use crate::input::Input;
+use crate::mapped::Columns;
 use crate::progress::{Phase, Progress};
 use crate::rejection::Rejection;
 use crate::report::Place;
@@ -47,8 +48,14 @@ pub fn write_mapped_lines(
     progress: &dyn Progress,
 ) -> Result<(), DataError> {
     let source = Source::open(std::slice::from_ref(input))?;
-    let reading =
-        Reading { source: &source, format: None, map, phase: Phase::Check, chunk_bytes: VALIDATE_CHUNK };
+    let reading = Reading {
+        source: &source,
+        format: None,
+        map,
+        columns: &Columns::default(),
+        phase: Phase::Check,
+        chunk_bytes: VALIDATE_CHUNK,
+    };
     let outcome = reading.run(progress, examples_of, |part| {
         let file = &source.files()[part.file as usize];
         if part.is_text {

@@ -56,6 +56,7 @@ pub(crate) struct CheckRequest {
     pub policy: MaskPolicy,
     pub examples: ExampleOptions,
     pub max_example_tokens: Option<u32>,
+    pub vocabulary: Option<u32>,
     #[serde(with = "sparktune_data::path_text::optional")]
     pub rejected_path: Option<PathBuf>,
 }

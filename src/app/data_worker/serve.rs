@@ -117,6 +117,7 @@ fn answer(
                 policy,
                 examples,
                 max_example_tokens: request.max_example_tokens,
+                vocabulary: request.vocabulary,
                 eval_data,
                 rejected_path: request.rejected_path,
             };
