@@ -1,7 +1,7 @@
 //! Linear layers on the few rows of a decoding step: each row of a result has the same bits whatever the
 //! other rows are, so that a sequence does not depend on those that are decoded beside it.
 //!
-//! Every number is one dot product in the fixed order of [`simd::dot`]. A product of so few rows is limited
+//! Every number is one dot product in the fixed order of `simd::dot`. A product of so few rows is limited
 //! by reading the weights, so each weight is read once for all rows. Forward only.
 
 use burn::backend::Flex;

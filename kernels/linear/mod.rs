@@ -1,7 +1,7 @@
 //! The product `y = x Wᵀ` of one layer, or of several with the same `x`. A frozen weight needs no gradient
 //! and does not keep the input.
 
-mod by_row;
+pub mod by_row;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
@@ -15,7 +15,6 @@ pub mod tuning;
 
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
-pub use by_row::linears_by_row;
 
 use crate::cpu::{add_product, dims, matrix, product, tensor};
 use crate::group::{Group, apply_group};

@@ -1,7 +1,7 @@
 //! Causal softmax attention over a packed row: no token attends to another example or to later tokens
 //! (SPEC.md 2.3 and 2.6). Grouped heads, online softmax: no `T × T` matrix is ever held.
 
-mod cache;
+pub mod cache;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -9,7 +9,6 @@ mod cuda;
 use burn::backend::Flex;
 use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
-pub use cache::{CachedAttention, KeyValueCache};
 pub use cpu::Dims;
 
 use crate::cpu::{dims, slice, tensor};

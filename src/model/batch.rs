@@ -7,7 +7,7 @@
 //! depend on its number of rows.
 
 use burn::tensor::Tensor;
-use sparktune_kernels::linear::linears_by_row;
+use sparktune_kernels::linear::by_row::linears_by_row;
 use sparktune_kernels::lora_linear::Adapted;
 
 use crate::cache::Cache;

@@ -2,7 +2,7 @@
 //! delta rule.
 
 use burn::tensor::Tensor;
-use sparktune_kernels::packed_attention::KeyValueCache;
+use sparktune_kernels::packed_attention::cache::KeyValueCache;
 
 /// The keys and values of branches from one example: for each token of a branch, those of all branches,
 /// `[branches, G·D]` each.

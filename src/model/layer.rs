@@ -6,7 +6,7 @@
 
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::gelu_mul::gelu_mul;
-use sparktune_kernels::packed_attention::KeyValueCache;
+use sparktune_kernels::packed_attention::cache::KeyValueCache;
 use sparktune_kernels::silu_mul::silu_mul;
 use sparktune_plan::architecture::{Activation, MixerSpec, Place, Reads};
 

@@ -2,7 +2,8 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_kernels::dropout::Dropout;
-use sparktune_kernels::linear::{linears, linears_by_row};
+use sparktune_kernels::linear::by_row::linears_by_row;
+use sparktune_kernels::linear::linears;
 use sparktune_kernels::lora_linear::{Adapted, Adapter, lora_linears};
 
 use crate::param::Param;

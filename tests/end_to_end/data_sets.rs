@@ -125,7 +125,8 @@ fn weights_repeat_sets_and_the_plan_counts_the_steps_that_the_trainer_makes() {
     let run = done(&mut weighted(&place, &[])).exits(0).run_dir();
     let started = events(&run).into_iter().find(|event| event["kind"] == "run_started").unwrap();
     // The plan knows the lengths as a distribution, so its number of packs is an estimate.
-    let [planned, total] = [&plan["advice"]["time"]["steps"], &started["total_steps"]].map(|steps| steps.as_f64().unwrap());
+    let [planned, total] =
+        [&plan["advice"]["time"]["steps"], &started["total_steps"]].map(|steps| steps.as_f64().unwrap());
     assert!((planned / total - 1.0).abs() < 0.06, "{planned} steps planned, {total} made");
     let sets = plan["advice"]["sets"].as_array().unwrap();
     let [a, b] = [0, 1].map(|set| {
