@@ -100,8 +100,6 @@ fn demo_answers() -> Result<Answers, Failure> {
         name: Some(Answer::new("demo".into(), Origin::Preset)),
         model: Some(preset(folder.join("model"))),
         data: Some(Answer::new(vec![folder.join("train.jsonl")], Origin::Preset)),
-        // More than the usual share, so that drafts are measured after more than 2,000 held-out tokens.
-        eval_fraction: Some(Answer::new(0.1, Origin::Preset)),
         ..Answers::default()
     })
 }
