@@ -62,16 +62,23 @@ pub(crate) fn lines_of(file: &str) {
     }
 }
 
-/// Work on a line, until this is dropped.
-pub(crate) struct OnLine;
+/// Work on lines, until this is dropped.
+pub(crate) struct Lines;
 
-/// Begins the work on a line.
-pub(crate) fn on_line(line: u64) -> OnLine {
-    LINE.set(Some(line));
-    OnLine
+/// Begins the work on lines.
+pub(crate) fn on_lines() -> Lines {
+    Lines
 }
 
-impl Drop for OnLine {
+impl Lines {
+    /// Begins the work on a line. Until a file of the model is used for it, the thread counts as working with
+    /// the one that it used last: each note is a system call.
+    pub(crate) fn begin(&self, line: u64) {
+        LINE.set(Some(line));
+    }
+}
+
+impl Drop for Lines {
     fn drop(&mut self) {
         LINE.set(None);
         if let Some(observer) = OBSERVER.get() {

@@ -127,6 +127,7 @@ impl Examiner<'_> {
         // one only in a chunk that fails.
         let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
         let mut originals = lines(&chunk.original, chunk.first_line);
+        let at_work = at_work::on_lines();
         for line in chunk.lines() {
             let original = originals.next();
             if self.tokenizer.is_some_and(|tokenizer| tokenizer.template_holds().is_err()) {
@@ -144,7 +145,7 @@ impl Examiner<'_> {
                 }
                 None => std::str::from_utf8(line.bytes),
             };
-            let _at_work = at_work::on_line(line.line_no);
+            at_work.begin(line.line_no);
             let result = match text {
                 Ok(text) => self.line(chunk, text).map_err(|rejection| (rejection, text.to_owned())),
                 Err(e) => {

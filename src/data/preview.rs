@@ -216,7 +216,8 @@ pub(crate) fn preview_text(
             }
             let Candidate { file, line, conversation, .. } = &candidates[i];
             at_work::lines_of(&source.files()[*file as usize].name);
-            let _at_work = at_work::on_line(*line);
+            let at_work = at_work::on_lines();
+            at_work.begin(*line);
             let place = Place { file: source.files()[*file as usize].name.clone(), line: *line };
             match previewed(conversation, place, pick, tokenizer, options) {
                 Ok(examples) => {
