@@ -52,9 +52,9 @@ pub struct RejectedPage {
     pub offset: u64,
     /// The lines in the order of the data; fewer than requested only at the end.
     pub rows: Vec<KeptLine>,
-    /// The number of all rejected lines.
+    /// The number of lines in the list.
     pub total: u64,
-    /// The file with all rejected lines.
+    /// The list, which has the first 100,000 rejected lines of each file of the data.
     pub file: Option<PathBuf>,
 }
 

@@ -36,14 +36,15 @@ pub struct FetchedData {
     pub files_read: usize,
     /// The number of its files.
     pub files: usize,
-    /// Whether the limit ended it before its last example.
+    /// Whether there are as many examples as the limit allows, so that the data set may have more.
     pub is_limited: bool,
     /// Its row of the catalog, if it was named by that.
     pub row: Option<&'static CatalogDataSet>,
 }
 
 /// Downloads a data set and writes up to `limit` of its examples into `output`, which appears when it is
-/// complete. `map` goes before that of the catalog. Files that the limit does not need are not downloaded.
+/// complete. `map` takes the place of that of the catalog. Files that the limit does not need are not
+/// downloaded.
 ///
 /// # Errors
 /// The name is unknown, `output` exists or cannot be written, the data set cannot be found, downloaded or

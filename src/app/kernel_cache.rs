@@ -1,10 +1,10 @@
 //! The folder in which NVRTC and the driver keep compiled kernels, next to the runs.
 //!
-//! Compiling all kernels of a step takes most of a minute. Since CUDA 12.9 NVRTC keeps what it compiled, and
-//! the driver what it finished, both in the driver's compute cache, whose keys hold source, options, compiler
-//! and GPU. Its usual place is `~/.nv`, which a container or a cluster's node may lose, and an embedded GPU
-//! gets little room there. cubecl's own cache is not compiled in (`.ci/features`): its key holds no compiler,
-//! and its second key no function.
+//! Compiling all kernels of a step takes an estimated 30 to 45 s (`kernels/NOTES.md`, "Start"). Since CUDA
+//! 12.9 NVRTC keeps what it compiled, and the driver what it finished, both in the driver's compute cache,
+//! whose keys hold source, options, compiler and GPU. Its usual place is `~/.nv`, which a container or a
+//! cluster's node may lose, and an embedded GPU gets little room there. cubecl's own cache is not compiled in
+//! (`.ci/features`): its key holds no compiler, and its second key no function.
 
 use std::ffi::OsString;
 use std::fs;

@@ -9,12 +9,13 @@
 //! | [`model`], [`data`], [`data_sets`], [`machine`], [`findings`] | the facts, gathered and checked |
 //! | [`mod@check`] | a check of data alone, with examples |
 //! | [`mod@pack`] | token files made of text |
-//! | [`data_worker`] | the process that runs a model's tokenizer and template |
+//! | [`data_worker`] | the data worker: a process that runs a model's tokenizer and template |
 //! | [`data_fetch`] | data sets of the hub as JSON Lines |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
-//! | [`inference`] | a worker process that holds a model and answers requests |
-//! | [`runs`], [`summary`] | existing runs: find, stop, export, describe |
+//! | [`inference`] | the inference worker: a process that holds a model and answers requests |
+//! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
+//! | [`finished_model`] | what `head` trains the head of: a run or a model |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
 //!
 //! Enters: answers, a [`program::Program`] to start again as a trainer, and a [`listener::Listener`] that

@@ -27,8 +27,8 @@ struct Serve<W> {
     ids: BTreeMap<SequenceId, String>,
 }
 
-/// Answers requests from `input` until it ends, and completes the answers that have begun. Answers to
-/// requests of which nobody reads the output any more end the worker.
+/// Answers requests from `input` until it ends, and completes the answers that have begun. If nobody reads
+/// the output any more, the next write fails and ends the worker.
 ///
 /// # Errors
 /// The output cannot be written.

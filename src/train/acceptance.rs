@@ -32,8 +32,8 @@ pub(crate) struct Answers {
 
 /// A prompt and the model's greedy answer.
 pub(crate) struct Text {
-    /// What its drafts are alike with: those after other turns of the same conversation. Windows of raw text
-    /// are far apart, so each is a group of its own.
+    /// Its group. The answers after the turns of one conversation are one, because their drafts are alike.
+    /// Windows of raw text are far apart, so each is a group of its own.
     group: (usize, usize),
     ids: Vec<u32>,
     /// The number of tokens of the prompt.
@@ -182,7 +182,7 @@ pub(crate) struct Difference {
 impl Difference {
     /// Computes mean and interval of differences, by the group of their answer.
     ///
-    /// Drafts after tokens of one group are alike, so the standard error is that of clusters:
+    /// Drafts after tokens of one group are alike, so the standard error counts each group as one cluster:
     /// `√(m / (m − 1) · Σ_groups (Σ_tokens (d − mean))²) / n`. The interval is Student's with `m − 1` degrees
     /// of freedom.
     fn of(groups: &[Vec<f64>]) -> Self {

@@ -99,7 +99,8 @@ impl Watch {
         sentence(self.suspect(&entries), &passed)
     }
 
-    /// Returns the work that is most likely the cause: that which failed, or else that which began first.
+    /// Returns the work that is most likely the cause: that which failed, or else that which has taken the
+    /// most processor time.
     fn suspect<'e>(&self, entries: &'e [Entry]) -> Option<&'e Entry> {
         let taken = |entry: &Entry| {
             let began = self.began.get(&entry.thread).filter(|(number, _)| *number == entry.number);
