@@ -74,6 +74,20 @@ impl ChatTokenizer {
     /// # Errors
     /// The same as for [`from_dir`](Self::from_dir), or the file cannot be read.
     pub fn open(folder: &Path, template_file: Option<&Path>) -> Result<Self, DataError> {
+        Self::read(folder, Some(template_file))
+    }
+
+    /// Reads the tokenizer alone, to decode tokens and for the ids of special ones. No chat template is run.
+    ///
+    /// # Errors
+    /// The tokenizer is missing or unreadable.
+    pub fn without_template(folder: &Path) -> Result<Self, DataError> {
+        Self::read(folder, None)
+    }
+
+    /// Reads the tokenizer and, unless `template` is `None`, the chat template: that of the file if one is
+    /// named, otherwise the folder's own.
+    fn read(folder: &Path, template: Option<Option<&Path>>) -> Result<Self, DataError> {
         let path = folder.join(TOKENIZER);
         let bytes = read_regular(&path, MOST_TOKENIZER_BYTES).map_err(DataError::io("read", &path))?;
         // A tokenizer is read much faster than text is tokenised.
@@ -109,7 +123,8 @@ impl ChatTokenizer {
 
         let mut template_hash = None;
         let mut template_path = folder.to_owned();
-        let template = match template_of(folder, &config, template_file)? {
+        let source = template.map(|file| template_of(folder, &config, file)).transpose()?.flatten();
+        let template = match source {
             None => None,
             Some((path, source)) => {
                 let unusable = |problem: String| unusable_template(&path, &problem);

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 use sparktune_base::files::write_and_sync;
+use sparktune_data::ChatTokenizer;
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
 use sparktune_plan::Plan;
@@ -15,7 +16,6 @@ use sparktune_runlog::RunDir;
 
 use crate::error::TrainError;
 use crate::examples::{open_tokens, train_tokens};
-use crate::exported_template::tokenizer_of;
 
 /// Returns the ids that a run drafts from, ascending, or `None` if its plan uses the whole vocabulary. They
 /// are the same for every attempt and every export, because the training tokens of a run never change.
@@ -28,7 +28,8 @@ pub(crate) fn for_run(run: &RunDir, plan: &Plan, base: &Checkpoint) -> Result<Op
     let counts = target_counts(&open_tokens(&train_tokens(run), vocabulary)?, vocabulary);
     // Without a tokenizer the run was trained from tokens alone, and only their counts show which ids end
     // answers.
-    let special = tokenizer_of(run, base.dir()).map(|t| t.special_token_ids()).unwrap_or_default();
+    let special =
+        ChatTokenizer::without_template(base.dir()).map(|t| t.special_token_ids()).unwrap_or_default();
     Ok(Some(most_frequent(&counts, &special, size as usize)))
 }
 

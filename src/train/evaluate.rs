@@ -13,7 +13,6 @@ use sparktune_runlog::{Eval, HeadEval, Kind, RunDir, Sample};
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 use crate::examples::{Examples, eval_tokens, train_tokens};
-use crate::exported_template::tokenizer_of;
 use crate::objective::{Objective, Trainee};
 use crate::prompts::{Place, places};
 use crate::session::Session;
@@ -55,7 +54,7 @@ impl EvalSet {
         examples_per_group: usize,
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<Self>, TrainError> {
-        Self::open_file(eval_tokens(run), run, plan, base, examples_per_group, warn)
+        Self::open_file(eval_tokens(run), plan, base, examples_per_group, warn)
     }
 
     /// Opens the training data of a run instead, for the prompts of a run without an eval set.
@@ -67,12 +66,11 @@ impl EvalSet {
         plan: &Plan,
         base: &Checkpoint,
     ) -> Result<Option<Self>, TrainError> {
-        Self::open_file(train_tokens(run), run, plan, base, 1, &mut |_| ())
+        Self::open_file(train_tokens(run), plan, base, 1, &mut |_| ())
     }
 
     fn open_file(
         path: PathBuf,
-        run: &RunDir,
         plan: &Plan,
         base: &Checkpoint,
         examples_per_group: usize,
@@ -87,7 +85,7 @@ impl EvalSet {
         }
         let packing = Packing::new(PackStrategy::Bfd, plan.pack.length, plan.seed)?;
         let packs = examples.pack(&packing, 0);
-        let tokenizer = match tokenizer_of(run, base.dir()) {
+        let tokenizer = match ChatTokenizer::without_template(base.dir()) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) => {
                 warn(format!("no sample answers: {error}"));

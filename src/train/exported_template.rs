@@ -1,12 +1,12 @@
-//! The chat template of exported models and of the run's tokenizer: the one that the run was trained with.
+//! The chat template of exported models: the one that the run was trained with.
 //!
-//! Enters: the run's own template, if it has one, and the variables of the plan. Leaves: a template, or a
-//! tokenizer with it. This file must not know how one is rendered.
+//! Enters: the run's own template, if it has one, and the variables of the plan. Leaves: a template. This
+//! file must not know how one is rendered.
 
 use std::fs;
 use std::path::Path;
 
-use sparktune_data::{ChatTokenizer, DataError, chat_template_of};
+use sparktune_data::chat_template_of;
 use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
 
@@ -35,19 +35,9 @@ pub(crate) fn exported_template(
     Ok(source.map(|source| defaults + &source))
 }
 
-/// Returns the tokenizer of the base, with the run's own chat template if it has one: that of the base may be
-/// one that cannot be used.
-///
-/// # Errors
-/// When the tokenizer or the template cannot be used.
-pub(crate) fn tokenizer_of(run: &RunDir, base: &Path) -> Result<ChatTokenizer, DataError> {
-    let own = run.chat_template();
-    ChatTokenizer::open(base, own.exists().then_some(own.as_path()))
-}
-
 #[cfg(test)]
 mod tests {
-    use sparktune_data::{Chat, Message};
+    use sparktune_data::{Chat, ChatTokenizer, Message};
     use sparktune_plan::TemplateKwargs;
     use sparktune_runlog::RunsRoot;
 
@@ -86,9 +76,8 @@ mod tests {
         fs::write(run.chat_template(), "{{ messages }}").unwrap();
         assert_eq!(exported_template(&run, &plan, &base).unwrap().as_deref(), Some("{{ messages }}"));
 
-        fs::copy(folder.join("chat_template.jinja"), run.chat_template()).unwrap();
         fs::write(folder.join("chat_template.jinja"), "{% broken").unwrap();
         assert!(ChatTokenizer::from_dir(&folder).is_err());
-        assert!(tokenizer_of(&run, &folder).is_ok(), "the run's template takes the place of a broken one");
+        assert!(ChatTokenizer::without_template(&folder).is_ok(), "the trainer runs no template");
     }
 }
