@@ -9,11 +9,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::regular_file::open_regular;
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
 use sparktune_runlog::RunDir;
@@ -75,7 +77,7 @@ impl InputFile {
                 // It is read, not mapped: a map would count as memory that training takes. What is read now
                 // is in the page cache when the weights are loaded.
                 let mut hasher = blake3::Hasher::new();
-                let read = fs::File::open(path).and_then(|file| hasher.update_reader(file).map(drop));
+                let read = open_regular(path).and_then(|file| hasher.update_reader(file).map(drop));
                 read.map_err(TrainError::io(path))?;
                 Some(Whole { blake3: hasher.finalize().to_hex().to_string(), changed })
             }
@@ -227,8 +229,9 @@ pub(crate) fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
 fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<Vec<InputFile>, TrainError> {
     let describe = |name: &&str| {
         let path = folder.join(name);
-        match fs::read(&path) {
-            Ok(bytes) => Some(Ok(InputFile {
+        let mut bytes = Vec::new();
+        match open_regular(&path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) => Some(Ok(InputFile {
                 file: (*name).to_owned(),
                 bytes: bytes.len() as u64,
                 blake3: blake3::hash(&bytes).to_hex().to_string(),
