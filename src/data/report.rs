@@ -85,6 +85,8 @@ pub struct Report {
 pub struct TemplateFindings {
     /// The variables that the template was rendered with.
     pub kwargs: TemplateKwargs,
+    /// Examples whose prompt and completion are joined as they are, although the model has a template.
+    pub not_rendered: Finding,
     /// Examples with turns whose reasoning is not in the rendered text, as with templates that keep only that
     /// of the last turn.
     pub reasoning_left_out: Finding,
@@ -361,8 +363,11 @@ impl fmt::Display for Report {
             let (total, targets) = (counted(tokens.total, "token"), count(tokens.targets));
             writeln!(f, "{total}, {targets} of them trained ({share})")?;
         }
-        if let Some(TemplateFindings { kwargs, .. }) = &self.template
+        let is_chat = |file: &FileReport| file.format != Some(Format::Text);
+        if let Some(TemplateFindings { kwargs, not_rendered, .. }) = &self.template
             && !kwargs.is_empty()
+            && self.files.iter().any(is_chat)
+            && not_rendered.examples < self.examples
         {
             let kwargs = serde_json::json!(kwargs).to_string();
             writeln!(f, "the chat template was rendered with {}", escape(&kwargs))?;
@@ -404,6 +409,10 @@ impl Report {
             ("with an empty assistant turn", Some(&self.empty_assistant_turns)),
             ("with an unusual order of turns", Some(&self.unusual_order)),
             ("with special tokens in the text", self.special_tokens_in_text.as_ref()),
+            (
+                "whose prompt and completion are joined as they are, without the chat template; the fields instruction and output would be rendered with it",
+                of_template(|t| &t.not_rendered),
+            ),
             ("with reasoning that the chat template leaves out", of_template(|t| &t.reasoning_left_out)),
             (
                 "with turns that the chat template leaves out in whole or part",

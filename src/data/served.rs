@@ -48,6 +48,8 @@ impl Noted {
 /// What the chat template does to the examples of one line that their author may not expect.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Effects {
+    /// A prompt and its completion, if the template could have rendered them as a chat.
+    pub not_rendered: Noted,
     /// Trained turns whose reasoning is not in the rendered text.
     pub reasoning_left_out: Noted,
     /// Turns whose text or calls are not in the rendered text, or not all of them.
@@ -64,8 +66,15 @@ pub(crate) struct Effects {
 impl Effects {
     /// Adds those of another example of the same line.
     pub(crate) fn add(&mut self, other: Self) {
-        let Self { reasoning_left_out, turns_left_out, tools_left_out, unlike_served, earlier_unlike_served } =
-            other;
+        let Self {
+            not_rendered,
+            reasoning_left_out,
+            turns_left_out,
+            tools_left_out,
+            unlike_served,
+            earlier_unlike_served,
+        } = other;
+        self.not_rendered.join(not_rendered);
         self.reasoning_left_out.join(reasoning_left_out);
         self.turns_left_out.join(turns_left_out);
         self.tools_left_out.join(tools_left_out);
@@ -75,8 +84,14 @@ impl Effects {
 
     /// Says that the turns were counted in a part of the conversation, which begins with other turns.
     pub(crate) fn in_a_part(mut self) -> Self {
-        let Self { reasoning_left_out, turns_left_out, tools_left_out, unlike_served, earlier_unlike_served } =
-            &mut self;
+        let Self {
+            not_rendered: _,
+            reasoning_left_out,
+            turns_left_out,
+            tools_left_out,
+            unlike_served,
+            earlier_unlike_served,
+        } = &mut self;
         for noted in
             [reasoning_left_out, turns_left_out, tools_left_out, unlike_served, earlier_unlike_served]
         {
@@ -116,7 +131,11 @@ impl ChatTokenizer {
         prompts: &Prompts,
     ) -> Effects {
         let (Conversation::Chat(chat), Some((rendered, targets))) = (conversation, &encoded.rendered) else {
-            return Effects::default();
+            let is_raw =
+                matches!(conversation, Conversation::Completion { .. }) && self.template_hash().is_some();
+            let not_rendered =
+                if is_raw { Noted { examples: 1, count: 1, first: None } } else { Noted::default() };
+            return Effects { not_rendered, ..Effects::default() };
         };
         let mut effects = left_out(chat, rendered);
         let prompt_of = |before: &Chat<'_>| self.render_prompt(before).ok().map(|prompt| prompt.text);

@@ -198,6 +198,7 @@ impl Tally {
         }
         if let Some(TemplateFindings {
             kwargs: _,
+            not_rendered,
             reasoning_left_out,
             turns_left_out,
             tools_left_out,
@@ -206,6 +207,7 @@ impl Tally {
         }) = template
         {
             let Effects {
+                not_rendered: raw,
                 reasoning_left_out: reasoning,
                 turns_left_out: turns,
                 tools_left_out: tools,
@@ -215,6 +217,7 @@ impl Tally {
             let add = |finding: &mut Finding, Noted { examples, count, first }: &Noted| {
                 found(finding, *examples, *count, place, first.as_deref());
             };
+            add(not_rendered, raw);
             add(reasoning_left_out, reasoning);
             add(turns_left_out, turns);
             add(tools_left_out, tools);
