@@ -1,9 +1,8 @@
 //! The inference worker: a process of its own that holds a model and answers requests.
 //!
-//! Enters: a model's folder and requests (`sparktune_sampling::protocol`). Leaves: answers. A crash of the
-//! worker is an error of the requests that it had not answered, and nothing else; it can be started again.
+//! Enters: a model's folder and requests (`sparktune_sampling::protocol`). Leaves: replies. A crash of the
+//! worker is the failure of the requests that it had not answered, and nothing else; another can be started.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
-use sparktune_sampling::protocol::{Answer, LONGEST_LINE, Ready, Request};
+use sparktune_sampling::protocol::{LONGEST_LINE, Ready, Reply, Request};
 
 use crate::failure::{Exit, Failure};
 use crate::program::Program;
@@ -38,18 +37,14 @@ pub struct WorkerOptions {
 
 /// A running worker. It ends when this value is dropped.
 pub struct Worker {
-    program: Program,
-    options: WorkerOptions,
     process: Process,
     ready: Ready,
-    /// The ids of answers that are not done.
-    open: BTreeSet<String>,
 }
 
 struct Process {
     child: Child,
     input: Option<ChildStdin>,
-    answers: Receiver<Answer>,
+    replies: Receiver<Reply>,
     messages: Option<JoinHandle<String>>,
     /// Why it has ended, once that is known.
     ended: Option<Failure>,
@@ -60,9 +55,16 @@ impl Worker {
     ///
     /// # Errors
     /// The process cannot be started, or the model cannot be loaded or does not fit into memory.
-    pub fn start(program: &Program, options: WorkerOptions) -> Result<Self, Failure> {
-        let (process, ready) = begin(program, &options)?;
-        Ok(Self { program: program.clone(), options, process, ready, open: BTreeSet::new() })
+    pub fn start(program: &Program, options: &WorkerOptions) -> Result<Self, Failure> {
+        let mut process = Process::start(program, options)?;
+        loop {
+            match process.replies.recv() {
+                Ok(Reply::Ready(ready)) => return Ok(Self { process, ready }),
+                Ok(Reply::Failed { error }) => return Err(Failure::new(process.exit(), error)),
+                Ok(_) => {}
+                Err(_) => return Err(process.ended()),
+            }
+        }
     }
 
     /// Returns what the worker said of its model.
@@ -70,15 +72,10 @@ impl Worker {
         &self.ready
     }
 
-    /// Returns the process id.
-    pub fn process_id(&self) -> u32 {
-        self.process.child.id()
-    }
-
     /// Sends a request.
     ///
     /// # Errors
-    /// The worker has ended. Its unanswered requests are answered by [`next`](Self::next) all the same.
+    /// The worker has ended.
     pub fn send(&mut self, request: &Request) -> Result<(), Failure> {
         let mut line = serde_json::to_string(request).expect("a request is JSON");
         line.push('\n');
@@ -88,72 +85,28 @@ impl Worker {
             .as_mut()
             .map(|input| input.write_all(line.as_bytes()).and_then(|()| input.flush()));
         match written {
-            Some(Ok(())) => {
-                if let Request::Generate(generate) = request {
-                    self.open.insert(generate.id.clone());
-                }
-                Ok(())
-            }
+            Some(Ok(())) => Ok(()),
             Some(Err(_)) | None => Err(self.process.ended()),
         }
     }
 
-    /// Returns the next answer, or `None` if there is none within `timeout`.
-    ///
-    /// When the worker ends by itself, each request that it had not answered is answered with an error.
+    /// Returns the next reply, or `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// The worker has ended, and all its requests were answered. [`restart`](Self::restart) starts another.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<Answer>, Failure> {
-        match self.process.answers.recv_timeout(timeout) {
-            Ok(answer) => {
-                if let Answer::Done { id, .. } | Answer::Error { id: Some(id), .. } = &answer {
-                    self.open.remove(id);
-                }
-                Ok(Some(answer))
-            }
+    /// The worker has ended, and all its replies were returned. The requests that it had not answered have
+    /// failed for the same reason.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<Reply>, Failure> {
+        match self.process.replies.recv_timeout(timeout) {
+            Ok(reply) => Ok(Some(reply)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                let ended = self.process.ended();
-                match self.open.pop_first() {
-                    Some(id) => Ok(Some(Answer::Error { id: Some(id), error: ended.to_string() })),
-                    None => Err(ended),
-                }
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(self.process.ended()),
         }
-    }
-
-    /// Starts another worker with the same options in place of this one. Requests that were not answered are
-    /// forgotten; adapters have to be loaded again.
-    ///
-    /// # Errors
-    /// The same as for [`start`](Self::start).
-    pub fn restart(&mut self) -> Result<(), Failure> {
-        self.process.stop();
-        (self.process, self.ready) = begin(&self.program, &self.options)?;
-        self.open.clear();
-        Ok(())
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.process.stop();
-    }
-}
-
-/// Starts the process and waits for its first answer.
-fn begin(program: &Program, options: &WorkerOptions) -> Result<(Process, Ready), Failure> {
-    let mut process = Process::start(program, options)?;
-    loop {
-        match process.answers.recv() {
-            Ok(Answer::Ready(ready)) => return Ok((process, ready)),
-            Ok(Answer::Failed { error }) => {
-                return Err(Failure::new(process.exit(), error));
-            }
-            Ok(_) => {}
-            Err(_) => return Err(process.ended()),
-        }
     }
 }
 
@@ -171,12 +124,12 @@ impl Process {
         let mut child = command.spawn().map_err(|error| Failure::io("start", path, &error))?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (input, Some(output), Some(errors)) = pipes else { unreachable!("all three are piped") };
-        let (sender, answers) = channel();
+        let (sender, replies) = channel();
         let started = thread::Builder::new()
-            .name("answers".into())
-            .spawn(move || read_answers(output, &sender))
+            .name("replies".into())
+            .spawn(move || read_replies(output, &sender))
             .and_then(|_| thread::Builder::new().name("messages".into()).spawn(move || last_of(errors)));
-        let mut process = Self { child, input, answers, messages: None, ended: None };
+        let mut process = Self { child, input, replies, messages: None, ended: None };
         match started {
             Ok(messages) => process.messages = Some(messages),
             Err(error) => {
@@ -228,8 +181,8 @@ impl Process {
     }
 }
 
-/// Sends each answer on, until the output ends or is damaged.
-fn read_answers(output: ChildStdout, sender: &Sender<Answer>) {
+/// Sends each reply on, until the output ends or is damaged.
+fn read_replies(output: ChildStdout, sender: &Sender<Reply>) {
     let mut output = BufReader::new(output);
     loop {
         let mut line = Vec::new();
@@ -237,8 +190,8 @@ fn read_answers(output: ChildStdout, sender: &Sender<Answer>) {
         if !matches!(read, Ok(length) if length > 0) {
             return;
         }
-        let Ok(answer) = serde_json::from_slice(&line) else { return };
-        if sender.send(answer).is_err() {
+        let Ok(reply) = serde_json::from_slice(&line) else { return };
+        if sender.send(reply).is_err() {
             return;
         }
     }
@@ -277,7 +230,7 @@ mod tests {
         // A process that another test starts meanwhile may hold the draft open for writing, but not the copy.
         assert!(Command::new("cp").args([&draft, &path]).status().unwrap().success());
         let options = WorkerOptions { model: "model".into(), base: None, max_sequences: 2, draft_tokens: 0 };
-        Worker::start(&Program::at(path), options)
+        Worker::start(&Program::at(path), &options)
     }
 
     fn ask(id: &str) -> Request {
@@ -286,31 +239,30 @@ mod tests {
         Request::Generate(Box::new(Generate { id: id.into(), prompt, adapter: None, sampling }))
     }
 
-    fn next(worker: &mut Worker) -> Result<Answer, Failure> {
-        worker.next(Duration::from_secs(60)).map(|answer| answer.expect("an answer within a minute"))
+    fn next(worker: &mut Worker) -> Result<Reply, Failure> {
+        worker.next(Duration::from_secs(60)).map(|reply| reply.expect("a reply within a minute"))
     }
 
     #[test]
-    fn a_crash_is_an_error_of_every_open_request_and_the_worker_can_be_started_again() {
+    fn a_crash_is_a_failure_of_the_machine_behind_the_replies_that_were_sent_before() {
         let folder = tempfile::tempdir().unwrap();
-        let script = format!("echo '{READY}'; read a; read b; echo 'out of luck' >&2; kill -9 $$");
+        let refused = r#"{"event":"error","id":"a","error":"too long"}"#;
+        let script =
+            format!("echo '{READY}'; read a; echo '{refused}'; read b; echo 'no luck' >&2; kill -9 $$");
         let mut worker = start(&folder, &script).unwrap();
-        for round in 0..2 {
-            worker.send(&ask("a")).unwrap();
-            worker.send(&ask("b")).unwrap();
-            for expected in ["a", "b"] {
-                let Answer::Error { id, error } = next(&mut worker).unwrap() else { panic!("an error") };
-                assert_eq!(id.as_deref(), Some(expected));
-                assert!(error.contains("signal: 9") && error.contains("out of luck"), "{error}");
-            }
-            let ended = next(&mut worker).unwrap_err().to_string();
-            assert!(ended.contains("Ask again"), "{ended}");
-            assert!(worker.send(&ask("c")).is_err());
-            if round == 0 {
-                worker.restart().unwrap();
-                assert_eq!(worker.ready().model, "m");
-            }
+        assert_eq!(worker.ready().model, "m");
+        for id in ["a", "b"] {
+            worker.send(&ask(id)).unwrap();
         }
+        let error = Reply::Error { id: Some("a".into()), error: "too long".into() };
+        assert_eq!(next(&mut worker).unwrap(), error);
+        let ended = next(&mut worker).unwrap_err();
+        assert_eq!(ended.exit, Exit::Device);
+        let words = ended.to_string();
+        for part in ["signal: 9", "no luck", "Ask again"] {
+            assert!(words.contains(part), "{words}");
+        }
+        assert_eq!(worker.send(&ask("c")).unwrap_err(), ended);
     }
 
     #[test]
@@ -328,7 +280,7 @@ mod tests {
     fn a_worker_is_gone_when_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let worker = start(&folder, &format!("echo '{READY}'; exec sleep 600")).unwrap();
-        let process = worker.process_id();
+        let process = worker.process.child.id();
         assert!(Path::new(&format!("/proc/{process}")).exists());
         drop(worker);
         assert!(!Path::new(&format!("/proc/{process}")).exists());

@@ -10,7 +10,7 @@ use sparktune_app::program::Program;
 use sparktune_app::runs;
 use sparktune_base::escape::escape;
 use sparktune_sampling::SamplingParams;
-use sparktune_sampling::protocol::{Answer, Finished, Generate, Prompt, Request};
+use sparktune_sampling::protocol::{Finished, Generate, Prompt, Reply, Request};
 use sparktune_tui::output::{note, print, print_json};
 
 use crate::interrupt::Interrupts;
@@ -37,7 +37,7 @@ pub struct GenerateRequest {
     pub draft_tokens: usize,
 }
 
-/// Runs `sparktune generate`. With `json`, prints the worker's answers as they are.
+/// Runs `sparktune generate`. With `json`, prints the worker's replies as they are.
 ///
 /// # Errors
 /// There is no such model, it does not fit into memory, or the prompt is refused.
@@ -50,7 +50,7 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
         max_sequences: 1,
         draft_tokens: request.draft_tokens,
     };
-    let mut worker = Worker::start(program, options)?;
+    let mut worker = Worker::start(program, &options)?;
     let is_chat = worker.ready().has_template && !request.raw;
     let prompt = if is_chat {
         Prompt::Messages(json!([{"role": "user", "content": request.prompt}]))
@@ -65,21 +65,21 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
             is_cancelled = true;
             worker.send(&Request::Cancel { id: ID.into() })?;
         }
-        let Some(answer) = worker.next(Duration::from_millis(100))? else { continue };
+        let Some(reply) = worker.next(Duration::from_millis(100))? else { continue };
         if json {
-            print_json(&answer)?;
+            print_json(&reply)?;
         }
-        match answer {
-            Answer::Text(piece) if !json => print(&shown(&piece.text))?,
-            Answer::Done { finished, .. } => {
+        match reply {
+            Reply::Text(piece) if !json => print(&shown(&piece.text))?,
+            Reply::Done { finished, .. } => {
                 if !json {
                     print("\n")?;
                     note(&in_words(&finished));
                 }
                 return Ok(if is_cancelled { Exit::Interrupted } else { Exit::Done });
             }
-            Answer::Error { error, .. } | Answer::Failed { error } => return Err(Failure::usage(error)),
-            Answer::Text(_) | Answer::Ready(_) | Answer::Adapters { .. } => {}
+            Reply::Error { error, .. } | Reply::Failed { error } => return Err(Failure::usage(error)),
+            Reply::Text(_) | Reply::Ready(_) | Reply::Adapters { .. } => {}
         }
     }
 }

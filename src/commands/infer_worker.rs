@@ -9,7 +9,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::WorkerOptions;
 use sparktune_infer::{Engine, EngineOptions, InferError, Room, Source, serve};
 use sparktune_plan::memory::system_reserve;
-use sparktune_sampling::protocol::Answer;
+use sparktune_sampling::protocol::Reply;
 use sparktune_telemetry::Sampler;
 use sparktune_tui::output::print;
 
@@ -33,8 +33,8 @@ pub fn infer_worker(options: &WorkerOptions) -> Result<Exit, Failure> {
             })
         }
         Err(error) => {
-            let failed = Answer::Failed { error: error.to_string() };
-            print(&format!("{}\n", serde_json::to_string(&failed).expect("an answer is JSON")))?;
+            let failed = Reply::Failed { error: error.to_string() };
+            print(&format!("{}\n", serde_json::to_string(&failed).expect("a reply is JSON")))?;
             Ok(if matches!(error, InferError::NoRoom { .. }) { Exit::Device } else { Exit::Usage })
         }
     }

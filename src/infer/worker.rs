@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-use sparktune_sampling::protocol::{Answer, Generate, LONGEST_LINE, Piece, Prompt, Ready, Request};
+use sparktune_sampling::protocol::{Generate, LONGEST_LINE, Piece, Prompt, Ready, Reply, Request};
 
 use crate::engine::{Ask, Engine};
 use crate::error::InferError;
@@ -46,7 +46,7 @@ pub fn serve(engine: Engine, input: impl Read + Send + 'static, output: impl Wri
         }
     })?;
     let mut worker = Serve { engine, output, ids: BTreeMap::new() };
-    worker.write(&Answer::Ready(worker.ready()))?;
+    worker.write(&Reply::Ready(worker.ready()))?;
     worker.run(&lines)
 }
 
@@ -90,7 +90,7 @@ impl<W: Write> Serve<W> {
             Line::End => return Ok(false),
             Line::TooLong => {
                 let error = format!("a request is longer than {LONGEST_LINE} bytes. Send less text");
-                self.write(&Answer::Failed { error })?;
+                self.write(&Reply::Failed { error })?;
                 return Ok(false);
             }
             Line::Text(line) if line.trim_ascii().is_empty() => return Ok(true),
@@ -100,7 +100,7 @@ impl<W: Write> Serve<W> {
             Ok(request) => self.carry_out(request)?,
             Err(error) => {
                 let error = format!("not a request: {error}. Send one JSON object per line");
-                self.write(&Answer::Error { id: None, error })?;
+                self.write(&Reply::Error { id: None, error })?;
             }
         }
         Ok(true)
@@ -112,7 +112,7 @@ impl<W: Write> Serve<W> {
                 let id = generate.id.clone();
                 return match self.generate(*generate) {
                     Ok(()) => Ok(()),
-                    Err(error) => self.write(&Answer::Error { id: Some(id), error }),
+                    Err(error) => self.write(&Reply::Error { id: Some(id), error }),
                 };
             }
             Request::Cancel { id } => {
@@ -130,8 +130,8 @@ impl<W: Write> Serve<W> {
             }
         };
         match done {
-            Ok(()) => self.write(&Answer::Adapters { adapters: self.engine.adapters() }),
-            Err(error) => self.write(&Answer::Error { id: Some(name), error: error.to_string() }),
+            Ok(()) => self.write(&Reply::Adapters { adapters: self.engine.adapters() }),
+            Err(error) => self.write(&Reply::Error { id: Some(name), error: error.to_string() }),
         }
     }
 
@@ -158,15 +158,15 @@ impl<W: Write> Serve<W> {
         let Event { id: number, tokens, text, end } = event;
         let Some(id) = self.ids.get(&number).cloned() else { return Ok(()) };
         if !tokens.is_empty() || !text.is_empty() {
-            self.write(&Answer::Text(Piece { id: id.clone(), text, tokens }))?;
+            self.write(&Reply::Text(Piece { id: id.clone(), text, tokens }))?;
         }
         match end {
             None => Ok(()),
             Some(end) => {
                 self.ids.remove(&number);
                 self.write(&match end {
-                    Ok(finished) => Answer::Done { id, finished },
-                    Err(error) => Answer::Error { id: Some(id), error: error.to_string() },
+                    Ok(finished) => Reply::Done { id, finished },
+                    Err(error) => Reply::Error { id: Some(id), error: error.to_string() },
                 })
             }
         }
@@ -183,8 +183,8 @@ impl<W: Write> Serve<W> {
         }
     }
 
-    fn write(&mut self, answer: &Answer) -> io::Result<()> {
-        let mut line = serde_json::to_vec(answer)?;
+    fn write(&mut self, reply: &Reply) -> io::Result<()> {
+        let mut line = serde_json::to_vec(reply)?;
         line.push(b'\n');
         self.output.write_all(&line)?;
         self.output.flush()

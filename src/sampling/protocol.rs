@@ -1,8 +1,11 @@
 //! The lines of JSON between an inference worker and the process that started it.
 //!
-//! The worker reads one [`Request`] per line from its standard input and writes one [`Answer`] per line to
-//! its standard output: first `ready` (or `failed`, after which it ends), then answers in any order, each
-//! with the id of its request. It ends when its input ends. Ids are chosen by the asking side.
+//! The worker reads one [`Request`] per line from its standard input and writes one [`Reply`] per line to
+//! its standard output: first `ready` (or `failed`, after which it ends), then parts of answers in any order,
+//! each with the id of its request. It ends when its input ends. Ids are chosen by the asking side.
+//!
+//! `generate` asks for one answer of one model. Adapters by name have no user in the program yet: the chat
+//! (issue 16) and the comparison of answers (issue 21) are the coming ones.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -67,10 +70,10 @@ pub enum Prompt {
     Messages(Value),
 }
 
-/// What a worker answers.
+/// What a worker says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Answer {
+pub enum Reply {
     /// The model is loaded.
     Ready(Ready),
     /// The model cannot be loaded, or the worker cannot go on. It ends.
@@ -211,10 +214,10 @@ mod tests {
         assert_eq!(read(r#"{"op":"cancel","id":"a"}"#), Request::Cancel { id: "a".into() });
 
         let token = Token { id: 5, logprob: None, top_logprobs: Vec::new() };
-        let text = Answer::Text(Piece { id: "a".into(), text: "é".into(), tokens: vec![token] });
+        let text = Reply::Text(Piece { id: "a".into(), text: "é".into(), tokens: vec![token] });
         let line = serde_json::to_string(&text).unwrap();
         assert_eq!(line, r#"{"event":"text","id":"a","text":"é","tokens":[{"id":5}]}"#);
-        assert_eq!(serde_json::from_str::<Answer>(&line).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), text);
         let done = Finished {
             finish_reason: FinishReason::Length,
             stop: None,
@@ -223,9 +226,9 @@ mod tests {
             first_token_ms: 1.5,
             total_ms: 2.0,
         };
-        let done = Answer::Done { id: "a".into(), finished: done };
+        let done = Reply::Done { id: "a".into(), finished: done };
         let line = serde_json::to_string(&done).unwrap();
-        assert_eq!(serde_json::from_str::<Answer>(&line).unwrap(), done, "{line}");
+        assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), done, "{line}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::sparktune::{Done, Place, checkpoint};
@@ -73,6 +74,29 @@ fn what_cannot_be_answered_is_refused_in_words() {
     refused(&["nowhere"], 2, "takes the folder of a model, a run or an adapter");
     refused(&[place.path().to_str().unwrap()], 2, "config.json");
     refused(&[model, "--top-p", "0"], 2, "top_p is 0");
+}
+
+#[test]
+fn a_worker_that_is_killed_is_a_failure_of_the_machine_and_not_of_the_request() {
+    let place = Place::new();
+    // The answer would have as many tokens as fit into the context, and the worker is killed after the first.
+    let flags = ["--raw", "--prompt", "Once", "--temperature", "0", "--max-tokens", "4000", "--json"];
+    let mut command = place.command(["generate"]);
+    command.arg(checkpoint()).args(flags).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut asking = command.spawn().unwrap();
+    let mut output = BufReader::new(asking.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("\"text\""), "{line}");
+    let pid = asking.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let worker = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+    kill_process(worker, Signal::KILL).unwrap();
+    std::io::copy(&mut output, &mut std::io::sink()).unwrap();
+    let ended = asking.wait_with_output().unwrap();
+    let words = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(4), "{words}");
+    assert!(words.contains("signal: 9") && words.contains("Ask again"), "{words}");
 }
 
 #[test]

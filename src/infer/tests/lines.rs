@@ -3,7 +3,7 @@
 use std::io::{self, Cursor, Write};
 use std::sync::{Arc, Mutex};
 
-use sparktune_sampling::protocol::{Answer, FinishReason};
+use sparktune_sampling::protocol::{FinishReason, Reply};
 
 use super::{engine, qwen35};
 use crate::worker::serve;
@@ -23,7 +23,7 @@ impl Write for Written {
     }
 }
 
-fn answers(lines: &str) -> Vec<Answer> {
+fn answers(lines: &str) -> Vec<Reply> {
     let written = Written::default();
     serve(engine("checkpoint", 0), Cursor::new(lines.as_bytes().to_vec()), written.clone()).unwrap();
     let bytes = written.0.lock().unwrap().clone();
@@ -45,17 +45,17 @@ fn requests_are_answered_by_their_ids_and_answers_that_have_begun_are_completed(
 "#
     );
     let answers = answers(&lines);
-    assert!(matches!(&answers[0], Answer::Ready(ready) if ready.has_template && ready.cache_tokens > 0));
-    assert!(answers.contains(&Answer::Adapters { adapters: vec!["tuned".into()] }));
+    assert!(matches!(&answers[0], Reply::Ready(ready) if ready.has_template && ready.cache_tokens > 0));
+    assert!(answers.contains(&Reply::Adapters { adapters: vec!["tuned".into()] }));
     let end = |wanted: &str| {
         answers.iter().find_map(|answer| match answer {
-            Answer::Done { id, finished } if id == wanted => Some(finished.clone()),
+            Reply::Done { id, finished } if id == wanted => Some(finished.clone()),
             _ => None,
         })
     };
     let tokens = |wanted: &str| -> usize {
         let pieces = answers.iter().filter_map(|answer| match answer {
-            Answer::Text(piece) if piece.id == wanted => Some(piece.tokens.len()),
+            Reply::Text(piece) if piece.id == wanted => Some(piece.tokens.len()),
             _ => None,
         });
         pieces.sum()
@@ -83,21 +83,20 @@ fn lines_that_are_no_requests_are_errors_of_their_own_and_the_worker_goes_on() {
     let errors: Vec<Option<&str>> = answers
         .iter()
         .filter_map(|answer| match answer {
-            Answer::Error { id, error } if !error.is_empty() => Some(id.as_deref()),
+            Reply::Error { id, error } if !error.is_empty() => Some(id.as_deref()),
             _ => None,
         })
         .collect();
     assert_eq!(errors, [None, Some("a"), Some("b"), Some("c"), Some("n"), Some("n")]);
-    assert!(matches!(answers.last(), Some(Answer::Done { id, .. }) if id == "d"), "{answers:?}");
+    assert!(matches!(answers.last(), Some(Reply::Done { id, .. }) if id == "d"), "{answers:?}");
 }
 
 #[test]
 fn an_id_may_be_used_again_only_after_its_answer() {
     let one = r#"{"op":"generate","id":"a","prompt":"x","sampling":{"max_tokens":3,"ignore_eos":true}}"#;
     let answers = answers(&format!("{one}\n{one}\n"));
-    let refused =
-        |answer: &Answer| matches!(answer, Answer::Error { error, .. } if error.contains("this id"));
+    let refused = |answer: &Reply| matches!(answer, Reply::Error { error, .. } if error.contains("this id"));
     // The second may come when the first is done already.
-    let done = answers.iter().filter(|answer| matches!(answer, Answer::Done { .. })).count();
+    let done = answers.iter().filter(|answer| matches!(answer, Reply::Done { .. })).count();
     assert_eq!(done + answers.iter().filter(|answer| refused(answer)).count(), 2);
 }
