@@ -14,10 +14,8 @@ use serde_json::Value;
 use sparktune_base::escape::escape;
 use sparktune_base::files::{create_private_folder, private_file};
 use sparktune_base::program_name;
-use sparktune_base::regular_file::open_regular;
-use sparktune_plan::adapter::{
-    AdapterConfig, CONFIG_FILE, FittedAdapter, MOST_CONFIG_BYTES, PICKLE_FILE, TENSOR_FILE,
-};
+use sparktune_base::regular_file::{open_regular, read_model_json};
+use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE, FittedAdapter, PICKLE_FILE, TENSOR_FILE};
 use sparktune_plan::{
     Answer, Answers, Method, ModelConfig, Origin, ParentFacts, ParentWeights, Plan, Setting,
 };
@@ -269,10 +267,8 @@ pub(crate) fn facts_of_parent(
 impl Weights {
     fn adapter(folder: PathBuf) -> Result<Self, Failure> {
         let path = folder.join(CONFIG_FILE);
-        let text =
-            read_at_most(&path, MOST_CONFIG_BYTES).map_err(|error| Failure::io("read", &path, &error))?;
-        let config =
-            AdapterConfig::from_json(&String::from_utf8_lossy(&text)).map_err(|e| unusable(&folder, &e))?;
+        let text = read_model_json(&path).map_err(|error| Failure::io("read", &path, &error))?;
+        let config = AdapterConfig::from_json(&text).map_err(|e| unusable(&folder, &e))?;
         Ok(Self::Adapter { folder, config })
     }
 }
@@ -292,12 +288,12 @@ fn fit(folder: &Path, config: &AdapterConfig, model: &ModelConfig) -> Result<Fit
     };
     let read = |error: io::Error| Failure::io("read", &path, &error);
     let size = fs::metadata(&path).map_err(read)?.len();
-    let length = read_at_most(&path, 8).map_err(read)?;
+    let length = read_start(&path, 8).map_err(read)?;
     let length = u64::from_le_bytes(length.try_into().map_err(|_| damaged(&"it is too short"))?);
     if length > MOST_HEADER_BYTES || length.saturating_add(8) > size {
         return Err(damaged(&"its header is longer than the file, or than a header can be"));
     }
-    let header = read_at_most(&path, length + 8).map_err(read)?;
+    let header = read_start(&path, length + 8).map_err(read)?;
     let tensors: Metadata = serde_json::from_slice(&header[8..]).map_err(|error| damaged(&error))?;
     if tensors.data_len() as u64 + length + 8 != size {
         return Err(damaged(&"its header describes another number of bytes"));
@@ -348,7 +344,8 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     fs::canonicalize(path).map_err(|error| Failure::io("find", path, &error))
 }
 
-fn read_at_most(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+/// Reads the first bytes of a file.
+fn read_start(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
     open_regular(path)?.take(bytes).read_to_end(&mut read)?;
     Ok(read)

@@ -38,6 +38,19 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
 }
 
+/// The most bytes of the JSON files of a model that are read whole: its config, the list of its weights, and
+/// the config of an adapter. The list has about 100 bytes for each tensor, so this is enough for 160,000.
+const MOST_MODEL_JSON_BYTES: u64 = 16 << 20;
+
+/// Reads a JSON file of a model that is small by its nature: a config, or the list of the weight files.
+///
+/// # Errors
+/// The same as for [`read_regular`], or it is not UTF-8.
+pub fn read_model_json(path: &Path) -> io::Result<String> {
+    let bytes = read_regular(path, MOST_MODEL_JSON_BYTES)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}
+
 /// Refuses what has no end or may never have a beginning.
 ///
 /// # Errors
@@ -84,6 +97,11 @@ mod tests {
         std::fs::write(&path, "four").unwrap();
         assert_eq!(read_regular(&path, 4).unwrap(), b"four");
         assert!(read_regular(&path, 3).unwrap_err().to_string().contains("more than 3 bytes"));
+        assert_eq!(read_model_json(&path).unwrap(), "four");
+        File::create(&path).unwrap().set_len(MOST_MODEL_JSON_BYTES + 1).unwrap();
+        assert!(read_model_json(&path).unwrap_err().to_string().contains("more than 16777216 bytes"));
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(read_model_json(&path).unwrap_err().to_string().contains("UTF-8"));
         assert!(open_regular(root.path()).is_ok() && read_regular(root.path(), 1 << 20).is_err());
     }
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use sparktune_base::regular_file::read_model_json;
+
 use crate::cache::{DEPTH_OF_DATA_SET, DEPTH_OF_MODEL, RepoCache, free_space, names_in};
 use crate::cached::{self, Cached};
 use crate::catalog::{Facts, Listed, Listing, facts, patiently};
@@ -108,7 +110,7 @@ impl Hub {
         let found = self.locate(model, &watch)?;
         self.select(&found, Needs::Config, &watch).map_err(|error| self.as_uncached(error, &found))?;
         let path = self.bring_small(&found, CONFIG, &watch)?;
-        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        let text = read_model_json(&path).map_err(Error::io(&path))?;
         if let Place::Remote { source, .. } = &found.place {
             source.remember(false)?;
         }
@@ -387,9 +389,9 @@ fn listed(shown: String, source: Source, listing: Listing) -> Found {
 }
 
 fn refuse_quantised(config: &Path, repo: &str) -> Result<(), Error> {
-    let text = std::fs::read(config).map_err(Error::io(config))?;
+    let text = read_model_json(config).map_err(Error::io(config))?;
     // A config that is not JSON is reported by the model's own check.
-    let Ok(config) = serde_json::from_slice::<serde_json::Value>(&text) else { return Ok(()) };
+    let Ok(config) = serde_json::from_str::<serde_json::Value>(&text) else { return Ok(()) };
     let quantisation = [&config["quantization_config"], &config["text_config"]["quantization_config"]];
     match quantisation.into_iter().find(|value| value.is_object()) {
         None => Ok(()),

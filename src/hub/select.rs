@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
+use sparktune_base::regular_file::read_model_json;
 
 use crate::error::Error;
 use crate::model_name::is_plain_path;
@@ -36,9 +37,6 @@ const OF_MODEL: &[&str] = &[
     "tokenizer.model",
     "vocab.json",
 ];
-
-/// The largest size of an index in bytes. An index has some hundred bytes per tensor.
-const LARGEST_INDEX: u64 = 64 << 20;
 
 /// The parts of a model that a task needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,14 +139,10 @@ struct Index {
 impl Index {
     fn read(path: &Path, repo: &str) -> Result<Self, Error> {
         let bad = |why: String| Error::BadReply { place: format!("{repo}: {INDEX}"), why };
-        let size = path.metadata().map_err(Error::io(path))?.len();
-        if size > LARGEST_INDEX {
-            return Err(bad(format!("{size} bytes are too many for a list of shards")));
-        }
-        let text = std::fs::read(path).map_err(Error::io(path))?;
+        let text = read_model_json(path).map_err(Error::io(path))?;
         // serde_json's message quotes the offending value; the position suffices and cannot contain control
         // characters.
-        let index: Self = serde_json::from_slice(&text).map_err(|e| {
+        let index: Self = serde_json::from_str(&text).map_err(|e| {
             bad(format!(
                 "not a list of shards (line {}, column {}: {})",
                 e.line(),

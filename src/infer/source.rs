@@ -4,11 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
+use sparktune_base::regular_file::read_model_json;
 use sparktune_data::{ChatTokenizer, TemplateKwargs};
 use sparktune_model::{Checkpoint, ModelError};
-use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE, MOST_CONFIG_BYTES};
+use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE};
 use sparktune_plan::model_config::ConfigOptions;
-use sparktune_plan::{MethodKind, Plan};
+use sparktune_plan::{Method, Plan};
 use sparktune_runlog::RunDir;
 
 use crate::error::InferError;
@@ -75,13 +76,13 @@ impl Source {
         let plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
         let exported = |name: &str| Some(run.outputs().join(name)).filter(|folder| folder.is_dir());
         let not_exported = || InferError::NotExported(folder.to_owned());
-        let (weights, head, adapter) = match plan.method.kind() {
+        let (weights, head, adapter) = match plan.method {
             // The text model of the second is that of the first.
-            MethodKind::Full => {
+            Method::Full | Method::Head => {
                 let merged = exported("merged-mtp").or_else(|| exported("merged"));
                 (merged.ok_or_else(not_exported)?, None, None)
             }
-            MethodKind::Lora => {
+            Method::Lora { .. } => {
                 let adapter = exported("adapter").ok_or_else(not_exported)?;
                 let base = base.map(Path::to_owned).or_else(|| plan.model.path.clone());
                 let missing = |reason: String| InferError::NoBase { path: folder.to_owned(), reason };
@@ -123,12 +124,8 @@ impl Source {
 /// Returns the folder that an adapter's config names as its base.
 fn base_of_adapter(folder: &Path) -> Result<PathBuf, InferError> {
     let missing = |reason: String| InferError::NoBase { path: folder.to_owned(), reason };
-    let path = folder.join(CONFIG_FILE);
-    let length = path.metadata().map_err(|error| missing(format!("{CONFIG_FILE}: {error}")))?.len();
-    if length > MOST_CONFIG_BYTES {
-        return Err(missing(format!("{CONFIG_FILE} is too long for a config")));
-    }
-    let text = std::fs::read_to_string(&path).map_err(|error| missing(format!("{CONFIG_FILE}: {error}")))?;
+    let text = read_model_json(&folder.join(CONFIG_FILE))
+        .map_err(|error| missing(format!("{CONFIG_FILE}: {error}")))?;
     let config = AdapterConfig::from_json(&text).map_err(|error| missing(error.to_string()))?;
     match config.base_model {
         Some(base) if Path::new(&base).join("config.json").is_file() => Ok(base.into()),

@@ -3,14 +3,11 @@
 //! Enters: an adapter's folder, which is untrusted. Leaves: the adapters on the linear layers of a model. The
 //! rules for its config and for the names and shapes of its tensors are `sparktune_plan::adapter`'s.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 use safetensors::SafeTensors;
-use sparktune_plan::adapter::{
-    AdapterConfig, AdapterFacts, CONFIG_FILE, MOST_CONFIG_BYTES, PICKLE_FILE, TENSOR_FILE,
-};
+use sparktune_base::regular_file::read_model_json;
+use sparktune_plan::adapter::{AdapterConfig, AdapterFacts, CONFIG_FILE, PICKLE_FILE, TENSOR_FILE};
 
 use crate::decoder::Model;
 use crate::error::ModelError;
@@ -26,7 +23,9 @@ impl Model {
     /// When a file is missing or damaged, does not fit the model, or contains a number that is not finite.
     pub fn load_lora(&mut self, folder: &Path) -> Result<LoraConfig, ModelError> {
         let wrong = |reason: String| ModelError::Adapter { path: folder.to_owned(), reason };
-        let config = AdapterConfig::from_json(&read_config(folder)?).map_err(|e| wrong(e.to_string()))?;
+        let path = folder.join(CONFIG_FILE);
+        let text = read_model_json(&path).map_err(ModelError::io(&path))?;
+        let config = AdapterConfig::from_json(&text).map_err(|e| wrong(e.to_string()))?;
         let path = folder.join(TENSOR_FILE);
         if !path.exists() && folder.join(PICKLE_FILE).exists() {
             return Err(wrong(pickle_in_words()));
@@ -68,18 +67,6 @@ impl Model {
         }
         Ok(config)
     }
-}
-
-/// Reads the config of an adapter, whose size is bounded.
-fn read_config(folder: &Path) -> Result<String, ModelError> {
-    let path = folder.join(CONFIG_FILE);
-    let mut text = String::new();
-    let file = File::open(&path).map_err(ModelError::io(&path))?;
-    file.take(MOST_CONFIG_BYTES + 1).read_to_string(&mut text).map_err(ModelError::io(&path))?;
-    if text.len() as u64 > MOST_CONFIG_BYTES {
-        return Err(ModelError::io(&path)(io::Error::other("it is too long for a config")));
-    }
-    Ok(text)
 }
 
 fn pickle_in_words() -> String {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use half::bf16;
 use safetensors::{Dtype, SafeTensors};
+use sparktune_base::regular_file::read_model_json;
 use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::TensorSpec;
 use sparktune_plan::model_config::ConfigOptions;
@@ -73,7 +74,7 @@ impl Checkpoint {
     /// The same as for [`open`](Self::open).
     pub fn open_with(dir: &Path, options: &ConfigOptions) -> Result<Self, ModelError> {
         let config_path = dir.join("config.json");
-        let config_text = std::fs::read_to_string(&config_path).map_err(ModelError::io(&config_path))?;
+        let config_text = read_model_json(&config_path).map_err(ModelError::io(&config_path))?;
         let config = ModelConfig::from_json_with(&config_text, options)
             .map_err(|source| ModelError::Config { path: dir.to_owned(), source })?;
         let (mut shards, mut tensors) = (Vec::new(), BTreeMap::new());
@@ -310,7 +311,7 @@ fn shard_paths(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, ModelError> {
     struct Index {
         weight_map: BTreeMap<String, String>,
     }
-    let text = std::fs::read_to_string(&index).map_err(ModelError::io(&index))?;
+    let text = read_model_json(&index).map_err(ModelError::io(&index))?;
     let parsed: Index = serde_json::from_str(&text)
         .map_err(|e| ModelError::Damaged { path: index.clone(), reason: e.to_string() })?;
     let with_prefix = parsed.weight_map.into_iter().filter(|(name, _)| name.starts_with(prefix));

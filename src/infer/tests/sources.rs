@@ -55,6 +55,41 @@ fn a_folder_that_holds_nothing_to_load_is_refused_with_what_it_may_hold() {
 }
 
 #[test]
+fn a_run_of_the_head_alone_has_its_weights_in_its_exported_model() {
+    let run = tempfile::tempdir().unwrap();
+    let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/run-261c35e/run/plan.toml");
+    let plan = fs::read_to_string(older).unwrap();
+    let lora = "kind = \"lora\"\nrank = 2\nalpha = 4.0\nrslora = false\n";
+    assert!(plan.contains(lora));
+    fs::write(run.path().join("plan.toml"), plan.replace(lora, "kind = \"head\"\n")).unwrap();
+    fs::create_dir(run.path().join("events")).unwrap();
+    let error = Source::open(run.path(), None).unwrap_err();
+    assert!(matches!(error, InferError::NotExported(_)), "{error}");
+    let exported = run.path().join("outputs/merged-mtp");
+    fs::create_dir_all(&exported).unwrap();
+    let source = Source::open(run.path(), None).unwrap();
+    assert_eq!((source.weights, source.adapter, source.head), (exported, None, None));
+}
+
+#[test]
+fn a_config_or_a_list_of_weights_larger_than_any_is_not_read() {
+    let huge = |path: &Path| fs::File::create(path).unwrap().set_len(1 << 30).unwrap();
+    let folder = with_tokenizer(&qwen35("checkpoint"));
+    huge(&folder.path().join("model.safetensors.index.json"));
+    let checkpoint = || Source::open(folder.path(), None).unwrap().checkpoint().err().unwrap().to_string();
+    let of_list = checkpoint();
+    assert!(of_list.contains("index.json") && of_list.contains("more than"), "{of_list}");
+    fs::remove_file(folder.path().join("config.json")).unwrap();
+    huge(&folder.path().join("config.json"));
+    let of_config = checkpoint();
+    assert!(of_config.contains("config.json") && of_config.contains("more than"), "{of_config}");
+    let adapter = tempfile::tempdir().unwrap();
+    huge(&adapter.path().join("adapter_config.json"));
+    let of_adapter = Source::open(adapter.path(), None).unwrap_err().to_string();
+    assert!(of_adapter.contains("adapter_config.json") && of_adapter.contains("more than"), "{of_adapter}");
+}
+
+#[test]
 fn a_model_that_does_not_fit_is_refused_before_its_weights_are_read() {
     let folder = with_tokenizer(&qwen35("checkpoint"));
     let source = Source::open(folder.path(), None).unwrap();

@@ -18,8 +18,6 @@ pub const CONFIG_FILE: &str = "adapter_config.json";
 pub const TENSOR_FILE: &str = "adapter_model.safetensors";
 /// The tensors as a pickle, which is not read.
 pub const PICKLE_FILE: &str = "adapter_model.bin";
-/// The most bytes that a config may have.
-pub const MOST_CONFIG_BYTES: u64 = 1 << 20;
 
 /// The largest rank that can be trained.
 const MOST_RANK: u64 = 65_536;
