@@ -41,8 +41,17 @@ pub(super) struct Watch {
     process: u32,
     /// The number of examples so far.
     pub examples: u64,
-    /// The processor time of a thread when its present work was first seen.
-    began: HashMap<u32, (u64, f64)>,
+    /// The processor times of each thread.
+    seen: HashMap<u32, Seen>,
+}
+
+/// The processor times in seconds at which the present work of a thread was first and last seen. They are
+/// kept because the system no longer says them when the worker has ended.
+struct Seen {
+    /// The number of the work.
+    number: u64,
+    first: f64,
+    last: f64,
 }
 
 /// What the worker did that ends it.
@@ -56,7 +65,7 @@ enum Passed {
 
 impl Watch {
     pub(super) fn new(process: u32) -> Self {
-        Self { process, examples: 0, began: HashMap::new() }
+        Self { process, examples: 0, seen: HashMap::new() }
     }
 
     /// Returns a failure if the worker has passed a limit. The caller then ends it.
@@ -64,12 +73,14 @@ impl Watch {
         let entries = ledger.entries();
         for entry in &entries {
             let Some(time) = processor_time(self.process, entry.thread) else { continue };
-            let (number, began) = self.began.entry(entry.thread).or_insert((entry.number, time));
-            if *number != entry.number {
-                (*number, *began) = (entry.number, time);
+            let new = || Seen { number: entry.number, first: time, last: time };
+            let seen = self.seen.entry(entry.thread).or_insert_with(new);
+            if seen.number != entry.number {
+                *seen = new();
             }
+            seen.last = time;
             let limit = SECONDS + SECONDS_PER_BYTE * entry.bytes as f64;
-            if time - *began > limit {
+            if seen.last - seen.first > limit {
                 return Some(sentence(Some(entry), &Passed::Time(limit)));
             }
         }
@@ -100,17 +111,15 @@ impl Watch {
     }
 
     /// Returns the work that is most likely the cause: that which failed, or else that which has taken the
-    /// most processor time.
+    /// most processor time, and of those that have taken the same the largest.
     fn suspect<'e>(&self, entries: &'e [Entry]) -> Option<&'e Entry> {
         let taken = |entry: &Entry| {
-            let began = self.began.get(&entry.thread).filter(|(number, _)| *number == entry.number);
-            began
-                .and_then(|(_, began)| Some(processor_time(self.process, entry.thread)? - began))
-                .unwrap_or(0.0)
+            let seen = self.seen.get(&entry.thread).filter(|seen| seen.number == entry.number);
+            seen.map_or(0.0, |seen| seen.last - seen.first)
         };
         let failed = entries.iter().find(|entry| entry.failed);
         failed.or_else(|| {
-            entries.iter().max_by(|a, b| taken(a).total_cmp(&taken(b)).then(b.bytes.cmp(&a.bytes)))
+            entries.iter().max_by(|a, b| taken(a).total_cmp(&taken(b)).then(a.bytes.cmp(&b.bytes)))
         })
     }
 }
@@ -192,14 +201,23 @@ mod tests {
     }
 
     #[test]
-    fn the_work_that_failed_is_the_suspect_and_else_the_one_with_the_most_bytes() {
-        let watch = Watch::new(std::process::id());
+    fn the_work_that_failed_is_the_suspect_and_else_the_one_with_the_most_time_or_bytes() {
+        let mut watch = Watch::new(std::process::id());
         let small = entry(ModelFile::Template, "");
         let large = Entry { bytes: 1000, thread: 2, ..entry(ModelFile::Tokenizer, "") };
         let failed = Entry { failed: true, thread: 3, ..entry(ModelFile::Template, "a:1") };
         assert_eq!(watch.suspect(&[]), None);
-        assert!(watch.suspect(&[small.clone(), large.clone()]).is_some());
-        assert_eq!(watch.suspect(&[small, failed.clone(), large]), Some(&failed));
+        for both in [[small.clone(), large.clone()], [large.clone(), small.clone()]] {
+            assert_eq!(watch.suspect(&both), Some(&large));
+        }
+        assert_eq!(watch.suspect(&[small.clone(), failed.clone(), large.clone()]), Some(&failed));
+        // The times are those that were seen last: an ended worker has none any more.
+        watch.seen.insert(small.thread, Seen { number: small.number, first: 1.0, last: 3.5 });
+        watch.seen.insert(large.thread, Seen { number: large.number, first: 2.0, last: 4.0 });
+        assert_eq!(watch.suspect(&[small.clone(), large.clone()]), Some(&small));
+        // Those of earlier work of the thread do not count.
+        let next = Entry { number: small.number + 1, ..small };
+        assert_eq!(watch.suspect(&[next, large.clone()]), Some(&large));
     }
 
     #[test]
