@@ -36,7 +36,7 @@ pub struct FetchedData {
     pub files_read: usize,
     /// The number of its files.
     pub files: usize,
-    /// Whether there are as many examples as the limit allows, so that the data set may have more.
+    /// Whether the limit ended the reading, so that the data set has more lines or files.
     pub is_limited: bool,
     /// Its row of the catalog, if it was named by that.
     pub row: Option<&'static CatalogDataSet>,
@@ -77,7 +77,8 @@ pub fn fetch_data(
     let found = hub.plan_data_set(data, listener)?;
     let most = limit.unwrap_or(u64::MAX);
     let mut lines = MappedLines::default();
-    let (mut files_read, mut out) = (0, BufWriter::with_capacity(1 << 20, partial.as_file()));
+    let (mut files_read, mut has_more_lines, mut out) =
+        (0, false, BufWriter::with_capacity(1 << 20, partial.as_file()));
     while files_read < found.download.files.len() && lines.examples < most {
         // With a limit, the next file is downloaded only when it is needed.
         let part = match limit {
@@ -95,7 +96,7 @@ pub fn fetch_data(
         let files: Vec<InputFile> = snapshot.files.iter().map(file).collect();
         files_read += files.len();
         let input = Input { name: data.to_owned(), pinned: None, files };
-        write_mapped_lines(&input, &map, most, (&mut out, output), &mut lines, listener)?;
+        has_more_lines = write_mapped_lines(&input, &map, most, (&mut out, output), &mut lines, listener)?;
     }
     out.flush().map_err(failed)?;
     drop(out);
@@ -107,7 +108,7 @@ pub fn fetch_data(
     Ok(FetchedData {
         pinned: found.pinned,
         map,
-        is_limited: lines.examples == most,
+        is_limited: has_more_lines || files_read < found.download.files.len(),
         lines,
         files_read,
         files: found.download.files.len(),

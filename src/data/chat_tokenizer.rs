@@ -494,6 +494,8 @@ fn tokenizer_failed(error: tokenizers::Error) -> Rejection {
 }
 
 fn refused(chat: &Chat<'_>, message: &str) -> Rejection {
+    // The message of a template is often a sentence, and the fix is another.
+    let message = message.trim_end().trim_end_matches('.');
     let fix = match chat.unusual_order() {
         Some(order) => format!("Change the order of turns: the example has {order}"),
         None => "Change the conversation so that the model's chat template accepts it".to_owned(),

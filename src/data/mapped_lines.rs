@@ -35,7 +35,7 @@ pub struct MappedLines {
 }
 
 /// Appends the examples of a set to `out`, until `written` has `limit` of them. `path` is the place of `out`,
-/// for messages.
+/// for messages. Returns whether lines were left because of the limit.
 ///
 /// # Errors
 /// A file cannot be read or holds raw text, `out` cannot be written, or the caller cancelled.
@@ -46,7 +46,7 @@ pub fn write_mapped_lines(
     (out, path): (&mut dyn Write, &Path),
     written: &mut MappedLines,
     progress: &dyn Progress,
-) -> Result<(), DataError> {
+) -> Result<bool, DataError> {
     let source = Source::open(std::slice::from_ref(input))?;
     let reading = Reading {
         source: &source,
@@ -87,8 +87,8 @@ pub fn write_mapped_lines(
     });
     match outcome {
         // Reading ends early by this alone.
-        Err(DataError::Cancelled) if written.examples == limit && !progress.cancelled() => Ok(()),
-        other => other,
+        Err(DataError::Cancelled) if written.examples == limit && !progress.cancelled() => Ok(true),
+        other => other.map(|()| false),
     }
 }
 
@@ -132,36 +132,38 @@ fn examples_of(chunk: &Chunk) -> Part {
 mod tests {
     use super::*;
 
-    fn written(name: &str, content: &[u8], map: &str, limit: u64) -> (String, MappedLines) {
+    fn written(name: &str, content: &[u8], map: &str, limit: u64) -> (String, MappedLines, bool) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
         let (mut out, mut lines) = (Vec::new(), MappedLines::default());
         let map = FieldMap::try_from(map.to_owned()).unwrap();
         let input = Input::from(path.as_path());
-        write_mapped_lines(&input, &map, limit, (&mut out, Path::new("out")), &mut lines, &()).unwrap();
-        (String::from_utf8(out).unwrap(), lines)
+        let out_of = (&mut out as &mut dyn Write, Path::new("out"));
+        let has_more = write_mapped_lines(&input, &map, limit, out_of, &mut lines, &()).unwrap();
+        (String::from_utf8(out).unwrap(), lines, has_more)
     }
 
     #[test]
     fn examples_get_their_names_and_what_is_no_example_is_counted() {
         let lines =
             "{\"q\": \"a\", \"r\": \"b\", \"id\": 7}\n\n{\"q\": 3}\n{oops\n{\"q\": \"c\", \"r\": \"d\"}\n";
-        let (text, lines) = written("a.jsonl", lines.as_bytes(), "q=prompt,r=completion", u64::MAX);
+        let (text, lines, has_more) = written("a.jsonl", lines.as_bytes(), "q=prompt,r=completion", u64::MAX);
         assert_eq!(
             text,
             "{\"prompt\":\"a\",\"completion\":\"b\",\"id\":7}\n{\"prompt\":\"c\",\"completion\":\"d\"}\n"
         );
         let (place, _) = lines.first_rejected.as_ref().unwrap();
-        assert_eq!((lines.examples, lines.rejected, place.line), (2, 2, 3));
+        assert_eq!((lines.examples, lines.rejected, place.line, has_more), (2, 2, 3, false));
     }
 
     #[test]
     fn no_more_lines_than_the_limit_are_written() {
         let table = "prompt,completion\n".to_owned() + &"a,b\n".repeat(5000);
         for limit in [0, 1, 4999, 5000, 6000] {
-            let (text, lines) = written("a.csv", table.as_bytes(), "", limit);
+            let (text, lines, has_more) = written("a.csv", table.as_bytes(), "", limit);
             assert_eq!((lines.examples, text.lines().count() as u64), (limit.min(5000), limit.min(5000)));
+            assert_eq!(has_more, limit < 5000, "{limit}");
         }
     }
 

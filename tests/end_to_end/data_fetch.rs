@@ -42,9 +42,12 @@ fn a_limit_downloads_only_the_files_that_it_needs_and_the_rest_follows_later() {
     );
     assert_eq!(downloaded(&hub), ["data/train-00000-of-00002.jsonl"]);
 
+    let exact = ["hf:org/chats", "--limit", "40", "-o", "exact.jsonl", "--json"];
+    assert_eq!(fetch(&place, &hub, &exact).exits(0).last()["is_limited"], false, "there are no more");
+    assert_eq!(downloaded(&hub), ["data/train-00001-of-00002.jsonl"]);
     let all = fetch(&place, &hub, &["hf:org/chats", "-o", "all.jsonl"]).exits(0);
     assert!(all.out.contains("40 examples, from 2 of 2 files of hf:org/chats@"), "{}", all.out);
-    assert_eq!(downloaded(&hub), ["data/train-00001-of-00002.jsonl"]);
+    assert!(downloaded(&hub).is_empty());
     assert_eq!(lines(&place, "few.jsonl"), lines(&place, "all.jsonl")[..5]);
 
     let pinned = format!("hf:org/chats@{COMMIT}");
