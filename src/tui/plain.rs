@@ -193,9 +193,16 @@ fn gpu_words(gpu: &GpuSample) -> String {
 fn run_finished(finished: &RunFinished, view: &RunView) -> Vec<String> {
     let mut parts = vec![outcome_word(finished.outcome).to_owned()];
     parts.extend(finished.reason.as_deref().map(|reason| escape(reason).into_owned()));
-    parts.push(counted(finished.step, "step"));
-    parts.push(format!("loss {}", or_unknown(finished.final_loss_nats, loss)));
-    parts.push(format!("eval {}", or_unknown(finished.eval_loss_nats, loss)));
+    parts.push(steps_in_words(finished.step, view));
+    match view.head_evals.back() {
+        Some(eval) if finished.step == 0 => {
+            parts.push(format!("eval loss of the MTP head {}", loss(eval.loss_nats)));
+        }
+        _ => {
+            parts.push(format!("loss {}", or_unknown(finished.final_loss_nats, loss)));
+            parts.push(format!("eval {}", or_unknown(finished.eval_loss_nats, loss)));
+        }
+    }
     parts.extend(base_to_best(view));
     parts.extend(exported(view));
     if let Some((predicted, peak)) = finished.mem_predicted_bytes.zip(finished.mem_peak_bytes) {
@@ -221,12 +228,26 @@ pub fn how_it_stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String
     format!("{}: {}", escape(&run.name()), standing(&run_argument(run), liveness, view))
 }
 
+fn steps_of_text_model(view: &RunView) -> u64 {
+    // At the end of a long log, there may be no event of a step.
+    view.finished().map_or(0, |finished| finished.step).max(view.steps_done())
+}
+
+/// Counts the steps of the text model, or those of the MTP head if there are none.
+fn steps_in_words(of_text_model: u64, view: &RunView) -> String {
+    match (of_text_model, view.checkpoints.back()) {
+        (0, Some(checkpoint)) if checkpoint.step > 0 => {
+            format!("{} of the MTP head", counted(checkpoint.step, "step"))
+        }
+        (steps, _) => counted(steps, "step"),
+    }
+}
+
 /// Says where a run continues that has a checkpoint of this step. Checkpoints count the steps of the text
 /// model and of the MTP head, and the events of steps those of the text model.
 pub(crate) fn from_checkpoint(step: u64, view: &RunView) -> String {
-    let text_model = view.finished().map_or(0, |finished| finished.step).max(view.steps_done());
+    let text_model = steps_of_text_model(view);
     match step.saturating_sub(text_model) {
-        // At the end of a long log, there may be no event of a step.
         of_head if of_head > 0 && text_model > 0 => {
             format!("after {} of the MTP head", counted(of_head, "step"))
         }
@@ -260,7 +281,7 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
         ),
         Liveness::Gone => "the run folder is gone; was it moved or deleted?".into(),
         Liveness::Finished { outcome: Outcome::Completed } => {
-            let parts = [Some(format!("completed, {}", counted(view.steps_done(), "step")))];
+            let parts = [Some(format!("completed, {}", steps_in_words(steps_of_text_model(view), view)))];
             let parts = parts.into_iter().chain([base_to_best(view), exported(view)]);
             parts.flatten().collect::<Vec<_>>().join("; ")
         }
@@ -440,6 +461,19 @@ mod tests {
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
             "stopped at step 3 (asked to). `sparktune resume r` continues after 18 steps of the MTP head"
         );
+    }
+
+    #[test]
+    fn a_run_of_the_head_alone_counts_the_steps_of_the_head() {
+        let mut log = log();
+        log.line(Kind::HeadEval(HeadEval { step: 120, loss_nats: 1.5, ..HeadEval::default() }));
+        log.line(Kind::CheckpointCommitted(CheckpointCommitted { step: 120, ..Default::default() }));
+        let outcome = Outcome::Completed;
+        let line = log.line(Kind::RunFinished(RunFinished { outcome, ..RunFinished::default() }));
+        let words = "completed · 120 steps of the MTP head · eval loss of the MTP head 1.5000";
+        assert!(line.ends_with(words), "{line}");
+        let stands = standing("r", Liveness::Finished { outcome }, &log.view);
+        assert!(stands.starts_with("completed, 120 steps of the MTP head"), "{stands}");
     }
 
     #[test]

@@ -101,6 +101,11 @@ fn head_trains_the_head_of_a_model_as_it_is_with_a_head_that_its_config_does_not
     let page = String::from_utf8(read(outputs.join("SERVE.md"))).unwrap();
     assert!(page.contains("The text model is the base as it is"), "{page}");
 
+    let words = place.sparktune(["watch", run.to_str().unwrap(), "--plain"]).exits(0);
+    assert!(words.out.contains("completed · 2 steps of the MTP head"), "{words:?}");
+    let continued = ["generate", run.to_str().unwrap(), "--prompt", "x", "--max-tokens", "3"];
+    assert!(place.sparktune(continued).exits(0).err.contains("tokens of prompt"));
+
     let again = place.sparktune(["head", "latest", "--data", "train.jsonl"]).exits(2);
     assert!(again.err.contains("trained only the MTP head of") && again.err.contains("head "), "{again:?}");
     let neither = place.sparktune(["head", "nothing", "--data", "train.jsonl"]).exits(2);
