@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::BenchError;
 
-/// Writes about `bytes` of chat examples as JSON lines: sentences, code and lists, one character in thirty
+/// Writes about `bytes` of chat examples as JSON Lines: sentences, code and lists, one character in thirty
 /// not ASCII, with the escapes that Python's `json.dumps(…, ensure_ascii=False)` writes.
 pub(crate) fn write_sample(path: &Path, bytes: u64) -> Result<(), BenchError> {
     const WORDS: &str = "the|model|reads|a|token|and|predicts|what|comes|next|loss|falls|slowly|\"quoted\"|naïve|Straße|東京|\

@@ -10,7 +10,7 @@ use crate::{log, plain_text, screen, start, tokenising, tokens, train, validatio
 pub enum Section {
     /// Start time.
     Start,
-    /// Reading and checking JSON lines.
+    /// Reading and checking JSON Lines.
     Validation,
     /// Rendering and tokenising examples.
     Tokenising,
@@ -57,7 +57,7 @@ impl Section {
     pub const fn about(self) -> &'static str {
         match self {
             Self::Start => "Start-up time of the program",
-            Self::Validation => "Checking JSON lines; with --peers, compared with Python's json.loads",
+            Self::Validation => "Checking JSON Lines; with --peers, compared with Python's json.loads",
             Self::Tokenising => "Rendering and tokenising examples, compared with the tokenizers library",
             Self::Tokens => "Reading token files, compared with a memory copy",
             Self::Packing => "Packing examples and building the packs",

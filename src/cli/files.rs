@@ -9,7 +9,7 @@ use crate::cli::settings::{CheckFlags, PackFlags};
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Files (JSON lines, CSV, TSV, Parquet, .txt, .md; .gz and .zst too), folders of such files, data sets
+    /// Files (JSON Lines, CSV, TSV, Parquet, .txt, .md; .gz and .zst too), folders of such files, data sets
     /// of the hub (hf:OWNER/NAME), or token files (.qubgpu)
     #[arg(required = true)]
     pub data: Vec<PathBuf>,

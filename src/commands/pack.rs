@@ -1,4 +1,4 @@
-//! `pack`: token files made of text, of v1 packets and of JSON lines of token ids.
+//! `pack`: token files made of text, of v1 packets and of JSON Lines of token ids.
 
 use std::path::{Path, PathBuf};
 

@@ -17,7 +17,7 @@ pub(crate) const fn on_damage(skip: bool) -> OnDamage {
     if skip { OnDamage::Skip } else { OnDamage::Stop }
 }
 
-/// Runs `sparktune unpack`. `to_v1` selects v1 packets instead of JSON lines. With `skip_damaged`, damaged
+/// Runs `sparktune unpack`. `to_v1` selects v1 packets instead of JSON Lines. With `skip_damaged`, damaged
 /// examples are left out and listed.
 ///
 /// # Errors

@@ -322,7 +322,7 @@ pub enum Error {
     },
     /// The data set has no file that can be read.
     #[error(
-        "{repo}: no data file of a known kind (JSON lines, Parquet, CSV, TSV, text; .gz and .zst too). Choose another data set, or download it and convert it to JSON lines"
+        "{repo}: no data file of a known kind (JSON Lines, Parquet, CSV, TSV, text; .gz and .zst too). Choose another data set, or download it and convert it to JSON Lines"
     )]
     NoDataFiles {
         /// `hf:org/name@revision`.

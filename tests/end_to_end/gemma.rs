@@ -1,4 +1,4 @@
-//! A Gemma 3 from JSON lines to a folder that can be served, and trained again.
+//! A Gemma 3 from JSON Lines to a folder that can be served, and trained again.
 
 use std::path::Path;
 

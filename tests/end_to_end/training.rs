@@ -1,4 +1,4 @@
-//! Whole trainings of the fixture checkpoint: from JSON lines to folders that can be served.
+//! Whole trainings of the fixture checkpoint: from JSON Lines to folders that can be served.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -6,7 +6,7 @@
 The program that measures writes the packs, starts this script, and asks for one step whenever it wants one. It can so make
 its own steps in between, and a busy machine treats both alike. This file stands alone: it imports nothing of the repository.
 
-Packs: a file of JSON lines, one object for each pack, in the order of training.
+Packs: a file of JSON Lines, one object for each pack, in the order of training.
 
     {"step": 1, "input_ids": [5, 7, …], "labels": [-100, 7, …], "cu_seqlens": [0, 37, 130]}
 

@@ -1,4 +1,4 @@
-//! Converts between token files and their exchange formats: v1 packets and JSON lines of token ids.
+//! Converts between token files and their exchange formats: v1 packets and JSON Lines of token ids.
 //!
 //! Information that a format cannot represent is listed in [`Conversion::notes`]. Damaged input stops the
 //! conversion, unless the caller chooses to skip it; it is then listed.
@@ -84,7 +84,7 @@ impl Conversion {
     }
 }
 
-/// Writes a v2 token file from v1 packets or from JSON lines of token ids, which are distinguished by their
+/// Writes a v2 token file from v1 packets or from JSON Lines of token ids, which are distinguished by their
 /// content.
 pub fn pack_file(
     input: &Path,
@@ -106,7 +106,7 @@ pub fn pack_file(
     } else if v1::looks_like(&start) {
         import_v1(input, output, options)
     } else {
-        refuse("it contains neither v1 packets nor JSON lines", "Give a file of one of these kinds")
+        refuse("it contains neither v1 packets nor JSON Lines", "Give a file of one of these kinds")
     }
 }
 
@@ -183,7 +183,7 @@ fn finish(writer: TokenFileWriter, done: Conversion) -> Result<Conversion, Token
     })
 }
 
-/// One line of the JSON lines format. Unknown fields are refused, because one might be the mask under another
+/// One line of the JSON Lines format. Unknown fields are refused, because one might be the mask under another
 /// name.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -275,7 +275,7 @@ fn import_json_lines(
     let header = Header {
         tokenizer: options.tokenizer.clone(),
         template: options.template.clone(),
-        policy: "JSON lines import: loss masks as given".into(),
+        policy: "JSON Lines import: loss masks as given".into(),
         sources,
     };
     let mut writer = TokenFileWriter::create(output, header)?;

@@ -44,7 +44,7 @@ pub enum TokenFileError {
     BadExample { example: u64, origin: String, reason: &'static str },
 
     #[error(
-        "example {example} ({origin}) has {tokens} tokens; a v1 packet holds at most {}. Export JSON lines instead, or remove the example",
+        "example {example} ({origin}) has {tokens} tokens; a v1 packet holds at most {}. Export JSON Lines instead, or remove the example",
         super::v1::MAX_TOKENS
     )]
     TooLongForV1 { example: u64, origin: String, tokens: u32 },

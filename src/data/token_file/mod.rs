@@ -4,7 +4,7 @@
 //! - [`v2`]: our cache. Memory-mapped, aligned, checksummed byte by byte. Read by [`TokenFile`], written by
 //!   [`TokenFileWriter`].
 //! - [`v1`]: the packet format of the original Neural Datagram Protocol, for exchange only.
-//! - [`pack_file`], [`unpack`]: between v1, v2 and JSON lines. [`verify`] lists every defect of a file.
+//! - [`pack_file`], [`unpack`]: between v1, v2 and JSON Lines. [`verify`] lists every defect of a file.
 //!   [`rebuild`] recovers the intact rest.
 //!
 //! Enters: token ids, loss masks and the source of each example. It must not know text, templates or tensors.
