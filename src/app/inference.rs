@@ -272,7 +272,7 @@ mod tests {
         assert_eq!((failed.exit, failed.text.as_str()), (Exit::Device, "too large"));
         let silent = start(&folder, "echo 'no such thing' >&2; exit 70").err().unwrap().to_string();
         assert!(silent.contains("no such thing") && silent.contains("70"), "{silent}");
-        let damaged = start(&folder, "echo '{\"event\":'; sleep 60").err().unwrap().to_string();
+        let damaged = start(&folder, "echo '{\"event\":'; exec sleep 60").err().unwrap().to_string();
         assert!(damaged.contains("has ended"), "{damaged}");
     }
 
