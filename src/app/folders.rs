@@ -1,9 +1,9 @@
 //! The folders of the user and of the program, and private files.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use sparktune_base::files::private_folder;
+use sparktune_base::files::{private_folder, write_shared};
 use sparktune_plan::{Answers, Plan};
 
 use crate::failure::Failure;
@@ -49,10 +49,7 @@ pub(crate) fn write_private_file(path: &Path, text: &str) -> Result<(), Failure>
     let failed = |error: io::Error| Failure::io("write", path, &error);
     let folder = path.parent().unwrap_or(Path::new("."));
     private_folder().recursive(true).create(folder).map_err(failed)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    write_shared(path, text).map_err(failed)
 }
 
 /// Returns the folder of the runs according to these answers.

@@ -7,11 +7,9 @@
 //! (`.ci/features`): its key holds no compiler, and its second key no function.
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use sparktune_base::files::private_folder;
+use sparktune_base::files::{is_private_folder, private_folder};
 
 /// The folder, next to the runs.
 const FOLDER: &str = ".compiled-kernels";
@@ -34,15 +32,13 @@ fn folder(runs: &Path) -> Option<OsString> {
     let path = std::path::absolute(runs).ok()?.join(FOLDER);
     // It may be there already.
     let _ = private_folder().create(&path);
-    let found = fs::symlink_metadata(&path).ok()?;
-    let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
-    (found.is_dir() && is_own).then(|| path.into_os_string())
+    is_private_folder(&path).then(|| path.into_os_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{Permissions, set_permissions};
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::fs::{self, Permissions, set_permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
 

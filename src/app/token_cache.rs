@@ -5,19 +5,15 @@
 //! not used.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
-use sparktune_base::files::create_private_folder;
+use sparktune_base::files::{create_private_folder, is_private_folder};
 
 use crate::failure::{Exit, Failure};
 
 /// The name of the folder, for the user who is there first.
 const TOKENS: &str = ".tokens";
-
-/// The permission of others to write.
-const BY_OTHERS: u32 = 0o022;
 
 /// Returns this user's folder of tokenised data in a folder of runs. It is created if necessary.
 ///
@@ -31,7 +27,7 @@ pub(crate) fn token_cache(runs_dir: &Path) -> Result<PathBuf, Failure> {
         if fs::symlink_metadata(&path).is_err() {
             create_private_folder(&path).map_err(|error| Failure::io("create", &path, &error))?;
         }
-        if is_private_to(&path, user) {
+        if is_private_folder(&path) {
             return Ok(path);
         }
     }
@@ -42,15 +38,10 @@ pub(crate) fn token_cache(runs_dir: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::new(Exit::Usage, text).hint("Choose another folder with --runs-dir, or remove them"))
 }
 
-fn is_private_to(path: &Path, user: u32) -> bool {
-    fs::symlink_metadata(path)
-        .is_ok_and(|meta| meta.is_dir() && meta.uid() == user && meta.permissions().mode() & BY_OTHERS == 0)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;
-    use std::os::unix::fs::{chown, symlink};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
 

@@ -1,14 +1,21 @@
-//! Folders and files that only their owner can read, and writes that survive a power failure.
+//! Folders and files that only their owner can read, and the ways to write a file: as a whole, with or without
+//! a flush that survives a power failure, and at its end.
 //!
-//! Training data is private: token files, rejected lines, checkpoints and logs can all contain it.
+//! Training data is private: token files, rejected lines, checkpoints and logs can all contain it. Several
+//! users may share a folder of runs, so no way of writing follows a link that somebody else may have put there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use rustix::process::geteuid;
+use tempfile::NamedTempFile;
+
+/// The permission of others to write.
+const WRITE_BY_OTHERS: u32 = 0o022;
 
 /// A builder for a folder with mode 0700.
 pub fn private_folder() -> DirBuilder {
@@ -38,6 +45,22 @@ pub fn create_private_folder(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Returns options for appending to a file, which is created if necessary. Opening a link is an error.
+pub fn appended_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+/// Returns whether this is a folder, and not a link to one, that belongs to this user and that nobody else can
+/// write to. Others may be able to read it: this tells whether what is found there can be trusted, and who may
+/// read it is its owner's choice.
+pub fn is_private_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| {
+        found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & WRITE_BY_OTHERS == 0
+    })
+}
+
 /// Flushes a file, or the names in a folder, to the disk.
 ///
 /// # Errors
@@ -46,18 +69,36 @@ pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Writes a file and flushes it to the disk. It is written under another name (`.NAME.new`) and then renamed,
-/// so that a kill leaves the previous file or the new one, and a link of this name is replaced and not
-/// followed.
+/// Writes a file with mode 0600 and flushes it to the disk. It is written under another name (`.NAME.new`) and
+/// then renamed, so that a kill leaves the previous file or the new one. Links of either name are replaced and
+/// not followed. What a kill leaves behind is replaced by the next write, so there is one writer at a time.
 ///
 /// # Errors
 /// When it cannot be written, flushed or renamed, or when `path` has no name.
 pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let unfinished = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
-    fs::write(&unfinished, contents)?;
-    sync(&unfinished)?;
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = private_file().create_new(true).open(&unfinished)?;
+    file.write_all(contents.as_ref())?;
+    file.sync_all()?;
     fs::rename(&unfinished, path)
+}
+
+/// Writes a file with mode 0600 that may have several writers at a time. It is written under a name that cannot
+/// be guessed and then renamed, so that a reader sees the previous file or the new one, and a link of its name
+/// is replaced and not followed. It is not flushed: after a power cut the file may be empty.
+///
+/// # Errors
+/// When it cannot be written or renamed.
+pub fn write_shared(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::new_in(folder)?;
+    file.write_all(contents.as_ref())?;
+    file.persist(path).map(drop).map_err(|refused| refused.error)
 }
 
 /// Swaps what two names of one file system stand for, without an instant in which one of them stands for
@@ -75,7 +116,8 @@ pub fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
@@ -110,15 +152,50 @@ mod tests {
     }
 
     #[test]
-    fn a_written_file_replaces_a_link_and_not_what_it_leads_to() {
+    fn a_written_file_is_private_and_replaces_links_and_not_what_they_lead_to() {
+        let writers: [fn(&Path) -> io::Result<()>; 2] =
+            [|page| write_and_sync(page, "new"), |page| write_shared(page, "new")];
+        for (write, links) in writers.into_iter().zip([&["page.md", ".page.md.new"][..], &["page.md"]]) {
+            let root = tempfile::tempdir().unwrap();
+            let [page, elsewhere] = ["page.md", "elsewhere.md"].map(|name| root.path().join(name));
+            fs::write(&elsewhere, "mine").unwrap();
+            for link in links {
+                symlink(&elsewhere, root.path().join(link)).unwrap();
+            }
+            write(&page).unwrap();
+            assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
+            assert_eq!(fs::read_to_string(&page).unwrap(), "new");
+            assert_eq!((mode(&page), fs::symlink_metadata(&page).unwrap().is_file()), (0o600, true));
+            assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
+        }
+    }
+
+    #[test]
+    fn a_file_is_appended_to_and_a_link_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        let [page, elsewhere] = ["page.md", "elsewhere.md"].map(|name| root.path().join(name));
-        fs::write(&elsewhere, "mine").unwrap();
-        std::os::unix::fs::symlink(&elsewhere, &page).unwrap();
-        write_and_sync(&page, "new").unwrap();
-        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
-        assert_eq!(fs::read_to_string(&page).unwrap(), "new");
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
+        let [list, link] = ["list", "link"].map(|name| root.path().join(name));
+        for line in ["a\n", "b\n"] {
+            appended_file().open(&list).unwrap().write_all(line.as_bytes()).unwrap();
+        }
+        symlink(&list, &link).unwrap();
+        assert!(appended_file().open(&link).is_err());
+        assert_eq!(fs::read_to_string(&list).unwrap(), "a\nb\n");
+    }
+
+    #[test]
+    fn a_folder_is_private_if_no_link_leads_to_it_and_nobody_else_can_write_to_it() {
+        let root = tempfile::tempdir().unwrap();
+        let [folder, link] = ["folder", "link"].map(|name| root.path().join(name));
+        fs::create_dir(&folder).unwrap();
+        symlink(&folder, &link).unwrap();
+        for (mode, is_private) in [(0o700, true), (0o755, true), (0o770, false), (0o702, false)] {
+            fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(
+                (is_private_folder(&folder), is_private_folder(&link)),
+                (is_private, false),
+                "{mode:o}"
+            );
+        }
     }
 
     #[test]

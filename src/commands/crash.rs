@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sparktune_app::failure::Exit;
-use sparktune_base::files::private_file;
+use sparktune_base::files::appended_file;
 use sparktune_base::program_name;
 use sparktune_tui::output::note;
 
@@ -37,8 +37,7 @@ pub fn install() {
         );
         // The report is appended, because a second thread may crash because of the first. A link that someone
         // else created is not followed.
-        let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-        let file = private_file().append(true).create(true).custom_flags(nofollow).open(&*path);
+        let file = appended_file().mode(0o600).open(&*path);
         if file.and_then(|mut file| file.write_all(text.as_bytes())).is_err() {
             note(&format!("{panic}"));
             *at = None;

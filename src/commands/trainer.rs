@@ -1,20 +1,19 @@
 //! The trainer process: a session and a crash report of its own, stopped by signals. The training itself is
 //! done by [`sparktune_train`].
 
-use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
 use sparktune_app::machine::RATES_FILE;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
+use sparktune_base::files::appended_file;
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
@@ -132,11 +131,8 @@ fn remember_speed(run: &RunDir) -> Result<(), Failure> {
     let text = Rates { rates: vec![rate], ..Rates::default() }.to_toml()?;
     let path = folder.join(RATES_FILE);
     // A single short append, so that two runs that end at the same time do not overwrite each other.
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        // In a folder that others may write to, a link could lead to any file of this user.
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+    // In a folder that others may write to, a link could lead to any file of this user.
+    appended_file()
         .open(&path)
         .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
         .map_err(|error| Failure::io("write", &path, &error))

@@ -5,11 +5,12 @@
 //! fp8, because the gradients of fp8 are not the slopes of its loss. The tests take seconds. They come before
 //! the first run on a CUDA device, where they also compile and launch the kernels that the run will use.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Device, Tensor};
+use sparktune_base::files::appended_file;
 use sparktune_kernels::adamw::Clip;
 use sparktune_model::{Checkpoint, Gradients, Model, PackedSequence};
 
@@ -106,16 +107,15 @@ impl BeforeFirstRun {
         if !failed.is_empty() {
             return Err(TrainError::Inexact { on: self.on.clone(), failed: failed.join("; ") });
         }
-        let remembered = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&self.passed)
-            .and_then(|mut file| file.write_all(format!("{}\n", self.on).as_bytes()));
-        if let Err(error) = remembered {
+        if let Err(error) = self.remember() {
             let path = self.passed.display();
             session.warn(format!("{path} cannot be written, so the next run will test again: {error}"), None);
         }
         Ok(())
+    }
+
+    fn remember(&self) -> io::Result<()> {
+        appended_file().open(&self.passed)?.write_all(format!("{}\n", self.on).as_bytes())
     }
 }
 
@@ -189,5 +189,20 @@ mod tests {
         for test in self_test(&demo, &Device::flex()).unwrap() {
             assert!(test.passed, "{test:?}");
         }
+    }
+
+    #[test]
+    fn where_the_tests_passed_is_not_written_through_a_link() {
+        let root = tempfile::tempdir().unwrap();
+        let [passed, mine] = [".self-tests", "mine"].map(|name| root.path().join(name));
+        let tests = BeforeFirstRun { model: PathBuf::new(), on: "a GPU".into(), passed: passed.clone() };
+        fs::write(&mine, "text").unwrap();
+        std::os::unix::fs::symlink(&mine, &passed).unwrap();
+        assert!(tests.remember().is_err());
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "text");
+        fs::remove_file(&passed).unwrap();
+        tests.remember().unwrap();
+        tests.remember().unwrap();
+        assert_eq!(fs::read_to_string(&passed).unwrap(), "a GPU\na GPU\n");
     }
 }

@@ -7,11 +7,11 @@
 //! without it. Without CUDA there is nothing to measure.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use burn::tensor::Device;
-use sparktune_base::files::private_file;
+use sparktune_base::files::write_shared;
 
 use crate::cuda::tuning::{Problem, learn, learned};
 use crate::session::Session;
@@ -104,15 +104,8 @@ impl TileFile {
 
     fn write(&self, session: &Session, last_line: &str) {
         let text = format!("{}\n{}{last_line}", self.on, learned());
-        // The file is renamed into place, because another run may read or write it at the same time.
-        let partial = self.path.with_extension(std::process::id().to_string());
-        let written = private_file()
-            .create(true)
-            .truncate(true)
-            .open(&partial)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&partial, &self.path));
-        if let Err(error) = written {
+        // Another run may read or write it at the same time.
+        if let Err(error) = write_shared(&self.path, text) {
             let path = self.path.display();
             session
                 .warn(format!("{path} cannot be written, so the next run will measure again: {error}"), None);
