@@ -20,7 +20,10 @@ use crate::lines::{self, ParsedLine};
 use crate::notice::Notice;
 use crate::run_dir::{RunDir, attempts_in};
 
+/// The most bytes that are read at once.
 const CHUNK: usize = 4 * 1024 * 1024;
+/// The bytes that are read at once for each line of a poll of few lines: about eight usual lines.
+const CHUNK_FOR_LINE: usize = 4 * 1024;
 /// The length above which a line cannot be an event and is skipped instead of being held in memory.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
@@ -198,6 +201,7 @@ impl EventTailer {
         let begun = Instant::now();
         let mut polled = Polled::default();
         let mut lines_left = limit.lines;
+        let chunk = limit.lines.saturating_mul(CHUNK_FOR_LINE).clamp(CHUNK_FOR_LINE, CHUNK);
         loop {
             while let Some(end) = self.whole_lines(lines_left) {
                 if let Err(newer) = self.take_block(end, &mut lines_left, &mut polled, &mut visit) {
@@ -209,7 +213,7 @@ impl EventTailer {
                     return Ok(polled);
                 }
             }
-            if self.attempt > 0 && self.read_chunk(&mut polled)? {
+            if self.attempt > 0 && self.read_chunk(chunk, &mut polled)? {
                 if begun.elapsed() > limit.time {
                     return Ok(polled);
                 }
@@ -329,8 +333,8 @@ impl EventTailer {
         Notice::add_malformed(&mut polled.notices, &self.file, self.line_no, reason);
     }
 
-    /// Appends the next bytes of the file to `pending`. Returns false when there are none now.
-    fn read_chunk(&mut self, polled: &mut Polled) -> Result<bool> {
+    /// Appends the next bytes of the file, at most `chunk`, to `pending`. Returns false when there are none now.
+    fn read_chunk(&mut self, chunk: usize, polled: &mut Polled) -> Result<bool> {
         self.pending.drain(..self.start);
         self.scanned -= self.start;
         self.start = 0;
@@ -367,8 +371,8 @@ impl EventTailer {
             return Ok(false);
         }
         file.seek(SeekFrom::Start(self.offset)).doing("read", &self.file)?;
-        self.pending.reserve(CHUNK);
-        let read = file.take(CHUNK as u64).read_to_end(&mut self.pending).doing("read", &self.file)?;
+        self.pending.reserve(chunk);
+        let read = file.take(chunk as u64).read_to_end(&mut self.pending).doing("read", &self.file)?;
         self.offset += read as u64;
         Ok(read > 0)
     }
