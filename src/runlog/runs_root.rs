@@ -1,8 +1,10 @@
 //! The folder of the runs: new names, the list, and finding a run by name.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
@@ -59,7 +61,8 @@ impl RunsRoot {
 
     /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
     /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it
-    /// does not seem to be missing; reading it returns the error.
+    /// does not seem to be missing; reading it returns the error. A link is a run, because a run may have been
+    /// moved to another disk, if this user or the owner of the root has made it.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -68,10 +71,16 @@ impl RunsRoot {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.doing("list", &self.path)?,
         };
+        let root_owner = fs::metadata(&self.path).doing("list", &self.path)?.uid();
         let mut paths = Vec::new();
         for entry in entries {
             let entry = entry.doing("list", &self.path)?;
-            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let is_link = entry.file_type().doing("list", &self.path)?.is_symlink();
+            // Anyone may be able to make a link in a shared folder, which `latest` would lead through.
+            if !is_link || is_made_by(&entry.path(), [geteuid().as_raw(), root_owner]) {
                 paths.push(entry.path());
             }
         }
@@ -136,6 +145,11 @@ pub fn label_of(run: &str) -> Option<&str> {
 
 fn without_date(run: &str) -> Option<&str> {
     run.split_once("Z-").map(|(_, rest)| rest)
+}
+
+/// Returns whether one of these users has made a file or link.
+fn is_made_by(path: &Path, users: [u32; 2]) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| users.contains(&found.uid()))
 }
 
 fn listed(path: PathBuf) -> Option<RunDir> {
@@ -212,6 +226,23 @@ mod tests {
         for missing in ["zzz", "", "notes"] {
             assert!(matches!(root.resolve(missing), Err(Error::NoSuchRun { .. })), "{missing}");
         }
+    }
+
+    #[test]
+    fn a_link_to_a_run_is_listed_unless_somebody_else_has_made_it() {
+        let [runs, elsewhere] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let name = "20260101T000000Z-a-lora-0001";
+        RunDir::create(elsewhere.path().join(name)).unwrap();
+        let (root, link) = (RunsRoot::new(runs.path()), runs.path().join(name));
+        std::os::unix::fs::symlink(elsewhere.path().join(name), &link).unwrap();
+        assert_eq!(root.list().unwrap().len(), 1);
+        assert_eq!(root.resolve("latest").unwrap().name(), name);
+        if std::os::unix::fs::lchown(&link, Some(65_534), None).is_err() {
+            println!("the rest is skipped: only root can give a link away");
+            return;
+        }
+        assert!(root.list().unwrap().is_empty());
+        assert!(root.resolve("latest").is_err());
     }
 
     #[test]
