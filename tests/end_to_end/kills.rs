@@ -2,7 +2,8 @@
 //! started again where nothing was there yet, ends with the very bytes of the run that was never killed.
 //!
 //! CI kills a dozen times. `SPARKTUNE_KILLS=1000` in the environment kills that often, and prints what was
-//! hit; `tests/README.md` has the results.
+//! hit; `tests/README.md` has the results. Each test prints its seed; `SPARKTUNE_KILLS_SEED` with that number
+//! aims at the same instants again, which a process need not reach in exactly the same state.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::crashes::{is_committing, numbers};
-use crate::sparktune::{Place, done, files};
+use crate::sparktune::{Place, done, outputs};
 
 /// Kills of CI, in all tests of this file together.
 const FEW: u32 = 12;
@@ -24,13 +25,21 @@ fn quota(share: f64) -> u32 {
     (f64::from(all) * share).ceil() as u32
 }
 
-/// Numbers that differ from run to run of the tests: the instants do too.
+/// Numbers that differ from run to run of the tests, unless `SPARKTUNE_KILLS_SEED` is set.
 struct Random(u64);
 
 impl Random {
+    /// Prints the seed, which is shown with a failure.
     fn new() -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        Self(now.as_nanos() as u64)
+        let seed = std::env::var("SPARKTUNE_KILLS_SEED").map_or_else(
+            |_| {
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+                now.as_nanos() as u64
+            },
+            |seed| seed.parse().unwrap(),
+        );
+        println!("SPARKTUNE_KILLS_SEED={seed}");
+        Self(seed)
     }
 
     /// A number below `end`.
@@ -152,15 +161,6 @@ fn has_ended_before(
 
 fn attempts(run: &Path) -> u32 {
     fs::read_dir(run.join("events")).map_or(0, |files| files.count() as u32)
-}
-
-/// The outputs of a run. The page about serving has its name, which is left out.
-fn outputs(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut all = files(&run.join("outputs"));
-    let (_, page) = all.iter_mut().find(|(name, _)| name == Path::new("SERVE.md")).unwrap();
-    let text = String::from_utf8(std::mem::take(page)).unwrap();
-    *page = text.replace(run.file_name().unwrap().to_str().unwrap(), "RUN").into_bytes();
-    all
 }
 
 #[track_caller]

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::disk::{BYTES, Bytes, Change, History, NAMES, Names, Tree, write_tree};
-use crate::sparktune::{Done, Place, done, files};
+use crate::sparktune::{Done, Place, done, files, outputs};
 use crate::trace::traced;
 
 /// States of CI.
@@ -56,13 +56,6 @@ fn run_in(place: &Path) -> Option<PathBuf> {
     let mut entries = std::fs::read_dir(place.join("runs")).ok()?.map(|entry| entry.unwrap().path());
     let is_hidden = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with('.');
     entries.find(|path| !is_hidden(path) && path.is_dir())
-}
-
-fn outputs(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut all = files(&run.join("outputs"));
-    // The page about serving has the run's name.
-    all.retain(|(name, _)| name != Path::new("SERVE.md"));
-    all
 }
 
 /// What became of a state.

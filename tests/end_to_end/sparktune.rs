@@ -239,6 +239,15 @@ pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
+/// The outputs of a run. The page about serving has the run's name, in whose place is a word.
+pub(crate) fn outputs(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = files(&run.join("outputs"));
+    let (_, page) = all.iter_mut().find(|(name, _)| name == Path::new("SERVE.md")).unwrap();
+    let text = String::from_utf8(std::mem::take(page)).unwrap();
+    *page = text.replace(run.file_name().unwrap().to_str().unwrap(), "RUN").into_bytes();
+    all
+}
+
 /// A copy of a folder with the permissions of its files; nothing is at `to` yet.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
