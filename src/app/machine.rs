@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sparktune_base::regular_file::read_regular;
 use sparktune_plan::{Gpu, GpuMemory, MachineFacts, Measured, Rates};
 use sparktune_telemetry::disk_free_bytes;
 
@@ -13,6 +14,8 @@ use crate::program::Program;
 
 /// The file of measured speeds, next to the runs.
 pub const RATES_FILE: &str = "rates.toml";
+/// The most bytes that it has.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// This machine.
 #[derive(Debug, Clone)]
@@ -91,7 +94,9 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
 /// invalid file is ignored with a note, because an estimate is not worth an error.
 fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
     let path = runs_dir.join(RATES_FILE);
-    let here = match std::fs::read_to_string(&path) {
+    let text = read_regular(&path, MOST_BYTES)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
+    let here = match text {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rates::default(),
         Err(error) => return Err(Failure::io("read", &path, &error)),
         Ok(text) => Rates::from_toml(&text, &path.display().to_string()).unwrap_or_else(|error| {
@@ -100,4 +105,19 @@ fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
         }),
     };
     Ok(Rates { measured: Measured::shipped().clone(), ..here })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_place_of_the_measured_speeds_is_an_error_that_nobody_waits_for() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(rates(folder.path(), &Silent).is_ok());
+        let pipe = folder.path().join(RATES_FILE);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let refused = rates(folder.path(), &Silent).unwrap_err().text;
+        assert!(refused.contains("it is a pipe") && refused.contains(RATES_FILE), "{refused}");
+    }
 }

@@ -3,7 +3,7 @@
 //! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer.
 //! The contents of the file are for information only; a PID decides nothing.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sparktune_base::files::private_file;
+use sparktune_base::regular_file::{open_regular, read_regular};
 
 use crate::clock::now_us;
 use crate::error::{Doing, Error, Result};
@@ -20,6 +21,8 @@ use crate::run_dir::RunDir;
 // A watcher's check holds a shared lock for microseconds. A trainer that finds one tries again.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
+/// The most bytes that a lease file has.
+const MOST_BYTES: u64 = 64 << 10;
 
 /// Proof that this process is the run's trainer. It is released on drop and whenever the process ends.
 #[derive(Debug)]
@@ -78,7 +81,7 @@ impl Lease {
     /// [`Error::Io`] when the lease file cannot be probed.
     pub fn is_held(run: &RunDir) -> Result<bool> {
         let path = run.lease_lock();
-        let file = match File::open(&path) {
+        let file = match open_regular(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
             opened => opened.doing("open", &path)?,
         };
@@ -92,7 +95,7 @@ impl Lease {
 
     /// Returns the information about the last holder; empty when it cannot be read.
     pub fn holder_of(run: &RunDir) -> Holder {
-        fs::read(run.lease_lock())
+        read_regular(&run.lease_lock(), MOST_BYTES)
             .ok()
             .and_then(|json| serde_json::from_slice(&json).ok())
             .unwrap_or_default()

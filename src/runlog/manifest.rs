@@ -9,10 +9,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::sync;
+use sparktune_base::regular_file::{open_regular, read_regular};
 
 pub(crate) const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 1;
 const BLOCK: usize = 1 << 20;
+/// The most bytes that a manifest has.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// The reason why a checkpoint folder cannot be used. Its message names the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +97,7 @@ impl Manifest {
     /// Reads the manifest of a folder and checks its own hash.
     pub(crate) fn read(folder: &Path) -> Result<Manifest, Damage> {
         let bad = |reason: String| Damage::BadManifest { reason };
-        let json = match fs::read(folder.join(MANIFEST)) {
+        let json = match read_regular(&folder.join(MANIFEST), MOST_BYTES) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Damage::NoManifest),
             read => read.map_err(|e| bad(e.to_string()))?,
         };
@@ -128,7 +131,7 @@ impl Manifest {
     pub(crate) fn check_contents(&self, folder: &Path) -> Result<(), Damage> {
         self.check_sizes(folder)?;
         for Entry { path, blake3, .. } in &self.files {
-            let found = File::open(folder.join(path)).and_then(|f| hash(&f));
+            let found = open_regular(&folder.join(path)).and_then(|f| hash(&f));
             match found {
                 Err(e) => return Err(Damage::Unreadable { file: path.clone(), reason: e.to_string() }),
                 Ok((_, found)) if found != *blake3 => return Err(Damage::Corrupt { file: path.clone() }),

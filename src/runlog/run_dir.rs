@@ -7,8 +7,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use sparktune_base::files::{private_file, private_folder, sync};
+use sparktune_base::regular_file::read_regular;
 
 use crate::error::{Doing, Error, Result};
+
+/// The most bytes that a record has.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// An existing run folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,7 +161,9 @@ impl RunDir {
     /// # Errors
     /// [`Error::Io`] when it cannot be read.
     pub fn read_plan(&self) -> Result<String> {
-        fs::read_to_string(self.plan()).doing("read", self.plan())
+        let text = read_regular(&self.plan(), MOST_BYTES)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+        text.doing("read", self.plan())
     }
 
     /// Writes `provenance.json`, once.
@@ -178,7 +184,7 @@ impl RunDir {
     /// [`Error::Io`] when it cannot be read or has another structure.
     pub fn read_provenance<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
         let path = self.provenance();
-        let json = fs::read(&path).doing("read", &path)?;
+        let json = read_regular(&path, MOST_BYTES).doing("read", &path)?;
         serde_json::from_slice(&json).map_err(|e| Error::io("read", path, io::Error::other(e)))
     }
 
@@ -254,6 +260,31 @@ mod tests {
         assert_eq!(back["commit"], "abc");
         assert_eq!(fs::metadata(run.plan()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(run.path()).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_an_error_and_nobody_waits_for_its_beginning() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path().join("r")).unwrap();
+        let step = run.checkpoints().join("step-000001");
+        fs::create_dir(&step).unwrap();
+        let manifest = step.join("manifest.json");
+        let pipes = [run.plan(), run.provenance(), run.lease_lock(), run.event_file(1), manifest];
+        for path in &pipes {
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        }
+        let told = [
+            run.read_plan().unwrap_err().to_string(),
+            run.read_provenance::<serde_json::Value>().unwrap_err().to_string(),
+            crate::Lease::is_held(&run).unwrap_err().to_string(),
+            crate::RunView::replay(&run).unwrap_err().to_string(),
+        ];
+        for text in told {
+            assert!(text.contains("it is a pipe"), "{text}");
+        }
+        assert_eq!(crate::Lease::holder_of(&run), crate::Holder::default());
+        let found = crate::Checkpoints::new(&run).newest_valid().unwrap();
+        assert!(found.checkpoint.is_none());
     }
 
     #[test]

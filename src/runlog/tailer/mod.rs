@@ -5,7 +5,7 @@
 //! replaced and has to be read again. One poll is bounded in events and in time, so that a screen stays
 //! responsive while it reads a million steps. Memory is bounded too, for files of any content.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use memchr::{memchr_iter, memrchr};
+use sparktune_base::regular_file::open_regular;
 
 use crate::error::{Doing, Error, Result};
 use crate::event::{EVENT_VERSION, Event, Unreadable};
@@ -350,7 +351,7 @@ impl EventTailer {
         }
         // The file is opened again each time, because an open handle would not notice that the folder is
         // gone.
-        let mut file = match File::open(&self.file) {
+        let mut file = match open_regular(&self.file) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 if !std::mem::replace(&mut self.gone, true) {
                     polled.notices.push(Notice::Vanished { file: self.file.clone() });
