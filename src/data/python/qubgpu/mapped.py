@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,23 @@ class MappedFile:
 
     def _open(self) -> None:
         try:
-            with open(self.path, "rb") as file:
-                stat = os.fstat(file.fileno())
-                if stat.st_size == 0:
+            # A pipe of this name would otherwise be waited for until somebody writes into it.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode):
+                    raise NotATokenFile(f"{escape(str(self.path))}: it is not a file. Name a token file")
+                if found.st_size == 0:
                     raise NotATokenFile(f"{escape(str(self.path))}: the file is empty")
-                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.map = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             reason = escape(error.strerror or str(error))
             raise QubGPUError(f"{escape(str(self.path))}: {reason}") from error
         except ValueError as error:  # Something that has a length but cannot be mapped.
             raise QubGPUError(f"{escape(str(self.path))}: {escape(str(error))}") from error
-        identity = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        identity = (found.st_size, found.st_mtime_ns, found.st_ino)
         if self._identity not in (None, identity):
             raise QubGPUError(
                 f"{escape(str(self.path))}: the file was replaced after it was opened. Open the data set again"

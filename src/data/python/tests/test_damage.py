@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import unittest
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from files import examples, file_v1, file_v2
-from qubgpu import QubGPUDataset, QubGPUError
+from qubgpu import NotATokenFile, QubGPUDataset, QubGPUError
 
 ROUNDS = 250
 
@@ -95,6 +96,14 @@ class Damage(unittest.TestCase):
             self.path.write_bytes(start + chance.randbytes(chance.randrange(1, 600)))
             self.assertIsNone(self.read(checksums=chance.choice(("read", "open"))))
             self.read(checksums="skip")
+
+    def test_a_pipe_or_a_folder_of_that_name_is_refused_without_waiting(self) -> None:
+        for make in (os.mkfifo, os.mkdir):
+            make(self.path)
+            with self.assertRaises(NotATokenFile) as refused:
+                QubGPUDataset(self.path, 64, tensors=False)
+            self.assertIn("it is not a file", str(refused.exception))
+            (os.remove if make is os.mkfifo else os.rmdir)(self.path)
 
 
 if __name__ == "__main__":
