@@ -76,7 +76,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Head(args) => {
             commands::head(program, RunName { run: args.run, runs_dir }, args.settings.0, style)
         }
-        Command::Stop(args) => commands::stop(named(args.run), args.no_wait, style.json),
+        Command::Stop(args) => commands::stop(args.run, runs_dir, args.no_wait, style.json),
         Command::Export(args) => {
             let (weights, gguf) = (args.weights(), args.gguf());
             commands::export(named(args.run), weights, gguf, style.json)

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sparktune_plan::Plan;
-use sparktune_runlog::{Checkpoints, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot};
+use sparktune_runlog::{
+    Checkpoints, Error, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot,
+};
 
 use crate::answers::runs_dir;
 use crate::data_sets::is_of_hub;
@@ -25,6 +27,29 @@ const PROMPT_ANSWER: Duration = Duration::from_secs(2);
 /// There is no such run, or there are several.
 pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
     Ok(RunsRoot::new(runs_dir(runs_dir_flag)?).resolve(name)?)
+}
+
+/// Finds the run that is being trained.
+///
+/// # Errors
+/// No run is, or several are.
+pub fn find_running(runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
+    let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
+    // That there are no runs at all is told in other words.
+    root.resolve("latest")?;
+    let mut running = root.list()?;
+    // Folders that this user may not read cannot be stopped either.
+    running.retain(|run| Lease::is_held(run).unwrap_or(false));
+    match running.len() {
+        0 => Err(Error::NotRunning { run: root.path().to_owned() }.into()),
+        1 => Ok(running.swap_remove(0)),
+        several => {
+            let names: Vec<String> = running.iter().map(RunDir::name).collect();
+            let text =
+                format!("{several} runs are being trained; name the one to stop:\n  {}", names.join("\n  "));
+            Err(Failure::new(Exit::Usage, text))
+        }
+    }
 }
 
 /// Lists the names of all runs, the newest first, for completing one that is being typed.
@@ -112,7 +137,9 @@ impl Stopping {
             if !is_live {
                 return Ok(Stopped { liveness: view.liveness(&self.run)?, view, acknowledged_at });
             }
-            if acknowledged_at.is_none() && asked.elapsed() >= PROMPT_ANSWER {
+            let frozen = trainer_of(&self.run).filter(|pid| is_frozen(*pid));
+            // A suspended trainer ends no step.
+            if acknowledged_at.is_none() && frozen.is_none() && asked.elapsed() >= PROMPT_ANSWER {
                 // It is told once in each phase.
                 let phase = view.phase.as_ref().map(|phase| phase.phase.clone());
                 if let Some(phase) = phase.filter(|phase| busy.as_ref() != Some(phase)) {
@@ -132,7 +159,6 @@ impl Stopping {
             if acknowledged_at.is_none() && self.request.insist() {
                 told(Awaited::Signalled);
             }
-            let frozen = trainer_of(&self.run).filter(|pid| is_frozen(*pid));
             if let Some(pid) = frozen.filter(|_| !was_frozen) {
                 told(Awaited::Frozen(pid.as_raw_nonzero().get()));
             }
@@ -218,6 +244,24 @@ pub fn recently_used(runs_dir: &Path) -> Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_run_that_is_being_trained_is_found_although_a_newer_one_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = || find_running(Some(folder.path().to_owned()));
+        assert!(found().unwrap_err().text.contains("there are no runs"));
+        let root = RunsRoot::new(folder.path());
+        let [first, second] = ["a", "b"].map(|label| root.create(label, "lora").unwrap());
+        let runs = root.list().unwrap();
+        assert!(found().unwrap_err().text.contains("nothing to stop"));
+        let older = Lease::acquire(&runs[0]).unwrap();
+        assert_eq!(found().unwrap(), runs[0]);
+        let _newer = Lease::acquire(&runs[1]).unwrap();
+        let several = found().unwrap_err().text;
+        assert!(several.contains(&first.name()) && several.contains(&second.name()), "{several}");
+        drop(older);
+        assert_eq!(found().unwrap(), runs[1]);
+    }
 
     #[test]
     fn the_error_of_a_process_is_shown_with_its_hints_and_without_what_came_before() {

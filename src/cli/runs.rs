@@ -47,8 +47,9 @@ pub(crate) struct HeadArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    #[command(flatten)]
-    pub run: RunName,
+    /// The run's folder, a unique beginning of its name, or `latest`; without it, the run that is being
+    /// trained
+    pub run: Option<String>,
     /// Send the request and return at once
     #[arg(long)]
     pub no_wait: bool,

@@ -11,7 +11,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::launch::{Changes, may_resume};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::Provenance;
-use sparktune_app::runs::{Awaited, find, go_back_to, request_stop};
+use sparktune_app::runs::{Awaited, find, find_running, go_back_to, request_stop};
 use sparktune_app::summary::Summary;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
@@ -132,12 +132,21 @@ pub fn resume(
     run_attempt(program, &run, changes, Display::suited_to(style), &interrupts)
 }
 
-/// Runs `sparktune stop`. With `no_wait` it returns at once after the request.
+/// Runs `sparktune stop`: for the run of this name, or without one for the run that is being trained. With
+/// `no_wait` it returns at once after the request.
 ///
 /// # Errors
-/// The run has no trainer.
-pub fn stop(name: RunName, no_wait: bool, json: bool) -> Result<Exit, Failure> {
-    let run = find_run(name)?;
+/// The run has no trainer; without a name, no run is being trained, or several are.
+pub fn stop(
+    name: Option<String>,
+    runs_dir: Option<PathBuf>,
+    no_wait: bool,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let run = match name {
+        Some(run) => find_run(RunName { run, runs_dir })?,
+        None => find_running(runs_dir)?,
+    };
     let stopping = request_stop(&run)?;
     if no_wait {
         note(&format!("{}: asked to save a checkpoint and end", run.name()));

@@ -75,7 +75,7 @@ pub enum Error {
         .run.display(), program = program_name()
     )]
     NotRunning {
-        /// The run folder.
+        /// The run folder, or that of all runs if none of them has a trainer.
         run: PathBuf,
     },
     /// A record that is written only once exists already.
