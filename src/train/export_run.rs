@@ -45,6 +45,12 @@ impl Loaded {
     /// # Errors
     /// When the run has no such checkpoint, or its base is not the one that it began with.
     pub(crate) fn load(run: &RunDir, weights: Weights) -> Result<Self, TrainError> {
+        let outputs = run.outputs();
+        // A link could lead into a folder of somebody else, whose files would be replaced.
+        if std::fs::symlink_metadata(&outputs).is_ok_and(|found| !found.is_dir()) {
+            let what = "it is a link or a file, and outputs are written only into a folder of the run. Remove or rename it";
+            return Err(TrainError::io(outputs)(std::io::Error::other(what)));
+        }
         let plan = read_plan(run)?;
         let mut checkpoints = Checkpoints::new(run);
         let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;

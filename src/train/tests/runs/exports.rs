@@ -206,4 +206,11 @@ fn an_export_is_made_again_from_the_checkpoint() {
     let stopped = export_run(&run, Weights::Best, &AtomicBool::new(true)).unwrap_err();
     assert_eq!(stopped.exit_code(), 130, "`resume` would not continue it: {stopped}");
     assert!(run.outputs().join("best/merged/model.safetensors").is_file(), "the earlier export is kept");
+
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::remove_dir_all(run.outputs()).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), run.outputs()).unwrap();
+    let refused = export_run(&run, Weights::Planned, &AtomicBool::new(false)).unwrap_err().to_string();
+    assert!(refused.contains("it is a link"), "{refused}");
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }
