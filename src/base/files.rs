@@ -1,8 +1,9 @@
-//! Folders and files that only their owner can read, and the ways to write a file: as a whole, with or without
-//! a flush that survives a power failure, and at its end.
+//! Folders and files that only their owner can read, and the ways to write a file: as a whole, with or
+//! without a flush that survives a power failure, and at its end.
 //!
 //! Training data is private: token files, rejected lines, checkpoints and logs can all contain it. Several
-//! users may share a folder of runs, so no way of writing follows a link that somebody else may have put there.
+//! users may share a folder of runs, so no way of writing follows a link that somebody else may have put
+//! there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -52,9 +53,9 @@ pub fn appended_file() -> OpenOptions {
     options
 }
 
-/// Returns whether this is a folder, and not a link to one, that belongs to this user and that nobody else can
-/// write to. Others may be able to read it: this tells whether what is found there can be trusted, and who may
-/// read it is its owner's choice.
+/// Returns whether this is a folder, and not a link to one, that belongs to this user and that nobody else
+/// can write to. Others may be able to read it: this tells whether what is found there can be trusted, and
+/// who may read it is its owner's choice.
 pub fn is_private_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| {
         found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & WRITE_BY_OTHERS == 0
@@ -69,9 +70,10 @@ pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Writes a file with mode 0600 and flushes it to the disk. It is written under another name (`.NAME.new`) and
-/// then renamed, so that a kill leaves the previous file or the new one. Links of either name are replaced and
-/// not followed. What a kill leaves behind is replaced by the next write, so there is one writer at a time.
+/// Writes a file with mode 0600 and flushes it to the disk. It is written under another name (`.NAME.new`)
+/// and then renamed, so that a kill leaves the previous file or the new one. Links of either name are
+/// replaced and not followed. What a kill leaves behind is replaced by the next write, so there is one writer
+/// at a time.
 ///
 /// # Errors
 /// When it cannot be written, flushed or renamed, or when `path` has no name.
@@ -88,9 +90,9 @@ pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()>
     fs::rename(&unfinished, path)
 }
 
-/// Writes a file with mode 0600 that may have several writers at a time. It is written under a name that cannot
-/// be guessed and then renamed, so that a reader sees the previous file or the new one, and a link of its name
-/// is replaced and not followed. It is not flushed: after a power cut the file may be empty.
+/// Writes a file with mode 0600 that may have several writers at a time. It is written under a name that
+/// cannot be guessed and then renamed, so that a reader sees the previous file or the new one, and a link of
+/// its name is replaced and not followed. It is not flushed: after a power cut the file may be empty.
 ///
 /// # Errors
 /// When it cannot be written or renamed.

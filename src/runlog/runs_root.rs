@@ -61,8 +61,8 @@ impl RunsRoot {
 
     /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
     /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it
-    /// does not seem to be missing; reading it returns the error. A link is a run, because a run may have been
-    /// moved to another disk, if this user or the owner of the root has made it.
+    /// does not seem to be missing; reading it returns the error. A link is a run, because a run may have
+    /// been moved to another disk, if this user or the owner of the root has made it.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.

@@ -334,7 +334,7 @@ impl EventTailer {
         Notice::add_malformed(&mut polled.notices, &self.file, self.line_no, reason);
     }
 
-    /// Appends the next bytes of the file, at most `chunk`, to `pending`. Returns false when there are none now.
+    /// Appends at most `chunk` next bytes of the file to `pending`. Returns false if there are none now.
     fn read_chunk(&mut self, chunk: usize, polled: &mut Polled) -> Result<bool> {
         self.pending.drain(..self.start);
         self.scanned -= self.start;
