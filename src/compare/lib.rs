@@ -1,0 +1,1 @@
+//! Prompts, checks of answers, and statistics for comparing models.

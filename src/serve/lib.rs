@@ -1,0 +1,1 @@
+//! The page and the HTTP API: an interface over `sparktune_app`.
