@@ -94,6 +94,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             commands::unpack(&args.input, &args.output, to_v1, args.skip_damaged, style.json)
         }
         Command::Verify(args) => commands::verify(&args.file, args.rebuild.as_deref(), style.json),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => cli::serve(program, args, runs_dir, style.json),
         Command::Doctor => commands::doctor(program, runs_dir, style.json),
         Command::Bench(args) => commands::bench(program, args.request(style.json)),
         Command::Completions { shell } => {

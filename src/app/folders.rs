@@ -1,18 +1,19 @@
 //! The folders of the user and of the program, and private files.
 
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use sparktune_base::files::{private_folder, write_shared};
+use rustix::process::geteuid;
+use sparktune_base::files::{create_private_folder, is_private_folder, private_folder, write_shared};
 use sparktune_plan::{Answers, Plan};
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 
 /// The variable with the folder that contains `presets/`, for a copy of the program elsewhere.
 pub const HOME_VARIABLE: &str = "SPARKTUNE_HOME";
 
-/// Returns the folder of the user's settings and presets, `$XDG_CONFIG_HOME/sparktune`. `None` without a home
-/// folder.
+/// Returns the folder of the user's settings and presets, `$XDG_CONFIG_HOME/sparktune`. `None` without a
+/// home folder.
 pub fn config_folder() -> Option<PathBuf> {
     xdg_folder("XDG_CONFIG_HOME", ".config")
 }
@@ -29,8 +30,8 @@ fn xdg_folder(variable: &str, default: &str) -> Option<PathBuf> {
         .map(|folder| folder.join("sparktune"))
 }
 
-/// Returns the folder with the demo's model and data: the one in [`HOME_VARIABLE`], one above the program, or
-/// the checkout that the program was built from.
+/// Returns the folder with the demo's model and data: the one in [`HOME_VARIABLE`], one above the program,
+/// or the checkout that the program was built from.
 pub fn demo_folder() -> Option<PathBuf> {
     let program = std::env::current_exe().ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1).map(Path::to_owned));
@@ -42,6 +43,29 @@ pub fn demo_folder() -> Option<PathBuf> {
         .chain(checkout)
         .map(|home| home.join("presets/demo"))
         .find(|folder| folder.join("model/config.json").is_file())
+}
+
+/// Returns this user's folder of this name in a folder that several users may share, such as that of the
+/// runs: `NAME`, or `NAME-UID` if another user was there first. It is created if necessary.
+///
+/// # Errors
+/// It cannot be created, or somebody else has taken its name.
+pub fn private_folder_of_user(shared: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let user = geteuid().as_raw();
+    for path in [shared.join(name), shared.join(format!("{name}-{user}"))] {
+        // A link is never created or followed.
+        if fs::symlink_metadata(&path).is_err() {
+            create_private_folder(&path).map_err(|error| Failure::io("create", &path, &error))?;
+        }
+        if is_private_folder(&path) {
+            return Ok(path);
+        }
+    }
+    let text = format!(
+        "nothing private can be kept in {}, because {name} and {name}-{user} there are links, belong to other users, or can be written to by them",
+        shared.display()
+    );
+    Err(Failure::new(Exit::Usage, text).hint("Choose another folder with --runs-dir, or remove them"))
 }
 
 /// Replaces a file atomically, in a folder that only the user can read.

@@ -4,13 +4,10 @@
 //! user has a folder that only they can write to, and a folder or a link that somebody else has put there is
 //! not used.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
-use sparktune_base::files::{create_private_folder, is_private_folder};
-
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
+use crate::folders::private_folder_of_user;
 
 /// The name of the folder, for the user who is there first.
 const TOKENS: &str = ".tokens";
@@ -20,28 +17,15 @@ const TOKENS: &str = ".tokens";
 /// # Errors
 /// It cannot be created, or somebody else has taken its name.
 pub(crate) fn token_cache(runs_dir: &Path) -> Result<PathBuf, Failure> {
-    let user = geteuid().as_raw();
-    let shared = runs_dir.join(TOKENS);
-    for path in [shared, runs_dir.join(format!("{TOKENS}-{user}"))] {
-        // A link is never created or followed.
-        if fs::symlink_metadata(&path).is_err() {
-            create_private_folder(&path).map_err(|error| Failure::io("create", &path, &error))?;
-        }
-        if is_private_folder(&path) {
-            return Ok(path);
-        }
-    }
-    let text = format!(
-        "tokenised data cannot be kept in {}, because {TOKENS} and {TOKENS}-{user} there are links, belong to other users, or can be written to by them",
-        runs_dir.display()
-    );
-    Err(Failure::new(Exit::Usage, text).hint("Choose another folder with --runs-dir, or remove them"))
+    private_folder_of_user(runs_dir, TOKENS)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
+    use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use rustix::process::geteuid;
 
     use super::*;
 

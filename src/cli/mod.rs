@@ -11,6 +11,8 @@ mod files;
 mod generate;
 mod refusal;
 mod runs;
+#[cfg(feature = "serve")]
+mod serve;
 mod settings;
 
 use std::ffi::OsString;
@@ -29,6 +31,8 @@ use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
 use crate::cli::generate::{GenerateArgs, WorkerArgs};
 pub(crate) use crate::cli::runs::RunName;
 use crate::cli::runs::{ExportArgs, HeadArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
+#[cfg(feature = "serve")]
+pub(crate) use crate::cli::serve::{ServeArgs, serve};
 use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
 
 fn after_help() -> String {
@@ -112,6 +116,9 @@ pub(crate) enum Command {
     Unpack(UnpackArgs),
     /// Find every defect in a token file
     Verify(VerifyArgs),
+    /// Serve a page to work from, and an HTTP API, to this machine's browsers and programs
+    #[cfg(feature = "serve")]
+    Serve(ServeArgs),
     /// Check this machine, and whether training on it is exact
     Doctor,
     /// Measure the speed of every part of sparktune on this machine

@@ -1,1 +1,40 @@
-//! The page and the HTTP API: an interface over `sparktune_app`.
+//! The page and the HTTP API: an interface over [`sparktune_app`] for people who would rather look than
+//! read, and for programs.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | `options` | what the server is started with, and its limits |
+//! | `address` | where it listens, and which names of itself it answers to |
+//! | `token` | the secret, and how a browser or a program shows that it knows it |
+//! | `guard` | one layer around everything: `Host`, `Origin`, token, headers |
+//! | `connections` | accepted connections, their number and their patience |
+//! | `state` | what requests share |
+//! | `problem` | errors as problem+json |
+//! | `tasks`, `program` | long work, in threads and in processes |
+//! | `sse` | streams of events |
+//! | `followed`, `steps` | runs, read once for everybody who watches them |
+//! | `pages` | the files of the page |
+//! | `api` | the endpoints, and the OpenAPI document that is made from them |
+//!
+//! Enters: requests over HTTP/1.1. Leaves: JSON, events, pages. What it starts is the ordinary trainer with
+//! its ordinary run folder, so the server may end at any moment and nothing else notices. It sees no
+//! tensors, does not depend on commands or screens, and is the only crate with tokio.
+
+mod address;
+mod api;
+mod connections;
+mod guard;
+mod ids;
+mod locked;
+mod options;
+mod pages;
+mod problem;
+mod program;
+mod server;
+mod sse;
+mod state;
+mod tasks;
+mod token;
+
+pub use options::{Limits, Options};
+pub use server::{Listening, serve};

@@ -10,13 +10,14 @@ use std::path::PathBuf;
 use crate::root;
 
 /// The folders of the crates. The binary is `main.rs` and `cli`, next to the others.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 18] = [
     "kernels",
     "src",
     "src/app",
     "src/base",
     "src/bench",
     "src/commands",
+    "src/compare",
     "src/data",
     "src/hub",
     "src/infer",
@@ -24,6 +25,7 @@ const CRATES: [&str; 16] = [
     "src/plan",
     "src/runlog",
     "src/sampling",
+    "src/serve",
     "src/telemetry",
     "src/train",
     "src/tui",

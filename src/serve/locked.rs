@@ -1,0 +1,5 @@
+//! Locking.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+

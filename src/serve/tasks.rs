@@ -1,0 +1,291 @@
+//! Long work that a request starts: it goes on when the client leaves, reports its progress, and can be
+//! cancelled. Each task has a thread of its own, because the functions of `app` wait.
+//!
+//! Tasks are in memory: a server that ends ends them. A trainer that a task has started goes on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::listener::{Progress, Reporter, Unit};
+use sparktune_runlog::now_us;
+use tokio::sync::watch;
+use utoipa::ToSchema;
+
+use crate::ids;
+use crate::locked::lock;
+use crate::problem::Problem;
+
+/// The number of tasks that have ended and can still be read.
+const KEPT: usize = 200;
+
+/// A task and how far it is.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Task {
+    /// Its name.
+    pub id: String,
+    /// What it does: `export`, `check`, `fetch`, ….
+    pub kind: &'static str,
+    /// Whether it runs, and otherwise how it ended.
+    pub state: TaskState,
+    /// How far it is, once that is known.
+    pub progress: Option<TaskProgress>,
+    /// What it has found or made, when it is done.
+    #[schema(value_type = Object, nullable)]
+    pub result: Option<Value>,
+    /// Why it failed.
+    pub error: Option<Problem>,
+    /// When it started, in microseconds since the Unix epoch.
+    pub created_us: u64,
+}
+
+/// Whether a task runs, and otherwise how it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TaskState {
+    /// It runs.
+    Running,
+    /// It has reached its goal.
+    Done,
+    /// It failed; see `error`.
+    Failed,
+    /// It ended because somebody wanted it to.
+    Cancelled,
+}
+
+/// How far a task is.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct TaskProgress {
+    /// What it does now, in a few words.
+    pub what: String,
+    /// The amount that is done.
+    pub done: u64,
+    /// The whole amount, if it is known.
+    pub total: Option<u64>,
+    /// What is counted: `bytes` or `count`.
+    pub unit: &'static str,
+    /// What else is to be said.
+    pub note: Option<String>,
+}
+
+impl From<Progress> for TaskProgress {
+    fn from(progress: Progress) -> Self {
+        let Progress { what, done, total, unit, note } = progress;
+        let unit = match unit {
+            Unit::Bytes => "bytes",
+            Unit::Count => "count",
+        };
+        Self { what, done, total, unit, note }
+    }
+}
+
+/// A task as the work itself sees it.
+#[derive(Clone)]
+pub(crate) struct Work {
+    sender: Arc<watch::Sender<Task>>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Work {
+    /// Returns the flag that is set when the task should end.
+    pub(crate) fn cancel(&self) -> Arc<AtomicBool> {
+        self.cancel.clone()
+    }
+
+    /// Returns whether the task should end.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Reports how far the work is.
+    pub(crate) fn progress(&self, progress: TaskProgress) {
+        self.sender.send_modify(|task| task.progress = Some(progress));
+    }
+
+    /// Reports what the work does, if its amount is not known.
+    pub(crate) fn says(&self, what: impl Into<String>) {
+        self.progress(TaskProgress { what: what.into(), done: 0, total: None, unit: "count", note: None });
+    }
+
+    /// Returns a listener for functions of `app` that reports their progress as that of the task.
+    pub(crate) fn listener(&self) -> Reporter<impl Fn(Progress) + Sync + use<>> {
+        let work = self.clone();
+        Reporter::new(self.cancel(), move |progress| work.progress(progress.into()))
+    }
+}
+
+/// All tasks of this server, the oldest first.
+pub(crate) struct Tasks {
+    tasks: Mutex<Vec<Work>>,
+    most: usize,
+}
+
+impl Tasks {
+    /// No tasks yet, and at most this many at a time.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { tasks: Mutex::default(), most }
+    }
+
+    /// Starts work in a thread of its own.
+    ///
+    /// # Errors
+    /// Too many tasks run, or the system has no more threads.
+    pub(crate) fn start<F>(&self, kind: &'static str, work: F) -> Result<Task, Problem>
+    where
+        F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
+    {
+        let task = Task {
+            id: ids::new(),
+            kind,
+            state: TaskState::Running,
+            progress: None,
+            result: None,
+            error: None,
+            created_us: now_us(),
+        };
+        let own = Work { sender: Arc::new(watch::Sender::new(task.clone())), cancel: Arc::default() };
+        let mut tasks = lock(&self.tasks);
+        let running = tasks.iter().filter(|task| task.is_running()).count();
+        if running >= self.most {
+            let text = format!("{running} tasks are running, which is the most at a time");
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, text)
+                .advise("Wait until one has ended, or cancel one with DELETE /api/v1/tasks/{id}"));
+        }
+        let in_thread = own.clone();
+        let body = move || {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&in_thread)));
+            in_thread.end(ended.unwrap_or_else(|_| {
+                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug in sparktune ended this task"))
+            }));
+        };
+        std::thread::Builder::new().name(kind.into()).spawn(body).map_err(|error| {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no thread can be started: {error}"))
+        })?;
+        tasks.push(own);
+        while tasks.len() > KEPT
+            && let Some(oldest) = tasks.iter().position(|task| !task.is_running())
+        {
+            tasks.remove(oldest);
+        }
+        Ok(task)
+    }
+
+    /// Returns all tasks, the newest first.
+    pub(crate) fn list(&self) -> Vec<Task> {
+        lock(&self.tasks).iter().rev().map(|task| task.sender.borrow().clone()).collect()
+    }
+
+    /// Returns the changes of a task.
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub(crate) fn watch(&self, id: &str) -> Result<watch::Receiver<Task>, Problem> {
+        self.find(id).map(|task| task.sender.subscribe())
+    }
+
+    /// Asks a task to end.
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub(crate) fn cancel(&self, id: &str) -> Result<Task, Problem> {
+        let task = self.find(id)?;
+        task.cancel.store(true, Ordering::Relaxed);
+        Ok(task.sender.borrow().clone())
+    }
+
+    fn find(&self, id: &str) -> Result<Work, Problem> {
+        let tasks = lock(&self.tasks);
+        let found = tasks.iter().find(|task| task.sender.borrow().id == id).cloned();
+        found.ok_or_else(|| {
+            Problem::not_found("task", id).advise("A server that was started again has forgotten its tasks")
+        })
+    }
+}
+
+impl Work {
+    fn is_running(&self) -> bool {
+        self.sender.borrow().state == TaskState::Running
+    }
+
+    fn end(&self, ended: Result<Value, Problem>) {
+        self.sender.send_modify(|task| match ended {
+            Ok(result) => (task.state, task.result) = (TaskState::Done, Some(result)),
+            Err(_) if self.is_cancelled() => task.state = TaskState::Cancelled,
+            Err(problem) => (task.state, task.error) = (TaskState::Failed, Some(problem)),
+        });
+    }
+}
+
+/// Returns the failure of work that was cancelled.
+pub(crate) fn cancelled() -> Problem {
+    Failure::new(Exit::Interrupted, "cancelled").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn ended(tasks: &Tasks, id: &str) -> Task {
+        for _ in 0..500 {
+            let task = tasks.watch(id).unwrap().borrow().clone();
+            if task.state != TaskState::Running {
+                return task;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it does not end");
+    }
+
+    #[test]
+    fn a_task_ends_with_its_result_its_error_or_because_it_was_cancelled() {
+        let tasks = Tasks::new(8);
+        let start = |work: fn(&Work) -> Result<Value, Problem>| tasks.start("test", work).unwrap().id;
+        let done = ended(
+            &tasks,
+            &start(|work| {
+                work.says("counting");
+                Ok(json!({"n": 1}))
+            }),
+        );
+        assert_eq!((done.state, done.result), (TaskState::Done, Some(json!({"n": 1}))));
+        assert_eq!(done.progress.unwrap().what, "counting");
+        let failed = ended(&tasks, &start(|_| Err(Problem::bad_request("no"))));
+        assert_eq!((failed.state, failed.error.unwrap().detail.as_str()), (TaskState::Failed, "no"));
+        let failed = ended(&tasks, &start(|_| panic!("a bug")));
+        assert!(failed.error.unwrap().detail.contains("bug"));
+        let id = start(|work| {
+            while !work.is_cancelled() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(cancelled())
+        });
+        tasks.cancel(&id).unwrap();
+        assert_eq!(ended(&tasks, &id).state, TaskState::Cancelled);
+        assert_eq!(tasks.list().len(), 4);
+        assert_eq!(tasks.watch("other").unwrap_err().status, 404);
+    }
+
+    #[test]
+    fn more_tasks_than_the_limit_are_refused_until_one_has_ended() {
+        let tasks = Tasks::new(1);
+        let first = tasks
+            .start("test", |work| {
+                while !work.is_cancelled() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(Value::Null)
+            })
+            .unwrap();
+        assert_eq!(tasks.start("test", |_| Ok(Value::Null)).unwrap_err().status, 429);
+        tasks.cancel(&first.id).unwrap();
+        ended(&tasks, &first.id);
+        tasks.start("test", |_| Ok(Value::Null)).unwrap();
+    }
+}
