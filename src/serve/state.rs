@@ -94,59 +94,6 @@ pub(crate) async fn ended(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// What was counted since the start.
-    pub counters: Counters,
-    /// The measurements of the machine, which need the previous one.
-    pub sampler: Mutex<Sampler>,
-    /// Becomes true when the server ends, so that streams end too.
-    pub stop: watch::Receiver<bool>,
-    /// When the server started.
-    pub started: Instant,
-}
-
-impl Served {
-    /// Collects what requests share.
-    pub(crate) fn new(options: Options, port: u16, token: Token, stop: watch::Receiver<bool>) -> Self {
-        Self {
-            names: Names::new(&options.allowed_hosts),
-            tasks: Tasks::new(options.limits.tasks),
-            runs: RunsRoot::new(options.runs_dir),
-            program: options.program,
-            data_dirs: options.data_dirs,
-            models: options.models,
-            limits: options.limits,
-            port,
-            token,
-            counters: Counters::default(),
-            sampler: Mutex::new(Sampler::new()),
-            stop,
-            started: Instant::now(),
-        }
-    }
-
-    /// Returns a private folder next to the runs for what the server keeps under this name: `uploads`,
-    /// `comparisons`. It is created if necessary.
-    ///
-    /// # Errors
-    /// It cannot be created, or somebody else has taken its name.
-    pub(crate) fn kept(&self, name: &str) -> Result<PathBuf, Failure> {
-        let folder = sparktune_app::folders::private_folder_of_user(self.runs.path(), KEPT)?.join(name);
-        create_private_folder(&folder).map_err(|error| Failure::io("create", &folder, &error))?;
-        Ok(folder)
-    }
-}
-
-/// Waits until the server ends.
-pub(crate) async fn ended(stop: &mut watch::Receiver<bool>) {
-    // If nobody can say so any more, the server ends too.
-    let _ = stop.wait_for(|stop| *stop).await;
-}
-
-/// Locks a mutex. A request that panicked has not left it in a state that matters.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What was counted since the start, for the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
