@@ -70,6 +70,8 @@ pub(crate) enum Source {
 /// A metric that is charted over the steps, in addition to the losses of the text model.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
+    /// The name of its field in [`Charts`], for programs.
+    pub name: &'static str,
     /// The name, as in the middle of a sentence.
     pub title: &'static str,
     /// What it is called beside the losses of a step, where it belongs there.
@@ -83,6 +85,16 @@ pub struct Metric {
     /// Its tag in TensorBoard, if it is logged there.
     pub(crate) tag: Option<&'static str>,
     pub(crate) source: Source,
+}
+
+impl Metric {
+    /// Returns how its value is read from a step, if it is a value of each step.
+    pub fn of_step(&self) -> Option<fn(&Step) -> Option<f64>> {
+        match self.source {
+            Source::Step(read) => Some(read),
+            Source::Head(_) | Source::Device(_) => None,
+        }
+    }
 }
 
 /// Declares [`Charts`] with a field, and [`METRICS`] with an entry, for each row.
@@ -103,6 +115,7 @@ macro_rules! metrics {
 
         /// The metrics that are charted in addition to the losses, the most informative first.
         pub static METRICS: &[Metric] = &[$(Metric {
+            name: stringify!($name),
             title: $title,
             short: metrics!(@short $($short)?),
             unit: Unit::$unit,

@@ -23,6 +23,7 @@
 mod address;
 mod api;
 mod connections;
+mod followed;
 mod guard;
 mod ids;
 mod locked;
@@ -33,6 +34,7 @@ mod program;
 mod server;
 mod sse;
 mod state;
+mod steps;
 mod tasks;
 mod token;
 

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const MOST_MESSAGES: u64 = 1 << 20;
 /// The number of the last messages that explain a failure.
 const KEPT_MESSAGES: usize = 20;
 /// The time between two looks at whether a task was cancelled.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Runs the program with these arguments and `--json`, and returns the last line that it printed. Its
 /// messages become the progress of the task. When the task is cancelled, the process is asked to end.
@@ -29,6 +29,77 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// # Errors
 /// The process cannot be started, fails, or was cancelled.
 pub(crate) fn run<I, S>(program: &Program, arguments: I, work: &Work) -> Result<Value, Problem>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let ended = end_of(program, arguments, |line| work.says(line), || work.is_cancelled())?;
+    if work.is_cancelled() {
+        return Err(cancelled());
+    }
+    ended.value(false)
+}
+
+/// Does the same for a program whose exit code is a result, such as `doctor`.
+///
+/// # Errors
+/// The process cannot be started, was cancelled, or printed nothing.
+pub(crate) fn run_and_accept_any_end<I, S>(
+    program: &Program,
+    arguments: I,
+    work: &Work,
+) -> Result<Value, Problem>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let ended = end_of(program, arguments, |line| work.says(line), || work.is_cancelled())?;
+    if work.is_cancelled() {
+        return Err(cancelled());
+    }
+    ended.value(true)
+}
+
+/// Runs the program with these arguments and `--json` for a request that waits for it.
+///
+/// # Errors
+/// The process cannot be started, or fails.
+pub(crate) fn run_briefly<I, S>(program: &Program, arguments: I) -> Result<Value, Problem>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    end_of(program, arguments, |_| {}, || false)?.value(false)
+}
+
+/// How a process ended.
+struct Ended {
+    status: ExitStatus,
+    output: Vec<u8>,
+    messages: Vec<String>,
+}
+
+impl Ended {
+    /// Returns the last line of the output as JSON; after a failure only if that is a result too.
+    fn value(self, accepts_failure: bool) -> Result<Value, Problem> {
+        let text = String::from_utf8_lossy(&self.output);
+        let value = serde_json::from_str(text.lines().last().unwrap_or_default());
+        match value {
+            Ok(value) if self.status.success() || accepts_failure => Ok(value),
+            Err(error) if self.status.success() => {
+                Err(Failure::new(Exit::Bug, format!("the program printed no JSON: {error}")).into())
+            }
+            _ => Err(failure(&self.messages, self.status.code()).into()),
+        }
+    }
+}
+
+fn end_of<I, S>(
+    program: &Program,
+    arguments: I,
+    says: impl Fn(String) + Send,
+    is_cancelled: impl Fn() -> bool,
+) -> Result<Ended, Problem>
 where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
@@ -54,7 +125,7 @@ where
             let mut kept: Vec<String> = Vec::new();
             for line in BufReader::new(messages.take(MOST_MESSAGES)).lines() {
                 let Ok(line) = line else { break };
-                work.says(line.clone());
+                says(line.clone());
                 if kept.len() == KEPT_MESSAGES {
                     kept.remove(0);
                 }
@@ -64,7 +135,7 @@ where
         });
         let mut is_asked = false;
         while !(read.is_finished() && said.is_finished()) {
-            if work.is_cancelled() && !is_asked {
+            if !is_asked && is_cancelled() {
                 is_asked = true;
                 let _ = kill_process(pid, Signal::TERM);
             }
@@ -73,18 +144,8 @@ where
         (read.join(), said.join())
     });
     let status = child.wait().map_err(|error| Failure::io("wait for", path, &error))?;
-    if work.is_cancelled() {
-        return Err(cancelled());
-    }
-    let said = said.unwrap_or_default();
-    if !status.success() {
-        return Err(failure(&said, status.code()).into());
-    }
-    let text = read.ok().and_then(Result::ok).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let last = text.lines().last().unwrap_or("null");
-    serde_json::from_str(last)
-        .map_err(|error| Failure::new(Exit::Bug, format!("the program printed no JSON: {error}")).into())
+    let output = read.ok().and_then(Result::ok).unwrap_or_default();
+    Ok(Ended { status, output, messages: said.unwrap_or_default() })
 }
 
 /// Returns the failure that the last messages of a process tell.

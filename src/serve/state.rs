@@ -13,6 +13,7 @@ use sparktune_telemetry::Sampler;
 use tokio::sync::watch;
 
 use crate::address::Names;
+use crate::followed::FollowedRuns;
 use crate::options::{Limits, Options};
 use crate::tasks::Tasks;
 use crate::token::Token;
@@ -44,6 +45,8 @@ pub(crate) struct Served {
     pub port: u16,
     /// The secret.
     pub token: Token,
+    /// The runs that were asked for.
+    pub followed: FollowedRuns,
     /// Long work.
     pub tasks: Tasks,
     /// What was counted since the start.
@@ -69,6 +72,7 @@ impl Served {
             limits: options.limits,
             port,
             token,
+            followed: FollowedRuns::default(),
             counters: Counters::default(),
             sampler: Mutex::new(Sampler::new()),
             stop,

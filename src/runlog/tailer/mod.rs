@@ -21,6 +21,8 @@ use crate::lines::{self, ParsedLine};
 use crate::notice::Notice;
 use crate::run_dir::{RunDir, attempts_in};
 
+mod seek;
+
 /// The most bytes that are read at once.
 const CHUNK: usize = 4 * 1024 * 1024;
 /// The bytes that are read at once for each line of a poll of few lines: about eight usual lines.
@@ -137,6 +139,31 @@ impl EventTailer {
         };
         tailer.begin(0);
         tailer
+    }
+
+    /// Creates a tailer that begins shortly before an event, or with it, without reading what comes before:
+    /// for watchers that know the rest. An attempt that does not exist yet is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the events cannot be listed or read.
+    pub fn beginning_near(run: &RunDir, attempt: u32, seq: u64) -> Result<Self> {
+        let mut tailer = EventTailer::new(run);
+        let attempts = match run.attempts() {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(tailer),
+            attempts => attempts?,
+        };
+        // In an earlier attempt than the wanted one, only the end is of interest.
+        let Some(first) = attempts.into_iter().rfind(|number| *number <= attempt) else { return Ok(tailer) };
+        let seq = if first == attempt { seq } else { u64::MAX };
+        tailer.begin(first);
+        let file = open_regular(&tailer.file).doing("open", &tailer.file)?;
+        let meta = file.metadata().doing("read", &tailer.file)?;
+        tailer.offset = seek::line_before(&file, meta.len(), seq).doing("read", &tailer.file)?;
+        tailer.identity = Some((meta.dev(), meta.ino()));
+        if tailer.offset > 0 {
+            tailer.last_seq = None;
+        }
+        Ok(tailer)
     }
 
     /// Moves to the last attempt and, in it, to the first line that begins in the last `bytes`. This serves a

@@ -328,3 +328,24 @@ impl Odd {
         bytes.extend_from_slice(text.as_bytes());
     }
 }
+
+#[test]
+fn reading_begins_near_any_event_of_a_long_log_and_misses_none() {
+    let (_root, run) = run();
+    // A damaged line must not lead the search astray.
+    let damage = |seq| if seq % 100 == 0 { "{oops\n" } else { "" };
+    let text: String = (1..=20_000).map(|seq| line(1, seq) + damage(seq)).collect();
+    append(&run.event_file(1), text.as_bytes());
+    append(&run.event_file(3), (line(3, 1) + &line(3, 2)).as_bytes());
+    for (attempt, seq) in [(1, 0), (1, 1), (1, 9_999), (1, 10_000), (1, 20_000), (2, 1), (3, 2), (4, 1)] {
+        let mut tailer = EventTailer::beginning_near(&run, attempt, seq).unwrap();
+        let (seen, _) = drain(&mut tailer);
+        let wanted: Vec<_> = seen.iter().filter(|at| **at >= (attempt, seq)).copied().collect();
+        let all = (1..=20_000).map(|seq| (1, seq)).chain([(3, 1), (3, 2)]);
+        assert_eq!(wanted, all.filter(|at| *at >= (attempt, seq)).collect::<Vec<_>>(), "{attempt}.{seq}");
+        assert!(seen.len() - wanted.len() < 2_000, "{attempt}.{seq} reads {} events", seen.len());
+    }
+    append(&run.event_file(4), line(4, 1).as_bytes());
+    let mut tailer = EventTailer::beginning_near(&run, 4, 1).unwrap();
+    assert_eq!(drain(&mut tailer).0, [(4, 1)]);
+}

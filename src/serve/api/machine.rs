@@ -31,6 +31,8 @@ struct Described {
     /// `skipped`, `unknown`, `note` or `problem`.
     #[schema(value_type = Vec<Object>)]
     findings: Vec<Finding>,
+    /// The findings in words, one line each.
+    sentences: Vec<String>,
 }
 
 /// What this machine is
@@ -38,7 +40,9 @@ struct Described {
 async fn machine(State(state): State<Shared>) -> Result<Json<Described>, Problem> {
     blocking(move || {
         let findings = glance_at_machine(&state.program, state.runs.path());
-        Ok(Json(Described { facts: Machine::gather(), findings }))
+        let sentence = |finding: &Finding| format!("{}: {}", finding.what, finding.found);
+        let sentences = findings.iter().map(sentence).collect();
+        Ok(Json(Described { facts: Machine::gather(), findings, sentences }))
     })
     .await
 }
@@ -60,7 +64,7 @@ async fn doctor(State(state): State<Shared>) -> Result<(StatusCode, Json<Task>),
     let runs_dir = state.runs.path().to_owned();
     let task = state.tasks.start("doctor", move |work| {
         let arguments = ["doctor".as_ref(), "--runs-dir".as_ref(), runs_dir.as_os_str()];
-        program::run(&program, arguments, work)
+        program::run_and_accept_any_end(&program, arguments, work)
     })?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }

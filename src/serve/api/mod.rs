@@ -3,6 +3,7 @@
 
 mod health;
 mod machine;
+mod runs;
 mod session;
 mod tasks;
 
@@ -46,6 +47,7 @@ fn endpoints() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
         .merge(health::router())
         .merge(machine::router())
+        .merge(runs::router())
         .merge(session::router())
         .merge(tasks::router())
 }
