@@ -13,6 +13,7 @@
 //! | [`data_fetch`] | data sets of the hub as JSON Lines |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
+//! | [`models`] | the models that can be opened on this machine |
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
 //! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`finished_model`] | what `head` trains the head of: a run or a model |
@@ -44,6 +45,7 @@ pub mod launch;
 pub mod listener;
 pub mod machine;
 pub mod model;
+pub mod models;
 pub mod pack;
 mod parent;
 pub mod planner;

@@ -281,7 +281,7 @@ impl ChatTokenizer {
     /// # Errors
     /// The same as for [`encode_conversation`](Self::encode_conversation).
     pub fn render(&self, chat: &Chat<'_>) -> Result<Rendered, Rejection> {
-        self.render_with(chat, false)
+        self.render_with(chat, Call { add_generation_prompt: false, kwargs: &self.kwarg_values })
     }
 
     /// Renders a conversation as a server does that is asked for the next answer.
@@ -289,13 +289,29 @@ impl ChatTokenizer {
     /// # Errors
     /// The same as for [`encode_conversation`](Self::encode_conversation).
     pub fn render_prompt(&self, chat: &Chat<'_>) -> Result<Rendered, Rejection> {
-        self.render_with(chat, true)
+        self.render_with(chat, Call { add_generation_prompt: true, kwargs: &self.kwarg_values })
     }
 
-    fn render_with(&self, chat: &Chat<'_>, add_generation_prompt: bool) -> Result<Rendered, Rejection> {
+    /// Like [`render_prompt`](Self::render_prompt), with further variables of the template, which take
+    /// precedence over those that are set. Those that would replace special tokens are ignored.
+    ///
+    /// # Errors
+    /// The same as for [`encode_conversation`](Self::encode_conversation).
+    pub fn render_prompt_with(
+        &self,
+        chat: &Chat<'_>,
+        kwargs: &TemplateKwargs,
+    ) -> Result<Rendered, Rejection> {
+        let given = kwargs.iter().filter(|(name, _)| !self.is_special_token(name));
+        let given = given.map(|(name, value)| (name.clone(), template_value(value)));
+        let kept = self.kwarg_values.iter().filter(|(name, _)| !kwargs.contains_key(name)).cloned();
+        let all: Vec<_> = kept.chain(given).collect();
+        self.render_with(chat, Call { add_generation_prompt: true, kwargs: &all })
+    }
+
+    fn render_with(&self, chat: &Chat<'_>, call: Call<'_>) -> Result<Rendered, Rejection> {
         let (template, _) = self.template.as_ref().ok_or_else(|| self.no_template())?;
         let _at_work = at_work::with(ModelFile::Template, &self.template_path, chat.bytes());
-        let call = Call { add_generation_prompt, kwargs: &self.kwarg_values };
         template.render(chat, call).map_err(|e| refused(chat, &error_text(&e)))
     }
 

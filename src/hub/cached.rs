@@ -1,7 +1,7 @@
 //! Finds out without the network which files of a model are already on this machine, for a table of many
 //! models.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cache::{DEPTH_OF_MODEL, RepoCache, names_in};
 use crate::model_name::ModelName;
@@ -23,6 +23,34 @@ pub enum Cached {
         /// The size of all needed files in bytes.
         bytes: u64,
     },
+}
+
+/// A model of the hub that is completely on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeModel {
+    /// Its id, `org/name`.
+    pub id: String,
+    /// The folder of the files of its branch `main`.
+    pub folder: PathBuf,
+}
+
+/// Lists the models in the cache at `root` whose branch `main` is complete, by id.
+pub(crate) fn whole_models(root: &Path) -> Vec<WholeModel> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
+    let mut models: Vec<WholeModel> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let id = name.strip_prefix("models--")?.replace("--", "/");
+            // Whatever lies in the folder by another name than the hub's is none of its models.
+            let is_named = matches!(ModelName::parse(&id, None), Ok(ModelName::Repo { .. }));
+            let cache = RepoCache::new(root, RepoKind::Model, &id);
+            let folder = cache.snapshot(&cache.commit_of("main").filter(|_| is_named)?);
+            whole(&folder)?;
+            Some(WholeModel { id, folder })
+        })
+        .collect();
+    models.sort_by(|one, other| one.id.cmp(&other.id));
+    models
 }
 
 /// Checks the cache at `root`, or the folder that `model` names.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use sparktune_base::regular_file::read_model_json;
 
 use crate::cache::{DEPTH_OF_DATA_SET, DEPTH_OF_MODEL, RepoCache, free_space, names_in};
-use crate::cached::{self, Cached};
+use crate::cached::{self, Cached, WholeModel};
 use crate::catalog::{Facts, Listed, Listing, facts, patiently};
 use crate::error::Error;
 use crate::http::{Http, Subject};
@@ -97,6 +97,11 @@ impl Hub {
     /// so that a table of models is available at once. An invalid name has nothing on this machine.
     pub fn cached(&self, model: &str) -> Cached {
         cached::look(model, &self.settings.cache, self.settings.home.as_deref())
+    }
+
+    /// Returns the models that are completely on this machine. It uses no network and reads no weights.
+    pub fn whole_models(&self) -> Vec<WholeModel> {
+        cached::whole_models(&self.settings.cache)
     }
 
     /// Fetches `config.json` alone, so that a model can be checked before weights are downloaded. `progress`

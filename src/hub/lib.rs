@@ -43,7 +43,7 @@ mod settings;
 mod splits;
 mod transfer;
 
-pub use cached::Cached;
+pub use cached::{Cached, WholeModel};
 pub use data_set::DataSetPlan;
 pub use data_set_name::DataSetName;
 pub use error::Error;

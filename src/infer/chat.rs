@@ -3,26 +3,30 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
-use sparktune_data::{Chat, ChatTokenizer, Content, Json, Message};
+use sparktune_data::{Chat, ChatTokenizer, Content, Json, Message, TemplateKwargs};
 
 use crate::error::InferError;
 
 /// Renders messages as a server does that is asked for the next answer. `request` is an array of messages, or
-/// an object with `messages` and `tools`.
+/// an object with `messages`, `tools`, and variables of the template in `chat_template_kwargs`. As on other
+/// servers, a template that does not read one of them takes no notice of it.
 ///
 /// # Errors
 /// They are not in OpenAI's form, or the template refuses them.
 pub(crate) fn render(request: &Value, tokenizer: &ChatTokenizer) -> Result<String, InferError> {
     let wrong = |what: String| InferError::Messages(what);
-    let (messages, tools) = match request {
-        Value::Object(request) => (request.get("messages"), request.get("tools")),
-        messages => (Some(messages), None),
+    let field = |name: &str| request.get(name).filter(|value| !value.is_null());
+    let messages = if request.is_object() { field("messages") } else { Some(request) };
+    let kwargs = match field("chat_template_kwargs") {
+        None => TemplateKwargs::new(),
+        Some(Value::Object(kwargs)) => kwargs.clone().into_iter().collect(),
+        Some(_) => return Err(InferError::TemplateKwargs),
     };
     let messages = messages.and_then(Value::as_array).filter(|messages| !messages.is_empty());
     let messages = messages.ok_or_else(|| wrong("there is no list of them".into()))?;
     let messages: Result<Vec<_>, _> = messages.iter().enumerate().map(|(i, m)| message(i, m)).collect();
-    let chat = Chat { messages: messages?, tools: tools.filter(|tools| !tools.is_null()).map(json) };
-    Ok(tokenizer.render_prompt(&chat).map_err(InferError::Prompt)?.text)
+    let chat = Chat { messages: messages?, tools: field("tools").map(json) };
+    Ok(tokenizer.render_prompt_with(&chat, &kwargs).map_err(InferError::Prompt)?.text)
 }
 
 fn message(index: usize, message: &Value) -> Result<Message<'_>, InferError> {

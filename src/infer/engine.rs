@@ -47,7 +47,7 @@ impl Default for EngineOptions {
 /// A request for an answer.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    /// The tokens to continue ([`Engine::encode`], [`Engine::encode_messages`]).
+    /// The tokens to continue ([`Engine::encode`], [`Engine::render_messages`]).
     pub prompt: Vec<u32>,
     /// The name of an adapter, or none for the model as it was loaded.
     pub adapter: Option<String>,
@@ -154,13 +154,13 @@ impl Engine {
         self.tokenizer.encode(text).map_err(InferError::Prompt)
     }
 
-    /// Returns the tokens of messages in OpenAI's form, rendered as a server does that is asked for the next
-    /// answer: an array, or an object with `messages` and `tools`.
+    /// Returns messages in OpenAI's form as text, rendered as a server does that is asked for the next answer:
+    /// an array, or an object with `messages`, `tools` and `chat_template_kwargs`.
     ///
     /// # Errors
     /// They are not in that form, or the chat template refuses them.
-    pub fn encode_messages(&self, messages: &Value) -> Result<Vec<u32>, InferError> {
-        self.encode(&render(messages, &self.tokenizer)?)
+    pub fn render_messages(&self, messages: &Value) -> Result<String, InferError> {
+        render(messages, &self.tokenizer)
     }
 
     /// Loads an adapter in PEFT's format under a name. One of the same name is replaced; answers that use it

@@ -69,6 +69,9 @@ pub enum InferError {
         "messages: {0}. Give a list of turns, each an object with `role` and `content`, the last of which is not an answer"
     )]
     Messages(String),
+    /// The variables of the template are no object.
+    #[error("chat_template_kwargs: not an object. Give the variables of the chat template by name")]
+    TemplateKwargs,
     /// The template or the tokenizer refuses the prompt.
     #[error("{}: {}. {}", .0.field, .0.reason, .0.fix)]
     Prompt(Rejection),

@@ -1,16 +1,19 @@
 //! Speaks the lines of `sparktune_sampling::protocol` over any reader and writer, for a process of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-use sparktune_sampling::protocol::{Generate, LONGEST_LINE, Piece, Prompt, Ready, Reply, Request};
+use sparktune_sampling::protocol::{Generate, LONGEST_LINE, Piece, Prompt, Ready, Reply, Request, Token};
 
 use crate::engine::{Ask, Engine};
 use crate::error::InferError;
 use crate::event::{Event, SequenceId};
+
+/// What a think block begins with.
+const BLOCK_START: &str = "<think>";
 
 /// A line that was read, or why there will be no more.
 enum Line {
@@ -110,10 +113,9 @@ impl<W: Write> Serve<W> {
         let (name, done) = match request {
             Request::Generate(generate) => {
                 let id = generate.id.clone();
-                return match self.generate(*generate) {
-                    Ok(()) => Ok(()),
-                    Err(error) => self.write(&Reply::Error { id: Some(id), error }),
-                };
+                let answer =
+                    self.generate(*generate).unwrap_or_else(|error| Reply::Error { id: Some(id), error });
+                return self.write(&answer);
             }
             Request::Cancel { id } => {
                 let found = self.ids.iter().find(|(_, known)| **known == id).map(|(number, _)| *number);
@@ -135,30 +137,32 @@ impl<W: Write> Serve<W> {
         }
     }
 
-    fn generate(&mut self, generate: Generate) -> Result<(), String> {
+    /// Begins an answer. Returns that it was accepted.
+    fn generate(&mut self, generate: Generate) -> Result<Reply, String> {
         let Generate { id, prompt, adapter, sampling } = generate;
         if self.ids.values().any(|known| *known == id) {
             return Err("another answer has this id. Choose an id of its own for each request".into());
         }
-        let prompt = match prompt {
-            Prompt::Prompt(text) => self.engine.encode(&text),
-            Prompt::PromptTokenIds(ids) => Ok(ids),
-            Prompt::Messages(messages) => self.engine.encode_messages(&messages),
-        };
         let in_words = |error: InferError| error.to_string();
-        let number = self
-            .engine
-            .submit(Ask { prompt: prompt.map_err(in_words)?, adapter, sampling })
-            .map_err(in_words)?;
-        self.ids.insert(number, id);
-        Ok(())
+        let (text, prompt) = match prompt {
+            Prompt::Prompt(text) => (text, None),
+            Prompt::PromptTokenIds(ids) => (String::new(), Some(ids)),
+            Prompt::Messages(messages) => (self.engine.render_messages(&messages).map_err(in_words)?, None),
+        };
+        let opens_thinking = text.trim_end().ends_with(BLOCK_START);
+        let prompt = prompt.map_or_else(|| self.engine.encode(&text), Ok).map_err(in_words)?;
+        let prompt_tokens = prompt.len();
+        let number = self.engine.submit(Ask { prompt, adapter, sampling }).map_err(in_words)?;
+        self.ids.insert(number, id.clone());
+        Ok(Reply::Accepted { id, prompt_tokens, opens_thinking })
     }
 
     fn tell(&mut self, event: Event) -> io::Result<()> {
         let Event { id: number, tokens, text, end } = event;
         let Some(id) = self.ids.get(&number).cloned() else { return Ok(()) };
         if !tokens.is_empty() || !text.is_empty() {
-            self.write(&Reply::Text(Piece { id: id.clone(), text, tokens }))?;
+            let spelled = self.spelled(&tokens);
+            self.write(&Reply::Text(Piece { id: id.clone(), text, tokens, spelled }))?;
         }
         match end {
             None => Ok(()),
@@ -170,6 +174,14 @@ impl<W: Write> Serve<W> {
                 })
             }
         }
+    }
+
+    /// Returns the texts of the tokens whose log-probabilities are known.
+    fn spelled(&self, tokens: &[Token]) -> Vec<(u32, String)> {
+        let known = tokens.iter().filter(|token| token.logprob.is_some());
+        let ids: BTreeSet<u32> =
+            known.flat_map(|token| token.top_logprobs.iter().map(|(id, _)| *id).chain([token.id])).collect();
+        ids.into_iter().map(|id| (id, self.engine.tokenizer().decode(&[id]))).collect()
     }
 
     fn ready(&self) -> Ready {

@@ -4,8 +4,8 @@
 //! its standard output: first `ready` (or `failed`, after which it ends), then parts of answers in any order,
 //! each with the id of its request. It ends when its input ends. Ids are chosen by the asking side.
 //!
-//! `generate` asks for one answer of one model. Adapters by name have no user in the program yet: the chat
-//! (issue 16) and the comparison of answers (issue 21) are the coming ones.
+//! Each request for text is answered by `accepted` or `error` first, so that whoever asked knows whether there
+//! will be an answer before the first token is there, which may be long after.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,7 +66,7 @@ pub enum Prompt {
     /// Token ids.
     PromptTokenIds(Vec<u32>),
     /// The turns of a conversation in OpenAI's form, rendered by the model's chat template: an array, or an
-    /// object with `messages`, and `tools` for the template.
+    /// object with `messages`, and for the template `tools` and `chat_template_kwargs`, its variables by name.
     Messages(Value),
 }
 
@@ -80,6 +80,15 @@ pub enum Reply {
     Failed {
         /// What is wrong, where, and what to do.
         error: String,
+    },
+    /// A request will be answered.
+    Accepted {
+        /// The id of the answer.
+        id: String,
+        /// The number of tokens of its prompt.
+        prompt_tokens: usize,
+        /// Whether the prompt ends with `<think>`, so that the answer begins inside a think block.
+        opens_thinking: bool,
     },
     /// The next tokens of an answer.
     Text(Piece),
@@ -132,6 +141,10 @@ pub struct Piece {
     pub text: String,
     /// The tokens.
     pub tokens: Vec<Token>,
+    /// The text of each token of which a log-probability is given, by itself. A part of a character is
+    /// U+FFFD.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spelled: Vec<(u32, String)>,
 }
 
 /// A token of an answer.
@@ -214,10 +227,14 @@ mod tests {
         assert_eq!(read(r#"{"op":"cancel","id":"a"}"#), Request::Cancel { id: "a".into() });
 
         let token = Token { id: 5, logprob: None, top_logprobs: Vec::new() };
-        let text = Reply::Text(Piece { id: "a".into(), text: "é".into(), tokens: vec![token] });
+        let piece = Piece { id: "a".into(), text: "é".into(), tokens: vec![token], ..Piece::default() };
+        let text = Reply::Text(piece.clone());
         let line = serde_json::to_string(&text).unwrap();
         assert_eq!(line, r#"{"event":"text","id":"a","text":"é","tokens":[{"id":5}]}"#);
         assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), text);
+        let spelled = Reply::Text(Piece { spelled: vec![(5, "é".to_owned())], ..piece });
+        let line = serde_json::to_string(&spelled).unwrap();
+        assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), spelled, "{line}");
         let done = Finished {
             finish_reason: FinishReason::Length,
             stop: None,

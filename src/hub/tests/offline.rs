@@ -1,6 +1,6 @@
 //! `HF_HUB_OFFLINE`: the cache alone, and never a request.
 
-use sparktune_hub::{Cached, Error, Needs, Origin};
+use sparktune_hub::{Cached, Error, Needs, Origin, WholeModel};
 
 use crate::fake_hub::*;
 
@@ -29,6 +29,9 @@ fn offline_with_a_cache_works_whole() {
         assert_eq!((snapshot.folder, snapshot.files), (online.folder.clone(), online.files.clone()));
         assert_eq!(snapshot.origin, Origin::Cache);
     }
+    std::fs::create_dir(home.repo().with_file_name("models--..--..")).unwrap();
+    std::fs::create_dir(home.repo().with_file_name("models--org--other")).unwrap();
+    assert_eq!(hub.whole_models(), [WholeModel { id: ID.to_owned(), folder: online.folder }]);
     assert_eq!(hub.fetch_config(ID, &()).unwrap().text, r#"{"model_type":"qwen3"}"#);
     assert_eq!(hub.fetch(ID, Needs::Mtp, &()).unwrap().files.last().unwrap(), "model-2.safetensors");
     assert!(server.log().is_empty());
@@ -41,6 +44,7 @@ fn offline_with_half_a_model_names_the_missing_half() {
     let hub = home.hub_with(&server.endpoint(), OFFLINE);
     let error = hub.fetch(ID, Needs::Model, &()).unwrap_err().to_string();
     assert!(error.contains("tokenizer.json"), "{error}");
+    assert_eq!(hub.whole_models(), []);
     home.hub(&server).fetch(ID, Needs::Tokenizer, &()).unwrap();
     let error = hub.fetch(ID, Needs::Model, &()).unwrap_err().to_string();
     assert!(error.contains("model-1.safetensors"), "{error}");

@@ -123,7 +123,7 @@ fn requests_that_cannot_be_answered_are_refused_in_words() {
     assert!(refusal(&[1], SamplingParams { top_p: 2.0, ..greedy(1) }).contains("top_p is 2"));
     assert!(engine.is_idle());
 
-    let messages = |json: &str| engine.encode_messages(&serde_json::from_str(json).unwrap());
+    let messages = |json: &str| engine.render_messages(&serde_json::from_str(json).unwrap());
     for (json, words) in [
         ("[]", "no list"),
         ("{}", "no list"),
@@ -131,6 +131,7 @@ fn requests_that_cannot_be_answered_are_refused_in_words() {
         (r#"[{"content":"x"}]"#, "[0] has no `role`"),
         (r#"[{"role":"user","content":5}]"#, "no text"),
         (r#"[{"role":"user","content":[{"type":"image_url"}]}]"#, "without `text`"),
+        (r#"{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":[]}"#, "not an object"),
     ] {
         let error = messages(json).unwrap_err().to_string();
         assert!(error.contains(words), "{json}: {error}");
@@ -144,10 +145,14 @@ fn messages_are_rendered_as_a_server_renders_them() {
         {"role": "system", "content": "Be short."},
         {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
     ]);
-    let ids = engine.encode_messages(&messages).unwrap();
-    let text = engine.tokenizer().decode(&ids);
+    let text = engine.render_messages(&messages).unwrap();
     assert!(text.contains("Be short.") && text.contains("Hello"), "{text}");
-    assert!(text.contains("assistant"), "{text}");
+    assert!(text.ends_with("assistant\n<think>\n"), "{text}");
+    let kwargs = serde_json::json!({"enable_thinking": false, "eos_token": "x", "unread": [1]});
+    let request = serde_json::json!({"messages": messages, "tools": null, "chat_template_kwargs": kwargs});
+    let quick = engine.render_messages(&request).unwrap();
+    assert_eq!(quick, text.replace("<think>\n", "<think>\n\n</think>\n\n"));
+    let ids = engine.encode(&text).unwrap();
     engine.submit(ask(&ids, greedy(3))).unwrap();
     assert_eq!(finish(&mut engine).len(), 1);
 }

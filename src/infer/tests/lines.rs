@@ -66,6 +66,33 @@ fn requests_are_answered_by_their_ids_and_answers_that_have_begun_are_completed(
         assert_eq!(finished.usage.completion_tokens, count);
     }
     assert_eq!(end("c").unwrap().finish_reason, FinishReason::Cancelled);
+    let accepted: Vec<_> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Reply::Accepted { id, prompt_tokens, opens_thinking } => {
+                assert_eq!(*prompt_tokens, end(id).unwrap().usage.prompt_tokens);
+                Some((id.as_str(), *opens_thinking))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(accepted, [("a", false), ("b", true), ("c", false)]);
+}
+
+#[test]
+fn tokens_with_log_probabilities_are_spelled() {
+    let line = r#"{"op":"generate","id":"a","prompt":"x","sampling":{"max_tokens":3,"logprobs":2,"ignore_eos":true}}"#;
+    let mut tokens = 0;
+    for answer in answers(line) {
+        let Reply::Text(piece) = answer else { continue };
+        for token in &piece.tokens {
+            tokens += 1;
+            assert_eq!(token.top_logprobs.len(), 2);
+            let ids = token.top_logprobs.iter().map(|(id, _)| *id).chain([token.id]);
+            ids.for_each(|id| assert!(piece.spelled.iter().any(|(known, _)| *known == id), "{piece:?}"));
+        }
+    }
+    assert_eq!(tokens, 3);
 }
 
 #[test]

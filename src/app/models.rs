@@ -1,0 +1,289 @@
+//! The models on this machine that can be opened to generate text: those of the hub's cache, finished runs,
+//! and folders that the user named.
+//!
+//! Enters: the folder of the runs, and the folders and runs that the user named. Leaves: models with an id
+//! that is a name and never a path, and what an inference worker opens for one. No weights are read.
+//! Programs and pages choose among these alone, so that a request cannot lead to other files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sparktune_base::regular_file::read_model_json;
+use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE};
+use sparktune_plan::model_config::ConfigOptions;
+use sparktune_plan::{Method, ModelConfig, Plan};
+use sparktune_runlog::{RunDir, RunsRoot};
+
+use crate::failure::Failure;
+use crate::folders::demo_folder;
+use crate::model::hub;
+
+/// What kind of model it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// A model that was not trained here, as far as is known.
+    Base,
+    /// The outputs of a run.
+    Run,
+    /// An adapter in PEFT's format.
+    Adapter,
+    /// A model that a run has exported.
+    Merged,
+}
+
+/// A model that can be opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenableModel {
+    /// Its id: `hub:OWNER/NAME`, `run:NAME` or `dir:NAME`.
+    pub id: String,
+    /// The id without what it begins with.
+    pub name: String,
+    /// Its kind.
+    pub kind: ModelKind,
+    /// The base of a run or an adapter, an id of the hub or the name of a folder, if it is known.
+    pub base: Option<String>,
+    /// The parameters of the text model, if its config can be read.
+    pub parameters: Option<u64>,
+    /// Its folder.
+    #[serde(skip)]
+    pub path: PathBuf,
+}
+
+/// What an inference worker opens for a model.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Opening {
+    /// The folder that the worker loads.
+    pub model: PathBuf,
+    /// The folder of an adapter that it loads on that, so that adapters of one base share its memory.
+    pub adapter: Option<PathBuf>,
+    /// The variables of the chat template that the adapter was trained with.
+    pub template_kwargs: BTreeMap<String, Value>,
+}
+
+/// Lists what can be opened: the models that the user named first, then runs, the newest first, then those of
+/// the hub and the demo's.
+pub fn list(runs_dir: &Path, given: &[String]) -> Vec<OpenableModel> {
+    let mut found: Vec<OpenableModel> = Vec::new();
+    let mut add = |model: OpenableModel| {
+        // Of two models with one id, the first is meant.
+        if found.iter().all(|other| other.id != model.id) {
+            found.push(model);
+        }
+    };
+    let root = RunsRoot::new(runs_dir);
+    given.iter().filter_map(|given| of_given(&root, given)).for_each(&mut add);
+    let runs = root.list().unwrap_or_default();
+    runs.iter().rev().filter_map(|run| of_run("run", run)).for_each(&mut add);
+    let cached = hub().map(|hub| hub.whole_models()).unwrap_or_default();
+    cached
+        .into_iter()
+        .filter_map(|model| of_folder(&format!("hub:{}", model.id), &model.folder))
+        .for_each(&mut add);
+    demo_folder().and_then(|demo| of_folder("dir:demo", &demo.join("model"))).into_iter().for_each(add);
+    found
+}
+
+/// Finds a model by its id, or by its name if there is only one of that.
+pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel> {
+    if let Some(name) = id.strip_prefix("run:") {
+        let runs = RunsRoot::new(runs_dir).list().unwrap_or_default();
+        return runs.iter().find(|run| run.name() == name).and_then(|run| of_run("run", run));
+    }
+    let models = list(runs_dir, given);
+    if let Some(model) = models.iter().find(|model| model.id == id) {
+        return Some(model.clone());
+    }
+    let mut named = models.into_iter().filter(|model| model.name == id);
+    named.next().filter(|_| named.next().is_none())
+}
+
+/// Returns the id of a model as the user named it on the command line.
+pub fn id_of_given(runs_dir: &Path, given: &str) -> Option<String> {
+    of_given(&RunsRoot::new(runs_dir), given).map(|model| model.id)
+}
+
+impl OpenableModel {
+    /// Returns what an inference worker opens.
+    ///
+    /// # Errors
+    /// The run has no exported weights, or its base or that of the adapter is not on this machine.
+    pub fn opening(&self) -> Result<Opening, Failure> {
+        let whole = Opening { model: self.path.clone(), ..Opening::default() };
+        match self.kind {
+            ModelKind::Base | ModelKind::Merged => Ok(whole),
+            ModelKind::Adapter => {
+                let base = base_of_adapter(&self.path).filter(|base| base.join("config.json").is_file());
+                let missing = || self.without_base("Open it with `sparktune generate --base FOLDER`");
+                let model = base.ok_or_else(missing)?;
+                Ok(Opening { model, adapter: Some(self.path.clone()), ..Opening::default() })
+            }
+            ModelKind::Run => {
+                let run = RunDir::open(&self.path)?;
+                let plan = plan_of(&run)?;
+                if !matches!(plan.method, Method::Lora { .. }) {
+                    return Ok(whole);
+                }
+                let model = plan.model.path.clone().filter(|base| base.join("config.json").is_file());
+                let missing = || self.without_base("Download it again, or open the folder outputs/merged");
+                let model = model.ok_or_else(missing)?;
+                // With a template or a reading of the config of its own, the base is another model.
+                if run.chat_template().is_file() || plan.model.config_options() != ConfigOptions::default() {
+                    return Ok(whole);
+                }
+                let adapter = Some(run.outputs().join("adapter"));
+                Ok(Opening { model, adapter, template_kwargs: plan.data.template_kwargs.0 })
+            }
+        }
+    }
+
+    fn without_base(&self, advice: &str) -> Failure {
+        let base = self.base.as_deref().unwrap_or("unknown");
+        let text = format!("the base model of {} ({base}) is not where it was", self.id);
+        Failure::usage(text).hint(advice)
+    }
+}
+
+/// Returns the model that a folder or the name of a run stands for.
+fn of_given(root: &RunsRoot, given: &str) -> Option<OpenableModel> {
+    let path = Path::new(given);
+    if !path.is_dir() {
+        return of_run("run", &root.resolve(given).ok()?);
+    }
+    let path = path.canonicalize().ok()?;
+    if path.join("plan.toml").is_file() {
+        let run = RunDir::open(&path).ok()?;
+        let is_listed = root.path().canonicalize().ok().as_deref() == path.parent();
+        return of_run(if is_listed { "run" } else { "dir" }, &run);
+    }
+    let name = path.file_name()?.to_str().filter(|name| !name.chars().any(char::is_control))?;
+    of_folder(&format!("dir:{name}"), &path)
+}
+
+/// Returns a run if its weights are exported.
+fn of_run(prefix: &str, run: &RunDir) -> Option<OpenableModel> {
+    let outputs = run.outputs();
+    if !outputs.is_dir() {
+        return None;
+    }
+    let plan = plan_of(run).ok()?;
+    let exported = |name: &str| outputs.join(name).join("config.json").is_file();
+    let is_exported = match plan.method {
+        Method::Lora { .. } => outputs.join("adapter").join(CONFIG_FILE).is_file(),
+        Method::Full | Method::Head => exported("merged") || exported("merged-mtp"),
+    };
+    let name = run.name();
+    is_exported.then(|| OpenableModel {
+        id: format!("{prefix}:{name}"),
+        name,
+        kind: ModelKind::Run,
+        base: Some(plan.model.id.clone()),
+        parameters: plan.model.path.as_deref().and_then(parameters),
+        path: run.path().to_owned(),
+    })
+}
+
+/// Returns the model or the adapter in a folder.
+fn of_folder(id: &str, folder: &Path) -> Option<OpenableModel> {
+    let is_adapter = folder.join(CONFIG_FILE).is_file();
+    if !is_adapter && !folder.join("config.json").is_file() {
+        return None;
+    }
+    let base = if is_adapter { base_of_adapter(folder) } else { None };
+    let in_outputs = folder.parent().is_some_and(|parent| parent.ends_with("outputs"));
+    let kind = match (is_adapter, in_outputs) {
+        (true, _) => ModelKind::Adapter,
+        (false, true) => ModelKind::Merged,
+        (false, false) => ModelKind::Base,
+    };
+    Some(OpenableModel {
+        id: id.to_owned(),
+        name: id.split_once(':').map_or(id, |(_, name)| name).to_owned(),
+        kind,
+        parameters: parameters(base.as_deref().unwrap_or(folder)),
+        base: base.map(|base| base.display().to_string()),
+        path: folder.to_owned(),
+    })
+}
+
+/// Returns the parameters of the text model in a folder.
+fn parameters(folder: &Path) -> Option<u64> {
+    let config = read_model_json(&folder.join("config.json")).ok()?;
+    Some(ModelConfig::from_json(&config).ok()?.text_parameters())
+}
+
+/// Returns what the config of an adapter names as its base.
+fn base_of_adapter(folder: &Path) -> Option<PathBuf> {
+    let text = read_model_json(&folder.join(CONFIG_FILE)).ok()?;
+    AdapterConfig::from_json(&text).ok()?.base_model.map(PathBuf::from)
+}
+
+fn plan_of(run: &RunDir) -> Result<Plan, Failure> {
+    Ok(Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn fixtures() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").canonicalize().unwrap()
+    }
+
+    /// Writes the plan and the outputs of a run with a base in this folder.
+    fn run(root: &Path, name: &str, base: &Path, change: impl Fn(String) -> String) -> PathBuf {
+        let plan = fs::read_to_string(fixtures().join("run-261c35e/run/plan.toml")).unwrap();
+        let run = root.join(name);
+        fs::create_dir_all(run.join("events")).unwrap();
+        let plan = change(plan.replace("MODEL_FOLDER", base.to_str().unwrap()));
+        fs::write(run.join("plan.toml"), plan).unwrap();
+        fs::create_dir_all(run.join("outputs/adapter")).unwrap();
+        fs::write(run.join("outputs/adapter").join(CONFIG_FILE), "{}").unwrap();
+        run
+    }
+
+    #[test]
+    fn runs_folders_and_the_demo_are_found_by_names_that_are_no_paths() {
+        let place = tempfile::tempdir().unwrap();
+        let base = fixtures().join("qwen35/checkpoint");
+        let older = run(place.path(), "20260101T000000Z-a", &base, |plan| plan);
+        run(place.path(), "20260102T000000Z-b", &base, |plan| plan);
+        fs::create_dir_all(place.path().join("20260103T000000Z-unfinished/events")).unwrap();
+        let given = [base.display().to_string(), place.path().display().to_string()];
+        let models = list(place.path(), &given);
+        let ids: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+        assert_eq!(ids[..3], ["dir:checkpoint", "run:20260102T000000Z-b", "run:20260101T000000Z-a"]);
+        assert!(ids.contains(&"dir:demo") && ids.iter().all(|id| !id.contains("unfinished")), "{ids:?}");
+        assert_eq!((models[0].kind, models[1].kind), (ModelKind::Base, ModelKind::Run));
+        assert!(models[0].parameters.is_some_and(|count| count > 100_000));
+        let found = |id: &str| find(id, place.path(), &given).map(|model| model.path);
+        assert_eq!(found("run:20260101T000000Z-a"), Some(older));
+        assert_eq!(found("checkpoint"), Some(base.clone()));
+        for id in ["", "dir:../x", "/etc", given[0].as_str(), "run:..", "run:20260101"] {
+            assert_eq!(found(id), None, "{id}");
+        }
+        assert_eq!(id_of_given(place.path(), &given[0]).as_deref(), Some("dir:checkpoint"));
+        assert_eq!(id_of_given(place.path(), "20260101").as_deref(), Some("run:20260101T000000Z-a"));
+        assert_eq!(id_of_given(place.path(), "nowhere"), None);
+    }
+
+    #[test]
+    fn adapters_of_a_base_share_it_unless_they_read_it_otherwise() {
+        let place = tempfile::tempdir().unwrap();
+        let base = fixtures().join("qwen35/checkpoint");
+        let lora = run(place.path(), "lora", &base, |plan| plan);
+        let opening = |name: &str| find(&format!("run:{name}"), place.path(), &[]).unwrap().opening();
+        let shared = opening("lora").unwrap();
+        assert_eq!((&shared.model, shared.adapter), (&base, Some(lora.join("outputs/adapter"))));
+        fs::write(lora.join("chat_template.jinja"), "x").unwrap();
+        let own = opening("lora").unwrap();
+        assert_eq!((own.model, own.adapter), (lora, None));
+        run(place.path(), "lost", &place.path().join("gone"), |plan| plan);
+        let failure = opening("lost").unwrap_err().to_string();
+        assert!(failure.contains("run:lost") && failure.contains("outputs/merged"), "{failure}");
+    }
+}
