@@ -20,8 +20,8 @@ use crate::state::{Shared, ended};
 /// The most headers of a request, and the most bytes of them.
 const MOST_HEADERS: usize = 64;
 const MOST_HEADER_BYTES: usize = 32 << 10;
-/// The most connections at a time that are told that there are too many.
-const REFUSED_AT_A_TIME: usize = 64;
+/// The most connections at a time that are waited for after they were told that there are too many.
+const REFUSED_AT_A_TIME: usize = 256;
 /// The time that an answer may take when the server ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long to wait when the system has no more handles for connections.
@@ -51,8 +51,8 @@ pub(crate) async fn serve(
         let _ = stream.set_nodelay(true);
         if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
             tokio::spawn(converse(stream, app.clone(), state.clone(), stop.clone(), place));
-        } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
-            tokio::spawn(refuse(stream, place));
+        } else {
+            tokio::spawn(refuse(stream, Arc::clone(&refusals).try_acquire_owned().ok()));
         }
     }
     drop(listener);
@@ -86,20 +86,19 @@ async fn converse(
     }
 }
 
-/// Says that there are too many connections.
-async fn refuse(mut stream: TcpStream, _place: OwnedSemaphorePermit) {
+/// Says that there are too many connections, and then waits a moment until the client has read it, if there
+/// is a place for that: closing with unread bytes would take it back.
+async fn refuse(mut stream: TcpStream, place: Option<OwnedSemaphorePermit>) {
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nContent-Length: {}\r\nRetry-After: 2\r\nConnection: close\r\n\r\n",
         TOO_MANY.len()
     );
-    let answered = async {
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(TOO_MANY.as_bytes()).await?;
+    let told = async {
+        stream.write_all(format!("{head}{TOO_MANY}").as_bytes()).await?;
         stream.shutdown().await?;
-        // Closing with unread bytes would take back what was just written.
-        let mut unread = [0; 4096];
-        while stream.read(&mut unread).await? > 0 {}
+        let mut unread = [0; 1024];
+        while place.is_some() && stream.read(&mut unread).await? > 0 {}
         Ok::<_, std::io::Error>(())
     };
-    let _ = timeout(Duration::from_secs(1), answered).await;
+    let _ = timeout(Duration::from_secs(1), told).await;
 }

@@ -40,3 +40,6 @@ mod token;
 
 pub use options::{Limits, Options};
 pub use server::{Listening, serve};
+
+#[cfg(test)]
+mod tests;

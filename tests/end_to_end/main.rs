@@ -29,6 +29,7 @@ mod planning;
 mod power_cuts;
 mod python_reader;
 mod runs;
+mod serve;
 mod sparktune;
 mod token_files;
 mod trace;

@@ -63,6 +63,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "pack",
         "unpack",
         "verify",
+        "serve",
         "doctor",
         "bench",
         "completions",

@@ -23,7 +23,7 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 
 /// This machine.
 #[derive(Debug, Serialize, ToSchema)]
-struct Described {
+struct DescribedMachine {
     /// The facts: processor, memory, GPUs, driver.
     #[schema(value_type = Object)]
     facts: Machine,
@@ -36,13 +36,13 @@ struct Described {
 }
 
 /// What this machine is
-#[utoipa::path(get, path = "/machine", tag = "machine", responses((status = 200, body = Described)))]
-async fn machine(State(state): State<Shared>) -> Result<Json<Described>, Problem> {
+#[utoipa::path(get, path = "/machine", tag = "machine", responses((status = 200, body = DescribedMachine)))]
+async fn machine(State(state): State<Shared>) -> Result<Json<DescribedMachine>, Problem> {
     blocking(move || {
         let findings = glance_at_machine(&state.program, state.runs.path());
         let sentence = |finding: &Finding| format!("{}: {}", finding.what, finding.found);
         let sentences = findings.iter().map(sentence).collect();
-        Ok(Json(Described { facts: Machine::gather(), findings, sentences }))
+        Ok(Json(DescribedMachine { facts: Machine::gather(), findings, sentences }))
     })
     .await
 }

@@ -1,8 +1,10 @@
 //! The endpoints, and the OpenAPI document that is made from them. A router of an area is merged here, and
 //! nowhere else.
 
+mod benchmarks;
 mod health;
 mod machine;
+mod metrics;
 mod runs;
 mod session;
 mod tasks;
@@ -45,8 +47,10 @@ impl<T> Listed<T> {
 /// The endpoints below [`ROOT`], each with its description.
 fn endpoints() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
+        .merge(benchmarks::router())
         .merge(health::router())
         .merge(machine::router())
+        .merge(metrics::router())
         .merge(runs::router())
         .merge(session::router())
         .merge(tasks::router())
@@ -67,6 +71,8 @@ pub(crate) fn router(state: &Shared) -> Router<Shared> {
     };
     router
         .route(&format!("{ROOT}/openapi.json"), get(document))
+        // Prometheus looks here first.
+        .route("/metrics", get(metrics::metrics))
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(state.limits.body_bytes))
 }
@@ -88,7 +94,28 @@ pub(crate) fn described() -> (Router<Shared>, OpenApi) {
         .security(Some([SecurityRequirement::new("token", Vec::<String>::new())]))
         .build();
     let root = OpenApiRouter::with_openapi(document);
-    root.nest(ROOT, endpoints()).merge(others()).split_for_parts()
+    let (router, mut document) = root.nest(ROOT, endpoints()).merge(others()).split_for_parts();
+    name_operations(&mut document);
+    (router, document)
+}
+
+/// Names each operation after its method and path. Functions in different files may have the same name.
+fn name_operations(document: &mut OpenApi) {
+    for (path, item) in &mut document.paths.paths {
+        let words = path.trim_start_matches(ROOT).split(['/', '{', '}', '.']).filter(|word| !word.is_empty());
+        let name = words.collect::<Vec<_>>().join("_");
+        let operations = [
+            ("get", &mut item.get),
+            ("put", &mut item.put),
+            ("post", &mut item.post),
+            ("delete", &mut item.delete),
+        ];
+        for (method, operation) in operations {
+            if let Some(operation) = operation {
+                operation.operation_id = Some(format!("{method}_{name}"));
+            }
+        }
+    }
 }
 
 async fn wrong_method() -> impl IntoResponse {

@@ -29,6 +29,7 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct From {
     /// The events after this one, `ATTEMPT.SEQ`; all events if absent. The header `Last-Event-ID`, which
     /// browsers send when they connect again, wins over it.

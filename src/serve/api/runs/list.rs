@@ -181,6 +181,7 @@ pub(crate) fn newest(
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Page {
     /// The number of runs, 50 by default and 500 at most.
     limit: Option<usize>,

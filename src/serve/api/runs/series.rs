@@ -26,6 +26,7 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Wanted {
     /// The metrics, separated by commas; all if absent.
     metrics: Option<String>,
@@ -43,7 +44,7 @@ struct Curves {
     /// The curves by metric. One without a value is left out.
     series: BTreeMap<&'static str, Curve>,
     /// What the metrics are.
-    metrics: Vec<Described>,
+    metrics: Vec<DescribedMetric>,
     /// The evaluations in the range, and that of the base, whose step is 0.
     evals: Vec<Evaluation>,
     /// The checkpoints.
@@ -60,7 +61,7 @@ struct Curves {
 
 /// A metric.
 #[derive(Debug, Serialize, ToSchema)]
-struct Described {
+struct DescribedMetric {
     /// Its name in `series`.
     name: &'static str,
     /// Its name in words.
@@ -194,10 +195,14 @@ fn is_known(name: &str) -> bool {
 }
 
 /// Returns what the metrics are.
-fn described() -> impl Iterator<Item = Described> {
-    let loss =
-        Described { name: LOSS, title: "training loss", unit: "nats per trained token", about: "training" };
-    let others = METRICS.iter().map(|metric| Described {
+fn described() -> impl Iterator<Item = DescribedMetric> {
+    let loss = DescribedMetric {
+        name: LOSS,
+        title: "training loss",
+        unit: "nats per trained token",
+        about: "training",
+    };
+    let others = METRICS.iter().map(|metric| DescribedMetric {
         name: metric.name,
         title: metric.title,
         unit: metric.unit.name(),

@@ -1,0 +1,82 @@
+//! Clients that send too much, too slowly, or too often.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use super::client::{Answer, Server};
+use super::runs::{line, run_with_steps};
+use crate::Limits;
+
+#[test]
+fn a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() {
+    let server = Server::with(Limits { body_bytes: 10_000, ..Limits::default() });
+    let large = format!("{{\"sections\":[\"{}\"]}}", "x".repeat(20_000));
+    let told = server.ask("POST /api/v1/benchmarks", &large);
+    assert_eq!(told.status, 413, "{}", told.body);
+    assert!(told.body.contains("advice"), "{}", told.body);
+    let head = format!(
+        "POST /api/v1/benchmarks HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+        server.token
+    );
+    let body = format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
+    assert_eq!(Answer::of(&server.raw((head + &body).as_bytes())).status, 413);
+    let headers = "X-Padding: x\r\n".repeat(5000);
+    let answer = server.raw(format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").as_bytes());
+    assert_eq!(Answer::of(&answer).status, 431);
+    let long =
+        server.raw(format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(100_000)).as_bytes());
+    assert!(Answer::of(&long).status >= 400);
+}
+
+/// Returns the time until the server has closed a connection.
+fn time_to_close(mut stream: std::net::TcpStream) -> Duration {
+    let begun = Instant::now();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    begun.elapsed()
+}
+
+#[test]
+fn headers_and_bodies_that_come_too_slowly_are_not_waited_for() {
+    let quick = Duration::from_millis(300);
+    let server = Server::with(Limits { header_time: quick, body_grace: quick, ..Limits::default() });
+    let patient = Duration::from_secs(8);
+    let mut begun = server.connect();
+    begun.write_all(b"GET / HTTP/1.1\r\nHost: local").unwrap();
+    assert!(time_to_close(begun) < patient);
+    assert!(time_to_close(server.connect()) < patient, "a connection without a word");
+    let mut body = server.connect();
+    let head = format!(
+        "POST /api/v1/benchmarks HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{",
+        server.token
+    );
+    body.write_all(head.as_bytes()).unwrap();
+    assert!(time_to_close(body) < patient);
+    assert_eq!(server.ask("GET /api/v1/health", "").status, 200);
+}
+
+#[test]
+fn five_hundred_connections_end_no_stream_and_the_next_client_is_answered() {
+    let limits = Limits { connections: 100, header_time: Duration::from_secs(4), ..Limits::default() };
+    let server = Server::with(limits);
+    let run = run_with_steps(&server, "20260101T000000Z-a-lora-0001", 3);
+    let mut stream = server.follow("/api/v1/runs/20260101T000000Z-a-lora-0001/events");
+    stream.wait_for("\"seq\":4");
+    let idle: Vec<_> = (0..500).map(|_| server.connect()).collect();
+    // Those that were told so are closed after a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    let told = server.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let told = Answer::of(&told);
+    assert!(told.status == 503 && told.header("retry-after").is_some(), "{}", told.head);
+    super::client::append(&run.event_file(1), line(1, 5, 4).as_bytes());
+    stream.wait_for("\"seq\":5");
+    let begun = Instant::now();
+    while server
+        .raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .starts_with(b"HTTP/1.1 503")
+    {
+        assert!(begun.elapsed() < Duration::from_secs(15), "idle connections are kept");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(idle);
+}

@@ -1,0 +1,137 @@
+//! Runs through the API.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sparktune_runlog::{Event, Kind, Lease, RunDir, RunStarted, Step};
+
+use super::client::{Server, append};
+
+/// Returns the line of a step.
+pub(super) fn line(attempt: u32, seq: u64, step: u64) -> String {
+    let kind = Kind::Step(Step { step, loss_nats: 1.0 / step as f64, tokens: 10, ..Step::default() });
+    Event { attempt, seq, time_us: seq, kind }.to_line().unwrap()
+}
+
+/// Creates a run whose first event is its start, and the others are steps.
+pub(super) fn run_with_steps(server: &Server, name: &str, steps: u64) -> RunDir {
+    let path = server.runs_dir().join(name);
+    std::fs::create_dir_all(path.join("events")).unwrap();
+    let run = RunDir::open(&path).unwrap();
+    run.write_plan("seed = 1\n").unwrap();
+    let started = RunStarted { model: "<img src=x>".into(), total_steps: Some(100), ..RunStarted::default() };
+    let first = Event { attempt: 1, seq: 1, time_us: 1, kind: Kind::RunStarted(started) };
+    let mut text = first.to_line().unwrap();
+    (1..=steps).for_each(|step| text.push_str(&line(1, step + 1, step)));
+    append(&run.event_file(1), text.as_bytes());
+    run
+}
+
+const NAME: &str = "20260101T000000Z-mine-lora-0001";
+
+#[test]
+fn the_list_has_the_newest_first_and_continues_where_it_ended() {
+    let server = Server::start();
+    assert_eq!(server.json("/api/v1/runs"), json!({"items": [], "next": null}));
+    for day in 1..=5 {
+        run_with_steps(&server, &format!("2026010{day}T000000Z-mine-lora-0001"), day);
+    }
+    let mut seen = Vec::new();
+    let mut path = "/api/v1/runs?limit=2".to_owned();
+    loop {
+        let page = server.json(&path);
+        let items = page["items"].as_array().unwrap();
+        seen.extend(items.iter().map(|run| run["step"].as_u64().unwrap()));
+        assert!(items.iter().all(|run| run["name"] == "mine" && run["state"] == "crashed"), "{page}");
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("/api/v1/runs?limit=2&before={next}");
+    }
+    assert_eq!(seen, [5, 4, 3, 2, 1]);
+    assert_eq!(server.ask("GET /api/v1/runs?limit=x", "").status, 400);
+}
+
+#[test]
+fn a_run_is_read_once_and_then_only_what_is_new() {
+    let server = Server::start();
+    let run = run_with_steps(&server, NAME, 10);
+    let read = server.json(&format!("/api/v1/runs/{NAME}"));
+    assert_eq!(
+        (&read["position"], &read["step"], &read["state"]),
+        (&json!("1.11"), &json!(10), &json!("crashed"))
+    );
+    assert_eq!(read["model"], "<img src=x>");
+    let _lease = Lease::acquire(&run).unwrap();
+    append(&run.event_file(1), line(1, 12, 11).as_bytes());
+    std::thread::sleep(Duration::from_millis(300));
+    let read = server.json(&format!("/api/v1/runs/{NAME}"));
+    assert_eq!(
+        (&read["position"], &read["step"], &read["state"]),
+        (&json!("1.12"), &json!(11), &json!("running"))
+    );
+    let curves =
+        server.json(&format!("/api/v1/runs/{NAME}/series?metrics=loss_nats,lr&points=4&first_step=4"));
+    assert_eq!(curves["series"]["loss_nats"]["steps"], json!([4, 6, 8, 10]));
+    assert_eq!(curves["series"]["loss_nats"]["max"][0], json!(0.25));
+    assert!(curves["series"]["lr"].is_null(), "{curves}");
+}
+
+#[test]
+fn events_begin_after_any_position_and_are_live_within_a_second() {
+    let server = Server::start();
+    let run = run_with_steps(&server, NAME, 200);
+    let events = format!("/api/v1/runs/{NAME}/events");
+    let mut all = server.follow(&events);
+    all.wait_for("id: 1.201\n");
+    assert!(all.seen.contains("id: 1.1\n") && all.seen.contains("text/event-stream"));
+    all.wait_for("\"state\":\"crashed\"");
+    let mut later = server.follow(&format!("{events}?from=1.150"));
+    later.wait_for("id: 1.201\n");
+    assert!(later.seen.contains("id: 1.151\n") && !later.seen.contains("id: 1.150\n"));
+    let _lease = Lease::acquire(&run).unwrap();
+    append(&run.event_file(1), line(1, 202, 201).as_bytes());
+    let begun = Instant::now();
+    for stream in [&mut all, &mut later] {
+        stream.wait_for("id: 1.202\n");
+        stream.wait_for("\"state\":\"running\"");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    // The next attempt continues the same stream.
+    append(&run.event_file(2), line(2, 1, 101).as_bytes());
+    all.wait_for("id: 2.1\n");
+    assert_eq!(server.ask(&format!("GET {events}?from=x"), "").status, 400);
+    assert_eq!(server.ask(&format!("GET {events}?from=1"), "").status, 400);
+}
+
+#[test]
+fn what_the_state_of_a_run_does_not_allow_is_a_conflict_with_advice() {
+    let server = Server::start();
+    let run = run_with_steps(&server, NAME, 1);
+    assert_eq!(server.ask(&format!("POST /api/v1/runs/{NAME}/stop"), "").status, 409);
+    let lease = Lease::acquire(&run).unwrap();
+    for request in ["POST /api/v1/runs/{}/resume", "DELETE /api/v1/runs/{}"] {
+        let answer = server.ask(&request.replace("{}", NAME), "");
+        assert_eq!(answer.status, 409, "{request}: {}", answer.body);
+    }
+    drop(lease);
+    let deleted = server.ask(&format!("DELETE /api/v1/runs/{NAME}"), "");
+    assert!(deleted.status == 200 && deleted.body.contains("freed_bytes"), "{}", deleted.body);
+    assert!(!run.path().exists());
+    assert_eq!(server.ask(&format!("GET /api/v1/runs/{NAME}"), "").status, 404);
+}
+
+#[test]
+fn prometheus_reads_the_state_of_the_runs() {
+    let server = Server::start();
+    run_with_steps(&server, NAME, 3);
+    for path in ["/metrics", "/api/v1/metrics"] {
+        let answer = server.ask(&format!("GET {path}"), "");
+        assert!(answer.header("content-type").unwrap().starts_with("text/plain"), "{}", answer.head);
+        let line = format!("sparktune_run_state{{run=\"{NAME}\",state=\"crashed\"}} 1\n");
+        assert!(answer.body.contains(&line), "{}", answer.body);
+        assert!(
+            answer.body.contains(&format!("sparktune_run_step{{run=\"{NAME}\"}} 3\n")),
+            "{}",
+            answer.body
+        );
+    }
+}
