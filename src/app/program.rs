@@ -19,9 +19,8 @@ impl Program {
         Self { path: std::env::current_exe().map_err(|error| error.to_string()), has_cuda }
     }
 
-    /// Returns a program at this path.
-    #[cfg(test)]
-    pub(crate) fn at(path: PathBuf) -> Self {
+    /// Returns a program at this path, which cannot train on a GPU: for tests.
+    pub fn at(path: PathBuf) -> Self {
         Self { path: Ok(path), has_cuda: false }
     }
 

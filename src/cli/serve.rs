@@ -7,7 +7,7 @@ use sparktune_app::answers::runs_dir;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::state_folder;
 use sparktune_app::program::Program;
-use sparktune_serve::{Limits, Options};
+use sparktune_serve::{Limits, ModelLimits, Options};
 use sparktune_tui::output::{note, print, print_json};
 
 #[derive(Debug, Args)]
@@ -21,6 +21,9 @@ pub(crate) struct ServeArgs {
     /// A model that can be opened, besides those that are found: a folder or a run
     #[arg(long, value_name = "DIR|RUN", num_args = 1..)]
     pub model: Vec<String>,
+    /// Tokens that the MTP head of an opened model drafts, if it has one; never changes the text
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub draft_tokens: usize,
     /// A folder whose data sets can be used
     #[arg(long, value_name = "DIR", num_args = 1..)]
     pub data_dir: Vec<PathBuf>,
@@ -49,7 +52,10 @@ pub(crate) fn serve(
         data_dirs: args.data_dir,
         allowed_hosts: args.allow_host,
         state_dir: state_folder(),
-        limits: Limits::default(),
+        limits: Limits {
+            models: ModelLimits { draft_tokens: args.draft_tokens, ..ModelLimits::default() },
+            ..Limits::default()
+        },
     };
     sparktune_serve::serve(options, |listening| {
         listening.notes.iter().for_each(|text| note(&format!("note: {text}")));

@@ -154,8 +154,8 @@ impl Engine {
         self.tokenizer.encode(text).map_err(InferError::Prompt)
     }
 
-    /// Returns messages in OpenAI's form as text, rendered as a server does that is asked for the next answer:
-    /// an array, or an object with `messages`, `tools` and `chat_template_kwargs`.
+    /// Returns messages in OpenAI's form as text, rendered as a server does that is asked for the next
+    /// answer: an array, or an object with `messages`, `tools` and `chat_template_kwargs`.
     ///
     /// # Errors
     /// They are not in that form, or the chat template refuses them.

@@ -4,8 +4,8 @@
 //! its standard output: first `ready` (or `failed`, after which it ends), then parts of answers in any order,
 //! each with the id of its request. It ends when its input ends. Ids are chosen by the asking side.
 //!
-//! Each request for text is answered by `accepted` or `error` first, so that whoever asked knows whether there
-//! will be an answer before the first token is there, which may be long after.
+//! Each request for text is answered by `accepted` or `error` first, so that whoever asked knows whether
+//! there will be an answer before the first token is there, which may be long after.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,7 +66,8 @@ pub enum Prompt {
     /// Token ids.
     PromptTokenIds(Vec<u32>),
     /// The turns of a conversation in OpenAI's form, rendered by the model's chat template: an array, or an
-    /// object with `messages`, and for the template `tools` and `chat_template_kwargs`, its variables by name.
+    /// object with `messages`, and for the template `tools` and `chat_template_kwargs`, its variables by
+    /// name.
     Messages(Value),
 }
 

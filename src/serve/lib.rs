@@ -13,6 +13,8 @@
 //! | `tasks`, `program` | long work, in threads and in processes |
 //! | `sse` | streams of events |
 //! | `followed`, `steps` | runs, read once for everybody who watches them |
+//! | `workers` | the loaded models, in processes of their own |
+//! | `openai` | what programs for OpenAI's API use |
 //! | `pages` | the files of the page |
 //! | `api` | the endpoints, and the OpenAPI document that is made from them |
 //!
@@ -27,6 +29,7 @@ mod followed;
 mod guard;
 mod ids;
 mod locked;
+mod openai;
 mod options;
 mod pages;
 mod problem;
@@ -37,9 +40,11 @@ mod state;
 mod steps;
 mod tasks;
 mod token;
+mod workers;
 
 pub use options::{Limits, Options};
 pub use server::{Listening, serve};
+pub use workers::ModelLimits;
 
 #[cfg(test)]
 mod tests;

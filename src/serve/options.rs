@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use sparktune_app::program::Program;
 
+use crate::workers::ModelLimits;
+
 /// What the server is started with.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -44,6 +46,8 @@ pub struct Limits {
     pub upload_bytes: u64,
     /// Tasks that run at the same time.
     pub tasks: usize,
+    /// The limits of loaded models.
+    pub models: ModelLimits,
 }
 
 impl Default for Limits {
@@ -55,6 +59,7 @@ impl Default for Limits {
             body_bytes: 2 << 20,
             upload_bytes: 4 << 30,
             tasks: 8,
+            models: ModelLimits::default(),
         }
     }
 }

@@ -49,6 +49,22 @@ impl Events {
         self.sender.send(Bytes::from(block)).await.is_ok()
     }
 
+    /// Waits for something for as long as it takes. `None` if the reader leaves or the server ends before.
+    pub(crate) async fn wait_for<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+        let mut what = std::pin::pin!(what);
+        loop {
+            tokio::select! {
+                done = &mut what => return Some(done),
+                () = self.sender.closed() => return None,
+                () = ended(&mut self.stop) => return None,
+                () = tokio::time::sleep(KEEP_ALIVE) => {}
+            }
+            if !self.send(":\n\n".to_owned()).await {
+                return None;
+            }
+        }
+    }
+
     /// Waits for some seconds at most, unless the reader leaves or the server ends before.
     pub(crate) async fn pause(&mut self, time: Duration) -> Waited {
         if self.sent.elapsed() >= KEEP_ALIVE && !self.send(":\n\n".to_owned()).await {

@@ -17,6 +17,7 @@ use crate::followed::FollowedRuns;
 use crate::options::{Limits, Options};
 use crate::tasks::Tasks;
 use crate::token::Token;
+use crate::workers::Workers;
 
 /// The folder next to the runs with what the server keeps: uploads, comparisons, measurements. Lists of
 /// runs skip hidden names.
@@ -35,7 +36,6 @@ pub(crate) struct Served {
     #[expect(dead_code, reason = "the endpoints of data sets use them")]
     pub data_dirs: Vec<PathBuf>,
     /// Models that the user named.
-    #[expect(dead_code, reason = "the endpoints of models use them")]
     pub models: Vec<String>,
     /// The limits of requests.
     pub limits: Limits,
@@ -49,6 +49,8 @@ pub(crate) struct Served {
     pub followed: FollowedRuns,
     /// Long work.
     pub tasks: Tasks,
+    /// The loaded models.
+    pub workers: Workers,
     /// What was counted since the start.
     pub counters: Counters,
     /// The measurements of the machine, which need the previous one.
@@ -65,6 +67,7 @@ impl Served {
         Self {
             names: Names::new(&options.allowed_hosts),
             tasks: Tasks::new(options.limits.tasks),
+            workers: Workers::new(options.program.clone(), options.limits.models.clone()),
             runs: RunsRoot::new(options.runs_dir),
             program: options.program,
             data_dirs: options.data_dirs,

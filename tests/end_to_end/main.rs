@@ -30,6 +30,8 @@ mod power_cuts;
 mod python_reader;
 mod runs;
 mod serve;
+mod serve_openai;
+mod server;
 mod sparktune;
 mod token_files;
 mod trace;

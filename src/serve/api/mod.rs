@@ -2,9 +2,11 @@
 //! nowhere else.
 
 mod benchmarks;
+mod chats;
 mod health;
 mod machine;
 mod metrics;
+mod models;
 mod runs;
 mod session;
 mod tasks;
@@ -22,6 +24,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa::openapi::{Components, Info, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
+use crate::openai;
 use crate::problem::Problem;
 use crate::state::Shared;
 
@@ -48,9 +51,11 @@ impl<T> Listed<T> {
 fn endpoints() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
         .merge(benchmarks::router())
+        .merge(chats::router())
         .merge(health::router())
         .merge(machine::router())
         .merge(metrics::router())
+        .merge(models::router())
         .merge(runs::router())
         .merge(session::router())
         .merge(tasks::router())
@@ -58,7 +63,7 @@ fn endpoints() -> OpenApiRouter<Shared> {
 
 /// The endpoints with other addresses, each with its description.
 fn others() -> OpenApiRouter<Shared> {
-    OpenApiRouter::default()
+    OpenApiRouter::default().merge(openai::router())
 }
 
 /// Returns all endpoints with the document that describes them.

@@ -1,0 +1,170 @@
+//! The thread of a worker: commands of requests in, replies of the process out. The pipe to the process
+//! blocks, so this is the one place where serving waits for it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::inference::{Worker, WorkerOptions};
+use sparktune_app::program::Program;
+use sparktune_sampling::protocol::{Reply, Request};
+use tokio::sync::watch;
+
+use super::commands::{Adapter, Command, Event, Events, State};
+
+/// The longest time that a command waits while answers are decoded. A token takes longer, except for models
+/// of a few million parameters.
+const BETWEEN_COMMANDS: Duration = Duration::from_millis(2);
+/// The time between two looks at whether a process without answers has ended.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// Replies that are handed on before the next look at commands.
+const REPLIES_AT_ONCE: usize = 64;
+
+/// An answer that is not complete.
+struct Open {
+    adapter: Option<String>,
+    index: usize,
+    events: Events,
+}
+
+/// A worker and its answers.
+pub(super) struct Bridge {
+    worker: Worker,
+    open: HashMap<String, Open>,
+    adapters: BTreeMap<String, Adapter>,
+    /// Why adapters could not be loaded.
+    broken: BTreeMap<String, String>,
+}
+
+impl Bridge {
+    /// Loads the model and answers commands, until the process ends, nobody can command it any more, or it
+    /// was idle for long.
+    pub(super) fn run(
+        program: &Program,
+        options: &WorkerOptions,
+        idle: Duration,
+        commands: &Receiver<Command>,
+        state: &watch::Sender<State>,
+    ) {
+        let worker = match Worker::start(program, options) {
+            Ok(worker) => worker,
+            Err(failure) => {
+                state.send_replace(State::Ended(failure));
+                return;
+            }
+        };
+        state.send_replace(State::Ready(worker.ready().clone()));
+        let (open, adapters, broken) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut bridge = Self { worker, open, adapters, broken };
+        let failure = bridge.serve(idle, commands).err();
+        let failure = failure.unwrap_or_else(|| Failure::new(Exit::Done, "the model was unloaded"));
+        for (_, open) in bridge.open.drain() {
+            let _ = open.events.send((open.index, Event::Failed(failure.clone())));
+        }
+        // Its memory is free when this is known.
+        drop(bridge);
+        state.send_replace(State::Ended(failure));
+    }
+
+    fn serve(&mut self, idle: Duration, commands: &Receiver<Command>) -> Result<(), Failure> {
+        let mut busy_at = Instant::now();
+        loop {
+            if self.open.is_empty() {
+                if busy_at.elapsed() > idle {
+                    return Ok(());
+                }
+                match commands.recv_timeout(BETWEEN_LOOKS.min(idle)) {
+                    Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                    Ok(command) => self.carry_out(command)?,
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+            } else {
+                busy_at = Instant::now();
+            }
+            loop {
+                match commands.try_recv() {
+                    Ok(Command::End) => return Ok(()),
+                    Ok(command) => self.carry_out(command)?,
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            }
+            let mut wait = if self.open.is_empty() { Duration::ZERO } else { BETWEEN_COMMANDS };
+            // A fast model has a reply at any time, and commands must not wait for its answers.
+            for _ in 0..REPLIES_AT_ONCE {
+                let Some(reply) = self.worker.next(wait)? else { break };
+                self.tell(reply)?;
+                wait = Duration::ZERO;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<(), Failure> {
+        match command {
+            Command::Generate { generate, adapter, index, events } => {
+                let id = generate.id.clone();
+                let name = adapter.as_ref().map(|adapter| adapter.name.clone());
+                // If the process has ended, the answer is told so with the others.
+                self.open.insert(id, Open { adapter: name, index, events });
+                if let Some(adapter) = adapter {
+                    self.load(adapter)?;
+                }
+                self.worker.send(&Request::Generate(generate))
+            }
+            Command::Cancel { id } if self.open.contains_key(&id) => {
+                self.worker.send(&Request::Cancel { id })
+            }
+            Command::Unload { adapter } if self.adapters.remove(&adapter).is_some() => {
+                self.worker.send(&Request::UnloadAdapter { name: adapter })
+            }
+            Command::Cancel { .. } | Command::Unload { .. } | Command::End => Ok(()),
+        }
+    }
+
+    /// Loads an adapter if it is not loaded as it is now.
+    fn load(&mut self, adapter: Adapter) -> Result<(), Failure> {
+        if self.adapters.get(&adapter.name) == Some(&adapter) {
+            return Ok(());
+        }
+        let (name, folder) = (adapter.name.clone(), adapter.folder.display().to_string());
+        self.broken.remove(&name);
+        self.adapters.insert(name.clone(), adapter);
+        self.worker.send(&Request::LoadAdapter { name, folder })
+    }
+
+    /// Hands a reply to who waits for it.
+    fn tell(&mut self, reply: Reply) -> Result<(), Failure> {
+        match reply {
+            Reply::Accepted { id, prompt_tokens, opens_thinking } => {
+                self.send(&id, Event::Accepted { prompt_tokens, opens_thinking });
+            }
+            Reply::Text(piece) => self.send(&piece.id.clone(), Event::Piece(piece)),
+            Reply::Done { id, finished } => {
+                self.send(&id, Event::Done(finished));
+                self.open.remove(&id);
+            }
+            Reply::Error { id: Some(name), error } if self.adapters.contains_key(&name) => {
+                self.adapters.remove(&name);
+                self.broken.insert(name, error);
+            }
+            Reply::Error { id: Some(id), error } => {
+                let Some(open) = self.open.remove(&id) else { return Ok(()) };
+                // What is wrong with its adapter is why the answer is refused.
+                let cause = open.adapter.and_then(|name| self.broken.get(&name));
+                let _ = open.events.send((open.index, Event::Refused(cause.unwrap_or(&error).clone())));
+            }
+            Reply::Failed { error } => return Err(Failure::new(Exit::Device, error)),
+            Reply::Error { id: None, error } => return Err(Failure::new(Exit::Bug, error)),
+            Reply::Ready(_) | Reply::Adapters { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Sends an event. Nobody may wait for it any more; the answer is then cancelled already.
+    fn send(&self, id: &str, event: Event) {
+        if let Some(open) = self.open.get(id) {
+            let _ = open.events.send((open.index, event));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The pool with shell scripts in place of inference workers.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sparktune_app::models::{ModelKind, OpenableModel, Opening};
+use sparktune_app::program::Program;
+use sparktune_sampling::SamplingParams;
+use sparktune_sampling::protocol::Prompt;
+
+use super::{Answers, Event, ModelLimits, Refusal, Workers};
+
+/// Answers each prompt with its number of bytes, except that a prompt with `wait` is never completed and one
+/// with `crash` ends the process. Whatever it reads is in the file `log`, and that it was started.
+const WORKER: &str = r#"
+echo start "$2" >>log
+[ ! -e only-one ] || [ ! -e loaded ] || { echo '{"event":"failed","error":"no room"}'; exit 4; }
+touch loaded
+trap 'rm -f loaded' EXIT
+echo '{"event":"ready","model":"m","context_tokens":99,"cache_tokens":8192,"draft_tokens":0,"has_template":true,"planned_bytes":1}'
+while read -r line; do
+    echo "$line" >>log
+    id=$(echo "$line" | sed 's/.*"id":"\([0-9]*\)".*/\1/')
+    case $line in
+    *'"op":"generate"'*bad*) echo '{"event":"error","id":"'"$id"'","error":"refused"}' ;;
+    *'"op":"generate"'*)
+        echo '{"event":"accepted","id":"'"$id"'","prompt_tokens":1,"opens_thinking":false}'
+        case $line in
+        *wait*) continue ;;
+        *crash*) kill -9 $$ ;;
+        esac
+        echo '{"event":"text","id":"'"$id"'","text":"hello","tokens":[]}'
+        echo '{"event":"done","id":"'"$id"'","finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"drafted_tokens":0,"accepted_tokens":0},"seed":1,"first_token_ms":1,"total_ms":1}'
+        ;;
+    *broken*) echo '{"event":"error","id":"run:broken","error":"the adapter is damaged"}' ;;
+    esac
+done
+"#;
+
+struct Place {
+    folder: tempfile::TempDir,
+    workers: Workers,
+}
+
+impl Place {
+    fn new(limits: ModelLimits) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let script = format!("#!/bin/sh\ncd {}\n{WORKER}", folder.path().display());
+        fs::write(path("draft.sh"), script).unwrap();
+        fs::set_permissions(path("draft.sh"), Permissions::from_mode(0o700)).unwrap();
+        // A process that another test starts meanwhile may hold the draft open for writing, but not the copy.
+        let copied = std::process::Command::new("cp").args([path("draft.sh"), path("worker.sh")]).status();
+        assert!(copied.unwrap().success());
+        let workers = Workers::new(Program::at(path("worker.sh")), limits);
+        Self { folder, workers }
+    }
+
+    async fn ask(&self, name: &str, prompts: &[&str]) -> Result<Answers, Refusal> {
+        let model = self.folder.path().join(name.rsplit_once(':').map_or(name, |(_, base)| base));
+        fs::create_dir_all(&model).unwrap();
+        let adapter = name.starts_with("run:").then(|| model.join("adapter"));
+        let (model, opening) = (model_of(name, &model), Opening { model, adapter, ..Opening::default() });
+        let asked: Vec<_> = prompts
+            .iter()
+            .map(|prompt| (Prompt::Prompt((*prompt).to_owned()), SamplingParams::default()))
+            .collect();
+        self.workers.ask(&model, &opening, &asked).await
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    fn starts(&self) -> usize {
+        self.log().lines().filter(|line| line.starts_with("start")).count()
+    }
+
+    /// Waits until the log has this line.
+    async fn logged(&self, words: &str) {
+        let begun = Instant::now();
+        while !self.log().contains(words) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", self.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn model_of(id: &str, path: &Path) -> OpenableModel {
+    let (kind, base, parameters) = (ModelKind::Base, None, None);
+    OpenableModel { id: id.into(), name: id.into(), kind, base, parameters, path: path.to_owned() }
+}
+
+/// Returns the texts of all answers.
+async fn texts(mut answers: Answers, count: usize) -> Vec<String> {
+    let mut texts = vec![String::new(); count];
+    while let Some((index, event)) = answers.next().await {
+        match event {
+            Event::Piece(piece) => texts[index].push_str(&piece.text),
+            Event::Done(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    texts
+}
+
+#[tokio::test]
+async fn one_worker_answers_for_its_base_and_the_adapters_on_it() {
+    let place = Place::new(ModelLimits::default());
+    assert_eq!(texts(place.ask("base", &["a", "b"]).await.unwrap(), 2).await, ["hello", "hello"]);
+    for _ in 0..2 {
+        assert_eq!(texts(place.ask("run:base", &["c"]).await.unwrap(), 1).await, ["hello"]);
+    }
+    assert_eq!(place.starts(), 1);
+    assert_eq!(place.log().matches("load_adapter").count(), 1, "{}", place.log());
+    assert!(place.log().contains(r#""adapter":"run:base""#) && place.log().contains(r#""max_tokens":1024"#));
+    let loaded = place.workers.loaded();
+    assert_eq!((loaded.len(), loaded[0].models.len(), loaded[0].answers), (1, 2, 0));
+
+    let model = place.folder.path().join("base");
+    let opening = Opening { model: model.clone(), ..Opening::default() };
+    let adapted = Opening { adapter: Some(model.join("adapter")), ..opening.clone() };
+    place.workers.unload(&model_of("run:base", &model), &adapted).unwrap();
+    place.logged("unload_adapter").await;
+    assert_eq!(place.workers.loaded()[0].models, ["base"]);
+    place.workers.unload(&model_of("base", &model), &opening).unwrap();
+    assert!(place.workers.loaded().is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_prompt_or_adapter_is_told_in_the_words_of_the_worker() {
+    let place = Place::new(ModelLimits::default());
+    let refused = place.ask("base", &["wait", "bad"]).await.err().unwrap();
+    assert_eq!(refused, Refusal::Invalid("refused".into()));
+    // The answer that was accepted already is not completed for nobody.
+    place.logged("cancel").await;
+    let refused = place.ask("run:broken", &["bad"]).await.err().unwrap();
+    assert_eq!(refused, Refusal::Invalid("the adapter is damaged".into()));
+}
+
+#[tokio::test]
+async fn a_crash_fails_its_answers_and_the_next_request_starts_another_worker() {
+    let place = Place::new(ModelLimits::default());
+    let mut waiting = place.ask("base", &["wait"]).await.unwrap();
+    // It may be told before or after the prompt was accepted; before, it is tried once more.
+    if let Ok(mut answers) = place.ask("base", &["crash"]).await {
+        assert!(matches!(answers.next().await, Some((0, Event::Failed(_)))));
+        assert_eq!(answers.next().await.map(|_| ()), None);
+    }
+    let Some((0, Event::Failed(failure))) = waiting.next().await else { panic!("it has ended") };
+    assert!(failure.to_string().contains("signal: 9"), "{failure}");
+    assert_eq!(texts(place.ask("base", &["a"]).await.unwrap(), 1).await, ["hello"]);
+    assert!(place.starts() >= 2);
+}
+
+#[tokio::test]
+async fn answers_that_nobody_waits_for_are_cancelled() {
+    let place = Place::new(ModelLimits::default());
+    let answers = place.ask("base", &["wait"]).await.unwrap();
+    assert_eq!(place.workers.loaded()[0].answers, 1);
+    assert!(!place.log().contains("cancel"));
+    drop(answers);
+    place.logged(r#"{"op":"cancel","id":"0"}"#).await;
+    assert_eq!(place.workers.loaded()[0].answers, 0);
+}
+
+#[tokio::test]
+async fn more_answers_than_may_wait_are_refused() {
+    let place = Place::new(ModelLimits { answers: 1, waiting: 2, ..ModelLimits::default() });
+    let held = place.ask("base", &["wait", "wait", "wait"]).await.unwrap();
+    assert_eq!(place.ask("base", &["a"]).await.err(), Some(Refusal::Busy(3)));
+    let model = place.folder.path().join("base");
+    let opening = Opening { model: model.clone(), ..Opening::default() };
+    let refused = place.workers.unload(&model_of("base", &model), &opening);
+    assert_eq!(refused, Err(Refusal::Answering(3)));
+    let four = place.ask("base", &["a"; 4]).await.err();
+    assert!(matches!(four, Some(Refusal::Invalid(text)) if text.contains("at most 3")));
+    drop(held);
+    assert_eq!(texts(place.ask("base", &["a"]).await.unwrap(), 1).await, ["hello"]);
+}
+
+#[tokio::test]
+async fn a_model_without_answers_makes_room_for_another_and_one_with_answers_does_not() {
+    let place = Place::new(ModelLimits::default());
+    fs::write(place.folder.path().join("only-one"), "").unwrap();
+    texts(place.ask("one", &["a"]).await.unwrap(), 1).await;
+    texts(place.ask("two", &["a"]).await.unwrap(), 1).await;
+    assert_eq!(place.workers.loaded()[0].models, ["two"]);
+    let _held = place.ask("two", &["wait"]).await.unwrap();
+    let refused = place.ask("one", &["a"]).await.err();
+    assert!(matches!(refused, Some(Refusal::NoRoom(failure)) if failure.text == "no room"));
+
+    let place = Place::new(ModelLimits { loaded: 1, ..ModelLimits::default() });
+    let held = place.ask("one", &["wait"]).await.unwrap();
+    let refused = place.ask("two", &["a"]).await.err();
+    assert!(matches!(refused, Some(Refusal::NoRoom(failure)) if failure.text.contains("answering")));
+    drop(held);
+    texts(place.ask("two", &["a"]).await.unwrap(), 1).await;
+    assert_eq!(place.workers.loaded().len(), 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_idle_for_long_ends_and_is_started_again() {
+    let place = Place::new(ModelLimits { idle: Duration::from_millis(50), ..ModelLimits::default() });
+    texts(place.ask("base", &["a"]).await.unwrap(), 1).await;
+    let begun = Instant::now();
+    while !place.workers.loaded().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(texts(place.ask("base", &["a"]).await.unwrap(), 1).await, ["hello"]);
+    assert_eq!(place.starts(), 2);
+}
+
+#[test]
+fn the_variables_that_an_adapter_was_trained_with_yield_to_those_of_the_request() {
+    let kwargs = [("enable_thinking".to_owned(), json!(false)), ("style".to_owned(), json!("short"))];
+    let opening = Opening { template_kwargs: kwargs.into(), ..Opening::default() };
+    let given = json!({"messages": [], "chat_template_kwargs": {"enable_thinking": true}});
+    let Prompt::Messages(prompt) = super::pool::with_kwargs(&Prompt::Messages(given), &opening) else {
+        panic!("these are messages");
+    };
+    assert_eq!(prompt["chat_template_kwargs"], json!({"enable_thinking": true, "style": "short"}));
+}
