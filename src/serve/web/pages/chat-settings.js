@@ -1,0 +1,89 @@
+// How answers are drawn, and what the model is told before every conversation.
+import { html } from "../parts/dom.js";
+import { Icon } from "../parts/icons.js";
+
+/** The parameters of sampling, as the API names them. An empty field leaves the decision to the server. */
+const FIELDS = [
+  {
+    name: "temperature",
+    label: "Temperature",
+    hint: "0 always takes the most likely token",
+    min: 0,
+    max: 2,
+    step: 0.05,
+  },
+  {
+    name: "top_p",
+    label: "Top-p",
+    hint: "the most likely tokens that together reach this share",
+    min: 0,
+    max: 1,
+    step: 0.01,
+  },
+  { name: "top_k", label: "Top-k", hint: "only so many tokens; 0 is all", min: 0, max: 1000, step: 1 },
+  {
+    name: "min_p",
+    label: "Min-p",
+    hint: "tokens at least this likely, relative to the best",
+    min: 0,
+    max: 1,
+    step: 0.01,
+  },
+  {
+    name: "presence_penalty",
+    label: "Presence penalty",
+    hint: "against repeating any token",
+    min: -2,
+    max: 2,
+    step: 0.1,
+  },
+  {
+    name: "frequency_penalty",
+    label: "Frequency penalty",
+    hint: "against repeating frequent tokens",
+    min: -2,
+    max: 2,
+    step: 0.1,
+  },
+  { name: "max_completion_tokens", label: "Longest answer", hint: "in tokens", min: 1, max: 131072, step: 1 },
+  {
+    name: "seed",
+    label: "Seed",
+    hint: "the same seed gives the same answer",
+    min: 0,
+    max: 4294967295,
+    step: 1,
+  },
+];
+
+/** The settings as fields of a request. */
+export function requestOptions(settings) {
+  const options = {};
+  for (const { name } of FIELDS) {
+    const value = settings[name];
+    if (value !== undefined && value !== "" && Number.isFinite(Number(value))) options[name] = Number(value);
+  }
+  if (settings.stop) options.stop = settings.stop.split("\n").filter(Boolean).slice(0, 4);
+  return options;
+}
+
+export function Settings({ settings, onChange, kept, onClose, onForget }) {
+  const set = (name, value) => onChange({ ...settings, [name]: value });
+  const changed = FIELDS.some(({ name }) => settings[name] !== undefined && settings[name] !== "");
+  return html`<aside class="chat-panel" aria-label="Settings of the chat">
+    <div class="card-head"><h2>Settings</h2><button class="button quiet small icon" aria-label="Close the settings" onClick=${onClose}><${Icon} name="close" size=${14} /></button></div>
+    <div class="field"><label for="system">System prompt</label><textarea id="system" class="area" rows="4" placeholder="What the model is told before every conversation" value=${settings.system ?? ""} data-test="system"
+      onInput=${(event) => set("system", event.target.value)}></textarea></div>
+    ${FIELDS.map(
+      (
+        field,
+      ) => html`<div class="field" key=${field.name}><label for=${`chat-${field.name}`}>${field.label}</label>
+      <input id=${`chat-${field.name}`} class="input" type="number" min=${field.min} max=${field.max} step=${field.step} placeholder="as the model's own" value=${settings[field.name] ?? ""} onInput=${(event) => set(field.name, event.target.value)} />
+      <span class="hint">${field.hint}</span></div>`,
+    )}
+    <div class="field"><label for="chat-stop">Stop at</label><textarea id="chat-stop" class="area mono" rows="2" placeholder="one text a line" value=${settings.stop ?? ""} onInput=${(event) => set("stop", event.target.value)}></textarea></div>
+    ${changed && html`<button class="button small" onClick=${() => onChange({ system: settings.system })}>As the model's own</button>`}
+    <div class="keep"><label class="check"><input type="checkbox" checked=${kept.on} data-test="keep-chats" onChange=${(event) => (event.target.checked ? kept.turn(true) : onForget())} />Keep conversations</label>
+      <p class="hint faint small">On this machine, as JSON Lines that can be trained on. Off unless you say so.</p></div>
+  </aside>`;
+}

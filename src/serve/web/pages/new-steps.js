@@ -1,0 +1,126 @@
+// The questions for model and data of a new run.
+import { work } from "../api.js";
+import { html, useEffect, useState } from "../parts/dom.js";
+import { Drop } from "../parts/drop.js";
+import { ago, bytes, parameters } from "../parts/format.js";
+import { asProblem, useRead } from "../parts/load.js";
+import { Action, Facts, Loading, Note, ProblemNote } from "../parts/page.js";
+import { TaskProgress } from "../parts/progress.js";
+import { Report } from "./dataset.js";
+
+/** One of the catalog, or any other by its id. */
+export function ModelStep({ answers, set }) {
+  const { data, problem, again } = useRead("GET /api/v1/catalog");
+  const [typed, setTyped] = useState(answers.model ?? "");
+  const [facts, setFacts] = useState(null);
+  const [task, setTask] = useState(null);
+  const [trouble, setTrouble] = useState(null);
+  const items = data?.items ?? [];
+  const chosen = items.find((item) => item.id === answers.model);
+  const check = async () => {
+    setTrouble(null);
+    setFacts(null);
+    const result = await work("POST /api/v1/models/check", {
+      body: { model: typed.trim() },
+      onUpdate: setTask,
+    }).finally(() => setTask(null));
+    setFacts(result);
+    set("model", typed.trim());
+  };
+  const download = async () => {
+    setTrouble(null);
+    await work("POST /api/v1/fetches", { body: { model: answers.model }, onUpdate: setTask }).finally(() =>
+      setTask(null),
+    );
+    again();
+  };
+  if (!data)
+    return problem
+      ? html`<${ProblemNote} problem=${problem} again=${again} />`
+      : html`<${Loading} what="Reading the catalog" />`;
+  return html`<div class="stack">
+    <div class="options" role="radiogroup" aria-label="Models of the catalog">${items.map(
+      (
+        model,
+      ) => html`<label key=${model.id} class=${`option ${answers.model === model.id ? "picked" : ""} ${model.fits === false ? "unfit" : ""}`} data-test="model-option">
+      <input type="radio" name="model" checked=${answers.model === model.id} onChange=${() => {
+        set("model", model.id);
+        setTyped(model.id);
+        setFacts(null);
+      }} />
+      <div><b>${model.id}</b> ${model.recommended && html`<span class="tag accent">recommended here</span>`} ${model.cached && html`<span class="tag">on this machine</span>`}
+        <div class="soft small">${[parameters(model.parameters), `${bytes(model.weights_bytes)} of weights`, model.family].filter(Boolean).join(" · ")}</div>
+        ${model.outlook && html`<div class=${model.fits === false ? "warn small" : "small"}>${model.outlook}</div>`}</div></label>`,
+    )}</div>
+    <section class="card"><h2>Another model</h2>
+      <div class="inline"><label class="hidden-visually" for="other-model">Id of a model</label><input id="other-model" class="input" placeholder="organisation/name on the Hugging Face hub" spellcheck=${false} autocomplete="off" value=${typed}
+        onInput=${(event) => setTyped(event.target.value)} /><${Action} disabled=${!typed.trim()} onClick=${check} onProblem=${setTrouble} data-test="check-model-id">Check it<//></div>
+      <p class="faint small">Its config.json is checked before anything else is downloaded.</p>
+      ${
+        facts &&
+        html`<${Facts} rows=${Object.entries(facts)
+          .filter(([, value]) => ["string", "number"].includes(typeof value))
+          .map(([name, value]) => [
+            name.replaceAll("_", " "),
+            name.endsWith("_bytes")
+              ? bytes(value)
+              : typeof value === "number"
+                ? value.toLocaleString("en-US")
+                : value,
+          ])} />`
+      }
+    </section>
+    <${ProblemNote} problem=${trouble} />
+    <${TaskProgress} task=${task} title="Working" />
+    ${chosen && chosen.cached === false && !task && html`<${Note} title="The weights are not on this machine.">They are downloaded when the run starts; you can also <button type="button" class="link" onClick=${() => download().catch((error) => setTrouble(asProblem(error)))}>download ${bytes(chosen.weights_bytes)} now</button>.<//>`}
+  </div>`;
+}
+
+/** One or several of the known data sets, or a file that is uploaded now; each is checked. */
+export function DataStep({ answers, set }) {
+  const { data, problem, again } = useRead("GET /api/v1/datasets");
+  const [result, setResult] = useState(null);
+  const [task, setTask] = useState(null);
+  const [trouble, setTrouble] = useState(null);
+  const picked = answers.data ?? [];
+  const toggle = (id) =>
+    set("data", picked.includes(id) ? picked.filter((each) => each !== id) : [...picked, id]);
+  const shown = picked.at(-1);
+  useEffect(() => {
+    setResult(null);
+    setTrouble(null);
+    if (!shown) return undefined;
+    const ending = new AbortController();
+    work("POST /api/v1/datasets/{id}/check", {
+      params: { id: shown },
+      body: { model: answers.model },
+      signal: ending.signal,
+      onUpdate: setTask,
+    })
+      .then(setResult, (error) => !ending.signal.aborted && setTrouble(asProblem(error)))
+      .finally(() => !ending.signal.aborted && setTask(null));
+    return () => ending.abort();
+  }, [shown, answers.model]);
+  if (!data)
+    return problem
+      ? html`<${ProblemNote} problem=${problem} again=${again} />`
+      : html`<${Loading} what="Reading the folders" />`;
+  return html`<div class="stack">
+    ${
+      data.items.length > 0 &&
+      html`<div class="options" role="group" aria-label="Data sets">${data.items.map(
+        (
+          item,
+        ) => html`<label key=${item.id} class=${`option ${picked.includes(item.id) ? "picked" : ""}`} data-test="data-option">
+      <input type="checkbox" checked=${picked.includes(item.id)} onChange=${() => toggle(item.id)} /><div class="anywhere"><b>${item.name}</b><div class="soft small">${bytes(item.bytes)} · ${item.folder} · ${ago(item.modified_us)}</div></div></label>`,
+      )}</div>`
+    }
+    <${Drop} compact=${data.items.length > 0} onDone=${(item) => {
+      again();
+      set("data", [...picked, item.id]);
+    }} />
+    <${ProblemNote} problem=${trouble} />
+    <${TaskProgress} task=${task} title="Checking" />
+    ${result && html`<${Report} result=${result} />`}
+  </div>`;
+}

@@ -1,0 +1,209 @@
+// A run as it goes on: its summary, curves and events, read once and then followed. One stream of events serves
+// everything that a page shows of a run.
+import { call, follow } from "../api.js";
+import { useEffect, useRef, useState } from "./dom.js";
+import { asProblem } from "./load.js";
+import { append, cutAfter, emptySeries } from "./series.js";
+
+/** The curves of a run beside its loss: name, title, unit, and how an event's value is found. */
+export const METRICS = [
+  { name: "tokens_per_s", title: "Speed", unit: "tokens/s", of: "step" },
+  { name: "grad_norm", title: "Gradient norm", unit: "", of: "step" },
+  { name: "lr", title: "Learning rate", unit: "", of: "step" },
+  { name: "mem_used_bytes", title: "Trainer memory", unit: "", of: "step", bytes: true },
+  { name: "sm_clock_mhz", title: "GPU clock", unit: "MHz", of: "gpu" },
+  { name: "gpu_busy_percent", title: "GPU busy", unit: "%", of: "gpu", field: "busy_percent" },
+  { name: "power_watts", title: "GPU power", unit: "W", of: "gpu" },
+  { name: "temperature_celsius", title: "GPU temperature", unit: "°C", of: "gpu" },
+  { name: "cpu_percent", title: "CPU load", unit: "%", of: "device" },
+  {
+    name: "mem_pressure_percent",
+    title: "Memory pressure",
+    unit: "%",
+    of: "device",
+    field: "mem_pressure_some_percent",
+  },
+  { name: "head_loss", title: "MTP head, held-out loss", unit: "nats", of: "head" },
+];
+
+/** More columns than a screen has; the server merges steps into them. */
+const POINTS = 1200;
+/** With this many columns the curve is read again, merged. */
+const TOO_MANY = 3600;
+/** Events before the present one that the list of events begins with. */
+const HISTORY = 1200;
+const KEPT_EVENTS = 2000;
+
+const LIVE = ["running", "stalled"];
+
+/** Whether a run is at work. */
+export const isLive = (run) => LIVE.includes(run?.state);
+
+/** Reads the curves of a run, or of a range of its steps. */
+export function readSeries(id, range, signal) {
+  const metrics = ["loss_nats", ...METRICS.map((metric) => metric.name)].join(",");
+  const query = { metrics, points: POINTS, first_step: range?.[0], last_step: range?.[1] };
+  return call("GET /api/v1/runs/{id}/series", { params: { id }, query, signal });
+}
+
+/** Follows a run. Returns `{ run, curves, events, problem, again }`; drawn again at most five times a second. */
+export function useRun(id) {
+  const state = useRef(null);
+  const [, draw] = useState(0);
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    const ending = new AbortController();
+    const { signal } = ending;
+    const mine = { run: null, curves: null, events: [], problem: null };
+    state.current = mine;
+    let stop = () => {};
+    let timer = 0;
+    let drawing = 0;
+    const changed = () => {
+      drawing ||= setTimeout(() => {
+        drawing = 0;
+        draw((n) => n + 1);
+      }, 200);
+    };
+    const summary = async () => {
+      clearTimeout(timer);
+      try {
+        mine.run = await call("GET /api/v1/runs/{id}", { params: { id }, signal });
+        mine.problem = null;
+      } catch (error) {
+        if (signal.aborted) return;
+        mine.problem = asProblem(error);
+      }
+      changed();
+      timer = setTimeout(
+        () => (document.hidden ? summary.later() : summary()),
+        isLive(mine.run) ? 2000 : 5000,
+      );
+    };
+    summary.later = () => (timer = setTimeout(() => (document.hidden ? summary.later() : summary()), 1000));
+    let reading = false;
+    const curves = async () => {
+      if (reading) return;
+      reading = true;
+      try {
+        mine.curves = prepared(await readSeries(id, null, signal));
+        changed();
+      } catch (error) {
+        if (!signal.aborted) mine.problem ??= asProblem(error);
+      }
+      reading = false;
+    };
+    const start = async () => {
+      await Promise.all([summary(), curves()]);
+      if (signal.aborted) return;
+      const from = earlier(mine.curves?.position ?? mine.run?.position);
+      const seen = order(mine.curves?.position ?? "0.0");
+      stop = follow("GET /api/v1/runs/{id}/events", {
+        params: { id },
+        from,
+        name: "event",
+        onEvent(event) {
+          mine.events.push(event);
+          if (mine.events.length > KEPT_EVENTS) mine.events.splice(0, KEPT_EVENTS / 4);
+          const isNew = order(`${event.attempt}.${event.seq}`) > seen;
+          if (isNew && mine.curves) {
+            apply(mine.curves, event);
+            if (mine.curves.series.loss_nats?.steps.length > TOO_MANY) curves();
+          }
+          if (
+            isNew &&
+            ["run_started", "run_finished", "phase", "control_applied", "checkpoint_committed"].includes(
+              event.kind,
+            )
+          ) {
+            clearTimeout(timer);
+            timer = setTimeout(summary, 150);
+          }
+          changed();
+        },
+      });
+    };
+    start();
+    return () => {
+      ending.abort();
+      clearTimeout(timer);
+      clearTimeout(drawing);
+      stop();
+    };
+  }, [id, round]);
+  return {
+    ...(state.current ?? { run: null, curves: null, events: [], problem: null }),
+    again: () => setRound((n) => n + 1),
+  };
+}
+
+/** "2.412" as a number that grows with attempts and events. */
+function order(position) {
+  const [attempt, seq] = String(position ?? "0.0")
+    .split(".")
+    .map(Number);
+  return attempt * 1e9 + seq;
+}
+
+/** A position some events earlier in the same attempt, so that a page begins with what happened just before. */
+function earlier(position) {
+  if (!position) return undefined;
+  const [attempt, seq] = String(position).split(".").map(Number);
+  return `${attempt}.${Math.max(0, seq - HISTORY)}`;
+}
+
+/** Adds what the server left out because it is empty. */
+function prepared(curves) {
+  return {
+    ...curves,
+    series: curves.series ?? {},
+    evals: curves.evals ?? [],
+    checkpoints: curves.checkpoints ?? [],
+    resumed: curves.resumed ?? [],
+    discarded: curves.discarded ?? {},
+  };
+}
+
+/** Adds an event to the curves. */
+function apply(curves, event) {
+  const add = (name, step, value) => {
+    if (value === undefined) return;
+    append((curves.series[name] ??= emptySeries()), step, value);
+  };
+  if (event.kind === "run_started") {
+    const from = event.resumed_from_step ?? 0;
+    const old = (curves.discarded.loss_nats ??= emptySeries());
+    for (const [name, series] of Object.entries(curves.series))
+      if (name !== "head_loss") cutAfter(series, from, name === "loss_nats" ? old : null);
+    curves.evals = curves.evals.filter((each) => each.step <= from || each.step === 0);
+    curves.checkpoints = curves.checkpoints.filter((each) => each.step <= from);
+    if (event.resumed_from_step) curves.resumed.push({ step: from, attempt: event.attempt });
+  } else if (event.kind === "step") {
+    add("loss_nats", event.step, event.loss_nats);
+    for (const { name, of } of METRICS) if (of === "step") add(name, event.step, event[name]);
+    curves.last_step = event.step;
+  } else if (event.kind === "eval") {
+    const best =
+      event.step > 0 &&
+      event.loss_nats !== null &&
+      !curves.evals.some((each) => each.step > 0 && each.loss_nats <= event.loss_nats);
+    if (best) for (const each of curves.evals) each.best = false;
+    curves.evals = [
+      ...curves.evals.filter((each) => each.step !== event.step),
+      { step: event.step, loss_nats: event.loss_nats, best },
+    ];
+  } else if (event.kind === "checkpoint_committed") {
+    curves.checkpoints = [
+      ...curves.checkpoints.filter((each) => each.step !== event.step),
+      { step: event.step, best: event.best },
+    ];
+  } else if (event.kind === "head_eval") {
+    add("head_loss", event.step, event.loss_nats);
+  } else if (event.kind === "device_sample") {
+    const step = curves.last_step ?? 0;
+    for (const { name, of, field } of METRICS) {
+      if (of === "device") add(name, step, event[field ?? name]);
+      if (of === "gpu") add(name, step, event.gpus?.[0]?.[field ?? name]);
+    }
+  }
+}
