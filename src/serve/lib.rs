@@ -40,6 +40,8 @@ mod state;
 mod steps;
 mod tasks;
 mod token;
+#[cfg(test)]
+mod web_files;
 mod workers;
 
 pub use options::{Limits, Options};

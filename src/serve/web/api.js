@@ -171,11 +171,11 @@ function pause(ms, signal) {
 }
 
 /**
- * Follows events from a position on and calls `onEvent(data, id)` for each of this `name`. A broken connection is
+ * Follows events from a position on; `on` has a function for each name of an event, which gets its data. A broken connection is
  * opened again from the last event. While the tab is hidden it is closed, because a browser holds at most six to
  * one server. Returns the function that ends it.
  */
-export function follow(endpoint, { params, from, name, onEvent }) {
+export function follow(endpoint, { params, from, on }) {
   let source = null;
   let last = from;
   let wait = 500;
@@ -183,11 +183,13 @@ export function follow(endpoint, { params, from, name, onEvent }) {
   const open = () => {
     if (document.hidden) return;
     source = new EventSource(address(endpoint, params, { from: last }).url);
-    source.addEventListener(name, (message) => {
-      wait = 500;
-      if (message.lastEventId) last = message.lastEventId;
-      onEvent(JSON.parse(message.data), message.lastEventId);
-    });
+    for (const [name, act] of Object.entries(on)) {
+      source.addEventListener(name, (message) => {
+        wait = 500;
+        if (message.lastEventId) last = message.lastEventId;
+        act(JSON.parse(message.data));
+      });
+    }
     source.onopen = () => connection.get() === "lost" && connection.set("ok");
     source.onerror = () => {
       close();

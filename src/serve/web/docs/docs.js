@@ -56,15 +56,13 @@ function grouped(spec, search) {
       const parameters = [...(item.parameters ?? []), ...(operation.parameters ?? [])].map((each) =>
         resolved(spec, each),
       );
-      groups
-        .get(tag)
-        .push({
-          ...operation,
-          id: `${method}${path.replace(/[^a-z0-9]+/gi, "-")}`,
-          method,
-          path,
-          parameters,
-        });
+      groups.get(tag).push({
+        ...operation,
+        id: `${method}${path.replace(/[^a-z0-9]+/gi, "-")}`,
+        method,
+        path,
+        parameters,
+      });
     }
   }
   return [...groups].sort(([a], [b]) => a.localeCompare(b));

@@ -6,9 +6,8 @@ import { asProblem, useRead } from "../parts/load.js";
 import { Action, Empty, Head, Loading, ProblemNote } from "../parts/page.js";
 import { Markdown } from "../parts/markdown.js";
 import { useShortcuts } from "../parts/shortcuts.js";
+import { promptText, suiteName } from "../parts/suites.js";
 import { href, keepQuery } from "../routes.js";
-import { suiteName } from "./compare.js";
-import { promptText } from "./comparison.js";
 
 const VOTES = [
   { winner: "left", text: "Left is better", keys: "1" },

@@ -58,7 +58,10 @@ export default function Benchmarks({ query }) {
     </div>`;
 }
 
-const VERDICTS = { met: ["met", "good"], missed: ["missed", "warn"], skipped: ["skipped", "hollow"] };
+const VERDICTS = new Map([
+  [true, ["met", "good"]],
+  [false, ["missed", "warn"]],
+]);
 
 function Result({ id }) {
   const [state, setState] = useState({ data: null, problem: null });
@@ -77,14 +80,14 @@ function Result({ id }) {
       ([
         section,
         rows,
-      ]) => html`<section class="card" key=${section}><h2>${section}</h2><div class="scroll"><table class="table" data-test="bench-rows"><thead><tr><th>What</th><th class="right">Measured</th><th class="right">Target</th><th class="right">Peer</th><th>Verdict</th></tr></thead>
+      ]) => html`<section class="card" key=${section}><h2>${section}</h2><div class="scroll"><table class="table" data-test="bench-rows"><thead><tr><th>What</th><th class="right">Measured</th><th class="right">Target</th><th>Verdict</th></tr></thead>
       <tbody>${rows.map((row) => {
-        const [text, kind] = VERDICTS[row.verdict] ?? ["", ""];
-        return html`<tr key=${row.name}><th scope="row">${row.name}${row.note && html`<div class="faint small">${row.note}</div>`}</th><td class="right number"><b>${amount(row.value)}</b> <span class="soft">${row.unit}</span></td>
-          <td class="right number soft">${amount(row.target)}</td><td class="right number soft">${amount(row.peer)}</td><td>${text && html`<span class=${`pill ${kind}`}>${text}</span>`}</td></tr>`;
+        const [text, kind] = VERDICTS.get(row.met) ?? ["", ""];
+        return html`<tr key=${row.what}><th scope="row">${row.what}${row.note && html`<div class="faint small">${row.note}</div>`}</th><td class="right number"><b>${amount(row.value)}</b> <span class="soft">${row.unit}</span></td>
+          <td class="right number soft">${amount(row.target)}</td><td>${text && html`<span class=${`pill ${kind}`}>${text}</span>`}</td></tr>`;
       })}</tbody></table></div></section>`,
     )}
-    ${data.text && html`<section class="card"><h2>As printed</h2><pre>${data.text}</pre></section>`}</div>`;
+  </div>`;
 }
 
 const amount = (value) =>

@@ -5,6 +5,7 @@ import { ago, count, counted, moment } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Action, Empty, Head, Loading, ProblemNote } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
+import { suiteName } from "../parts/suites.js";
 import { href } from "../routes.js";
 
 export default function Compare({ query }) {
@@ -81,6 +82,3 @@ export default function Compare({ query }) {
       ${made.data && made.data.items.length === 0 && items.length > 0 && html`<p class="soft">No comparison was made yet. Choose ${counted(2, "model")}, for example a run and its base.</p>`}
     </div>`;
 }
-
-/** A suite by its name. */
-export const suiteName = (suite) => (typeof suite === "string" ? suite : (suite?.name ?? "own prompts"));

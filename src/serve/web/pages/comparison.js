@@ -3,7 +3,7 @@ import { html, useState } from "../parts/dom.js";
 import { count, figure, milliseconds, moment, percent } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Chips, Head, Loading, Note, ProblemNote, Search } from "../parts/page.js";
-import { suiteName } from "./compare.js";
+import { promptText, suiteName } from "../parts/suites.js";
 
 export default function Comparison({ id }) {
   const { data, problem, again } = useRead("GET /api/v1/comparisons/{id}", { params: { id } }, [id]);
@@ -87,13 +87,4 @@ function Answer({ answer, name }) {
     ${answer.error ? html`<p class="bad">${answer.error}</p>` : html`<div class="text answer-text">${answer.text || html`<i class="faint">nothing</i>`}</div>`}
     ${(answer.checks ?? []).length > 0 && html`<ul class="checks">${answer.checks.map((check) => html`<li class=${check.passed === false ? "bad" : check.passed ? "good" : "soft"}><b aria-hidden="true">${check.passed === false ? "×" : check.passed ? "✓" : "·"}</b> ${check.name}${check.detail && html`<span class="soft">: ${check.detail}</span>`}</li>`)}</ul>`}
     <footer class="faint small">${[answer.tokens && `${count(answer.tokens)} tokens`, answer.tokens_per_s && `${figure(answer.tokens_per_s)} tokens/s`, answer.first_token_ms && `first after ${milliseconds(answer.first_token_ms)}`].filter(Boolean).join(" · ")}</footer></section>`;
-}
-
-/** The prompt as a reader sees it: the last question, with what was said before it. */
-export function promptText(prompt) {
-  if (prompt.prompt) return prompt.prompt;
-  const messages = prompt.messages ?? [];
-  return messages.length === 1
-    ? messages[0].content
-    : messages.map((message) => `${message.role}: ${message.content}`).join("\n");
 }

@@ -1,12 +1,12 @@
 // One data set: what a check says of it, its lengths, its examples with the trained tokens marked, its rejected lines.
 import { call, finish, work } from "../api.js";
 import { html, useEffect, useState } from "../parts/dom.js";
-import { bytes, count, counted, percent } from "../parts/format.js";
-import { Histogram } from "../parts/histogram.js";
+import { bytes, count, counted } from "../parts/format.js";
 import { asProblem, useRead } from "../parts/load.js";
-import { Empty, Figures, Head, Loading, Note, ProblemNote, Tabs } from "../parts/page.js";
+import { Empty, Head, Loading, ProblemNote, Tabs } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
 import { remembered } from "../parts/store.js";
+import { Report } from "../parts/report.js";
 import { keepQuery } from "../routes.js";
 
 const TABS = [
@@ -72,46 +72,20 @@ export default function Dataset({ id, query }) {
     </div>`;
 }
 
-/** The report: figures, sentences, and the histogram of lengths. */
-export function Report({ result }) {
-  const { report, sentences = [], refused } = result;
-  const lengths = report.lengths;
-  const figures = [
-    ["Examples", count(report.examples), report.split ? `${count(report.split.eval_examples)} held out` : ""],
-    [
-      "Rejected",
-      count(report.rejected),
-      report.lines ? percent(report.rejected / Math.max(1, report.lines - (report.blank_lines ?? 0)), 1) : "",
-    ],
-    report.tokens && ["Tokens", count(report.tokens.total), `${percent(report.tokens.target_share)} trained`],
-    lengths && ["Mean length", count(lengths.mean), lengths.unit],
-    lengths && ["Longest", count(lengths.max), `99 % up to ${count(lengths.p99)}`],
-  ];
-  return html`<div class="stack" data-test="report">
-    ${refused ? html`<${Note} kind="bad" title="This data cannot be trained on as it is.">${refused}<//>` : html`<${Note} kind="good" title="This data can be trained on.">${report.rejected ? " The rejected lines are left out." : ""}<//>`}
-    <div class="card"><${Figures} items=${figures} /></div>
-    <div class="cards wide">
-      ${sentences.length > 0 && html`<section class="card"><h2>What the check says</h2><ul class="sentences">${sentences.map((line) => html`<li class=${line.startsWith(" ") ? "inner" : ""}>${line.trim()}</li>`)}</ul></section>`}
-      ${
-        lengths &&
-        html`<section class="card"><div class="card-head"><h2>Lengths</h2><span class="faint small">examples by ${lengths.unit}; each bin is twice as wide as the one before</span></div>
-        <${Histogram} lengths=${lengths} />
-        <p class="soft small">Half of the examples have at most ${count(lengths.p50)} ${lengths.unit}, 90 % at most ${count(lengths.p90)}, 99 % at most ${count(lengths.p99)}.</p></section>`
-      }
-    </div>
-  </div>`;
-}
-
 const PAGE = 20;
 
 /** Examples as the model sees them. */
 function Examples({ id, model }) {
   const [offset, setOffset] = useState(0);
-  const { data, problem, task } = useListed("GET /api/v1/datasets/{id}/examples", id, {
+  const { data, problem, task } = useListed(model ? "GET /api/v1/datasets/{id}/examples" : null, id, {
     offset,
     limit: PAGE,
     model,
   });
+  if (!model)
+    return html`<${Empty} icon="data" title="As which model sees them?">
+      An example is shown as the model's chat template renders it, with the trained tokens marked. Choose the model
+      above; its tokenizer is enough.<//>`;
   if (!data)
     return problem
       ? html`<${ProblemNote} problem=${problem} />`
@@ -119,8 +93,8 @@ function Examples({ id, model }) {
   if (!data.items.length)
     return html`<${Empty} icon="data" title="No example">No line of this file became an example. The rejected lines say why.<//>`;
   return html`<div class="stack">
-    <div class="filters"><span class="soft small">${model ? html`Tokens that are trained are <mark class="legend-mark">marked</mark>; the others are context.` : "Without a model the text is shown as it is; choose one above to see its template and the trained tokens."}</span>
-      <${Pages} total=${data.total} offset=${offset} onMove=${setOffset} /></div>
+    <div class="filters"><span class="soft small">Tokens that are trained are <mark class="legend-mark">marked</mark>; the others are context.</span>
+      <${Pages} list=${data} offset=${offset} onMove=${setOffset} /></div>
     ${data.items.map(
       (
         example,
@@ -128,7 +102,7 @@ function Examples({ id, model }) {
       <header><b>Example ${count(example.number)}</b> <span class="faint small">${example.source}:${example.line}</span><span class="faint small right-side">${counted(example.tokens, "token")}, ${count(example.trained_tokens)} trained</span></header>
       <div class="tokens">${example.pieces.map((piece) => (piece.trained ? html`<mark>${piece.text}</mark>` : piece.text))}</div></article>`,
     )}
-    <div class="filters"><${Pages} total=${data.total} offset=${offset} onMove=${setOffset} /></div>
+    <div class="filters"><${Pages} list=${data} offset=${offset} onMove=${setOffset} /></div>
   </div>`;
 }
 
@@ -145,7 +119,7 @@ function Rejected({ id }) {
   if (!data.items.length)
     return html`<${Empty} icon="check" title="No line was rejected">Every line of this file became an example.<//>`;
   return html`<div class="stack">
-    <div class="filters"><span class="soft small">Nothing is lost: each line is kept with its reason and a fix.</span><${Pages} total=${data.total} offset=${offset} onMove=${setOffset} /></div>
+    <div class="filters"><span class="soft small">Nothing is lost: each line is kept with its reason and a fix.</span><${Pages} list=${data} offset=${offset} onMove=${setOffset} /></div>
     ${data.items.map(
       (line) => html`<article class="card example" key=${`${line.source}:${line.line}`} data-test="rejected">
       <header><b class="bad">${line.reason}</b> <span class="faint small">${line.source}:${line.line}${line.field ? `, ${line.field}` : ""}</span></header>
@@ -158,6 +132,7 @@ function Rejected({ id }) {
 function useListed(endpoint, id, query) {
   const [state, setState] = useState({ data: null, problem: null, task: null });
   useEffect(() => {
+    if (!endpoint) return undefined;
     const ending = new AbortController();
     const { signal } = ending;
     const onUpdate = (task) => setState((before) => ({ ...before, task }));
@@ -172,9 +147,14 @@ function useListed(endpoint, id, query) {
   return state;
 }
 
-function Pages({ total, offset, onMove }) {
-  if (total <= PAGE) return null;
-  return html`<div class="pages"><button class="button small" disabled=${offset === 0} onClick=${() => onMove(Math.max(0, offset - PAGE))}>Back</button>
-    <span class="soft small number">${count(offset + 1)} to ${count(Math.min(total, offset + PAGE))} of ${count(total)}</span>
-    <button class="button small" disabled=${offset + PAGE >= total} onClick=${() => onMove(offset + PAGE)}>On</button></div>`;
+/** Moves through a list whose end may not be known yet: `next` then says that it goes on. */
+function Pages({ list, offset, onMove }) {
+  const { items, total, next } = list;
+  const isLast = total !== null && total !== undefined ? offset + PAGE >= total : !next;
+  if (offset === 0 && isLast) return null;
+  return html`<div class="pages">
+    <button class="button small" disabled=${offset === 0} onClick=${() => onMove(Math.max(0, offset - PAGE))}>Back</button>
+    <span class="soft small number">${count(offset + 1)} to ${count(offset + items.length)}${total ? ` of ${count(total)}` : ""}</span>
+    <button class="button small" disabled=${isLast} onClick=${() => onMove(offset + PAGE)}>On</button>
+  </div>`;
 }

@@ -6,7 +6,7 @@ import { ago, bytes, parameters } from "../parts/format.js";
 import { asProblem, useRead } from "../parts/load.js";
 import { Action, Facts, Loading, Note, ProblemNote } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
-import { Report } from "./dataset.js";
+import { Report } from "../parts/report.js";
 
 /** One of the catalog, or any other by its id. */
 export function ModelStep({ answers, set }) {

@@ -42,7 +42,8 @@ export default function NewRun({ query }) {
   const open = (step) => STEPS.slice(0, step).every(({ id }) => done[id]);
   const step = STEPS[at];
   const go = (next) => open(next) && setAt(next);
-  const props = { answers, set, next: () => setAt(at + 1), planning, preset, setPreset };
+  const back = html`<button type="button" class="button" onClick=${() => setAt(at - 1)}>Back</button>`;
+  const props = { answers, set, planning, preset, setPreset, back };
   return html`
     <${Head} title=${step.question} name="New run" crumb=${{ href: "#/runs", text: "New run" }} />
     <ol class="steps" aria-label="Questions">${STEPS.map(
@@ -57,18 +58,28 @@ export default function NewRun({ query }) {
     ${step.id === "data" && html`<${DataStep} ...${props} />`}
     ${step.id === "plan" && html`<${PlanStep} ...${props} />`}
     ${step.id === "start" && html`<${StartStep} ...${props} />`}
-    <div class="step-foot">
-      ${at > 0 && html`<button type="button" class="button" onClick=${() => setAt(at - 1)}>Back</button>`}
-      ${at < 4 && html`<button type="button" class="button main" disabled=${!open(at + 1)} onClick=${() => go(at + 1)} data-test="next">Continue</button>`}
-    </div>`;
+    ${
+      at < 4 &&
+      html`<div class="step-foot">
+        ${at > 0 && back}
+        <button
+          type="button"
+          class="button main"
+          disabled=${!open(at + 1)}
+          onClick=${() => go(at + 1)}
+          data-test="next"
+        >Continue</button>
+      </div>`
+    }`;
 }
 
 const MARKS = {
-  ok: ["✓", "good"],
+  good: ["✓", "good"],
   note: ["i", "live"],
-  warning: ["!", "warn"],
-  unknown: ["?", "soft"],
+  problem: ["!", "warn"],
   refused: ["×", "bad"],
+  unknown: ["?", "soft"],
+  skipped: ["–", "soft"],
 };
 
 function MachineStep() {
@@ -89,14 +100,30 @@ function MachineStep() {
       : html`<${Loading} what="Looking at the machine" />`;
   const findings = deep ?? data.findings ?? [];
   return html`<div class="stack">
-    ${(data.sentences ?? []).length > 0 && html`<div class="card">${data.sentences.map((line) => html`<p>${line}</p>`)}</div>`}
-    <ul class="findings">${findings.map((finding) => {
-      const [mark, kind] = MARKS[finding.verdict] ?? MARKS.unknown;
-      return html`<li><i class=${`verdict ${kind}`} role="img" aria-label=${finding.verdict}>${mark}</i><div>${finding.text}${finding.advice && html`<div class="soft">${finding.advice}</div>`}</div></li>`;
-    })}</ul>
+    <ul class="findings" data-test="findings">
+      ${findings.map((finding) => {
+        const [mark, kind] = MARKS[finding.severity] ?? MARKS.unknown;
+        return html`<li>
+          <i class=${`verdict ${kind}`} role="img" aria-label=${finding.severity}>${mark}</i>
+          <div>
+            <span class="soft">${finding.what}</span> ${finding.found}
+            ${[finding.advice]
+              .flat()
+              .filter(Boolean)
+              .map((advice) => html`<div class="soft small">${advice}</div>`)}
+          </div>
+        </li>`;
+      })}
+    </ul>
     <${ProblemNote} problem=${trouble} />
     <${TaskProgress} task=${task} title="Examining the machine" />
-    ${!deep && html`<div><${Action} onClick=${examine} onProblem=${setTrouble}>Examine it thoroughly<//> <span class="faint small">tries the GPU and trains a tiny model; about half a minute</span></div>`}
+    ${
+      !deep &&
+      html`<div>
+        <${Action} onClick=${examine} onProblem=${setTrouble} data-test="doctor">Examine it thoroughly<//>
+        <span class="faint small"> tries the GPU and trains a tiny model; about half a minute</span>
+      </div>`
+    }
   </div>`;
 }
 
@@ -109,7 +136,8 @@ function PlanStep({ answers, set, planning, preset, setPreset }) {
     (plan?.problems ?? []).filter((each) => each.setting).map((each) => [each.setting, each]),
   );
   const rows = (settings.data?.items ?? []).filter(
-    (row) => row.page === "essential" && !["model", "data", "preset"].includes(row.name),
+    (row) =>
+      row.page === "essential" && row.is_taken !== false && !["model", "data", "preset"].includes(row.name),
   );
   return html`<div class="stack">
     <${ProblemNote} problem=${problem ?? settings.problem} />
@@ -137,7 +165,7 @@ function PlanStep({ answers, set, planning, preset, setPreset }) {
     </div></div>`;
 }
 
-function StartStep({ answers, set, planning, preset }) {
+function StartStep({ answers, set, planning, preset, back }) {
   const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
   const { plan, busy, problem } = planning;
@@ -161,6 +189,15 @@ function StartStep({ answers, set, planning, preset }) {
       <aside class="stack plan-side">${plan && html`<${Memory} memory=${plan.memory} /><${Time} eta=${plan.eta} />`}</aside></div>
     <${TaskProgress} task=${task} title="Starting" />
     ${!task && html`<${Note} title="What happens now:">weights that are missing are downloaded, the trainer starts as a process of its own, and this page shows it. It goes on when this page or the server is closed.<//>`}
-    <div><${Action} kind="main" disabled=${!plan || busy || stopped} onClick=${start} onProblem=${setTrouble} data-test="start">Start training<//></div>
+    <div class="step-foot">
+      ${back}
+      <${Action}
+        kind="main"
+        disabled=${!plan || busy || stopped}
+        onClick=${start}
+        onProblem=${setTrouble}
+        data-test="start"
+      >Start training<//>
+    </div>
   </div>`;
 }

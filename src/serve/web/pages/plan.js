@@ -46,13 +46,15 @@ export default function Plan({ query }) {
   );
   const rows = (settings.data?.items ?? []).filter(
     (row) =>
+      row.is_taken !== false &&
+      row.type !== "path" &&
       !ASKED.includes(row.name) &&
       (search
         ? `${row.name} ${row.decides}`.toLowerCase().includes(search.toLowerCase())
         : shown === "all" ||
           (shown === "set" ? answers[row.name] : row.page === "essential" || answers[row.name])),
   );
-  const save = () => keepPreset(answers, settings.data?.items ?? [], presets.again);
+  const save = () => keepPreset(answers, presets.again);
   const changed = Object.keys(answers).filter((name) => !ASKED.includes(name));
   const models = catalog.data?.items ?? [];
   return html`
@@ -67,7 +69,7 @@ export default function Plan({ query }) {
         <datalist id="plan-models">${models.map((model) => html`<option key=${model.id} value=${model.id} />`)}</datalist></div>
       <div class="field"><label for="plan-data">Data</label>
         <select id="plan-data" class="select" value=${answers.data?.[0] ?? ""} onChange=${(event) => set("data", event.target.value ? [event.target.value] : [])} data-test="plan-data">
-          <option value="">ordinary data, assumed</option>${(datasets.data?.items ?? []).map((item) => html`<option key=${item.id} value=${item.id}>${item.name}</option>`)}</select></div>
+          <option value="">ordinary data, assumed</option>${(datasets.data?.items ?? []).map((item) => html`<option key=${item.id} value=${item.id}>${item.name} (${item.folder})</option>`)}</select></div>
       <div class="field"><label for="plan-preset">Preset</label>
         <select id="plan-preset" class="select" value=${preset} onChange=${(event) => setPreset(event.target.value)}>
           <option value="">the built-in rules</option>${(presets.data?.items ?? []).map((item) => html`<option key=${item.name} value=${item.name}>${item.label ?? item.name}</option>`)}</select></div>
@@ -113,28 +115,21 @@ export default function Plan({ query }) {
 }
 
 /** Asks for a name and keeps the changed settings as a preset. */
-function keepPreset(answers, rows, again) {
+function keepPreset(answers, again) {
   const named = { name: "" };
-  const lines = Object.entries(answers)
-    .filter(([name]) => !ASKED.includes(name))
-    .map(
-      ([name, value]) =>
-        `${rows.find((row) => row.name === name)?.key ?? name.replaceAll("-", "_")} = ${toml(value)}`,
-    );
+  const changed = Object.fromEntries(Object.entries(answers).filter(([name]) => !ASKED.includes(name)));
   return confirm({
     title: "Keep these settings",
     button: "Keep",
     text: "The changed settings, without model and data, can be chosen by this name here, in the wizard and with --preset.",
-    body: html`<div class="field"><label for="preset-name">Name</label><input id="preset-name" class="input" autocomplete="off" onInput=${(event) => (named.name = event.target.value.trim())} /></div>`,
+    body: html`<div class="field">
+      <label for="preset-name">Name</label>
+      <input id="preset-name" class="input" autocomplete="off" onInput=${(event) => (named.name = event.target.value.trim())} />
+    </div>`,
     act: async () => {
-      await call("PUT /api/v1/presets/{name}", {
-        params: { name: named.name },
-        body: { toml: `${lines.join("\n")}\n` },
-      });
+      await call("PUT /api/v1/presets/{name}", { params: { name: named.name }, body: { answers: changed } });
       tell({ kind: "good", title: "Kept", text: `The preset ${named.name} can now be chosen.` });
       again();
     },
   });
 }
-
-const toml = (value) => (/^(true|false|-?\d+(\.\d+)?(e-?\d+)?)$/.test(value) ? value : JSON.stringify(value));

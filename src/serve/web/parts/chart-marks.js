@@ -52,13 +52,14 @@ export function drawMarks(u, marks) {
     colour("faint"),
     scale,
   );
+  const lowest = Math.min(...evals.map((each) => each.loss_nats));
   for (const each of evals)
     diamond(
       ctx,
       x(each.step),
       y(each.loss_nats),
       4.2 * scale,
-      each.best ? colour("ink") : colour("paper"),
+      colour(each.loss_nats === lowest ? "ink" : "paper"),
       colour("ink"),
       1.4 * scale,
     );

@@ -55,16 +55,17 @@ export function Chart({
   useEffect(() => {
     let gone = false;
     let watcher;
+    const element = place.current;
     plotLibrary().then((uPlot) => {
-      if (gone || !place.current) return;
-      const made = new uPlot(
-        options(uPlot, { lines, height, log, sync, width: place.current.clientWidth, now, words }),
-        now.current.data,
-        place.current,
-      );
+      if (gone) return;
+      const settings = options(uPlot, { lines, height, log, sync, width: element.clientWidth, now, words });
+      const made = new uPlot(settings, now.current.data, element);
       plot.current = made;
-      watcher = new ResizeObserver(() => made.setSize({ width: place.current.clientWidth, height }));
-      watcher.observe(place.current);
+      // A plot that is taken away loses its size, which is no reason to draw it.
+      watcher = new ResizeObserver(() => {
+        if (!gone && element.clientWidth) made.setSize({ width: element.clientWidth, height });
+      });
+      watcher.observe(element);
     });
     return () => {
       gone = true;
@@ -215,7 +216,9 @@ function yRange(u, { marks, log }, low, high) {
     .map((each) => each.loss_nats);
   let [bottom, top] = [Math.min(low ?? Infinity, ...values), Math.max(high ?? -Infinity, ...values)];
   if (!(bottom <= top)) return log ? [0.1, 1] : [0, 1];
-  if (bottom === top) [bottom, top] = [bottom - Math.abs(bottom || 1) * 0.1, top + Math.abs(top || 1) * 0.1];
+  // Values that differ by a rounding error only have no scale of their own.
+  if (top - bottom <= Math.abs(top) * 1e-9)
+    [bottom, top] = [bottom - Math.abs(bottom || 1) * 0.1, top + Math.abs(top || 1) * 0.1];
   if (log) return bottom > 0 ? [bottom * 0.95, top * 1.05] : [1e-9, Math.max(top, 1e-8)];
   const room = (top - bottom) * 0.06;
   // A curve that never goes below zero gets no room below it.
@@ -243,9 +246,13 @@ function keys(event, u, { data, range, onRange }) {
     const half = ((last - first) / 2) * (event.key === "+" ? 0.5 : 2);
     const middle = u.cursor.idx === null || u.cursor.idx === undefined ? (first + last) / 2 : steps[at];
     if (half < 1) return;
-    const wider =
-      event.key === "-" && half * 2 >= steps[steps.length - 1] - steps[0] && middle - half <= steps[0];
-    onRange?.(wider ? null : [Math.max(0, Math.floor(middle - half)), Math.ceil(middle + half)]);
+    const [begin, end] = [steps[0], steps[steps.length - 1]];
+    // The window stays within the steps there are.
+    const from = Math.max(begin, Math.min(middle - half, end - half * 2));
+    const until = Math.min(end, from + half * 2);
+    onRange?.(
+      event.key === "-" && from <= begin && until >= end ? null : [Math.floor(from), Math.ceil(until)],
+    );
   } else if (event.key === "0" || (event.key === "Escape" && range)) {
     onRange?.(null);
   } else {

@@ -34,6 +34,9 @@ const TOO_MANY = 3600;
 const HISTORY = 1200;
 const KEPT_EVENTS = 2000;
 
+/** Events after which the summary is read at once. */
+const TURNS = ["run_started", "run_finished", "phase", "control_applied", "checkpoint_committed"];
+
 const LIVE = ["running", "stalled"];
 
 /** Whether a run is at work. */
@@ -81,6 +84,10 @@ export function useRun(id) {
       );
     };
     summary.later = () => (timer = setTimeout(() => (document.hidden ? summary.later() : summary()), 1000));
+    const soon = () => {
+      clearTimeout(timer);
+      timer = setTimeout(summary, 150);
+    };
     let reading = false;
     const curves = async () => {
       if (reading) return;
@@ -101,25 +108,19 @@ export function useRun(id) {
       stop = follow("GET /api/v1/runs/{id}/events", {
         params: { id },
         from,
-        name: "event",
-        onEvent(event) {
-          mine.events.push(event);
-          if (mine.events.length > KEPT_EVENTS) mine.events.splice(0, KEPT_EVENTS / 4);
-          const isNew = order(`${event.attempt}.${event.seq}`) > seen;
-          if (isNew && mine.curves) {
-            apply(mine.curves, event);
-            if (mine.curves.series.loss_nats?.steps.length > TOO_MANY) curves();
-          }
-          if (
-            isNew &&
-            ["run_started", "run_finished", "phase", "control_applied", "checkpoint_committed"].includes(
-              event.kind,
-            )
-          ) {
-            clearTimeout(timer);
-            timer = setTimeout(summary, 150);
-          }
-          changed();
+        on: {
+          event(event) {
+            mine.events.push(event);
+            if (mine.events.length > KEPT_EVENTS) mine.events.splice(0, KEPT_EVENTS / 4);
+            const isNew = order(`${event.attempt}.${event.seq}`) > seen;
+            if (isNew && mine.curves) {
+              apply(mine.curves, event);
+              if (mine.curves.series.loss_nats?.steps.length > TOO_MANY) curves();
+            }
+            if (isNew && TURNS.includes(event.kind)) soon();
+            changed();
+          },
+          state: () => soon(),
         },
       });
     };

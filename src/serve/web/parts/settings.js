@@ -1,18 +1,24 @@
 // The settings of a plan: each with its value, where it comes from, and why; to read, or to change.
 import { html, useState } from "./dom.js";
-import { words } from "./format.js";
+import { sentence, words } from "./format.js";
 import { Search } from "./page.js";
 
 /** Groups settings by their heading, in their order. */
 export function grouped(settings) {
   const groups = new Map();
   for (const setting of settings) {
-    const heading = setting.heading ?? "Settings";
+    const heading = setting.heading ?? headingOf(setting.key);
     if (!groups.has(heading)) groups.set(heading, []);
     groups.get(heading).push(setting);
   }
   return [...groups];
 }
+
+/** Settings of a run come with their keys alone, whose first part says what they are about. */
+const headingOf = (key) => (key?.includes(".") ? sentence(words(key.split(".")[0])) : "Run");
+
+/** The name of a setting: that of its flag, otherwise the last part of its key. */
+const nameOf = (setting) => words(setting.name ?? setting.key.split(".").at(-1)).replaceAll("-", " ");
 
 const chosen = (origin) => origin && !["built-in", "default"].includes(origin);
 
@@ -25,16 +31,14 @@ export function SettingsTable({ settings }) {
   const [search, setSearch] = useState("");
   const looked = search.toLowerCase();
   const shown = settings.filter((setting) =>
-    `${setting.name} ${setting.value} ${setting.reason}`.toLowerCase().includes(looked),
+    `${nameOf(setting)} ${setting.value} ${setting.reason}`.toLowerCase().includes(looked),
   );
   return html`<div class="filters"><${Search} label="Search settings and reasons" value=${search} onInput=${setSearch} /></div>
     ${grouped(shown).map(
       ([heading, rows]) => html`<section class="settings" key=${heading}><h2>${heading}</h2>
       <table class="table settings-table"><thead class="hidden-visually"><tr><th>Setting</th><th>Value</th><th>Origin</th><th>Reason</th></tr></thead>
         <tbody>${rows.map(
-          (
-            setting,
-          ) => html`<tr key=${setting.name}><th scope="row">${words(setting.name).replaceAll("-", " ")}</th>
+          (setting) => html`<tr key=${setting.key ?? setting.name}><th scope="row">${nameOf(setting)}</th>
           <td class="value">${shownValue(setting.value)}</td><td><${Origin} origin=${setting.origin} /></td><td class="reason">${setting.reason}</td></tr>`,
         )}</tbody></table></section>`,
     )}
@@ -60,7 +64,7 @@ export function SettingField({ row, planned, typed, problem, onType, note = true
       : html`<input class="input" ...${common} type="text" inputmode=${["number", "whole"].includes(row.type) ? "decimal" : "text"} autocomplete="off" spellcheck=${false}
         placeholder=${recommended} value=${typed ?? ""} onInput=${(event) => onType(event.target.value)} />`;
   return html`<div class=${`field setting ${typed ? "is-set" : ""}`}>
-    <label for=${id} title=${row.decides}>${words(row.name).replaceAll("-", " ")}${row.range && html`<span class="faint small range"> ${rangeWords(row.range)}</span>`}</label>
+    <label for=${id} title=${[row.decides, row.expects].filter(Boolean).join(" Takes ")}>${words(row.name).replaceAll("-", " ")}${row.range && html`<span class="faint small range"> ${rangeWords(row.range)}</span>`}</label>
     ${input}
     <div id=${described} class="hint ${problem ? "bad" : ""}">${problem ? html`${problem.what} ${problem.advice}` : note ? (planned?.reason ?? row.decides) : row.decides}</div>
   </div>`;
@@ -82,6 +86,7 @@ function rangeWords(range) {
   if (typeof range === "string") return range;
   const { min, max } = Array.isArray(range) ? { min: range[0], max: range[1] } : range;
   const small = (value) => (Math.abs(value) >= 1e6 ? value.toExponential(0).replace("+", "") : String(value));
-  if (min === undefined || max === undefined || min === null || max === null) return "";
+  // A range without a practical end says nothing.
+  if (typeof min !== "number" || typeof max !== "number" || max > 1e9) return "";
   return `${small(min)} to ${small(max)}`;
 }

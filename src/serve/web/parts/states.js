@@ -2,24 +2,24 @@
 import { html } from "./dom.js";
 
 const STATES = {
-  running: { text: "running", kind: "live beat" },
-  starting: { text: "starting", kind: "live beat" },
-  stalled: { text: "stalled", kind: "warn" },
-  crashed: { text: "crashed", kind: "bad" },
-  failed: { text: "failed", kind: "bad" },
-  stopped: { text: "stopped", kind: "warn hollow" },
-  done: { text: "done", kind: "good" },
-  completed: { text: "done", kind: "good" },
-  diverged: { text: "diverged", kind: "warn" },
-  gone: { text: "gone", kind: "hollow" },
+  not_started: { text: "not started", kind: "hollow", bar: "still" },
+  running: { text: "running", kind: "live beat", bar: "" },
+  stalled: { text: "stalled", kind: "warn", bar: "warn" },
+  crashed: { text: "crashed", kind: "bad", bar: "bad" },
+  failed: { text: "failed", kind: "bad", bar: "bad" },
+  stopped: { text: "stopped", kind: "warn hollow", bar: "still" },
+  done: { text: "done", kind: "good", bar: "good" },
+  diverged: { text: "diverged", kind: "warn", bar: "warn" },
+  gone: { text: "gone", kind: "hollow", bar: "still" },
+  unreadable: { text: "unreadable", kind: "bad hollow", bar: "still" },
 };
 
 /** The states that a list can be filtered by. */
 export const FILTERS = [
   { value: "", text: "All" },
-  { value: "running", text: "Running", of: ["running", "starting", "stalled"] },
-  { value: "done", text: "Done", of: ["done", "completed", "diverged"] },
-  { value: "open", text: "To resume", of: ["stopped", "crashed", "failed"] },
+  { value: "running", text: "Running", of: ["running", "stalled"] },
+  { value: "done", text: "Done", of: ["done", "diverged"] },
+  { value: "open", text: "To resume", of: ["stopped", "crashed", "failed", "not_started"] },
 ];
 
 /** A state as a dot and a word. */
@@ -29,13 +29,4 @@ export function State({ state }) {
 }
 
 /** The kind of a bar for a state. */
-export const barKind = (state) =>
-  ["crashed", "failed"].includes(state)
-    ? "bad"
-    : state === "diverged"
-      ? "warn"
-      : ["running", "starting"].includes(state)
-        ? ""
-        : state === "done" || state === "completed"
-          ? "good"
-          : "still";
+export const barKind = (state) => STATES[state]?.bar ?? "still";

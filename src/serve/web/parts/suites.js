@@ -1,0 +1,13 @@
+// Suites of prompts and their prompts, in words.
+
+/** A suite by its name. */
+export const suiteName = (suite) => (typeof suite === "string" ? suite : (suite?.name ?? "own prompts"));
+
+/** The prompt as a reader sees it: the last question, with what was said before it. */
+export function promptText(prompt) {
+  if (prompt.prompt) return prompt.prompt;
+  const messages = prompt.messages ?? [];
+  return messages.length === 1
+    ? messages[0].content
+    : messages.map((message) => `${message.role}: ${message.content}`).join("\n");
+}
