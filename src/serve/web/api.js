@@ -1,5 +1,5 @@
 // Requests to the server: JSON in and out, problems as errors, long work as tasks, live events.
-// Every endpoint is named as in the OpenAPI document ("GET /api/v1/runs/{id}"), so that a test can check it.
+// Every endpoint is named as in the OpenAPI document (`GET /api/v1/runs/{id}`), so that a test can check it.
 import { store } from "./parts/store.js";
 
 /** What went wrong, as the server says it: what, where, and what to do. */
@@ -24,7 +24,7 @@ const LOST = {
   advice: "This page tries again by itself. If the server has ended, start it with: sparktune serve",
 };
 
-/** Turns "GET /api/v1/runs/{id}" with its parameters into a method and an address. */
+/** Turns `GET /api/v1/runs/{id}` with its parameters into a method and an address. */
 export function address(endpoint, params = {}, query = {}) {
   const [method, template] = endpoint.split(" ");
   const path = template.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(params[name] ?? ""));

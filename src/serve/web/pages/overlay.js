@@ -5,9 +5,9 @@ import { html, useEffect, useMemo, useState } from "../parts/dom.js";
 import { bytes, count, figure, loss } from "../parts/format.js";
 import { asProblem } from "../parts/load.js";
 import { Chips, Empty, Head, Loading, ProblemNote } from "../parts/page.js";
-import { METRICS, isLive, readSeries } from "../parts/run-live.js";
+import { METRICS, readSeries } from "../parts/run-curves.js";
 import { columns } from "../parts/series.js";
-import { State } from "../parts/states.js";
+import { State, isLive } from "../parts/states.js";
 import { href } from "../routes.js";
 
 /** Colours that differ for most eyes in both themes; style.css has them. */

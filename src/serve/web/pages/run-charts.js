@@ -5,8 +5,9 @@ import { html, useEffect, useMemo, useState } from "../parts/dom.js";
 import { bytes, count, figure, loss } from "../parts/format.js";
 import { asProblem } from "../parts/load.js";
 import { Chips, Empty, Loading, ProblemNote } from "../parts/page.js";
-import { METRICS, isLive, readSeries } from "../parts/run-live.js";
+import { METRICS, readSeries } from "../parts/run-curves.js";
 import { columns } from "../parts/series.js";
+import { isLive } from "../parts/states.js";
 import { useShortcuts } from "../parts/shortcuts.js";
 import { remembered } from "../parts/store.js";
 
@@ -85,6 +86,7 @@ export function Charts({ id, run, curves }) {
     ...(marks.discarded.length ? ["discarded"] : []),
   ];
   const small = METRICS.filter(({ name }) => source.series[name]?.steps.length);
+  const whole = [curves.series.loss_nats.steps[0], Math.max(last, 1)];
   const followLast = Math.max(0, ...[newest]);
   return html`
     <${ProblemNote} problem=${problem} />
@@ -96,7 +98,7 @@ export function Charts({ id, run, curves }) {
     </div>
     <div class="run-charts">
       <div class="card run-loss">
-        <${Curve} title="Loss" unit="nats per trained token" series=${losses} marks=${marks} height=${380} format=${(value) => figure(value)} precise=${loss} range=${shownRange} onRange=${zoom} log=${log} sync=${id} />
+        <${Curve} title="Loss" unit="nats per trained token" series=${losses} marks=${marks} height=${380} format=${(value) => figure(value)} precise=${loss} range=${shownRange} whole=${whole} onRange=${zoom} log=${log} sync=${id} />
         <${Legend} names=${names} />
       </div>
       <div class="run-small">
@@ -104,7 +106,7 @@ export function Charts({ id, run, curves }) {
           (
             metric,
           ) => html`<div class="card" key=${metric.name}><${Curve} title=${metric.title} unit=${metric.unit} series=${source.series[metric.name]} height=${124}
-          format=${metric.bytes ? bytes : figure} precise=${metric.bytes ? bytes : figure} range=${metric.of === "head" ? null : shownRange} onRange=${metric.of === "head" ? undefined : zoom}
+          format=${metric.bytes ? bytes : figure} precise=${metric.bytes ? bytes : figure} range=${metric.of === "head" ? null : shownRange} whole=${metric.of === "head" ? undefined : whole} onRange=${metric.of === "head" ? undefined : zoom}
           smooth=${metric.of === "step" && metric.name !== "lr"} sync=${metric.of === "head" ? undefined : id} /></div>`,
         )}
       </div>
@@ -121,6 +123,7 @@ function Curve({
   format,
   precise,
   range,
+  whole,
   onRange,
   log,
   smooth = true,
@@ -146,6 +149,6 @@ function Curve({
       text: `Step ${count(series.steps[at])}: ${exact}. ${more}`,
     };
   };
-  return html`<${Chart} title=${title} unit=${unit} data=${data} lines=${LINES} marks=${marks} format=${format} height=${height} range=${range} onRange=${onRange}
+  return html`<${Chart} title=${title} unit=${unit} data=${data} lines=${LINES} marks=${marks} format=${format} height=${height} range=${range} whole=${whole} onRange=${onRange}
     log=${log} read=${read} sync=${sync} />`;
 }

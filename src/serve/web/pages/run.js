@@ -6,9 +6,9 @@ import { ago, bytes, count, duration, figure, loss, milliseconds, percent } from
 import { asProblem } from "../parts/load.js";
 import { Action, Figures, Head, Loading, Note, ProblemNote, Tabs } from "../parts/page.js";
 import { Bar, Spoken, TaskProgress, wordsOf } from "../parts/progress.js";
-import { isLive, useRun } from "../parts/run-live.js";
+import { useRun } from "../parts/run-live.js";
 import { useShortcuts } from "../parts/shortcuts.js";
-import { State, barKind } from "../parts/states.js";
+import { State, barKind, isLive } from "../parts/states.js";
 import { keepQuery } from "../routes.js";
 import { Charts } from "./run-charts.js";
 import { Events } from "./run-events.js";

@@ -4,9 +4,8 @@ import { ago, count, duration, loss, moment, percent } from "../parts/format.js"
 import { useRead } from "../parts/load.js";
 import { Chips, Empty, Head, Loading, ProblemNote, Search } from "../parts/page.js";
 import { Bar, Spoken } from "../parts/progress.js";
-import { isLive } from "../parts/run-live.js";
 import { useShortcuts } from "../parts/shortcuts.js";
-import { FILTERS, State, barKind } from "../parts/states.js";
+import { FILTERS, State, barKind, isLive } from "../parts/states.js";
 import { href, keepQuery } from "../routes.js";
 
 /** A list with a run at work is read every second, a quiet one every three. */

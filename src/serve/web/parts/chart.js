@@ -1,5 +1,5 @@
-// A chart over steps: the range of each column, the average on top, and the marks of chart-marks.js. The drawing is
-// uPlot's; this file gives it data, colours, zoom, keys, and words for those who cannot see it.
+// A chart over steps: the range of each column, the average on top, and the marks of chart-marks.js. The drawing
+// is uPlot's; this file gives it data, colours, zoom, keys, and words for those who cannot see it.
 import { drawMarks } from "./chart-marks.js";
 import { html, useEffect, useRef } from "./dom.js";
 import { count, figure } from "./format.js";
@@ -25,8 +25,8 @@ export const faded = (rgb, share) => rgb.replace("rgb(", "rgba(").replace(")", `
 
 /**
  * Draws `data`, columns for uPlot whose first is the steps, in the way that `lines` describes: `{ name, colour,
- * width, opacity, band }`, one per column after the first. `range` is the zoom, `[first, last]` or null; `onRange`
- * gets a new one. `read(at)` returns the words for a column.
+ * width, opacity, band }`, one per column after the first. `range` is the zoom into the `whole`, `[first, last]`
+ * or null; `onRange` gets a new one. `read(at)` returns the words for a column.
  */
 export function Chart({
   title,
@@ -37,6 +37,7 @@ export function Chart({
   format = figure,
   height = 150,
   range,
+  whole,
   onRange,
   log = false,
   read,
@@ -49,7 +50,7 @@ export function Chart({
   const plot = useRef(null);
   const now = useRef({});
   const colours = useStore(theme);
-  now.current = { data, marks, range, onRange, format, read, log };
+  now.current = { data, marks, range, whole, onRange, format, read, log };
   const shape = JSON.stringify([lines.map((line) => [line.name, line.colour]), log, height]);
 
   useEffect(() => {
@@ -226,7 +227,7 @@ function yRange(u, { marks, log }, low, high) {
 }
 
 /** Arrow keys move through the columns, + and - zoom around the one that is read, 0 and Esc show everything. */
-function keys(event, u, { data, range, onRange }) {
+function keys(event, u, { data, range, whole, onRange }) {
   const steps = data[0];
   if (!u || !steps.length || event.ctrlKey || event.metaKey) return;
   const at = u.cursor.idx ?? steps.length - 1;
@@ -242,11 +243,11 @@ function keys(event, u, { data, range, onRange }) {
     const clamped = Math.min(steps.length - 1, Math.max(0, to));
     u.setCursor({ left: u.valToPos(steps[clamped], "x"), top: 10 });
   } else if (event.key === "+" || event.key === "-") {
-    const [first, last] = range ?? [steps[0], steps[steps.length - 1]];
+    const [begin, end] = whole ?? [steps[0], steps[steps.length - 1]];
+    const [first, last] = range ?? [begin, end];
     const half = ((last - first) / 2) * (event.key === "+" ? 0.5 : 2);
     const middle = u.cursor.idx === null || u.cursor.idx === undefined ? (first + last) / 2 : steps[at];
     if (half < 1) return;
-    const [begin, end] = [steps[0], steps[steps.length - 1]];
     // The window stays within the steps there are.
     const from = Math.max(begin, Math.min(middle - half, end - half * 2));
     const until = Math.min(end, from + half * 2);

@@ -3,31 +3,10 @@
 import { call, follow } from "../api.js";
 import { useEffect, useRef, useState } from "./dom.js";
 import { asProblem } from "./load.js";
+import { METRICS, readSeries } from "./run-curves.js";
 import { append, cutAfter, emptySeries } from "./series.js";
+import { isLive } from "./states.js";
 
-/** The curves of a run beside its loss: name, title, unit, and how an event's value is found. */
-export const METRICS = [
-  { name: "tokens_per_s", title: "Speed", unit: "tokens/s", of: "step" },
-  { name: "grad_norm", title: "Gradient norm", unit: "", of: "step" },
-  { name: "lr", title: "Learning rate", unit: "", of: "step" },
-  { name: "mem_used_bytes", title: "Trainer memory", unit: "", of: "step", bytes: true },
-  { name: "sm_clock_mhz", title: "GPU clock", unit: "MHz", of: "gpu" },
-  { name: "gpu_busy_percent", title: "GPU busy", unit: "%", of: "gpu", field: "busy_percent" },
-  { name: "power_watts", title: "GPU power", unit: "W", of: "gpu" },
-  { name: "temperature_celsius", title: "GPU temperature", unit: "°C", of: "gpu" },
-  { name: "cpu_percent", title: "CPU load", unit: "%", of: "device" },
-  {
-    name: "mem_pressure_percent",
-    title: "Memory pressure",
-    unit: "%",
-    of: "device",
-    field: "mem_pressure_some_percent",
-  },
-  { name: "head_loss", title: "MTP head, held-out loss", unit: "nats", of: "head" },
-];
-
-/** More columns than a screen has; the server merges steps into them. */
-const POINTS = 1200;
 /** With this many columns the curve is read again, merged. */
 const TOO_MANY = 3600;
 /** Events before the present one that the list of events begins with. */
@@ -36,18 +15,6 @@ const KEPT_EVENTS = 2000;
 
 /** Events after which the summary is read at once. */
 const TURNS = ["run_started", "run_finished", "phase", "control_applied", "checkpoint_committed"];
-
-const LIVE = ["running", "stalled"];
-
-/** Whether a run is at work. */
-export const isLive = (run) => LIVE.includes(run?.state);
-
-/** Reads the curves of a run, or of a range of its steps. */
-export function readSeries(id, range, signal) {
-  const metrics = ["loss_nats", ...METRICS.map((metric) => metric.name)].join(",");
-  const query = { metrics, points: POINTS, first_step: range?.[0], last_step: range?.[1] };
-  return call("GET /api/v1/runs/{id}/series", { params: { id }, query, signal });
-}
 
 /** Follows a run. Returns `{ run, curves, events, problem, again }`; drawn again at most five times a second. */
 export function useRun(id) {

@@ -30,3 +30,6 @@ export function State({ state }) {
 
 /** The kind of a bar for a state. */
 export const barKind = (state) => STATES[state]?.bar ?? "still";
+
+/** Whether a run is at work. */
+export const isLive = (run) => ["running", "stalled"].includes(run?.state);
