@@ -11,8 +11,7 @@ use std::sync::{Mutex, OnceLock};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    IF_NONE_MATCH, VARY,
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
 };
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -30,8 +29,6 @@ struct Files;
 
 /// The folder of the page about the API, and where it is served.
 const DOCS: (&str, &str) = ("docs/", "/api/docs/");
-/// Its policy. The script that draws it writes styles into the page and has its icons as data.
-const DOCS_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'";
 /// The smallest file that is worth compressing.
 const SMALL: usize = 1024;
 
@@ -81,9 +78,6 @@ pub(crate) async fn page(request: Request) -> Response {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     if compressed.is_some() {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    }
-    if path.starts_with(DOCS.1) {
-        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(DOCS_POLICY));
     }
     response
 }

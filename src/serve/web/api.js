@@ -1,5 +1,6 @@
 // Requests to the server: JSON in and out, problems as errors, long work as tasks, live events.
 // Every endpoint is named as in the OpenAPI document (`GET /api/v1/runs/{id}`), so that a test can check it.
+import { sentence } from "./parts/format.js";
 import { store } from "./parts/store.js";
 
 /** What went wrong, as the server says it: what, where, and what to do. */
@@ -71,20 +72,14 @@ export async function call(endpoint, options) {
 }
 
 async function problemOf(response) {
-  const shown = { title: `The server answered ${response.status}`, status: response.status };
-  try {
-    const said = await response.json();
-    // OpenAI's shape has its message in `error`.
-    const { message } = said.error ?? {};
-    return new Problem({
-      ...shown,
-      ...said,
-      ...(message ? { title: message } : {}),
-      status: response.status,
-    });
-  } catch {
-    return new Problem({ ...shown, detail: response.statusText });
-  }
+  return told(parsed(await response.text().catch(() => "")), response.status);
+}
+
+/** What the server says as a Problem. Its `title` only names the status, so what happened is its `detail`. */
+function told(said, status) {
+  // OpenAI's shape has its message in `error`.
+  const what = said?.detail || said?.error?.message || said?.title || `The server answered ${status}.`;
+  return new Problem({ title: sentence(what), where: said?.where, advice: said?.advice, status });
 }
 
 let probing = false;
@@ -140,7 +135,7 @@ export async function finish(task, { onUpdate, signal } = {}) {
   if (current.state === "done") return current.result;
   if (current.state === "cancelled")
     throw new Problem({ title: "Cancelled", detail: "This was cancelled before it was done." });
-  throw new Problem({ title: "It failed", ...(current.error ?? {}) });
+  throw told(current.error ?? { title: "It failed" }, current.error?.status ?? 0);
 }
 
 /** Sends a request that starts a task, and waits for it. */

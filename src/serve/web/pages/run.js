@@ -1,11 +1,11 @@
 // One run: how far it is, how it does, what it wrote, and what can be done with it.
-import { address, call, work } from "../api.js";
-import { confirm, tell } from "../parts/dialog.js";
+import { address, call, finish, work } from "../api.js";
+import { confirm, tell, tellProblem } from "../parts/dialog.js";
 import { html, useState } from "../parts/dom.js";
 import { ago, bytes, count, duration, figure, loss, milliseconds, percent } from "../parts/format.js";
 import { asProblem } from "../parts/load.js";
 import { Action, Figures, Head, Loading, Note, ProblemNote, Tabs } from "../parts/page.js";
-import { Bar, Spoken, TaskProgress, wordsOf } from "../parts/progress.js";
+import { Bar, Spoken, TaskProgress } from "../parts/progress.js";
 import { useRun } from "../parts/run-live.js";
 import { useShortcuts } from "../parts/shortcuts.js";
 import { State, barKind, isLive } from "../parts/states.js";
@@ -47,7 +47,7 @@ export default function Run({ id, query }) {
   const act = { run, again, setTask, setTrouble };
   return html`
     <${Head} title=${run.name ?? id} crumb=${{ href: "#/runs", text: "Runs" }}
-      about=${html`<span class="run-about"><${State} state=${run.state} /> <span>${[run.model, method(run.method), started.device].filter(Boolean).join(" · ")}</span></span>`}>
+      about=${html`<span class="run-about"><${State} state=${run.state} /> <span>${[run.id === run.name ? "" : run.id, run.model, method(run.method), started.device].filter(Boolean).join(" · ")}</span></span>`}>
       <${Buttons} ...${act} />
     <//>
     <${ProblemNote} problem=${trouble} />
@@ -133,9 +133,9 @@ function stop(run, again) {
     button: "Stop after a checkpoint",
     text: "The trainer finishes the present step, saves a checkpoint and ends. Resume continues from there as if nothing had happened.",
     act: async () => {
-      await call("POST /api/v1/runs/{id}/stop", { params: { id: run.id }, body: {} });
+      const task = await call("POST /api/v1/runs/{id}/stop", { params: { id: run.id }, body: {} });
       tell({ title: "Asked to stop", text: "The trainer ends after its present step." });
-      again();
+      finish(task).then(again, (error) => tellProblem(asProblem(error)));
     },
   });
 }
@@ -164,14 +164,10 @@ function Progress({ run, view, curves }) {
     isLive(run) && run.eta_s !== null && run.eta_s !== undefined ? `${duration(run.eta_s)} left` : "";
   const epoch = view.last_step?.epoch;
   const epochs = view.attempts?.at(-1)?.started?.epochs;
+  const { done, total: all, unit } = view.progress ?? {};
+  const amount = unit === "bytes" ? bytes : count;
   const during = view.progress
-    ? wordsOf({
-        what: "",
-        done: view.progress.done,
-        total: view.progress.total,
-        unit: view.progress.unit === "bytes" ? "bytes" : "count",
-        note: view.progress.unit === "bytes" ? "" : view.progress.unit,
-      })
+    ? `${amount(done)}${all ? ` of ${amount(all)}` : ""} ${unit === "bytes" ? "" : unit}`.trim()
     : "";
   const words = [
     total ? `step ${count(step)} of ${count(total)}` : step ? `step ${count(step)}` : "",

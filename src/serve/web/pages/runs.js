@@ -38,7 +38,7 @@ export default function Runs({ query }) {
     (run) =>
       (!states || states.includes(run.state)) &&
       words.every((word) =>
-        `${run.name} ${run.model} ${run.method} ${run.state}`.toLowerCase().includes(word),
+        `${run.id} ${run.name} ${run.model} ${run.method} ${run.state}`.toLowerCase().includes(word),
       ),
   );
   const toggle = (id) => {
@@ -94,7 +94,7 @@ function Row({ run, picked, toggle }) {
     isLive(run) && run.eta_s !== null && run.eta_s !== undefined ? `${duration(run.eta_s)} left` : "";
   return html`<tr class=${picked ? "picked" : ""} data-test="run-row" data-run=${run.id}>
     <td class="pick"><input type="checkbox" aria-label=${`Pick ${run.name}`} checked=${picked} onChange=${() => toggle(run.id)} /></td>
-    <th class="run-name" scope="row"><a href=${href(["runs", run.id])}>${run.name}</a><div class="faint small anywhere">${[run.model, run.method].filter(Boolean).join(" · ")}</div></th>
+    <th class="run-name" scope="row"><a href=${href(["runs", run.id])}>${run.name}</a><div class="faint small anywhere">${[run.id === run.name ? "" : run.id, run.model, run.method].filter(Boolean).join(" · ")}</div></th>
     <td class="run-state"><${State} state=${run.state} /></td>
     <td class="wide whole"><${Bar} share=${run.progress ?? (run.steps_total ? run.step / run.steps_total : 0)} kind=${barKind(run.state)} label=${`Progress of ${run.name}`} />
       <div class="small soft run-steps"><span>${at}</span><span>${left}</span></div></td>

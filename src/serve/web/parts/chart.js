@@ -111,7 +111,7 @@ function options(uPlot, { lines, height, log, sync, width, now, words }) {
   return {
     width,
     height,
-    padding: [6, 6, 0, 0],
+    padding: [6, 16, 0, 0],
     legend: { show: false },
     pxAlign: 0,
     focus: { alpha: 1 },

@@ -1,6 +1,7 @@
 // What pages are put together from: heading, notes, empty states, tabs, buttons that wait for their work.
 import { asProblem } from "./load.js";
 import { html, useEffect, useRef, useState } from "./dom.js";
+import { sentence } from "./format.js";
 import { Icon } from "./icons.js";
 
 /** The heading of a page with its actions. The browser's title follows it. */
@@ -26,7 +27,7 @@ export function ProblemNote({ problem, again }) {
       <b>${problem.title}</b>
       ${problem.detail && html`<div>${problem.detail}</div>`}
       ${problem.where && html`<div class="where">${problem.where}</div>`}
-      ${problem.advice && html`<div>${problem.advice}</div>`}
+      ${problem.advice && html`<div>${sentence(problem.advice)}</div>`}
     </div>
     ${again && html`<button class="button small" onClick=${again}>Try again</button>`}
   </div>`;
