@@ -57,25 +57,22 @@ fn headers_and_bodies_that_come_too_slowly_are_not_waited_for() {
 
 #[test]
 fn five_hundred_connections_end_no_stream_and_the_next_client_is_answered() {
-    let limits = Limits { connections: 100, header_time: Duration::from_secs(4), ..Limits::default() };
+    let limits = Limits { connections: 100, header_time: Duration::from_secs(10), ..Limits::default() };
     let server = Server::with(limits);
     let run = run_with_steps(&server, "20260101T000000Z-a-lora-0001", 3);
     let mut stream = server.follow("/api/v1/runs/20260101T000000Z-a-lora-0001/events");
     stream.wait_for("\"seq\":4");
     let idle: Vec<_> = (0..500).map(|_| server.connect()).collect();
-    // Those that were told so are closed after a second.
-    std::thread::sleep(Duration::from_millis(1500));
-    let told = server.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    let told = Answer::of(&told);
+    // An answer may be lost when a connection is closed before its request was read.
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let told = std::iter::repeat_with(|| server.raw(request)).take(50).find(|answer| !answer.is_empty());
+    let told = Answer::of(&told.unwrap());
     assert!(told.status == 503 && told.header("retry-after").is_some(), "{}", told.head);
     super::client::append(&run.event_file(1), line(1, 5, 4).as_bytes());
     stream.wait_for("\"seq\":5");
     let begun = Instant::now();
-    while server
-        .raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .starts_with(b"HTTP/1.1 503")
-    {
-        assert!(begun.elapsed() < Duration::from_secs(15), "idle connections are kept");
+    while !server.raw(request).starts_with(b"HTTP/1.1 200") {
+        assert!(begun.elapsed() < Duration::from_secs(40), "idle connections are kept");
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(idle);
