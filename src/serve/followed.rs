@@ -3,9 +3,11 @@
 //! Enters: run folders. Leaves: the view of a run, its steps, and whether its trainer lives. Reading waits
 //! for the disk, so it belongs into threads where that is allowed.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use sparktune_runlog::{Error, EventTailer, Kind, Limit, Liveness, RunDir, RunView, RunsRoot, Sample};
 
 use crate::ids;
@@ -14,11 +16,13 @@ use crate::problem::Problem;
 use crate::steps::Steps;
 
 /// The number of runs that are kept in memory, the most recently asked ones.
-const KEPT: usize = 8;
+const KEPT: usize = 16;
 /// The age up to which the last reading of a run answers.
 const FRESH: Duration = Duration::from_millis(200);
 /// The number of samples that are kept.
 const SAMPLES: usize = 2000;
+/// The number of answers about the same position that are kept.
+const ANSWERS: usize = 16;
 /// The number of problems of the files that are kept.
 const NOTICES: usize = 20;
 
@@ -49,6 +53,8 @@ pub(crate) struct Known {
     pub samples: Vec<(Sample, bool)>,
     /// Problems of the files, the newest last.
     pub notices: Vec<String>,
+    /// Answers about this position, by their question: many watchers ask the same.
+    pub answers: HashMap<String, Bytes>,
     tailer: EventTailer,
     read: Option<Instant>,
 }
@@ -102,6 +108,7 @@ impl Followed {
             position: (0, 0),
             samples: Vec::new(),
             notices: Vec::new(),
+            answers: HashMap::new(),
             tailer: EventTailer::new(&run),
             read: None,
         };
@@ -126,6 +133,7 @@ impl Known {
     fn catch_up(&mut self, run: &RunDir) -> Result<(), Error> {
         // Before the events, so that the last ones of a trainer that ends are read.
         let liveness = self.view.liveness(run)?;
+        let before = self.position;
         loop {
             let Self { view, steps, position, samples, .. } = self;
             let polled = self.tailer.poll_with(Limit::NONE, |event, _| {
@@ -157,6 +165,9 @@ impl Known {
             if polled.at_end {
                 break;
             }
+        }
+        if self.position != before || self.answers.len() > ANSWERS {
+            self.answers.clear();
         }
         self.liveness = if liveness.is_live() { liveness } else { self.view.liveness(run)? };
         Ok(())

@@ -107,10 +107,12 @@ impl Steps {
         let (steps, values) = (&self.steps[from..to], &values[from..to]);
         let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Some(Curve::default()) };
         let mut columns = Columns::new(*first, *last, range.points);
-        for (step, value) in steps.iter().zip(values) {
-            if !value.is_nan() {
-                columns.add(*step, *step, Column::of(*value), u64::from(*value == NOT_FINITE));
-            }
+        let (mut from, width) = (0, columns.curve.width);
+        while from < steps.len() {
+            let end = columns.origin + ((steps[from] - columns.origin) / width + 1) * width;
+            let to = from + steps[from..].partition_point(|step| *step < end);
+            columns.add_steps(&steps[from..to], &values[from..to]);
+            from = to;
         }
         Some(columns.curve)
     }
@@ -147,13 +149,8 @@ struct Column {
 }
 
 impl Column {
-    fn of(value: f32) -> Self {
-        if value.is_finite() {
-            Self { min: value, max: value, sum: value.into(), count: 1, last: value }
-        } else {
-            Self { min: f32::INFINITY, max: f32::NEG_INFINITY, sum: 0.0, count: 0, last: value }
-        }
-    }
+    const EMPTY: Self =
+        Self { min: f32::INFINITY, max: f32::NEG_INFINITY, sum: 0.0, count: 0, last: f32::NAN };
 
     fn absorb(&mut self, later: Self) {
         self.min = self.min.min(later.min);
@@ -175,6 +172,25 @@ impl Columns {
     fn new(first: u64, last: u64, points: usize) -> Self {
         let width = (last - first + 1).div_ceil(points.max(1) as u64);
         Self { origin: first, open: None, curve: Curve { width, ..Curve::default() } }
+    }
+
+    /// Adds the steps of one column.
+    fn add_steps(&mut self, steps: &[u64], values: &[f32]) {
+        let mut column = Column::EMPTY;
+        for value in values.iter().filter(|value| value.is_finite()) {
+            column.min = column.min.min(*value);
+            column.max = column.max.max(*value);
+            column.sum += f64::from(*value);
+            column.count += 1;
+        }
+        let Some(last) = values.iter().rfind(|value| !value.is_nan()) else { return };
+        column.last = *last;
+        if column.count < values.len() as u64 {
+            let not_finite = steps.iter().zip(values).filter(|(_, value)| **value == NOT_FINITE);
+            let room = LISTED.saturating_sub(self.curve.nonfinite.len());
+            self.curve.nonfinite.extend(not_finite.map(|(step, _)| *step).take(room));
+        }
+        self.add(steps[0], steps[0], column, 0);
     }
 
     fn add(&mut self, first: u64, last: u64, column: Column, nonfinite: u64) {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
+use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use sparktune_runlog::{About, Charts, METRICS, Mark, Series};
 use utoipa::{IntoParams, ToSchema};
@@ -111,8 +113,8 @@ async fn series(
     State(state): State<Shared>,
     Id(id): Id,
     Params(wanted): Params<Wanted>,
-) -> Result<Json<Curves>, Problem> {
-    blocking(move || {
+) -> Result<impl IntoResponse, Problem> {
+    let json = blocking(move || {
         let range = Range {
             first: wanted.first_step.unwrap_or(0),
             last: wanted.last_step.unwrap_or(u64::MAX),
@@ -127,10 +129,18 @@ async fn series(
         }
         let is_wanted = |name: &str| names.as_ref().is_none_or(|names| names.contains(&name));
         let followed = state.followed.get(&state.runs, &id)?;
-        let known = followed.read()?;
-        Ok(Json(curves(&known, range, is_wanted)))
+        let mut known = followed.read()?;
+        let question = format!("{range:?} {:?}", wanted.metrics);
+        if let Some(answer) = known.answers.get(&question) {
+            return Ok(answer.clone());
+        }
+        let curves = curves(&known, range, is_wanted);
+        let answer = Bytes::from(serde_json::to_vec(&curves).expect("curves are JSON"));
+        known.answers.insert(question, answer.clone());
+        Ok(answer)
     })
-    .await
+    .await?;
+    Ok(([(CONTENT_TYPE, "application/json")], json))
 }
 
 fn curves(known: &Known, range: Range, is_wanted: impl Fn(&str) -> bool) -> Curves {
