@@ -61,7 +61,7 @@ pub mod measuring {
         CudaTensor, OnCuda, as_bf16, as_f32, copy, dims, into_tensor, launches, primitive,
     };
     pub use crate::linear::cuda::{Product, product, tiling};
-    pub use crate::op::primitive as host_primitive;
+    pub use crate::op::{by_references, primitive as host_primitive};
 }
 
 pub use memory::reserved_bytes;

@@ -3,6 +3,8 @@
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
+#[cfg(feature = "cuda")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[cfg(feature = "cuda")]
@@ -71,10 +73,32 @@ pub fn apply_all<O: Op<N, M>, const N: usize, const M: usize>(
         return run::<O, Flex, N, M>(op, inputs);
     }
     #[cfg(feature = "cuda")]
-    if op.fits(inputs.each_ref().map(Tensor::dims)) {
+    if !ONLY_REFERENCES.load(Ordering::Relaxed) && op.fits(inputs.each_ref().map(Tensor::dims)) {
         return run::<O, Cube, N, M>(op, inputs);
     }
     by_reference(&op, inputs)
+}
+
+/// Whether CUDA devices compute the references.
+#[cfg(feature = "cuda")]
+static ONLY_REFERENCES: AtomicBool = AtomicBool::new(false);
+
+/// Calls `f`, during which CUDA devices compute the references of ops instead of their kernels, on all
+/// threads. It shows what the kernels are worth, and whether a whole model agrees with the specification.
+///
+/// # Panics
+/// When `f` does; kernels are then used again.
+#[cfg(feature = "cuda")]
+pub fn by_references<T>(f: impl FnOnce() -> T) -> T {
+    struct Until;
+    impl Drop for Until {
+        fn drop(&mut self) {
+            ONLY_REFERENCES.store(false, Ordering::Relaxed);
+        }
+    }
+    ONLY_REFERENCES.store(true, Ordering::Relaxed);
+    let _until = Until;
+    f()
 }
 
 /// Computes the reference on any device in f32.

@@ -28,7 +28,8 @@ pub(crate) struct BenchArgs {
     /// Run the peers too, in turn with sparktune: a Python with torch, transformers and peft
     #[arg(long, value_name = "PYTHON", conflicts_with = "gpu")]
     pub peers: Option<PathBuf>,
-    /// Measure the tokenizer of the model in this folder, instead of the demo's
+    /// Measure the tokenizer of the model in this folder, instead of the demo's; with --gpu whole the new
+    /// folder for a model
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub model: Option<PathBuf>,
     /// Measure this tokenizer.json by itself, on the files of --text
@@ -106,6 +107,14 @@ pub(crate) enum GpuSection {
     Gemm,
     /// Training steps: loss compared with the CPU's, speed, memory
     Steps,
+    /// Steps of all five sizes: LoRA, and full where it fits
+    Sizes,
+    /// Steps of the MTP head's training
+    Head,
+    /// What kernels, kept activations and fewer targets are each worth: from plain operations to a full step
+    Ladder,
+    /// Loss and gradients of a random 2B, which is written into the folder of --model for other programs
+    Whole,
     /// The bytes and FLOPs of a step, op by op, and the speed that they allow on GB10; needs no GPU
     Model,
     /// The two rates that the plan uses, in two seconds
@@ -129,6 +138,10 @@ impl BenchArgs {
                 GpuSection::Kernels => request::GpuSection::Kernels,
                 GpuSection::Gemm => request::GpuSection::Gemm,
                 GpuSection::Steps => request::GpuSection::Steps,
+                GpuSection::Sizes => request::GpuSection::Sizes,
+                GpuSection::Head => request::GpuSection::Head,
+                GpuSection::Ladder => request::GpuSection::Ladder,
+                GpuSection::Whole => request::GpuSection::Whole,
                 GpuSection::Model => request::GpuSection::Model,
                 GpuSection::Probe => request::GpuSection::Probe,
             }),

@@ -372,6 +372,8 @@ mod tests {
         assert!(bench("start --gpu model").is_err());
         let gpu = bench("--gpu gemm --seconds 50 --output rows.json").unwrap();
         assert_eq!((gpu.gpu, gpu.output), (Some(GpuSection::Gemm), Some("rows.json".into())));
+        let whole = bench("--gpu whole --model m").unwrap();
+        assert_eq!((whole.gpu, whole.model), (Some(GpuSection::Whole), Some("m".into())));
         let lossless = bench("lossless --peers python3 --model m --data d").unwrap();
         assert!(matches!(lossless.command, Some(BenchCommand::Lossless(_))));
         assert!(bench("lossless --model m --data d").is_err(), "there is no peer");

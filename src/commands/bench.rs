@@ -181,12 +181,23 @@ fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
             unwritten.get_or_insert(error);
         }
     };
+    let machine = || sparktune_app::machine::machine(true, &std::env::temp_dir());
     let limit = args.seconds.map(|seconds| std::time::Duration::from_secs(seconds.into()));
     let mut bench = Bench::new(limit, args.quick, &mut report).map_err(Stopped::NotHere)?;
     match section {
         GpuSection::Kernels => bench.kernels(),
         GpuSection::Gemm => bench.gemm(),
-        GpuSection::Steps => bench.steps(&sparktune_app::machine::machine(true, &std::env::temp_dir())),
+        GpuSection::Steps => bench.steps(&machine()),
+        GpuSection::Sizes => bench.sizes(&machine()),
+        GpuSection::Head => bench.head(),
+        GpuSection::Ladder => bench.ladder(),
+        GpuSection::Whole => match &args.model {
+            Some(folder) => bench.whole(folder),
+            None => {
+                let text = "--gpu whole needs --model FOLDER: a new folder, into which it writes the model";
+                return Err(Stopped::Failed(Failure::usage(text)));
+            }
+        },
         GpuSection::Probe => {
             let failed = |text| Stopped::Failed(Failure::new(Exit::Device, text));
             let probe = bench.probe().map_err(failed)?;

@@ -43,6 +43,14 @@ pub enum GpuSection {
     Gemm,
     /// Training steps: loss next to the CPU's, speed, memory.
     Steps,
+    /// Steps of all sizes.
+    Sizes,
+    /// Steps of the MTP head's training.
+    Head,
+    /// What each part of a fast step is worth.
+    Ladder,
+    /// Loss and gradients of a whole model, for a comparison with other programs.
+    Whole,
     /// The work of a step, op by op: a calculation that needs no GPU.
     Model,
     /// The measurement that the plan uses: two rates, in two seconds.
@@ -64,7 +72,8 @@ pub struct BenchArgs {
     pub quick: bool,
     /// The Python that runs the peers.
     pub peers: Option<PathBuf>,
-    /// The model whose tokenizer is measured, instead of the demo's.
+    /// The model whose tokenizer is measured, instead of the demo's; with [`GpuSection::Whole`] the folder
+    /// that is made.
     pub model: Option<PathBuf>,
     /// A `tokenizer.json` and text that are measured instead of a model's tokenizer.
     pub plain_text: Option<PlainText>,

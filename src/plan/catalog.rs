@@ -105,6 +105,21 @@ impl Shape {
         }
         fields
     }
+
+    /// Returns the fields of a whole `config.json` for the text model alone.
+    fn text_model_config(&self) -> Map<String, Value> {
+        let mut fields = self.text_config();
+        let rope = json!({"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25});
+        for (field, value) in [
+            ("model_type", json!("qwen3_5_text")),
+            ("dtype", json!("bfloat16")),
+            ("full_attention_interval", json!(4)),
+            ("rope_parameters", rope),
+        ] {
+            fields.insert(field.into(), value);
+        }
+        fields
+    }
 }
 
 impl Catalog {
@@ -139,21 +154,19 @@ impl Catalog {
     /// Returns the facts about a model before its own `config.json` was read.
     fn facts(&self, model: &CatalogModel) -> Result<ModelFacts, String> {
         let shape = self.shapes.get(&model.shape).ok_or_else(|| format!("no shape `{}`", model.shape))?;
-        let mut text_config = shape.text_config();
-        for (field, value) in [
-            ("model_type", json!("qwen3_5_text")),
-            ("dtype", json!("bfloat16")),
-            ("full_attention_interval", json!(4)),
-            ("mtp_num_hidden_layers", json!(1)),
-            ("rope_parameters", json!({"rope_theta": 1e7, "partial_rotary_factor": 0.25})),
-        ] {
-            text_config.insert(field.into(), value);
-        }
+        let mut text_config = shape.text_model_config();
+        text_config.insert("mtp_num_hidden_layers".into(), json!(1));
         let config = json!({
             "model_type": "qwen3_5", "tie_word_embeddings": shape.tie_word_embeddings, "text_config": text_config,
         });
         let facts = ModelFacts::from_config_json(&config.to_string()).map_err(|error| error.to_string())?;
         Ok(ModelFacts { checkpoint_bytes: model.weight_bytes, ..facts })
+    }
+
+    /// Returns the text of a `config.json` for the text model of this shape, without an MTP head.
+    pub fn text_model_config(&self, shape: &str) -> Option<String> {
+        let fields = self.shapes.get(shape)?.text_model_config();
+        Some(format!("{:#}\n", Value::Object(fields)))
     }
 
     /// Returns the fields of `config.json` for a shape of this name.

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use sparktune_kernels::adamw::Clip;
-use sparktune_model::{BaseClass, Gradients, Loss, Model, PackedSequence};
+use sparktune_model::{BaseClass, Gradients, Loss, Model, Mtp, PackedSequence};
 use sparktune_plan::{OptimizerPlan, Plan};
 
 use crate::TrainError;
@@ -16,7 +16,9 @@ use crate::batches::Batches;
 use crate::dropout::Dropout;
 use crate::examples::Examples;
 use crate::load::{base, device, lora, text_model};
-use crate::objective::{NextToken, Objective, TextModel, Trainee, trained_parameters};
+use crate::objective::{
+    DraftHead, DraftedTokens, NextToken, Objective, TextModel, Trainee, trained_parameters,
+};
 use crate::optimizer::Optimizer;
 use crate::schedule::learning_rate;
 
@@ -124,11 +126,57 @@ impl Stepper {
     /// # Errors
     /// The same as for [`Self::update`].
     pub fn step(&mut self, rows: &[PackedSequence], learning_rate: f64) -> Result<Vec<Loss>, TrainError> {
-        let trained_tokens: usize = rows.iter().map(|row| NextToken.loss_terms(row)).sum();
-        let scale = 1.0 / trained_tokens as f64;
-        let mut gradients = Gradients::default();
-        let losses = rows.iter().map(|row| self.loss_and_gradients(row, scale, &mut gradients)).collect();
+        let (losses, gradients) = summed(&NextToken, &self.trainee, rows);
         self.update(gradients, learning_rate)?;
+        Ok(losses)
+    }
+}
+
+/// Returns the losses of packs, divided by all their terms, and the sum of their gradients.
+fn summed<O: Objective>(
+    objective: &O,
+    trainee: &O::Trainee,
+    rows: &[PackedSequence],
+) -> (Vec<Loss>, Gradients) {
+    let terms: usize = rows.iter().map(|row| objective.loss_terms(row)).sum();
+    let scale = 1.0 / terms as f64;
+    let mut gradients = Gradients::default();
+    let losses =
+        rows.iter().map(|row| objective.loss_and_gradients(trainee, row, scale, &mut gradients)).collect();
+    (losses, gradients)
+}
+
+/// An MTP head in training, on a text model that is frozen.
+pub struct HeadStepper {
+    trainee: DraftHead,
+    objective: DraftedTokens,
+    optimizer: Optimizer,
+    settings: OptimizerPlan,
+    /// The number of steps done.
+    step: u64,
+}
+
+impl HeadStepper {
+    /// Trains `head` to draft `draft_tokens` tokens in a row.
+    pub fn new(head: Mtp, text_model: &Model, draft_tokens: usize, settings: OptimizerPlan) -> Self {
+        Self {
+            trainee: DraftHead::new(head, text_model),
+            objective: DraftedTokens { count: draft_tokens },
+            optimizer: Optimizer::default(),
+            settings,
+            step: 0,
+        }
+    }
+
+    /// Takes one optimizer step, as [`Stepper::step`].
+    ///
+    /// # Errors
+    /// When a trained parameter has no gradient.
+    pub fn step(&mut self, rows: &[PackedSequence], learning_rate: f64) -> Result<Vec<Loss>, TrainError> {
+        let Self { trainee, objective, optimizer, settings, step } = self;
+        let (losses, gradients) = summed(objective, trainee, rows);
+        *step += 1;
+        optimizer.step(settings, learning_rate, *step, gradients, &mut |f| trainee.visit_mut(f))?;
         Ok(losses)
     }
 }

@@ -32,17 +32,23 @@ class Part:
     section: str
     # Its share of the time, seconds when all sections run.
     weight: int
-    # Arguments; `BINARY`, `OURS` (rows of the part before) and `LIMIT` (seconds) are put in. `--json FILE` is added, for
+    # Arguments; `BINARY`, `OURS` (rows of the part before), `FOLDER` (an empty one) and `LIMIT` (seconds) are put in. `--json FILE` is added, for
     # sparktune `--output FILE`.
     command: tuple
     # Where a section has two: which of them this is.
     by: str = ""
 
+    def quick(self):
+        """What makes it so small that it can be tried on the emulated device, or on the processor."""
+        if self.command[0] == BINARY:
+            return () if "model" in self.command else ("--quick",)
+        return ("--tiny",) if self.section in ("ceilings", "peers", "gemm", "whole") else ()
+
     def __str__(self):
         return f"{self.section} ({self.by})" if self.by else self.section
 
 
-PYTHON, BINARY, OURS, LIMIT = sys.executable, "BINARY", "OURS", "LIMIT"
+PYTHON, BINARY, OURS, FOLDER, LIMIT = sys.executable, "BINARY", "OURS", "FOLDER", "LIMIT"
 # The headline first: speeds of whole steps, and the peers' of the same.
 PARTS = (
     Part("facts", 8, (PYTHON, "machine.py")),
@@ -55,7 +61,15 @@ PARTS = (
     Part("model", 2, (BINARY, "bench", "--gpu", "model")),
     Part("sanitizer", 40, (PYTHON, "sanitizer.py", "--binary", BINARY, "--seconds", LIMIT)),
 )
-SECTIONS = tuple(dict.fromkeys(part.section for part in PARTS))
+# What is only measured when it is named: each takes minutes.
+ON_DEMAND = (
+    Part("whole", 60, (BINARY, "bench", "--gpu", "whole", "--model", FOLDER, "--seconds", LIMIT), by="sparktune"),
+    Part("whole", 60, (PYTHON, "whole.py", "--folder", FOLDER, "--like", OURS), by="transformers"),
+    Part("ladder", 150, (BINARY, "bench", "--gpu", "ladder", "--seconds", LIMIT)),
+    Part("head", 60, (BINARY, "bench", "--gpu", "head", "--seconds", LIMIT)),
+    Part("sizes", 300, (BINARY, "bench", "--gpu", "sizes", "--seconds", LIMIT)),
+)
+SECTIONS = tuple(dict.fromkeys(part.section for part in PARTS + ON_DEMAND))
 
 
 def environment(here):
@@ -130,7 +144,7 @@ def judged(part, code, last, seconds, limit, found):
     """What came of a part, from its exit code, its last line and its rows."""
     if code == rows.SKIPPED:
         return result(part, "skipped", last, seconds, limit, found)
-    wrong = judge.problems(part.section, found)
+    wrong = judge.problems(part.section, found, part.by)
     if code is None:
         reason = f"after {seconds:.0f} s; {len(found)} rows until then" + (f"; {wrong[0]}" if wrong else "")
         return result(part, "CUT OFF", reason, seconds, limit, found)
@@ -145,7 +159,7 @@ def judged(part, code, last, seconds, limit, found):
     return result(part, "done", "", seconds, limit, found)
 
 
-def perform(parts, folder, here, no_device, seconds):
+def perform(parts, folder, here, no_device, seconds, is_quick=False):
     """Runs the parts and yields what came of each; `no_device` is the reason why none can be run."""
     ends = time.monotonic() + seconds
     binary, variables = here / "sparktune", environment(here)
@@ -159,9 +173,15 @@ def perform(parts, folder, here, no_device, seconds):
             continue
         say(f"{part}: up to {limit:.0f} s ...")
         file = folder / f"{place}.jsonl"
-        known = {BINARY: str(binary), OURS: str(folder / f"{place - 1}.jsonl"), LIMIT: f"{limit:.0f}"}
+        known = {
+            BINARY: str(binary),
+            OURS: str(folder / f"{place - 1}.jsonl"),
+            FOLDER: str(folder / part.section),
+            LIMIT: f"{limit:.0f}",
+        }
         command = [known.get(word, str(here / word) if word.endswith(".py") else word) for word in part.command]
         began = time.monotonic()
+        command += part.quick() if is_quick else ()
         output = "--output" if BINARY in part.command[:1] else "--json"
         code, last = run([*command, output, str(file)], limit, variables)
         took = time.monotonic() - began
@@ -199,12 +219,14 @@ def main():
     now = datetime.datetime.now(datetime.timezone.utc)
     arguments = argparse.ArgumentParser(prog="run.sh", description="see run.sh --help")
     arguments.add_argument("--json", type=pathlib.Path, default=pathlib.Path(f"sparktune-gpu-{now:%Y%m%dT%H%M%SZ}.json"))
+    arguments.add_argument("--seconds", type=int, default=SECONDS)
+    arguments.add_argument("--quick", action="store_true")
     arguments.add_argument("section", nargs="*", help=", ".join(SECTIONS))
     asked = arguments.parse_args()
     for name in asked.section:
         if name not in SECTIONS:
             arguments.error(f"there is no section {name}; there are {', '.join(SECTIONS)}")
-    parts = [part for part in PARTS if not asked.section or part.section in asked.section]
+    parts = [part for part in PARTS + ON_DEMAND if part.section in asked.section] if asked.section else PARTS
 
     name, no_device = None, None
     try:
@@ -220,10 +242,10 @@ def main():
         record(results)
     except OSError as problem:
         arguments.error(f"{asked.json} cannot be written: {problem.strerror}")
-    say(f"{len(parts)} parts, {SECONDS // 60} min {SECONDS % 60} s at most, on {name or 'no GPU'}")
+    say(f"{len(parts)} parts, {asked.seconds // 60} min {asked.seconds % 60} s at most, on {name or 'no GPU'}")
     try:
         with tempfile.TemporaryDirectory(prefix="sparktune-gpu-") as folder:
-            for part in perform(parts, pathlib.Path(folder), HERE, no_device, SECONDS):
+            for part in perform(parts, pathlib.Path(folder), HERE, no_device, asked.seconds, asked.quick):
                 results["parts"].append(part)
                 # After each part, so that a run that is interrupted has told what it measured.
                 record(results)

@@ -57,14 +57,16 @@ def problem(row):
 
 # What every measured row of a section has to be held against.
 COMPARED_BY = {"kernels": "tolerance", "sanitizer": "errors"}
+# The same of a part, where a section has two.
+COMPARED_BY_PART = {("whole", "transformers"): "tolerance"}
 
 
-def problems(section, rows):
-    """Everything that is wrong with the rows of a section that came to its end."""
+def problems(section, rows, by=""):
+    """Everything that is wrong with the rows of a part that came to its end."""
     measured = [row for row in rows if "skipped" not in row and "failed" not in row]
     found = [words for words in map(problem, rows) if words]
-    wanted = COMPARED_BY.get(section)
+    wanted = COMPARED_BY.get(section) or COMPARED_BY_PART.get((section, by))
     found += [f"{row.get('name')}: it was compared with nothing" for row in measured if wanted and wanted not in row]
-    if section == "steps" and measured and not any("curve" in row for row in measured):
+    if section in ("steps", "ladder") and measured and not any("curve" in row for row in measured):
         found.append("no loss was held against the reference path")
     return found

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures sparktune on this machine's NVIDIA GPU and holds every kernel against its reference.
 #
-#   run.sh [--json FILE] [SECTION...]     all sections, or the named ones; ends within 8 minutes
+#   run.sh [--json FILE] [--seconds N] [--quick] [SECTION...]     all sections, or the named ones; ends within 8 minutes, or N seconds
 #
 #   facts      device, driver, CUDA, NVRTC, clocks, memory, power limit
 #   ceilings   copy bandwidth and bf16 matrix rate by the vendor's library (PyTorch)
@@ -12,8 +12,18 @@
 #   model      what a step of the 2B asks of the device, op by op, and the speed that follows from the shares measured above
 #   sanitizer  compute-sanitizer's memcheck on the kernels at tiny sizes
 #
-# It wants an NVIDIA driver, CUDA 13 (or NVRTC and its headers) and Python 3.11 with PyTorch; PYTHON names another Python. It runs
-# from the folder that build.sh made; compiled kernels are kept in its .compiled-kernels unless CUDA_CACHE_PATH is set. Clocks and power are left as they are found and written down.
+# Only where they are named, each for some minutes:
+#
+#   whole      loss and gradients of a random 2B beside transformers', on the same weights and tokens
+#   ladder     the same LoRA step in plain tensor operations, in our kernels, without recompute, with half of the targets
+#   head       steps of the MTP head's training at 8,192 tokens
+#   sizes      steps of all five sizes by LoRA, and in full where they fit: two packs of 2,048, of 1,024 for the 27B
+#
+# With --quick everything is tiny, to see whether it works: on the emulated device too (kernels/emulator/driver.sh).
+#
+# It wants an NVIDIA driver, CUDA 13 (or NVRTC and its headers) and Python 3.9 with PyTorch; PYTHON names another Python. It runs
+# from the folder that build.sh made; compiled kernels are kept in its .compiled-kernels unless CUDA_CACHE_PATH is set, which helps
+# where the folder is copied anew for each call. Clocks and power are left as they are found and written down.
 #
 # A table ends the run, and FILE (default: sparktune-gpu-<date>.json here) holds everything. What cannot be done here is skipped, with the
 # reason. Exit code: 0 all that was done is right, 1 a comparison failed or a section broke or was cut off, 2 wrong usage,
@@ -29,8 +39,8 @@ case ${1-} in
 esac
 
 python=${PYTHON:-python3}
-if ! "$python" -c 'import tomllib' 2>/dev/null; then
-    printf 'skipped: %s is not Python 3.11 or newer; install it, or name one in PYTHON.\n' "$python" >&2
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+    printf 'skipped: %s is not Python 3.9 or newer; install it, or name one in PYTHON.\n' "$python" >&2
     exit 77
 fi
 if [[ -e $here/sparktune.gz && ! -e $here/sparktune ]]; then

@@ -116,10 +116,10 @@ def gemm(results):
     return ["product", "m×n×k", "ours µs", "TFLOP/s", "vendor µs", "TFLOP/s", "of vendor's speed", ""], cells
 
 
-def steps(results):
+def steps(results, sections=("steps",)):
     _, matrix = ceilings(results)
     cells = []
-    for row in rows_of(results, "steps"):
+    for row in (row for section in sections for row in rows_of(results, section)):
         parts = [row.get(f"{part}_ms") for part in ("data", "forward", "backward", "optimizer")]
         breakdown = " / ".join(number(part) for part in parts) if any(map(is_number, parts)) else NONE
         predicted = ratio(row.get("peak_bytes"), row.get("predicted_bytes"))
@@ -143,6 +143,16 @@ def steps(results):
             ]
         )
     return ["step", "tokens/s", "of ceiling", "SM clock", "launches", "busy", "peak memory", "data / forward / backward / optimizer ms", "loss from reference", ""], cells
+
+
+def on_demand(results):
+    """Steps that are only measured when they are named."""
+    return steps(results, ("ladder", "head", "sizes"))
+
+
+def whole(results):
+    cells = [[row["name"], error_cell(row), notes(row)] for row in rows_of(results, "whole", "transformers")]
+    return ["of a whole model", "distance from transformers in fp32", ""], cells
 
 
 def floors_s(work, copy, matrix):
@@ -248,6 +258,8 @@ TABLES = {
     "model, op by op": model_ops,
     "peers": peers,
     "sanitizer": sanitizer,
+    "whole": whole,
+    "on demand": on_demand,
 }
 
 

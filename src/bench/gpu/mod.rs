@@ -6,13 +6,16 @@
 
 mod cases;
 mod meter;
+mod on_demand;
 mod products;
 mod steps;
 mod timed;
 mod watch;
+mod whole;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
@@ -25,6 +28,7 @@ use sparktune_kernels::work::Ceilings;
 use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
 use sparktune_plan::{MachineFacts, ModelConfig, Probe};
+use steps::Load;
 use timed::Case;
 
 /// The model sizes whose kernels and training steps are measured, starting with the one that speeds are
@@ -194,13 +198,36 @@ impl<'a> Bench<'a> {
     /// measures the other sizes. `machine` decides whether layers are recomputed, as it does for a plan.
     pub fn steps(&mut self, machine: &MachineFacts) {
         let (promised, others) = SIZES.split_at(1);
-        steps::speeds(self, machine, promised);
+        let load = |_: &str| Load::of(PACK);
+        steps::speeds(self, machine, promised, load);
         // A small model takes less time than a large one.
         self.clock.longest = Duration::ZERO;
         steps::curves(self);
         if !self.is_tiny {
-            steps::speeds(self, machine, others);
+            steps::speeds(self, machine, others, load);
         }
+    }
+
+    /// Measures training steps of all five sizes, by LoRA and, where the memory suffices, in full.
+    pub fn sizes(&mut self, machine: &MachineFacts) {
+        on_demand::sizes(self, machine);
+    }
+
+    /// Measures steps of the MTP head's training.
+    pub fn head(&mut self) {
+        on_demand::head(self);
+    }
+
+    /// Measures the same step in plain tensor operations, in our kernels, without recompute, and with fewer
+    /// targets, and compares the losses.
+    pub fn ladder(&mut self) {
+        on_demand::ladder(self);
+    }
+
+    /// Writes a random model into `folder`, which is created, and loss and gradients of it next to it, for a
+    /// comparison with another program.
+    pub fn whole(&mut self, folder: &Path) {
+        whole::whole(self, folder);
     }
 }
 

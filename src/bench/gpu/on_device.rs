@@ -1,8 +1,10 @@
 //! Every section at tiny sizes on a CUDA device, or the emulated one.
 
 use sparktune_kernels::testing::cuda_device;
+use sparktune_model::{Checkpoint, Model, PackedSequence};
 
 use super::*;
+use crate::model::random_ids;
 
 /// The rows of a section; none, with a word, where there is no CUDA device and none has to be.
 fn rows(section: fn(&mut Bench)) -> Option<Vec<Row>> {
@@ -79,6 +81,53 @@ fn tiny_models_learn_as_on_the_cpu_and_their_steps_are_measured() {
         // Random weights know nothing.
         assert!((number(row, "loss") - 160f64.ln()).abs() < 0.5, "{row:?}");
     }
+}
+
+#[test]
+fn steps_of_all_sizes_and_of_the_head_are_measured() {
+    let Some(found) = rows(|bench| bench.sizes(&MachineFacts::default())) else { return };
+    let methods: Vec<&Value> = found.iter().map(|row| &row["method"]).collect();
+    assert_eq!(methods, ["lora", "full"]);
+    let Some(head) = rows(|bench| bench.head()) else { return };
+    for row in found.iter().chain(&head) {
+        assert!(!row.contains_key("failed") && number(row, "tokens_per_s") > 0.0, "{row:?}");
+        assert!((number(row, "loss") - 160f64.ln()).abs() < 0.5, "{row:?}");
+    }
+    assert_eq!((number(&found[0], "packs"), head.len()), (2.0, 1));
+}
+
+#[test]
+fn the_ladder_ends_at_the_losses_of_plain_operations() {
+    let Some(rows) = rows(|bench| bench.ladder()) else { return };
+    let launched: Vec<f64> = rows.iter().map(|row| number(row, "launches")).collect();
+    // Only AdamW is a kernel of ours on the first rung, and recompute runs the layers once more.
+    assert!(launched[0] < launched[2] && launched[2] < launched[1], "{launched:?}");
+    for row in &rows[1..3] {
+        let curve = |field: &str| -> Vec<f64> {
+            row[field].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+        };
+        for (found, expected) in curve("curve").iter().zip(curve("reference_curve")) {
+            assert!((found / expected - 1.0).abs() <= 2e-3, "{row:?}");
+        }
+    }
+    assert!(!rows[3].contains_key("failed") && !rows[3].contains_key("curve"), "{:?}", rows[3]);
+}
+
+#[test]
+fn a_whole_model_is_written_with_its_loss_and_gradients() {
+    let Some(device) = cuda_device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = Vec::new();
+    let mut report = |row: Row| rows.push(row);
+    Bench::new(None, true, &mut report).unwrap().whole(folder.path());
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!(row["gradients"].as_array().unwrap().len(), 4, "{row:?}");
+    // What was written is the model that was computed.
+    let written = Checkpoint::open(folder.path()).unwrap();
+    let model = Model::load(&written, &device, &mut |_, _| ()).unwrap();
+    let input = PackedSequence::single(&random_ids(1, 72, 160));
+    let loss = model.loss_sum(&input).nats() / input.target_tokens() as f64;
+    assert!((number(row, "loss") - loss).abs() < 1e-3, "{loss}, {row:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Measures whole training steps: their losses compared with the CPU's, their speed, and their memory.
 
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use burn::tensor::Device;
@@ -10,7 +11,7 @@ use sparktune_kernels::reserved_bytes;
 use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, PackedSequence as Tokens};
 use sparktune_plan::cost::{Treatment, Work};
 use sparktune_plan::memory::{Footprint, estimate};
-use sparktune_plan::products::{PACK, RANK};
+use sparktune_plan::products::RANK;
 use sparktune_plan::{
     Device as Kind, MachineFacts, MethodKind, ModelConfig, ModelFacts, OptimizerPlan, TargetModules,
 };
@@ -26,6 +27,38 @@ const METHODS: [MethodKind; 2] = [MethodKind::Lora, MethodKind::Full];
 /// The number of steps before the timed ones, and below it of the timed ones.
 const WARM_UP: usize = 2;
 const TIMED: usize = 5;
+
+/// What a step trains on: new random tokens each time, one document a pack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// Tokens of a pack.
+    pub(super) pack: usize,
+    /// Packs of a step, one after the other.
+    pub(super) packs: usize,
+    /// The first tokens of a pack, which are no targets.
+    pub(super) prompt: usize,
+}
+
+impl Load {
+    /// One pack of this length, in which every token is a target.
+    pub(super) fn of(pack: usize) -> Self {
+        Self { pack, packs: 1, prompt: 0 }
+    }
+
+    fn tokens(&self) -> usize {
+        self.pack * self.packs
+    }
+
+    /// Returns the packs of the step with this number.
+    fn rows(&self, step: u64, vocabulary: usize) -> Vec<Tokens> {
+        let row = |place: usize| {
+            let ids = random_ids(step * self.packs as u64 + place as u64, self.pack, vocabulary);
+            let is_target: Vec<bool> = (0..self.pack).map(|i| i >= self.prompt).collect();
+            Tokens::new(&ids, &[0, self.pack as u32], &is_target)
+        };
+        (0..self.packs).map(row).collect()
+    }
+}
 
 /// The settings of the optimizer.
 pub(super) const SETTINGS: OptimizerPlan = OptimizerPlan {
@@ -54,8 +87,8 @@ fn small_config() -> ModelConfig {
     ModelConfig::from_json(SMALL).expect("a config that is read in a test")
 }
 
-/// Returns the smallest config that the kernels support, with the same kinds of layers.
-pub(super) fn tiny_config() -> ModelConfig {
+/// The smallest config that the kernels support, with the same kinds of layers.
+pub(super) static TINY: LazyLock<String> = LazyLock::new(|| {
     let smaller = [
         ("\"vocab_size\": 4096", "\"vocab_size\": 160"),
         (
@@ -65,8 +98,11 @@ pub(super) fn tiny_config() -> ModelConfig {
         ("\"head_dim\": 256", "\"head_dim\": 64"),
         ("_head_dim\": 128", "_head_dim\": 16"),
     ];
-    let text = smaller.iter().fold(SMALL.to_owned(), |text, (from, to)| text.replace(from, to));
-    ModelConfig::from_json(&text).expect("a config that is read in a test")
+    smaller.iter().fold(SMALL.to_owned(), |text, (from, to)| text.replace(from, to))
+});
+
+pub(super) fn tiny_config() -> ModelConfig {
+    ModelConfig::from_json(&TINY).expect("a config that is read in a test")
 }
 
 /// Losses of training steps on the device and on the CPU, which the tests hold against transformers: LoRA and
@@ -146,22 +182,29 @@ fn loss(stepper: &mut Stepper, row: &Tokens, learning_rate: f64) -> Result<f64, 
     Ok(losses.iter().map(Loss::nats).sum())
 }
 
-/// Measures speed, memory and parts of the steps of randomly initialised models of these sizes.
-pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts, sizes: &[&'static str]) {
-    let (sizes, tokens, rank) =
-        if bench.is_tiny { (vec![("tiny", tiny_config())], 72, 8) } else { (sized(sizes), PACK, RANK) };
+/// Measures speed, memory and parts of the steps of randomly initialised models of these sizes, each with the
+/// load that `load` returns for it.
+pub(super) fn speeds(
+    bench: &mut Bench,
+    machine: &MachineFacts,
+    sizes: &[&'static str],
+    load: impl Fn(&str) -> Load,
+) {
+    let (sizes, rank) = if bench.is_tiny { (vec![("tiny", tiny_config())], 8) } else { (sized(sizes), RANK) };
     for (size, config) in sizes {
+        let load = if bench.is_tiny { Load { pack: 72, ..load(size) } } else { load(size) };
         // Loaded once for both methods.
         let mut loaded = None;
         for method in METHODS {
             let rank = if method == MethodKind::Lora { rank } else { 0 };
-            let plan = Planned::new(&config, machine, method, rank, tokens);
+            let plan = Planned::new(&config, machine, method, rank, load.pack);
             let head = row(json!({
                 "name": format!("{size} {method}"),
                 "size": size,
                 "method": method.to_string(),
                 "rank": rank,
-                "pack": tokens,
+                "pack": load.pack,
+                "packs": load.packs,
                 "recompute": plan.recompute,
                 "flops_per_token": plan.flops_per_token,
                 "predicted_bytes": plan.predicted_bytes,
@@ -180,7 +223,7 @@ pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts, sizes: &[&'stati
                 let measured = in_words(model_of(&config, &device, loaded.take())).and_then(|model| {
                     let model = prepared(model, (rank > 0).then_some(rank));
                     let mut stepper = Stepper::from_model(model, SETTINGS, plan.recompute);
-                    let measured = in_words(speed(&mut stepper, &device, tokens, count));
+                    let measured = in_words(speed(&mut stepper, &device, load, count));
                     *loaded = Some(stepper.into_model());
                     measured
                 });
@@ -196,7 +239,11 @@ pub(super) fn speeds(bench: &mut Bench, machine: &MachineFacts, sizes: &[&'stati
 }
 
 /// Returns the model of the previous method without its training state, or a new one.
-fn model_of(config: &ModelConfig, device: &Device, loaded: Option<Model>) -> Result<Model, TrainError> {
+pub(super) fn model_of(
+    config: &ModelConfig,
+    device: &Device,
+    loaded: Option<Model>,
+) -> Result<Model, TrainError> {
     let model = match loaded {
         Some(mut model) => {
             model.linears_mut().into_iter().for_each(|linear| linear.lora = None);
@@ -255,18 +302,30 @@ fn timed<T>(device: &Device, f: impl FnOnce() -> T) -> (T, f64) {
     (result, began.elapsed().as_secs_f64())
 }
 
-fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) -> Result<Row, TrainError> {
-    let vocabulary = stepper.model().config().vocab_size;
-    let mut seed = 0;
-    // New tokens each time: one example, in which every token but the first is a target.
-    let mut fresh = || {
-        seed += 1;
-        Tokens::single(&random_ids(seed, tokens, vocabulary))
-    };
-    for _ in 0..WARM_UP {
-        let row = fresh();
+/// What the steps of a measurement took and gave.
+pub(super) struct Stepped {
+    /// Losses of all steps in nats, those before the timed ones included.
+    pub(super) losses: Vec<f64>,
+    /// Seconds of a step, and of preparing its packs; medians of the timed ones.
+    pub(super) step_s: f64,
+    data_s: f64,
+    /// The fields of all rows that are measured by steps.
+    pub(super) fields: Row,
+}
+
+/// Takes `warm_up` steps and then `count` timed ones. `step` returns the loss in nats.
+pub(super) fn stepped(
+    device: &Device,
+    [warm_up, count]: [usize; 2],
+    tokens: usize,
+    mut fresh: impl FnMut() -> Vec<Tokens>,
+    mut step: impl FnMut(&[Tokens]) -> Result<f64, TrainError>,
+) -> Result<Stepped, TrainError> {
+    let mut losses = Vec::new();
+    for _ in 0..warm_up {
+        let rows = fresh();
         listen();
-        loss(stepper, &row, SETTINGS.learning_rate)?;
+        losses.push(step(&rows)?);
         // A run does the same after its first step.
         let products = missed();
         for product in &products {
@@ -277,45 +336,73 @@ fn speed(stepper: &mut Stepper, device: &Device, tokens: usize, count: usize) ->
             device.memory_cleanup();
         }
     }
-    let (mut steps, mut data, mut last_loss) = (Vec::new(), Vec::new(), 0.0f64);
+    let (mut steps, mut data) = (Vec::new(), Vec::new());
     let before = launches();
-    let (stepped, seen) = watched(|| {
+    let (done, seen) = watched(|| {
         for _ in 0..count {
-            let (row, data_s) = timed(device, &mut fresh);
-            let (stepped, step_s) = timed(device, || loss(stepper, &row, SETTINGS.learning_rate));
-            last_loss = stepped?;
+            let (rows, data_s) = timed(device, &mut fresh);
+            let (stepped, step_s) = timed(device, || step(&rows));
+            losses.push(stepped?);
             steps.push(step_s);
             data.push(data_s);
         }
         Ok::<_, TrainError>(())
     });
-    stepped?;
+    done?;
     let launched = (launches() - before) / count as u64;
-    let peak = reserved_bytes(device);
-    // A second time, because the launches without a graph have not run before.
-    let input = fresh();
-    let last = |f: &dyn Fn()| (0..2).map(|_| timed(device, f).1).fold(0.0, |_, seconds| seconds);
-    let forward_s = last(&|| drop(stepper.model().loss_sum(&input)));
-    let scale = 1.0 / input.target_tokens() as f64;
-    let both_s = last(&|| drop(stepper.loss_and_gradients(&input, scale, &mut Gradients::default())));
-    let step_s = median(steps);
-    let ms = |seconds: f64| seconds.max(0.0) * 1e3;
-    let mut measured = row(json!({
+    let (step_s, data_s) = (median(steps), median(data));
+    let last_loss = losses.last().copied().unwrap_or(f64::NAN);
+    let mut fields = row(json!({
         "step_ms": ms(step_s),
         "tokens_per_s": tokens as f64 / step_s,
-        "peak_bytes": peak,
-        "data_ms": ms(median(data)),
-        "forward_ms": ms(forward_s),
-        "backward_ms": ms(both_s - forward_s),
-        "optimizer_ms": ms(step_s - both_s),
+        "peak_bytes": reserved_bytes(device),
         "loss": last_loss,
         "launches": launched,
         "sm_clock_mhz": seen.sm_clock_mhz,
         "busy_percent": seen.busy_percent,
+    }));
+    if !losses.iter().all(|loss| loss.is_finite()) {
+        fields = with(fields, "failed", "the loss is not a number");
+    }
+    Ok(Stepped { losses, step_s, data_s, fields })
+}
+
+fn ms(seconds: f64) -> f64 {
+    seconds.max(0.0) * 1e3
+}
+
+/// Returns the mean loss of one optimizer step in nats.
+pub(super) fn step_loss(stepper: &mut Stepper, rows: &[Tokens]) -> Result<f64, TrainError> {
+    Ok(stepper.step(rows, SETTINGS.learning_rate)?.iter().map(Loss::nats).sum())
+}
+
+/// Returns a function that returns new packs at each call.
+pub(super) fn fresh_rows(load: Load, vocabulary: usize) -> impl FnMut() -> Vec<Tokens> {
+    let mut step = 0;
+    move || {
+        step += 1;
+        load.rows(step, vocabulary)
+    }
+}
+
+fn speed(stepper: &mut Stepper, device: &Device, load: Load, count: usize) -> Result<Row, TrainError> {
+    let mut fresh = fresh_rows(load, stepper.model().config().vocab_size);
+    let done = stepped(device, [WARM_UP, count], load.tokens(), &mut fresh, |rows| step_loss(stepper, rows))?;
+    // A second time, because the launches without a graph have not run before.
+    let inputs = fresh();
+    let last = |f: &dyn Fn()| (0..2).map(|_| timed(device, f).1).fold(0.0, |_, seconds| seconds);
+    let forward_s = last(&|| inputs.iter().for_each(|input| drop(stepper.model().loss_sum(input))));
+    let scale = 1.0 / inputs.iter().map(Tokens::target_tokens).sum::<usize>() as f64;
+    let both_s = last(&|| {
+        let mut gradients = Gradients::default();
+        inputs.iter().for_each(|input| drop(stepper.loss_and_gradients(input, scale, &mut gradients)));
+    });
+    let parts = row(json!({
+        "data_ms": ms(done.data_s),
+        "forward_ms": ms(forward_s),
+        "backward_ms": ms(both_s - forward_s),
+        "optimizer_ms": ms(done.step_s - both_s),
         "note": format!("median of {count} steps; forward without a graph, the rest by difference"),
     }));
-    if !last_loss.is_finite() {
-        measured = with(measured, "failed", "the loss is not a number");
-    }
-    Ok(measured)
+    Ok(done.fields.into_iter().chain(parts).collect())
 }

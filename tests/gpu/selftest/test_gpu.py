@@ -123,6 +123,20 @@ class Harness(Folder):
         clock.done()
         self.assertFalse(clock.has_room())
 
+    def test_what_takes_minutes_is_only_measured_when_it_is_named(self):
+        named = {part.section for part in harness.ON_DEMAND}
+        self.assertEqual(named, {"whole", "ladder", "head", "sizes"})
+        self.assertTrue(named.isdisjoint(part.section for part in harness.PARTS))
+        self.assertLessEqual(named, set(harness.SECTIONS))
+
+    def test_parts_of_a_section_share_a_folder_and_the_second_gets_the_rows_of_the_first(self):
+        note = "import sys; open(sys.argv[sys.argv.index('--json') + 1], 'w').write('{\"name\": \"' + ' '.join(sys.argv[1:3]) + '\"}')"
+        command = (sys.executable, "-c", note)
+        parts = [harness.Part("a", 1, (*command, harness.FOLDER, harness.OURS), by=by) for by in ("one", "two")]
+        first, second = (part["rows"][0]["name"].split() for part in self.perform(*parts))
+        self.assertEqual(first[0], second[0])
+        self.assertEqual(second[1], str(self.folder / "0.jsonl"))
+
     def test_whoever_ends_the_harness_ends_the_part_that_runs(self):
         for path in [*GPU.glob("*.py"), GPU / "run.sh"]:
             shutil.copy(path, self.folder)
@@ -247,6 +261,9 @@ class Judge(unittest.TestCase):
         self.assertIn("no loss", judge.problems("steps", [{"name": "2B lora", "tokens_per_s": 1.0}])[0])
         curve = {"name": "0.8B lora", "curve": [1.0], "reference_curve": [1.0]}
         self.assertEqual(judge.problems("steps", [{"name": "2B lora", "tokens_per_s": 1.0}, curve]), [])
+        self.assertIn("no loss", judge.problems("ladder", [{"name": "2B lora", "tokens_per_s": 1.0}])[0])
+        self.assertIn("compared with nothing", judge.problems("whole", [{"name": "loss"}], "transformers")[0])
+        self.assertEqual(judge.problems("whole", [{"name": "2B whole", "loss": 12.0}], "sparktune"), [])
 
     def test_found_errors_fail_and_an_unknown_number_of_them_too(self):
         self.assertIsNone(judge.problem({"name": "memcheck", "errors": 0}))
