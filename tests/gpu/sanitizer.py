@@ -47,7 +47,9 @@ def main():
         # Starting and ending under the tool take a while of their own.
         limit = ["--seconds", f"{asked.seconds * 0.7:.0f}"]
         kernels = [asked.binary, "bench", "--gpu", "kernels", "--quick", *limit, "--output", str(file)]
-        done = subprocess.run([sanitizer, "--tool", asked.tool, *kernels], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sanitizer, "--target-processes", "all", "--tool", asked.tool, *kernels], capture_output=True, text=True, check=False
+        )
         ran = [row for row in read(file) if "skipped" not in row]
     output = done.stdout + done.stderr
     if "Device not supported" in output:

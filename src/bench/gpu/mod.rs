@@ -28,7 +28,6 @@ use sparktune_kernels::work::Ceilings;
 use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
 use sparktune_plan::{MachineFacts, ModelConfig, Probe};
-use steps::Load;
 use timed::Case;
 
 /// The model sizes whose kernels and training steps are measured, starting with the one that speeds are
@@ -198,7 +197,7 @@ impl<'a> Bench<'a> {
     /// measures the other sizes. `machine` decides whether layers are recomputed, as it does for a plan.
     pub fn steps(&mut self, machine: &MachineFacts) {
         let (promised, others) = SIZES.split_at(1);
-        let load = |_: &str| Load::of(PACK);
+        let load = |_: &str| steps::Load::of(PACK);
         steps::speeds(self, machine, promised, load);
         // A small model takes less time than a large one.
         self.clock.longest = Duration::ZERO;

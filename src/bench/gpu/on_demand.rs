@@ -71,8 +71,8 @@ struct Rung {
     load: Load,
 }
 
-/// LoRA steps of the 2B on the same tokens: from the specification in plain tensor operations to the step of a
-/// run, one change at a time. The losses of the first rung are those that the others are compared with.
+/// LoRA steps of the 2B on the same tokens: from the specification in plain tensor operations to the step of
+/// a run, one change at a time. The losses of the first rung are those that the others are compared with.
 pub(super) fn ladder(bench: &mut Bench) {
     let (size, config, pack, rank) = if bench.is_tiny {
         ("tiny", tiny_config(), 72, 8)
@@ -125,8 +125,8 @@ pub(super) fn ladder(bench: &mut Bench) {
     bench.device.memory_cleanup();
 }
 
-/// Adds the losses of the first two steps to a row, next to those of the references. With fewer targets a loss
-/// is another one.
+/// Adds the losses of the first two steps to a row, next to those of the references. With fewer targets a
+/// loss is another one.
 fn compared(head: Row, rung: &Rung, losses: &[f64], reference: &mut Vec<f64>) -> Row {
     let first: Vec<f64> = losses.iter().copied().take(2).collect();
     if rung.references {

@@ -227,6 +227,7 @@ class Rehearsal(unittest.TestCase):
         folder = pathlib.Path("/gpu")
         with unittest.mock.patch.dict(os.environ, {"CUDA_CACHE_PATH": "/mine"}):
             self.assertEqual(harness.environment(folder)["CUDA_CACHE_PATH"], "/mine")
+            self.assertEqual(harness.environment(folder)["TRITON_CACHE_DIR"], "/mine/triton")
         with unittest.mock.patch.dict(os.environ):
             os.environ.pop("CUDA_CACHE_PATH", None)
             self.assertEqual(harness.environment(folder)["CUDA_CACHE_PATH"], "/gpu/.compiled-kernels")
