@@ -15,7 +15,6 @@ export default function Compare({ query }) {
   const [picked, setPicked] = useState(() => (query.models ?? "").split(",").filter(Boolean));
   const [suite, setSuite] = useState("");
   const [most, setMost] = useState("");
-  const [runCode, setRunCode] = useState(false);
   const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
   const items = models.data?.items ?? [];
@@ -29,7 +28,6 @@ export default function Compare({ query }) {
       models: picked,
       suite: chosen.name,
       max_prompts: most ? Number(most) : undefined,
-      run_code: chosen.runs_code ? runCode : undefined,
     };
     const result = await work("POST /api/v1/comparisons", { body, onUpdate: setTask }).finally(() =>
       setTask(null),
@@ -62,7 +60,6 @@ export default function Compare({ query }) {
               ${known.map((each) => html`<option key=${each.name} value=${each.name}>${each.name}${each.prompts ? ` (${count(each.prompts)})` : ""}</option>`)}</select>
               ${chosen?.about && html`<span class="hint">${chosen.about}</span>`}</div>
             <div class="field"><label for="most">At most</label><input id="most" class="input" type="number" min="1" placeholder="all prompts" value=${most} onInput=${(event) => setMost(event.target.value)} /></div>
-            ${chosen?.runs_code && html`<label class="check"><input type="checkbox" checked=${runCode} onChange=${(event) => setRunCode(event.target.checked)} />Run the code that the models write, in a sandbox without network</label>`}
             <div><${Action} kind="main" disabled=${!picked.length || !chosen || Boolean(task)} onClick=${start} onProblem=${setTrouble} data-test="start-comparison">${picked.length > 1 ? `Compare ${picked.length} models` : picked.length === 1 ? "Check one model" : "Choose models"}<//></div>
           </div>
         </div></section>`

@@ -1,38 +1,78 @@
 // One comparison: the table with intervals, what the differences mean, and every answer with its checks.
 import { html, useState } from "../parts/dom.js";
-import { count, figure, milliseconds, moment, percent } from "../parts/format.js";
+import { NONE, count, counted, figure, milliseconds, moment, percent } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Chips, Head, Loading, Note, ProblemNote, Search } from "../parts/page.js";
 import { promptText, suiteName } from "../parts/suites.js";
 
+/** What a verdict on a model after the first looks like. */
+const VERDICTS = {
+  better: ["good", "Better."],
+  worse: ["warn", "Worse."],
+  equal: ["", "Equal."],
+  noise: ["", "Noise."],
+  too_few: ["", "Too few prompts."],
+};
+
 export default function Comparison({ id }) {
   const { data, problem, again } = useRead("GET /api/v1/comparisons/{id}", { params: { id } }, [id]);
+  const crumb = { href: "#/compare", text: "Compare" };
   if (!data)
-    return html`<${Head} title="Comparison" crumb=${{ href: "#/compare", text: "Compare" }} />${problem ? html`<${ProblemNote} problem=${problem} again=${again} />` : html`<${Loading} what="Reading the answers" />`}`;
+    return html`<${Head} title="Comparison" crumb=${crumb} />
+      ${problem ? html`<${ProblemNote} problem=${problem} again=${again} />` : html`<${Loading} what="Reading the answers" />`}`;
+  const title = data.models.map((model) => model.name).join(" · ");
+  const about = [
+    `${suiteName(data.suite)}, ${count(data.prompts.length)} prompts`,
+    moment(data.created_us),
+    data.about,
+  ];
   return html`
-    <${Head} title=${data.models.map((model) => model.name).join(" · ")} name="Comparison" crumb=${{ href: "#/compare", text: "Compare" }} about=${`${suiteName(data.suite)}, ${count(data.prompts.length)} prompts, ${moment(data.created_us)}`}>
-      <a class="button" href=${`#/arena?id=${encodeURIComponent(id)}`}>Judge blind</a>
+    <${Head} title=${title} name="Comparison" crumb=${crumb} about=${about.filter(Boolean).join(". ")}>
+      ${data.models.length > 1 && html`<a class="button" href=${`#/arena?id=${encodeURIComponent(id)}`}>Judge blind</a>`}
     <//>
     <div class="stack">
-      ${(data.pairs ?? []).map((pair) => html`<${Note} key=${`${pair.left}-${pair.right}`} kind=${pair.verdict === "noise" ? "" : "good"} title=${pair.verdict === "noise" ? "Noise." : "A difference."}>${pair.sentence}<//>`)}
+      ${(data.differences ?? []).map((each) => {
+        const [kind, word] = VERDICTS[each.verdict] ?? ["", ""];
+        return html`<${Note} key=${`${each.model} ${each.measure}`} kind=${kind} title=${word}>${each.words}<//>`;
+      })}
+      ${(data.notes ?? []).map((note) => html`<${Note} key=${note}>${note}<//>`)}
       <section class="card"><h2>Results</h2><${Results} models=${data.models} /></section>
-      <${Answers} data=${data} />
+      <${Answers} models=${data.models} prompts=${data.prompts} />
     </div>`;
 }
 
 /** Pass rates with their intervals, drawn over one scale from 0 to 1. */
 function Results({ models }) {
-  const scored = models.some((model) => model.score);
-  const rated = models.some((model) => model.pass_rate);
-  return html`<div class="scroll"><table class="table results" data-test="results"><thead><tr><th>Model</th>${rated && html`<th class="interval-col">Passed <span class="faint">(95 % interval)</span></th>`}${scored && html`<th class="interval-col">Score</th>`}
-    <th class="right">Speed</th><th class="right">First token</th><th class="right">Length</th></tr></thead>
-    <tbody>${models.map(
-      (model) => html`<tr key=${model.id}><th scope="row" class="anywhere">${model.name}</th>
-      ${rated && html`<td><${Interval} value=${model.pass_rate} words=${model.pass_rate ? `${percent(model.pass_rate.value)}${model.checked ? ` (${count(model.passed)} of ${count(model.checked)})` : ""}` : "–"} /></td>`}
-      ${scored && html`<td><${Interval} value=${model.score} words=${model.score ? figure(model.score.value) : "–"} /></td>`}
-      <td class="right number">${model.tokens_per_s ? `${figure(model.tokens_per_s)} tokens/s` : "–"}</td><td class="right number">${milliseconds(model.first_token_ms)}</td>
-      <td class="right number">${model.mean_tokens ? `${count(model.mean_tokens)} tokens` : "–"}</td></tr>`,
-    )}</tbody></table></div>`;
+  const sums = models.map((model) => model.summary);
+  const has = (name) => sums.some((sum) => sum[name] !== null && sum[name] !== undefined);
+  const text = (value, unit = "") => (typeof value === "number" ? `${figure(value)}${unit}` : NONE);
+  return html`<div class="scroll">
+    <table class="table results" data-test="results">
+      <thead><tr>
+        <th>Model</th>
+        ${has("pass_rate") && html`<th class="interval-col">Passed <span class="faint">(95 % interval)</span></th>`}
+        ${has("score") && html`<th class="interval-col">Score</th>`}
+        ${has("chrf") && html`<th class="right">chrF</th>`}
+        ${has("bleu") && html`<th class="right">BLEU</th>`}
+        ${has("reference_perplexity") && html`<th class="right">Perplexity</th>`}
+        <th class="right">Speed</th><th class="right">First token</th><th class="right">Length</th>
+      </tr></thead>
+      <tbody>${models.map(({ id, name, summary }) => {
+        const { pass_rate: rate, score, passed, decided } = summary;
+        const share = rate ? `${percent(rate.value)} (${count(passed)} of ${count(decided)})` : NONE;
+        return html`<tr key=${id}>
+          <th scope="row" class="anywhere">${name}${summary.errors > 0 && html`<div class="bad small">${counted(summary.errors, "prompt")} without an answer</div>`}</th>
+          ${has("pass_rate") && html`<td><${Interval} value=${rate} words=${share} /></td>`}
+          ${has("score") && html`<td><${Interval} value=${score} words=${score ? figure(score.value) : NONE} /></td>`}
+          ${has("chrf") && html`<td class="right number">${text(summary.chrf)}</td>`}
+          ${has("bleu") && html`<td class="right number">${text(summary.bleu)}</td>`}
+          ${has("reference_perplexity") && html`<td class="right number">${text(summary.reference_perplexity)}</td>`}
+          <td class="right number">${text(summary.tokens_per_s, " tokens/s")}</td>
+          <td class="right number">${milliseconds(summary.first_token_ms)}</td>
+          <td class="right number">${text(summary.answer_tokens, " tokens")}</td>
+        </tr>`;
+      })}</tbody>
+    </table></div>`;
 }
 
 function Interval({ value, words }) {
@@ -50,41 +90,77 @@ const ONLY = [
 ];
 
 /** Each prompt with the answers side by side. */
-function Answers({ data }) {
+function Answers({ models, prompts }) {
   const [only, setOnly] = useState("");
   const [search, setSearch] = useState("");
   const [limit, setLimit] = useState(20);
-  const fits = (prompt) => {
-    const passed = prompt.answers.map((answer) => answer.passed);
+  const rows = prompts.map((prompt, at) => ({
+    prompt,
+    answers: models.map((model) => model.answers[at] ?? {}),
+  }));
+  const fits = ({ prompt, answers }) => {
+    const passed = answers.map((answer) => answer.passed);
     if (only === "differ" && new Set(passed).size < 2) return false;
     if (only === "failed" && !passed.includes(false)) return false;
-    return (
-      !search ||
-      JSON.stringify([prompt.name, promptText(prompt), prompt.answers.map((answer) => answer.text)])
-        .toLowerCase()
-        .includes(search.toLowerCase())
-    );
+    const said = [prompt.id, promptText(prompt), ...answers.map((answer) => answer.text)].join(" ");
+    return said.toLowerCase().includes(search.toLowerCase());
   };
-  const shown = data.prompts.filter(fits);
-  return html`<section><div class="filters"><h2 class="section-title">Answers</h2><${Chips} label="Prompts" choices=${ONLY} value=${only} onPick=${setOnly} /><${Search} label="Search prompts and answers" value=${search} onInput=${setSearch} /></div>
+  const shown = rows.filter(fits);
+  return html`<section>
+    <div class="filters">
+      <h2 class="section-title">Answers</h2>
+      <${Chips} label="Prompts" choices=${ONLY} value=${only} onPick=${setOnly} />
+      <${Search} label="Search prompts and answers" value=${search} onInput=${setSearch} />
+    </div>
     ${shown.length === 0 && html`<p class="soft">No prompt matches.</p>`}
     <div class="stack">${shown.slice(0, limit).map(
-      (prompt, at) => html`<article class="card" key=${prompt.name ?? at} data-test="prompt">
-      <header class="prompt-head">${prompt.name && html`<span class="tag">${prompt.name}</span>`}<div class="text">${promptText(prompt)}</div></header>
-      <div class=${`answers n${Math.min(3, data.models.length)}`}>${prompt.answers.map((answer, column) => html`<${Answer} key=${column} answer=${answer} name=${data.models[column].name} />`)}</div></article>`,
+      ({ prompt, answers }) => html`<article class="card" key=${prompt.id} data-test="prompt">
+      <header class="prompt-head">
+        <span class="tag">${prompt.id}</span>
+        <div class="text">${promptText(prompt)}</div>
+        ${prompt.reference && html`<div class="soft small text">Reference: ${prompt.reference}</div>`}
+      </header>
+      <div class=${`answers n${Math.min(3, models.length)}`}>
+        ${answers.map((answer, column) => html`<${Answer} key=${column} answer=${answer} name=${models[column].name} />`)}
+      </div>
+    </article>`,
     )}</div>
-    ${shown.length > limit && html`<p class="more"><button class="button" onClick=${() => setLimit(limit * 3)}>More prompts</button></p>`}</section>`;
+    ${shown.length > limit && html`<p class="more"><button class="button" onClick=${() => setLimit(limit * 3)}>More prompts</button></p>`}
+  </section>`;
 }
 
+const SIGNS = new Map([
+  [true, ["✓", "good"]],
+  [false, ["×", "bad"]],
+]);
+
 function Answer({ answer, name }) {
-  const verdict =
-    answer.passed === true
-      ? html`<span class="pill good">passed</span>`
-      : answer.passed === false
-        ? html`<span class="pill bad">failed</span>`
-        : null;
-  return html`<section class="answer-of"><h3 class="small"><span class="soft">${name}</span> ${verdict} ${typeof answer.score === "number" && html`<span class="soft">score ${figure(answer.score)}</span>`}</h3>
-    ${answer.error ? html`<p class="bad">${answer.error}</p>` : html`<div class="text answer-text">${answer.text || html`<i class="faint">nothing</i>`}</div>`}
-    ${(answer.checks ?? []).length > 0 && html`<ul class="checks">${answer.checks.map((check) => html`<li class=${check.passed === false ? "bad" : check.passed ? "good" : "soft"}><b aria-hidden="true">${check.passed === false ? "×" : check.passed ? "✓" : "·"}</b> ${check.name}${check.detail && html`<span class="soft">: ${check.detail}</span>`}</li>`)}</ul>`}
-    <footer class="faint small">${[answer.tokens && `${count(answer.tokens)} tokens`, answer.tokens_per_s && `${figure(answer.tokens_per_s)} tokens/s`, answer.first_token_ms && `first after ${milliseconds(answer.first_token_ms)}`].filter(Boolean).join(" · ")}</footer></section>`;
+  const [word, kind] =
+    answer.passed === true ? ["passed", "good"] : answer.passed === false ? ["failed", "bad"] : ["", ""];
+  return html`<section class="answer-of">
+    <h3 class="small">
+      <span class="soft">${name}</span>
+      ${word && html`<span class=${`pill ${kind}`}>${word}</span>`}
+      ${typeof answer.score === "number" && html`<span class="soft">score ${figure(answer.score)}</span>`}
+    </h3>
+    ${answer.error && html`<p class="bad">${answer.error}</p>`}
+    ${answer.thought && html`<details class="thinking"><summary>Thought</summary><div class="thought">${answer.thought}</div></details>`}
+    <div class="text answer-text">${answer.text || (!answer.error && html`<i class="faint">nothing</i>`)}</div>
+    <ul class="checks">${(answer.outcomes ?? []).map((check, at) => {
+      const [sign, colour] = SIGNS.get(check.passed) ?? ["·", "soft"];
+      // A note says the value in words.
+      const value = typeof check.value === "number" && !check.note ? ` ${figure(check.value)}` : "";
+      return html`<li key=${at} class=${colour}><b aria-hidden="true">${sign}</b> ${check.check}${value}${check.note && html`<span class="soft">: ${check.note}</span>`}</li>`;
+    })}</ul>
+    <footer class="faint small">${timesOf(answer)}</footer>
+  </section>`;
 }
+
+const timesOf = ({ completion_tokens: tokens, first_token_ms: first, total_ms: total }) =>
+  [
+    tokens && counted(tokens, "token"),
+    first && `first after ${milliseconds(first)}`,
+    total && milliseconds(total),
+  ]
+    .filter(Boolean)
+    .join(" · ");
