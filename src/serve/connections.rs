@@ -27,7 +27,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long to wait when the system has no more handles for connections.
 const OUT_OF_HANDLES: Duration = Duration::from_millis(100);
 
-const TOO_MANY: &str = "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"this server has too many connections\",\"advice\":\"Close pages and programs that use it, or try again in a few seconds\"}";
+const TOO_MANY: &str = "{\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"this server has too many connections\",\"advice\":\"Close pages and programs that use it, or try again in a few seconds\"}";
 
 /// Accepts connections until `stop` says otherwise, and then lets their answers end.
 pub(crate) async fn serve(

@@ -17,12 +17,9 @@ use utoipa::ToSchema;
 /// The media type.
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// What went wrong. Texts may quote file names, data and models: a page shows them as text.
+/// What went wrong. It has no `type`, so the status says which kind of problem it is. Texts may quote file names, data and models: a page shows them as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Problem {
-    /// `about:blank`: the status says which kind of problem it is.
-    #[serde(rename = "type")]
-    pub kind: String,
     /// The status in words.
     pub title: String,
     /// The HTTP status.
@@ -41,7 +38,6 @@ impl Problem {
     /// A problem with this status.
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
-            kind: "about:blank".to_owned(),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
             status: status.as_u16(),
             detail: detail.into(),

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use sparktune_telemetry::GpuSample;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -82,6 +83,9 @@ fn server(text: &mut Text, state: &Shared) {
     text.single("server_streams", "gauge", "Open streams of events.", streams);
 }
 
+/// A metric: its name, its help, and its value of one thing.
+type Values<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
+
 fn machine(text: &mut Text, state: &Shared) {
     let sample = lock(&state.sampler).sample();
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
@@ -94,7 +98,7 @@ fn machine(text: &mut Text, state: &Shared) {
         "Load of all cores together since the last sample.",
         sample.cpu_percent,
     );
-    let values: [(&str, &str, fn(&sparktune_telemetry::GpuSample) -> Option<f64>); 3] = [
+    let values: [Values<GpuSample>; 3] = [
         ("gpu_busy_percent", "Share of time with a kernel running.", |gpu| gpu.busy_percent.map(f64::from)),
         ("gpu_temperature_celsius", "Temperature of the GPU.", |gpu| gpu.temperature_celsius.map(f64::from)),
         ("gpu_power_watts", "Power draw of the GPU.", |gpu| gpu.power_watts),
@@ -115,7 +119,7 @@ fn runs(text: &mut Text, runs: &[Summary]) {
     for run in runs {
         text.value("run_state", &[("run", &run.id), ("state", run.state)], 1.0);
     }
-    let values: [(&str, &str, fn(&Summary) -> Option<f64>); 6] = [
+    let values: [Values<Summary>; 6] = [
         ("run_step", "Steps done.", |run| Some(run.step as f64)),
         ("run_steps", "Steps of the whole run.", |run| run.steps_total.map(|steps| steps as f64)),
         ("run_loss_nats", "Moving average of the training loss.", |run| run.loss_nats),

@@ -11,8 +11,11 @@ use super::error::ApiError;
 /// A body as axum hands it over.
 pub(crate) type Received = Result<Json<Value>, JsonRejection>;
 
+/// A field, whether its value says what is done anyway, and what to do instead.
+type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
+
 /// Fields that are refused unless they say what is done anyway, and what to do instead.
-const UNSUPPORTED: &[(&str, fn(&Value) -> bool, &str)] = &[
+const UNSUPPORTED: &[Unsupported] = &[
     ("logit_bias", is_empty, "leave it out"),
     ("response_format", is_text, "ask for JSON in the prompt, and check the answer"),
     ("functions", is_empty, "use `tools`"),
