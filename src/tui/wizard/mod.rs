@@ -61,7 +61,7 @@ use sparktune_app::presets::Preset;
 pub use sparktune_app::questions::page::Page;
 use sparktune_plan::Answers;
 use starting::Starting;
-use state::State;
+use state::{State, forget_other_data};
 
 use crate::screen::{App, Input, Next, Theme, action};
 
@@ -254,7 +254,11 @@ impl Wizard {
         let given = std::mem::take(&mut self.state.planner.answers);
         let preset = draft.answers.preset.as_ref().map(|answer| answer.value.clone());
         let same = given.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
-        self.state.planner.answers = draft.answers.clone().merge(given);
+        let mut answers = draft.answers.clone();
+        if let Some(data) = &given.data {
+            forget_other_data(&mut answers, &data.value);
+        }
+        self.state.planner.answers = answers.merge(given);
         if let Some(name) = preset.filter(|_| !same) {
             let presets = self.state.request(Request::Presets { also: Some(name.clone()) });
             self.preset_of_draft = Some((name, presets));

@@ -28,6 +28,20 @@ type ModelKey = (String, Option<String>, ConfigOptions);
 /// The answers that the data's facts depend on.
 type DataKey = (ModelKey, Vec<PathBuf>);
 
+/// Drops the answers that were given for other data than `paths`: what columns stand for, and the weights of
+/// data sets that are not there any more.
+pub(super) fn forget_other_data(answers: &mut Answers, paths: &[PathBuf]) {
+    if answers.data.as_ref().is_some_and(|answer| answer.value == paths) {
+        return;
+    }
+    answers.map = None;
+    let is_there = |set: &str| paths.iter().any(|path| path.as_os_str() == set);
+    if let Some(weights) = &mut answers.weights {
+        weights.value.0.retain(|set, _| is_there(set));
+    }
+    answers.weights = answers.weights.take().filter(|weights| !weights.value.is_empty());
+}
+
 /// The state that all pages share.
 pub(super) struct State {
     /// The answers, and the plan for the current model and data.
@@ -150,10 +164,7 @@ impl State {
 
     /// Chooses data. Data that failed before is read again.
     pub(super) fn choose_data(&mut self, paths: Vec<PathBuf>) {
-        // What columns stand for is said of some files only.
-        if self.planner.answers.data.as_ref().is_none_or(|answer| answer.value != paths) {
-            self.planner.answers.map = None;
-        }
+        forget_other_data(&mut self.planner.answers, &paths);
         self.planner.answers.data = Some(Answer::flag(paths));
         if self.data.failed().is_some() {
             self.data_of = None;

@@ -660,6 +660,21 @@ fn a_draft_is_thrown_away_only_when_that_is_said_and_new_flags_count_more() {
     rig.settle();
     let plan = rig.wizard.state.planner.plan.clone().unwrap();
     assert_eq!((plan.method.rank(), plan.duration.epochs), (8, 2));
+
+    // What was said of other data is not said of this one.
+    let both = "[\"a.jsonl\", \"b.jsonl\"]";
+    let of_data = [("data", both), ("map", "q=prompt"), ("weight", "a.jsonl=2,b.jsonl=3")];
+    let draft = Draft { page: Page::Machine, answers: flags(&of_data) };
+    for (data, map, weights) in [(both, true, 2), ("b.jsonl", false, 1), ("c.jsonl", false, 0)] {
+        let answers = flags(&[("data", data)]);
+        let mut rig =
+            Rig::new(Setup { answers, draft: Some(draft.clone()), ..Setup::default() }, World::default());
+        rig.settle();
+        rig.enter();
+        let answers = &rig.wizard.state.planner.answers;
+        let kept = answers.weights.as_ref().map_or(0, |weights| weights.value.0.len());
+        assert_eq!((answers.map.is_some(), kept), (map, weights), "{data}");
+    }
 }
 
 #[test]
