@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::regular_file::open_regular;
+use sparktune_base::units::counted;
 
 use super::damage::{Defect, Part};
 use super::detect::json_text;
@@ -94,11 +95,11 @@ pub fn pack_file(
     let mut start = Vec::new();
     open(input)?.take(1 << 20).read_to_end(&mut start).map_err(TokenFileError::io(input))?;
     let refuse = |found, fix: &str| {
-        Err(TokenFileError::NotTokenFile { path: input.to_path_buf(), found, fix: fix.into() })
+        Err(TokenFileError::NotConvertible { path: input.to_path_buf(), found, fix: fix.into() })
     };
     if start.starts_with(&FILE_MAGIC) {
         refuse(
-            "it is already v2, so there is nothing to convert",
+            "it is a token file of version 2 already, so there is nothing to convert",
             &format!("Use it as it is; `{} unpack` converts it to other formats", program_name()),
         )
     } else if json_text(&start).starts_with(b"{") {
@@ -165,10 +166,10 @@ fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<C
     done.notes.push("v1 has no loss mask, so every token of an example except the first is trained".into());
     done.notes.push("v1 has no source lines, so packets of the v1 file are counted instead".into());
     if others > 0 {
-        done.notes.push(format!("{others} packets contain no token ids and were skipped"));
+        done.notes.push(format!("skipped {} of another kind than token ids", counted(others, "packet")));
     }
     if empty > 0 {
-        done.notes.push(format!("{empty} packets are empty and were skipped"));
+        done.notes.push(format!("skipped {}", counted(empty, "empty packet")));
     }
     finish(writer, done)
 }
@@ -308,11 +309,15 @@ fn import_json_lines(
     let mut done = Conversion::default();
     if unmasked > 0 {
         done.notes.push(format!(
-            "{unmasked} lines have no loss_mask; every token except the first is trained there"
+            "{} without loss_mask: every token except the first is trained there",
+            counted(unmasked, "line")
         ));
     }
     if first_cleared > 0 {
-        done.notes.push(format!("{first_cleared} lines mark their first token as trained; it is not, because no earlier token predicts it"));
+        done.notes.push(format!(
+            "{} whose first token is marked as trained: it is not, because no earlier token predicts it",
+            counted(first_cleared, "line")
+        ));
     }
     finish(writer, done)
 }
@@ -395,7 +400,8 @@ pub fn unpack(
     if format == Exchange::V1 {
         let lost = done.tokens - done.examples - done.target_tokens;
         done.notes.push(format!(
-            "v1 has no loss mask: programs that read these packets will also train on {lost} tokens that are not trained here"
+            "v1 has no loss mask: programs that read these packets will also train on {} that would not be trained here",
+            counted(lost, "token")
         ));
         done.notes.push("v1 has no source lines and no hashes of tokenizer, template and policy, so they are not in the output".into());
         done.target_tokens = done.tokens - done.examples;

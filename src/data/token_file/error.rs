@@ -17,6 +17,9 @@ pub enum TokenFileError {
     #[error("{}: not a v2 token file: {found}. {fix}", path.display())]
     NotTokenFile { path: PathBuf, found: &'static str, fix: String },
 
+    #[error("{}: {found}. {fix}", path.display())]
+    NotConvertible { path: PathBuf, found: &'static str, fix: String },
+
     #[error(
         "{}: token file format version {version}; this program reads version 2. Create the file again from its source",
         path.display()

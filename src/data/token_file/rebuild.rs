@@ -1,4 +1,4 @@
-//! Recovers the intact part of a damaged, truncated or unfinished v2 file.
+//! Recovers the intact part of a damaged, truncated or unfinished file, as a v2 file.
 
 use std::fs::TryLockError;
 use std::path::Path;
@@ -6,10 +6,13 @@ use std::path::Path;
 use serde::Serialize;
 use sparktune_base::regular_file::open_regular;
 
+use super::convert::{OnDamage, PackFileOptions, pack_file};
 use super::error::TokenFileError;
 use super::reader::{map, release};
 use super::scan::{Found, Scan, mask_fault, mask_of, tokens_of};
+use super::v1;
 use super::v2::{Header, HeaderFault};
+use super::verify::is_v2;
 use super::writer::TokenFileWriter;
 
 /// The result of [`rebuild`].
@@ -19,13 +22,14 @@ pub struct Rebuilt {
     pub recovered_examples: u64,
     /// The number of tokens in them.
     pub recovered_tokens: u64,
-    /// Whether the old header was readable. Otherwise the new one has no hashes and no source names, and
-    /// never counts as current.
+    /// Whether the old header was readable, which v1 files do not have. Otherwise the new one has no hashes
+    /// and no source names, and never counts as current.
     pub header_recovered: bool,
 }
 
-/// Writes all intact packets of a damaged, truncated or unfinished v2 file into a new one, which passes
-/// [`verify`](super::verify). The report of [`verify`](super::verify) on the old file lists the lost packets.
+/// Writes all intact packets of a damaged, truncated or unfinished file into a new one of version 2, which
+/// passes [`verify`](super::verify). The report of [`verify`](super::verify) on the old file lists the lost
+/// packets.
 pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError> {
     // The lock ensures that no writer is writing the file now, or takes it over while it is read.
     let lock = open_regular(damaged).map_err(TokenFileError::io(damaged))?;
@@ -42,6 +46,15 @@ pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError>
             what: "the file is empty".into(),
         });
     };
+    if !is_v2(&map) && v1::looks_like(&map) {
+        let options = PackFileOptions { on_damage: OnDamage::Skip, ..PackFileOptions::default() };
+        let saved = pack_file(damaged, output, &options)?;
+        return Ok(Rebuilt {
+            recovered_examples: saved.examples,
+            recovered_tokens: saved.tokens,
+            header_recovered: false,
+        });
+    }
     let (header, start) = match Header::decode(&map) {
         Ok((header, block_len)) => (Some(header), block_len),
         Err(HeaderFault::Damaged(_)) => (None, 0),

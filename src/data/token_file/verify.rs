@@ -77,10 +77,7 @@ pub fn verify(path: &Path) -> Result<VerifyReport, TokenFileError> {
     let Some(map) = map(path)? else {
         return Err(TokenFileError::Truncated { path: path.to_path_buf(), what: "the file is empty".into() });
     };
-    if map.starts_with(&FILE_MAGIC)
-        || has_footer(&map)
-        || Scan::new(&map, 0, map.len().min(2 * MAX_HEADER)).any(|f| matches!(f, Found::Intact(..)))
-    {
+    if is_v2(&map) {
         return Ok(verify_v2(&map));
     }
     if !v1::looks_like(&map) {
@@ -91,6 +88,13 @@ pub fn verify(path: &Path) -> Result<VerifyReport, TokenFileError> {
         });
     }
     verify_v1(path, &map)
+}
+
+/// Returns whether these bytes are a v2 file or parts of one.
+pub(super) fn is_v2(map: &[u8]) -> bool {
+    map.starts_with(&FILE_MAGIC)
+        || has_footer(map)
+        || Scan::new(map, 0, map.len().min(2 * MAX_HEADER)).any(|f| matches!(f, Found::Intact(..)))
 }
 
 fn verify_v1(path: &Path, map: &[u8]) -> Result<VerifyReport, TokenFileError> {
