@@ -59,7 +59,7 @@ pub enum ModelError {
     },
     /// An MTP head is to be taken from another model, but this one has its own.
     #[error(
-        "{path}: the weights have an MTP head of their own, so none is taken from another model. Omit --mtp-from"
+        "{path}: the weights have an MTP head of their own, so none is taken from another model. Omit --mtp-from; if config.json does not declare the head, add mtp_num_hidden_layers to it"
     )]
     OwnHead {
         /// The folder.

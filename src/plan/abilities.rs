@@ -94,7 +94,7 @@ impl Resolver<'_> {
                         setting("mtp").place(*origin),
                         escape(model)
                     ),
-                    fix: "Omit it, use --mtp none, or choose a model with an MTP head".into(),
+                    fix: "Omit it, use --mtp none, take the head of another model with --mtp-from, or choose a model with an MTP head".into(),
                 })
             }
             _ => {

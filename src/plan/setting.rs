@@ -213,7 +213,7 @@ impl Setting {
             Kind::Paths => "a path, or a list of them: [\"a.jsonl\", \"b.jsonl\"]".into(),
             Kind::Names => "a name, or several with commas in between".into(),
             Kind::Weights => {
-                "a data set with a number above 0 and up to 1000, or several with commas in between: a.jsonl=2, b.jsonl=0.5".into()
+                "a data set with a number from 0.000001 to 1000, or several with commas in between, each once: a.jsonl=2, b.jsonl=0.5".into()
             }
             Kind::Object => {
                 "a JSON object whose names a template can read and without null: {\"enable_thinking\": false}"

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +17,9 @@ use crate::values::Value;
 
 /// The key of the setting.
 pub(crate) const KEY: &str = "data.weights";
-/// The largest weight. More is a mistake: so many epochs of one set are nobody's intention.
-const LARGEST: f64 = 1000.0;
+/// The weights that are accepted. Others are a mistake: so many epochs of one set, or so small a part of it,
+/// are nobody's intention.
+const ACCEPTED: RangeInclusive<f64> = 1e-6..=1000.0;
 
 /// Weights by the name of the data set. A set that is not named has the weight 1.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -42,10 +44,9 @@ impl Weights {
         self.0.is_empty()
     }
 
-    /// Returns whether the weights are positive numbers, with names that the command line can hold.
+    /// Returns the weights if they are accepted, with names that the command line can hold.
     fn checked(self) -> Option<Self> {
-        let is_fit =
-            |(name, weight): (&String, &f64)| !name.trim().is_empty() && *weight > 0.0 && *weight <= LARGEST;
+        let is_fit = |(name, weight): (&String, &f64)| !name.trim().is_empty() && ACCEPTED.contains(weight);
         (!self.is_empty() && self.0.iter().all(is_fit)).then_some(self)
     }
 
@@ -181,10 +182,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_positive_number_is_refused() {
-        for text in
-            ["a", "a=", "=2", "a=0", "a=-1", "a=nan", "a=inf", "a=1001", "a=1,a=2", "{}", "{a = \"x\"}", ""]
-        {
+    fn what_is_no_number_of_the_range_is_refused() {
+        for text in [
+            "a",
+            "a=",
+            "=2",
+            "a=0",
+            "a=-1",
+            "a=nan",
+            "a=inf",
+            "a=1001",
+            "a=1e-320",
+            "a=1,a=2",
+            "{}",
+            "{a = \"x\"}",
+            "",
+        ] {
             assert_eq!(Weights::from_text(text), None, "{text}");
             let error = Answers::default().set("weight", text, Origin::Flag).unwrap_err().to_string();
             assert!(error.contains("--weight") && error.contains("a.jsonl=2"), "{error}");
