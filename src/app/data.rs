@@ -297,8 +297,9 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
             "Raise --max-example-tokens if the model supports it, or keep parts of the examples with --overlong truncate or --overlong split",
         ));
     }
+    let were = if report.rejected == 1 { "was" } else { "were" };
     let text = format!(
-        "{} of {} were rejected ({}); the limit is {}",
+        "{} of {} {were} rejected ({}); the limit is {}",
         count(report.rejected),
         counted(report.filled_lines(), "line"),
         percent(report.rejected_share()),

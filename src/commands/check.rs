@@ -11,7 +11,7 @@ use sparktune_app::data::refusal;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
-use sparktune_data::{Place, Rejected, Report};
+use sparktune_data::{Kind, Place, Rejected, Report};
 use sparktune_plan::Answers;
 use sparktune_tui::output::{columns, print, print_json, report as report_failure};
 use sparktune_tui::progress::OnStderr;
@@ -22,6 +22,9 @@ use crate::request::Style;
 
 /// The largest number of reasons on the screen, and of rejected lines and their bytes that are read for them.
 const REASONS: usize = 20;
+/// The largest number of examples over the limit on tokens among them. They differ in their lengths alone,
+/// and the report counts them.
+const TOO_LONG: usize = 3;
 const READ: usize = 1000;
 const READ_BYTES: usize = 16 << 20;
 /// The width of examples if standard output is not a terminal.
@@ -105,22 +108,26 @@ fn example_text(example: &ShownExample, plain: bool) -> String {
 pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
     let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
     let mut reasons: Vec<(String, String, u64)> = Vec::new();
-    let (mut described, mut bytes) = (0, 0);
+    let (mut described, mut too_long, mut bytes) = (0, 0, 0);
     for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(READ) {
         let line = line.map_err(unreadable)?;
-        bytes += line.len();
-        let rejected: Rejected = serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
-        let Rejected { file, line, rejection, text: _ } = rejected;
-        let reason = rejection.to_string();
-        match reasons.iter().position(|(_, known, _)| *known == reason) {
-            Some(at) => reasons[at].2 += 1,
-            None if reasons.len() == REASONS => break,
-            None => reasons.push((Place { file, line }.to_string(), reason, 1)),
-        }
-        described += 1;
         if bytes > READ_BYTES {
             break;
         }
+        bytes += line.len();
+        let rejected: Rejected = serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
+        let Rejected { file, line, rejection, text: _ } = rejected;
+        let (kind, reason) = (rejection.kind, rejection.to_string());
+        match reasons.iter().position(|(_, known, _)| *known == reason) {
+            Some(at) => reasons[at].2 += 1,
+            None if kind == Kind::TooManyTokens && too_long == TOO_LONG => continue,
+            None if reasons.len() == REASONS => break,
+            None => {
+                too_long += usize::from(kind == Kind::TooManyTokens);
+                reasons.push((Place { file, line }.to_string(), reason, 1));
+            }
+        }
+        described += 1;
     }
     let mut text = String::new();
     for (place, reason, lines) in reasons {

@@ -117,6 +117,17 @@ fn what_is_too_long_does_not_count_as_rejected_and_can_be_kept_in_part() {
     let args = ["check", "train.jsonl", "--max-example-tokens", "4", "--model", model.to_str().unwrap()];
     let nothing = place.sparktune(args).exits(3);
     assert!(nothing.err.contains("no example is left: 3 lines left out as too long"), "{}", nothing.err);
+
+    // Each has another length, and the report counts them all.
+    let chats = (1..30).map(|words| {
+        let answer = json!({"role": "assistant", "content": "word ".repeat(words)});
+        format!("{}\n", json!({"messages": [{"role": "user", "content": "Say much."}, answer]}))
+    });
+    place.write("train.jsonl", chats.collect::<String>());
+    let many = place.sparktune(args).exits(3);
+    let listed = many.out.lines().filter(|line| line.contains("more than the limit of 4.")).count();
+    assert_eq!(listed, 3, "{}", many.out);
+    assert!(many.out.contains("… and 26 more"), "{}", many.out);
 }
 
 #[test]
