@@ -169,6 +169,7 @@ impl<'a> ChunkReader<'a> {
                 chunk.file = current.index;
                 if chunk.section.is_some() {
                     current.format = Some(Format::Text);
+                    self.columns.see_text();
                 } else if chunk.refused.is_none() {
                     if !self.map.is_empty() {
                         let renamed = mapped::renamed(&chunk.bytes, self.map, self.columns);

@@ -18,6 +18,9 @@ pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
 /// The largest number of fields named in the message about an unknown format.
 const SHOWN_FIELDS: usize = 6;
 const LINE_FIX: &str = "Write one JSON object per line; write line breaks inside a string as \\n";
+/// The remedy for an object that is written on several lines.
+const OPEN_FIX: &str =
+    "Write one JSON object per line (jq -c . IN > OUT does); write line breaks inside a string as \\n";
 
 /// Quotes text from the data for a message: shortened and escaped for a terminal.
 pub(crate) fn quoted(text: &str) -> String {
@@ -172,7 +175,7 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
             }
         })
     };
-    missing().or(found).unwrap_or_else(|| {
+    missing().or(found).or_else(|| twice(error)).unwrap_or_else(|| {
         Rejection::new(
             Kind::WrongType,
             "",
@@ -182,14 +185,32 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
     })
 }
 
-fn invalid_json(error: &serde_json::Error) -> Rejection {
-    let reason = if error.is_eof() {
-        "the line ends in the middle of a JSON value".to_owned()
-    } else {
-        format!("not valid JSON at column {}: {}", error.column(), without_place(error))
-    };
-    Rejection::new(Kind::InvalidJson, "", reason, LINE_FIX)
+/// Explains that a line has a field twice, if that is the parser's error.
+fn twice(error: &serde_json::Error) -> Option<Rejection> {
+    let field = without_place(error).strip_prefix("duplicate field `")?.strip_suffix('`')?.to_owned();
+    Some(Rejection::new(Kind::WrongType, field, "comes twice in the line", "Keep one of the two"))
 }
+
+fn invalid_json(error: &serde_json::Error) -> Rejection {
+    let problem = without_place(error);
+    let (reason, fix) = if error.is_eof() {
+        ("the line ends in the middle of a JSON value".to_owned(), OPEN_FIX)
+    } else if HALF_CHARACTERS.contains(&problem.as_str()) {
+        (
+            format!(
+                "half of a character at column {}: one of the two \\u escapes is missing",
+                error.column()
+            ),
+            "Write both escapes, or the character itself in UTF-8, or remove the half",
+        )
+    } else {
+        (format!("not valid JSON at column {}: {problem}", error.column()), LINE_FIX)
+    };
+    Rejection::new(Kind::InvalidJson, "", reason, fix)
+}
+
+/// What the parser says of a surrogate without the other one of its pair.
+const HALF_CHARACTERS: [&str; 2] = ["lone leading surrogate in hex escape", "unexpected end of hex escape"];
 
 /// Returns the error's text without "at line 1 column n", which users would read as a line of the file.
 fn without_place(error: &serde_json::Error) -> String {
@@ -260,5 +281,29 @@ fn part(value: &Value, content: String, index: usize) -> Option<Rejection> {
             format!("a part of type {}: only text can be trained", quoted(kind)),
             "Remove the example, or replace the part with text",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::parse_line;
+
+    #[test]
+    fn halves_of_characters_fields_that_come_twice_and_open_objects_are_explained() {
+        let twice = r#"{"prompt":"a","prompt":"b","completion":"c"}"#;
+        // A field that comes twice does not hide which format is meant.
+        let format = Format::detect(std::iter::once(twice.as_bytes()));
+        assert_eq!(format, Some(Format::PromptCompletion));
+        for (line, said) in [
+            (twice, "prompt: comes twice in the line. Keep one of the two"),
+            (r#"{"prompt":"a\ud83d","completion":"c"}"#, "half of a character at column"),
+            (r#"{"prompt":"a\udc00","completion":"c"}"#, "half of a character at column"),
+            ("{", "the line ends in the middle of a JSON value. Write one JSON object per line (jq -c . IN"),
+            ("{]", "not valid JSON at column 2"),
+        ] {
+            let rejection = parse_line(format, line).unwrap_err().to_string();
+            assert!(rejection.starts_with(said), "{rejection}");
+        }
     }
 }

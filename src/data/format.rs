@@ -1,9 +1,10 @@
 //! The five formats of training examples, and how to detect them.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The format of the lines of a file, which is detected or given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -22,16 +23,47 @@ pub enum Format {
     Text,
 }
 
-/// The fields that identify a format. Their values are ignored.
-#[derive(Deserialize)]
-struct Keys {
-    messages: Option<IgnoredAny>,
-    conversations: Option<IgnoredAny>,
-    instruction: Option<IgnoredAny>,
-    prompt: Option<IgnoredAny>,
-    completion: Option<IgnoredAny>,
-    text: Option<IgnoredAny>,
+/// The fields by which formats are known.
+const KEYS: [&str; 6] = ["messages", "conversations", "instruction", "prompt", "completion", "text"];
+
+/// Which of [`KEYS`] a line has with a value that is not null. A field may come twice: whoever reads the line
+/// says so.
+struct Keys([bool; KEYS.len()]);
+
+impl Keys {
+    fn has(&self, field: &str) -> bool {
+        KEYS.iter().zip(self.0).any(|(key, is_there)| *key == field && is_there)
+    }
 }
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfObject;
+        impl<'de> Visitor<'de> for OfObject {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = [false; KEYS.len()];
+                while let Some(Name(key)) = map.next_key()? {
+                    let is_there = map.next_value::<Option<IgnoredAny>>()?.is_some();
+                    if let Some(at) = KEYS.iter().position(|known| **known == *key) {
+                        keys[at] |= is_there;
+                    }
+                }
+                Ok(Keys(keys))
+            }
+        }
+        deserializer.deserialize_map(OfObject)
+    }
+}
+
+/// The name of a field, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Format {
     /// All formats.
@@ -45,15 +77,15 @@ impl Format {
 
     fn of_line(line: &[u8]) -> Option<Self> {
         let keys: Keys = serde_json::from_slice(line).ok()?;
-        if keys.messages.is_some() {
+        if keys.has("messages") {
             Some(Self::Messages)
-        } else if keys.conversations.is_some() {
+        } else if keys.has("conversations") {
             Some(Self::ShareGpt)
-        } else if keys.instruction.is_some() {
+        } else if keys.has("instruction") {
             Some(Self::Alpaca)
-        } else if keys.prompt.is_some() && keys.completion.is_some() {
+        } else if keys.has("prompt") && keys.has("completion") {
             Some(Self::PromptCompletion)
-        } else if keys.text.is_some() {
+        } else if keys.has("text") {
             Some(Self::Text)
         } else {
             None

@@ -53,15 +53,26 @@ struct Noted {
     found: Vec<bool>,
     /// The names of columns in the data.
     seen: Vec<String>,
+    /// Whether there is raw text, which has no columns.
+    has_text: bool,
 }
 
 impl Columns {
+    /// Notes that some of the data is raw text.
+    pub(crate) fn see_text(&self) {
+        self.0.lock().expect("nothing panics while it is locked").has_text = true;
+    }
+
     /// Refuses a map with a column that no line has.
     ///
     /// # Errors
     /// [`DataError::Input`] names the columns of the data.
     pub(crate) fn refuse_unknown(&self, map: &FieldMap, data: &Path) -> Result<(), DataError> {
         let noted = self.0.lock().expect("nothing panics while it is locked");
+        if !map.is_empty() && noted.seen.is_empty() && noted.has_text {
+            let problem = "this is raw text, which has no columns for --map";
+            return Err(DataError::input(data, problem, "Omit --map"));
+        }
         let mut pairs = map.pairs().zip(&noted.found);
         let Some(((column, _), _)) = pairs.find(|(_, is_found)| !**is_found) else { return Ok(()) };
         let mut seen: Vec<String> = noted.seen.iter().take(NAMED).map(|name| quoted(name)).collect();

@@ -7,6 +7,7 @@
 mod json_array;
 mod json_lines;
 mod json_row;
+mod other_kind;
 mod parquet;
 mod stream;
 mod table;

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::other_kind::{OtherKind, other_kind};
 use crate::chunk::Chunk;
 use crate::error::DataError;
 
@@ -42,14 +43,10 @@ impl Stream<'_> {
     /// Removes the byte-order mark from the beginning of a file.
     ///
     /// # Errors
-    /// The file is UTF-16.
+    /// The file is no text in UTF-8, but of another kind that is known.
     pub(super) fn begin(&self, start: &mut Vec<u8>) -> Result<(), DataError> {
-        if start.starts_with(b"\xff\xfe") || start.starts_with(b"\xfe\xff") {
-            return Err(DataError::input(
-                self.path,
-                "this file is UTF-16, but data must be UTF-8",
-                "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT",
-            ));
+        if let Some(OtherKind { problem, fix }) = other_kind(start) {
+            return Err(DataError::input(self.path, problem, fix));
         }
         if start.starts_with(BYTE_ORDER_MARK) {
             start.drain(..BYTE_ORDER_MARK.len());

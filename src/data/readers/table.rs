@@ -32,6 +32,8 @@ pub(super) struct TableRows<'a> {
     is_at_end: bool,
     /// The line on which the next byte stands.
     line: u64,
+    /// Whether the last byte was a carriage return, which is the first half of a line end or a whole one.
+    is_after_return: bool,
     row: Row,
     /// A row that cannot be read, which follows the chunk before it.
     refused: Option<Chunk>,
@@ -76,6 +78,7 @@ impl<'a> TableRows<'a> {
             is_ending: false,
             is_at_end: false,
             line: 1,
+            is_after_return: false,
             row: Row::default(),
             refused: None,
         }
@@ -98,9 +101,7 @@ impl<'a> TableRows<'a> {
                 &mut self.row.bytes[bytes..],
                 &mut self.row.ends[ends..],
             );
-            self.line +=
-                memchr::memchr_iter(b'\n', &self.input[self.parsed..self.parsed + read]).count() as u64;
-            self.parsed += read;
+            self.pass(read);
             bytes += written;
             ends += ended;
             match result {
@@ -123,13 +124,24 @@ impl<'a> TableRows<'a> {
         Ok(is_row)
     }
 
+    /// Goes on behind so many bytes, and counts their lines. These end as in tables of Unix, Windows or old
+    /// Macs.
+    fn pass(&mut self, bytes: usize) {
+        let passed = &self.input[self.parsed..self.parsed + bytes];
+        for at in memchr::memchr2_iter(b'\n', b'\r', passed) {
+            let is_after_return = if at == 0 { self.is_after_return } else { passed[at - 1] == b'\r' };
+            self.line += u64::from(passed[at] == b'\r' || !is_after_return);
+        }
+        self.is_after_return = passed.last().map_or(self.is_after_return, |last| *last == b'\r');
+        self.parsed += bytes;
+    }
+
     /// Skips blank lines, and the second half of a line end, so that `line` is that of the next row.
     fn skip_line_ends(&mut self) -> Result<(), DataError> {
         loop {
             let rest = &self.input[self.parsed..];
             let ends = rest.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
-            self.line += memchr::memchr_iter(b'\n', &rest[..ends]).count() as u64;
-            self.parsed += ends;
+            self.pass(ends);
             if self.parsed < self.input.len() || self.is_at_end {
                 return Ok(());
             }
@@ -173,6 +185,8 @@ impl<'a> TableRows<'a> {
                     "Write the file as UTF-8 (iconv -f ENCODING -t UTF-8)",
                 ));
             };
+            // Spaces behind the separators are for people.
+            let name = name.trim();
             if !name.is_empty() && names.contains(&name) {
                 return Err(unusable(format!("two columns are called {}", explain::quoted(name)), FIX));
             }

@@ -105,6 +105,7 @@ fn each_kind_of_bad_line_is_kept_with_its_number_field_reason_and_fix() {
         ),
         (turn(r#"[{"type":"text"}]"#).into(), Kind::MissingField, "messages[0].content[0].text"),
         (turn(r#""lone \ud800 surrogate""#).into(), Kind::InvalidJson, ""),
+        (br#"{"messages":[],"messages":[]}"#.to_vec(), Kind::WrongType, "messages"),
     ];
     let mut file = format!("{GOOD}\n").into_bytes();
     for (line, ..) in &cases {
@@ -209,11 +210,20 @@ fn files_and_folders_are_read_in_order_and_each_in_its_own_format() {
 
 #[test]
 fn inputs_that_are_no_json_lines_at_all_say_what_they_are() {
-    for (bytes, hint) in [(&b"[\n{}\n]\n{}"[..], "jq -c"), (b"\xff\xfe{\0}\0", "iconv")] {
+    for (bytes, hint) in [
+        (&b"[\n{}\n]\n{}"[..], "jq -c"),
+        (b"\xff\xfe{\0}\0", "iconv -f UTF-16 "),
+        (b"{\0}\0", "iconv -f UTF-16LE"),
+        (b"PAR1\x15\x04PAR1", ".parquet"),
+        (b"PK\x03\x04\x14\0\0\0", "CSV"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
+    ] {
         let error = check_bytes("a.jsonl", bytes).unwrap_err();
         assert!(error.is_data_fault());
         assert!(error.to_string().contains(hint), "{error}");
     }
+    let error = check_bytes("a.txt", b"T\0h\0e\0").unwrap_err();
+    assert!(error.to_string().contains("UTF-16"), "{error}");
     let missing = check(&[PathBuf::from("no/such/file.jsonl")], &CheckOptions::default(), &()).unwrap_err();
     assert!(missing.to_string().contains("no/such/file.jsonl"), "{missing}");
     assert!(check::<PathBuf>(&[], &CheckOptions::default(), &()).is_err());

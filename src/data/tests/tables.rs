@@ -82,6 +82,35 @@ fn a_row_that_does_not_fit_is_rejected_with_the_line_on_which_it_begins() {
 }
 
 #[test]
+fn lines_of_a_table_are_counted_with_the_line_ends_of_any_system() {
+    for end in ["\n", "\r\n", "\r"] {
+        let rows =
+            ["prompt,completion", "a,b", "\"c", "d\",e", "", "f", "g,h"].map(|row| row.to_owned() + end);
+        let c = format!("c{end}d");
+        let (report, rejected) =
+            compared("a.csv", rows.concat().as_bytes(), &[pair("a", "b"), pair(&c, "e"), pair("g", "h")], "")
+                .unwrap();
+        assert_eq!((report.in_train_and_eval.examples, report.rejected), (3, 1), "{end:?}");
+        assert_eq!(rejected[0].line, 6, "{end:?}: {rejected:?}");
+    }
+    // A line end of two characters may be cut by the pieces in which a file is read.
+    let filler = "x".repeat((1 << 16) - "prompt,completion\r\na,b\r".len());
+    let csv = format!("prompt,completion\r\na,b{filler}\r\nc\r\n");
+    assert_eq!(csv.as_bytes()[(1 << 16) - 2..][..2], *b"x\r");
+    let (_, rejected) = compared("a.csv", csv.as_bytes(), &[], "").unwrap();
+    assert_eq!(rejected[0].line, 3, "{rejected:?}");
+}
+
+#[test]
+fn spaces_around_the_name_of_a_column_do_not_belong_to_it() {
+    let csv = "prompt, completion ,id\na,b,c\n";
+    let (report, _) = compared("a.csv", csv.as_bytes(), &[pair("a", "b")], "").unwrap();
+    assert_eq!(report.in_train_and_eval.examples, 1, "{report}");
+    let error = compared("a.csv", b"prompt,completion, prompt\n", &[], "").unwrap_err();
+    assert!(error.to_string().contains("two columns are called \"prompt\""), "{error}");
+}
+
+#[test]
 fn a_table_without_a_usable_header_says_why() {
     let huge = [b"prompt,completion\n\"".as_slice(), &vec![b'x'; 65 << 20]].concat();
     for (bytes, words) in [
@@ -147,6 +176,11 @@ fn one_map_serves_tables_with_different_columns_and_a_column_that_none_has_is_re
     let error = error.to_string();
     assert!(error.contains("no file of the data has the column \"sistem\""), "{error}");
     assert!(error.contains("\"question\", \"answer\", \"query\", \"reply\""), "{error}");
+
+    fs::write(at("d.txt"), "The river carries stones.\n").unwrap();
+    let options = CheckOptions { map: "a=text".parse().unwrap(), ..CheckOptions::default() };
+    let error = check(&[at("d.txt")], &options, &()).unwrap_err().to_string();
+    assert!(error.contains("d.txt: this is raw text, which has no columns"), "{error}");
 }
 
 #[test]
@@ -241,6 +275,9 @@ fn a_file_that_is_no_parquet_says_so() {
         let error = compared("a.parquet", bytes, &[], "").unwrap_err();
         assert!(error.is_data_fault() && error.to_string().contains("a.parquet: the file is"), "{error}");
     }
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+    let error = compared("a.parquet", pointer, &[], "").unwrap_err();
+    assert!(error.to_string().contains("git lfs pull"), "{error}");
     let whole = parquet("chats.parquet");
     let error = compared("a.parquet", &whole[..whole.len() - 1], &[], "").unwrap_err();
     assert!(error.to_string().contains("Download or write it again"), "{error}");
@@ -289,7 +326,7 @@ proptest! {
         let (report, rejected) = compared("a.csv", &bytes, &[], "").unwrap();
         prop_assert_eq!(report.lines, report.examples + report.rejected);
         prop_assert!(report.examples > 0 && rejected.len() as u64 == report.rejected);
-        let lines = bytes.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
+        let lines = bytes.iter().filter(|byte| matches!(byte, b'\n' | b'\r')).count() as u64 + 1;
         prop_assert!(rejected.iter().all(|row| (3..=lines).contains(&row.line)), "{rejected:?}");
     }
 

@@ -210,7 +210,7 @@ fn the_report_of_each_set_counts_the_pieces_and_tokens_that_are_trained() {
 #[test]
 fn tokens_are_made_again_if_and_only_if_they_would_be_others() {
     let tokenizer = &tokenizers()[0];
-    let texts = Texts::new(&[("a.txt", b"A text.")]);
+    let texts = Texts::new(&[("a.jsonl", br#"{"text": "A text.", "a": "Another."}"#)]);
     let mut options = options(100_000, Overlong::Auto);
     let first = texts.prepare(tokenizer, &options);
     assert_eq!(

@@ -7,6 +7,8 @@ use sparktune_base::units::{bytes, counted};
 pub(crate) enum Damage {
     #[error("is not Parquet: it does not begin and end with PAR1")]
     NotParquet,
+    #[error("is a pointer of Git LFS in the place of the data")]
+    NotFetched,
     #[error("is encrypted, which is not supported")]
     Encrypted,
     #[error("is damaged: what its footer says about the columns makes no sense")]
@@ -52,6 +54,7 @@ impl Damage {
             | Self::Checksum(_)
             | Self::Short
             | Self::Rows { .. } => "Download or write it again",
+            Self::NotFetched => "Fetch the data: git lfs pull",
             Self::Encrypted => "Write it without encryption",
             Self::Columns | Self::Footer => "Keep only the columns of the examples",
             Self::Claims { .. } | Self::Growth => {

@@ -36,6 +36,7 @@ use sparktune_base::field_map::{FIELDS, FieldMap};
 use sparktune_base::regular_file::open_regular;
 
 use super::json_row::Header;
+use super::other_kind::LFS_POINTER;
 use super::stream::ReadChunks;
 use crate::chunk::Chunk;
 use crate::error::DataError;
@@ -165,10 +166,14 @@ fn unusable(path: &Path) -> impl FnOnce(Damage) -> DataError {
 
 /// Reads the footer, which stands at the end of the file before its length.
 fn read_footer(file: &File, bytes: u64) -> Result<Footer, Damage> {
-    let mut head = [0; 4];
+    let mut head = [0; LFS_POINTER.len()];
     let mut tail = [0; 8];
     let tail_at = bytes.checked_sub(8).filter(|at| *at >= 4).ok_or(Damage::NotParquet)?;
-    file.read_exact_at(&mut head, 0).map_err(|_| Damage::NotParquet)?;
+    let read = file.read_at(&mut head, 0).map_err(|_| Damage::NotParquet)?;
+    if head == *LFS_POINTER {
+        return Err(Damage::NotFetched);
+    }
+    let head = head[..read].first_chunk::<4>().copied().unwrap_or_default();
     file.read_exact_at(&mut tail, tail_at).map_err(|_| Damage::NotParquet)?;
     let (length, magic) = tail.split_at(4);
     if head == ENCRYPTED || magic == ENCRYPTED {
