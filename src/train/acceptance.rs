@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use sparktune_base::statistics::Mean;
 use sparktune_model::{Acceptance, Drafter, Generator, Model, ModelError};
 
 use crate::evaluate::{EvalSet, Prompt};
@@ -18,8 +19,6 @@ pub(crate) const LONGEST_DRAFT: usize = 4;
 const TOKENS: usize = 2048;
 /// The largest number of tokens of an answer, so that there are enough answers to compare.
 const ANSWER: usize = 128;
-/// The smallest number of groups of answers from which an interval is estimated.
-const LEAST_GROUPS: usize = 3;
 
 /// Answers on which heads are measured.
 pub(crate) struct Answers {
@@ -152,78 +151,29 @@ impl Measured {
     }
 
     /// Compares [`share`](Self::share) with that of another head, measured on the same texts.
-    pub(crate) fn share_above(&self, other: &Self, position: usize) -> Difference {
+    pub(crate) fn share_above(&self, other: &Self, position: usize) -> Mean {
         self.above(other, |accepted| f64::from(u8::from(accepted >= position)))
     }
 
     /// Compares [`mean`](Self::mean) with that of another head, measured on the same texts.
-    pub(crate) fn mean_above(&self, other: &Self) -> Difference {
+    pub(crate) fn mean_above(&self, other: &Self) -> Mean {
         self.above(other, |accepted| accepted as f64)
     }
 
-    fn above(&self, other: &Self, value: impl Fn(usize) -> f64) -> Difference {
+    /// Compares token by token. Drafts after tokens of one group are alike, so each group is one cluster.
+    fn above(&self, other: &Self, value: impl Fn(usize) -> f64) -> Mean {
         let mut differences: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
         for ((own, other), group) in self.answers.iter().zip(&other.answers).zip(&self.groups) {
             let pairs = own.iter().zip(other).map(|(own, other)| value(*own) - value(*other));
             differences.entry(*group).or_default().extend(pairs);
         }
-        Difference::of(&differences.into_values().collect::<Vec<_>>())
+        Mean::of_groups(&differences.into_values().collect::<Vec<_>>())
     }
-}
-
-/// A mean of paired differences with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Difference {
-    pub(crate) mean: f64,
-    /// Half the width of the interval; `None` if there are too few answers to estimate it.
-    pub(crate) half_width: Option<f64>,
-}
-
-impl Difference {
-    /// Computes mean and interval of differences, by the group of their answer.
-    ///
-    /// Drafts after tokens of one group are alike, so the standard error counts each group as one cluster:
-    /// `√(m / (m − 1) · Σ_groups (Σ_tokens (d − mean))²) / n`. The interval is Student's with `m − 1` degrees
-    /// of freedom.
-    fn of(groups: &[Vec<f64>]) -> Self {
-        let (clusters, tokens) = (groups.len(), groups.iter().map(Vec::len).sum::<usize>());
-        let mean = groups.iter().flatten().sum::<f64>() / tokens.max(1) as f64;
-        if clusters < LEAST_GROUPS || tokens == 0 {
-            return Self { mean, half_width: None };
-        }
-        let sums = groups.iter().map(|group| group.iter().map(|d| d - mean).sum::<f64>());
-        let squares: f64 = sums.map(|sum| sum * sum).sum();
-        let m = clusters as f64;
-        let error = (m / (m - 1.0) * squares).sqrt() / tokens as f64;
-        Self { mean, half_width: Some(student(m - 1.0) * error) }
-    }
-
-    /// Returns whether the whole interval is above zero.
-    pub(crate) fn is_above_zero(&self) -> bool {
-        self.half_width.is_some_and(|half_width| self.mean - half_width > 0.0)
-    }
-}
-
-/// Returns the 97.5 % point of Student's distribution, by the Cornish–Fisher expansion of the normal one. It
-/// is within 4 % for two degrees of freedom and within 0.1 % for ten.
-fn student(degrees: f64) -> f64 {
-    const Z: f64 = 1.959_964;
-    let first = (Z.powi(3) + Z) / 4.0;
-    let second = (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / 96.0;
-    let third = (3.0 * Z.powi(7) + 19.0 * Z.powi(5) + 17.0 * Z.powi(3) - 15.0 * Z) / 384.0;
-    Z + first / degrees + second / degrees.powi(2) + third / degrees.powi(3)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_points_of_students_distribution_are_those_of_the_tables() {
-        for (degrees, expected, tolerance) in [(2.0, 4.303, 0.17), (5.0, 2.571, 0.01), (30.0, 2.042, 0.001)] {
-            assert!((student(degrees) - expected).abs() <= tolerance, "{degrees}: {}", student(degrees));
-        }
-    }
 
     #[test]
     fn shares_means_and_passes_are_counted_from_the_same_drafts() {
@@ -261,15 +211,5 @@ mod tests {
             |head: &Measured| Measured { groups: vec![(0, 0), (1, 0), (0, 0), (1, 0)], ..head.clone() };
         assert_eq!(of_two(&always).mean_above(&of_two(&base)).half_width, None);
         assert!(!two(&always).mean_above(&two(&base)).is_above_zero());
-    }
-
-    #[test]
-    fn the_interval_is_the_standard_error_of_clusters() {
-        // Sums of deviations from the mean 0.5: 1, -1, 0.5, -0.5.
-        let answers = [vec![1.0, 1.0], vec![0.0, 0.0], vec![1.0], vec![0.0]];
-        let difference = Difference::of(&answers);
-        let error = (4.0 / 3.0 * 2.5f64).sqrt() / 6.0;
-        assert_eq!(difference.mean, 0.5);
-        assert!((difference.half_width.unwrap() / error - student(3.0)).abs() < 1e-12);
     }
 }

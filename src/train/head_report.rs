@@ -3,11 +3,12 @@
 
 use std::fmt::Write;
 
+use sparktune_base::statistics::Mean;
 use sparktune_base::units::{bytes, count, counted, percent};
 use sparktune_model::{Drafter, Model, ModelError, Mtp, speculative_greedy};
 use sparktune_plan::ModelConfig;
 
-use crate::acceptance::{Answers, Difference, LONGEST_DRAFT, Measured};
+use crate::acceptance::{Answers, LONGEST_DRAFT, Measured};
 use crate::departure::Departure;
 
 /// The number of answers that are compared with the text of speculative decoding, and of their tokens.
@@ -218,7 +219,7 @@ impl HeadReport {
 }
 
 /// `+0.123 ± 0.045 tokens`
-fn tokens_in_words(difference: Difference) -> String {
+fn tokens_in_words(difference: Mean) -> String {
     match difference.half_width {
         Some(half_width) => format!("{:+.3} ± {half_width:.3} tokens", difference.mean),
         None => format!("{:+.3} tokens, from too few answers to tell it from noise", difference.mean),
