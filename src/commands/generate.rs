@@ -79,7 +79,8 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
                 return Ok(if is_cancelled { Exit::Interrupted } else { Exit::Done });
             }
             Reply::Error { error, .. } | Reply::Failed { error } => return Err(Failure::usage(error)),
-            Reply::Accepted { .. } | Reply::Text(_) | Reply::Ready(_) | Reply::Adapters { .. } => {}
+            Reply::Accepted { .. } | Reply::Scored { .. } => {}
+            Reply::Text(_) | Reply::Ready(_) | Reply::Adapters { .. } => {}
         }
     }
 }

@@ -197,12 +197,7 @@ impl Engine {
         sampling.check()?;
         let decoder = self.models.get(adapter.as_deref())?;
         let model = decoder.model();
-        if prompt.is_empty() {
-            return Err(InferError::EmptyPrompt);
-        }
-        if let Some(token) = prompt.iter().find(|token| **token as usize >= self.vocab_size) {
-            return Err(InferError::UnknownToken { token: *token, vocab_size: self.vocab_size });
-        }
+        self.check_tokens(&prompt)?;
         let most = most_tokens(prompt.len(), sampling.max_tokens, self.context, self.plan.cache_tokens)?;
         if self.waiting.len() >= self.options.max_waiting {
             return Err(InferError::Busy(self.waiting.len()));
@@ -221,6 +216,22 @@ impl Engine {
         self.waiting.push_back(Sequence::new(beginning, prompt, adapter, sampling));
         self.next_id += 1;
         Ok(id)
+    }
+
+    /// Checks that there are tokens and that the model has them.
+    pub(crate) fn check_tokens(&self, prompt: &[u32]) -> Result<(), InferError> {
+        if prompt.is_empty() {
+            return Err(InferError::EmptyPrompt);
+        }
+        match prompt.iter().find(|token| **token as usize >= self.vocab_size) {
+            None => Ok(()),
+            Some(token) => Err(InferError::UnknownToken { token: *token, vocab_size: self.vocab_size }),
+        }
+    }
+
+    /// Returns the number of tokens that running answers may take in their caches.
+    pub(crate) fn reserved(&self) -> usize {
+        self.running.iter().map(Sequence::reserved).sum()
     }
 
     /// Ends an answer. Its last event follows in the next step. Nothing happens if it has ended.
@@ -265,7 +276,7 @@ impl Engine {
         let ended = self.waiting.iter_mut().filter(|sequence| sequence.has_ended());
         events.extend(ended.map(Sequence::take_event));
         self.waiting.retain(|sequence| !sequence.has_ended());
-        let mut taken: usize = self.running.iter().map(Sequence::reserved).sum();
+        let mut taken = self.reserved();
         while let Some(next) = self.waiting.front() {
             taken += next.reserved();
             if taken > self.plan.cache_tokens || self.running.len() == self.options.max_sequences {

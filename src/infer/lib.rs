@@ -16,6 +16,7 @@ mod error;
 mod event;
 mod memory;
 mod models;
+mod score;
 mod sequence;
 mod source;
 #[cfg(test)]

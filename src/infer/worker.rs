@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-use sparktune_sampling::protocol::{Generate, LONGEST_LINE, Piece, Prompt, Ready, Reply, Request, Token};
+use sparktune_sampling::protocol::{
+    Generate, LONGEST_LINE, Piece, Prompt, Ready, Reply, Request, Score, Token,
+};
 
 use crate::engine::{Ask, Engine};
 use crate::error::InferError;
@@ -117,6 +119,14 @@ impl<W: Write> Serve<W> {
                     self.generate(*generate).unwrap_or_else(|error| Reply::Error { id: Some(id), error });
                 return self.write(&answer);
             }
+            Request::Score(score) => {
+                let id = score.id.clone();
+                let reply = match self.score(*score) {
+                    Ok((nats, tokens)) => Reply::Scored { id, nats, tokens },
+                    Err(error) => Reply::Error { id: Some(id), error },
+                };
+                return self.write(&reply);
+            }
             Request::Cancel { id } => {
                 let found = self.ids.iter().find(|(_, known)| **known == id).map(|(number, _)| *number);
                 found.into_iter().for_each(|number| self.engine.cancel(number));
@@ -143,18 +153,34 @@ impl<W: Write> Serve<W> {
         if self.ids.values().any(|known| *known == id) {
             return Err("another answer has this id. Choose an id of its own for each request".into());
         }
-        let in_words = |error: InferError| error.to_string();
-        let (text, prompt) = match prompt {
-            Prompt::Prompt(text) => (text, None),
-            Prompt::PromptTokenIds(ids) => (String::new(), Some(ids)),
-            Prompt::Messages(messages) => (self.engine.render_messages(&messages).map_err(in_words)?, None),
-        };
-        let opens_thinking = text.trim_end().ends_with(BLOCK_START);
-        let prompt = prompt.map_or_else(|| self.engine.encode(&text), Ok).map_err(in_words)?;
+        let (prompt, opens_thinking) = self.encode(prompt)?;
         let prompt_tokens = prompt.len();
         let number = self.engine.submit(Ask { prompt, adapter, sampling }).map_err(in_words)?;
         self.ids.insert(number, id.clone());
         Ok(Reply::Accepted { id, prompt_tokens, opens_thinking })
+    }
+
+    /// Computes the loss of a continuation in nats. Returns the number of its tokens too.
+    fn score(&self, score: Score) -> Result<(f64, usize), String> {
+        let Score { id, prompt, continuation, adapter } = score;
+        if self.ids.values().any(|known| *known == id) {
+            return Err("an answer has this id. Choose an id of its own for each request".into());
+        }
+        let (prompt, _) = self.encode(prompt)?;
+        let continuation = self.engine.encode(&continuation).map_err(in_words)?;
+        let nats = self.engine.score(&prompt, &continuation, adapter.as_deref()).map_err(in_words)?;
+        Ok((nats, continuation.len()))
+    }
+
+    /// Returns the tokens of a prompt, and whether it opens a think block.
+    fn encode(&self, prompt: Prompt) -> Result<(Vec<u32>, bool), String> {
+        let text = match prompt {
+            Prompt::Prompt(text) => text,
+            Prompt::PromptTokenIds(ids) => return Ok((ids, false)),
+            Prompt::Messages(messages) => self.engine.render_messages(&messages).map_err(in_words)?,
+        };
+        let ids = self.engine.encode(&text).map_err(in_words)?;
+        Ok((ids, text.trim_end().ends_with(BLOCK_START)))
     }
 
     fn tell(&mut self, event: Event) -> io::Result<()> {
@@ -201,4 +227,8 @@ impl<W: Write> Serve<W> {
         self.output.write_all(&line)?;
         self.output.flush()
     }
+}
+
+fn in_words(error: InferError) -> String {
+    error.to_string()
 }

@@ -4,8 +4,9 @@
 //! its standard output: first `ready` (or `failed`, after which it ends), then parts of answers in any order,
 //! each with the id of its request. It ends when its input ends. Ids are chosen by the asking side.
 //!
-//! Each request for text is answered by `accepted` or `error` first, so that whoever asked knows whether
-//! there will be an answer before the first token is there, which may be long after.
+//! `generate` asks for one answer, and `score` how likely a given text is instead of it. The first is answered
+//! by `accepted` or `error` first, so that whoever asked knows whether there will be an answer before the
+//! first token is there, which may be long after.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,6 +22,8 @@ pub const LONGEST_LINE: usize = 64 << 20;
 pub enum Request {
     /// Continue a prompt.
     Generate(Box<Generate>),
+    /// Compute how likely a continuation is. Other answers wait meanwhile.
+    Score(Box<Score>),
     /// End an answer. Its `done` has the reason `cancelled`. Unknown ids are ignored, because the answer may
     /// just have ended.
     Cancel {
@@ -55,6 +58,22 @@ pub struct Generate {
     /// How tokens are chosen.
     #[serde(default)]
     pub sampling: SamplingParams,
+}
+
+/// A prompt and a text that may follow it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// The id of the reply. It must not be that of an answer that is not done.
+    pub id: String,
+    /// What comes before.
+    #[serde(flatten)]
+    pub prompt: Prompt,
+    /// The text, which is tokenised on its own, as a model writes it behind the prompt. Special tokens in it
+    /// are parsed as such.
+    pub continuation: String,
+    /// The name of the adapter, or none for the model as it was loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
 }
 
 /// What is to be continued.
@@ -100,6 +119,15 @@ pub enum Reply {
         /// How it ended.
         #[serde(flatten)]
         finished: Finished,
+    },
+    /// How likely a continuation is.
+    Scored {
+        /// The id of the request.
+        id: String,
+        /// The sum of the losses of its tokens, in nats: the negative log-probability of the text.
+        nats: f64,
+        /// The number of its tokens.
+        tokens: usize,
     },
     /// A request was refused, or its answer ended with an error.
     Error {
@@ -226,6 +254,9 @@ mod tests {
         let again = serde_json::to_string(&Request::Generate(chat.clone())).unwrap();
         assert_eq!(read(&again), Request::Generate(chat));
         assert_eq!(read(r#"{"op":"cancel","id":"a"}"#), Request::Cancel { id: "a".into() });
+        let score = read(r#"{"op":"score","id":"c","prompt":"1, 2,","continuation":" 3"}"#);
+        let Request::Score(score) = score else { panic!("it asks for a score") };
+        assert_eq!((score.prompt, score.continuation.as_str()), (Prompt::Prompt("1, 2,".into()), " 3"));
 
         let token = Token { id: 5, logprob: None, top_logprobs: Vec::new() };
         let piece = Piece { id: "a".into(), text: "é".into(), tokens: vec![token], ..Piece::default() };
@@ -259,6 +290,7 @@ mod tests {
             r#"{"op":"cancel"}"#,
             r#"{"op":"generate","id":"a"}"#,
             r#"{"op":"generate","id":"a","prompt":1}"#,
+            r#"{"op":"score","id":"a","prompt":"x"}"#,
         ] {
             assert!(serde_json::from_str::<Request>(line).is_err(), "{line}");
         }

@@ -42,6 +42,8 @@ fn requests_are_answered_by_their_ids_and_answers_that_have_begun_are_completed(
 {{"op":"generate","id":"c","prompt_token_ids":[1,2,3],"sampling":{{"max_tokens":1000,"ignore_eos":true}}}}
 {{"op":"cancel","id":"c"}}
 {{"op":"cancel","id":"unknown"}}
+{{"op":"score","id":"d","prompt":"Hello","continuation":" there","adapter":"tuned"}}
+{{"op":"score","id":"e","prompt":"Hello","continuation":""}}
 "#
     );
     let answers = answers(&lines);
@@ -77,6 +79,10 @@ fn requests_are_answered_by_their_ids_and_answers_that_have_begun_are_completed(
         })
         .collect();
     assert_eq!(accepted, [("a", false), ("b", true), ("c", false)]);
+    let scored = |answer: &Reply| matches!(answer, Reply::Scored { id, nats, tokens } if id == "d" && *nats > 0.0 && *tokens > 0);
+    assert!(answers.iter().any(scored), "{answers:?}");
+    let refused = |answer: &Reply| matches!(answer, Reply::Error { id: Some(id), error } if id == "e" && error.contains("no tokens"));
+    assert!(answers.iter().any(refused), "{answers:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod answers;
 mod batches;
 mod greedy;
 mod lines;
+mod scores;
 mod sources;
 
 use std::collections::BTreeMap;

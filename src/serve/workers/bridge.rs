@@ -156,7 +156,7 @@ impl Bridge {
             }
             Reply::Failed { error } => return Err(Failure::new(Exit::Device, error)),
             Reply::Error { id: None, error } => return Err(Failure::new(Exit::Bug, error)),
-            Reply::Ready(_) | Reply::Adapters { .. } => {}
+            Reply::Ready(_) | Reply::Adapters { .. } | Reply::Scored { .. } => {}
         }
         Ok(())
     }
