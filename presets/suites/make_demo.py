@@ -18,7 +18,11 @@ CHECKS = [{"type": "regex", "pattern": FORM}, {"type": "chrf"}, {"type": "bleu"}
 def main():
     chats = (HERE.parent / "demo/train.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in open(sys.argv[1])]
-    lines = [{"suite": "demo", "about": ABOUT, "sampling": {"max_tokens": 96}, "checks": CHECKS}]
+    kwargs = {"enable_thinking": False}
+    sampling = {"max_tokens": 96}
+    lines = [
+        {"suite": "demo", "about": ABOUT, "chat_template_kwargs": kwargs, "sampling": sampling, "checks": CHECKS}
+    ]
     for number in sorted({row["source_line"] for row in rows}):
         messages = json.loads(chats[number - 1])["messages"]
         while messages[-1]["role"] != "assistant":

@@ -14,6 +14,7 @@
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`models`] | the models that can be opened on this machine |
+//! | [`comparison`] | answers of several models to the same prompts, checked and kept |
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
 //! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`finished_model`] | what `head` trains the head of: a run or a model |
@@ -28,6 +29,7 @@
 
 pub mod answers;
 pub mod check;
+pub mod comparison;
 pub mod data;
 pub mod data_fetch;
 pub mod data_sets;

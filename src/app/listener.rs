@@ -16,6 +16,9 @@ pub trait Listener: DownloadProgress + DataProgress {
     /// Receives a note that deserves a line of its own.
     fn note(&self, text: &str);
 
+    /// Receives the progress of work that is neither a download nor reading of data.
+    fn progress(&self, _: &Progress) {}
+
     /// Returns whether the user wants to cancel.
     fn is_cancelled(&self) -> bool {
         DataProgress::cancelled(self)
@@ -126,6 +129,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<F: Fn(Progress) + Sync> Listener for Reporter<F> {
     fn note(&self, text: &str) {
         lock(&self.notes).push(text.to_owned());
+    }
+
+    fn progress(&self, progress: &Progress) {
+        self.update(|latest| latest.clone_from(progress));
     }
 }
 

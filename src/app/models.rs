@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sparktune_base::escape::escape;
 use sparktune_base::regular_file::read_model_json;
 use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE};
 use sparktune_plan::model_config::ConfigOptions;
@@ -86,8 +87,15 @@ pub fn list(runs_dir: &Path, given: &[String]) -> Vec<OpenableModel> {
     found
 }
 
-/// Finds a model by its id, or by its name if there is only one of that.
+/// What stands behind the id of a run for the model that the run started from.
+const BASE: &str = "@base";
+
+/// Finds a model by its id, or by its name if there is only one of that. `run:NAME@base` is the model that a
+/// run started from.
 pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel> {
+    if let Some(run) = id.strip_suffix(BASE).and_then(|run| find(run, runs_dir, given)) {
+        return run.started_from().ok();
+    }
     if let Some(name) = id.strip_prefix("run:") {
         let runs = RunsRoot::new(runs_dir).list().unwrap_or_default();
         return runs.iter().find(|run| run.name() == name).and_then(|run| of_run("run", run));
@@ -100,12 +108,58 @@ pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel
     named.next().filter(|_| named.next().is_none())
 }
 
+/// Finds a model by what a person types: a folder, a run by any of its names, a model of the hub's cache, or
+/// an id.
+///
+/// # Errors
+/// There is no such model, or what it started from is not on this machine.
+pub fn find_named(text: &str, runs_dir: &Path) -> Result<OpenableModel, Failure> {
+    let (name, wants_base) = text.strip_suffix(BASE).map_or((text, false), |name| (name, true));
+    let root = RunsRoot::new(runs_dir);
+    let found = of_given(&root, name).or_else(|| find(name, runs_dir, &[]));
+    match found {
+        Some(model) if wants_base => model.started_from(),
+        Some(model) => Ok(model),
+        None => {
+            let shown = escape(name);
+            let is_unfinished = root.resolve(name).is_ok_and(|run| run.plan().is_file());
+            Err(if is_unfinished {
+                Failure::usage(format!("the run {shown} has no exported weights yet"))
+                    .hint("Wait for its end, or export its newest checkpoint with `export`")
+            } else {
+                Failure::usage(format!("there is no model '{shown}' on this machine")).hint(
+                    "Name a finished run, the folder of a model or an adapter, or a model of the hub that was downloaded",
+                )
+            })
+        }
+    }
+}
+
 /// Returns the id of a model as the user named it on the command line.
 pub fn id_of_given(runs_dir: &Path, given: &str) -> Option<String> {
     of_given(&RunsRoot::new(runs_dir), given).map(|model| model.id)
 }
 
 impl OpenableModel {
+    /// Returns the model that a run started from.
+    ///
+    /// # Errors
+    /// It is no run, or that model is not on this machine any more.
+    pub fn started_from(&self) -> Result<Self, Failure> {
+        if self.kind != ModelKind::Run {
+            let text = format!("{} is no run, so it did not start from a model", escape(&self.name));
+            return Err(Failure::usage(text).hint("Name the model itself"));
+        }
+        let plan = plan_of(&RunDir::open(&self.path)?)?;
+        let base = plan.model.path.filter(|base| base.join("config.json").is_file());
+        let base = base.ok_or_else(|| self.without_base("Download it again, or name its folder"))?;
+        // The id of a model that was named by its folder is the folder.
+        let name = plan.model.id.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+        let id = format!("{}{BASE}", self.id);
+        let found = of_folder(&id, &base).ok_or_else(|| self.without_base("Name its folder instead"))?;
+        Ok(Self { name, ..found })
+    }
+
     /// Returns what an inference worker opens.
     ///
     /// # Errors

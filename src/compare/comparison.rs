@@ -140,8 +140,11 @@ pub struct ModelAnswers {
 pub struct Answer {
     /// The id of the prompt.
     pub prompt: String,
-    /// What the model wrote.
+    /// What the model wrote as its answer.
     pub text: String,
+    /// What it wrote into a think block before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thought: Option<String>,
     /// Why there is no answer, or only a part.
     pub error: Option<String>,
     /// Why it ended.

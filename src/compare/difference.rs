@@ -54,17 +54,27 @@ impl Measure {
         }
     }
 
-    /// Writes a value, with its sign if it is a difference.
-    pub fn shown(self, value: f64, with_sign: bool) -> String {
+    /// Writes a difference with its unit.
+    pub fn shown(self, difference: f64) -> String {
+        let unit = match self {
+            Self::Passed => " points",
+            Self::ReferenceNats => " nats",
+            Self::Score | Self::Chrf => "",
+        };
+        format!("{}{unit}", self.number(difference))
+    }
+
+    /// Writes an interval of differences, whose unit is known.
+    pub fn shown_interval(self, (low, high): (f64, f64)) -> String {
+        format!("{} to {}", self.number(low), self.number(high))
+    }
+
+    fn number(self, difference: f64) -> String {
         let number = match self {
-            Self::Passed if with_sign => format!("{:+.0} points", value * 100.0),
-            Self::Passed => format!("{:.0} %", value * 100.0),
-            Self::Score if with_sign => format!("{value:+.2}"),
-            Self::Score => format!("{value:.2}"),
-            Self::Chrf if with_sign => format!("{value:+.1}"),
-            Self::Chrf => format!("{value:.1}"),
-            Self::ReferenceNats if with_sign => format!("{value:+.3} nats"),
-            Self::ReferenceNats => format!("{value:.3} nats"),
+            Self::Passed => format!("{:+.0}", difference * 100.0),
+            Self::Score => format!("{difference:+.2}"),
+            Self::Chrf => format!("{difference:+.1}"),
+            Self::ReferenceNats => format!("{difference:+.3}"),
         };
         number.replace('-', "−")
     }
@@ -175,9 +185,9 @@ impl Difference {
         let Self { model, against, measure, pairs, better, worse, mean, interval, p, verdict, .. } = self;
         let prompts = counted(*pairs as u64, "prompt");
         let what = measure.words();
-        let size = measure.shown(*mean, true);
+        let size = measure.shown(*mean);
         let range = interval.map_or_else(String::new, |(low, high)| {
-            format!(", 95 % interval {} to {}", measure.shown(low, true), measure.shown(high, true))
+            format!(", 95 % interval {}", measure.shown_interval((low, high)))
         });
         let counts = format!("better on {better} and worse on {worse} of {prompts}");
         match verdict {
@@ -225,7 +235,11 @@ fn sign_flip_p(values: &[f64]) -> f64 {
         let mut sum = 0.0;
         for values in values.chunks(64) {
             let signs = random.next_u64();
-            sum += values.iter().enumerate().map(|(i, v)| if signs >> i & 1 == 0 { *v } else { -v }).sum::<f64>();
+            sum += values
+                .iter()
+                .enumerate()
+                .map(|(i, v)| if signs >> i & 1 == 0 { *v } else { -v })
+                .sum::<f64>();
         }
         as_far += u32::from(f64::abs(sum) >= wanted);
     }
@@ -251,11 +265,13 @@ mod tests {
     #[test]
     fn the_chance_of_passes_is_that_of_the_exact_test_of_mcnemar() {
         // 2 · Binom.cdf(k; n, 1/2), by hand.
-        for (better, worse, p) in [(6, 0, 2.0 / 64.0), (5, 0, 2.0 / 32.0), (7, 1, 18.0 / 256.0), (3, 3, 1.0)] {
+        for (better, worse, p) in [(6, 0, 2.0 / 64.0), (5, 0, 2.0 / 32.0), (7, 1, 18.0 / 256.0), (3, 3, 1.0)]
+        {
             assert!((passes(better, worse, 4).p - p).abs() < 1e-12, "{better}:{worse}");
         }
         // Random signs give the same to within their own error.
-        let exact: f64 = 2.0 * [1.0, 20.0, 190.0, 1140.0, 4845.0, 15_504.0].iter().sum::<f64>() / f64::from(1 << 20);
+        let exact: f64 =
+            2.0 * [1.0, 20.0, 190.0, 1140.0, 4845.0, 15_504.0].iter().sum::<f64>() / f64::from(1 << 20);
         assert!((passes(15, 5, 0).p - exact).abs() < 0.005, "{} and {exact}", passes(15, 5, 0).p);
     }
 
@@ -266,7 +282,11 @@ mod tests {
         let noise = passes(3, 2, 20);
         assert_eq!(noise.verdict, Verdict::Noise);
         assert!(noise.words.contains("is noise") && noise.words.contains("p = 1.000"), "{}", noise.words);
-        assert_eq!(passes(5, 0, 0).verdict, Verdict::Noise, "five of five happen by chance once in sixteen times");
+        assert_eq!(
+            passes(5, 0, 0).verdict,
+            Verdict::Noise,
+            "five of five happen by chance once in sixteen times"
+        );
         assert_eq!(passes(0, 0, 9).verdict, Verdict::Equal);
         assert_eq!(passes(4, 0, 0).verdict, Verdict::TooFew);
         assert!(passes(25, 0, 0).words.contains("p < 0.001"));

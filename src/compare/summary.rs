@@ -90,10 +90,7 @@ impl Summary {
             tokens_per_s: (tokens > 0 && generating_ms > 0.0).then(|| tokens as f64 / generating_ms * 1000.0),
             first_token_ms: first.get(first.len() / 2).copied(),
             answer_tokens: (!given.is_empty()).then(|| tokens as f64 / given.len() as f64),
-            cut: given
-                .iter()
-                .filter(|a| a.finish_reason == Some(FinishReason::Length))
-                .count(),
+            cut: given.iter().filter(|a| a.finish_reason == Some(FinishReason::Length)).count(),
         }
     }
 }

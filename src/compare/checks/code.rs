@@ -13,7 +13,7 @@ const MOST_TESTS: usize = 64;
 
 /// The program that runs a job: Python that reads the job as one line of JSON from its standard input, and
 /// whose last line is the job's nonce and the result.
-pub const HARNESS: &str = include_str!("harness.py");
+const HARNESS: &str = include_str!("harness.py");
 
 /// Code to run, for [`HARNESS`].
 #[derive(Debug, Clone, PartialEq)]

@@ -316,8 +316,7 @@ fn compiled(pattern: &str) -> Result<Regex, (String, String)> {
         let what = format!("a pattern has {} bytes", pattern.len());
         return Err((what, format!("Give one of at most {LONGEST_PATTERN}")));
     }
-    let compiled =
-        RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES).build();
+    let compiled = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES).build();
     compiled.map_err(|error| {
         let reason = error.to_string();
         let last = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();

@@ -13,7 +13,8 @@ use super::{PATTERN_BYTES, quoted};
 const MOST_VALUES: usize = 20_000;
 
 /// Words of a schema that refer to something that is not known when it is read.
-const FOREIGN: [&str; 6] = ["$id", "$dynamicRef", "$recursiveRef", "$anchor", "$dynamicAnchor", "$vocabulary"];
+const FOREIGN: [&str; 6] =
+    ["$id", "$dynamicRef", "$recursiveRef", "$anchor", "$dynamicAnchor", "$vocabulary"];
 
 /// A schema that is ready to be used.
 #[derive(Debug, Clone)]
@@ -102,13 +103,18 @@ impl<'a> Definitions<'a> {
             _ => {}
         }
         if size > MOST_VALUES {
-            let what = format!("the JSON schema has more than {MOST_VALUES} values, with those that it refers to");
+            let what =
+                format!("the JSON schema has more than {MOST_VALUES} values, with those that it refers to");
             return Err((what, "Give a smaller one".to_owned()));
         }
         Ok(size)
     }
 
-    fn size_behind(&mut self, reference: &str, within: &mut BTreeSet<String>) -> Result<usize, (String, String)> {
+    fn size_behind(
+        &mut self,
+        reference: &str,
+        within: &mut BTreeSet<String>,
+    ) -> Result<usize, (String, String)> {
         if let Some(size) = self.sizes.get(reference) {
             return Ok(*size);
         }

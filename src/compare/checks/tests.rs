@@ -122,7 +122,8 @@ fn the_code_of_an_answer_is_what_stands_in_its_first_fence() {
 
 #[test]
 fn a_result_counts_only_behind_its_nonce() {
-    let output = "{\"passed\":9,\"total\":9,\"message\":null}\nn0nce{\"passed\":1,\"total\":2,\"message\":\"x\"}\n";
+    let output =
+        "{\"passed\":9,\"total\":9,\"message\":null}\nn0nce{\"passed\":1,\"total\":2,\"message\":\"x\"}\n";
     let result = CodeJob::result(output, "n0nce").unwrap();
     assert_eq!((result.passed, result.total), (1, 2));
     assert_eq!(CodeJob::result(output, "other"), None);

@@ -88,8 +88,14 @@ mod tests {
         assert!(golden.pairs.len() > 20);
         for Pair { answer, reference, chrf: wanted_chrf, bleu: wanted_bleu } in &golden.pairs {
             let (found_chrf, found_bleu) = (chrf(answer, reference), bleu(answer, reference));
-            assert!((found_chrf - wanted_chrf).abs() < 1e-9, "chrF {found_chrf}, not {wanted_chrf}: {answer:?}");
-            assert!((found_bleu - wanted_bleu).abs() < 1e-9, "BLEU {found_bleu}, not {wanted_bleu}: {answer:?}");
+            assert!(
+                (found_chrf - wanted_chrf).abs() < 1e-9,
+                "chrF {found_chrf}, not {wanted_chrf}: {answer:?}"
+            );
+            assert!(
+                (found_bleu - wanted_bleu).abs() < 1e-9,
+                "BLEU {found_bleu}, not {wanted_bleu}: {answer:?}"
+            );
             all_chrf.add(answer, reference);
             all_bleu.add(answer, reference);
         }

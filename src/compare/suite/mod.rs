@@ -17,7 +17,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sparktune_sampling::SamplingParams;
 
 use crate::checks::{Check, NeedsOf};
@@ -58,6 +58,8 @@ pub struct SuitePrompt {
     pub id: String,
     /// What is asked.
     pub ask: Ask,
+    /// The variables of the chat template, such as `enable_thinking`.
+    pub template_kwargs: Map<String, Value>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// The reference answer.
@@ -71,8 +73,13 @@ pub struct SuitePrompt {
 pub enum Ask {
     /// What a user says: a turn of its own, or for a model without a chat template the text to continue.
     User(String),
-    /// Turns in OpenAI's form: a list, or an object with `messages` and `tools`.
-    Messages(Value),
+    /// Turns in OpenAI's form, and tools for the template.
+    Messages {
+        /// The list of turns.
+        messages: Value,
+        /// The tools, if there are any.
+        tools: Option<Value>,
+    },
     /// Text to continue, without a template.
     Text(String),
 }
@@ -88,8 +95,7 @@ impl SuitePrompt {
         let messages = match &self.ask {
             Ask::User(text) => json!([{"role": "user", "content": text}]),
             Ask::Text(text) => json!([{"role": "text", "content": text}]),
-            Ask::Messages(Value::Object(request)) => request.get("messages").cloned().unwrap_or_default(),
-            Ask::Messages(messages) => messages.clone(),
+            Ask::Messages { messages, .. } => messages.clone(),
         };
         PromptShown {
             id: self.id.clone(),

@@ -26,6 +26,7 @@ const MAX_TOKENS: u32 = 256;
 struct Header {
     suite: String,
     about: String,
+    chat_template_kwargs: Map<String, Value>,
     sampling: Map<String, Value>,
     checks: Vec<Spec>,
 }
@@ -40,6 +41,7 @@ struct Line {
     tools: Option<Value>,
     text: Option<String>,
     reference: Option<String>,
+    chat_template_kwargs: Map<String, Value>,
     sampling: Map<String, Value>,
     checks: Vec<Spec>,
 }
@@ -72,7 +74,10 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<Suite, SuiteError> {
         if object.contains_key("suite") {
             if !prompts.is_empty() || !header.suite.is_empty() {
                 let fix = "Put the line with `suite` first, and only once";
-                return Err(at(number)(("a suite is described by its first line".to_owned(), fix.to_owned())));
+                return Err(at(number)((
+                    "a suite is described by its first line".to_owned(),
+                    fix.to_owned(),
+                )));
             }
             header = header_of(object).map_err(at(number))?;
             continue;
@@ -133,9 +138,14 @@ fn prompt_of(object: Map<String, Value>, header: &Header, number: usize) -> Resu
     };
     let ask = ask_of(&line)?;
     let sampling = sampling_of(&header.sampling, &line.sampling)?;
+    let mut template_kwargs = header.chat_template_kwargs.clone();
+    template_kwargs.extend(line.chat_template_kwargs);
     let specs: Vec<Spec> = line.checks.into_iter().chain(header.checks.iter().cloned()).collect();
     if specs.len() > MOST_CHECKS {
-        return wrong(format!("the prompt has {} checks", specs.len()), format!("Give at most {MOST_CHECKS}"));
+        return wrong(
+            format!("the prompt has {} checks", specs.len()),
+            format!("Give at most {MOST_CHECKS}"),
+        );
     }
     let reference = line.reference.filter(|reference| !reference.is_empty());
     let checks = compile(specs)?;
@@ -147,7 +157,7 @@ fn prompt_of(object: Map<String, Value>, header: &Header, number: usize) -> Resu
             "Add `reference`, or remove the check",
         );
     }
-    Ok(SuitePrompt { id, ask, sampling, reference, checks })
+    Ok(SuitePrompt { id, ask, template_kwargs, sampling, reference, checks })
 }
 
 fn ask_of(line: &Line) -> Result<Ask, Wrong> {
@@ -159,16 +169,15 @@ fn ask_of(line: &Line) -> Result<Ask, Wrong> {
         (None, None, Some(text)) if !text.is_empty() => Ok(Ask::Text(text.clone())),
         (None, Some(messages), None) => {
             check_messages(messages)?;
-            Ok(Ask::Messages(match &line.tools {
-                None => messages.clone(),
-                Some(tools) => json!({"messages": messages, "tools": tools}),
-            }))
+            Ok(Ask::Messages { messages: messages.clone(), tools: line.tools.clone() })
         }
         (None, None, None) => wrong(
             "there is no prompt",
             "Give one of `prompt` (what a user says), `messages` (a conversation) or `text` (to be continued)",
         ),
-        (Some(_), None, None) | (None, None, Some(_)) => wrong("the prompt is empty", "Give at least one character"),
+        (Some(_), None, None) | (None, None, Some(_)) => {
+            wrong("the prompt is empty", "Give at least one character")
+        }
         _ => wrong(
             "there is more than one prompt",
             "Give one of `prompt` (what a user says), `messages` (a conversation) and `text` (to be continued)",

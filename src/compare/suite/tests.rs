@@ -16,7 +16,8 @@ fn the_first_line_holds_for_every_prompt_behind_what_the_prompt_says() {
         "\"checks\":[{\"type\":\"lacks\",\"value\":\"sorry\"}]}\n",
         "\n",
         "{\"id\":\"a\",\"prompt\":\"Hi\",\"checks\":[{\"type\":\"contains\",\"value\":\"x\"}]}\r\n",
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"tools\":[],\"sampling\":{\"top_p\":1}}\n",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"tools\":[],\"chat_template_kwargs\":{\"enable_thinking\":true},",
+        "\"sampling\":{\"top_p\":1}}\n",
         "{\"text\":\"Once\",\"reference\":\" upon\",\"checks\":[{\"type\":\"perplexity\"}]}",
     ))
     .unwrap();
@@ -26,7 +27,10 @@ fn the_first_line_holds_for_every_prompt_behind_what_the_prompt_says() {
     assert_eq!((a.sampling.max_tokens, a.sampling.top_p, a.sampling.temperature), (Some(9), 0.5, 0.0));
     assert_eq!((b.sampling.max_tokens, b.sampling.top_p), (Some(9), 1.0));
     assert_eq!(a.checks.iter().map(Check::kind).collect::<Vec<_>>(), ["contains", "lacks"]);
-    assert_eq!(b.ask, Ask::Messages(json!({"messages": [{"role": "user", "content": "Hi"}], "tools": []})));
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    assert_eq!(b.ask, Ask::Messages { messages, tools: Some(json!([])) });
+    assert_eq!(b.template_kwargs.get("enable_thinking"), Some(&json!(true)));
+    assert_eq!(a.template_kwargs.get("enable_thinking"), Some(&json!(false)));
     assert_eq!(b.shown().last_text(), "Hi");
     assert_eq!(c.ask, Ask::Text("Once".into()));
     assert!(c.needs_reference_loss() && !a.needs_reference_loss() && !suite.has_code());
@@ -41,7 +45,11 @@ fn lines_that_cannot_be_used_are_refused_with_their_number_and_what_to_do() {
         ("{\"prompt\":\"x\"}\n{\"suite\":\"late\"}", 2, "first line"),
         ("{\"suite\":\"a\"}\n{\"suite\":\"b\"}", 2, "only once"),
         ("{\"suite\":\"\\u001b[31m\"}", 1, "`suite`"),
-        ("{\"suite\":\"a\",\"checks\":[{\"type\":\"regex\",\"pattern\":\"(\"}]}\n{\"prompt\":\"x\"}", 1, "checks[0]"),
+        (
+            "{\"suite\":\"a\",\"checks\":[{\"type\":\"regex\",\"pattern\":\"(\"}]}\n{\"prompt\":\"x\"}",
+            1,
+            "checks[0]",
+        ),
         ("{\"suite\":\"a\",\"sampling\":{\"top_p\":2}}\n{\"prompt\":\"x\"}", 1, "sampling: top_p is 2"),
         ("{\"prompt\":\"x\",\"id\":\"a\"}\n{\"prompt\":\"y\",\"id\":\"a\"}", 2, "another prompt"),
         ("{\"prompt\":\" \"}", 1, "empty"),
