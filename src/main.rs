@@ -82,6 +82,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             commands::export(named(args.run), weights, gguf, style.json)
         }
         Command::Report(args) => commands::report(named(args.run), args.output, style.json),
+        Command::Compare(args) => commands::compare(program, args.request(runs_dir), style),
         Command::Pack(args) => {
             let (to_v1, skip_damaged) = (args.to == "v1", args.skip_damaged);
             let (flags, rejected) = (args.settings.0.clone(), args.rejected.clone());

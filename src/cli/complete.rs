@@ -2,7 +2,7 @@
 //!
 //! The script of a shell calls `sparktune complete` with the words so far, so that presets, models and runs
 //! are completed as well, and a new flag needs no new script. Completions are derived from the declared
-//! command line; only names of presets, models and runs come from elsewhere ([`Names`]).
+//! command line; only names of presets, models, suites and runs come from elsewhere ([`Names`]).
 
 use clap::{Arg, Command, ValueEnum, ValueHint};
 use sparktune_base::escape::escape;
@@ -33,6 +33,8 @@ pub(crate) trait Names {
     fn presets(&self) -> Vec<String>;
     /// Returns the ids of models.
     fn models(&self) -> Vec<String>;
+    /// Returns the names of suites of prompts.
+    fn suites(&self) -> Vec<String>;
     /// Returns the names of runs, in this folder if the line names one.
     fn runs(&self, runs_dir: Option<&str>) -> Vec<String>;
 }
@@ -155,6 +157,7 @@ impl<'a> Line<'a> {
         match arg.get_id().as_str() {
             "preset" => (paths, unexplained(names.presets())),
             "model" => (paths, unexplained(names.models())),
+            "suite" => (paths, unexplained(names.suites())),
             "run" => (Paths::Folders, unexplained(names.runs(self.runs_dir))),
             _ => {
                 let words = arg.get_possible_values().into_iter().filter(|value| !value.is_hide_set());
@@ -213,6 +216,10 @@ mod tests {
             vec!["Qwen/Qwen3.5-2B".into()]
         }
 
+        fn suites(&self) -> Vec<String> {
+            vec!["coding".into()]
+        }
+
         fn runs(&self, runs_dir: Option<&str>) -> Vec<String> {
             let hostile = ["red\u{1b}[31m-run", "two\nlines", "--json"].map(str::to_owned);
             let usual = format!("{}-run", runs_dir.unwrap_or("usual"));
@@ -257,9 +264,11 @@ mod tests {
     fn presets_models_and_runs_are_offered_by_name() {
         assert_eq!(offered("train --preset q"), ("files".into(), vec!["quick".into()]));
         assert_eq!(offered("plan --model Q"), ("folders".into(), vec!["Qwen/Qwen3.5-2B".into()]));
-        for command in ["watch", "resume", "head", "stop", "export", "report"] {
+        for command in ["watch", "resume", "head", "stop", "export", "report", "compare"] {
             assert_eq!(offered(&format!("{command} ")).1, ["usual-run"], "{command}");
         }
+        assert_eq!(offered("compare a ").1, ["usual-run"], "there may be several");
+        assert_eq!(offered("compare a --suite c"), ("files".into(), vec!["coding".into()]));
         assert_eq!(offered("resume --runs-dir other ").1, ["other-run"]);
         assert_eq!(offered("resume --runs-dir=other ").1, ["other-run"]);
         assert_eq!(offered("resume --runs-dir other x").1, Vec::<String>::new());

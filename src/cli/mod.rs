@@ -5,6 +5,7 @@
 //! declarations here (`complete`).
 
 mod bench;
+mod compare;
 mod complete;
 mod data;
 mod files;
@@ -19,12 +20,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use sparktune_app::{presets, runs as existing_runs};
+use sparktune_app::{comparison, presets, runs as existing_runs};
 use sparktune_base::program_name;
 use sparktune_commands::request::Style;
 use sparktune_plan::{Catalog, Setting};
 
 use crate::cli::bench::BenchArgs;
+use crate::cli::compare::CompareArgs;
 use crate::cli::complete::Shell;
 use crate::cli::data::DataArgs;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
@@ -110,6 +112,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Write a run's report as one HTML page: curves, plan, data, samples
     Report(ReportArgs),
+    /// Compare models: the same prompts, checks of each answer, and whether a difference is noise
+    Compare(CompareArgs),
     /// Make a token file of text, v1 packets or JSON Lines of token ids
     Pack(PackArgs),
     /// Convert a token file to v1 packets or JSON Lines
@@ -227,6 +231,10 @@ impl complete::Names for Listed {
         Catalog::shipped().models.iter().map(|model| model.id.clone()).collect()
     }
 
+    fn suites(&self) -> Vec<String> {
+        comparison::suites().into_iter().map(|suite| suite.name.to_owned()).collect()
+    }
+
     fn runs(&self, runs_dir: Option<&str>) -> Vec<String> {
         existing_runs::names(runs_dir.map(PathBuf::from)).unwrap_or_default()
     }
@@ -294,6 +302,7 @@ mod tests {
             "stop",
             "export",
             "report",
+            "compare latest",
             "pack a b",
             "unpack a b",
             "verify a",

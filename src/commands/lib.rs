@@ -8,6 +8,7 @@
 mod attempt;
 mod bench;
 mod check;
+mod compare;
 pub mod crash;
 mod cuda_toolkit;
 mod data;
@@ -27,6 +28,7 @@ mod trainer;
 
 pub use bench::bench;
 pub use check::check;
+pub use compare::{Answers, CompareRequest, compare};
 pub use cuda_toolkit::find_cuda_toolkit;
 pub use data::{FetchRequest, fetch_data, list_data};
 pub use doctor::doctor;

@@ -9,6 +9,7 @@
 //! | [`report`] | one run as a self-contained HTML page |
 //! | [`follow`], [`runs_table`] | the same as lines, without colour and width |
 //! | [`screens`], [`screen`] | the order of the full screens, and what they share |
+//! | [`comparison`] | answers of several models side by side, with verdicts |
 //! | [`output`], [`progress`] | standard output, standard error, and progress on it |
 //!
 //! Enters: events and views of the run log, plans, reports on data, keys. Leaves: text and cells in which
@@ -17,6 +18,7 @@
 //! the library behind every interface does that.
 
 mod chart;
+pub mod comparison;
 pub mod dashboard;
 mod downloads;
 mod example_text;

@@ -5,29 +5,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use sparktune_app::listener::{
-    DataProgress, DownloadEvent, DownloadProgress, Listener, Phase, Step, phase_in_words,
+    DataProgress, DownloadEvent, DownloadProgress, Listener, Phase, Progress, Step, phase_in_words,
 };
 use sparktune_base::units::{bytes, counted};
 
 use crate::downloads;
 use crate::output::{note, stderr_can_redraw};
+use crate::wrap::cut_to;
 
 /// A listener that shows progress on standard error.
 pub struct OnStderr {
     downloads: Box<dyn DownloadProgress + Send>,
     reading: Reading,
+    work: Work,
 }
 
 impl OnStderr {
     /// Creates a listener. Its user sets `cancel` to stop the work.
     pub fn new(cancel: Arc<AtomicBool>) -> Self {
-        Self { downloads: downloads::for_terminal(cancel.clone()), reading: Reading::new(cancel) }
+        Self {
+            downloads: downloads::for_terminal(cancel.clone()),
+            reading: Reading::new(cancel),
+            work: Work::default(),
+        }
     }
 }
 
 impl Listener for OnStderr {
     fn note(&self, text: &str) {
         note(text);
+    }
+
+    fn progress(&self, progress: &Progress) {
+        self.work.show(progress);
     }
 }
 
@@ -105,6 +115,52 @@ impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.lock().unwrap_or_else(PoisonError::into_inner).1.finish_and_clear();
+        }
+    }
+}
+
+/// The columns of what other work does, and how many of them its end may have: with a bar, less than 80.
+const WHAT: usize = 40;
+const WHAT_END: usize = 14;
+
+/// Shows other work: a bar on a terminal, and elsewhere a line where a part of it begins.
+#[derive(Default)]
+struct Work(Mutex<(String, Option<ProgressBar>)>);
+
+impl Work {
+    fn show(&self, progress: &Progress) {
+        let (shown, bar) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *shown != progress.what {
+            shown.clone_from(&progress.what);
+            if let Some(bar) = bar.take() {
+                bar.finish_and_clear();
+            }
+            if !stderr_can_redraw() {
+                return note(shown);
+            }
+            let template = match progress.total {
+                Some(_) => "{msg} {bar:24} {pos}/{len} {eta}",
+                None => "{spinner} {msg}",
+            };
+            let style = ProgressStyle::with_template(template).expect("a template of known keys");
+            let new = match progress.total {
+                Some(total) => ProgressBar::new(total),
+                None => ProgressBar::new_spinner(),
+            };
+            // The end says which of several parts it is.
+            *bar = Some(new.with_style(style).with_message(cut_to(shown, WHAT, WHAT_END, "…")));
+        }
+        if let Some(bar) = bar {
+            bar.set_position(progress.done);
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let (_, bar) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = bar.take() {
+            bar.finish_and_clear();
         }
     }
 }

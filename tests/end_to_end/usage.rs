@@ -60,6 +60,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "stop",
         "export",
         "report",
+        "compare",
         "pack",
         "unpack",
         "verify",

@@ -6,7 +6,9 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use sparktune_app::comparison::store::of_base_and_run;
 use sparktune_app::shell::run_argument;
+use sparktune_compare::Comparison;
 use sparktune_data::Report;
 use sparktune_plan::Plan;
 use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView, in_words, now_us};
@@ -44,6 +46,8 @@ pub struct ReportInput {
     pub provenance: Part<serde_json::Value>,
     /// The contents of `outputs/SERVE.md`.
     pub serve: Part<String>,
+    /// The newest comparison of the run with the model that it started from.
+    pub comparison: Option<Comparison>,
     /// The files and folders in `outputs/`.
     pub outputs: Vec<OnDisk>,
     /// The names of the checkpoints that still exist.
@@ -79,6 +83,7 @@ impl ReportInput {
             data: json_of(&run.data().join("report.json")),
             provenance: json_of(&run.provenance()),
             serve: text_of(&run.outputs().join("SERVE.md")),
+            comparison: run.path().parent().and_then(|runs| of_base_and_run(runs, &run.name())),
             outputs: listed(&run.outputs())
                 .into_iter()
                 .map(|(name, path)| OnDisk { bytes: size_of(&path), name })

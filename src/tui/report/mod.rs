@@ -11,6 +11,7 @@
 mod axis;
 mod bars;
 mod chart;
+mod comparison;
 mod curve;
 mod curves;
 mod data;
@@ -57,6 +58,7 @@ pub fn html(run: &ReportInput) -> String {
                 mtp::write(page, run);
                 history::warnings(page, run);
                 samples::write(page, run);
+                comparison::write(page, run);
                 outputs::write(page, run);
                 data::write(page, run);
                 plan::write(page, run);

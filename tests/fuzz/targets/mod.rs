@@ -47,6 +47,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "parquet", run: data::parquet },
     Target { name: "plan", run: plans::plan },
     Target { name: "preset", run: plans::preset },
+    Target { name: "suite", run: plans::suite },
     Target { name: "tables", run: data::tables },
     Target { name: "template", run: model::template },
     Target { name: "texts", run: data::texts },

@@ -1,6 +1,7 @@
-//! Plans, presets, drafts, measured speeds, and names and values as people type them.
+//! Plans, presets, drafts, measured speeds, suites of prompts, and names and values as people type them.
 
 use sparktune_app::draft::Draft;
+use sparktune_compare::{Answered, Suite};
 use sparktune_hub::{DataSetName, ModelName};
 use sparktune_plan::{Answers, Origin, Plan, Rates, SETTINGS, presets};
 
@@ -80,4 +81,34 @@ pub(super) fn names(input: &[u8]) {
             assert_eq!(again.get(name).map(|(text, _)| text), Some(shown));
         }
     }
+}
+
+/// A suite of prompts. Each check says the same of an answer twice, whatever its pattern or schema is.
+pub(super) fn suite(input: &[u8]) {
+    let suite = match Suite::read("suite.jsonl", input) {
+        Err(error) => {
+            assert!(error.line >= 1);
+            return says_why(&error);
+        }
+        Ok(suite) => suite,
+    };
+    for prompt in &suite.prompts {
+        let text = prompt.reference.as_deref().unwrap_or("{\"a\": [1, 2.5]} and 7");
+        let run: &dyn Fn(&_) -> _ = &|_| Err("code is not run".to_owned());
+        let answered = || Answered {
+            text,
+            reference: prompt.reference.as_deref(),
+            reference_loss: Err(String::new()),
+            run,
+        };
+        for check in &prompt.checks {
+            let outcome = check.outcome(&answered());
+            assert_eq!(check.outcome(&answered()), outcome, "another outcome");
+            assert!(outcome.score.is_none_or(|score| (0.0..=1.0).contains(&score)), "{outcome:?}");
+        }
+        drop((prompt.shown().last_text(), prompt.needs_reference_loss()));
+    }
+    let mut fewer = suite.clone();
+    fewer.limit(1);
+    assert_eq!(fewer.prompts.len(), 1);
 }

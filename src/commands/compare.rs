@@ -1,0 +1,95 @@
+//! `compare`: the same prompts for several models, and whether their answers differ by more than chance.
+
+use std::path::PathBuf;
+
+use sparktune_app::answers::runs_dir;
+use sparktune_app::comparison::{Judge, Request, compare as compare_models, find_suite};
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::models::{ModelKind, OpenableModel, find_named};
+use sparktune_app::program::Program;
+use sparktune_base::escape::escape;
+pub use sparktune_tui::comparison::Answers;
+use sparktune_tui::comparison::text;
+use sparktune_tui::output::{columns, note, print, print_json};
+use sparktune_tui::progress::OnStderr;
+
+use crate::interrupt::Interrupts;
+use crate::request::Style;
+
+/// The width of the output where nobody says it.
+const COLUMNS: usize = 100;
+
+/// What `compare` is asked for.
+#[derive(Debug, Clone)]
+pub struct CompareRequest {
+    /// Runs, folders, and models of the hub's cache.
+    pub models: Vec<String>,
+    /// The name or the file of the suite.
+    pub suite: String,
+    /// The command that judges.
+    pub judge: Option<String>,
+    /// Whether code that models write may be run.
+    pub run_code: bool,
+    /// The largest number of prompts.
+    pub max_prompts: Option<usize>,
+    /// The number of answers at a time.
+    pub at_a_time: usize,
+    /// The number of tokens that MTP heads draft.
+    pub draft_tokens: usize,
+    /// Which answers are printed.
+    pub answers: Answers,
+    /// The folder of the runs, if a flag names it.
+    pub runs_dir: Option<PathBuf>,
+}
+
+/// Runs `sparktune compare`.
+///
+/// # Errors
+/// A model or the suite cannot be found or used, a model does not fit into memory, or it was interrupted.
+pub fn compare(program: &Program, request: CompareRequest, style: Style) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let runs_dir = runs_dir(request.runs_dir)?;
+    let mut suite = find_suite(&request.suite)?;
+    if let Some(most) = request.max_prompts {
+        suite.limit(most);
+    }
+    let judge = request.judge.as_deref().map(Judge::new).transpose()?;
+    let named =
+        request.models.iter().map(|name| find_named(name, &runs_dir)).collect::<Result<Vec<_>, _>>()?;
+    let models = with_base(named);
+    let listener = OnStderr::new(interrupts.flag());
+    let answers = request.answers;
+    let request = Request {
+        models,
+        suite,
+        judge,
+        run_code: request.run_code,
+        at_a_time: request.at_a_time,
+        draft_tokens: request.draft_tokens,
+        runs_dir,
+    };
+    let comparison = compare_models(program, &request, &listener)?;
+    drop(listener);
+    if style.json {
+        print_json(&comparison)?;
+    } else {
+        print(&text(&comparison, answers, columns().unwrap_or(COLUMNS)))?;
+        note(&format!("kept as {}", escape(&comparison.id)));
+    }
+    Ok(Exit::Done)
+}
+
+/// Puts the model that a run started from before a run that was named alone.
+fn with_base(named: Vec<OpenableModel>) -> Vec<OpenableModel> {
+    let [run] = &named[..] else { return named };
+    if run.kind != ModelKind::Run {
+        return named;
+    }
+    match run.started_from() {
+        Ok(base) => vec![base, run.clone()],
+        Err(failure) => {
+            note(&format!("note: {failure}"));
+            named
+        }
+    }
+}
