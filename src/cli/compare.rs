@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueHint};
 use sparktune_app::comparison::MOST_AT_A_TIME;
 use sparktune_commands::CompareRequest;
+
+/// The words that say which answers are printed.
+const WHICH: [&str; 3] = ["none", "differing", "all"];
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -15,12 +18,12 @@ Suites that are included: instructions (the default), arithmetic, coding, demo.
 A suite of your own is a file with a prompt and its checks on each line, such as
   {\"prompt\": \"What is 2 + 2?\", \"checks\": [{\"type\": \"number\", \"value\": 4}]}")]
 pub(crate) struct CompareArgs {
-    /// Finished runs, folders of models or adapters, or models of the hub that were downloaded; the others are
-    /// compared with the first, and NAME@base is what a run started from
+    /// Finished runs, folders of models or adapters, or models of the hub that were downloaded; the others
+    /// are compared with the first, and NAME@base is what a run started from
     #[arg(required = true, value_name = "MODEL")]
     pub run: Vec<String>,
     /// The suite of prompts: the name of one that is included, or a file
-    #[arg(long, value_name = "NAME|FILE", default_value = "instructions", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "NAME|FILE", default_value = "instructions", value_hint = ValueHint::FilePath)]
     pub suite: String,
     /// A command that judges each answer: reads one JSON object, writes a score from 0 to 1
     #[arg(long, value_name = "COMMAND")]
@@ -32,14 +35,18 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_prompts: Option<u32>,
     /// The number of answers that are computed at a time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u32>::new().range(1..=MOST_AT_A_TIME as u64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_a_time_parser())]
     pub at_a_time: u32,
     /// Tokens that the MTP head drafts, if a model has one; never changes an answer
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub draft_tokens: u32,
     /// Print only the tables, or also the answers that differ, or all answers
-    #[arg(long, value_name = "WHICH", default_value = "differing", value_parser = ["none", "differing", "all"])]
+    #[arg(long, value_name = "WHICH", default_value = "differing", value_parser = WHICH)]
     pub answers: String,
+}
+
+fn at_a_time_parser() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..=MOST_AT_A_TIME as u64)
 }
 
 impl CompareArgs {

@@ -1,5 +1,5 @@
-//! Answers that are JSON of a schema. The schema is a stranger's: it may be large, deep, circular, or refer to
-//! another machine.
+//! Answers that are JSON of a schema. The schema is a stranger's: it may be large, deep, circular, or refer
+//! to another machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The tokens of NIST's script `mteval-v13a`, by which BLEU scores are compared: punctuation is a token of its
-//! own, except `.` and `,` between digits and `-` elsewhere than behind a digit.
+//! The tokens of NIST's script `mteval-v13a`, by which BLEU scores are compared: punctuation is a token of
+//! its own, except `.` and `,` between digits and `-` elsewhere than behind a digit.
 
 use std::sync::LazyLock;
 

@@ -1,17 +1,17 @@
 //! Suites: prompts with their checks, one JSON object a line.
 //!
 //! ```json
-//! {"suite": "greetings", "about": "Does it greet?", "sampling": {"max_tokens": 64}, "checks": [{"type": "lacks", "value": "sorry"}]}
-//! {"id": "hello", "prompt": "Say hello.", "checks": [{"type": "contains", "value": "hello", "ignore_case": true}]}
-//! {"id": "chat", "messages": [{"role": "user", "content": "2 + 2?"}], "checks": [{"type": "number", "value": 4}]}
-//! {"id": "raw", "text": "The capital of France is", "reference": " Paris.", "checks": [{"type": "perplexity"}]}
+//! {"suite": "mine", "sampling": {"max_tokens": 64}, "checks": [{"type": "lacks", "value": "sorry"}]}
+//! {"id": "hello", "prompt": "Say hello.", "checks": [{"type": "contains", "value": "hello"}]}
+//! {"messages": [{"role": "user", "content": "2 + 2?"}], "checks": [{"type": "number", "value": 4}]}
+//! {"text": "The capital of France is", "reference": " Paris.", "checks": [{"type": "perplexity"}]}
 //! ```
 //!
 //! The first line may describe the suite: what its `sampling` and `checks` say holds for each prompt, behind
 //! what the prompt itself says. The guide (`src/guide/compare.md`) explains every field.
 //!
-//! Enters: the bytes of a file, which a stranger may have written. Leaves: a [`Suite`], or the first line that
-//! cannot be used, with the reason and what to do.
+//! Enters: the bytes of a file, which a stranger may have written. Leaves: a [`Suite`], or the first line
+//! that cannot be used, with the reason and what to do.
 
 mod read;
 #[cfg(test)]
