@@ -8,6 +8,8 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+use crate::units::bytes as bytes_text;
+
 /// Opens a file for reading. A folder can be opened too; reading it then fails.
 ///
 /// # Errors
@@ -29,7 +31,7 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
     let size = file.metadata()?.len();
     let too_large =
-        || io::Error::other(format!("it has more than {most} bytes, which no file of this kind has"));
+        || io::Error::other(format!("it has more than {}, which no file of this kind has", bytes_text(most)));
     if size > most {
         return Err(too_large());
     }

@@ -17,7 +17,7 @@ use crate::around_text::AroundText;
 use crate::at_work::{self, ModelFile};
 use crate::byte_bpe::ByteBpe;
 use crate::conversation::{Chat, Conversation};
-use crate::error::DataError;
+use crate::error::{DataError, quoted};
 use crate::explain;
 use crate::python_json::template_value;
 use crate::rejection::{Kind, Rejection};
@@ -95,7 +95,7 @@ impl ChatTokenizer {
         let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| {
             DataError::model(
                 &path,
-                format!("not a tokenizer that this build can read ({e})"),
+                format!("not a tokenizer that this build can read ({})", quoted(&e.to_string())),
                 "Download the model again",
             )
         })?;
@@ -504,7 +504,7 @@ fn tokenizer_failed(error: tokenizers::Error) -> Rejection {
     Rejection::new(
         Kind::TokenizerFailed,
         "",
-        format!("the tokenizer failed: {error}"),
+        format!("the tokenizer failed: {}", quoted(&error.to_string())),
         "Look for characters that this tokenizer cannot represent",
     )
 }

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 
 use crate::token_file::TokenFileError;
 
+/// The most bytes that a message repeats of what a file of a stranger says.
+const MOST_QUOTED_BYTES: usize = 1000;
+
 /// An error that ends `check` or `prepare`. Every message says what happened, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -80,5 +83,24 @@ impl DataError {
     /// Returns whether the data is the cause (exit code 3), and not the machine or the model.
     pub fn is_data_fault(&self) -> bool {
         matches!(self, Self::Compressed { .. } | Self::Input { .. })
+    }
+}
+
+/// Returns a text of a stranger, such as the message with which a template refuses a conversation, or its
+/// beginning if it is long.
+pub(crate) fn quoted(text: &str) -> String {
+    let kept = &text[..text.floor_char_boundary(MOST_QUOTED_BYTES)];
+    if kept.len() < text.len() { format!("{kept}…") } else { kept.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_of_a_stranger_is_repeated_to_a_whole_character() {
+        assert_eq!(quoted("no system role"), "no system role");
+        let long = quoted(&"ä€".repeat(100_000));
+        assert!(long.ends_with('…') && long.len() < 1_010, "{} bytes", long.len());
     }
 }

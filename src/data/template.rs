@@ -17,6 +17,7 @@ use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, 
 use sparktune_base::units::count;
 
 use crate::conversation::{Chat, Content, Json, Message};
+use crate::error::quoted;
 use crate::instrument::{self, instrument};
 use crate::python_json::{float_text, template_value, tojson};
 use crate::trace::{Note, Sheet, Trace, TraceValue, TracedMessage};
@@ -357,10 +358,10 @@ fn is_out_of_fuel(error: &Error) -> bool {
 /// Returns the message of a template error: the template's own text if it raised the error.
 pub(crate) fn error_text(error: &Error) -> String {
     match error.detail() {
-        Some(detail) if is_refusal(error) => detail.to_owned(),
+        Some(detail) if is_refusal(error) => quoted(detail),
         Some(detail) => match error.line() {
-            Some(line) => format!("{detail} (line {line} of the template)"),
-            None => detail.to_owned(),
+            Some(line) => format!("{} (line {line} of the template)", quoted(detail)),
+            None => quoted(detail),
         },
         None => error.kind().to_string(),
     }

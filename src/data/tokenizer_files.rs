@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sparktune_base::regular_file::read_regular;
 
-use crate::error::DataError;
+use crate::error::{DataError, quoted};
 
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The size of the largest of these files that is read, which no honest one comes near.
@@ -24,9 +24,10 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, DataError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(DataError::io("read", path)(e)),
     };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|e| DataError::model(path, format!("not valid JSON ({e})"), "Download the model again"))
+    serde_json::from_slice(&bytes).map(Some).map_err(|e| {
+        let why = format!("not valid JSON ({})", quoted(&e.to_string()));
+        DataError::model(path, why, "Download the model again")
+    })
 }
 
 /// Returns `bos_token`, `eos_token`, … of `tokenizer_config.json`, each of which is a string or an object
