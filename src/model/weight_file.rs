@@ -13,6 +13,7 @@ use std::path::Path;
 
 use memmap2::{Mmap, UncheckedAdvice};
 use rustix::fs::{Advice, fadvise};
+use sparktune_base::regular_file::open_regular;
 
 /// An open file of weights.
 pub struct WeightFile {
@@ -24,9 +25,9 @@ impl WeightFile {
     /// Opens and maps a file that is complete.
     ///
     /// # Errors
-    /// When the file cannot be opened or mapped.
+    /// It is no file, or cannot be opened or mapped.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = open_regular(path)?;
         // SAFETY: the map is read-only; rewriting a checkpoint under a running trainer is not supported, and
         // reads of a truncated file end in a signal instead of wrong numbers.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
