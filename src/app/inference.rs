@@ -2,25 +2,30 @@
 //!
 //! Enters: a model's folder and requests (`sparktune_sampling::protocol`). Leaves: replies. A crash of the
 //! worker is the failure of the requests that it had not answered, and nothing else; another can be started.
+//!
+//! The worker runs the model's tokenizer and chat template, which a stranger wrote. It is therefore watched
+//! as the data worker is ([`crate::data_worker`]): if one of them takes too long or too much memory, the
+//! worker is ended, and the failure names the file.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
 use sparktune_sampling::protocol::{LONGEST_LINE, Ready, Reply, Request};
 
+use crate::data_worker::{Ledger, Watch};
 use crate::failure::{Exit, Failure};
 use crate::program::Program;
 
 /// The hidden command of the worker process.
 pub const COMMAND: &str = "infer-worker";
 
-/// The most bytes of the worker's own messages that are kept for the explanation of its end.
-const KEPT_MESSAGES: usize = 4096;
+/// How often the worker is looked at while its reply is awaited.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What a worker is started with.
 #[derive(Debug, Clone)]
@@ -45,7 +50,9 @@ struct Process {
     child: Child,
     input: Option<ChildStdin>,
     replies: Receiver<Reply>,
-    messages: Option<JoinHandle<String>>,
+    ledger: Ledger,
+    watch: Watch,
+    looked_at: Instant,
     /// Why it has ended, once that is known.
     ended: Option<Failure>,
 }
@@ -58,11 +65,10 @@ impl Worker {
     pub fn start(program: &Program, options: &WorkerOptions) -> Result<Self, Failure> {
         let mut process = Process::start(program, options)?;
         loop {
-            match process.replies.recv() {
-                Ok(Reply::Ready(ready)) => return Ok(Self { process, ready }),
-                Ok(Reply::Failed { error }) => return Err(Failure::new(process.exit(), error)),
-                Ok(_) => {}
-                Err(_) => return Err(process.ended()),
+            match process.next(None)? {
+                Some(Reply::Ready(ready)) => return Ok(Self { process, ready }),
+                Some(Reply::Failed { error }) => return Err(Failure::new(process.exit(), error)),
+                _ => {}
             }
         }
     }
@@ -93,14 +99,10 @@ impl Worker {
     /// Returns the next reply, or `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// The worker has ended, and all its replies were returned. The requests that it had not answered have
-    /// failed for the same reason.
+    /// The worker has ended, and all its replies were returned; or it was ended because a file of the model
+    /// passed a limit. The requests that it had not answered have failed for the same reason.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Reply>, Failure> {
-        match self.process.replies.recv_timeout(timeout) {
-            Ok(reply) => Ok(Some(reply)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(self.process.ended()),
-        }
+        self.process.next(Some(Instant::now() + timeout))
     }
 }
 
@@ -120,24 +122,49 @@ impl Process {
         }
         command.args(["--max-sequences", &options.max_sequences.to_string()]);
         command.args(["--draft-tokens", &options.draft_tokens.to_string()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| Failure::io("start", path, &error))?;
-        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (input, Some(output), Some(errors)) = pipes else { unreachable!("all three are piped") };
+        let failed = |error| Failure::io("start", path, &error);
+        let ledger = Ledger::create().map_err(failed)?;
+        let errors = ledger.file().map_err(failed)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut child = command.spawn().map_err(failed)?;
+        let pipes = (child.stdin.take(), child.stdout.take());
+        let (input, Some(output)) = pipes else { unreachable!("both are piped") };
         let (sender, replies) = channel();
-        let started = thread::Builder::new()
-            .name("replies".into())
-            .spawn(move || read_replies(output, &sender))
-            .and_then(|_| thread::Builder::new().name("messages".into()).spawn(move || last_of(errors)));
-        let mut process = Self { child, input, replies, messages: None, ended: None };
+        let started =
+            thread::Builder::new().name("replies".into()).spawn(move || read_replies(output, &sender));
+        let watch = Watch::beside_model(child.id());
+        let mut process =
+            Self { child, input, replies, ledger, watch, looked_at: Instant::now(), ended: None };
         match started {
-            Ok(messages) => process.messages = Some(messages),
+            Ok(_) => Ok(process),
             Err(error) => {
                 process.stop();
-                return Err(Failure::io("start", path, &error));
+                Err(failed(error))
             }
         }
-        Ok(process)
+    }
+
+    /// Waits for the next reply, at most until the deadline, and looks at the worker meanwhile.
+    fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Reply>, Failure> {
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match self.replies.recv_timeout(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)) {
+                Ok(reply) => return Ok(Some(reply)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.looked_at.elapsed() >= LOOK_EVERY {
+                self.looked_at = Instant::now();
+                if let Some(failure) = self.watch.look(&self.ledger) {
+                    let _ = self.child.kill();
+                    self.stop();
+                    return Err(self.ended.insert(of_model(failure)).clone());
+                }
+            }
+            if left.is_some_and(|left| left <= LOOK_EVERY) {
+                return Ok(None);
+            }
+        }
     }
 
     /// Ends the process, at once if it does not end by itself soon after its input has ended.
@@ -167,12 +194,14 @@ impl Process {
             return ended.clone();
         }
         self.stop();
-        let how = match self.child.wait() {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        };
-        let messages = self.messages.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
-        let last = messages.trim().lines().next_back().unwrap_or_default();
+        let status = self.child.wait();
+        let crash = status.as_ref().ok().and_then(|status| self.watch.crashed(&self.ledger, *status));
+        if let Some(crash) = crash {
+            return self.ended.insert(of_model(crash)).clone();
+        }
+        let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let messages = self.ledger.last_words();
+        let last = messages.lines().next_back().unwrap_or_default();
         let said = if last.is_empty() { String::new() } else { format!(", and said: {}", escape(last)) };
         let ended = Failure::new(Exit::Device, format!("the inference worker has ended ({how}){said}"))
             .hint("Ask again. If it ends again, free memory or choose a smaller model");
@@ -197,16 +226,9 @@ fn read_replies(output: ChildStdout, sender: &Sender<Reply>) {
     }
 }
 
-/// Reads all messages and returns the end of them.
-fn last_of(errors: ChildStderr) -> String {
-    let mut errors = BufReader::new(errors);
-    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
-    while let Ok(length @ 1..) = errors.read(&mut buffer) {
-        kept.extend_from_slice(&buffer[..length]);
-        let surplus = kept.len().saturating_sub(KEPT_MESSAGES);
-        kept.drain(..surplus);
-    }
-    String::from_utf8_lossy(&kept).into_owned()
+/// A model that answers brings its own template, so there is only one remedy.
+fn of_model(failure: Failure) -> Failure {
+    Failure { hints: vec!["Choose another model".to_owned()], ..failure }
 }
 
 #[cfg(test)]

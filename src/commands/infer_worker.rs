@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use signal_hook::consts::SIGINT;
+use sparktune_app::data_worker::keep_ledger;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::WorkerOptions;
 use sparktune_infer::{Engine, EngineOptions, InferError, Room, Source, serve};
@@ -23,6 +24,7 @@ pub fn infer_worker(options: &WorkerOptions) -> Result<Exit, Failure> {
     // Ctrl-C reaches every process of a terminal. The one that asks decides what it means for the answer.
     signal_hook::flag::register(SIGINT, Arc::default())
         .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
+    keep_ledger();
     match load(options) {
         Ok(engine) => {
             let served = serve(engine, io::stdin(), io::stdout().lock());

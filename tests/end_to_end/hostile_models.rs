@@ -3,11 +3,16 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::sparktune::{Done, Place, checkpoint, copy};
+
+/// Doubles a text until the memory is full.
+const DOUBLING: &str =
+    "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
 
 const TEMPLATE: &str = "chat_template.jinja";
 const TOKENIZER: &str = "tokenizer.json";
@@ -62,8 +67,6 @@ fn refused(place: &Place, command: &str, file: &str) -> Done {
 
 #[test]
 fn a_template_that_does_not_end_or_takes_all_memory_is_refused_with_its_name() {
-    let doubling =
-        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
     let deep = "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}";
     let cases = [
         (
@@ -71,7 +74,7 @@ fn a_template_that_does_not_end_or_takes_all_memory_is_refused_with_its_name() {
             "steps",
         ),
         ("{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}".to_owned(), "bytes for one conversation"),
-        (doubling.to_owned(), "memory"),
+        (DOUBLING.to_owned(), "memory"),
         ("{{ [1]|slice(10000000000)|list|length }}".to_owned(), ""),
         (deep.to_owned(), ""),
         (format!("{{{{ {} 1 }}}}", "not ".repeat(50_000)), ""),
@@ -84,6 +87,68 @@ fn a_template_that_does_not_end_or_takes_all_memory_is_refused_with_its_name() {
         let done = refused(&place, "check", TEMPLATE);
         assert!(done.err.contains(why), "{}: {}", &harm[..60], done.err);
     }
+}
+
+/// The largest tokenizer of the catalog takes 284 MB; the worker may take nearly four times that, and 24 MiB
+/// more for each core.
+#[test]
+fn a_template_that_takes_memory_is_ended_before_it_has_four_times_that_of_the_largest_tokenizer() {
+    let place = Place::new();
+    place.chats(3);
+    with_template(&place, &before_each_message("{{ [1]|slice(10000000000)|list|length }}"));
+    let mut command = place.command(["check", "train.jsonl", "--model", "model"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        let id = child.id();
+        let workers = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        for worker in workers.split_whitespace() {
+            let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap_or_default();
+            let kibibytes = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+            let peak = status.lines().find(|line| line.starts_with("VmHWM:")).and_then(kibibytes);
+            most = most.max(peak.unwrap_or(0) << 10);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let cores = std::thread::available_parallelism().unwrap().get() as u64;
+    let bound = 4 * 284_000_000 + (cores * 24 << 20);
+    println!("the worker took {} MB at most, the bound is {} MB", most / 1_000_000, bound / 1_000_000);
+    // More than half of it shows that the worker was seen, and that it was ended for its memory.
+    assert!((bound / 2..bound + (256 << 20)).contains(&most), "{most} bytes");
+}
+
+/// They are run for prompts too, in the process that holds the model.
+#[test]
+fn a_hostile_file_of_a_model_that_answers_ends_its_worker_with_the_name_of_the_file() {
+    let nested = format!("{{{{ {} 1 }}}}", "not ".repeat(50_000));
+    let slow = "{% for i in range(9999) %}{% set x = range(99999)|reverse|sort %}{% endfor %}";
+    let cases = [
+        (DOUBLING, "memory"),
+        (&nested, "nests too deeply"),
+        (slow, "processor time"),
+        ("{% if %}", "unexpected end"),
+    ];
+    for (harm, why) in cases {
+        let place = Place::new();
+        with_template(&place, &before_each_message(harm));
+        let done = place.sparktune(["generate", "model", "--prompt", "Hello", "--max-tokens", "1"]).exits(2);
+        assert!(done.err.contains(TEMPLATE) && done.err.contains(why), "{why}: {}", done.err);
+    }
+    let place = Place::new();
+    let replace = json!({ "type": "Replace", "pattern": { "Regex": "" }, "content": "a" });
+    with_tokenizer(&place, |tokenizer| tokenizer["normalizer"] = replace);
+    let done = place.sparktune(["generate", "model", "--prompt", "Hello", "--max-tokens", "1"]).exits(2);
+    assert!(done.err.contains(TOKENIZER) && done.err.contains("it fails"), "{}", done.err);
+}
+
+#[test]
+fn what_a_template_says_when_it_refuses_is_repeated_in_a_message_of_bounded_length() {
+    let place = Place::new();
+    place.chats(3);
+    with_template(&place, &before_each_message("{{ raise_exception('no ' * 1000000) }}"));
+    let done = refused(&place, "check", TEMPLATE);
+    assert!(done.err.contains("no no no") && done.err.len() < 2_000, "{} bytes", done.err.len());
 }
 
 #[test]
@@ -153,6 +218,11 @@ fn pipes_and_devices_are_refused_wherever_a_file_is_expected() {
     place.chats(3);
     let made = Command::new("mkfifo").arg(place.join("pipe.jsonl")).status().unwrap();
     assert!(made.success());
+    let piped = place.join("piped");
+    copy(&checkpoint(), &piped);
+    let weights = piped.join("model.safetensors");
+    fs::remove_file(&weights).unwrap();
+    assert!(Command::new("mkfifo").arg(weights).status().unwrap().success());
     let model = checkpoint();
     let model = model.to_str().unwrap();
     let folder = place.join("data");
@@ -165,6 +235,7 @@ fn pipes_and_devices_are_refused_wherever_a_file_is_expected() {
         &["check", "train.jsonl", "--rejected", "data/pipe.jsonl"],
         &["check", "train.jsonl", "--model", model, "--chat-template", "data/pipe.jsonl"],
         &["verify", "data/pipe.jsonl"],
+        &["generate", "piped", "--prompt", "Hello"],
     ] {
         let done = place.sparktune(args);
         assert_eq!(done.code, Some(2), "{args:?}: {done:?}");

@@ -1,17 +1,18 @@
-//! What each thread of the data worker works with.
+//! What each thread of a worker works with: of the data worker, and of the inference worker.
 //!
 //! The ledger is a file in memory, which the worker has as its standard error: each thread has a page in it
 //! and writes there which file of the model it begins to work with. The parent can therefore still read it
-//! when the worker hangs or is dead. Behind the pages is what the worker's runtime says before it dies.
+//! when the worker hangs or is dead. Behind the pages is what the worker says, also just before it dies.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
+use std::panic::{set_hook, take_hook};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use sparktune_data::{ModelFile, Observer, Work};
+use sparktune_data::{ModelFile, Observer, Work, observe};
 
 /// The largest number of threads with a page. No machine for which this program is made has as many cores.
 const THREADS: u64 = 1024;
@@ -51,17 +52,16 @@ pub(super) struct Entry {
 }
 
 /// The parent's view of the ledger.
-pub(super) struct Ledger(File);
+pub(crate) struct Ledger(File);
 
 impl Ledger {
     /// Creates an empty ledger.
     ///
     /// # Errors
     /// The system has no memory.
-    pub(super) fn create() -> io::Result<Self> {
-        let mut file = File::from(memfd_create("data-worker", MemfdFlags::CLOEXEC)?);
-        // Pages are read as a whole. The worker's last words are written behind them, where the file is
-        // positioned.
+    pub(crate) fn create() -> io::Result<Self> {
+        let mut file = File::from(memfd_create("ledger", MemfdFlags::CLOEXEC)?);
+        // Pages are read as a whole. The worker writes its words behind them, where the file is positioned.
         file.set_len(THREADS * PAGE_BYTES as u64)?;
         file.seek(SeekFrom::End(0))?;
         Ok(Self(file))
@@ -71,7 +71,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The process has too many open files.
-    pub(super) fn file(&self) -> io::Result<File> {
+    pub(crate) fn file(&self) -> io::Result<File> {
         self.0.try_clone()
     }
 
@@ -90,10 +90,12 @@ impl Ledger {
         found
     }
 
-    /// Returns the beginning of what the worker's runtime said before the end.
-    pub(super) fn last_words(&self) -> String {
+    /// Returns the last of what the worker said.
+    pub(crate) fn last_words(&self) -> String {
+        let begin = THREADS * PAGE_BYTES as u64;
+        let end = self.0.metadata().map_or(begin, |meta| meta.len());
         let mut words = vec![0; LAST_WORDS];
-        let read = self.0.read_at(&mut words, THREADS * PAGE_BYTES as u64).unwrap_or(0);
+        let read = self.0.read_at(&mut words, begin.max(end.saturating_sub(LAST_WORDS as u64))).unwrap_or(0);
         words.truncate(read);
         String::from_utf8_lossy(&words).trim().to_owned()
     }
@@ -202,6 +204,25 @@ impl Observer for Pages {
             page.write(if is_other { END } else { MODEL_FILE });
         });
     }
+}
+
+/// Notes from now on in the ledger, the standard error of this process, which files of a model its threads
+/// work with. A panic of such work ends the process at once, so that its parent can name the file; any other
+/// goes where it went before.
+pub fn keep_ledger() {
+    observe(Box::new(Pages));
+    let before = take_hook();
+    set_hook(Box::new(move |panic| {
+        let is_at_work = PAGE.try_with(|page| {
+            page.try_borrow().is_ok_and(|page| page.as_ref().is_some_and(|page| page.bytes[KIND] != 0))
+        });
+        if !is_at_work.unwrap_or(false) {
+            before(panic);
+        } else if mark_failed() {
+            eprintln!("{panic}");
+            std::process::abort();
+        }
+    }));
 }
 
 /// Marks the page of the calling thread, which has panicked. Returns false for all but the first thread of a

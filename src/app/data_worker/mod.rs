@@ -13,12 +13,19 @@
 //! | `watch` | the limits, and the sentences when one is passed |
 //! | `serve` | the worker itself |
 
+//!
+//! The inference worker runs both files too, for prompts and answers. It holds its model besides, and its
+//! parent watches it with the same ledger and limits ([`crate::inference`]).
+
 mod ledger;
 mod process;
 mod protocol;
 mod serve;
 mod watch;
 
+pub(crate) use ledger::Ledger;
+pub use ledger::keep_ledger;
 pub use process::ModelTokenizer;
 pub(crate) use protocol::{CheckRequest, PackRequest, PrepareRequest, PreviewRequest};
 pub use serve::serve;
+pub(crate) use watch::Watch;

@@ -1,4 +1,4 @@
-//! The limits of the data worker, and the sentences when one of them is passed.
+//! The limits of a worker, and the sentences when one of them is passed.
 //!
 //! Enters: the ledger, and what the system says about the worker. Leaves: a failure that names the file of
 //! the model which was worked with. Time is processor time of the thread at work, so that a busy machine ends
@@ -36,12 +36,15 @@ pub(super) fn memory_limit(examples: u64) -> u64 {
     MEMORY + MEMORY_PER_CORE * cores + MEMORY_PER_EXAMPLE * examples
 }
 
-/// Follows one request to the worker.
-pub(super) struct Watch {
+/// Follows a worker: the data worker during one request, the inference worker always.
+pub(crate) struct Watch {
     process: u32,
+    /// Whether the process holds a model besides. Then only the memory counts that it takes during a piece of
+    /// work; otherwise all of it.
+    holds_model: bool,
     /// The number of examples so far.
     pub examples: u64,
-    /// The processor times of each thread.
+    /// When each thread was seen at its present work.
     seen: HashMap<u32, Seen>,
 }
 
@@ -52,6 +55,8 @@ struct Seen {
     number: u64,
     first: f64,
     last: f64,
+    /// The memory in bytes that the process had when the work was first seen.
+    memory: u64,
 }
 
 /// What the worker did that ends it.
@@ -65,15 +70,24 @@ enum Passed {
 
 impl Watch {
     pub(super) fn new(process: u32) -> Self {
-        Self { process, examples: 0, seen: HashMap::new() }
+        Self { process, holds_model: false, examples: 0, seen: HashMap::new() }
+    }
+
+    /// Follows a worker that holds a model.
+    pub(crate) fn beside_model(process: u32) -> Self {
+        Self { holds_model: true, ..Self::new(process) }
     }
 
     /// Returns a failure if the worker has passed a limit. The caller then ends it.
-    pub(super) fn look(&mut self, ledger: &Ledger) -> Option<Failure> {
+    pub(crate) fn look(&mut self, ledger: &Ledger) -> Option<Failure> {
         let entries = ledger.entries();
+        if self.holds_model && entries.is_empty() {
+            return None;
+        }
+        let memory = memory(self.process)?;
         for entry in &entries {
             let Some(time) = processor_time(self.process, entry.thread) else { continue };
-            let new = || Seen { number: entry.number, first: time, last: time };
+            let new = || Seen { number: entry.number, first: time, last: time, memory };
             let seen = self.seen.entry(entry.thread).or_insert_with(new);
             if seen.number != entry.number {
                 *seen = new();
@@ -85,10 +99,22 @@ impl Watch {
             }
         }
         let limit = memory_limit(self.examples);
-        if memory(self.process)? > limit {
-            return Some(sentence(self.suspect(&entries), &Passed::Memory(limit)));
-        }
-        None
+        let of_work = if self.holds_model { self.added(&entries, memory) } else { memory };
+        (of_work > limit).then(|| sentence(self.suspect(&entries), &Passed::Memory(limit)))
+    }
+
+    /// Returns the memory in bytes that was taken since the oldest piece of work was first seen.
+    fn added(&self, entries: &[Entry], memory: u64) -> u64 {
+        let seen = entries.iter().filter_map(|entry| self.seen.get(&entry.thread));
+        seen.map(|seen| memory.saturating_sub(seen.memory)).max().unwrap_or(0)
+    }
+
+    /// Returns the failure of a worker that crashed while it worked with a file of the model. `None` if it
+    /// ended in another way.
+    pub(crate) fn crashed(&self, ledger: &Ledger, status: ExitStatus) -> Option<Failure> {
+        let signal = status.signal().and_then(Signal::from_named_raw);
+        let is_crash = matches!(signal, Some(Signal::ABORT | Signal::SEGV | Signal::BUS));
+        (is_crash && !ledger.entries().is_empty()).then(|| self.ended(ledger, status))
     }
 
     /// Returns the failure of a worker that ended before it answered.
@@ -202,6 +228,7 @@ mod tests {
 
     #[test]
     fn the_work_that_failed_is_the_suspect_and_else_the_one_with_the_most_time_or_bytes() {
+        let seen = |number, first, last| Seen { number, first, last, memory: 0 };
         let mut watch = Watch::new(std::process::id());
         let small = entry(ModelFile::Template, "");
         let large = Entry { bytes: 1000, thread: 2, ..entry(ModelFile::Tokenizer, "") };
@@ -212,12 +239,24 @@ mod tests {
         }
         assert_eq!(watch.suspect(&[small.clone(), failed.clone(), large.clone()]), Some(&failed));
         // The times are those that were seen last: an ended worker has none any more.
-        watch.seen.insert(small.thread, Seen { number: small.number, first: 1.0, last: 3.5 });
-        watch.seen.insert(large.thread, Seen { number: large.number, first: 2.0, last: 4.0 });
+        watch.seen.insert(small.thread, seen(small.number, 1.0, 3.5));
+        watch.seen.insert(large.thread, seen(large.number, 2.0, 4.0));
         assert_eq!(watch.suspect(&[small.clone(), large.clone()]), Some(&small));
         // Those of earlier work of the thread do not count.
         let next = Entry { number: small.number + 1, ..small };
         assert_eq!(watch.suspect(&[next, large.clone()]), Some(&large));
+    }
+
+    #[test]
+    fn beside_a_model_only_what_the_work_adds_counts() {
+        let mut watch = Watch::beside_model(std::process::id());
+        let work = entry(ModelFile::Template, "");
+        let now = Seen { number: work.number, first: 0.0, last: 0.0, memory: 5 << 30 };
+        watch.seen.insert(work.thread, now);
+        let entries = [work];
+        assert_eq!(watch.added(&entries, 7 << 30), 2 << 30);
+        assert_eq!(watch.added(&entries, 4 << 30), 0, "memory that was given back");
+        assert_eq!(watch.added(&[], 7 << 30), 0);
     }
 
     #[test]
