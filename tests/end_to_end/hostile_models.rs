@@ -112,7 +112,7 @@ fn a_template_that_takes_memory_is_ended_before_it_has_four_times_that_of_the_la
     }
     assert_eq!(child.wait().unwrap().code(), Some(2));
     let cores = std::thread::available_parallelism().unwrap().get() as u64;
-    let bound = 4 * 284_000_000 + (cores * 24 << 20);
+    let bound = 4 * 284_000_000 + ((cores * 24) << 20);
     println!("the worker took {} MB at most, the bound is {} MB", most / 1_000_000, bound / 1_000_000);
     // More than half of it shows that the worker was seen, and that it was ended for its memory.
     assert!((bound / 2..bound + (256 << 20)).contains(&most), "{most} bytes");
