@@ -1,8 +1,10 @@
 //! The endpoints, and the OpenAPI document that is made from them. A router of an area is merged here, and
 //! nowhere else.
 
+mod arena;
 mod benchmarks;
 mod chats;
+mod comparisons;
 mod health;
 mod machine;
 mod metrics;
@@ -50,8 +52,10 @@ impl<T> Listed<T> {
 /// The endpoints below [`ROOT`], each with its description.
 fn endpoints() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
+        .merge(arena::router())
         .merge(benchmarks::router())
         .merge(chats::router())
+        .merge(comparisons::router())
         .merge(health::router())
         .merge(machine::router())
         .merge(metrics::router())

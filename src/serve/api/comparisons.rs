@@ -1,0 +1,178 @@
+//! Comparisons of models: the suites, starting one, and those that were made.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sparktune_app::comparison::{self, MOST_MODELS, Request, store};
+use sparktune_app::models;
+use sparktune_compare::Suite;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api::Listed;
+use crate::ids::Id;
+use crate::problem::{Body, Problem, blocking};
+use crate::state::Shared;
+use crate::tasks::Task;
+
+/// The number of answers that are computed at a time.
+const AT_A_TIME: usize = 4;
+
+pub(crate) fn router() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(suites)).routes(routes!(list, start)).routes(routes!(read, forget))
+}
+
+/// A suite of prompts that is part of the program.
+#[derive(Debug, Serialize, ToSchema)]
+struct ListedSuite {
+    /// Its name.
+    name: &'static str,
+    /// What it is about, in a sentence.
+    about: &'static str,
+    /// The number of its prompts.
+    prompts: usize,
+}
+
+/// The suites of prompts, the usual one first
+#[utoipa::path(get, path = "/suites", tag = "comparisons", responses((status = 200, body = Listed<ListedSuite>)))]
+async fn suites() -> Json<Listed<ListedSuite>> {
+    let items = comparison::suites().into_iter();
+    let items =
+        items.map(|suite| ListedSuite { name: suite.name, about: suite.about, prompts: suite.prompts });
+    Json(Listed::whole(items.collect()))
+}
+
+/// A comparison in a list.
+#[derive(Debug, Serialize, ToSchema)]
+struct ListedComparison {
+    /// Its id.
+    id: String,
+    /// The time of its end, in microseconds since the Unix epoch.
+    created_us: u64,
+    /// The name of its suite.
+    suite: String,
+    /// The number of its prompts.
+    prompts: usize,
+    /// The names of its models.
+    models: Vec<String>,
+    /// The verdict on each model after the first, by the most telling measure.
+    #[schema(value_type = Vec<String>)]
+    verdicts: Vec<Value>,
+}
+
+/// The comparisons, the newest first
+#[utoipa::path(get, path = "/comparisons", tag = "comparisons",
+    responses((status = 200, body = Listed<ListedComparison>)))]
+async fn list(State(state): State<Shared>) -> Result<Json<Listed<ListedComparison>>, Problem> {
+    blocking(move || {
+        let items = store::list(state.runs.path()).into_iter().map(|listed| ListedComparison {
+            verdicts: listed.verdicts.iter().map(|verdict| json!(verdict)).collect(),
+            id: listed.id,
+            created_us: listed.created_us,
+            suite: listed.suite,
+            prompts: listed.prompts,
+            models: listed.models,
+        });
+        Ok(Json(Listed::whole(items.collect())))
+    })
+    .await
+}
+
+/// What to compare.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct WantedComparison {
+    /// The ids of the models. The others are compared with the first; `run:NAME@base` is what a run started
+    /// from.
+    models: Vec<String>,
+    /// The name of a suite.
+    suite: String,
+    /// Ask at most this many prompts, spread over the suite.
+    #[serde(default)]
+    max_prompts: Option<usize>,
+}
+
+/// Compare models
+///
+/// The result of the task names the comparison. Code that models write is not run, and no command judges:
+/// both can only be asked for in a terminal.
+#[utoipa::path(post, path = "/comparisons", tag = "comparisons", request_body = WantedComparison,
+    responses((status = 202, body = Task), (status = 400, body = Problem), (status = 404, body = Problem)))]
+async fn start(
+    State(state): State<Shared>,
+    Body(wanted): Body<WantedComparison>,
+) -> Result<(StatusCode, Json<Task>), Problem> {
+    blocking(move || {
+        if wanted.models.is_empty() || wanted.models.len() > MOST_MODELS {
+            let text = format!("{} models cannot be compared", wanted.models.len());
+            return Err(Problem::bad_request(text).at("models").advise(format!("name 1 to {MOST_MODELS}")));
+        }
+        let suite = suite_of(&wanted)?;
+        let find = |id: &String| {
+            models::find(id, state.runs.path(), &state.models).ok_or_else(|| {
+                Problem::not_found("model", id).at("models").advise("GET /api/v1/models lists them")
+            })
+        };
+        let request = Request {
+            models: wanted.models.iter().map(find).collect::<Result<_, _>>()?,
+            suite,
+            judge: None,
+            run_code: false,
+            at_a_time: AT_A_TIME,
+            draft_tokens: 0,
+            runs_dir: state.runs.path().to_owned(),
+        };
+        let program = state.program.clone();
+        let task = state.tasks.start("comparison", move |work| {
+            let comparison = comparison::compare(&program, &request, &work.listener())?;
+            Ok(json!({"comparison": comparison.id}))
+        })?;
+        Ok((StatusCode::ACCEPTED, Json(task)))
+    })
+    .await
+}
+
+/// Returns the suite of the program that is asked for. A name that is none is never taken as that of a file.
+fn suite_of(wanted: &WantedComparison) -> Result<Suite, Problem> {
+    let names: Vec<&str> = comparison::suites().iter().map(|suite| suite.name).collect();
+    if !names.contains(&wanted.suite.as_str()) {
+        return Err(Problem::not_found("suite", &wanted.suite)
+            .at("suite")
+            .advise(format!("there are {}", names.join(", "))));
+    }
+    let mut suite = comparison::find_suite(&wanted.suite)?;
+    if let Some(most) = wanted.max_prompts {
+        suite.limit(most.max(1));
+    }
+    Ok(suite)
+}
+
+/// A comparison with all answers
+#[utoipa::path(get, path = "/comparisons/{id}", tag = "comparisons", params(("id" = String, Path)),
+    responses((status = 200, body = Object), (status = 404, body = Problem)))]
+async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<Value>, Problem> {
+    blocking(move || Ok(Json(json!(find(&state, &id)?)))).await
+}
+
+/// Delete a comparison
+#[utoipa::path(delete, path = "/comparisons/{id}", tag = "comparisons", params(("id" = String, Path)),
+    responses((status = 204, description = "It is deleted"), (status = 404, body = Problem)))]
+async fn forget(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, Problem> {
+    blocking(move || {
+        find(&state, &id)?;
+        store::delete(state.runs.path(), &id)?;
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+/// Returns the comparison of this id.
+pub(crate) fn find(state: &Shared, id: &str) -> Result<sparktune_compare::Comparison, Problem> {
+    if !store::list(state.runs.path()).iter().any(|listed| listed.id == id) {
+        return Err(Problem::not_found("comparison", id).advise("GET /api/v1/comparisons lists them"));
+    }
+    Ok(store::read(state.runs.path(), id)?)
+}
