@@ -12,7 +12,7 @@ fn read(text: &str) -> Result<Suite, SuiteError> {
 #[test]
 fn the_first_line_holds_for_every_prompt_behind_what_the_prompt_says() {
     let suite = read(concat!(
-        "\u{feff}{\"suite\":\"mine\",\"about\":\"A  test.\",\"sampling\":{\"max_tokens\":9,\"top_p\":0.5},",
+        "\u{feff}{\"suite\":\"mine\",\"about\":\"A  test.\",\"chat_template_kwargs\":{\"enable_thinking\":false},\"sampling\":{\"max_tokens\":9,\"top_p\":0.5},",
         "\"checks\":[{\"type\":\"lacks\",\"value\":\"sorry\"}]}\n",
         "\n",
         "{\"id\":\"a\",\"prompt\":\"Hi\",\"checks\":[{\"type\":\"contains\",\"value\":\"x\"}]}\r\n",
