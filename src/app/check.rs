@@ -106,8 +106,8 @@ pub struct Browsed {
     pub too_long_to_show: u64,
 }
 
-/// Returns up to `limit` examples of these inputs as the model of the answers will see them, from the beginning
-/// of the data on. A bounded part of it is read.
+/// Returns up to `limit` examples of these inputs as the model of the answers will see them, from the
+/// beginning of the data on. A bounded part of it is read.
 ///
 /// # Errors
 /// No model was given, or inputs or the model cannot be read.

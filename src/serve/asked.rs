@@ -23,9 +23,9 @@ use crate::state::Served;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Asked {
     /// Settings by their names, as GET /settings lists them: `{"model": "Qwen/Qwen3.5-2B", "data":
-    /// ["uploads:train.jsonl"], "epochs": "3"}`. A value is text as after a flag, a number, a boolean, or a list
-    /// of these. `model` is an id of the catalog or of the hub, `data` and `eval-data` are ids of data sets,
-    /// `from` is the id of a run. An empty value is no answer.
+    /// ["uploads:train.jsonl"], "epochs": "3"}`. A value is text as after a flag, a number, a boolean, or a
+    /// list of these. `model` is an id of the catalog or of the hub, `data` and `eval-data` are ids of data
+    /// sets, `from` is the id of a run. An empty value is no answer.
     #[schema(value_type = Object)]
     pub answers: Map<String, Value>,
     /// The preset that decides what is not answered.
@@ -48,7 +48,8 @@ impl Obstacle {
         Self { setting: Some(setting.to_owned()), what: what.into(), advice: Some(advice.into()) }
     }
 
-    /// Returns what prevents a plan as obstacles: one for each answer that is missing, otherwise a single one.
+    /// Returns what prevents a plan as obstacles: one for each answer that is missing, otherwise a single
+    /// one.
     pub(crate) fn of_error(error: PlanError) -> Vec<Self> {
         let setting = error.setting().map(|setting| setting.name.to_owned());
         if let PlanError::Missing(missing) = &error {
@@ -206,7 +207,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns `ID=2` with the path of the data in place of the id, because sets are called as they are given.
+    /// Returns `ID=2` with the path of the data in place of the id, because sets are called as they are
+    /// given.
     fn weight(&self, word: &str) -> Result<String, Obstacle> {
         let Some((id, weight)) = word.rsplit_once('=') else { return Ok(word.to_owned()) };
         let found = data_files::find(&self.folders, id.trim());

@@ -1,6 +1,7 @@
 //! Examples that were rendered, kept so that the next part of a list needs no tokenizer.
 //!
-//! Enters: the answers that render them, and their file. Leaves: the examples, as long as the file is the same.
+//! Enters: the answers that render them, and their file. Leaves: the examples, as long as the file is the
+//! same.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

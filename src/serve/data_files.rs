@@ -1,9 +1,9 @@
-//! The data that requests can name: files below the folders that the server was started with, the uploads, the
-//! demo's data, and data sets of the hub.
+//! The data that requests can name: files below the folders that the server was started with, the uploads,
+//! the demo's data, and data sets of the hub.
 //!
-//! Enters: ids. Leaves: regular files in these folders, or names of the hub. An id is a folder's label and the
-//! names below it, with colons in between; each of them is checked by itself and none may be a link, so no id
-//! leads out of its folder.
+//! Enters: ids. Leaves: regular files in these folders, or names of the hub. An id is a folder's label and
+//! the names below it, with colons in between; each of them is checked by itself and none may be a link, so
+//! no id leads out of its folder.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;

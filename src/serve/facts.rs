@@ -1,8 +1,8 @@
 //! What is known about models, data and the machine, kept so that a plan with other answers is made at once.
 //!
 //! Enters: answers. Leaves: the facts that a plan needs. They belong to the answers that decide how data is
-//! read; whether they still hold is seen from the size, the time and the inode of each file, as far as files are
-//! on this machine, and otherwise from their age.
+//! read; whether they still hold is seen from the size, the time and the inode of each file, as far as files
+//! are on this machine, and otherwise from their age.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

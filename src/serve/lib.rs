@@ -15,7 +15,7 @@
 //! | `followed`, `steps` | runs, read once for everybody who watches them |
 //! | `workers` | the loaded models, in processes of their own |
 //! | `openai` | what programs for OpenAI's API use |
-//! | `asked`, `model_ids`, `data_files`, `data_id` | what requests name: answers, models, data; never a path |
+//! | `asked`, `model_ids`, `data_files`, `data_id` | what requests name: answers, models, data; no paths |
 //! | `facts`, `browsed`, `stamp` | what was read of models and data, kept while it holds |
 //! | `planned` | a plan as an answer |
 //! | `upload` | a body that becomes a file |

@@ -1,6 +1,7 @@
 //! A plan as an answer: every value with its origin and reason, memory, time, and what prevents it.
 //!
-//! Enters: answers and what is known. Leaves: [`Planned`]. Nothing is read here except the state of the machine.
+//! Enters: answers and what is known. Leaves: [`Planned`]. Nothing is read here except the state of the
+//! machine.
 
 use std::path::PathBuf;
 
@@ -30,11 +31,11 @@ pub(crate) struct Planned {
     /// Every value with its origin and reason, in the order of `plan.toml`.
     settings: Vec<Explained>,
     /// The plan in a few lines.
-    summary: Vec<Line>,
+    summary: Vec<PlanLine>,
     /// The memory by part.
-    memory: Option<MemoryView>,
+    memory: Option<PlanMemory>,
     /// Steps, speed and duration.
-    eta: Option<Eta>,
+    eta: Option<PlanEta>,
     /// The cost of each pack length.
     #[schema(value_type = Vec<Object>)]
     curve: Vec<CostPoint>,
@@ -43,7 +44,7 @@ pub(crate) struct Planned {
     /// What prevents the plan.
     problems: Vec<Obstacle>,
     /// What is known about model and data, as soon as they have been read.
-    facts: Option<Read>,
+    facts: Option<PlanFacts>,
     /// The command line that starts the same run.
     command: Option<String>,
 }
@@ -69,7 +70,7 @@ struct Explained {
 
 /// A line of a summary.
 #[derive(Debug, Serialize, ToSchema)]
-struct Line {
+struct PlanLine {
     /// What it is about.
     label: &'static str,
     /// What the plan says.
@@ -80,9 +81,9 @@ struct Line {
 
 /// The memory that a plan needs.
 #[derive(Debug, Serialize, ToSchema)]
-struct MemoryView {
+struct PlanMemory {
     /// The parts, without those that are zero.
-    parts: Vec<Part>,
+    parts: Vec<MemoryPart>,
     /// The sum of the parts.
     needed_bytes: u64,
     /// The memory that may be used.
@@ -97,7 +98,7 @@ struct MemoryView {
 
 /// A part of the memory.
 #[derive(Debug, Serialize, ToSchema)]
-struct Part {
+struct MemoryPart {
     /// Its name.
     name: &'static str,
     /// Its size.
@@ -106,7 +107,7 @@ struct Part {
 
 /// Steps, speed and duration of a plan.
 #[derive(Debug, Serialize, ToSchema)]
-struct Eta {
+struct PlanEta {
     /// Optimizer steps in all.
     steps: u64,
     /// Optimizer steps of an epoch.
@@ -131,7 +132,7 @@ struct Eta {
 
 /// What reading model and data has found.
 #[derive(Debug, Serialize, ToSchema)]
-struct Read {
+struct PlanFacts {
     /// The model's parameters, without MTP head and vision tower.
     parameters: u64,
     /// Whether the model has an MTP head.
@@ -160,7 +161,7 @@ const ASSUMED: &str = "ordinary data, assumed";
 /// Makes the plan of these answers.
 pub(crate) fn planned(state: &Served, gathered: &Gathered, known: &Known) -> Planned {
     let mut gathered = gathered.clone();
-    let mut planned = Planned { facts: Some(Read::of(known)), ..Planned::default() };
+    let mut planned = Planned { facts: Some(PlanFacts::of(known)), ..Planned::default() };
     planned.command = command_line(&gathered.answers).ok();
     let missing = missing(&gathered.answers);
     if !missing.is_empty() {
@@ -209,8 +210,8 @@ impl Planned {
         self.warnings = plan.warnings().to_vec();
         if let Some(advice) = plan.advice.take() {
             self.summary = summary(&plan, &advice.memory, &advice.time, known);
-            self.memory = Some(MemoryView::of(&advice.memory));
-            self.eta = Some(Eta::of(&advice.time));
+            self.memory = Some(PlanMemory::of(&advice.memory));
+            self.eta = Some(PlanEta::of(&advice.time));
             self.curve = advice.curve;
             let row = |row: sparktune_plan::Explained| {
                 let setting = Setting::of(&row.key);
@@ -276,11 +277,11 @@ impl Planned {
     }
 }
 
-impl MemoryView {
+impl PlanMemory {
     fn of(memory: &Memory) -> Self {
         let parts = memory.parts().into_iter().filter(|(_, bytes)| *bytes > 0);
         Self {
-            parts: parts.map(|(name, bytes)| Part { name, bytes }).collect(),
+            parts: parts.map(|(name, bytes)| MemoryPart { name, bytes }).collect(),
             needed_bytes: memory.needed_bytes(),
             available_bytes: memory.available_bytes,
             budget: memory.budget.clone(),
@@ -290,7 +291,7 @@ impl MemoryView {
     }
 }
 
-impl Eta {
+impl PlanEta {
     fn of(time: &Time) -> Self {
         let basis = serde_json::to_value(time.basis).ok().and_then(|basis| basis.as_str().map(str::to_owned));
         Self {
@@ -308,7 +309,7 @@ impl Eta {
     }
 }
 
-impl Read {
+impl PlanFacts {
     fn of(known: &Known) -> Self {
         let Facts { model, data, .. } = &known.facts;
         let findings = known.report.as_ref().map(|report| report.findings()).unwrap_or_default();
@@ -328,8 +329,8 @@ impl Read {
 }
 
 /// Returns the plan in a few lines.
-fn summary(plan: &Plan, memory: &Memory, time: &Time, known: &Known) -> Vec<Line> {
-    let line = |label, value: String, reason: String| Line { label, value, reason };
+fn summary(plan: &Plan, memory: &Memory, time: &Time, known: &Known) -> Vec<PlanLine> {
+    let line = |label, value: String, reason: String| PlanLine { label, value, reason };
     let Facts { model, data, .. } = &known.facts;
     let to_download = match known.missing_bytes {
         0 => "on this machine".to_owned(),

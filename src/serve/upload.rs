@@ -1,8 +1,8 @@
 //! Uploads: a body becomes a file, as a whole or not at all.
 //!
-//! Enters: the pieces of a body. Leaves: a file under its own name. It is written under a hidden one first, by
-//! a thread that may wait for the disk; a client that leaves, a body that is too long and a full disk leave
-//! nothing behind.
+//! Enters: the pieces of a body. Leaves: a file under its own name. It is written under a hidden one first,
+//! by a thread that may wait for the disk; a client that leaves, a body that is too long and a full disk
+//! leave nothing behind.
 
 use std::fs;
 use std::io::Write;

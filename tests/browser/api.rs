@@ -1,5 +1,5 @@
-//! The way from data to a run by requests alone: upload, check, examples, plan, start. Training is short, on the
-//! demo's model.
+//! The way from data to a run by requests alone: upload, check, examples, plan, start. Training is short, on
+//! the demo's model.
 
 use std::fs;
 use std::io::Write;

@@ -17,7 +17,8 @@ pub(crate) struct Page {
     session: String,
     /// Every address that the page has asked for.
     pub requests: Vec<String>,
-    /// What the page has complained about: errors, uncaught exceptions, refused scripts, dialogs, new windows.
+    /// What the page has complained about: errors, uncaught exceptions, refused scripts, dialogs, new
+    /// windows.
     pub troubles: Vec<String>,
     process: Child,
     place: TempDir,
@@ -101,9 +102,7 @@ impl Page {
                     self.troubles.push(format!("log: {} {}", text(&entry["text"]), text(&entry["url"])));
                 }
                 "Page.javascriptDialogOpening" => {
-                    self.troubles.push(format!("dialog: {}", params["message"]));
-                    let dismiss = json!({"accept": false});
-                    let _ = self.devtools.call(Some(&self.session), "Page.handleJavaScriptDialog", dismiss);
+                    self.troubles.push(format!("dialog: {}", params["message"]))
                 }
                 "Target.targetCreated" if params["targetInfo"]["type"] == "page" => {
                     self.troubles.push(format!("window: {}", params["targetInfo"]["url"]));
@@ -113,7 +112,8 @@ impl Page {
         }
     }
 
-    /// Fails the test if anything went wrong in the page, or if it asked another server than that of this port.
+    /// Fails the test if anything went wrong in the page, or if it asked another server than that of this
+    /// port.
     #[track_caller]
     pub(crate) fn is_well(&mut self, port: u16) {
         self.listen(Duration::from_millis(200));
@@ -361,4 +361,40 @@ fn from_base64(text: &str) -> Vec<u8> {
         bytes.extend_from_slice(&whole[1..four.len()]);
     }
     bytes
+}
+
+/// If the browser did not notice these, the tests of the page could not fail.
+#[test]
+fn what_goes_wrong_in_a_page_is_noticed() {
+    const WRONG: &str = "<title>x</title><button onclick=\"alert('asked')\">Ask</button><input id=field><select id=choice>\
+         <option value=a>a</option><option value=b>b</option></select><img src=http://127.0.0.9:9/x.png>\
+         <script>console.error('complained'); setTimeout(() => { throw new Error('thrown'); });\
+         addEventListener('keydown', (e) => document.title = e.key);</script>";
+    let Some(mut page) = Page::start() else { return };
+    let file = page.place.path().join("wrong.html");
+    fs::write(&file, WRONG).unwrap();
+    page.open(&format!("file://{}", file.display()));
+    page.fill("#field", "first");
+    page.fill("#field", "second");
+    assert_eq!(page.eval("document.querySelector('#field').value"), "second");
+    page.choose("#choice", "b");
+    assert_eq!(page.eval("Promise.resolve(document.querySelector('#choice').value)"), "b");
+    page.key("Escape");
+    assert_eq!(page.eval("document.title"), "Escape");
+    page.press("Ask");
+    page.listen(Duration::from_millis(300));
+    for trouble in ["console: ", "exception: ", "dialog: \"asked\"", "log: "] {
+        assert!(
+            page.troubles.iter().any(|found| found.starts_with(trouble)),
+            "{trouble}: {:#?}",
+            page.troubles
+        );
+    }
+    assert!(page.requests.iter().any(|url| url == "http://127.0.0.9:9/x.png"), "{:#?}", page.requests);
+    let is_refused =
+        |page: &mut Page| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| page.is_well(1))).is_err();
+    assert!(is_refused(&mut page));
+    page.troubles.clear();
+    assert!(is_refused(&mut page), "a request to another machine alone is refused too");
+    assert!(fs::read(page.picture("driver")).unwrap().starts_with(b"\x89PNG\r\n"));
 }

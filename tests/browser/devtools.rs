@@ -46,6 +46,9 @@ impl DevTools {
         self.socket.send(Message::text(command.to_string())).unwrap();
         loop {
             let mut message = self.read().unwrap_or_else(|| panic!("the browser does not answer {method}"));
+            if message["method"] == "Page.javascriptDialogOpening" {
+                self.dismiss(&message);
+            }
             if message["id"] != id {
                 self.events.push_back(message);
             } else if let Some(error) = message.get("error") {
@@ -56,13 +59,27 @@ impl DevTools {
         }
     }
 
+    /// Closes a dialog, which would hold up everything else. Nobody waits for the result.
+    fn dismiss(&mut self, event: &Value) {
+        self.last += 1;
+        let params = json!({"accept": false});
+        let command = json!({"id": self.last, "method": "Page.handleJavaScriptDialog", "params": params,
+            "sessionId": event["sessionId"]});
+        self.socket.send(Message::text(command.to_string())).unwrap();
+    }
+
     /// Takes the events so far, after those that arrive within this time.
     pub(crate) fn events(&mut self, time: Duration) -> Vec<Value> {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             self.socket.get_ref().set_read_timeout(Some(left)).unwrap();
             match self.read() {
-                Some(event) => self.events.push_back(event),
+                Some(event) => {
+                    if event["method"] == "Page.javascriptDialogOpening" {
+                        self.dismiss(&event);
+                    }
+                    self.events.push_back(event);
+                }
                 None => break,
             }
         }

@@ -106,7 +106,8 @@ impl Server {
         self.send("POST", path, "application/json", body.to_string().as_bytes())
     }
 
-    /// Waits for the end of the task in an answer of 202, and returns it; other answers are returned as they are.
+    /// Waits for the end of the task in an answer of 202, and returns it; other answers are returned as they
+    /// are.
     #[track_caller]
     pub(crate) fn ended(&self, answer: Answer) -> Value {
         let mut task = answer.json();

@@ -1,5 +1,5 @@
-//! Models that can be trained: the catalog with what is on this machine and what fits, a check of any other model
-//! by its config, and downloads. Also the catalog of data sets.
+//! Models that can be trained: the catalog with what is on this machine and what fits, a check of
+//! any other model by its config, and downloads. Also the catalog of data sets.
 
 use axum::Json;
 use axum::extract::State;
@@ -34,9 +34,9 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 
 /// The models to choose from.
 #[derive(Debug, Serialize, ToSchema)]
-struct Models {
+struct TrainableModels {
     /// The models of the catalog by their size, then those in folders.
-    items: Vec<Model>,
+    items: Vec<TrainableModel>,
     /// The data that the estimates are for, in words.
     data: String,
     /// Always null: the list is complete.
@@ -45,7 +45,7 @@ struct Models {
 
 /// A model and its outlook on this machine.
 #[derive(Debug, Serialize, ToSchema)]
-struct Model {
+struct TrainableModel {
     /// Its id for requests.
     id: String,
     /// A remark.
@@ -105,7 +105,7 @@ impl MethodView {
     }
 }
 
-impl Model {
+impl TrainableModel {
     fn new(id: String, note: String, facts: &ModelFacts, cached: Cached, outlook: &Outlook) -> Self {
         let (cached, cached_bytes) = match cached {
             Cached::Nothing => (false, 0),
@@ -136,12 +136,12 @@ impl Model {
 /// The models to choose from
 ///
 /// Any other model of a known family can be trained too: check it by its id on the Hugging Face hub.
-#[utoipa::path(get, path = "/catalog", tag = "models", responses((status = 200, body = Models)))]
-async fn catalog(State(state): State<Shared>) -> Result<Json<Models>, Problem> {
+#[utoipa::path(get, path = "/catalog", tag = "models", responses((status = 200, body = TrainableModels)))]
+async fn catalog(State(state): State<Shared>) -> Result<Json<TrainableModels>, Problem> {
     blocking(move || Ok(Json(models(&state)?))).await
 }
 
-fn models(state: &Served) -> Result<Models, Problem> {
+fn models(state: &Served) -> Result<TrainableModels, Problem> {
     let (machine, rates) = state.facts.machine(&state.program, &with_runs_dir(state))?;
     let question = ModelQuestion::new(&machine, &rates, None, None);
     let (catalog, cached) = (Catalog::shipped(), model::cached_models());
@@ -149,9 +149,15 @@ fn models(state: &Served) -> Result<Models, Problem> {
         let found =
             cached.iter().find(|found| found.id == model.id).map_or(Cached::Nothing, |found| found.cached);
         let outlook = question.outlook(&model.id)?;
-        Some(Model::new(model.id.clone(), model.note.clone(), &catalog.model_facts(model), found, outlook))
+        Some(TrainableModel::new(
+            model.id.clone(),
+            model.note.clone(),
+            &catalog.model_facts(model),
+            found,
+            outlook,
+        ))
     };
-    let mut items: Vec<Model> = catalog.models.iter().filter_map(of_catalog).collect();
+    let mut items: Vec<TrainableModel> = catalog.models.iter().filter_map(of_catalog).collect();
     let outlooks = Outlooks::new(&machine, &rates, None);
     for folder in model_ids::folders(&state.models) {
         // A folder that cannot be read or trained is told when somebody checks it.
@@ -164,11 +170,11 @@ fn models(state: &Served) -> Result<Models, Problem> {
         };
         let outlook = outlooks.of(&folder.path.display().to_string(), &facts);
         let cached = Cached::Whole { bytes: facts.checkpoint_bytes };
-        items.push(Model::new(folder.id, note.to_owned(), &facts, cached, &outlook));
+        items.push(TrainableModel::new(folder.id, note.to_owned(), &facts, cached, &outlook));
     }
     let recommended = question.recommended();
     items.iter_mut().for_each(|model| model.recommended = Some(model.id.as_str()) == recommended);
-    Ok(Models { items, data: question.data, next: None })
+    Ok(TrainableModels { items, data: question.data, next: None })
 }
 
 /// Returns answers that name the folder of the runs alone.

@@ -79,8 +79,8 @@ impl DataSet {
 
 /// The data sets
 ///
-/// Files below the folders that the server was started with, uploads, and the demo's data. Data sets of the hub
-/// are named `hf:OWNER/NAME` and are not in the list.
+/// Files below the folders that the server was started with, uploads, and the demo's data. Data sets of the
+/// hub are named `hf:OWNER/NAME` and are not in the list.
 #[utoipa::path(get, path = "/datasets", tag = "datasets", responses((status = 200, body = Listed<DataSet>)))]
 async fn list(State(state): State<Shared>) -> Result<Json<Listed<DataSet>>, Problem> {
     blocking(move || {
@@ -95,6 +95,7 @@ async fn list(State(state): State<Shared>) -> Result<Json<Listed<DataSet>>, Prob
 
 /// The name of an upload.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct UploadName {
     /// A plain file name with the ending of a data file.
     name: String,
@@ -167,8 +168,9 @@ struct HowChecked {
 
 /// Check a data set
 ///
-/// Every line is read. The result of the task is the report of `sparktune check --json`: lengths, rejected lines by
-/// kind, notes; it is kept and can be read again. Data that would be refused is no error: see `accepted`.
+/// Every line is read. The result of the task is the report of `sparktune check --json`: lengths, rejected
+/// lines by kind, notes; it is kept and can be read again. Data that would be refused is no error: see
+/// `accepted`.
 #[utoipa::path(post, path = "/datasets/{id}/check", tag = "datasets", params(("id" = String, Path)),
     request_body = HowChecked,
     responses((status = 202, body = Task), (status = 400, body = Problem), (status = 404, body = Problem)))]
@@ -289,6 +291,7 @@ fn last_check(state: &Served, data: &Data) -> Result<Option<Value>, Problem> {
 
 /// A part of a list.
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Part {
     /// The number of lines to skip.
     #[serde(default)]
@@ -329,8 +332,8 @@ struct RejectedLine {
 
 /// The lines that the last check rejected
 ///
-/// With the place, the reason and what to do about it. The list has at most 100,000 lines. Data that was not checked
-/// yet, or has changed, is checked first: the answer is 202 and a task, whose result are the lines.
+/// With the place, the reason and what to do about it. The list has at most 100,000 lines. Data that was not
+/// checked yet, or has changed, is checked first: the answer is 202 and a task, whose result are the lines.
 #[utoipa::path(get, path = "/datasets/{id}/rejected", tag = "datasets", params(("id" = String, Path), Part),
     responses((status = 200, body = RejectedLines), (status = 202, body = Task), (status = 404, body = Problem)))]
 async fn rejected(

@@ -79,9 +79,9 @@ struct Piece {
 
 /// Examples with their trained tokens
 ///
-/// From the beginning of the data. `model` is required, because its chat template and tokenizer make the examples.
-/// Settings that say how data is read are parameters too, by their names: `think`, `train-on`, `format`, …. If the
-/// examples are not rendered yet, the answer is 202 and a task, whose result they are.
+/// From the beginning of the data. `model` is required, because its chat template and tokenizer make the
+/// examples. Settings that say how data is read are parameters too, by their names: `think`, `train-on`,
+/// `format`, …. If the examples are not rendered yet, the answer is 202 and a task, whose result they are.
 #[utoipa::path(get, path = "/datasets/{id}/examples", tag = "datasets",
     params(("id" = String, Path), ("model" = String, Query), ("offset" = Option<usize>, Query), ("limit" = Option<usize>, Query)),
     responses((status = 200, body = Examples), (status = 202, body = Task), (status = 400, body = Problem),

@@ -26,9 +26,9 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 
 /// Make a plan
 ///
-/// A plan is made at once if model and data are known. Otherwise they are read first: the answer is 202 and a task,
-/// whose result is the plan. What prevents a start is no error: it is in `problems`. Without data, a plan for chats of
-/// ordinary length is made.
+/// A plan is made at once if model and data are known. Otherwise they are read first: the answer is 202 and a
+/// task, whose result is the plan. What prevents a start is no error: it is in `problems`. Without data, a
+/// plan for chats of ordinary length is made.
 #[utoipa::path(post, path = "/plan", tag = "plan", request_body = Asked, responses(
     (status = 200, body = Planned), (status = 202, body = Task, description = "Model and data are being read"),
     (status = 400, body = Problem)))]

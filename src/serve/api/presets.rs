@@ -22,7 +22,7 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 
 /// A preset.
 #[derive(Debug, Serialize, ToSchema)]
-struct Described {
+struct DescribedPreset {
     /// The name by which requests choose it.
     name: String,
     /// What it is, in a line.
@@ -33,7 +33,7 @@ struct Described {
     is_builtin: bool,
 }
 
-impl From<Preset> for Described {
+impl From<Preset> for DescribedPreset {
     fn from(preset: Preset) -> Self {
         let label = preset.label();
         Self { name: preset.name, label, toml: preset.toml.ok(), is_builtin: preset.is_shipped }
@@ -55,15 +55,16 @@ struct Contents {
 }
 
 /// The presets, the shipped ones first
-#[utoipa::path(get, path = "/presets", tag = "plan", responses((status = 200, body = Listed<Described>)))]
-async fn list() -> Result<Json<Listed<Described>>, Problem> {
-    blocking(|| Ok(Json(Listed::whole(presets::list(None).into_iter().map(Described::from).collect())))).await
+#[utoipa::path(get, path = "/presets", tag = "plan", responses((status = 200, body = Listed<DescribedPreset>)))]
+async fn list() -> Result<Json<Listed<DescribedPreset>>, Problem> {
+    blocking(|| Ok(Json(Listed::whole(presets::list(None).into_iter().map(DescribedPreset::from).collect()))))
+        .await
 }
 
 /// A preset
 #[utoipa::path(get, path = "/presets/{name}", tag = "plan", params(("name" = String, Path)),
-    responses((status = 200, body = Described), (status = 404, body = Problem)))]
-async fn read(Id(name): Id) -> Result<Json<Described>, Problem> {
+    responses((status = 200, body = DescribedPreset), (status = 404, body = Problem)))]
+async fn read(Id(name): Id) -> Result<Json<DescribedPreset>, Problem> {
     blocking(move || Ok(Json(found(&name)?.into()))).await
 }
 
@@ -76,13 +77,13 @@ fn found(name: &str) -> Result<Preset, Problem> {
 ///
 /// The user's presets are files in the folder of settings, which `--preset` on the command line finds too.
 #[utoipa::path(put, path = "/presets/{name}", tag = "plan", params(("name" = String, Path)),
-    request_body = Contents, responses((status = 200, body = Described), (status = 400, body = Problem),
+    request_body = Contents, responses((status = 200, body = DescribedPreset), (status = 400, body = Problem),
     (status = 409, body = Problem, description = "There is one of this name")))]
 async fn save(
     State(state): State<Shared>,
     Id(name): Id,
     Body(contents): Body<Contents>,
-) -> Result<Json<Described>, Problem> {
+) -> Result<Json<DescribedPreset>, Problem> {
     blocking(move || {
         let Contents { toml, answers, replace } = contents;
         let toml = match (toml, answers) {

@@ -17,7 +17,7 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 
 /// A setting.
 #[derive(Debug, Serialize, ToSchema)]
-struct Described {
+struct DescribedSetting {
     /// The name, by which requests answer it.
     name: &'static str,
     /// The key in a preset and in `plan.toml`.
@@ -32,15 +32,15 @@ struct Described {
     position: Option<u8>,
     /// What it decides, as a sentence.
     decides: &'static str,
-    /// `choice`, `bool`, `number`, `whole`, `text`, `list`, `model`, `data`, `run`, `preset`, `object`, `weights`, or
-    /// `path` for a setting that is answered in a terminal alone.
+    /// `choice`, `bool`, `number`, `whole`, `text`, `list`, `model`, `data`, `run`, `preset`, `object`,
+    /// `weights`, or `path` for a setting that is answered in a terminal alone.
     r#type: &'static str,
     /// The words that it accepts.
-    choices: Vec<Choice>,
+    choices: Vec<SettingChoice>,
     /// The range of a number.
-    range: Option<Range>,
+    range: Option<SettingRange>,
     /// How a number is changed in steps.
-    step: Option<StepView>,
+    step: Option<SettingStep>,
     /// The accepted values, as the end of the sentence "expected …".
     expects: String,
     /// Whether another answer means that data is read again.
@@ -53,7 +53,7 @@ struct Described {
 
 /// A word that a setting accepts.
 #[derive(Debug, Serialize, ToSchema)]
-struct Choice {
+struct SettingChoice {
     /// The answer.
     value: &'static str,
     /// Its label.
@@ -62,7 +62,7 @@ struct Choice {
 
 /// The range of a number.
 #[derive(Debug, Serialize, ToSchema)]
-struct Range {
+struct SettingRange {
     /// The smallest value.
     min: f64,
     /// The largest value.
@@ -73,7 +73,7 @@ struct Range {
 
 /// How a number is changed in steps.
 #[derive(Debug, Serialize, ToSchema)]
-struct StepView {
+struct SettingStep {
     /// `by`: to the next multiple of `size`; `double`: doubling and halving; `one_two_five`: 1, 2, 5, 10, ….
     kind: &'static str,
     /// The size of a step.
@@ -85,12 +85,12 @@ struct StepView {
 /// The settings of a run
 ///
 /// In the order of `plan.toml`.
-#[utoipa::path(get, path = "/settings", tag = "plan", responses((status = 200, body = Listed<Described>)))]
-async fn list() -> Json<Listed<Described>> {
-    Json(Listed::whole(SETTINGS.iter().map(Described::of).collect()))
+#[utoipa::path(get, path = "/settings", tag = "plan", responses((status = 200, body = Listed<DescribedSetting>)))]
+async fn list() -> Json<Listed<DescribedSetting>> {
+    Json(Listed::whole(SETTINGS.iter().map(DescribedSetting::of).collect()))
 }
 
-impl Described {
+impl DescribedSetting {
     fn of(setting: &Setting) -> Self {
         let (page, position) = match setting.page {
             Page::Essential(position) => ("essential", Some(position)),
@@ -110,9 +110,9 @@ impl Described {
             choices: setting
                 .choices()
                 .iter()
-                .map(|value| Choice { value, text: value.replace('_', " ") })
+                .map(|value| SettingChoice { value, text: value.replace('_', " ") })
                 .collect(),
-            range: number.map(|number| Range {
+            range: number.map(|number| SettingRange {
                 min: number.min,
                 max: number.max,
                 limit: number.limit.map(Limit::about),
@@ -123,7 +123,7 @@ impl Described {
                     Step::Double => ("double", None),
                     Step::OneTwoFive => ("one_two_five", None),
                 };
-                StepView { kind, size, start: number.start }
+                SettingStep { kind, size, start: number.start }
             }),
             expects: setting.expects(),
             reads_data: setting.reads_data,
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn every_setting_has_what_a_page_needs_to_ask_for_it() {
         for setting in SETTINGS {
-            let described = Described::of(setting);
+            let described = DescribedSetting::of(setting);
             let shown = &described.r#type;
             assert_eq!(
                 matches!(*shown, "number" | "whole"),

@@ -1,5 +1,5 @@
-//! Starting a run: the ordinary trainer with its ordinary run folder. It is a process of its own from the first
-//! step on, so the server may end at any moment.
+//! Starting a run: the ordinary trainer with its ordinary run folder. It is a process of its own from the
+//! first step on, so the server may end at any moment.
 
 use axum::Json;
 use axum::extract::State;
