@@ -45,7 +45,7 @@ fn data_is_uploaded_checked_shown_planned_and_trained_on() {
     server.get(&format!("/datasets/{id}/report")).is(404);
     let checked = server.result(server.post(&format!("/datasets/{id}/check"), &json!({"model": "dir:demo"})));
     assert_eq!((&checked["report"]["examples"], &checked["report"]["rejected"]), (&json!(40), &json!(1)));
-    assert!(checked["refused"].as_str().unwrap().contains("1 of 41 lines were rejected"), "{checked}");
+    assert!(checked["refused"].as_str().unwrap().contains("1 of 41 lines was rejected"), "{checked}");
     assert!(checked["report"]["tokens"]["total"].as_u64().unwrap() > 500);
     assert!(
         !checked.to_string().contains(server.place.path().to_str().unwrap()),
