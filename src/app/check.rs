@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparktune_base::choices::Think;
-use sparktune_data::{CheckOptions, Input, Place, Previewed, Rendering, Report};
+use sparktune_data::{CheckOptions, Input, Pick, Place, Previewed, Rendering, Report};
 use sparktune_plan::{Answers, Origin, Setting};
 
 use crate::data::{
@@ -96,6 +96,44 @@ pub fn check(
     Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected, shown })
 }
 
+/// Examples from the beginning of data, in its order.
+pub struct Browsed {
+    /// The examples. Those without trained tokens, which are rejected, are not among them.
+    pub examples: Vec<ShownExample>,
+    /// Whether these are all examples of the data, apart from lines that are too long to show.
+    pub is_all: bool,
+    /// The number of lines that are not shown because they are longer than 1 MiB.
+    pub too_long_to_show: u64,
+}
+
+/// Returns up to `limit` examples of these inputs as the model of the answers will see them, from the
+/// beginning of the data on. A bounded part of it is read.
+///
+/// # Errors
+/// No model was given, or inputs or the model cannot be read.
+pub fn browse(
+    answers: &Answers,
+    inputs: &[PathBuf],
+    limit: usize,
+    listener: &dyn Listener,
+) -> Result<Browsed, Failure> {
+    if answers.model.is_none() {
+        let text = "examples need a model, because its chat template and tokenizer make them";
+        return Err(Failure::usage(text).hint("Name one with --model"));
+    }
+    let sets = DataSets::of(inputs, answers, listener)?;
+    let base = find_base(answers, listener)?;
+    set_kwargs_for(&base.tokenizer, answers, &sets.all(), (format(answers), &map(answers)), listener)?;
+    // The last two may come from elsewhere in the data.
+    let preview = preview_of(&sets.train, answers, &base, Some(limit.saturating_add(2)), listener)?;
+    let is_all = preview.whole && preview.examples.iter().all(|example| example.pick == Pick::First);
+    let first = preview.examples.into_iter().filter(|example| example.pick == Pick::First);
+    let examples = trained(first, answers, &base);
+    let is_all = is_all && examples.len() <= limit;
+    let examples = examples.into_iter().take(limit).collect();
+    Ok(Browsed { examples, is_all, too_long_to_show: preview.too_long_to_show })
+}
+
 /// Checks data without a model.
 fn check_text(request: CheckRequest, listener: &dyn Listener) -> Result<Report, Failure> {
     let CheckRequest { inputs, eval_data, format, map, policy, examples, rejected_path, .. } = request;
@@ -129,6 +167,15 @@ fn shown(
     listener: &dyn Listener,
 ) -> Result<Vec<ShownExample>, Failure> {
     let preview = preview_of(inputs, answers, base, Some(limit), listener)?;
+    Ok(trained(preview.examples.into_iter(), answers, base))
+}
+
+/// Returns examples under the policy of the answers. Those without trained tokens are rejected under it.
+fn trained(
+    examples: impl Iterator<Item = Previewed>,
+    answers: &Answers,
+    base: &BaseModel,
+) -> Vec<ShownExample> {
     let of_policy = |example: Previewed| ShownExample {
         place: example.place,
         tokens: example.tokens,
@@ -137,7 +184,5 @@ fn shown(
             Think::Skip => example.skip,
         },
     };
-    // An example without trained tokens is rejected under this policy.
-    let is_trained = |shown: &ShownExample| shown.rendering.target_tokens > 0;
-    Ok(preview.examples.into_iter().map(of_policy).filter(is_trained).collect())
+    examples.map(of_policy).filter(|shown| shown.rendering.target_tokens > 0).collect()
 }

@@ -16,7 +16,6 @@ use sparktune_plan::Answers;
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
 use sparktune_telemetry::device_failure;
 
-use crate::draft::forget_draft;
 use crate::failure::{Exit, Failure};
 use crate::job;
 use crate::kernel_cache::kernel_cache;
@@ -89,7 +88,6 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
         return Err(Failure::new(Exit::Interrupted, "cancelled before the first step"));
     }
     launch(program, &run, Changes::Refused)?.detach();
-    forget_draft();
     Ok(run)
 }
 

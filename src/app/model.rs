@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use sparktune_base::escape::escape;
 pub use sparktune_hub::Cached;
-use sparktune_hub::{DownloadPlan, Hub, Needs, Snapshot};
+use sparktune_hub::{DownloadPlan, Hub, ModelName, Needs, Snapshot};
 use sparktune_plan::{
     Answer, Answers, Architecture, Catalog, ConfigOptions, ModelConfig, ModelFacts, Origin, Setting,
 };
@@ -175,6 +176,54 @@ pub fn look_up(
     })
 }
 
+/// A model that was downloaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Downloaded {
+    /// The commit, for models from the hub.
+    pub commit: Option<String>,
+    /// The number of bytes that were missing.
+    pub downloaded_bytes: u64,
+    /// Notes of one line each.
+    pub notes: Vec<String>,
+}
+
+/// Downloads everything that training the model of these answers needs.
+///
+/// # Errors
+/// The model cannot be found, trained or downloaded.
+pub fn download(answers: &Answers, listener: &dyn Listener) -> Result<Downloaded, Failure> {
+    let mut base = find_base(answers, listener)?;
+    let plan = weigh(&mut base, listener)?;
+    let downloaded_bytes = plan.bytes_missing();
+    fetch(&base.hub, &plan, listener)?;
+    Ok(Downloaded { commit: plan.commit, downloaded_bytes, notes: Vec::new() })
+}
+
+/// Checks that a name is that of a model on the hub and cannot be that of a folder, for interfaces that take
+/// no paths.
+///
+/// # Errors
+/// It is a path, a folder has this name, or no hub would accept it.
+pub fn check_hub_name(name: &str) -> Result<(), Failure> {
+    let refused = |why: &str| {
+        Err(Failure::usage(format!(
+            "the model '{}' {why}",
+            escape(&name.chars().take(200).collect::<String>())
+        ))
+        .hint("Name it by its Hugging Face id, OWNER/NAME"))
+    };
+    // The messages about paths would tell which of them exist.
+    if name.trim().starts_with(['/', '.', '~']) {
+        return refused("is a path");
+    }
+    match ModelName::parse(name, None)? {
+        ModelName::Folder(_) => {
+            refused("is also a folder where the program was started, and would be read from there")
+        }
+        ModelName::Repo { .. } => Ok(()),
+    }
+}
+
 /// Downloads the missing files of a download plan. The listener receives events only if something is
 /// downloaded.
 ///
@@ -239,6 +288,18 @@ pub fn weigh(base: &mut BaseModel, listener: &dyn Listener) -> Result<DownloadPl
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_the_hub_is_no_path_and_no_folder() {
+        assert!(check_hub_name("Qwen/Qwen3.5-2B").is_ok() && check_hub_name("org/name@v2").is_ok());
+        for path in ["/etc/passwd", "../x", "./x", "~/x", " /etc"] {
+            let refused = check_hub_name(path).unwrap_err().to_string();
+            assert!(refused.contains("is a path") && refused.contains("OWNER/NAME"), "{refused}");
+        }
+        assert!(check_hub_name("a/b/c").is_err() && check_hub_name("").is_err());
+        // Tests run in the folder of the crate.
+        assert!(check_hub_name("questions").unwrap_err().text.contains("also a folder"));
+    }
 
     #[test]
     fn the_revision_of_a_folder_is_refused_from_the_user_and_passed_over_in_a_preset() {

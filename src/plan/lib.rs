@@ -68,7 +68,7 @@ pub use judgement::too_little_to_judge;
 pub use measured::{Measured, Probe};
 pub use memory::Memory;
 pub use model_config::{ConfigOptions, ModelConfig};
-pub use outlook::{MethodOutlook, Outlook, Outlooks};
+pub use outlook::{MethodOutlook, Outlook, Outlooks, assumed_data};
 pub use plan::{Advice, Explained, HeadPlan, Method, OptimizerPlan, Plan, RateBasis, SetShare, Time};
 pub use ranges::check_range;
 pub use resolve::{missing, resolve, resolve_head};

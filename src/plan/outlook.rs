@@ -19,7 +19,7 @@ use crate::remedies::{smaller_ranks, usual_rank};
 use crate::targets::TargetModules;
 
 /// Returns the data set that is assumed while none is known: chats of ordinary length.
-fn assumed_data() -> DataFacts {
+pub fn assumed_data() -> DataFacts {
     DataFacts {
         examples: 10_000,
         total_tokens: 8_000_000,

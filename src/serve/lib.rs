@@ -15,6 +15,10 @@
 //! | `followed`, `steps` | runs, read once for everybody who watches them |
 //! | `workers` | the loaded models, in processes of their own |
 //! | `openai` | what programs for OpenAI's API use |
+//! | `asked`, `model_ids`, `data_files`, `data_id` | what requests name: answers, models, data; no paths |
+//! | `facts`, `browsed`, `stamp` | what was read of models and data, kept while it holds |
+//! | `planned` | a plan as an answer |
+//! | `upload` | a body that becomes a file |
 //! | `pages` | the files of the page |
 //! | `api` | the endpoints, and the OpenAPI document that is made from them |
 //!
@@ -24,22 +28,31 @@
 
 mod address;
 mod api;
+mod asked;
+mod browsed;
 mod connections;
+mod data_files;
+mod data_id;
+mod facts;
 mod followed;
 mod guard;
 mod ids;
 mod locked;
+mod model_ids;
 mod openai;
 mod options;
 mod pages;
+mod planned;
 mod problem;
 mod program;
 mod server;
 mod sse;
+mod stamp;
 mod state;
 mod steps;
 mod tasks;
 mod token;
+mod upload;
 #[cfg(test)]
 mod web_files;
 mod workers;

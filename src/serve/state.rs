@@ -13,6 +13,8 @@ use sparktune_telemetry::Sampler;
 use tokio::sync::watch;
 
 use crate::address::Names;
+use crate::browsed::BrowsedCache;
+use crate::facts::FactCache;
 use crate::followed::FollowedRuns;
 use crate::options::{Limits, Options};
 use crate::tasks::Tasks;
@@ -33,7 +35,6 @@ pub(crate) struct Served {
     /// The runs.
     pub runs: RunsRoot,
     /// Folders whose data sets can be used.
-    #[expect(dead_code, reason = "the endpoints of data sets use them")]
     pub data_dirs: Vec<PathBuf>,
     /// Models that the user named.
     pub models: Vec<String>,
@@ -51,6 +52,10 @@ pub(crate) struct Served {
     pub tasks: Tasks,
     /// The loaded models.
     pub workers: Workers,
+    /// What is known about models and data.
+    pub facts: FactCache,
+    /// Examples that were shown last.
+    pub browsed: BrowsedCache,
     /// What was counted since the start.
     pub counters: Counters,
     /// The measurements of the machine, which need the previous one.
@@ -68,6 +73,8 @@ impl Served {
             names: Names::new(&options.allowed_hosts),
             tasks: Tasks::new(options.limits.tasks),
             workers: Workers::new(options.program.clone(), options.limits.models.clone()),
+            facts: FactCache::default(),
+            browsed: BrowsedCache::default(),
             runs: RunsRoot::new(options.runs_dir),
             program: options.program,
             data_dirs: options.data_dirs,

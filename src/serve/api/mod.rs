@@ -3,14 +3,21 @@
 
 mod arena;
 mod benchmarks;
+mod catalog;
 mod chats;
 mod comparisons;
+mod datasets;
+mod examples;
 mod health;
 mod machine;
 mod metrics;
 mod models;
+mod plan;
+mod presets;
 mod runs;
 mod session;
+mod settings;
+mod starts;
 mod tasks;
 
 use std::sync::Arc;
@@ -54,14 +61,21 @@ fn endpoints() -> OpenApiRouter<Shared> {
     OpenApiRouter::default()
         .merge(arena::router())
         .merge(benchmarks::router())
+        .merge(catalog::router())
         .merge(chats::router())
         .merge(comparisons::router())
+        .merge(datasets::router())
+        .merge(examples::router())
         .merge(health::router())
         .merge(machine::router())
         .merge(metrics::router())
         .merge(models::router())
+        .merge(plan::router())
+        .merge(presets::router())
         .merge(runs::router())
         .merge(session::router())
+        .merge(settings::router())
+        .merge(starts::router())
         .merge(tasks::router())
 }
 

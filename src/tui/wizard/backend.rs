@@ -129,6 +129,7 @@ impl Backend {
             }
             Request::Start { answers } => {
                 let run = launch::start(&self.program, &answers, &reporter);
+                run.iter().for_each(|_| forget_draft());
                 Response::Started(run.map(|run| run.path().to_owned()).map_err(text))
             }
             _ => unreachable!("only these are slow"),

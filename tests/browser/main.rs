@@ -1,0 +1,24 @@
+//! The server and its page, as the programs and people that use them see it: the real binary on loopback, and
+//! one headless Chromium that is driven over the DevTools protocol.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `server` | a `sparktune serve` of a test, and requests to it |
+//! | `chromium` | the browser: start, pages, clicks, keys, pictures; what went wrong in a page |
+//! | `devtools` | commands and events over a WebSocket |
+//! | `api` | the way from an upload to a run, by requests |
+//!
+//! Nothing is timed: a test waits until the page shows what it expects, and fails, with the page's text and a
+//! picture, when that has not come for a long while. Pictures are in `pages/` of the temporary folder of the
+//! build.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
+
+mod api;
+#[expect(dead_code, reason = "the tests of the pages use all of it")]
+mod chromium;
+mod devtools;
+mod server;
+#[expect(dead_code, reason = "shared with end_to_end, which uses all of it")]
+#[path = "../end_to_end/sparktune.rs"]
+mod sparktune;
