@@ -69,7 +69,7 @@ pub(crate) struct DataFile {
 #[derive(Debug, Clone)]
 pub(crate) enum Data {
     /// A file.
-    File(DataFile),
+    File(Box<DataFile>),
     /// A data set of the hub.
     OfHub(String),
 }
@@ -202,7 +202,7 @@ pub(crate) fn find(folders: &[DataFolder], id: &str) -> Result<Data, Problem> {
         data_sets::check_name(id).map_err(|problem| Problem::bad_request(problem).at(id))?;
         return Ok(Data::OfHub(id.to_owned()));
     }
-    find_file(folders, id).map(Data::File)
+    find_file(folders, id).map(|file| Data::File(Box::new(file)))
 }
 
 /// Finds a data file by its id.
@@ -258,6 +258,7 @@ pub(crate) fn modified_us(metadata: &Metadata) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::slice;
 
     use proptest::prelude::*;
 
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(ids, ["data:chats:a.csv", "data:chats:old:b.jsonl.gz", "data:train.jsonl"]);
         assert_eq!(files[0].name, "chats/a.csv");
         for file in &files {
-            assert_eq!(find_file(&[folder.clone()], &file.id).unwrap().path, file.path);
+            assert_eq!(find_file(slice::from_ref(&folder), &file.id).unwrap().path, file.path);
             assert!(file.path.starts_with(&folder.path));
         }
     }
@@ -318,7 +319,7 @@ mod tests {
             "data:train.jsonl\0",
             "data:a:b:c:d:e:f.jsonl",
         ] {
-            assert_eq!(find_file(&[folder.clone()], id).unwrap_err().status, 404, "{id:?}");
+            assert_eq!(find_file(slice::from_ref(&folder), id).unwrap_err().status, 404, "{id:?}");
         }
     }
 
@@ -326,7 +327,7 @@ mod tests {
         #[test]
         fn what_any_id_finds_is_in_its_folder(parts in prop::collection::vec("(\\.\\.|[a-z./:]{0,6}|train.jsonl|chats|out|link.jsonl|secret.jsonl)", 0..5)) {
             let (_place, folder) = place();
-            if let Ok(file) = find_file(&[folder.clone()], &format!("data:{}", parts.join(":"))) {
+            if let Ok(file) = find_file(slice::from_ref(&folder), &format!("data:{}", parts.join(":"))) {
                 prop_assert!(file.path.canonicalize().unwrap().starts_with(&folder.path));
             }
         }

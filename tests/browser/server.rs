@@ -63,11 +63,6 @@ impl Server {
         (self.process, self.port, self.token) = serve(&self.place);
     }
 
-    /// The address that was printed.
-    pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/?token={}", self.port, self.token)
-    }
-
     /// The folder of the runs.
     pub(crate) fn runs(&self) -> PathBuf {
         self.place.join("runs")
