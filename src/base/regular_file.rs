@@ -98,10 +98,10 @@ mod tests {
         let path = root.path().join("file");
         std::fs::write(&path, "four").unwrap();
         assert_eq!(read_regular(&path, 4).unwrap(), b"four");
-        assert!(read_regular(&path, 3).unwrap_err().to_string().contains("more than 3 bytes"));
+        assert!(read_regular(&path, 3).unwrap_err().to_string().contains("more than 3 B,"));
         assert_eq!(read_model_json(&path).unwrap(), "four");
         File::create(&path).unwrap().set_len(MOST_MODEL_JSON_BYTES + 1).unwrap();
-        assert!(read_model_json(&path).unwrap_err().to_string().contains("more than 16777216 bytes"));
+        assert!(read_model_json(&path).unwrap_err().to_string().contains("more than 16.8 MB"));
         std::fs::write(&path, [0xff]).unwrap();
         assert!(read_model_json(&path).unwrap_err().to_string().contains("UTF-8"));
         assert!(open_regular(root.path()).is_ok() && read_regular(root.path(), 1 << 20).is_err());

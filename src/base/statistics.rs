@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn the_interval_of_a_share_is_wilsons() {
-        // Values of R's `prop.test(correct = FALSE)` and of statsmodels' `proportion_confint(method="wilson")`.
+        // Values of R's `prop.test(correct = FALSE)` and of statsmodels'
+        // `proportion_confint(method="wilson")`.
         for (hits, all, low, high) in
             [(0, 10, 0.0, 0.277_533), (10, 10, 0.722_467, 1.0), (5, 10, 0.236_593, 0.763_407)]
         {

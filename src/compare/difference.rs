@@ -7,7 +7,8 @@ use sparktune_base::random::SplitMix64;
 use sparktune_base::statistics::Mean;
 use sparktune_base::units::counted;
 
-use crate::comparison::ModelAnswers;
+use crate::answer::Answer;
+use crate::model_answers::ModelAnswers;
 
 /// The largest number of prompts that differ for which every assignment of signs is tried.
 const EXACT_PAIRS: usize = 14;
@@ -122,6 +123,21 @@ pub struct Difference {
     pub verdict: Verdict,
     /// The verdict in a sentence.
     pub words: String,
+}
+
+impl Answer {
+    /// Returns what a measure says of this answer.
+    pub fn value(&self, measure: Measure) -> Option<f64> {
+        match measure {
+            Measure::Passed => self.passed.map(|passed| if passed { 1.0 } else { 0.0 }),
+            Measure::Score => self.score,
+            Measure::Chrf => self.outcomes.iter().find(|outcome| outcome.kind == "chrf")?.value,
+            Measure::ReferenceNats => {
+                let reference = self.reference.filter(|reference| reference.tokens > 0)?;
+                Some(reference.nats / reference.tokens as f64)
+            }
+        }
+    }
 }
 
 /// Returns the differences of `model` from `first` by every measure that both have.

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::statistics::{Mean, wilson};
 use sparktune_sampling::protocol::FinishReason;
 
-use crate::comparison::{Answer, PromptShown, ReferenceLoss};
+use crate::answer::{Answer, PromptShown};
 use crate::overlap::{BleuCounts, ChrfCounts};
+use crate::reference_loss::ReferenceLoss;
 
 /// A figure with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -5,8 +5,8 @@
 //! each with the id of its request. It ends when its input ends. Ids are chosen by the asking side.
 //!
 //! `generate` asks for one answer, and `score` how likely a given text is instead of it. The first is
-//! answered by `accepted` or `error` first, so that whoever asked knows whether there will be an answer before
-//! the first token is there, which may be long after.
+//! answered by `accepted` or `error` first, so that whoever asked knows whether there will be an answer
+//! before the first token is there, which may be long after.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

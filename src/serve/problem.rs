@@ -17,7 +17,8 @@ use utoipa::ToSchema;
 /// The media type.
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// What went wrong. It has no `type`, so the status says which kind of problem it is. Texts may quote file names, data and models: a page shows them as text.
+/// What went wrong. It has no `type`, so the status says which kind of problem it is. Texts may quote file
+/// names, data and models: a page shows them as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Problem {
     /// The status in words.

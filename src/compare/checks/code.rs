@@ -4,8 +4,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Ready;
-
 /// The most bytes of all code in a check.
 const MOST_CODE: usize = 64 << 10;
 /// The most tests of a check.
@@ -82,7 +80,7 @@ pub(crate) struct SqlSpec {
 }
 
 impl PythonSpec {
-    pub(super) fn check(&self) -> Result<Ready, (String, String)> {
+    pub(super) fn check(&self) -> Result<(), (String, String)> {
         checked("tests", &self.tests, &self.before)
     }
 
@@ -93,7 +91,7 @@ impl PythonSpec {
 }
 
 impl TestsSpec {
-    pub(super) fn check(&self) -> Result<Ready, (String, String)> {
+    pub(super) fn check(&self) -> Result<(), (String, String)> {
         checked("wrong", &self.wrong, &self.correct)
     }
 
@@ -103,7 +101,7 @@ impl TestsSpec {
 }
 
 impl SqlSpec {
-    pub(super) fn check(&self) -> Result<Ready, (String, String)> {
+    pub(super) fn check(&self) -> Result<(), (String, String)> {
         let rows: Vec<String> = self.rows.iter().map(|row| json!(row).to_string()).collect();
         checked("rows", &rows, &self.setup)
     }
@@ -114,7 +112,7 @@ impl SqlSpec {
     }
 }
 
-fn checked(name: &str, list: &[String], other: &str) -> Result<Ready, (String, String)> {
+fn checked(name: &str, list: &[String], other: &str) -> Result<(), (String, String)> {
     if list.is_empty() || list.len() > MOST_TESTS {
         let what = format!("the list `{name}` has {} entries", list.len());
         return Err((what, format!("Give 1 to {MOST_TESTS}")));
@@ -123,7 +121,7 @@ fn checked(name: &str, list: &[String], other: &str) -> Result<Ready, (String, S
     if bytes > MOST_CODE {
         return Err((format!("a check has {bytes} bytes of code"), format!("Give at most {MOST_CODE}")));
     }
-    Ok(Ready::Text)
+    Ok(())
 }
 
 /// Returns the code in an answer: what is inside its first fence, or the whole answer.

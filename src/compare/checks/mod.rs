@@ -6,6 +6,7 @@
 
 mod code;
 mod number;
+mod quoted;
 mod schema;
 
 use regex::{Regex, RegexBuilder};
@@ -13,16 +14,13 @@ use serde::{Deserialize, Serialize};
 
 pub use self::code::{CodeJob, CodeResult};
 use self::number::last_number;
-use self::schema::Schema;
-use crate::comparison::ReferenceLoss;
+pub(crate) use self::quoted::quoted;
+use self::schema::{PATTERN_BYTES, Schema};
 use crate::overlap::{bleu, chrf};
+use crate::reference_loss::ReferenceLoss;
 
 /// The most bytes of a pattern, and of a text that is searched for.
 const LONGEST_PATTERN: usize = 4 << 10;
-/// The most bytes that a compiled pattern may take.
-const PATTERN_BYTES: usize = 1 << 20;
-/// The most characters of an answer that an outcome quotes.
-const QUOTED: usize = 60;
 
 /// A check as it is written in a suite.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -163,9 +161,9 @@ impl Check {
                 }
                 Ready::Text
             }
-            Spec::Python(python) => python.check()?,
-            Spec::PythonTests(tests) => tests.check()?,
-            Spec::Sql(sql) => sql.check()?,
+            Spec::Python(python) => python.check().map(|()| Ready::Text)?,
+            Spec::PythonTests(tests) => tests.check().map(|()| Ready::Text)?,
+            Spec::Sql(sql) => sql.check().map(|()| Ready::Text)?,
         };
         Ok(Self { spec, ready })
     }
@@ -327,16 +325,6 @@ fn compiled(pattern: &str) -> Result<Regex, (String, String)> {
 
 fn folded(text: &str, ignore_case: bool) -> String {
     if ignore_case { text.to_lowercase() } else { text.to_owned() }
-}
-
-/// Returns the beginning of a text as one line in quotation marks. It is not escaped for a terminal.
-pub(crate) fn quoted(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut short: String = line.chars().take(QUOTED).collect();
-    if short.len() < line.len() {
-        short.push('…');
-    }
-    format!("`{short}`")
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-use super::{PATTERN_BYTES, quoted};
+use super::quoted::quoted;
 
+/// The most bytes that a compiled pattern may take.
+pub(super) const PATTERN_BYTES: usize = 1 << 20;
 /// The most values that a schema may come to when its references are replaced by what they stand for, which
 /// bounds the time of a validation.
 const MOST_VALUES: usize = 20_000;

@@ -1,6 +1,6 @@
 //! BLEU (Papineni et al. 2002) with the tokens of `mteval-v13a` and exponential smoothing.
 
-use super::Overlap;
+use super::shared::Overlap;
 use super::tokens_13a::tokens;
 
 /// The longest n-grams.

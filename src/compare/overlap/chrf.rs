@@ -1,6 +1,6 @@
 //! chrF2: the F-score of character n-grams (Popović 2015), without words and without white space.
 
-use super::Overlap;
+use super::shared::Overlap;
 
 /// The longest n-grams.
 const ORDERS: usize = 6;

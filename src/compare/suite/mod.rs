@@ -20,8 +20,8 @@ mod tests;
 use serde_json::{Map, Value, json};
 use sparktune_sampling::SamplingParams;
 
+use crate::answer::PromptShown;
 use crate::checks::{Check, NeedsOf};
-use crate::comparison::PromptShown;
 
 /// The most bytes of the file of a suite.
 pub const MOST_SUITE_BYTES: u64 = 32 << 20;

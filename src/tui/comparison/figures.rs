@@ -6,6 +6,7 @@ use sparktune_compare::{Comparison, Estimate, ModelAnswers, Summary};
 use unicode_width::UnicodeWidthStr;
 
 use super::padded;
+use crate::wrap::wrap;
 
 /// The columns of the names of the figures, with the space behind them.
 const NAMES: usize = 22;
@@ -73,6 +74,6 @@ pub(super) fn write(lines: &mut Vec<String>, comparison: &Comparison, columns: u
     lines.pop();
     if comparison.models.iter().any(|model| model.summary.pass_rate.is_some()) {
         lines.push(String::new());
-        lines.push("In brackets: 95 % intervals, which prompts like these would give.".to_owned());
+        lines.extend(wrap("In brackets: 95 % intervals, which prompts like these would give.", columns));
     }
 }

@@ -25,9 +25,9 @@ pub enum Answers {
     All,
 }
 
-/// Returns the comparison as text of this many columns.
+/// Returns the comparison as text of this many columns, at least 60: the table needs them.
 pub fn text(comparison: &Comparison, which: Answers, columns: usize) -> String {
-    let columns = columns.max(40);
+    let columns = columns.max(60);
     let mut lines = Vec::new();
     if which != Answers::None {
         answers::write(&mut lines, comparison, which, columns);

@@ -18,7 +18,7 @@ pub(super) fn write(lines: &mut Vec<String>, comparison: &Comparison, columns: u
         lines.extend(indented(&heading, "", "  ", columns));
         let mut differences = comparison.differences_of(name).peekable();
         if differences.peek().is_none() {
-            lines.push("  nothing was measured that could differ".to_owned());
+            lines.extend(indented("nothing was measured that could differ", "  ", "  ", columns));
         }
         for difference in differences {
             let start = format!(
