@@ -13,7 +13,7 @@ const MOST_TESTS: usize = 64;
 /// whose last line is the job's nonce and the result.
 const HARNESS: &str = include_str!("harness.py");
 
-/// Code to run, for [`HARNESS`].
+/// Code to run, for the program of [`CodeJob::program`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct CodeJob(Value);
 
