@@ -21,22 +21,22 @@ const TRACE: &str = "EMULATED_CUDA_TRACE";
 /// step, and for the update.
 type Step = [[usize; 2]; 3];
 
+/// Returns the command that runs the ignored test with this path, alone in a process.
+pub(super) fn alone(path: &str) -> Command {
+    let name = path.split_once("::").expect("a path begins with its crate").1;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([name, "--exact", "--ignored", "--nocapture"]);
+    command
+}
+
 #[test]
 fn a_step_launches_as_many_kernels_on_device_as_it_did() {
     if cuda_device().is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            concat!(module_path!(), "::counted").split_once("::").unwrap().1,
-            "--exact",
-            "--ignored",
-            "--nocapture",
-        ])
-        .env(TRACE, folder.path().join("trace"))
-        .output()
-        .unwrap();
+    let child =
+        alone(concat!(module_path!(), "::counted")).env(TRACE, folder.path().join("trace")).output().unwrap();
     let [stdout, by_name] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(child.status.success(), "{stdout}{by_name}");
     let Some((_, json)) = stdout.split_once("counted: ") else {
