@@ -27,7 +27,7 @@ HEAD = """\
 # What the kernels take
 
 Written by `kernels/compile.sh` (NVRTC {version}), compared by `kernels/compile.sh --check`. Per architecture: registers a thread /
-static shared bytes a block / spilled bytes (stores + loads) / stack bytes a thread.
+shared bytes a block, dynamic ones included / spilled bytes (stores + loads) / stack bytes a thread.
 
 """
 
@@ -55,7 +55,7 @@ class Nvrtc:
         self.version = f"{major.value}.{minor.value}"
 
     def compile(self, name, source, architecture):
-        """The log of the compilation with the report of ptxas, and the cubin; raises with the log when it fails."""
+        """The log of the compilation with the report of ptxas, the PTX, and the cubin; raises with the log when it fails."""
         program = ctypes.c_void_p()
         self.library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         options = [f"--gpu-architecture={architecture}", "-lineinfo", "--ptxas-options=-v"]
@@ -67,15 +67,25 @@ class Nvrtc:
         self.library.nvrtcGetProgramLog(program, log)
         if failed:
             raise SystemExit(f"{name} does not compile for {architecture}:\n{log.value.decode()}")
-        self.library.nvrtcGetCUBINSize(program, ctypes.byref(size))
-        cubin = ctypes.create_string_buffer(size.value)
-        self.library.nvrtcGetCUBIN(program, cubin)
+        ptx, cubin = self.image(program, "PTX"), self.image(program, "CUBIN")
         self.library.nvrtcDestroyProgram(ctypes.byref(program))
-        return log.value.decode(), cubin.raw
+        return log.value.decode(), ptx.rstrip(b"\0").decode(), cubin
+
+    def image(self, program, kind):
+        size = ctypes.c_size_t()
+        getattr(self.library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+        image = ctypes.create_string_buffer(size.value)
+        getattr(self.library, f"nvrtcGet{kind}")(program, image)
+        return image.raw
 
 
-def resources(log):
-    """Kernel → {registers, shared, spills, stack} from a ptxas report."""
+def dynamic_shared(ptx):
+    """Bytes that the `DYNAMIC_SHARED` arrays of a kernel end at."""
+    return max(map(int, re.findall(r"// dynamic shared memory: (\d+)", ptx)), default=0)
+
+
+def resources(log, dynamic):
+    """Kernel → {registers, shared, spills, stack} from a ptxas report and the bytes of dynamic shared memory."""
     found = {}
     for part in log.split("Compiling entry function '")[1:]:
         kernel = part.split("'")[0]
@@ -85,7 +95,7 @@ def resources(log):
         shared = re.search(r"(\d+) bytes smem", part)
         found[kernel] = {
             "registers": int(re.search(r"Used (\d+) registers", part).group(1)),
-            "shared": int(shared.group(1)) if shared else 0,
+            "shared": (int(shared.group(1)) if shared else 0) + dynamic,
             "spills": stores + loads,
             "stack": stack,
         }
@@ -119,7 +129,7 @@ def with_one_kernel(source, entry):
 
 
 def compiled(nvrtc, folders):
-    """(words of the shape, architecture, log, cubin) of every kernel, in the order of the sources."""
+    """(words of the shape, architecture, log, PTX, cubin) of every kernel, in the order of the sources."""
     for path in sorted(HERE.glob("*/*.cuh")):
         if path.parent.name == "device" or (folders and path.parent.name not in folders):
             continue
@@ -134,14 +144,14 @@ def compiled(nvrtc, folders):
 def measured(nvrtc, folders):
     """Kernel → [resources for each architecture], in the order of the sources."""
     table = {}
-    for words, _, log, _ in compiled(nvrtc, folders):
-        for kernel, taken in resources(log).items():
+    for words, _, log, ptx, _ in compiled(nvrtc, folders):
+        for kernel, taken in resources(log, dynamic_shared(ptx)).items():
             table.setdefault(f"{kernel} {words}".strip(), []).append(taken)
     return table
 
 
 def print_instructions(nvrtc, nvdisasm, folders):
-    for words, architecture, _, cubin in compiled(nvrtc, folders):
+    for words, architecture, _, _, cubin in compiled(nvrtc, folders):
         found = list(sass.counts(sass.disassembled(nvdisasm, cubin)))
         if found:  # headers have no kernels
             print("\n".join(sass.table(found, f"{architecture} {words}".strip())), end="\n\n", flush=True)

@@ -14,6 +14,14 @@
 #define DEVICE __device__ __forceinline__
 // An array in shared memory. Index it, or take `&name[i]`; the emulator watches every access.
 #define SHARED(type, name, count) __shared__ __align__(128) type name[count]
+// An array of a kernel that may take more than the 48 KB which `SHARED` arrays have together. It lies in the bytes that a launch
+// asks for, from `start` on: 0, or `other_end` for an array behind `other`. The line in the PTX says how many bytes that are,
+// which is where the launch has the number from (kernels/stand-ins/cubecl-cuda).
+#define DYNAMIC_SHARED(type, name, count, start)                                        \
+    constexpr u32 name##_end = end_of_shared(start, u32(sizeof(type)) * u32(count));    \
+    type* const name = reinterpret_cast<type*>(dynamic_shared + (start));               \
+    asm volatile("// dynamic shared memory: %0" ::"n"(name##_end))
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
 #else
 #include "../emulator/cuda.hpp"
 #endif
@@ -24,6 +32,9 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 // Rows times width exceeds 32 bits for long packs.
 typedef unsigned long long u64;
 typedef unsigned int u32;
+
+// The next place in shared memory behind `bytes` at `start`, of those that may begin an array.
+DEVICE constexpr u32 end_of_shared(u32 start, u32 bytes) { return start + (bytes + 127) / 128 * 128; }
 
 DEVICE int lane_index() { return int(threadIdx.x) % WARP; }
 DEVICE int warp_index() { return int(threadIdx.x) / WARP; }

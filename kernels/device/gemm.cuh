@@ -120,7 +120,7 @@ DEVICE GemmPlace tile_of_block(u32 block, u32 m, u32 n, u32 group) {
 // The stages of a block, the same for all its products.
 template <class Tile>
 DEVICE bf16* gemm_stages() {
-    SHARED(bf16, stages, Tile::stages * Tile::numbers);
+    DYNAMIC_SHARED(bf16, stages, Tile::stages * Tile::numbers, 0);
     return &stages[0];
 }
 

@@ -10,6 +10,10 @@
 #define SHARED(type, name, count)                         \
     static emulator::Shared<type> name(#name, count);     \
     name.declare()
+#define DYNAMIC_SHARED(type, name, count, start)                                           \
+    constexpr u32 name##_end = end_of_shared(start, u32(sizeof(type)) * u32(count));       \
+    static emulator::Shared<type> name(#name, count);                                      \
+    name.declare_dynamic(emulator::DynamicShared<name##_end>::bytes)
 
 struct float2 {
     float x, y;

@@ -32,6 +32,7 @@ struct SharedArray {
     unsigned char* bytes;
     size_t size;
     const char* used_by = nullptr;  // the kernel that declared it last
+    bool is_dynamic = false;
     std::vector<Cell> cells;
 };
 
@@ -46,8 +47,9 @@ EMULATOR_STATE std::vector<SharedArray*> shared_arrays;
 EMULATOR_STATE std::vector<Access> accesses;
 EMULATOR_STATE long bank_conflicts;  // passes over the banks more than needed; the reader sets it to 0
 EMULATOR_STATE bool ignore_conflicts;
-// Bytes that the arrays of a kernel may take: by its compiler, and on the device beside dynamic memory. 0: as many as a block may have.
-EMULATOR_STATE size_t allowed_static, allowed_shared;
+// Bytes that the arrays of a kernel may take: by its compiler, on the device beside dynamic memory, and of dynamic memory, which its
+// launch has asked for. 0 where no driver has launched it: as many as a block may have.
+EMULATOR_STATE size_t allowed_static, allowed_shared, asked_dynamic;
 
 // Adds the passes that lanes accessing `width` bytes each need beyond the fewest possible; 16-byte accesses go by eight lanes, 8-byte by sixteen.
 inline void count_passes(const Access* begin, const Access* end) {
@@ -173,6 +175,15 @@ __attribute__((noinline)) void store_shared(void* at, const T& value) {
     std::memcpy(at, &value, sizeof(T));
 }
 
+// Notes, when a program or module is loaded, how much dynamic shared memory its kernels use: the emulated NVRTC tells it.
+inline size_t most_dynamic_shared;
+template <size_t BYTES>
+struct DynamicShared {
+    static const size_t bytes;
+};
+template <size_t BYTES>
+const size_t DynamicShared<BYTES>::bytes = (most_dynamic_shared = BYTES > most_dynamic_shared ? BYTES : most_dynamic_shared, BYTES);
+
 template <class T>
 class Shared {
     SharedArray array;
@@ -213,12 +224,25 @@ class Shared {
     void declare() {
         if (array.used_by == kernel_name) return;
         array.used_by = kernel_name;
-        size_t total = 0;
-        for (const SharedArray* other : shared_arrays) total += other->used_by == kernel_name ? other->size : 0;
-        const size_t all = allowed_shared ? allowed_shared : SHARED_LIMIT;
-        if (total > all) fault("%zu bytes of shared memory: a block may have %zu", total, all);
-        if (allowed_static && total > allowed_static)
-            fault("NVRTC refuses it: uses too much shared data (%#zx bytes, %#zx max)", total, allowed_static);
+        size_t total = 0, fixed = 0;
+        for (const SharedArray* other : shared_arrays) {
+            if (other->used_by != kernel_name) continue;
+            total += other->size;
+            if (!other->is_dynamic) fixed += other->size;
+        }
+        // What a driver launches has asked for its dynamic memory already.
+        const size_t taken = allowed_shared ? fixed : total, all = allowed_shared ? allowed_shared : SHARED_LIMIT;
+        if (taken > all) fault("%zu bytes of shared memory: a block may have %zu", taken, all);
+        if (allowed_static && fixed > allowed_static)
+            fault("NVRTC refuses it: uses too much shared data (%#zx bytes, %#zx max)", fixed, allowed_static);
+    }
+
+    // An array in the memory that the launch asks for, which it ends at byte `end` of.
+    void declare_dynamic(size_t end) {
+        array.is_dynamic = true;
+        if (allowed_shared && end > asked_dynamic)
+            fault("%s ends at byte %zu of dynamic shared memory: the launch has asked for %zu", array.name, end, asked_dynamic);
+        declare();
     }
 
     Element operator[](long index) {

@@ -15,14 +15,14 @@ DEVICE void walk_backward(const bf16* qkv, const f16* inverses, const f16* atten
     typedef typename StateShape<D>::Square Square;
     typedef typename StateShape<D>::State State;
     constexpr int SLICE = StateShape<D>::SLICE;
-    SHARED(bf16, q, Keys::SIZE);
-    SHARED(bf16, k, Keys::SIZE);
-    SHARED(bf16, d_o, Values::SIZE);  // then E dO
-    SHARED(f16, inverse, Square::SIZE);
-    SHARED(f16, attention, Square::SIZE);
-    SHARED(bf16, state_copy, State::SIZE);
-    SHARED(bf16, d_writes, Values::SIZE);  // Pᵀ dO + F K dS', high part
-    SHARED(bf16, d_errors, Values::SIZE);  // its low part, then -E dZ
+    DYNAMIC_SHARED(bf16, q, Keys::SIZE, 0);
+    DYNAMIC_SHARED(bf16, k, Keys::SIZE, q_end);
+    DYNAMIC_SHARED(bf16, d_o, Values::SIZE, k_end);  // then E dO
+    DYNAMIC_SHARED(f16, inverse, Square::SIZE, d_o_end);
+    DYNAMIC_SHARED(f16, attention, Square::SIZE, inverse_end);
+    DYNAMIC_SHARED(bf16, state_copy, State::SIZE, attention_end);
+    DYNAMIC_SHARED(bf16, d_writes, Values::SIZE, state_copy_end);  // Pᵀ dO + F K dS', high part
+    DYNAMIC_SHARED(bf16, d_errors, Values::SIZE, d_writes_end);  // its low part, then -E dZ
     SHARED(float, entry_k, CHUNK);
     SHARED(float, entry_q, CHUNK);
     SHARED(float, exit_k, CHUNK);

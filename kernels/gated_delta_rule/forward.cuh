@@ -18,14 +18,14 @@ DEVICE void walk_forward(const bf16* qkv, const f16* inverses, const f16* attent
     typedef typename StateShape<D>::Square Square;
     typedef typename StateShape<D>::State State;
     constexpr int SLICE = StateShape<D>::SLICE;
-    SHARED(bf16, q, ForBackward ? 8 : Keys::SIZE);
-    SHARED(bf16, k, Keys::SIZE);
-    SHARED(bf16, v, Values::SIZE);
-    SHARED(f16, inverse, Square::SIZE);
-    SHARED(f16, attention, ForBackward ? 8 : Square::SIZE);
-    SHARED(bf16, state_copy, State::SIZE);
-    SHARED(f16, writes, ForBackward ? 8 : Values::SIZE);
-    SHARED(bf16, leaving, Values::SIZE);  // F X
+    DYNAMIC_SHARED(bf16, q, ForBackward ? 8 : Keys::SIZE, 0);
+    DYNAMIC_SHARED(bf16, k, Keys::SIZE, q_end);
+    DYNAMIC_SHARED(bf16, v, Values::SIZE, k_end);
+    DYNAMIC_SHARED(f16, inverse, Square::SIZE, v_end);
+    DYNAMIC_SHARED(f16, attention, ForBackward ? 8 : Square::SIZE, inverse_end);
+    DYNAMIC_SHARED(bf16, state_copy, State::SIZE, attention_end);
+    DYNAMIC_SHARED(f16, writes, ForBackward ? 8 : Values::SIZE, state_copy_end);
+    DYNAMIC_SHARED(bf16, leaving, Values::SIZE, writes_end);  // F X
     SHARED(float, entry_k, CHUNK);
     SHARED(float, entry_q, CHUNK);
     SHARED(float, exit_k, CHUNK);

@@ -69,12 +69,12 @@ DEVICE void gradients(const bf16* qkv, const float* beta, const float* gate_sums
     constexpr int LINE = SLICE / 8;
     constexpr int ROWS_OR_SQUARE = Rows::SIZE > Square::SIZE ? Rows::SIZE : Square::SIZE;
     constexpr int STATE_OR_SQUARE = State::SIZE > Square::SIZE ? State::SIZE : Square::SIZE;
-    SHARED(bf16, k, Rows::SIZE);
-    SHARED(bf16, d_o, Rows::SIZE);           // then q
-    SHARED(bf16, d_v, ROWS_OR_SQUARE);       // then the low part of G
-    SHARED(bf16, x, ROWS_OR_SQUARE);         // then that of H
-    SHARED(bf16, state, STATE_OR_SQUARE);    // a slice of S, then G
-    SHARED(bf16, d_state, STATE_OR_SQUARE);  // a slice of dS', then H
+    DYNAMIC_SHARED(bf16, k, Rows::SIZE, 0);
+    DYNAMIC_SHARED(bf16, d_o, Rows::SIZE, k_end);           // then q
+    DYNAMIC_SHARED(bf16, d_v, ROWS_OR_SQUARE, d_o_end);       // then the low part of G
+    DYNAMIC_SHARED(bf16, x, ROWS_OR_SQUARE, d_v_end);         // then that of H
+    DYNAMIC_SHARED(bf16, state, STATE_OR_SQUARE, x_end);    // a slice of S, then G
+    DYNAMIC_SHARED(bf16, d_state, STATE_OR_SQUARE, state_end);  // a slice of dS', then H
     SHARED(float, entry_k, CHUNK);
     SHARED(float, entry_q, CHUNK);
     SHARED(float, exit_k, CHUNK);

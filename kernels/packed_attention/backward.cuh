@@ -181,7 +181,7 @@ template <int D, int Count>
 DEVICE void attention_backward(const bf16* q, const bf16* k, const bf16* v, const bf16* d_o, const float* lse,
                                const float* delta, const u32* borders, const u32* work, bf16* d_q, bf16* d_k, bf16* d_v,
                                const PackedAttentionSizes& s) {
-    SHARED(bf16, tiles, (128 + 4 * Count) * D);
+    DYNAMIC_SHARED(bf16, tiles, (128 + 4 * Count) * D, 0);
     SHARED(float, statistics, 256);
     SHARED(u32, spans, ATTENTION_THREADS / WARP * 4);
     const u32 item = blockIdx.x / s.kv_heads, kv_head = blockIdx.x % s.kv_heads;

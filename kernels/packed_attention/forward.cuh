@@ -16,7 +16,7 @@ DEVICE void attention_forward(const bf16* q, const bf16* k, const bf16* v, const
                               float* lse, const PackedAttentionSizes& s) {
     // Two stages, each a tile of keys and one of values.
     constexpr u32 TILE = Keys * D;
-    SHARED(bf16, tiles, 4 * TILE);
+    DYNAMIC_SHARED(bf16, tiles, 4 * TILE, 0);
     SHARED(u32, spans, ATTENTION_THREADS / WARP * 4);
     const u32 item = blockIdx.x / s.kv_heads, kv_head = blockIdx.x % s.kv_heads;
     const Rows<D, true> queries(kv_head, s);

@@ -1,7 +1,7 @@
 // A block with all the shared memory that a GB10 gives one, 99 KB: whether the driver launches it and where its writes go.
 //
-// Attention, the delta rule and the largest tiles declare as much. It is more than the 48 KB that a kernel has without asking, which
-// NVRTC 13.0 accepts for the architectures ending in `a`; that a driver launches it too is documented nowhere.
+// Attention, the delta rule and the largest tiles take as much. It is more than the 48 KB that a kernel has without asking, so the
+// launch opts in.
 //
 // Launch: 256 threads, one block.
 #pragma once
@@ -15,7 +15,7 @@ struct ProbeSizes {
 
 // `reversed[i] = first + PROBE_WORDS - 1 - i`: each number was written to shared memory by another thread, at the other end.
 KERNEL(256) probe(float* __restrict__ reversed, const ProbeSizes sizes) {
-    SHARED(float, words, PROBE_WORDS);
+    DYNAMIC_SHARED(float, words, PROBE_WORDS, 0);
     for (u32 i = threadIdx.x; i < PROBE_WORDS; i += 256) words[i] = sizes.first + float(i);
     __syncthreads();
     for (u32 i = threadIdx.x; i < PROBE_WORDS; i += 256) reversed[i] = words[PROBE_WORDS - 1 - i];

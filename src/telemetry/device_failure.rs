@@ -85,7 +85,7 @@ fn compilation(message: &str) -> Option<String> {
         return library("failed to open libnvrtc-builtins");
     } else if log.contains("uses too much shared data") {
         format!(
-            "NVRTC refuses a kernel with more than 48 KB of shared memory, which takes NVRTC 13.0 and a GPU of compute 9.0 or newer. {doctor}"
+            "NVRTC refuses a kernel with more than 48 KB of shared memory that the launch does not ask for. {doctor}"
         )
     } else if log.contains("--gpu-architecture") {
         format!("NVRTC is too old for this GPU. {doctor}")

@@ -131,17 +131,22 @@ fn kernels_are_compiled_once_in_a_process_and_by_no_cache_of_cubecl() {
     let place = Place::new();
     // Its file in the folder would turn the cache on, if it were there.
     std::fs::write(place.path().join("cubecl.toml"), "[compilation]\ncache = true\n").unwrap();
-    let builds = |name: &str| {
+    let images = place.path().join("images");
+    std::fs::create_dir(&images).unwrap();
+    let builds = |name: &str, keeps: bool| {
         let path = place.path().join(name);
         let mut doctor = place.command(["doctor", "--json"]);
-        doctor.env("EMULATED_CUDA_BUILDS", &path);
+        doctor.env("EMULATED_CUDA_BUILDS", &path).env_remove("SPARKTUNE_KERNEL_IMAGES");
+        if keeps {
+            doctor.env("SPARKTUNE_KERNEL_IMAGES", &images);
+        }
         let findings = done(&mut doctor).last();
         let tests = findings.as_array().unwrap().iter().filter(|finding| finding["passed"] == false);
         assert_eq!(tests.count(), 0, "{findings:#}");
         let lines = std::fs::read_to_string(path).unwrap_or_default();
         ["compile", "load"].map(|what| lines.lines().filter(|line| *line == what).count())
     };
-    let [compiled, loaded] = builds("first");
+    let [compiled, loaded] = builds("first", false);
     if compiled == 0 {
         assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "nothing was compiled");
         eprintln!("skipped: there is no emulated device");
@@ -150,8 +155,19 @@ fn kernels_are_compiled_once_in_a_process_and_by_no_cache_of_cubecl() {
     assert_eq!(compiled, loaded, "each module is loaded once");
     assert!(compiled <= DOCTOR_COMPILES, "{compiled} compilations: the budget is {DOCTOR_COMPILES}");
     assert_eq!(
-        builds("second"),
+        builds("second", false),
         [compiled, loaded],
         "another process compiles the same, whatever cubecl.toml says"
     );
+    assert_eq!(builds("keeping", true), [compiled, loaded]);
+    assert_eq!(builds("kept", true), [0, loaded], "images are kept from one process to the next");
+    // One is torn, another says that it is for another function.
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(&images).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let bytes = std::fs::read(&files[0]).unwrap();
+    std::fs::write(&files[0], &bytes[..bytes.len() - 1]).unwrap();
+    std::fs::copy(&files[2], &files[1]).unwrap();
+    assert_eq!(builds("damaged", true), [2, loaded], "only what is whole and asked for is used");
+    assert_eq!(builds("mended", true), [0, loaded]);
 }

@@ -75,9 +75,10 @@ SECTIONS = tuple(dict.fromkeys(part.section for part in PARTS + ON_DEMAND))
 
 
 def environment(here):
-    """What the parts run with. NVRTC and the driver keep what they compile in one folder, so that only the first part compiles a kernel."""
+    """What the parts run with. What is compiled is kept in one folder, so that only the first part compiles a kernel."""
     variables = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     variables.setdefault("CUDA_CACHE_PATH", str(here / ".compiled-kernels"))
+    variables.setdefault("SPARKTUNE_KERNEL_IMAGES", str(here / ".compiled-kernels" / "images"))
     variables.setdefault("CUDA_CACHE_MAXSIZE", str(1 << 30))
     # The peers' kernels, whose first compilation takes about as long as their steps.
     variables.setdefault("TRITON_CACHE_DIR", str(pathlib.Path(variables["CUDA_CACHE_PATH"]) / "triton"))
@@ -167,6 +168,10 @@ def perform(parts, folder, here, no_device, seconds, is_quick=False):
     """Runs the parts and yields what came of each; `no_device` is the reason why none can be run."""
     ends = time.monotonic() + seconds
     binary, variables = here / "sparktune", environment(here)
+    try:
+        pathlib.Path(variables["SPARKTUNE_KERNEL_IMAGES"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        say(f"compiled kernels are not kept: {problem}")
     for place, part in enumerate(parts):
         limit = limit_of(parts, place, ends - time.monotonic())
         missing = None if binary.exists() else "there is no sparktune beside run.sh: build.sh makes the folder to run from"

@@ -27,6 +27,7 @@ __attribute__((noinline)) bool start(const emulator::Launch& launch, void (*thre
     dynamic_bytes = launch.dynamic_shared;
     emulator::allowed_static = launch.static_shared;
     emulator::allowed_shared = emulator::SHARED_LIMIT - launch.dynamic_shared;
+    emulator::asked_dynamic = launch.dynamic_shared;
     if (__builtin_setjmp(launched)) return false;
     emulator::launch(launch.name, dim3(launch.blocks[0], launch.blocks[1], launch.blocks[2]),
                      dim3(launch.threads[0], launch.threads[1], launch.threads[2]), [=] { thread(with); });

@@ -348,6 +348,29 @@ static void architectures() {
     };
     holds("code from a newer CUDA than the driver's does not load", versions("13.1", "13.0") == UNSUPPORTED_PTX_VERSION);
     holds("code from an older one does", versions("12.9", "13.0") == SUCCESS);
+    // Dynamic arrays are in the PTX, and a launch has to ask for them.
+    const std::string dynamic =
+        "DEVICE constexpr u32 end_of_shared(u32 start, u32 bytes) { return start + (bytes + 127) / 128 * 128; }\n"
+        "KERNEL(32) dynamic(float* out) { DYNAMIC_SHARED(float, first, 33, 0); DYNAMIC_SHARED(float, second, 16384, first_end);"
+        " first[threadIdx.x] = second[threadIdx.x] = 1.0f; __syncwarp(); out[threadIdx.x] = first[threadIdx.x ^ 1] + second[threadIdx.x ^ 2]; }";
+    const Compiled with_dynamic = compile("typedef unsigned int u32;\n" + dynamic);
+    holds("PTX says how much dynamic memory the arrays of a kernel take", with_dynamic.image.find("// dynamic shared memory: 65792\n") != std::string::npos);
+    holds("PTX without such arrays says nothing of it", compile(small).image.find("dynamic shared") == std::string::npos);
+    const auto asks_for = [&](int allowed, unsigned asked) {
+        return in_child({}, [&] {
+            void *module = nullptr, *function = nullptr;
+            if (call("cuModuleLoadData", &module, with_dynamic.image.c_str())) return 1;
+            call("cuModuleGetFunction", &function, module, "dynamic");
+            if (allowed && call("cuFuncSetAttribute", function, 8, allowed)) return 3;
+            OnDevice<float> out(32);
+            if (const int refused = launch(function, 1, 32, asked, out.at)) return refused == LAUNCH_FAILED ? 2 : 4;
+            return out.values()[5] == 2.0f ? 0 : 5;
+        });
+    };
+    holds("more than 48 KB of dynamic memory are there when they are allowed and asked for", asks_for(65792, 65792) == 0);
+    holds("they are not there when they are only asked for", asks_for(0, 65792) == 4);
+    holds("a launch that asks for less than the arrays take is a mistake", asks_for(65792, 65664) == 2);
+    holds("more than a block may have cannot be allowed", asks_for(101377, 101377) == 3);
     // 64 KB are more than a kernel has without asking.
     const auto runs = [&](const std::string& source, const char* name, const char* capability, const char* architecture, const char* nvrtc) {
         return in_child({{"EMULATED_CUDA_CAPABILITY", capability}, {"EMULATED_NVRTC_VERSION", nvrtc}}, [&] {

@@ -58,4 +58,4 @@ struct Call<kernel> {
 #define EMULATED_MODULE(...)                                                                               \
     static const emulator::Kernel emulated_kernels[] = {__VA_ARGS__};                                      \
     extern "C" __attribute__((visibility("default"))) const emulator::Module emulated_module = {           \
-        emulated_kernels, sizeof emulated_kernels / sizeof *emulated_kernels};
+        emulated_kernels, sizeof emulated_kernels / sizeof *emulated_kernels, &emulator::most_dynamic_shared};

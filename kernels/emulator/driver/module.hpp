@@ -26,11 +26,13 @@ struct Kernel {
 struct Module {
     const Kernel* kernels;
     size_t count;
+    const size_t* dynamic_shared;  // bytes that `DYNAMIC_SHARED` arrays of its kernels take
 };
 
 constexpr char MODULE_SYMBOL[] = "emulated_module";
 
 // What stands for PTX: this line with the path of the module's library, then the architecture and the version of NVRTC.
-constexpr char IMAGE_HEAD[] = "// emulated CUDA module: ", IMAGE_TARGET[] = "// for: ";
+constexpr char IMAGE_HEAD[] = "// emulated CUDA module: ", IMAGE_TARGET[] = "// for: ",
+               IMAGE_SHARED[] = "// dynamic shared memory: ";
 
 }  // namespace emulator

@@ -85,6 +85,14 @@ static bool run_compiler(std::vector<std::string> arguments, const std::string& 
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+// The line that PTX has for `DYNAMIC_SHARED` arrays; nothing where the library has none. A real compiler tells each kernel's bytes,
+// this one those of the largest kernel of a source.
+static std::string dynamic_shared_of(const std::string& library) {
+    void* loaded = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    const auto* module = loaded ? static_cast<const emulator::Module*>(dlsym(loaded, emulator::MODULE_SYMBOL)) : nullptr;
+    return module && *module->dynamic_shared ? emulator::IMAGE_SHARED + std::to_string(*module->dynamic_shared) + "\n" : "";
+}
+
 static Result compile(Program& program) {
     static const std::string home = folder_of_this_library();
     const char* chosen = std::getenv("EMULATED_CUDA_CACHE");
@@ -115,7 +123,7 @@ static Result compile(Program& program) {
             return COMPILATION;
         }
     }
-    program.image = emulator::IMAGE_HEAD + library + "\n";
+    program.image = emulator::IMAGE_HEAD + library + "\n" + dynamic_shared_of(library);
     builds::note("compile");
     return SUCCESS;
 }

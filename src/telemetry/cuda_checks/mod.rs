@@ -126,7 +126,7 @@ fn gpu(gpu: &GpuFacts, facts: &Machine) -> Check {
             &name,
             found,
             format!(
-                "NVRTC does not allow it as much shared memory for a block as the kernels need (compute {} or newer does): use --device cpu, or another GPU",
+                "it lacks the bf16 matrix products and the shared memory that the kernels need (compute {} or newer has them): use --device cpu, or another GPU",
                 words(NEEDED_CAPABILITY)
             ),
         ),

@@ -15,15 +15,13 @@ pub(super) fn words((major, minor): Version) -> String {
     format!("{major}.{minor}")
 }
 
-/// The oldest CUDA whose NVRTC compiles the kernels. Attention, the delta rule and the largest tiles of
-/// matrix products declare more than 48 KB of static shared memory: NVRTC 12.8 and 12.9 refuse that for every
-/// GPU, and 13.0 accepts it for `sm_90a`, `sm_100a`, `sm_120a`, `sm_121a` and the like.
+/// The oldest CUDA with which the kernels are compiled in tests.
 pub(crate) const NEEDED_CUDA: Version = (13, 0);
 /// The first branch of drivers that supports [`NEEDED_CUDA`].
 pub(super) const NEEDED_DRIVER: u32 = 580;
-/// The oldest compute capability for which the kernels compile: only the architectures whose names end in
-/// `a`, which begin with `sm_90a`, may declare that much shared memory.
-pub(super) const NEEDED_CAPABILITY: Version = (9, 0);
+/// The oldest compute capability for which the kernels compile: it has products of bf16 matrices, asynchronous
+/// copies, and 99 KB of shared memory for a block.
+pub(super) const NEEDED_CAPABILITY: Version = (8, 0);
 
 /// Returns the CUDA to install: the newest that works with this driver, or the oldest that is needed, for
 /// which the driver has to be updated too.
@@ -66,8 +64,9 @@ pub(super) fn versions(facts: &Machine) -> Check {
     };
     if nvrtc < NEEDED_CUDA {
         let found = format!(
-            "NVRTC is from CUDA {}, which refuses kernels with more than 48 KB of shared memory",
-            words(nvrtc)
+            "NVRTC is from CUDA {}, and the kernels need that of {} or newer",
+            words(nvrtc),
+            words(NEEDED_CUDA)
         );
         let newest = installable(facts);
         let parts = ["nvrtc", "cudart-dev", "cccl", "crt"];

@@ -231,6 +231,7 @@ class Rehearsal(unittest.TestCase):
         with unittest.mock.patch.dict(os.environ):
             os.environ.pop("CUDA_CACHE_PATH", None)
             self.assertEqual(harness.environment(folder)["CUDA_CACHE_PATH"], "/gpu/.compiled-kernels")
+            self.assertEqual(harness.environment(folder)["SPARKTUNE_KERNEL_IMAGES"], "/gpu/.compiled-kernels/images")
 
 
 class Judge(unittest.TestCase):
