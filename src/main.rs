@@ -64,10 +64,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Check(args) => {
             commands::check(args.settings.0, &args.data, &args.rejected, args.show, style)
         }
-        Command::Data(args) => match args.request() {
-            None => commands::list_data(style.json),
-            Some(request) => commands::fetch_data(&request, style),
-        },
+        Command::Data(args) => args.command.run(style),
         Command::Watch(name) => commands::watch(named(name), style),
         Command::Runs(args) => commands::list(program, runs_dir, args.all, style),
         Command::Resume(args) => {

@@ -1,18 +1,21 @@
-//! Finds the files of the data that answers name. Files and folders are where their paths say; data sets of
-//! the hub are downloaded first.
+//! Finds the files of the data that answers name. Files and folders are where their paths say; data sets
+//! of the hub are downloaded first, and token files of other machines received.
 //!
-//! Enters: names as the user gave them. Leaves: [`Input`]s, whose files are on this machine. What they hold
-//! is not known here.
+//! Enters: names as the user gave them. Leaves: [`Input`]s, whose files are on this machine. What they
+//! hold is not known here.
 
 use std::path::{Path, PathBuf};
 
 use sparktune_data::{Input, InputFile};
 use sparktune_hub::DataSetName;
+use sparktune_ndp::Address;
 use sparktune_plan::{Answers, weights_of};
 
 use crate::failure::Failure;
+use crate::folders::runs_dir_of;
 use crate::listener::Listener;
 use crate::model::{fetch, hub};
+use crate::received_data::received;
 
 /// The sets of training data and of eval data.
 pub(crate) struct DataSets {
@@ -24,7 +27,7 @@ impl DataSets {
     /// Finds the data of these answers.
     ///
     /// # Errors
-    /// A data set of the hub cannot be found or downloaded.
+    /// A data set of the hub, or of another machine, cannot be found or downloaded.
     pub(crate) fn find(answers: &Answers, listener: &dyn Listener) -> Result<Self, Failure> {
         let train = answers.data.as_ref().map(|answer| answer.value.as_slice()).unwrap_or_default();
         Self::of(train, answers, listener)
@@ -36,8 +39,10 @@ impl DataSets {
     /// The same as for [`DataSets::find`].
     pub(crate) fn of(train: &[PathBuf], answers: &Answers, listener: &dyn Listener) -> Result<Self, Failure> {
         let eval = answers.eval_data.as_ref().map(|answer| answer.value.as_slice()).unwrap_or_default();
-        let find =
-            |paths: &[PathBuf]| paths.iter().map(|path| input(path, listener)).collect::<Result<Vec<_>, _>>();
+        let runs_dir = runs_dir_of(answers);
+        let find = |paths: &[PathBuf]| -> Result<Vec<Input>, Failure> {
+            paths.iter().map(|path| input(path, &runs_dir, listener)).collect()
+        };
         Ok(Self { train: find(train)?, eval: find(eval)? })
     }
 
@@ -61,15 +66,27 @@ pub fn is_of_hub(path: &Path) -> bool {
     path.to_str().is_some_and(DataSetName::is_meant_by)
 }
 
-/// Checks the form of the name of a data set of the hub.
+/// Returns whether this names data that is not on this machine: a data set of the hub, or a token file of
+/// another machine, `ndp://HOST:PORT/NAME#KEY`.
+pub fn is_elsewhere(path: &Path) -> bool {
+    is_of_hub(path) || path.to_str().is_some_and(Address::is_meant_by)
+}
+
+/// Checks the form of the name of data that is not on this machine.
 ///
 /// # Errors
 /// The problem with it, and the right form.
 pub fn check_name(name: &str) -> Result<(), String> {
+    if Address::is_meant_by(name) {
+        return Address::parse(name).map(drop).map_err(|error| error.to_string());
+    }
     DataSetName::parse(name).map(drop).map_err(|error| error.to_string())
 }
 
-fn input(path: &Path, listener: &dyn Listener) -> Result<Input, Failure> {
+fn input(path: &Path, runs_dir: &Path, listener: &dyn Listener) -> Result<Input, Failure> {
+    if let Some(address) = path.to_str().filter(|name| Address::is_meant_by(name)) {
+        return received(address, runs_dir, listener);
+    }
     let Some(name) = path.to_str().filter(|name| DataSetName::is_meant_by(name)) else {
         return Ok(path.into());
     };
@@ -133,5 +150,8 @@ mod tests {
             assert!(!is_of_hub(Path::new(path)), "{path}");
         }
         assert!(check_name("hf:org/set:test").is_ok() && check_name("hf:set").is_err());
+        let address = format!("ndp://spark-a:7272/train#{}", "0f".repeat(32));
+        assert!(is_elsewhere(Path::new(&address)) && check_name(&address).is_ok());
+        assert!(check_name("ndp://spark-a:7272/train").unwrap_err().contains("key is missing"));
     }
 }

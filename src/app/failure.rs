@@ -203,6 +203,22 @@ impl From<TokenFileError> for Failure {
     }
 }
 
+impl From<sparktune_ndp::Error> for Failure {
+    fn from(error: sparktune_ndp::Error) -> Self {
+        use sparktune_ndp::Error as E;
+        let exit = match &error {
+            E::DiskFull { .. } => Exit::Device,
+            E::Io { source, .. } => exit_of_io(source),
+            E::Cancelled => Exit::Interrupted,
+            E::Payload { source: TokenFileError::Io { source, .. }, .. } => exit_of_io(source),
+            E::Payload { .. } => Exit::Data,
+            error if error.is_of_network() => Exit::Network,
+            _ => Exit::Usage,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
 impl From<sparktune_runlog::Error> for Failure {
     fn from(error: sparktune_runlog::Error) -> Self {
         let is_of_disk =

@@ -10,7 +10,7 @@
 //! | [`mod@check`] | a check of data alone, with examples |
 //! | [`mod@pack`] | token files made of text |
 //! | [`data_worker`] | the data worker: a process that runs a model's tokenizer and template |
-//! | [`data_fetch`] | data sets of the hub as JSON Lines |
+//! | [`data_fetch`], [`served_data`] | data sets of the hub as JSON Lines; token files for other machines |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`models`] | the models that can be opened on this machine |
@@ -55,8 +55,10 @@ pub mod presets;
 mod probe;
 pub mod program;
 pub mod questions;
+mod received_data;
 pub mod run_folder;
 pub mod runs;
+pub mod served_data;
 pub mod shell;
 pub mod stop_request;
 pub mod summary;

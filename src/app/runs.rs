@@ -10,7 +10,7 @@ use sparktune_runlog::{
 };
 
 use crate::answers::runs_dir;
-use crate::data_sets::is_of_hub;
+use crate::data_sets::is_elsewhere;
 use crate::failure::{Exit, Failure};
 use crate::program::Program;
 use crate::stop_request::{StopRequest, is_frozen, trainer_of};
@@ -230,7 +230,7 @@ pub fn recently_used(runs_dir: &Path) -> Recent {
         let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
         let Some(plan) = plan else { continue };
         for path in plan.data.train {
-            if (path.exists() || is_of_hub(&path)) && !recent.data.contains(&path) {
+            if (path.exists() || is_elsewhere(&path)) && !recent.data.contains(&path) {
                 recent.data.push(path);
             }
         }

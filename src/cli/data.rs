@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::field_map::FieldMap;
-use sparktune_commands::FetchRequest;
+use sparktune_commands::request::Style;
+use sparktune_commands::{self as commands, FetchRequest, ServeDataRequest};
 
 #[derive(Debug, Args)]
 pub(crate) struct DataArgs {
@@ -19,6 +21,8 @@ pub(crate) enum DataCommand {
     /// Download a data set of the hub and write its examples as JSON Lines; the same command continues an
     /// interrupted download
     Fetch(FetchArgs),
+    /// Serve token files to other machines, which name the printed address as data, until Ctrl-C
+    Serve(ServeDataArgs),
 }
 
 #[derive(Debug, Args)]
@@ -37,13 +41,29 @@ pub(crate) struct FetchArgs {
     pub map: Option<FieldMap>,
 }
 
-impl DataArgs {
-    /// Returns what is to be fetched, or `None` to list what is known.
-    pub(crate) fn request(self) -> Option<FetchRequest> {
-        match self.command {
-            DataCommand::List => None,
-            DataCommand::Fetch(FetchArgs { name, output, limit, map }) => {
-                Some(FetchRequest { name, output, limit, map })
+#[derive(Debug, Args)]
+pub(crate) struct ServeDataArgs {
+    /// Token files (.qubgpu), as `pack` makes them
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The address of this machine to listen on; by default all of them
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub host: String,
+    /// The port; by default the first free one from 7272 on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+}
+
+impl DataCommand {
+    /// Runs the command.
+    pub(crate) fn run(self, style: Style) -> Result<Exit, Failure> {
+        match self {
+            Self::List => commands::list_data(style.json),
+            Self::Fetch(FetchArgs { name, output, limit, map }) => {
+                commands::fetch_data(&FetchRequest { name, output, limit, map }, style)
+            }
+            Self::Serve(ServeDataArgs { files, host, port }) => {
+                commands::serve_data(&ServeDataRequest { files, host, port }, style)
             }
         }
     }

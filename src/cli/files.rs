@@ -10,7 +10,7 @@ use crate::cli::settings::{CheckFlags, PackFlags};
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Files (JSON Lines, CSV, TSV, Parquet, .txt, .md; .gz and .zst too), folders of such files, data sets
-    /// of the hub (hf:OWNER/NAME), or token files (.qubgpu)
+    /// of the hub (hf:OWNER/NAME), or token files (.qubgpu), also of another machine (ndp://…)
     #[arg(required = true)]
     pub data: Vec<PathBuf>,
     #[command(flatten)]

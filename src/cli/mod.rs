@@ -92,7 +92,7 @@ pub(crate) struct GlobalFlags {
 pub(crate) enum Command {
     /// Check data: formats, rejected lines with reason and fix, duplicates, lengths
     Check(CheckArgs),
-    /// List well-known data sets, or download one as JSON Lines
+    /// List well-known data sets, download one as JSON Lines, or serve token files to other machines
     Data(DataArgs),
     /// Recommend how to train, with a reason for each value; downloads no weights and starts nothing
     Plan(PlanArgs),
@@ -293,6 +293,7 @@ mod tests {
             "check a.jsonl",
             "data list",
             "data fetch gsm8k -o a.jsonl",
+            "data serve a.qubgpu",
             "plan",
             "train",
             "watch",

@@ -226,7 +226,7 @@ settings! {
     write_template_default: bool = "model.write_template_default", "write-template-default", "Write the template variables into the exported chat template as its defaults, so that a server needs no flag for them." {
         heading: In::Model, page: AllSettings,
     }
-    data: Vec<PathBuf> = "data.train", "data", "Training data: files of JSON Lines, CSV, TSV, Parquet or raw text, folders that contain them, data sets of the hub (hf:OWNER/NAME), or token files (.qubgpu)." {
+    data: Vec<PathBuf> = "data.train", "data", "Training data: files of JSON Lines, CSV, TSV, Parquet or raw text, folders that contain them, data sets of the hub (hf:OWNER/NAME), or token files (.qubgpu), also of another machine (ndp://…)." {
         heading: In::Data, page: Own, is_common: true, completes: Completes::Files,
         aliases: &["dataset", "train-data", "train-file"], reads_data: true, of_one_run: true, is_required: true,
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use sparktune_app::listener::{
-    DataProgress, DownloadEvent, DownloadProgress, Listener, Phase, Progress, Step, phase_in_words,
+    DataProgress, DownloadEvent, DownloadProgress, Listener, Phase, Progress, Step, Unit, phase_in_words,
 };
 use sparktune_base::units::{bytes, counted};
 
@@ -139,6 +139,7 @@ impl Work {
                 return note(shown);
             }
             let template = match progress.total {
+                Some(_) if progress.unit == Unit::Bytes => "{msg} {bar:24} {bytes}/{total_bytes} {eta}",
                 Some(_) => "{msg} {bar:24} {pos}/{len} {eta}",
                 None => "{spinner} {msg}",
             };

@@ -11,6 +11,7 @@ mod compare;
 mod crashes;
 mod data;
 mod data_fetch;
+mod data_serve;
 mod data_sets;
 mod disk;
 mod formats;

@@ -9,13 +9,13 @@ use sparktune_data::Report;
 use sparktune_plan::{Answers, DataFormat};
 
 use crate::data::{limit_that_accepts, refusal, think};
-use crate::data_sets::{check_name, is_of_hub};
+use crate::data_sets::{check_name, is_elsewhere};
 use crate::files::expand_home;
 
 /// The files that count as data.
-pub const PATH_HELP: &str = ".jsonl, .csv, .tsv, .parquet, .txt, .md, also .gz; a folder; or hf:OWNER/NAME";
+pub const PATH_HELP: &str = ".jsonl, .csv, .tsv, .parquet, .txt, .md, .gz; a folder; hf:OWNER/NAME; ndp://…";
 
-/// Checks the path of training data, or its name on the hub, as typed, and returns it.
+/// Checks the path of training data, or its name elsewhere, as typed, and returns it.
 ///
 /// # Errors
 /// The problem with the path.
@@ -24,7 +24,7 @@ pub fn check_path(typed: &str, home: Option<&Path>) -> Result<PathBuf, String> {
     if typed.is_empty() {
         return Err("type the path of a file or a folder".into());
     }
-    if is_of_hub(Path::new(typed)) {
+    if is_elsewhere(Path::new(typed)) {
         return check_name(typed).map(|()| PathBuf::from(typed));
     }
     let path = expand_home(typed, home);

@@ -186,6 +186,26 @@ impl TokenFile {
         bytemuck::cast_slice(&self.map[start as usize..start as usize + 4 * self.len()])
     }
 
+    /// Returns the whole file, as it is mapped.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// Returns the end of the packets in [`TokenFile::bytes`], which is the start of the index.
+    pub fn packets_end(&self) -> usize {
+        self.index.offset as usize
+    }
+
+    /// Returns the bytes of packet `i`, compared with their checksums and the index each time.
+    ///
+    /// # Errors
+    /// The packet is damaged.
+    pub fn packet(&self, i: usize) -> Result<&[u8], TokenFileError> {
+        self.check_packet(i).map_err(|defect| TokenFileError::damaged(&self.path, defect))?;
+        let start = self.offsets()[i] as usize;
+        Ok(&self.map[start..start + packet_len(self.lengths()[i]) as usize])
+    }
+
     /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path

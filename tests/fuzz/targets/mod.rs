@@ -11,6 +11,7 @@
 mod data;
 mod hub;
 mod model;
+mod ndp;
 pub(crate) mod panics;
 mod plans;
 mod runs;
@@ -44,6 +45,9 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "lines", run: data::lines },
     Target { name: "model_config", run: model::config },
     Target { name: "names", run: plans::names },
+    Target { name: "ndp_addresses", run: ndp::addresses },
+    Target { name: "ndp_frames", run: ndp::frames },
+    Target { name: "ndp_spool", run: ndp::spool },
     Target { name: "parquet", run: data::parquet },
     Target { name: "plan", run: plans::plan },
     Target { name: "preset", run: plans::preset },

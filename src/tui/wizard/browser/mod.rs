@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crossterm::event::{KeyCode, KeyEvent};
-use sparktune_app::data_sets::is_of_hub;
+use sparktune_app::data_sets::is_elsewhere;
 use sparktune_app::files::{Entry, EntryKind, Listing};
 
 use super::keys::{COMPLETE, Keys, Typing, down, enter, first, last, stop, up};
@@ -142,7 +142,7 @@ impl Browser {
     pub(super) fn open(&mut self, state: &mut State) {
         if matches!(self.listing, Loading::Idle) {
             let chosen = state.planner.answers.data.as_ref().and_then(|answer| answer.value.first());
-            let chosen = chosen.filter(|path| !is_of_hub(path));
+            let chosen = chosen.filter(|path| !is_elsewhere(path));
             let folder = chosen.and_then(|path| state.folder.join(path).parent().map(Path::to_owned));
             self.go(folder.unwrap_or_else(|| state.folder.clone()), state);
         }

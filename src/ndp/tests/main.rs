@@ -1,0 +1,9 @@
+//! Transfers between two sides on this machine, through a proxy that cuts and flips, and with sides that
+//! misbehave.
+
+mod faults;
+mod hostile_clients;
+mod hostile_servers;
+mod proxy;
+mod support;
+mod transfers;
