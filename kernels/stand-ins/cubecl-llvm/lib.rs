@@ -64,8 +64,9 @@ pub struct NvptxModule {
     pub never: Infallible,
 }
 
-/// The result of a compilation, which cannot exist.
+/// The result of a compilation, which cannot exist. The real one has more variants.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum PlironArtifact {
     /// PTX.
     NvptxCode(NvptxModule),
