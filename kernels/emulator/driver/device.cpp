@@ -9,7 +9,11 @@ namespace driver {
 static Result broken = SUCCESS;
 
 std::recursive_mutex& lock() {
-    static auto* mutex = new std::recursive_mutex;  // never destroyed: threads may call while the process ends
+    // Never destroyed, and taken for good when the process begins to end: threads may call while what they need is destroyed.
+    static auto* mutex = [] {
+        std::atexit([] { lock().lock(); });
+        return new std::recursive_mutex;
+    }();
     return *mutex;
 }
 
