@@ -1,15 +1,39 @@
 //! Functions that the CPU paths share: slices of tensors, new tensors, whole-tensor products, parallel rows.
 
-use burn::tensor::{Bytes, DType, Shape};
+use burn::tensor::{Bytes, DType, Shape, bf16};
 use burn_flex::{FlexTensor, Layout};
 use rayon::prelude::*;
 
-use crate::matmul::{Matrix, MatrixMut, Threads, Write, matmul};
-use crate::simd::dispatch;
+use crate::matmul::{Matrix, MatrixMut, Threads, Tiled, Write, matmul};
+use crate::simd::{Stored, dispatch};
 
 /// Returns the numbers of a contiguous f32 tensor.
 pub(crate) fn slice(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice::<f32>().expect("ops receive contiguous f32 tensors")
+}
+
+/// The numbers of a weight, which a model that only decodes keeps as they were stored.
+pub(crate) enum Numbers<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+}
+
+/// Returns the numbers of a contiguous weight.
+pub(crate) fn numbers(weight: &FlexTensor) -> Numbers<'_> {
+    match weight.as_slice::<bf16>() {
+        Some(narrow) => Numbers::Bf16(narrow),
+        None => Numbers::F32(slice(weight)),
+    }
+}
+
+/// Replaces `wide` by numbers as f32.
+#[inline(always)]
+pub(crate) fn widen(narrow: &[impl Stored], wide: &mut Vec<f32>) {
+    wide.clear();
+    wide.extend(narrow.iter().map(
+        #[inline(always)]
+        |number| number.wide(),
+    ));
 }
 
 /// Creates a `[rows, columns]` tensor that owns `data`.
@@ -36,6 +60,35 @@ pub(crate) fn product(scale: f32, lhs: Matrix, rhs: Matrix) -> Vec<f32> {
     let mut out = vec![0.0; rows * columns];
     matmul(Write::Replace, MatrixMut::new(&mut out, rows, columns, columns), scale, lhs, rhs, Threads::All);
     out
+}
+
+/// Returns `x Wᵀ`, `[T, out]`, of `x [T, in]` and a weight `[out, in]`. A narrow weight is widened in pieces
+/// that stay in the cache of a processor.
+pub(crate) fn product_with(x: &FlexTensor, weight: &FlexTensor) -> Vec<f32> {
+    /// The numbers of a piece.
+    const PIECE: usize = 1 << 17;
+    let Numbers::Bf16(narrow) = numbers(weight) else {
+        return product(1.0, matrix(x), matrix(weight).t());
+    };
+    let ((rows, width), (outputs, columns)) = (dims(x), dims(weight));
+    assert_eq!(columns, width, "x is not [T, in]");
+    let mut y = vec![0.0; rows * outputs];
+    let outputs_of_piece = (PIECE / width.max(1)).max(32);
+    let tiles = Tiled::new(&mut y);
+    let pieces = narrow.par_chunks((outputs_of_piece * width).max(1)).enumerate();
+    pieces.for_each_init(Vec::new, |wide, (piece, narrow)| {
+        dispatch(
+            #[inline(always)]
+            || widen(narrow, wide),
+        );
+        let columns = narrow.len() / width;
+        // SAFETY: each piece has columns of its own.
+        #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
+        let of_piece = unsafe { tiles.matrix(piece * outputs_of_piece, rows, columns, outputs) };
+        let weight = Matrix::new(wide, columns, width, width);
+        matmul(Write::Replace, of_piece, 1.0, matrix(x), weight.t(), Threads::One);
+    });
+    y
 }
 
 /// Computes `out += scale · lhs · rhs`, where `out` is row-major.

@@ -41,7 +41,7 @@ pub trait Op<const N: usize, const M: usize = 1>: OnCuda<N, M> + Clone + Debug +
     /// Returns the results on the CPU, and the tensors that `backward` will need.
     ///
     /// `wanted[i]` says whether a gradient for input `i` is needed; if none is, nothing should be saved.
-    /// Inputs are contiguous f32.
+    /// Inputs are contiguous f32; a frozen weight of a model that only decodes may be bf16.
     fn forward(&self, inputs: [FlexTensor; N], wanted: [bool; N]) -> ([FlexTensor; M], Vec<FlexTensor>);
 
     /// Returns the gradients of the inputs, given the gradients of the results: at least those in `wanted`,

@@ -8,6 +8,29 @@
 //! use neither branches nor fused multiply-adds: the first would stop the vectoriser, the second would be a
 //! library call on machines without FMA. So a value has the same bits on every instruction set.
 
+use burn::tensor::bf16;
+
+/// A stored number that is exactly an f32.
+pub(crate) trait Stored: Copy + Send + Sync {
+    /// Returns it as f32.
+    fn wide(self) -> f32;
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+}
+
+impl Stored for bf16 {
+    /// Unlike `to_f32`, this has no branch for NaN, whose bits it keeps.
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
 /// Runs `f` compiled for the best instruction set of this machine: `dispatch(#[inline(always)] || for x in xs
 /// { … })`.
 #[inline(always)]
@@ -73,17 +96,17 @@ pub(crate) fn max(xs: &[f32]) -> f32 {
 
 /// Σ xᵢ yᵢ over two slices of one length, in a fixed order.
 #[inline(always)]
-pub(crate) fn dot(xs: &[f32], ys: &[f32]) -> f32 {
+pub(crate) fn dot<X: Stored>(xs: &[X], ys: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     let (x_head, x_tail) = xs.as_chunks::<LANES>();
     let (y_head, y_tail) = ys.as_chunks::<LANES>();
     for (x, y) in x_head.iter().zip(y_head) {
         for l in 0..LANES {
-            lanes[l] += x[l] * y[l];
+            lanes[l] += x[l].wide() * y[l];
         }
     }
     for (l, (x, y)) in x_tail.iter().zip(y_tail).enumerate() {
-        lanes[l] += x * y;
+        lanes[l] += x.wide() * y;
     }
     fold(
         lanes,
@@ -94,20 +117,20 @@ pub(crate) fn dot(xs: &[f32], ys: &[f32]) -> f32 {
 
 /// The dot products of `xs` with two slices, each with the bits of [`dot`]: `xs` is read once.
 #[inline(always)]
-pub(crate) fn two_dots(xs: &[f32], ys: &[f32], zs: &[f32]) -> [f32; 2] {
+pub(crate) fn two_dots<X: Stored>(xs: &[X], ys: &[f32], zs: &[f32]) -> [f32; 2] {
     let (mut y_lanes, mut z_lanes) = ([0.0; LANES], [0.0; LANES]);
     let (x_head, x_tail) = xs.as_chunks::<LANES>();
     let (y_head, y_tail) = ys.as_chunks::<LANES>();
     let (z_head, z_tail) = zs.as_chunks::<LANES>();
     for (x, (y, z)) in x_head.iter().zip(y_head.iter().zip(z_head)) {
         for l in 0..LANES {
-            y_lanes[l] += x[l] * y[l];
-            z_lanes[l] += x[l] * z[l];
+            y_lanes[l] += x[l].wide() * y[l];
+            z_lanes[l] += x[l].wide() * z[l];
         }
     }
     for (l, (x, (y, z))) in x_tail.iter().zip(y_tail.iter().zip(z_tail)).enumerate() {
-        y_lanes[l] += x * y;
-        z_lanes[l] += x * z;
+        y_lanes[l] += x.wide() * y;
+        z_lanes[l] += x.wide() * z;
     }
     [y_lanes, z_lanes].map(
         #[inline(always)]
@@ -212,6 +235,10 @@ mod tests {
             assert_eq!(dot(&xs, &xs), xs.iter().map(|x| x * x).sum::<f32>());
             let ys: Vec<f32> = xs.iter().map(|x| x * 0.3 - 1.0).collect();
             assert_eq!(two_dots(&xs, &ys, &xs), [dot(&xs, &ys), dot(&xs, &xs)]);
+            let narrow: Vec<bf16> = ys.iter().map(|y| bf16::from_f32(*y)).collect();
+            let wide: Vec<f32> = narrow.iter().map(|y| y.to_f32()).collect();
+            assert_eq!(two_dots(&narrow, &xs, &ys), two_dots(&wide, &xs, &ys));
+            assert_eq!(dot(&narrow, &xs), dot(&wide, &xs));
         }
     }
 }

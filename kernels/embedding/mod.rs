@@ -6,7 +6,8 @@ mod cuda;
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
-use crate::cpu::{dims, slice, tensor};
+use crate::cpu::{Numbers, dims, numbers, slice, tensor};
+use crate::simd::Stored;
 use crate::weight::{GradientSum, Weight, add_on_cpu};
 use crate::{Op, Table, apply};
 
@@ -36,10 +37,13 @@ impl Op<1> for Embedding {
 
     fn forward(&self, [weight]: [FlexTensor; 1], wanted: [bool; 1]) -> ([FlexTensor; 1], Vec<FlexTensor>) {
         let (_, width) = dims(&weight);
-        let table = slice(&weight);
         let mut out = Vec::with_capacity(self.input_ids.len() * width);
         for id in self.input_ids.iter() {
-            out.extend_from_slice(&table[*id as usize * width..][..width]);
+            let row = *id as usize * width..(*id as usize + 1) * width;
+            match numbers(&weight) {
+                Numbers::F32(table) => out.extend_from_slice(&table[row]),
+                Numbers::Bf16(table) => out.extend(table[row].iter().map(|number| number.wide())),
+            }
         }
         let saved = if wanted[0] { vec![weight] } else { Vec::new() };
         ([tensor(out, self.input_ids.len())], saved)

@@ -2,7 +2,8 @@
 //! other rows are, so that a sequence does not depend on those that are decoded beside it.
 //!
 //! Every number is one dot product in the fixed order of `simd::dot`. A product of so few rows is limited
-//! by reading the weights, so each weight is read once for all rows. Forward only.
+//! by reading the weights, so each weight is read once for all rows, and as bf16 if it is stored so: its
+//! numbers are the same. Forward only.
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
@@ -10,10 +11,10 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::linears;
-use crate::cpu::{dims, slice, tensor};
+use crate::cpu::{Numbers, dims, numbers, slice, tensor, widen};
 use crate::lora_linear::{Adapted, Adapter, lora_linears};
 use crate::op::{on_cpu, primitive};
-use crate::simd;
+use crate::simd::{self, Stored};
 
 /// The number of a weight's numbers that one parallel task reads.
 const TASK: usize = 1 << 16;
@@ -47,16 +48,30 @@ pub fn linears_by_row(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Ten
 fn products(x: &[f32], n: usize, width: usize, weight: &FlexTensor) -> Vec<f32> {
     let (outputs, columns) = dims(weight);
     assert_eq!(columns, width, "x is not [n, in]");
+    match numbers(weight) {
+        Numbers::F32(weight) => products_of(x, n, width, weight, outputs),
+        Numbers::Bf16(weight) => products_of(x, n, width, weight, outputs),
+    }
+}
+
+fn products_of<W: Stored>(x: &[f32], n: usize, width: usize, weight: &[W], outputs: usize) -> Vec<f32> {
     // `[out, n]`, so that a task writes consecutive numbers.
     let mut by_output = vec![0.0; outputs * n];
     let rows_of_task = (TASK / width.max(1)).max(1);
-    let weights = slice(weight).par_chunks((rows_of_task * width).max(1));
+    let weights = weight.par_chunks((rows_of_task * width).max(1));
     by_output.par_chunks_mut((rows_of_task * n).max(1)).zip(weights).for_each(|(out, weights)| {
         simd::dispatch(
             #[inline(always)]
             || {
+                let mut wide = Vec::new();
                 for (out, row) in out.chunks_exact_mut(n).zip(weights.chunks_exact(width)) {
-                    products_of_row(out, row, x);
+                    if n <= 2 || size_of::<W>() == size_of::<f32>() {
+                        products_of_row(out, row, x);
+                    } else {
+                        // Widened once for all rows.
+                        widen(row, &mut wide);
+                        products_of_row(out, &wide, x);
+                    }
                 }
             },
         );
@@ -69,7 +84,7 @@ fn products(x: &[f32], n: usize, width: usize, weight: &FlexTensor) -> Vec<f32> 
 
 /// Writes the products of one row of a weight and all rows of `x`.
 #[inline(always)]
-fn products_of_row(out: &mut [f32], weight: &[f32], x: &[f32]) {
+fn products_of_row<W: Stored>(out: &mut [f32], weight: &[W], x: &[f32]) {
     let (pairs, rest) = out.as_chunks_mut::<2>();
     let (x_of_pairs, x_of_rest) = x.split_at(pairs.len() * 2 * weight.len());
     for (out, x) in pairs.iter_mut().zip(x_of_pairs.chunks_exact(2 * weight.len())) {
@@ -83,12 +98,36 @@ fn products_of_row(out: &mut [f32], weight: &[f32], x: &[f32]) {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::DType;
+
     use super::*;
     use crate::check::{distance, random};
 
     fn adapted(weight: Tensor<2>, adapter: Option<(Tensor<2>, Tensor<2>)>) -> Adapted {
         let adapter = adapter.map(|(a, b)| Adapter { a: a.into(), b: b.into(), mask: None });
         Adapted { weight, adapter }
+    }
+
+    #[test]
+    fn a_weight_stored_as_bf16_gives_the_bits_that_it_gives_as_f32() {
+        for (input, output) in [(1, 3), (33, 70), (1000, 700)] {
+            let narrow = random(2, output, input).cast(DType::BF16);
+            let wide = narrow.clone().cast(DType::F32);
+            for rows in 1..5 {
+                let x = random(1, rows, input);
+                let of = |weight: &Tensor<2>| {
+                    linears_by_row(x.clone(), vec![adapted(weight.clone(), None)], 1.0).remove(0)
+                };
+                assert_eq!(
+                    of(&narrow).into_data(),
+                    of(&wide).into_data(),
+                    "{rows} rows of {input} → {output}"
+                );
+                // Many rows at once have the usual rounding.
+                let many = linears(x.clone(), vec![narrow.clone().into()], false).remove(0);
+                assert!(distance(&many, &of(&wide)) < 1e-5, "{rows} rows of {input} → {output}");
+            }
+        }
     }
 
     #[test]

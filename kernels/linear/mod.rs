@@ -16,7 +16,7 @@ pub mod tuning;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-use crate::cpu::{add_product, dims, matrix, product, tensor};
+use crate::cpu::{add_product, dims, matrix, product, product_with, tensor};
 use crate::group::{Group, apply_group};
 use crate::weight::{GradientSum, Weight, add_on_cpu};
 
@@ -52,7 +52,7 @@ impl Group for Linears {
 
     fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>) {
         let x = inputs.remove(0);
-        let y = |weight| tensor(product(1.0, matrix(&x), matrix(weight).t()), dims(&x).0);
+        let y = |weight| tensor(product_with(&x, weight), dims(&x).0);
         let outputs = inputs.iter().map(y).collect();
         // The input is only needed for the gradients of weights.
         inputs.extend(wanted[1..].contains(&true).then_some(x));

@@ -13,7 +13,7 @@ pub(crate) mod cuda;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-use crate::cpu::{add_product, dims, matrix, product, slice, tensor};
+use crate::cpu::{add_product, dims, matrix, product, product_with, slice, tensor};
 use crate::dropout::Dropout;
 use crate::group::{Group, apply_group};
 use crate::weight::{GradientSum, Weight, add_on_cpu};
@@ -139,7 +139,7 @@ impl Group for LoraLinears {
         };
         let us: Vec<_> = (0..a.len()).map(u).collect();
         let y = |(weight, place): (&FlexTensor, Option<usize>)| {
-            let mut y = product(1.0, matrix(x), matrix(weight).t());
+            let mut y = product_with(x, weight);
             if let Some(adapter) = place {
                 add_product(&mut y, self.scale, matrix(&us[adapter]), matrix(&b[adapter]).t());
             }

@@ -6,7 +6,7 @@ use sparktune_plan::architecture::MixerSpec;
 
 use crate::error::InferError;
 
-/// Bytes of a number on the CPU.
+/// Bytes of a number on the CPU that is no weight.
 const F32: u64 = 4;
 
 /// The fewest tokens for which a model is loaded at all, if its context is not shorter.
@@ -30,7 +30,7 @@ pub struct Room {
 /// The memory of a model, by part, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights of the text model and the MTP head, as f32.
+    /// Weights of the text model and the MTP head, as bf16 if they are stored so, else as f32.
     pub weights: u64,
     /// Keys and values of one token.
     pub per_token: u64,
@@ -59,9 +59,8 @@ impl MemoryPlan {
     ) -> Result<Self, InferError> {
         let config = checkpoint.config();
         let head = config.mtp.iter().filter(|_| draft_tokens > 0).flat_map(|mtp| mtp.tensors());
-        let numbers = config.tensors().into_iter().chain(head);
-        let numbers: u64 = numbers.map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum();
-        let weights = numbers * F32;
+        let tensors = config.tensors().into_iter().chain(head);
+        let weights: u64 = tensors.map(|tensor| checkpoint.loaded_bytes(&tensor)).sum();
         let per_token = per_token(config) * F32;
         let per_sequence = per_sequence(config) * (2 + draft_tokens as u64) * F32;
         let working = working(config, sequences * (1 + draft_tokens), prefill) * F32;

@@ -74,7 +74,9 @@ fn adapted(base: &Model, folder: &Path) -> Result<BatchDecoder, InferError> {
 /// Loads the head of the source's own folder for it, or of its weights.
 fn load_head(source: &Source, checkpoint: &Checkpoint, device: &Device) -> Result<Option<Mtp>, ModelError> {
     let foreign = match &source.head {
-        Some(folder) if folder.join("config.json").is_file() => Some(Checkpoint::open(folder)?),
+        Some(folder) if folder.join("config.json").is_file() => {
+            Some(Checkpoint::open(folder)?.for_decoding())
+        }
         Some(_) | None => None,
     };
     let with_head = foreign.as_ref().filter(|other| other.has_mtp()).unwrap_or(checkpoint);

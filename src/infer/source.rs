@@ -107,7 +107,7 @@ impl Source {
     /// # Errors
     /// They are missing, damaged, or belong to an unknown family.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, ModelError> {
-        Checkpoint::open_with(&self.weights, &self.options)
+        Ok(Checkpoint::open_with(&self.weights, &self.options)?.for_decoding())
     }
 
     /// Opens the tokenizer with the chat template.

@@ -45,6 +45,8 @@ pub struct Checkpoint {
     has_foreign_head: bool,
     /// The generated weights, if there are no files.
     made_up: Option<MadeUp>,
+    /// Whether weights stay bf16 on the CPU.
+    for_decoding: bool,
 }
 
 /// Random weights.
@@ -91,6 +93,7 @@ impl Checkpoint {
             prefix,
             has_foreign_head: false,
             made_up: None,
+            for_decoding: false,
         })
     }
 
@@ -144,7 +147,16 @@ impl Checkpoint {
             prefix: PLAIN,
             has_foreign_head: false,
             made_up: Some(MadeUp { seed, around_one }),
+            for_decoding: false,
         }
+    }
+
+    /// From now on models are loaded for decoding alone: on the CPU, weights of linear layers and tables that
+    /// are stored as bf16 stay so. That is half of the memory, and half of what a decoding step reads; the
+    /// results of a step are the same. Such a model cannot be trained.
+    #[must_use]
+    pub fn for_decoding(self) -> Self {
+        Self { for_decoding: true, ..self }
     }
 
     /// Returns the folder.
@@ -212,6 +224,20 @@ impl Checkpoint {
             .ok_or_else(|| ModelError::Missing { path: self.dir.clone(), name: stored.to_owned() })
     }
 
+    /// Like [`info`](Self::info), of a tensor with this shape.
+    fn info_of(&self, stored: &str, shape: &[usize]) -> Result<&TensorInfo, ModelError> {
+        let info = self.info(stored)?;
+        if info.shape == shape {
+            return Ok(info);
+        }
+        Err(ModelError::Shape {
+            path: self.dir.clone(),
+            name: stored.to_owned(),
+            found: info.shape.clone(),
+            expected: shape.to_vec(),
+        })
+    }
+
     /// Returns the values of a tensor, widened to f32.
     ///
     /// # Errors
@@ -220,15 +246,7 @@ impl Checkpoint {
         if let Some(made_up) = &self.made_up {
             return Ok(self.make_up(made_up, stored, shape));
         }
-        let info = self.info(stored)?;
-        if info.shape != shape {
-            return Err(ModelError::Shape {
-                path: self.dir.clone(),
-                name: stored.to_owned(),
-                found: info.shape.clone(),
-                expected: shape.to_vec(),
-            });
-        }
+        let info = self.info_of(stored, shape)?;
         let numbers = widen(self.bytes(info), info.dtype).ok_or_else(|| ModelError::Dtype {
             path: self.dir.clone(),
             name: stored.to_owned(),
@@ -256,6 +274,43 @@ impl Checkpoint {
     pub(crate) fn param(&self, tensor: &TensorSpec, device: &Device) -> Result<Param, ModelError> {
         let numbers = self.numbers(&self.stored_name(&tensor.name), &tensor.shape)?;
         Ok(Param::new(&tensor.name, &tensor.shape, numbers, device))
+    }
+
+    /// Loads the frozen weight of a linear layer or a table `[rows, columns]`, by the tensor's canonical name.
+    ///
+    /// # Errors
+    /// The same as for [`numbers`](Self::numbers).
+    pub(crate) fn weight(&self, tensor: &TensorSpec, device: &Device) -> Result<Param, ModelError> {
+        let [rows, columns] = tensor.shape[..] else { unreachable!("{} is not a matrix", tensor.name) };
+        let stored = self.stored_name(&tensor.name);
+        if !(self.stays_narrow(&stored) && *device == Device::flex()) {
+            return self.param(tensor, device);
+        }
+        if self.made_up.is_some() {
+            let numbers = self.numbers(&stored, &tensor.shape)?.into_iter().map(bf16::from_f32);
+            return Ok(Param::narrow(&tensor.name, [rows, columns], numbers.collect()));
+        }
+        let info = self.info_of(&stored, &tensor.shape)?;
+        let numbers = self.bytes(info).chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]));
+        let weight = Param::narrow(&tensor.name, [rows, columns], numbers.collect());
+        self.forget(info);
+        Ok(weight)
+    }
+
+    /// Returns whether a weight is loaded as bf16 on the CPU.
+    fn stays_narrow(&self, stored: &str) -> bool {
+        let is_narrow = match &self.made_up {
+            Some(_) => self.config.dtype.as_deref() == Some("bfloat16"),
+            None => self.tensors.get(stored).is_some_and(|info| info.dtype == Dtype::BF16),
+        };
+        self.for_decoding && is_narrow
+    }
+
+    /// Returns the bytes that a tensor takes on the CPU once it is loaded, by its canonical name.
+    pub fn loaded_bytes(&self, tensor: &TensorSpec) -> u64 {
+        let is_narrow = tensor.shape.len() == 2 && self.stays_narrow(&self.stored_name(&tensor.name));
+        let bytes_per_number = if is_narrow { size_of::<bf16>() } else { size_of::<f32>() };
+        (tensor.shape.iter().product::<usize>() * bytes_per_number) as u64
     }
 
     /// Lets the system drop the pages of a tensor that was read, so that it is not in memory twice.

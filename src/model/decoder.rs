@@ -69,7 +69,7 @@ fn is_trained(layer: &DecoderLayer) -> bool {
 
 fn load_table(name: &str, checkpoint: &Checkpoint, device: &Device) -> Result<Param, ModelError> {
     let config = checkpoint.config();
-    checkpoint.param(&TensorSpec::new(name, &[config.vocab_size, config.hidden_size]), device)
+    checkpoint.weight(&TensorSpec::new(name, &[config.vocab_size, config.hidden_size]), device)
 }
 
 /// Returns the embeddings of tokens, `[T, H]`, multiplied by the family's scale if it has one.

@@ -27,7 +27,10 @@ impl LayerLoader<'_> {
 
     fn linear_of(&self, spec: &LinearSpec) -> Result<Linear, ModelError> {
         let bias = spec.bias().map(|bias| self.param(bias)).transpose()?;
-        Ok(Linear { bias, ..Linear::new(self.param(spec.weight())?) })
+        Ok(Linear {
+            bias,
+            ..Linear::new(self.checkpoint.weight(&spec.weight().below(self.path), self.device)?)
+        })
     }
 
     /// Loads the linear layers that read this input, in the order of the table.

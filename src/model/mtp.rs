@@ -141,7 +141,7 @@ impl Mtp {
         let norm = |spec| Norm::load(checkpoint, spec, Some("mtp"), device);
         let layer = LayerLoader { checkpoint, spec: &spec.layer, path: "mtp.layers.0", device };
         Ok(Self {
-            fc: Linear::new(checkpoint.param(&spec.projection.clone().below("mtp"), device)?),
+            fc: Linear::new(checkpoint.weight(&spec.projection.clone().below("mtp"), device)?),
             pre_fc_norm_embedding: norm(&spec.embedding_norm)?,
             pre_fc_norm_hidden: norm(&spec.hidden_norm)?,
             layer: Box::new(DecoderLayer::load(layer)?),

@@ -1,13 +1,15 @@
 //! A named tensor of the model, which may be trainable.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use half::bf16;
 use sparktune_kernels::adamw::Weights;
 use sparktune_kernels::{GradientSum, Weight, packed};
 
 /// A named parameter. It is a matrix `[rows, columns]`: a vector is one row, a depthwise convolution is
 /// `[channels, taps]`.
 ///
-/// On the CPU all numbers are f32. On other devices matrices are bf16 in the forward pass; those that are
+/// On the CPU all numbers are f32, but for the weights of a model that only decodes, which stay bf16 if they
+/// are stored so ([`Checkpoint::for_decoding`](crate::Checkpoint::for_decoding)). On other devices matrices are bf16 in the forward pass; those that are
 /// trained, or were stored with higher precision, keep f32 numbers too. Vectors (norms, biases, gates) stay
 /// f32.
 #[derive(Debug, Clone)]
@@ -40,11 +42,21 @@ impl Param {
             return Self { name, shape, value, master: None, sum: GradientSum::default() };
         }
         // Rounding happens on the host, so that the device never holds f32 numbers that fit into bf16.
-        let is_narrow = data.iter().all(|x| half::bf16::from_f32(*x).to_f32().to_bits() == x.to_bits());
+        let is_narrow = data.iter().all(|x| bf16::from_f32(*x).to_f32().to_bits() == x.to_bits());
         let wide = TensorData::new(data, [rows, columns]);
         let master = (!is_narrow).then(|| packed(Tensor::from_data(wide.clone(), &device)));
         let value = Tensor::from_data(wide.convert_dtype(DType::BF16), (&device, DType::BF16));
         Self { name, shape, value: packed(value), master, sum: GradientSum::default() }
+    }
+
+    /// Creates a frozen matrix `[rows, columns]` that stays bf16 on the CPU too, for decoding.
+    ///
+    /// # Panics
+    /// When the number of values does not match the shape.
+    pub(crate) fn narrow(name: impl Into<String>, shape: [usize; 2], data: Vec<bf16>) -> Self {
+        let value = Tensor::from_data(TensorData::new(data, shape), (&Device::flex(), DType::BF16));
+        let (name, shape) = (name.into(), shape.to_vec());
+        Self { name, shape, value, master: None, sum: GradientSum::default() }
     }
 
     /// Returns the canonical name (see the crate's header).
@@ -99,8 +111,13 @@ impl Param {
     }
 
     /// Starts or stops its training. A parameter that has been trained keeps its f32 numbers.
+    ///
+    /// # Panics
+    /// When training starts and the model was loaded for decoding.
     pub fn set_trainable(&mut self, trainable: bool) {
         let value = self.value.clone().inner();
+        let only_decodes = value.dtype() != DType::F32 && value.device() == Device::flex();
+        assert!(!(trainable && only_decodes), "{} was loaded for decoding", self.name);
         if trainable && self.master.is_none() && value.dtype() != DType::F32 {
             self.master = Some(widened(value.clone()));
         }

@@ -1,5 +1,7 @@
 //! Several examples decoded at once.
 
+use burn::tensor::Device;
+
 use super::{host, json, model, qwen35};
 use crate::golden::decoding::ids;
 use crate::{BatchDecoder, Cache, Checkpoint, Continued, Model};
@@ -69,6 +71,49 @@ fn a_batch_gives_each_example_the_bits_that_it_has_alone_and_the_tokens_of_trans
             }
         }
     }
+}
+
+#[test]
+fn weights_that_stay_bf16_take_half_of_the_memory_and_give_the_bits_of_f32() {
+    let folder = "checkpoint_trained_bf16";
+    let open = || Checkpoint::open(&qwen35().join(folder)).unwrap();
+    let narrow = open().for_decoding();
+    let load =
+        |checkpoint| BatchDecoder::new(&Model::load(checkpoint, &Device::flex(), &mut |_, _| ()).unwrap());
+    let decoders = [load(&open()), load(&narrow)];
+    let (_, prompt, expected) = prompts_and_continuations().into_iter().find(|row| row.0 == folder).unwrap();
+    let steps = decoders.each_ref().map(|decoder| {
+        // Rows that are decoded alone, in twos and in more.
+        let mut cache = decoder.model().empty_cache();
+        let mut logits = Vec::new();
+        for tokens in [&prompt[..1], &prompt[1..3], &prompt[3..8], &expected[..]] {
+            let hidden = decoder.step(&mut [Continued { input_ids: tokens, cache: &mut cache }]);
+            logits.extend(decoder.logits(hidden));
+        }
+        logits
+    });
+    assert!(steps[0] == steps[1]);
+    let [wide, narrow_prefill] = decoders.each_ref().map(|decoder| prefilled(decoder, &prompt).1);
+    for (wide, narrow) in wide.iter().zip(&narrow_prefill) {
+        assert!((wide - narrow).abs() < 1e-4, "{wide} and {narrow}");
+    }
+    let bytes = |checkpoint: &Checkpoint| -> u64 {
+        checkpoint.config().tensors().iter().map(|tensor| checkpoint.loaded_bytes(tensor)).sum()
+    };
+    let mut in_memory = 0;
+    decoders[1].model().visit(&mut |param| {
+        let tensor = param.tensor();
+        in_memory += tensor.shape().num_elements() * tensor.dtype().size();
+    });
+    assert_eq!(bytes(&narrow), in_memory as u64);
+    assert!(bytes(&narrow) < bytes(&open()) * 6 / 10);
+}
+
+#[test]
+#[should_panic(expected = "was loaded for decoding")]
+fn a_model_that_was_loaded_for_decoding_is_not_trained() {
+    let checkpoint = Checkpoint::open(&qwen35().join("checkpoint_trained_bf16")).unwrap().for_decoding();
+    Model::load(&checkpoint, &Device::flex(), &mut |_, _| ()).unwrap().set_trainable(true);
 }
 
 #[test]
