@@ -23,6 +23,15 @@ pub enum BenchError {
     /// Our own side of a comparison failed in its process; the exit code is that of the process.
     #[error("the process of our own training steps {what}{last_lines}")]
     Ours { what: String, exit_code: Option<i32>, last_lines: String },
+    /// The process of a measurement failed, with what its exit code would be.
+    #[error("{what}{last_lines}")]
+    Measuring { what: String, last_lines: String, exit_code: i32 },
+    /// The data has no form in which pipelines can be compared.
+    #[error("pipelines cannot be compared on this data: {what}. {advice}")]
+    Unsuitable { what: String, advice: &'static str },
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Cancelled,
     /// The answers of our own side cannot be written, or its commands cannot be read.
     #[error("cannot write the output: {0}")]
     Output(io::Error),
@@ -43,6 +52,11 @@ pub enum BenchError {
 }
 
 impl BenchError {
+    /// Returns the error for data on which pipelines cannot be compared.
+    pub(crate) fn unsuitable(what: impl Into<String>, advice: &'static str) -> Self {
+        Self::Unsuitable { what: what.into(), advice }
+    }
+
     /// Turns an error of the system into one that names the file.
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();

@@ -5,6 +5,7 @@
 //! | [`section`] | the parts of the program that need no GPU, selected by name; one file for each section |
 //! | [`lossless`] | the losses of our training and of the peer's on the same packs, from the same start |
 //! | `gpu` | kernels, matrix products and training steps on a CUDA device |
+//! | [`pipelines`] | pipelines that bring data into training steps: JSON Lines against token files |
 //! | [`predicted`] | the work of a training step on a CUDA device, by arithmetic alone |
 //!
 //! Enters: the names of sections, the path of the program, and a Python in which the peers can be imported.
@@ -24,6 +25,7 @@ mod log;
 pub mod lossless;
 mod median;
 mod model;
+pub mod pipelines;
 mod plain_text;
 pub mod predicted;
 mod protocol;

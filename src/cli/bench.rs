@@ -8,6 +8,7 @@ use sparktune_base::program_name;
 use sparktune_bench::{PlainText, Section};
 use sparktune_commands::request::{self, Given};
 
+use crate::cli::pipelines::{PipelinesArgs, WhitePaperArgs};
 use crate::cli::settings::SettingFlags;
 
 #[derive(Debug, Args)]
@@ -65,6 +66,17 @@ pub(crate) enum BenchCommand {
         #[arg(long, value_name = "FOLDER")]
         adapter: Option<PathBuf>,
     },
+    /// Compare pipelines that bring data into training: JSON Lines against token files
+    Pipelines(Box<PipelinesArgs>),
+    /// Make one measurement of `pipelines`, in a process of its own
+    #[command(hide = true)]
+    Pipeline {
+        /// The file that describes it
+        #[arg(long, value_name = "FILE")]
+        job: PathBuf,
+    },
+    /// Write the white paper about QubGPU's claims, or print its tables
+    WhitePaper(WhitePaperArgs),
 }
 
 fn lossless_help() -> String {
@@ -158,6 +170,11 @@ impl BenchCommand {
                 peers: args.peers,
             })),
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
+            Self::Pipelines(args) => request::BenchCommand::Pipelines(Box::new(args.request())),
+            Self::Pipeline { job } => request::BenchCommand::Pipeline { job },
+            Self::WhitePaper(WhitePaperArgs { results, output }) => {
+                request::BenchCommand::WhitePaper(request::WhitePaperArgs { results, output })
+            }
         }
     }
 }

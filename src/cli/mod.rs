@@ -10,6 +10,7 @@ mod complete;
 mod data;
 mod files;
 mod generate;
+mod pipelines;
 mod refusal;
 mod runs;
 #[cfg(feature = "serve")]

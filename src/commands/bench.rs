@@ -14,13 +14,14 @@ use sparktune_app::job;
 use sparktune_app::model::fetch;
 use sparktune_app::program::Program;
 use sparktune_bench::lossless::{self, Comparison, Training};
-use sparktune_bench::{BenchError, Options, predicted, section, stepper, table};
+use sparktune_bench::{Options, predicted, section, stepper, table};
 use sparktune_plan::{Answer, Answers, MethodKind};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::progress::OnStderr;
 
-use crate::failure::from_training;
+use crate::failure::from_measuring;
 use crate::interrupt::Interrupts;
+use crate::pipelines;
 use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
 
 /// Runs `sparktune bench`.
@@ -33,9 +34,12 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
         Some(BenchCommand::Lossless(args)) => return lossless(program, *args, json),
         Some(BenchCommand::Stepper { plan, packs, adapter }) => {
             let training = stepper::Training { plan, packs, adapter };
-            stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(failure)?;
+            stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(from_measuring)?;
             return Ok(Exit::Done);
         }
+        Some(BenchCommand::Pipelines(args)) => return pipelines::pipelines(program, *args, json),
+        Some(BenchCommand::Pipeline { job }) => return pipelines::pipeline(&job),
+        Some(BenchCommand::WhitePaper(args)) => return pipelines::white_paper(&args, json),
         None => {}
     }
     if let Some(section) = args.gpu {
@@ -54,7 +58,7 @@ fn sections(program: &Program, args: BenchArgs) -> Result<Exit, Failure> {
         peers: args.peers,
         quick: args.quick,
     };
-    let rows = section::measure(&args.sections, &options, &note).map_err(failure)?;
+    let rows = section::measure(&args.sections, &options, &note).map_err(from_measuring)?;
     if let Some((file, path)) = file.as_mut().zip(args.output.as_ref()) {
         put(file, &rows).map_err(|error| Failure::io("write", path, &error))?;
     }
@@ -99,7 +103,7 @@ fn lossless(program: &Program, args: LosslessArgs, json: bool) -> Result<Exit, F
             if interrupts.count() > 0 {
                 return Failure::new(Exit::Interrupted, "interrupted: nothing was compared");
             }
-            failure(error)
+            from_measuring(error)
         })?;
         if !json {
             print(&format!("{}\n", comparison.table()))?;
@@ -209,24 +213,5 @@ fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
         (None, _) => Ok(Exit::Done),
         (Some(error), Some(path)) => Err(Stopped::Failed(Failure::io("write", path, &error))),
         (Some(error), None) => Err(Stopped::Failed(error.into())),
-    }
-}
-
-/// Returns the failure of a measurement with its exit code.
-fn failure(error: BenchError) -> Failure {
-    match error {
-        BenchError::Io { doing, path, source } => Failure::io(doing, &path, &source),
-        BenchError::Output(error) => error.into(),
-        BenchError::Data(error) => error.into(),
-        BenchError::TokenFile(error) => error.into(),
-        BenchError::Log(error) => error.into(),
-        BenchError::Config(error) => error.into(),
-        BenchError::Plan(error) => error.into(),
-        BenchError::Train(error) => from_training(error),
-        error @ BenchError::Model(_) => Failure::new(Exit::Data, error.to_string()),
-        error @ BenchError::Peer { .. } => Failure::usage(error.to_string()),
-        BenchError::Ours { exit_code, .. } => {
-            Failure::new(exit_code.map_or(Exit::Bug, Exit::from_code), error.to_string())
-        }
     }
 }

@@ -1,6 +1,7 @@
-//! Converts failures of the trainer to failures of a command.
+//! Converts failures of the trainer and of measurements to failures of a command.
 
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_bench::BenchError;
 use sparktune_runlog::Error;
 use sparktune_train::TrainError;
 
@@ -12,5 +13,30 @@ pub(crate) fn from_training(error: TrainError) -> Failure {
             error.into()
         }
         error => Failure::new(Exit::from_code(error.exit_code()), error.to_string()),
+    }
+}
+
+/// Returns the failure of a measurement with its exit code.
+pub(crate) fn from_measuring(error: BenchError) -> Failure {
+    match error {
+        BenchError::Io { doing, path, source } => Failure::io(doing, &path, &source),
+        BenchError::Output(error) => error.into(),
+        BenchError::Data(error) => error.into(),
+        BenchError::TokenFile(error) => error.into(),
+        BenchError::Log(error) => error.into(),
+        BenchError::Config(error) => error.into(),
+        BenchError::Plan(error) => error.into(),
+        BenchError::Train(error) => from_training(error),
+        error @ BenchError::Model(_) => Failure::new(Exit::Data, error.to_string()),
+        error @ (BenchError::Peer { .. } | BenchError::Unsuitable { .. }) => {
+            Failure::usage(error.to_string())
+        }
+        error @ BenchError::Cancelled => Failure::new(Exit::Interrupted, error.to_string()),
+        BenchError::Measuring { exit_code, .. } => {
+            Failure::new(Exit::from_code(exit_code), error.to_string())
+        }
+        BenchError::Ours { exit_code, .. } => {
+            Failure::new(exit_code.map_or(Exit::Bug, Exit::from_code), error.to_string())
+        }
     }
 }

@@ -20,6 +20,7 @@ mod head;
 mod infer_worker;
 mod interrupt;
 mod pack;
+mod pipelines;
 mod report;
 pub mod request;
 mod runs;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sparktune_bench::{PlainText, Section};
+use sparktune_paper::Arrangement;
 use sparktune_plan::Answers;
 
 /// The style of a command's output, and whether it may ask questions.
@@ -97,6 +98,53 @@ pub enum BenchCommand {
         /// The folder for the adapters' initial values.
         adapter: Option<PathBuf>,
     },
+    /// JSON Lines against token files.
+    Pipelines(Box<PipelinesArgs>),
+    /// One measurement of that, in a process of its own.
+    Pipeline {
+        /// The file that describes it.
+        job: PathBuf,
+    },
+    /// The white paper about the results.
+    WhitePaper(WhitePaperArgs),
+}
+
+/// The arguments of `bench pipelines`.
+#[derive(Debug, Clone)]
+pub struct PipelinesArgs {
+    /// The model, the data and the settings.
+    pub given: Given,
+    /// The optimizer steps of each training.
+    pub steps: u64,
+    /// The arrangements.
+    pub arrangements: Vec<Arrangement>,
+    /// The number of seeds.
+    pub seeds: u64,
+    /// The examples of a step.
+    pub batch: u64,
+    /// The tokens of a row.
+    pub max_tokens: u64,
+    /// The share that `qubgpu+drop` leaves out, unless a setting says it.
+    pub drop: f64,
+    /// The suites of prompts.
+    pub suites: Vec<String>,
+    /// Whether code that models write may be run.
+    pub run_code: bool,
+    /// The folder of finished measurements, if it is not chosen by what is measured.
+    pub folder: Option<PathBuf>,
+    /// The file for the results.
+    pub output: Option<PathBuf>,
+    /// The command as it was typed.
+    pub command: String,
+}
+
+/// The arguments of `bench white-paper`.
+#[derive(Debug, Clone)]
+pub struct WhitePaperArgs {
+    /// A file of results; those that the program carries by default.
+    pub results: Option<PathBuf>,
+    /// The file for the paper; without one, the tables are printed.
+    pub output: Option<PathBuf>,
 }
 
 /// The arguments of `bench lossless`.

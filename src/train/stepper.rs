@@ -8,8 +8,8 @@
 use std::path::Path;
 
 use sparktune_kernels::adamw::Clip;
-use sparktune_model::{BaseClass, Gradients, Loss, Model, Mtp, PackedSequence};
-use sparktune_plan::{OptimizerPlan, Plan};
+use sparktune_model::{BaseClass, Checkpoint, Gradients, Loss, Model, Mtp, PackedSequence};
+use sparktune_plan::{ModelConfig, OptimizerPlan, Plan};
 
 use crate::TrainError;
 use crate::batches::Batches;
@@ -61,6 +61,17 @@ impl Stepper {
         let model = text_model(plan, &base(plan)?, None, &device(plan)?, &mut |_, _| ())?;
         let trainee = TextModel { model, recompute: plan.recompute, fp8: plan.fp8, dropout: Dropout::OFF };
         Ok(Self { trainee, optimizer: Optimizer::default(), settings: plan.optimizer, step: 0 })
+    }
+
+    /// Like [`from_plan`](Self::from_plan), for a model of another shape with random weights, which depend on
+    /// the plan's seed.
+    ///
+    /// # Errors
+    /// When the device does not exist.
+    pub fn of_shape(plan: &Plan, config: ModelConfig) -> Result<Self, TrainError> {
+        let shape = Checkpoint::random(config, plan.seed);
+        let model = text_model(plan, &shape, None, &device(plan)?, &mut |_, _| ())?;
+        Ok(Self::from_model(model, plan.optimizer, plan.recompute))
     }
 
     /// Trains the trainable parameters of this model. With `recompute`, layers are computed again in the

@@ -27,6 +27,7 @@ mod machine;
 mod old_runs;
 mod packed_data;
 mod parents;
+mod pipelines;
 mod planning;
 mod power_cuts;
 mod python_reader;

@@ -19,6 +19,7 @@ mod session;
 mod settings;
 mod starts;
 mod tasks;
+mod white_paper;
 
 use std::sync::Arc;
 
@@ -77,6 +78,7 @@ fn endpoints() -> OpenApiRouter<Shared> {
         .merge(settings::router())
         .merge(starts::router())
         .merge(tasks::router())
+        .merge(white_paper::router())
 }
 
 /// The endpoints with other addresses, each with its description.

@@ -138,6 +138,12 @@ export const ROUTES = [
     nav: { title: "Benchmarks", icon: "bench", group: "Machine", go: "b" },
     endpoints: ["GET /api/v1/benchmarks", "POST /api/v1/benchmarks", "GET /api/v1/benchmarks/{id}"],
   },
+  {
+    path: "white-paper",
+    module: "./pages/white-paper.js",
+    nav: { title: "White paper", icon: "report", group: "Machine", go: "w" },
+    endpoints: ["GET /api/v1/white-paper", "GET /api/v1/white-paper/file"],
+  },
 ];
 
 /** Reads an address like "#/runs/NAME?tab=samples". */

@@ -1,0 +1,138 @@
+//! Findings about speed: loading, training, waiting, and the way of the data.
+
+use super::compared::{
+    NONE, QUBGPU_OVER_JSONL, change, fine_percent, not_measured, of_factor, of_loading, of_reduction,
+    of_training, times,
+};
+use super::types::{Found, Verdict};
+use crate::claims::{self, Figure};
+use crate::pipeline::{Arrangement, Pipeline};
+use crate::results::{Loading, Results, Training};
+use crate::spread::Spread;
+use crate::summary::{per_second, published_sum, published_tokens, steady_sum, wait_share};
+
+pub(super) fn loading_samples(results: &Results) -> Found {
+    loading(results, claims::LOADING_SAMPLES.ratio(), |one| one.examples)
+}
+
+pub(super) fn loading_tokens(results: &Results) -> Found {
+    loading(results, claims::LOADING_TOKENS.ratio(), |one| {
+        published_tokens(one.pipeline, one.tokens, one.positions)
+    })
+}
+
+fn loading(results: &Results, claimed: f64, count: fn(&Loading) -> u64) -> Found {
+    let rate = |one: &Loading| one.warm_ms.iter().map(|ms| count(one) as f64 / ms).collect();
+    let same = |one: &Loading| one.warm_ms.iter().map(|ms| one.tokens as f64 / ms).collect();
+    let cold = |one: &Loading| one.cold_ms.iter().map(|ms| one.tokens as f64 / ms).collect();
+    let published = of_loading(results, Arrangement::Published, QUBGPU_OVER_JSONL, rate);
+    let fair = of_loading(results, Arrangement::Fair, [Pipeline::Qubgpu, Pipeline::JsonlPacked], same);
+    let cold = of_loading(results, Arrangement::Fair, [Pipeline::Qubgpu, Pipeline::JsonlPacked], cold);
+    let Some(decides) = fair.or(published) else { return not_measured("Loading") };
+    let verdict = of_factor(decides, claimed);
+    let why = format!(
+        "A row of a token file is looked up and copied, and a row of JSON Lines is parsed, rendered and tokenised first. The fair figure counts the same tokens on both sides and packs both; in the first pass, with the file not in the page cache, it is {}. What a training gains of it is the share of a step that waits for data.",
+        times(cold)
+    );
+    (times(published), times(fair), verdict, why)
+}
+
+pub(super) fn load_time(results: &Results) -> Found {
+    let whole = |one: &Loading| one.first_batch_ms.clone();
+    let data = |one: &Loading| {
+        one.first_batch_ms
+            .iter()
+            .zip(&one.tokenizer_ms)
+            .map(|(whole, part)| (whole - part).max(1e-6))
+            .collect()
+    };
+    let sides = [Pipeline::Jsonl, Pipeline::Qubgpu];
+    let published = of_loading(results, Arrangement::Published, sides, whole);
+    let sides = [Pipeline::JsonlPacked, Pipeline::Qubgpu];
+    let fair = of_loading(results, Arrangement::Fair, sides, whole);
+    let without = of_loading(results, Arrangement::Fair, sides, data);
+    let Some(decides) = fair.or(published) else { return not_measured("Loading") };
+    let why = format!(
+        "From nothing to the first batch, with the file not in the page cache. A token file needs no tokenizer, and JSON Lines do; without the time for the tokenizer it is {}. The time in which the token file was made is not part of it, neither here nor there.",
+        times(without)
+    );
+    (times(published), times(fair), of_factor(decides, 1.0 / claims::LOAD_TIME.ratio()), why)
+}
+
+pub(super) fn throughput(results: &Results) -> Found {
+    let published_rate = |one: &Training| per_second(&[one], published_sum)[0];
+    let targets = |one: &Training| per_second(&[one], |one| steady_sum(one, &one.targets))[0];
+    let counted = of_training(results, Arrangement::Published, QUBGPU_OVER_JSONL, published_rate);
+    let same = of_training(results, Arrangement::Published, QUBGPU_OVER_JSONL, targets);
+    let fair = of_training(results, Arrangement::Fair, QUBGPU_OVER_JSONL, targets);
+    let sides = [Pipeline::Qubgpu, Pipeline::JsonlPacked];
+    let only_data = of_training(results, Arrangement::Fair, sides, targets);
+    let packing = [Pipeline::JsonlPacked, Pipeline::Jsonl];
+    let packing = of_training(results, Arrangement::Fair, packing, targets);
+    let Some(decides) = only_data.or(same) else { return not_measured("Training") };
+    let published = format!("{}; counted alike {}", times(counted), times(same));
+    let why = format!(
+        "QubGPU counts the padding of its own rows as tokens and that of the JSON Lines not; counted alike, the same padded training is {} as fast. Packing instead of padding makes it {} as fast, and packing needs no token file; what reading a token file adds to that is {}.",
+        times(same),
+        times(packing),
+        times(only_data)
+    );
+    (published, times(fair), of_factor(decides, claims::TITLE), why)
+}
+
+pub(super) fn wall_time(results: &Results) -> Found {
+    let published = of_training(results, Arrangement::Published, QUBGPU_OVER_JSONL, Training::wall_s);
+    let sides = [Pipeline::Qubgpu, Pipeline::JsonlPacked];
+    let only_data = of_training(results, Arrangement::Fair, sides, Training::wall_s);
+    let fair = of_training(results, Arrangement::Fair, QUBGPU_OVER_JSONL, Training::wall_s);
+    let Some(decides) = published.or(only_data) else { return not_measured("Training") };
+    let why = format!(
+        "In QubGPU's arrangement both sides compute the same padded rows, so only the waiting can fall away. Packing shortens the training by far more ({} in the fair arrangement), with or without a token file: against packed JSON Lines the token file changes it by {}.",
+        change(fair),
+        change(only_data)
+    );
+    (change(published), change(fair), of_reduction(decides, claims::WALL.drop / claims::WALL.jsonl), why)
+}
+
+pub(super) fn waiting(results: &Results) -> Found {
+    let shares = |arrangement| {
+        let of = |pipeline| Spread::of(results.trainings(arrangement, pipeline).into_iter().map(wait_share));
+        of(Pipeline::Jsonl).zip(of(Pipeline::Qubgpu))
+    };
+    let shown = |arrangement| {
+        shares(arrangement).map_or(NONE.into(), |(jsonl, qubgpu)| {
+            format!("{} → {}", fine_percent(jsonl.mean), fine_percent(qubgpu.mean))
+        })
+    };
+    let published = of_training(results, Arrangement::Published, QUBGPU_OVER_JSONL, wait_share);
+    let Some(decides) = published else { return not_measured("Waiting") };
+    let Figure { jsonl, ndp, .. } = claims::WAIT;
+    let sides = [Pipeline::Qubgpu, Pipeline::JsonlPacked];
+    let packed = of_training(results, Arrangement::Fair, sides, wait_share);
+    let why = format!(
+        "What is left of the share is {} (packed on both sides: {}). It was small before: at most that share of a training can be gained by any faster file. The larger the model, the smaller it is.",
+        times(Some(decides)),
+        times(packed)
+    );
+    (shown(Arrangement::Published), shown(Arrangement::Fair), of_reduction(decides, ndp / jsonl), why)
+}
+
+pub(super) fn layers() -> Found {
+    let (jsonl, qubgpu) = (Pipeline::Jsonl.stages(), Pipeline::Qubgpu.stages());
+    let shown = format!("{} instead of {}", qubgpu.len(), jsonl.len());
+    let verdict = if qubgpu.len() <= claims::LAYERS.1 { Verdict::Holds } else { Verdict::InPart };
+    let why = format!(
+        "This program's stages with JSON Lines: {}. With a token file: {}. Parsing, rendering and tokenising happen once, when the file is made; a row still has to be built, and a batch still becomes tensors.",
+        jsonl.join(", "),
+        qubgpu.join(", ")
+    );
+    (shown.clone(), shown, verdict, why)
+}
+
+pub(super) fn zero_copy(results: &Results) -> Found {
+    let on = &results.machine.device;
+    let why = format!(
+        "A mapped page is read in place, but its tokens are copied into a row, because rows consist of several examples, and a row is copied to the device (here: {on}): two copies at least. QubGPU's own example collates examples into a batch, pins it, and calls `.cuda()`, which are copies, too. Nothing is read from the file by the GPU."
+    );
+    ("copies remain".into(), "copies remain".into(), Verdict::DoesNotHold, why)
+}
