@@ -5,6 +5,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 use crate::chapters::{formats, loading, own_figures, training};
+use crate::claims;
 use crate::document::{Block, Document, Section};
 use crate::pipeline::Arrangement;
 use crate::results::Results;
@@ -118,11 +119,11 @@ fn method(results: &Results) -> Section {
             count(data.eval_examples),
         )),
         Block::text(format!(
-            "Each training makes {} optimizer steps of {} in rows of {} tokens, with {} seeds. A seed decides the order of the examples and the adapters' initial values. Every training is a process of its own, which opens its file, makes the rows of each step when it needs them and without reading ahead, and takes the step. The pipelines of a seed follow each other, and each seed begins with another one, so that a slow minute of the machine does not always meet the same pipeline; ratios are taken seed by seed.",
+            "Each training makes {} optimizer steps of {} in rows of {} tokens, with {}. A seed decides the order of the examples and the adapters' initial values. Every training is a process of its own, which opens its file, makes the rows of each step when it needs them and without reading ahead, and takes the step. The pipelines of a seed follow each other, and each seed begins with another one, so that a slow minute of the machine does not always meet the same pipeline; ratios are taken seed by seed.",
             settings.steps,
             counted(settings.batch, "example"),
             settings.max_tokens,
-            settings.seeds.len(),
+            counted(settings.seeds.len() as u64, "seed"),
         )),
         Block::List {
             items: [Arrangement::Published, Arrangement::Fair, Arrangement::QubgpuSize]
@@ -143,6 +144,13 @@ fn method(results: &Results) -> Section {
         blocks.push(Block::text(format!(
             "While it was measured, the system had {:.1} running processes on the mean ({:.1} to {:.1}) for its {} cores, {says}.",
             load.mean, load.low, load.high, results.machine.cores
+        )));
+    }
+    if settings.max_tokens as f64 != claims::ROW || settings.batch as f64 != claims::BATCH {
+        blocks.push(Block::text(format!(
+            "QubGPU's batches have {} rows of {} tokens. The shorter the rows, the less of them is padding, and the less it changes to count it.",
+            claims::BATCH,
+            claims::ROW
         )));
     }
     if data.cut_examples > 0 {
