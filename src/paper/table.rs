@@ -54,6 +54,7 @@ fn base_held_out(results: &Results, arrangement: Arrangement) -> Option<f64> {
 }
 
 type Cell<'a> = &'a dyn Fn(&Summary) -> String;
+type ShowScore = fn(&Score) -> String;
 
 /// The figures of loading alone.
 pub(crate) fn loading_rows(results: &Results, arrangement: Arrangement) -> Rows {
@@ -106,15 +107,13 @@ pub(crate) fn answer_rows(results: &Results, arrangement: Arrangement) -> Rows {
     let base = base_quality(results);
     let mut table = rows(&found, &[], true);
     for suite in &results.settings.suites {
-        let kinds: [(&str, fn(&Score) -> String); 3] = [
+        let kinds: [(&str, ShowScore); 3] = [
             ("passed", passed),
             ("tokens/s", |score| rate(score.tokens_per_s)),
             ("time of an answer", |score| milliseconds(1e3 * score.answer_s)),
         ];
         for (kind, show) in kinds {
-            let cell = |scores: &[Score]| {
-                or_none(scores.iter().find(|score| score.suite == *suite), |score| show(score))
-            };
+            let cell = |scores: &[Score]| or_none(scores.iter().find(|score| score.suite == *suite), show);
             let mut row = vec![format!("{suite}, {kind}")];
             row.extend(found.iter().map(|one| cell(&one.scores)));
             row.push(cell(&base));

@@ -15,7 +15,7 @@ use crate::error::BenchError;
 /// A file of examples.
 pub(crate) enum Loader {
     Lines(Box<Lines>),
-    Tokens(TokenFile),
+    Tokens(Box<TokenFile>),
 }
 
 /// JSON Lines in memory, with everything that is needed to tokenise them.
@@ -35,7 +35,7 @@ impl Loader {
     /// The file, the tokenizer or the chat template cannot be used.
     pub(crate) fn open(job: &Job, plan: &Plan) -> Result<(Self, f64), BenchError> {
         if job.pipeline.reads_tokens() {
-            return Ok((Self::Tokens(TokenFile::open(&job.tokens)?), 0.0));
+            return Ok((Self::Tokens(Box::new(TokenFile::open(&job.tokens)?)), 0.0));
         }
         let began = Instant::now();
         let tokenizer = tokenizer(plan)?;

@@ -39,12 +39,10 @@ pub(crate) fn measure(job: &Job, plan: &Plan, rounds: u64) -> Result<Loading, Be
         Loader::forget(job);
         let began = Instant::now();
         let (loader, tokenizer_ms) = Loader::open(job, plan)?;
-        let batch = job.batch.max(1) as usize;
-        let left =
-            order::steps(loader.len(), job.seed, job.dropped_share(), batch, loader.len().div_ceil(batch));
         // A pass is one epoch: what is dropped is not read, and nothing is read twice.
         let kept = kept_of_an_epoch(loader.len(), job);
-        let steps: Vec<&[u32]> = left.iter().map(Vec::as_slice).take(kept.div_ceil(batch)).collect();
+        let epoch = order::steps(loader.len(), job.seed, job.dropped_share(), kept, 1).concat();
+        let steps: Vec<&[u32]> = epoch.chunks(job.batch.max(1) as usize).collect();
         let mut sum = Counts::default();
         let mut first_batch_ms = None;
         for step in &steps {

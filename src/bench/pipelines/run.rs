@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
 use sparktune_paper::{Arrangement, Data, Loading, Pipeline, Settings, Trained, Training};
 use sparktune_plan::{MethodKind, Plan};
 
@@ -137,7 +136,7 @@ pub fn measure(
         None => {
             progress(&state);
             let Reply::Written(written) = ask(&job, &mut |_| ())? else { return Err(unexpected()) };
-            keep(kept, "lines", &written)?;
+            kept.write("lines", &written)?;
             written
         }
     };
@@ -163,7 +162,7 @@ pub fn measure(
                         progress(&state);
                         let answer = ask(&of_cell(Work::Load { rounds: ROUNDS }), &mut |_| ())?;
                         let Reply::Loading(found) = answer else { return Err(unexpected()) };
-                        keep(kept, &name, &found)?;
+                        kept.write(&name, &found)?;
                         *found
                     }
                 };
@@ -185,7 +184,7 @@ pub fn measure(
                         let work = Work::Train { adapter: adapter.clone() };
                         let answer = ask(&of_cell(work), &mut told)?;
                         let Reply::Training(found) = answer else { return Err(unexpected()) };
-                        keep(kept, &name, &found)?;
+                        kept.write(&name, &found)?;
                         *found
                     }
                 };
@@ -208,10 +207,6 @@ pub fn measure(
         v1_bytes: V1_OVERHEAD * written.examples + V1_TOKEN * written.tokens,
     };
     Ok(Measured { data, loading, training, adapters })
-}
-
-fn keep(kept: &Kept, name: &str, value: &impl Serialize) -> Result<(), BenchError> {
-    kept.write(name, value)
 }
 
 fn unexpected() -> BenchError {

@@ -26,7 +26,7 @@ fn job(folder: &Path) -> (Job, Plan) {
     let mut plan = crate::model::plan(&demo().join("model"), sparktune_plan::MethodKind::Lora, 512).unwrap();
     plan.optimizer.learning_rate = 2e-3;
     let policy = MaskPolicy::from(plan.data.think);
-    let split = EvalSplit { fraction: 0.1, ..EvalSplit::default() };
+    let split = EvalSplit { fraction: 0.02, ..EvalSplit::default() };
     let options = PrepareOptions { policy, eval: EvalData::Split(split), ..PrepareOptions::default() };
     let tokenizer = ChatTokenizer::from_dir(&demo().join("model")).unwrap();
     let source = demo().join("train.jsonl");
