@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -11,8 +12,12 @@ use tempfile::TempDir;
 use crate::devtools::DevTools;
 use crate::server::LONG;
 
+/// Held by the only browser at a time: two would take more memory and time than one after the other.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// A browser with a page.
 pub(crate) struct Page {
+    _only: MutexGuard<'static, ()>,
     devtools: DevTools,
     session: String,
     /// Every address that the page has asked for.
@@ -36,6 +41,7 @@ impl Page {
             println!("skipped: no browser here (Chromium or Chrome, or the program that CHROMIUM names)");
             return None;
         };
+        let only = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let place = tempfile::tempdir().unwrap();
         let profile = place.path().join("profile");
         let process = Command::new(program)
@@ -63,7 +69,7 @@ impl Page {
         devtools.call(None, "Target.setDiscoverTargets", json!({"discover": true})).unwrap();
         devtools.events(Duration::from_millis(100));
         let (requests, troubles) = (Vec::new(), Vec::new());
-        let mut page = Self { devtools, session, requests, troubles, process, place };
+        let mut page = Self { _only: only, devtools, session, requests, troubles, process, place };
         for domain in ["Page", "Runtime", "Network", "Log", "DOM"] {
             page.call(&format!("{domain}.enable"), json!({}));
         }
@@ -225,7 +231,14 @@ impl Page {
              const x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y); \
              return top && (e.contains(top) || top.contains(e)) ? {{x, y}} : null; }})()"
         );
-        let place = self.wait(&format!("{what:?} to click on"), &place);
+        // What is still moving would not be hit.
+        let place = loop {
+            let before = self.wait(&format!("{what:?} to click on"), &place);
+            self.listen(Duration::from_millis(150));
+            if self.eval(&place) == before {
+                break before;
+            }
+        };
         for (kind, buttons) in [("mouseMoved", 0), ("mousePressed", 1), ("mouseReleased", 0)] {
             let button = if kind == "mouseMoved" { "none" } else { "left" };
             let event = json!({"type": kind, "x": place["x"], "y": place["y"], "button": button, "buttons": buttons, "clickCount": 1});

@@ -7,6 +7,8 @@
 //! | `chromium` | the browser: start, pages, clicks, keys, pictures; what went wrong in a page |
 //! | `devtools` | commands and events over a WebSocket |
 //! | `api` | the way from an upload to a run, by requests |
+//! | `hostile` | texts of strangers in every field of the page, without effect |
+//! | `walk` | the whole way in the page |
 //!
 //! Nothing is timed: a test waits until the page shows what it expects, and fails, with the page's text and a
 //! picture, when that has not come for a long while. Pictures are in `pages/` of the temporary folder of the
@@ -15,10 +17,11 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
 mod api;
-#[expect(dead_code, reason = "the tests of the pages use all of it")]
 mod chromium;
 mod devtools;
+mod hostile;
 mod server;
 #[expect(dead_code, reason = "shared with end_to_end, which uses all of it")]
 #[path = "../end_to_end/sparktune.rs"]
 mod sparktune;
+mod walk;

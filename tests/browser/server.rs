@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::sparktune::Place;
 
 /// The time after which something that should have happened has not.
-pub(crate) const LONG: Duration = Duration::from_secs(120);
+pub(crate) const LONG: Duration = Duration::from_secs(240);
 
 /// `sparktune serve` with a folder of its own, which ends with the value.
 pub(crate) struct Server {
@@ -61,6 +61,11 @@ impl Server {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         (self.process, self.port, self.token) = serve(&self.place);
+    }
+
+    /// The address that was printed.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/?token={}", self.port, self.token)
     }
 
     /// The folder of the runs.
@@ -158,6 +163,10 @@ fn serve(place: &Place) -> (Child, u16, String) {
         place.command(["serve", "--port", "0", "--runs-dir", "runs", "--data-dir", "data", "--json"]);
     // The demo is beside the sources, wherever the binary was built.
     command.env("SPARKTUNE_HOME", env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
+    // Short runs, for which the server's environment counts as in a terminal.
+    for (name, value) in [("MTP", "none"), ("SAMPLE_COUNT", "1"), ("SAMPLE_MAX_TOKENS", "8")] {
+        command.env(format!("SPARKTUNE_{name}"), value);
+    }
     let mut process = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -1,0 +1,165 @@
+//! The whole way in the page, as a newcomer goes it: open it with the token, start a run on the demo, watch
+//! its curve grow, stop and resume it, chat with the model.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::chromium::Page;
+use crate::server::Server;
+
+/// The number of the step that a run's page shows.
+const STEP: &str = "Number(/step ([0-9,]+)/.exec(document.querySelector('[data-test=steps]')?.innerText ?? '')?.[1]?.replaceAll(',', '') ?? 0)";
+/// The state that it shows.
+const STATE: &str = "document.querySelector('[data-test=state]')?.innerText.toLowerCase()";
+/// The last step of the curve of the loss, from the description of the chart.
+const CURVE: &str = "Number(/over steps [0-9,]+ to ([0-9,]+)/.exec(document.querySelector('[data-test=chart-Loss] .plot')?.getAttribute('aria-label') ?? '')?.[1]?.replaceAll(',', '') ?? 0)";
+
+#[test]
+fn a_run_is_started_watched_stopped_resumed_and_talked_to_in_the_page() {
+    let Some(mut page) = Page::start() else { return };
+    let server = Server::start(|_| {});
+
+    page.open(&format!("http://127.0.0.1:{}/", server.port));
+    page.see("This page needs its token");
+    page.forgive("401");
+    page.picture("locked");
+    page.open(&server.url());
+    page.see("No runs yet");
+    assert!(
+        !page.eval("location.href").as_str().unwrap().contains("token"),
+        "the token stays in the address"
+    );
+    assert_eq!(page.eval("document.cookie"), "", "a script can read the cookie");
+    page.picture("runs-empty");
+
+    start(&mut page);
+    page.is_well(server.port);
+    watch(&mut page);
+    stop_and_resume(&mut page);
+    page.is_well(server.port);
+    pictures_of_all_tabs(&mut page);
+    page.is_well(server.port);
+    chat(&mut page);
+    page.is_well(server.port);
+
+    page.click("[data-test=logout]");
+    page.see("This page needs its token");
+}
+
+/// Answers the questions of a new run.
+fn start(page: &mut Page) {
+    page.click("[data-test=new-run]");
+    page.see("Is this machine ready?");
+    page.wait("the machine", "document.querySelector('main').innerText.length > 200");
+    page.picture("new-1-machine");
+    page.click("[data-test=next]");
+    page.see("Which model?");
+    page.click("[data-test=model-option]:last-child");
+    page.wait("the choice", "document.querySelector('.option.picked')?.innerText.includes('dir:demo')");
+    page.picture("new-2-model");
+    page.click("[data-test=next]");
+    page.see("On which data?");
+    page.click("[data-test=data-option]");
+    page.see("This data can be trained on.");
+    page.picture("new-3-data");
+    page.click("[data-test=next]");
+    page.see("How is it trained?");
+    page.choose("#preset", "demo");
+    page.fill("[data-test=setting-max-steps]", "30");
+    page.wait("the plan", "/\\b30 steps/.test(document.querySelector('[data-test=time]')?.innerText)");
+    page.picture("new-4-plan");
+    page.click("[data-test=next]");
+    page.see("Is this right?");
+    page.fill("#run-name", "walk");
+    page.wait("a settled plan", "!document.querySelector('[data-test=start]').disabled");
+    page.picture("new-5-start");
+    page.click("[data-test=start]");
+    page.wait("the page of the run", "/#\\/runs\\/.*walk/.test(location.hash)");
+}
+
+/// Watches the curve grow without loading the page again.
+fn watch(page: &mut Page) {
+    page.eval("window.sameDocument = true");
+    page.wait("the first steps", &format!("{STEP} >= 2 && {CURVE} >= 2"));
+    let before = page.eval(CURVE).as_u64().unwrap();
+    page.wait("a longer curve", &format!("{CURVE} > {before} + 2"));
+    assert_eq!(page.wait("the state", STATE), "running");
+    assert!(
+        page.eval("document.querySelectorAll('[data-test=chart-Loss] canvas').length").as_u64() >= Some(1)
+    );
+    page.picture("run-live");
+    assert_eq!(page.eval("window.sameDocument"), true, "the page was loaded again");
+}
+
+fn stop_and_resume(page: &mut Page) {
+    page.click("[data-test=stop]");
+    page.click("[data-test=confirm]");
+    page.wait("the end of the attempt", &format!("{STATE} === 'stopped'"));
+    let stopped = page.eval(STEP).as_u64().unwrap();
+    assert!((2..30).contains(&stopped), "it stopped at step {stopped}");
+    page.picture("run-stopped");
+    page.click("[data-test=resume]");
+    page.wait("more steps", &format!("{STEP} > {stopped}"));
+    page.wait("the end of the run", &format!("{STATE} === 'done' && {STEP} === 30"));
+    page.picture("run-done");
+}
+
+/// Keeps a picture of each tab, in both themes and on a phone.
+fn pictures_of_all_tabs(page: &mut Page) {
+    for (tab, shows) in [
+        ("Samples", "Question"),
+        ("Events", "Checkpoint"),
+        ("Plan", "learning rate"),
+        ("Machine", "Memory"),
+        ("Outputs", "merged"),
+        ("Charts", "Loss"),
+    ] {
+        page.click(&format!("#tab-{}", tab.to_lowercase()));
+        page.wait(
+            shows,
+            &format!("document.querySelector('#tab-panel').innerText.includes({})", json!(shows)),
+        );
+        page.picture(&format!("run-{}", tab.to_lowercase()));
+    }
+    page.prefer_dark(true);
+    page.listen(Duration::from_millis(300));
+    page.picture("run-dark");
+    page.prefer_dark(false);
+    page.resize(390, 844);
+    page.listen(Duration::from_millis(300));
+    page.picture("run-phone");
+    let wider = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+    assert_eq!(wider, 0, "a phone has to scroll sideways");
+    page.resize(1280, 900);
+}
+
+fn chat(page: &mut Page) {
+    page.click("[data-test=nav-chat]");
+    let run = "[...document.querySelector('[data-test=chat-model-0]')?.options ?? []].find((o) => o.value.startsWith('run:'))?.value";
+    let run = page.wait("the run among the models", run).as_str().unwrap().to_owned();
+    page.choose("[data-test=chat-model-0]", &run);
+    page.fill("[data-test=composer]", "How far away is the Moon?");
+    page.click("[data-test=send]");
+    page.wait("an answer", "document.querySelector('[data-test=answer][aria-busy=false] [data-test=answer-stats]')?.innerText.length > 3");
+    let stats = page.eval("document.querySelector('[data-test=answer-stats]').innerText");
+    assert!(page.eval("/[1-9][0-9]* tokens? .*tokens\\/s/.test(document.querySelector('[data-test=answer-stats]').innerText)") == true, "{stats}");
+    page.picture("chat");
+}
+
+#[test]
+fn a_model_is_compared_in_the_page() {
+    let Some(mut page) = Page::start() else { return };
+    let server = Server::start(|_| {});
+    page.open(&server.url());
+    page.click("[data-test=nav-compare]");
+    page.click("[data-test=compare-model]");
+    page.wait("the suites", "document.querySelector('[data-test=suite]')?.options.length >= 3");
+    page.choose("[data-test=suite]", "arithmetic");
+    page.fill("#most", "2");
+    page.click("[data-test=start-comparison]");
+    page.wait("the results", "document.querySelectorAll('[data-test=results] tbody tr').length === 1");
+    page.wait("the prompts", "document.querySelectorAll('[data-test=prompt]').length === 2");
+    page.picture("comparison");
+    page.is_well(server.port);
+}
