@@ -33,11 +33,7 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    let ended = end_of(program, arguments, |line| work.says(line), || work.is_cancelled())?;
-    if work.is_cancelled() {
-        return Err(cancelled());
-    }
-    ended.value(false)
+    followed(program, arguments, work)?.value(false)
 }
 
 /// Does the same for a program whose exit code is a result, such as `doctor`.
@@ -53,11 +49,7 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    let ended = end_of(program, arguments, |line| work.says(line), || work.is_cancelled())?;
-    if work.is_cancelled() {
-        return Err(cancelled());
-    }
-    ended.value(true)
+    followed(program, arguments, work)?.value(true)
 }
 
 /// Runs the program with these arguments and `--json` for a request that waits for it.
@@ -92,6 +84,16 @@ impl Ended {
             _ => Err(failure(&self.messages, self.status.code()).into()),
         }
     }
+}
+
+/// Runs the program for a task, which shows its messages and may cancel it.
+fn followed<I, S>(program: &Program, arguments: I, work: &Work) -> Result<Ended, Problem>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let ended = end_of(program, arguments, |line| work.says(line), || work.is_cancelled())?;
+    if work.is_cancelled() { Err(cancelled()) } else { Ok(ended) }
 }
 
 fn end_of<I, S>(

@@ -266,3 +266,18 @@ fn a_page_uses_exactly_the_endpoints_of_its_row() {
         assert!(unused.is_empty(), "the row of {page} names {unused:?}, which it does not use");
     }
 }
+
+#[test]
+fn every_endpoint_of_a_page_is_described() {
+    let (_, document) = crate::api::described();
+    let document: serde_json::Value = serde_json::from_str(&document.to_json().unwrap()).unwrap();
+    let routes = &ours(&["js"])["routes.js"];
+    let missing: Vec<String> = endpoints(routes)
+        .into_iter()
+        .filter(|endpoint| {
+            let (method, path) = endpoint.split_once(' ').unwrap();
+            document["paths"][path][method.to_lowercase()].is_null()
+        })
+        .collect();
+    assert!(missing.is_empty(), "the OpenAPI document lacks {missing:?}");
+}
