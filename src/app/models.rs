@@ -83,10 +83,37 @@ pub fn list(runs_dir: &Path, given: &[String]) -> Vec<OpenableModel> {
         .into_iter()
         .filter_map(|model| of_folder(&format!("hub:{}", model.id), &model.folder))
         .for_each(&mut add);
-    demo_folder().and_then(|demo| of_folder("dir:demo", &demo.join("model"))).into_iter().for_each(add);
+    demo().into_iter().for_each(add);
     found
 }
 
+/// Lists the models in folders, which can be trained as well as opened: those that the user named first, then
+/// the demo's.
+pub fn folders(given: &[String]) -> Vec<OpenableModel> {
+    let mut found: Vec<OpenableModel> = Vec::new();
+    let named = given.iter().filter_map(|given| of_path(Path::new(given)));
+    for model in named.chain(demo()).filter(|model| model.kind != ModelKind::Adapter) {
+        if found.iter().all(|other| other.id != model.id) {
+            found.push(model);
+        }
+    }
+    found
+}
+
+/// Returns the name by which lists show a model that a run or a plan names: an id of the hub as it is, and of a
+/// folder its last name, because a path is long and says little.
+pub fn shown_name(model: &str) -> &str {
+    let model = model.trim_end_matches('/');
+    if !model.starts_with(['/', '.', '~']) {
+        return model;
+    }
+    if model.ends_with(DEMO_FOLDER) { "demo" } else { model.rsplit('/').next().unwrap_or(model) }
+}
+
+/// The id of the demo's model.
+pub const DEMO: &str = "dir:demo";
+/// Where it is below the program's folder.
+const DEMO_FOLDER: &str = "/presets/demo/model";
 /// What stands behind the id of a run for the model that the run started from.
 const BASE: &str = "@base";
 
@@ -154,7 +181,7 @@ impl OpenableModel {
         let base = plan.model.path.filter(|base| base.join("config.json").is_file());
         let base = base.ok_or_else(|| self.without_base("Download it again, or name its folder"))?;
         // The id of a model that was named by its folder is the folder.
-        let name = plan.model.id.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+        let name = shown_name(&plan.model.id).rsplit('/').next().unwrap_or_default().to_owned();
         let id = format!("{}{BASE}", self.id);
         let found = of_folder(&id, &base).ok_or_else(|| self.without_base("Name its folder instead"))?;
         Ok(Self { name, ..found })
@@ -206,14 +233,25 @@ fn of_given(root: &RunsRoot, given: &str) -> Option<OpenableModel> {
     if !path.is_dir() {
         return of_run("run", &root.resolve(given).ok()?);
     }
-    let path = path.canonicalize().ok()?;
     if path.join("plan.toml").is_file() {
+        let path = path.canonicalize().ok()?;
         let run = RunDir::open(&path).ok()?;
         let is_listed = root.path().canonicalize().ok().as_deref() == path.parent();
         return of_run(if is_listed { "run" } else { "dir" }, &run);
     }
+    of_path(path)
+}
+
+/// Returns the model or the adapter in a folder that the user named.
+fn of_path(path: &Path) -> Option<OpenableModel> {
+    let path = path.canonicalize().ok()?;
     let name = path.file_name()?.to_str().filter(|name| !name.chars().any(char::is_control))?;
     of_folder(&format!("dir:{name}"), &path)
+}
+
+/// Returns the demo's model.
+fn demo() -> Option<OpenableModel> {
+    of_folder(DEMO, &demo_folder()?.join("model"))
 }
 
 /// Returns a run if its weights are exported.
@@ -323,6 +361,33 @@ mod tests {
         assert_eq!(id_of_given(place.path(), &given[0]).as_deref(), Some("dir:checkpoint"));
         assert_eq!(id_of_given(place.path(), "20260101").as_deref(), Some("run:20260101T000000Z-a"));
         assert_eq!(id_of_given(place.path(), "nowhere"), None);
+    }
+
+    #[test]
+    fn folders_that_can_be_trained_are_models_and_neither_runs_nor_adapters() {
+        let place = tempfile::tempdir().unwrap();
+        let base = fixtures().join("qwen35/checkpoint");
+        let lora = run(place.path(), "lora", &base, |plan| plan);
+        let adapter = lora.join("outputs/adapter");
+        let given = [&base, &lora, &adapter, &base, &place.path().join("gone")];
+        let found = folders(&given.map(|path| path.display().to_string()));
+        let ids: Vec<&str> = found.iter().map(|model| model.id.as_str()).collect();
+        assert_eq!(ids, ["dir:checkpoint", DEMO]);
+        assert!(found[1].path.display().to_string().ends_with(DEMO_FOLDER));
+    }
+
+    #[test]
+    fn a_model_in_a_folder_is_shown_by_a_name_and_not_by_its_path() {
+        for (model, shown) in [
+            ("Qwen/Qwen3.5-2B", "Qwen/Qwen3.5-2B"),
+            ("/home/me/models/mine/", "mine"),
+            ("./mine", "mine"),
+            ("/opt/sparktune/presets/demo/model", "demo"),
+            ("", ""),
+            ("/", ""),
+        ] {
+            assert_eq!(shown_name(model), shown, "{model}");
+        }
     }
 
     #[test]

@@ -3,50 +3,16 @@
 //! Enters: an id, `hub:OWNER/NAME` or `OWNER/NAME` with an optional `@REVISION`, or `dir:NAME`. Leaves: the
 //! answer to `--model`. Requests name no paths: see [`sparktune_app::model::check_hub_name`].
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use sparktune_app::folders::demo_folder;
 use sparktune_app::model::check_hub_name;
+use sparktune_app::models::folders;
 
-use crate::data_files::DEMO;
-use crate::ids;
 use crate::problem::Problem;
 
 /// What the ids of folders and of the hub's models begin with.
 const FOLDER: &str = "dir:";
 const HUB: &str = "hub:";
-
-/// A model in a folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ModelFolder {
-    /// Its id.
-    pub id: String,
-    /// Its path.
-    pub path: PathBuf,
-    /// Whether it is the demo's.
-    pub is_demo: bool,
-}
-
-/// Returns the folders of models among those that the server was started with, and the demo's.
-pub(crate) fn folders(given: &[String]) -> Vec<ModelFolder> {
-    let demo = demo_folder().map(|folder| ModelFolder {
-        id: format!("{FOLDER}{DEMO}"),
-        path: folder.join("model"),
-        is_demo: true,
-    });
-    let mut found: Vec<ModelFolder> = demo.into_iter().collect();
-    for path in given {
-        let Ok(path) = Path::new(path).canonicalize() else { continue };
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let id = format!("{FOLDER}{name}");
-        // Of two folders with one name, the first is meant.
-        let is_free = found.iter().all(|other| other.id != id);
-        if is_free && ids::checked(&name).is_ok() && path.join("config.json").is_file() {
-            found.push(ModelFolder { id, path, is_demo: false });
-        }
-    }
-    found
-}
 
 /// Returns the answer to `--model` for this id; `given` are the models that the server was started with.
 ///

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 use sparktune_app::data::refusal;
+use sparktune_app::models;
 use sparktune_base::units::{bytes, count, counted, duration, parameters, percent, tokens_per_s};
 use sparktune_plan::render::epochs_in_words;
 use sparktune_plan::{
@@ -19,7 +20,6 @@ use utoipa::ToSchema;
 use crate::asked::{Gathered, Obstacle};
 use crate::data_files::Data;
 use crate::facts::Known;
-use crate::model_ids;
 use crate::state::Served;
 
 /// A plan, or what prevents it.
@@ -251,7 +251,7 @@ impl Planned {
     fn name_by_ids(&mut self, state: &Served, data: &[Data]) {
         let mut names: Vec<(String, String)> =
             data.iter().map(|data| (data.answer().display().to_string(), data.id().to_owned())).collect();
-        let folders = model_ids::folders(&state.models);
+        let folders = models::folders(&state.models);
         names.extend(folders.into_iter().map(|folder| (folder.path.display().to_string(), folder.id)));
         let named = |text: &mut String| {
             for (path, id) in names.iter().filter(|(path, id)| path != id) {

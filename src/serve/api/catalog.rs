@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sparktune_app::model::{self, Cached, ModelFound};
+use sparktune_app::models::{DEMO, folders};
 use sparktune_app::questions::model::ModelQuestion;
 use sparktune_base::regular_file::read_model_json;
 use sparktune_base::units::tokens_per_s;
@@ -159,11 +160,11 @@ fn models(state: &Served) -> Result<TrainableModels, Problem> {
     };
     let mut items: Vec<TrainableModel> = catalog.models.iter().filter_map(of_catalog).collect();
     let outlooks = Outlooks::new(&machine, &rates, None);
-    for folder in model_ids::folders(&state.models) {
+    for folder in folders(&state.models) {
         // A folder that cannot be read or trained is told when somebody checks it.
         let Ok(text) = read_model_json(&folder.path.join("config.json")) else { continue };
         let Ok(facts) = ModelFacts::from_config_json(&text) else { continue };
-        let note = if folder.is_demo {
+        let note = if folder.id == DEMO {
             "a tiny model that comes with the program, to try everything"
         } else {
             "a folder"

@@ -73,7 +73,7 @@ async fn all(State(state): State<Shared>) -> Result<Json<Listed<ListedModel>>, P
             id: model.id,
             name: model.name,
             kind: model.kind,
-            base: model.base,
+            base: model.base.map(|base| models::shown_name(&base).to_owned()),
             parameters: model.parameters,
         }
     });

@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex};
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
+use sparktune_app::models::shown_name;
 use sparktune_runlog::{Error, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot, label_of};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -33,7 +34,7 @@ pub(crate) struct Summary {
     pub id: String,
     /// The name that the user chose, or that of the model.
     pub name: String,
-    /// The model that is trained.
+    /// The model that is trained: an id of the hub, or the name of a folder.
     pub model: Option<String>,
     /// `lora`, `full` or `head`.
     pub method: Option<String>,
@@ -77,12 +78,12 @@ impl Summary {
     pub(crate) fn of(run: &RunDir, view: &RunView, liveness: Liveness) -> Self {
         let id = run.name();
         let started = view.attempts.back().map(|attempt| &attempt.started);
-        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let (step, steps_total) = (view.steps_done(), view.total_steps());
         let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
         Self {
             name: label_of(&id).unwrap_or(&id).to_owned(),
-            model: started.and_then(|started| text(&started.model)),
+            model: started.and_then(|started| text(shown_name(&started.model))),
             method: started.and_then(|started| text(&started.method)),
             device: started.and_then(|started| text(&started.device)),
             from: started.and_then(|started| started.from.clone()),
