@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sparktune_app::answers::runs_dir;
-use sparktune_app::comparison::{Judge, Request, compare as compare_models, find_suite};
+use sparktune_app::comparison::{Judge, Request, compare as compare_models, find_suite, store};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::models::{ModelKind, OpenableModel, find_named};
 use sparktune_app::program::Program;
@@ -66,14 +66,17 @@ pub fn compare(program: &Program, request: CompareRequest, style: Style) -> Resu
         run_code: request.run_code,
         at_a_time: request.at_a_time,
         draft_tokens: request.draft_tokens,
-        runs_dir,
     };
-    let comparison = compare_models(program, &request, &listener)?;
+    let mut comparison = compare_models(program, &request, &listener)?;
     drop(listener);
+    // What was found is printed even if it cannot be kept, for example because the disk is full.
+    let kept = store::keep(&runs_dir, &mut comparison);
     if style.json {
         print_json(&comparison)?;
+        kept?;
     } else {
         print(&text(&comparison, answers, columns().unwrap_or(COLUMNS)))?;
+        kept?;
         note(&format!("kept as {}", escape(&comparison.id)));
     }
     Ok(Exit::Done)

@@ -19,6 +19,7 @@
 //! | `facts`, `browsed`, `stamp` | what was read of models and data, kept while it holds |
 //! | `planned` | a plan as an answer |
 //! | `upload` | a body that becomes a file |
+//! | `votes` | the votes of the arena |
 //! | `pages` | the files of the page |
 //! | `api` | the endpoints, and the OpenAPI document that is made from them |
 //!
@@ -53,6 +54,7 @@ mod steps;
 mod tasks;
 mod token;
 mod upload;
+mod votes;
 #[cfg(test)]
 mod web_files;
 mod workers;

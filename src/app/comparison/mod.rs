@@ -1,7 +1,7 @@
 //! Compares models: the same prompts, one model in memory at a time, every answer checked.
 //!
 //! Enters: models, a suite, and whether a command judges and whether code is run. Leaves: a [`Comparison`],
-//! kept as one private file next to the runs ([`store`]). The checks and the statistics are
+//! which [`store`] keeps as one private file next to the runs. The checks and the statistics are
 //! `sparktune_compare`'s; the answers come from inference workers ([`crate::inference`]).
 
 mod asking;
@@ -11,7 +11,6 @@ mod sandbox;
 pub mod store;
 mod suites;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use sparktune_base::escape::escape;
@@ -51,15 +50,14 @@ pub struct Request {
     pub at_a_time: usize,
     /// The number of tokens that MTP heads draft; 0 for none.
     pub draft_tokens: usize,
-    /// The folder of the runs, next to which the result is kept.
-    pub runs_dir: PathBuf,
 }
 
-/// Asks all models, checks their answers, and keeps the result.
+/// Asks all models and checks their answers. The result has no id until it is kept ([`store::keep`]): its
+/// answers may have taken an hour, and a caller must not lose them because the disk is full.
 ///
 /// # Errors
-/// A model cannot be loaded, the result cannot be kept, or the work was cancelled. A prompt that a model
-/// cannot answer is no error of the comparison; its answer says why.
+/// A model cannot be loaded, or the work was cancelled. A prompt that a model cannot answer is no error of the
+/// comparison; its answer says why.
 pub fn compare(program: &Program, request: &Request, listener: &dyn Listener) -> Result<Comparison, Failure> {
     check(request)?;
     let mut notes = Vec::new();
@@ -101,7 +99,6 @@ pub fn compare(program: &Program, request: &Request, listener: &dyn Listener) ->
     };
     comparison.summarise();
     comparison.notes.extend(failures_in_words(&comparison));
-    store::keep(&request.runs_dir, &mut comparison)?;
     Ok(comparison)
 }
 

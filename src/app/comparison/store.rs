@@ -3,8 +3,11 @@
 //! The name of a file is made here and is the comparison's id. What is asked for by id is looked up in the
 //! list of files, so that an id never leads anywhere else.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use rustix::process::geteuid;
 use serde::Serialize;
@@ -63,8 +66,8 @@ fn folder(runs_dir: &Path) -> [PathBuf; 2] {
 /// Keeps a comparison, and gives it its id.
 ///
 /// # Errors
-/// The file cannot be written.
-pub(super) fn keep(runs_dir: &Path, comparison: &mut Comparison) -> Result<(), Failure> {
+/// The file cannot be written. Then it has no id.
+pub fn keep(runs_dir: &Path, comparison: &mut Comparison) -> Result<(), Failure> {
     let place = folder(runs_dir).into_iter().find_map(|path| {
         if fs::symlink_metadata(&path).is_err()
             && let Err(error) = fs::create_dir_all(runs_dir).and_then(|()| create_private_folder(&path))
@@ -84,7 +87,7 @@ pub(super) fn keep(runs_dir: &Path, comparison: &mut Comparison) -> Result<(), F
     let suite = if suite.is_empty() { "suite".to_owned() } else { suite.to_lowercase() };
     let random = mix(now_us() ^ (u64::from(std::process::id()) << 32)) & 0xffff;
     comparison.id = format!("{}-{suite}-{random:04x}", comparison.created_us / 1_000_000);
-    write(&place, comparison)
+    write(&place, comparison).inspect_err(|_| comparison.id.clear())
 }
 
 /// Writes a comparison that was changed, such as by votes, in the place of the kept one.
@@ -102,12 +105,43 @@ fn write(place: &Path, comparison: &Comparison) -> Result<(), Failure> {
     write_shared(&path, json).map_err(|error| Failure::io("write", &path, &error))
 }
 
+/// What is listed of files that were read, with their length and the time of their last change: a list is asked
+/// for again and again, and a file may have thousands of answers.
+static READ: LazyLock<Mutex<HashMap<PathBuf, (Signature, Listed)>>> = LazyLock::new(Mutex::default);
+type Signature = (u64, Option<SystemTime>);
+/// The number of files that are remembered.
+const REMEMBERED: usize = 1000;
+
 /// Lists the comparisons next to the runs, the newest first. A file that is none is left out.
 pub fn list(runs_dir: &Path) -> Vec<Listed> {
-    let comparisons = files(runs_dir).into_iter().filter_map(|(_, path)| open(&path).ok());
-    let mut listed: Vec<Listed> = comparisons.map(|comparison| Listed::of(&comparison)).collect();
+    let mut listed: Vec<Listed> =
+        files(runs_dir).into_iter().filter_map(|(_, path)| listed_of(path)).collect();
     listed.sort_by(|a, b| b.created_us.cmp(&a.created_us).then_with(|| b.id.cmp(&a.id)));
     listed
+}
+
+/// Returns what is listed of a file; `None` if it is no comparison.
+fn listed_of(path: PathBuf) -> Option<Listed> {
+    let found = fs::symlink_metadata(&path).ok()?;
+    let signature = (found.len(), found.modified().ok());
+    let read = || READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((known, listed)) = read().get(&path)
+        && *known == signature
+    {
+        return Some(listed.clone());
+    }
+    let listed = Listed::of(&open(&path).ok()?);
+    let mut remembered = read();
+    if remembered.len() >= REMEMBERED {
+        remembered.clear();
+    }
+    remembered.insert(path, (signature, listed.clone()));
+    Some(listed)
+}
+
+/// Returns whether there is a comparison of this id.
+pub fn is_kept(runs_dir: &Path, id: &str) -> bool {
+    files(runs_dir).iter().any(|(known, _)| known == id)
 }
 
 /// Reads the comparison of this id.

@@ -3,16 +3,13 @@
 //! A token stands for a model until the vote. It is a keyed hash, whose key is made anew at each start of the
 //! server, so nobody can tell from it which model it is.
 
-use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sparktune_app::failure::Failure;
-use sparktune_base::files::write_shared;
-use sparktune_base::regular_file::read_regular;
 use sparktune_compare::Comparison;
 use sparktune_runlog::now_us;
 use utoipa::ToSchema;
@@ -21,43 +18,12 @@ use utoipa_axum::routes;
 
 use crate::api::comparisons::find;
 use crate::ids::{self, Id};
-use crate::locked::lock;
 use crate::problem::{Body, Problem, blocking};
 use crate::state::Shared;
-
-/// The folder of the votes, a file for each comparison.
-const KEPT: &str = "votes";
-const MOST_BYTES: u64 = 64 << 20;
-
-/// One vote at a time is added to a file.
-static ADDING: Mutex<()> = Mutex::new(());
+use crate::votes::{self, Vote, Winner};
 
 pub(crate) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(blind)).routes(routes!(tally, vote))
-}
-
-/// Which answer was better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum Winner {
-    /// The left one.
-    Left,
-    /// The right one.
-    Right,
-    /// Both are equally good.
-    Tie,
-    /// Both are bad.
-    Bad,
-}
-
-/// A vote as it is kept.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Vote {
-    time_us: u64,
-    prompt: usize,
-    left: String,
-    right: String,
-    winner: Winner,
 }
 
 /// An answer without the name of its model.
@@ -100,7 +66,7 @@ struct Blind {
 async fn blind(State(state): State<Shared>, Id(id): Id) -> Result<Json<Blind>, Problem> {
     blocking(move || {
         let comparison = find(&state, &id)?;
-        let votes = votes(&state, &id)?;
+        let votes = votes::read(&state, &id)?;
         let open = open_pairs(&comparison, &votes);
         let random = hash("draw", &ids::new());
         let number = u64::from_le_bytes(random.as_bytes()[..8].try_into().expect("a hash has 32 bytes"));
@@ -124,10 +90,8 @@ fn open_pairs(comparison: &Comparison, votes: &[Vote]) -> Vec<(usize, usize, usi
     let models = &comparison.models;
     let text = |model: usize, prompt: usize| models[model].answers.get(prompt).map(|answer| &answer.text);
     let is_judged = |prompt: usize, one: usize, other: usize| {
-        let ids = [&models[one].model.id, &models[other].model.id];
-        votes
-            .iter()
-            .any(|vote| vote.prompt == prompt && ids.contains(&&vote.left) && ids.contains(&&vote.right))
+        let (one, other) = (&models[one].model.id, &models[other].model.id);
+        votes.iter().any(|vote| vote.judges(prompt, one, other))
     };
     let mut open = Vec::new();
     for prompt in 0..comparison.prompts.len() {
@@ -182,11 +146,15 @@ async fn vote(
         let model_of = |given_token: &str| {
             let mut models = 0..comparison.models.len();
             models.find(|model| token(&comparison, given.prompt, *model) == given_token).ok_or_else(|| {
-                Problem::new(axum::http::StatusCode::CONFLICT, "these answers are not those of a pair")
+                Problem::new(StatusCode::CONFLICT, "these answers are not those of a pair")
                     .advise("ask for a pair again: the server was started anew since it gave this one")
             })
         };
         let (left, right) = (model_of(&given.left)?, model_of(&given.right)?);
+        if left == right {
+            let problem = Problem::bad_request("both answers are of the same model").at("right");
+            return Err(problem.advise("send the tokens of a pair as they were given"));
+        }
         let model = |at: usize| &comparison.models[at].model;
         let vote = Vote {
             time_us: now_us(),
@@ -195,7 +163,7 @@ async fn vote(
             right: model(right).id.clone(),
             winner: given.winner,
         };
-        add(&state, &id, vote)?;
+        votes::add(&state, &id, vote)?;
         Ok(Json(Revealed { left: model(left).name.clone(), right: model(right).name.clone() }))
     })
     .await
@@ -233,7 +201,7 @@ struct Votes {
 async fn tally(State(state): State<Shared>, Id(id): Id) -> Result<Json<Votes>, Problem> {
     blocking(move || {
         let comparison = find(&state, &id)?;
-        let votes = votes(&state, &id)?;
+        let votes = votes::read(&state, &id)?;
         let standing = |model: &sparktune_compare::ModelAnswers| {
             let id = &model.model.id;
             let count = |is_counted: &dyn Fn(&Vote) -> bool| {
@@ -275,32 +243,4 @@ fn hash(purpose: &str, text: &str) -> blake3::Hash {
         key
     });
     blake3::keyed_hash(key, format!("{purpose}\n{text}").as_bytes())
-}
-
-fn file(state: &Shared, id: &str) -> Result<PathBuf, Problem> {
-    Ok(state.kept(KEPT)?.join(format!("{id}.jsonl")))
-}
-
-/// Reads the votes on a comparison. A line that is none is left out.
-fn votes(state: &Shared, id: &str) -> Result<Vec<Vote>, Problem> {
-    let path = file(state, id)?;
-    match read_regular(&path, MOST_BYTES) {
-        Ok(bytes) => {
-            let lines = bytes.split(|byte| *byte == b'\n');
-            Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(Failure::io("read", &path, &error).into()),
-    }
-}
-
-fn add(state: &Shared, id: &str, vote: Vote) -> Result<(), Problem> {
-    let _adding = lock(&ADDING);
-    let path = file(state, id)?;
-    let mut all = votes(state, id)?;
-    all.push(vote);
-    let lines: Vec<String> =
-        all.iter().map(|vote| serde_json::to_string(vote).expect("a vote is JSON")).collect();
-    write_shared(&path, lines.join("\n") + "\n").map_err(|error| Failure::io("write", &path, &error))?;
-    Ok(())
 }

@@ -1,13 +1,16 @@
 //! Comparisons of models: the suites, starting one, and those that were made.
 
+use std::time::{Duration, Instant};
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sparktune_app::comparison::{self, MOST_MODELS, Request, store};
+use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::models;
-use sparktune_compare::Suite;
+use sparktune_compare::{Comparison, Suite};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,11 +18,15 @@ use utoipa_axum::routes;
 use crate::api::Listed;
 use crate::ids::Id;
 use crate::problem::{Body, Problem, blocking};
-use crate::state::Shared;
-use crate::tasks::Task;
+use crate::state::{Served, Shared};
+use crate::tasks::{Task, Work};
+use crate::votes;
 
 /// The number of answers that are computed at a time.
 const AT_A_TIME: usize = 4;
+/// How long a comparison waits for room on the disk, and how often it looks.
+const WAIT_FOR_ROOM: Duration = Duration::from_secs(3600);
+const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
 pub(crate) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(suites)).routes(routes!(list, start)).routes(routes!(read, forget))
@@ -123,16 +130,33 @@ async fn start(
             run_code: false,
             at_a_time: AT_A_TIME,
             draft_tokens: 0,
-            runs_dir: state.runs.path().to_owned(),
         };
+        let served = state.clone();
         let program = state.program.clone();
         let task = state.tasks.start("comparison", move |work| {
-            let comparison = comparison::compare(&program, &request, &work.listener())?;
+            let mut comparison = comparison::compare(&program, &request, &work.listener())?;
+            keep(&served, &mut comparison, work)?;
             Ok(json!({"comparison": comparison.id}))
         })?;
         Ok((StatusCode::ACCEPTED, Json(task)))
     })
     .await
+}
+
+/// Keeps a comparison. While the disk is full it waits, because the answers may have taken an hour.
+fn keep(state: &Served, comparison: &mut Comparison, work: &Work) -> Result<(), Failure> {
+    let deadline = Instant::now() + WAIT_FOR_ROOM;
+    loop {
+        match store::keep(state.runs.path(), comparison) {
+            Err(failure)
+                if failure.exit == Exit::Device && Instant::now() < deadline && !work.is_cancelled() =>
+            {
+                work.says(format!("{failure}. This is tried again until there is room, for up to an hour"));
+                std::thread::sleep(BETWEEN_TRIES);
+            }
+            ended => return ended,
+        }
+    }
 }
 
 /// Returns the suite of the program that is asked for. A name that is none is never taken as that of a file.
@@ -157,21 +181,22 @@ async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<Value>, Pr
     blocking(move || Ok(Json(json!(find(&state, &id)?)))).await
 }
 
-/// Delete a comparison
+/// Delete a comparison, and the votes on it
 #[utoipa::path(delete, path = "/comparisons/{id}", tag = "comparisons", params(("id" = String, Path)),
     responses((status = 204, description = "It is deleted"), (status = 404, body = Problem)))]
 async fn forget(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, Problem> {
     blocking(move || {
         find(&state, &id)?;
         store::delete(state.runs.path(), &id)?;
+        votes::forget(&state, &id)?;
         Ok(StatusCode::NO_CONTENT)
     })
     .await
 }
 
 /// Returns the comparison of this id.
-pub(crate) fn find(state: &Shared, id: &str) -> Result<sparktune_compare::Comparison, Problem> {
-    if !store::list(state.runs.path()).iter().any(|listed| listed.id == id) {
+pub(crate) fn find(state: &Shared, id: &str) -> Result<Comparison, Problem> {
+    if !store::is_kept(state.runs.path(), id) {
         return Err(Problem::not_found("comparison", id).advise("GET /api/v1/comparisons lists them"));
     }
     Ok(store::read(state.runs.path(), id)?)

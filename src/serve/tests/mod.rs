@@ -1,6 +1,7 @@
 //! The real server on the loopback interface, spoken to in raw HTTP: what a browser or a stranger may send.
 
 mod client;
+mod comparisons;
 mod document;
 mod limits;
 mod rules;

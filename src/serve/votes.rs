@@ -1,0 +1,112 @@
+//! The votes of the blind arena, a private file of JSON lines for each comparison.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use sparktune_app::failure::Failure;
+use sparktune_base::files::write_shared;
+use sparktune_base::regular_file::read_regular;
+use utoipa::ToSchema;
+
+use crate::locked::lock;
+use crate::problem::Problem;
+use crate::state::Served;
+
+/// The folder of the votes.
+const KEPT: &str = "votes";
+const MOST_BYTES: u64 = 64 << 20;
+
+/// One vote at a time is added to a file.
+static ADDING: Mutex<()> = Mutex::new(());
+
+/// Which answer was better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Winner {
+    /// The left one.
+    Left,
+    /// The right one.
+    Right,
+    /// Both are equally good.
+    Tie,
+    /// Both are bad.
+    Bad,
+}
+
+/// A vote as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Vote {
+    /// The time.
+    pub time_us: u64,
+    /// The position of the prompt in the comparison.
+    pub prompt: usize,
+    /// The id of the model on the left.
+    pub left: String,
+    /// The id of the model on the right.
+    pub right: String,
+    /// Which answer was better.
+    pub winner: Winner,
+}
+
+impl Vote {
+    /// Returns whether it is on the answers of these two models to this prompt.
+    pub(crate) fn judges(&self, prompt: usize, one: &str, other: &str) -> bool {
+        let sides = [(one, other), (other, one)];
+        self.prompt == prompt && sides.contains(&(self.left.as_str(), self.right.as_str()))
+    }
+}
+
+fn file(state: &Served, id: &str) -> Result<PathBuf, Problem> {
+    Ok(state.kept(KEPT)?.join(format!("{id}.jsonl")))
+}
+
+/// Reads the votes on a comparison. A line that is none is left out.
+///
+/// # Errors
+/// The file is there but cannot be read.
+pub(crate) fn read(state: &Served, id: &str) -> Result<Vec<Vote>, Problem> {
+    let path = file(state, id)?;
+    match read_regular(&path, MOST_BYTES) {
+        Ok(bytes) => {
+            let lines = bytes.split(|byte| *byte == b'\n');
+            Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Failure::io("read", &path, &error).into()),
+    }
+}
+
+/// Keeps a vote.
+///
+/// # Errors
+/// There is one on this pair, or it cannot be kept. Then those that were kept are still there.
+pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
+    let _adding = lock(&ADDING);
+    let path = file(state, id)?;
+    let mut all = read(state, id)?;
+    if all.iter().any(|known| known.judges(vote.prompt, &vote.left, &vote.right)) {
+        let problem = Problem::new(StatusCode::CONFLICT, "this pair was judged already");
+        return Err(problem.advise("ask for the next pair; a second vote on the same answers does not count"));
+    }
+    all.push(vote);
+    let lines: Vec<String> =
+        all.iter().map(|vote| serde_json::to_string(vote).expect("a vote is JSON")).collect();
+    write_shared(&path, lines.join("\n") + "\n").map_err(|error| Failure::io("write", &path, &error))?;
+    Ok(())
+}
+
+/// Deletes the votes on a comparison, if there are any.
+///
+/// # Errors
+/// They cannot be deleted.
+pub(crate) fn forget(state: &Served, id: &str) -> Result<(), Problem> {
+    let path = file(state, id)?;
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::io("delete", &path, &error).into())
+        }
+        _ => Ok(()),
+    }
+}
