@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::server::{Server, wait_until};
 use crate::sparktune::{Done, Place, checkpoint, copy};
 
 /// Doubles a text until the memory is full.
 const DOUBLING: &str =
     "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+
+/// Sorts for minutes.
+const SLOW: &str = "{% for i in range(9999) %}{% set x = range(99999)|reverse|sort %}{% endfor %}";
 
 const TEMPLATE: &str = "chat_template.jinja";
 const TOKENIZER: &str = "tokenizer.json";
@@ -122,11 +126,10 @@ fn a_template_that_takes_memory_is_ended_before_it_has_four_times_that_of_the_la
 #[test]
 fn a_hostile_file_of_a_model_that_answers_ends_its_worker_with_the_name_of_the_file() {
     let nested = format!("{{{{ {} 1 }}}}", "not ".repeat(50_000));
-    let slow = "{% for i in range(9999) %}{% set x = range(99999)|reverse|sort %}{% endfor %}";
     let cases = [
         (DOUBLING, "memory"),
         (&nested, "nests too deeply"),
-        (slow, "processor time"),
+        (SLOW, "processor time"),
         ("{% if %}", "unexpected end"),
     ];
     for (harm, why) in cases {
@@ -140,6 +143,32 @@ fn a_hostile_file_of_a_model_that_answers_ends_its_worker_with_the_name_of_the_f
     with_tokenizer(&place, |tokenizer| tokenizer["normalizer"] = replace);
     let done = place.sparktune(["generate", "model", "--prompt", "Hello", "--max-tokens", "1"]).exits(2);
     assert!(done.err.contains(TOKENIZER) && done.err.contains("it fails"), "{}", done.err);
+}
+
+/// Each chat says what is wrong with the file, its worker ends, and other models go on.
+#[test]
+fn a_hostile_template_behind_the_server_fails_its_own_chats_and_nothing_else() {
+    for (harm, why, ways) in [(DOUBLING, "memory", 2), (SLOW, "processor time", 1)] {
+        let place = Place::new();
+        let hostile = with_template(&place, &before_each_message(harm));
+        let sound = checkpoint();
+        let models = [&hostile, &sound].map(|model| model.to_str().unwrap().to_owned());
+        let server = Server::start(&place, &["--model", &models[0], "--model", &models[1]]);
+        let chat = |model: &str, is_stream: bool| {
+            let messages = json!([{"role": "user", "content": "Hello"}]);
+            let body = json!({"model": model, "messages": messages, "max_tokens": 2, "stream": is_stream});
+            server.post("/v1/chat/completions", &body)
+        };
+        for is_stream in [false, true].into_iter().take(ways) {
+            let refused = chat("dir:model", is_stream);
+            let words = &refused.body;
+            assert!(refused.status >= 400 && words.contains(TEMPLATE) && words.contains(why), "{refused:?}");
+            assert!(refused.json()["error"]["message"].is_string(), "{refused:?}");
+        }
+        chat("dir:checkpoint", false).has(200);
+        server.get("/api/v1/health").has(200);
+        wait_until("the end of the hostile worker", || server.children().len() == 1);
+    }
 }
 
 #[test]
