@@ -1,5 +1,6 @@
 //! One headless Chromium with one page: what a person would do in it, and everything that went wrong in it.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::base64::{from_base64, to_base64};
 use crate::devtools::DevTools;
 use crate::server::LONG;
 
@@ -25,8 +27,10 @@ pub(crate) struct Page {
     /// What the page has complained about: errors, uncaught exceptions, refused scripts, dialogs, new
     /// windows.
     pub troubles: Vec<String>,
+    /// The bodies of the answers that a test gives in place of a server, the next one first.
+    answers: VecDeque<String>,
     process: Child,
-    place: TempDir,
+    pub place: TempDir,
 }
 
 impl Page {
@@ -69,7 +73,8 @@ impl Page {
         devtools.call(None, "Target.setDiscoverTargets", json!({"discover": true})).unwrap();
         devtools.events(Duration::from_millis(100));
         let (requests, troubles) = (Vec::new(), Vec::new());
-        let mut page = Self { _only: only, devtools, session, requests, troubles, process, place };
+        let answers = VecDeque::new();
+        let mut page = Self { _only: only, devtools, session, requests, troubles, answers, process, place };
         for domain in ["Page", "Runtime", "Network", "Log", "DOM"] {
             page.call(&format!("{domain}.enable"), json!({}));
         }
@@ -107,6 +112,7 @@ impl Page {
                     let entry = &params["entry"];
                     self.troubles.push(format!("log: {} {}", text(&entry["text"]), text(&entry["url"])));
                 }
+                "Fetch.requestPaused" => self.answer(&params["requestId"]),
                 "Page.javascriptDialogOpening" => {
                     self.troubles.push(format!("dialog: {}", params["message"]))
                 }
@@ -116,6 +122,21 @@ impl Page {
                 _ => {}
             }
         }
+    }
+
+    /// Answers the next requests to an address like this with these streams of events, as no server of the tests
+    /// would.
+    pub(crate) fn answer_with(&mut self, pattern: &str, streams: impl IntoIterator<Item = String>) {
+        self.answers.extend(streams);
+        self.call("Fetch.enable", json!({"patterns": [{"urlPattern": pattern}]}));
+    }
+
+    fn answer(&mut self, request: &Value) {
+        let stream = self.answers.pop_front().expect("an answer for each request");
+        let headers = json!([{"name": "Content-Type", "value": "text/event-stream"}]);
+        let params = json!({"requestId": request, "responseCode": 200, "responseHeaders": headers,
+            "body": to_base64(stream.as_bytes())});
+        self.devtools.call(Some(&self.session), "Fetch.fulfillRequest", params).unwrap();
     }
 
     /// Fails the test if anything went wrong in the page, or if it asked another server than that of this
@@ -140,6 +161,12 @@ impl Page {
         let before = self.troubles.len();
         self.troubles.retain(|trouble| !trouble.contains(text));
         assert!(self.troubles.len() < before, "nothing says {text:?}: {:#?}", self.troubles);
+    }
+
+    /// Forgets the complaints that contain this text, if there are any.
+    pub(crate) fn forgive_any(&mut self, text: &str) {
+        self.listen(Duration::from_millis(200));
+        self.troubles.retain(|trouble| !trouble.contains(text));
     }
 
     /// Opens an address and waits until it is loaded.
@@ -311,13 +338,12 @@ impl Page {
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// Prefers dark or light colours, as a system does.
-    pub(crate) fn prefer_dark(&mut self, dark: bool) {
-        let value = if dark { "dark" } else { "light" };
-        self.call(
-            "Emulation.setEmulatedMedia",
-            json!({"features": [{"name": "prefers-color-scheme", "value": value}]}),
-        );
+    /// Prefers these colours, `light` or `dark`, and maybe less motion, as a system does.
+    pub(crate) fn prefer(&mut self, colours: &str, less_motion: bool) {
+        let motion = if less_motion { "reduce" } else { "no-preference" };
+        let features = json!([{"name": "prefers-color-scheme", "value": colours},
+            {"name": "prefers-reduced-motion", "value": motion}]);
+        self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
     /// Keeps a picture of the page and returns its file.
@@ -357,57 +383,4 @@ fn address(file: &Path) -> (u16, String) {
         assert!(begun.elapsed() < LONG, "the browser does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        _ => 63,
-    };
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for four in text.trim_end_matches('=').as_bytes().chunks(4) {
-        let bits = four.iter().fold(0_u32, |bits, byte| bits << 6 | u32::from(digit(*byte)));
-        let whole = (bits << (6 * (4 - four.len()))).to_be_bytes();
-        bytes.extend_from_slice(&whole[1..four.len()]);
-    }
-    bytes
-}
-
-/// If the browser did not notice these, the tests of the page could not fail.
-#[test]
-fn what_goes_wrong_in_a_page_is_noticed() {
-    const WRONG: &str = "<title>x</title><button onclick=\"alert('asked')\">Ask</button><input id=field><select id=choice>\
-         <option value=a>a</option><option value=b>b</option></select><img src=http://127.0.0.9:9/x.png>\
-         <script>console.error('complained'); setTimeout(() => { throw new Error('thrown'); });\
-         addEventListener('keydown', (e) => document.title = e.key);</script>";
-    let Some(mut page) = Page::start() else { return };
-    let file = page.place.path().join("wrong.html");
-    fs::write(&file, WRONG).unwrap();
-    page.open(&format!("file://{}", file.display()));
-    page.fill("#field", "first");
-    page.fill("#field", "second");
-    assert_eq!(page.eval("document.querySelector('#field').value"), "second");
-    page.choose("#choice", "b");
-    assert_eq!(page.eval("Promise.resolve(document.querySelector('#choice').value)"), "b");
-    page.key("Escape");
-    assert_eq!(page.eval("document.title"), "Escape");
-    page.press("Ask");
-    page.listen(Duration::from_millis(300));
-    for trouble in ["console: ", "exception: ", "dialog: \"asked\"", "log: "] {
-        assert!(
-            page.troubles.iter().any(|found| found.starts_with(trouble)),
-            "{trouble}: {:#?}",
-            page.troubles
-        );
-    }
-    assert!(page.requests.iter().any(|url| url == "http://127.0.0.9:9/x.png"), "{:#?}", page.requests);
-    let is_refused =
-        |page: &mut Page| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| page.is_well(1))).is_err();
-    assert!(is_refused(&mut page));
-    page.troubles.clear();
-    assert!(is_refused(&mut page), "a request to another machine alone is refused too");
-    assert!(fs::read(page.picture("driver")).unwrap().starts_with(b"\x89PNG\r\n"));
 }

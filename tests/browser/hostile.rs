@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::chromium::Page;
+use crate::comparison::keep;
 use crate::server::Server;
 
 /// Whatever a page could mistake for more than text: tags, handlers, addresses of other machines, templates, an
@@ -180,7 +181,130 @@ fn texts_of_strangers_are_shown_in_every_page_and_have_no_effect() {
         page.go("#/runs");
         page.see(&run);
         page.listen(Duration::from_millis(500));
-        page.troubles.retain(|trouble| !trouble.contains("404"));
+        page.forgive_any("404");
         is_unharmed(&mut page, &server);
     }
+}
+
+/// An answer of a model as a stream of events.
+fn stream(content: &str, reasoning: &str, reason: &str) -> String {
+    let chunk = |delta: Value, reason: Value| {
+        format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}))
+    };
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 7}});
+    let thought = chunk(json!({"role": "assistant", "reasoning_content": reasoning}), Value::Null);
+    let said: String =
+        content.split_inclusive(' ').map(|word| chunk(json!({"content": word}), Value::Null)).collect();
+    thought + &said + &chunk(json!({}), json!(reason)) + &format!("data: {usage}\n\ndata: [DONE]\n\n")
+}
+
+/// Asks the model something and waits until the last answer has ended.
+fn ask(page: &mut Page, answers: u32) {
+    page.fill("[data-test=composer]", HOSTILE);
+    page.click("[data-test=send]");
+    let ended = "document.querySelectorAll('[data-test=answer][aria-busy=false]').length";
+    page.wait("the answer", &format!("{ended} === {answers}"));
+}
+
+#[test]
+fn texts_of_models_are_shown_in_chats_comparisons_and_the_arena_and_have_no_effect() {
+    let Some(mut page) = Page::start() else { return };
+    let long = "x".repeat(5000);
+    let evil = format!(
+        "{HOSTILE} {long}\n\n```<img src=x onerror=window.hacked=8>\n{long}\n```\n\n| a |\n|---|\n| {HOSTILE} |"
+    );
+    let mut comparison = String::new();
+    let mut run = String::new();
+    let server = Server::start(|place| {
+        let prompts = [(evil.as_str(), [evil.as_str(), "another"])];
+        comparison = keep(&place.join("runs"), [HOSTILE, "run"], &prompts);
+        // The name of a folder, which whoever shares the folder of runs may choose.
+        let folder = place.old_run();
+        run = format!("20261122T174755Z-{}-lora-c691", HOSTILE_NAME.replace(".jsonl", ""));
+        fs::rename(&folder, folder.with_file_name(&run)).unwrap();
+    });
+    let kept = json!({"title": evil, "model": HOSTILE, "messages": [{"role": "system", "content": HOSTILE},
+        {"role": "user", "content": [{"type": "text", "text": HOSTILE}, {"type": HOSTILE}]},
+        {"role": "assistant", "content": evil}]});
+    let body = kept.to_string();
+    server.send("PUT", "/chats/0123456789abcdef", "application/json", body.as_bytes()).is(200);
+
+    page.open(&server.url());
+    page.see("<img src=x onerror=window.hacked=6>");
+    is_unharmed(&mut page, &server);
+    page.go(&format!("#/runs/{}", run.replace('<', "%3C").replace('#', "%23")));
+    page.wait("the run", "!!document.querySelector('[data-test=steps]')");
+    is_unharmed(&mut page, &server);
+    page.click("[data-test=delete]");
+    page.see("Delete for good");
+    is_unharmed(&mut page, &server);
+    page.key("Escape");
+
+    page.eval("localStorage.setItem('keep-chats', 'true')");
+    page.go("#/chat");
+    page.wait("the conversation", "!!document.querySelector('.kept .open')");
+    page.click(".kept .open");
+    page.wait(
+        "its answer",
+        &format!("document.querySelector('[data-test=answer]')?.innerText.includes({})", json!(SEEN)),
+    );
+    is_unharmed(&mut page, &server);
+    page.picture("hostile-kept");
+    let failed = format!("data: {}\n\n", json!({"error": {"message": HOSTILE, "type": HOSTILE}}));
+    let streams =
+        [stream(&evil, &evil, "stop"), stream("", HOSTILE, "length"), stream("", HOSTILE, "stop"), failed];
+    page.answer_with("*/v1/chat/completions", streams);
+    page.click("[data-test=new-chat]");
+    ask(&mut page, 1);
+    page.wait(
+        "the answer",
+        &format!("document.querySelector('.markdown')?.innerText.includes({})", json!(SEEN)),
+    );
+    is_unharmed(&mut page, &server);
+    page.picture("hostile-chat");
+    // An answer without text says why there is none.
+    ask(&mut page, 2);
+    page.see("reached its limit of 7 tokens while the model was still thinking");
+    ask(&mut page, 3);
+    page.see("ended after its thought and gave no answer");
+    ask(&mut page, 4);
+    page.wait(
+        "the error",
+        &format!("document.querySelector('[data-test=problem]')?.innerText.includes({})", json!(SEEN)),
+    );
+    is_unharmed(&mut page, &server);
+
+    page.go("#/compare");
+    page.wait("the list", "!!document.querySelector('[data-test=comparison-row]')");
+    is_unharmed(&mut page, &server);
+    page.go(&format!("#/compare/{comparison}"));
+    page.wait(
+        "the answers",
+        &format!("document.querySelector('[data-test=prompt]')?.innerText.includes({})", json!(SEEN)),
+    );
+    is_unharmed(&mut page, &server);
+    page.picture("hostile-comparison");
+    page.go(&format!("#/arena?id={comparison}"));
+    page.wait(
+        "two answers",
+        &format!("document.querySelector('.arena')?.innerText.includes({})", json!(SEEN)),
+    );
+    is_unharmed(&mut page, &server);
+    page.click("[data-test=vote-tie]");
+    page.wait(
+        "the names",
+        &format!("document.querySelector('[data-test=tally]')?.innerText.includes({})", json!(SEEN)),
+    );
+    is_unharmed(&mut page, &server);
+    page.resize(360, 740);
+    for place in
+        ["runs".to_owned(), "compare".into(), format!("compare/{comparison}"), "arena".into(), "chat".into()]
+    {
+        page.go(&format!("#/{place}"));
+        page.wait(&place, "!document.querySelector('main .loading') && document.querySelector('main').innerText.length > 40");
+        page.listen(Duration::from_millis(200));
+        let wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(page.eval(wider), 0, "a long word makes {place} wider than a phone");
+    }
+    is_unharmed(&mut page, &server);
 }

@@ -5,10 +5,14 @@
 //! |---|---|
 //! | `server` | a `sparktune serve` of a test, and requests to it |
 //! | `chromium` | the browser: start, pages, clicks, keys, pictures; what went wrong in a page |
-//! | `devtools` | commands and events over a WebSocket |
+//! | `devtools`, `base64` | commands and events over a WebSocket |
+//! | `comparison` | a kept comparison with chosen answers |
+//! | `driver` | what the browser must notice |
 //! | `api` | the way from an upload to a run, by requests |
-//! | `hostile` | texts of strangers in every field of the page, without effect |
 //! | `walk` | the whole way in the page |
+//! | `hostile` | texts of strangers in every field of the page, without effect |
+//! | `access` | names, contrast, focus, motion and width of every page |
+//! | `charts` | curves of any values |
 //!
 //! Nothing is timed: a test waits until the page shows what it expects, and fails, with the page's text and a
 //! picture, when that has not come for a long while. Pictures are in `pages/` of the temporary folder of the
@@ -16,9 +20,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
+mod access;
 mod api;
+mod base64;
+mod charts;
 mod chromium;
+mod comparison;
 mod devtools;
+mod driver;
 mod hostile;
 mod server;
 #[expect(dead_code, reason = "shared with end_to_end, which uses all of it")]

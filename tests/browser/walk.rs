@@ -122,10 +122,10 @@ fn pictures_of_all_tabs(page: &mut Page) {
         );
         page.picture(&format!("run-{}", tab.to_lowercase()));
     }
-    page.prefer_dark(true);
+    page.prefer("dark", false);
     page.listen(Duration::from_millis(300));
     page.picture("run-dark");
-    page.prefer_dark(false);
+    page.prefer("light", false);
     page.resize(390, 844);
     page.listen(Duration::from_millis(300));
     page.picture("run-phone");

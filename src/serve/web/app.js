@@ -5,7 +5,7 @@ import { html, render, useEffect, useRef, useState } from "./parts/dom.js";
 import { bytes } from "./parts/format.js";
 import { Icon } from "./parts/icons.js";
 import { asProblem, useRead } from "./parts/load.js";
-import { Empty, Loading, ProblemNote } from "./parts/page.js";
+import { Empty, Head, Loading, ProblemNote } from "./parts/page.js";
 import { Bar } from "./parts/progress.js";
 import { addShortcuts, listen, showShortcuts } from "./parts/shortcuts.js";
 import { useStore } from "./parts/store.js";
@@ -110,7 +110,7 @@ function Place({ place }) {
     );
   }, [place?.route]);
   if (!place) {
-    return html`<${Empty} icon="search" title="There is no such page" actions=${html`<a class="button" href="#/runs">To the runs</a>`}>
+    return html`<${Head} title="Not found" /><${Empty} icon="search" title="There is no such page" actions=${html`<a class="button" href="#/runs">To the runs</a>`}>
       The address ${location.hash} leads nowhere.<//>`;
   }
   if (!page) return html`<${Loading} what="Loading" />`;
@@ -119,7 +119,7 @@ function Place({ place }) {
 }
 
 function Locked() {
-  return html`<${Empty} icon="leave" title="This page needs its token">
+  return html`<${Head} title="Locked" /><${Empty} icon="leave" title="This page needs its token">
     Open the address with ?token= that sparktune serve printed when it started; the browser then remembers it. If you logged out, or the
     token was renewed, the terminal with the server has the present one.<//>`;
 }

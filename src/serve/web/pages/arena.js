@@ -75,7 +75,7 @@ function Ring({ id }) {
       !pair
         ? html`<${Empty} icon="check" title="All pairs are judged" actions=${html`<a class="button" href=${href(["compare", id])}>See the comparison</a>`}>Thank you: ${counted(blind.votes, "vote")} were given. The tally is below.<//>`
         : html`
-      <section class="card prompt"><h3>Prompt</h3><div class="text">${promptText(pair.question ?? pair)}</div></section>
+      <section class="card prompt"><h2>Prompt</h2><div class="text">${promptText(pair.question ?? pair)}</div></section>
       <div class="answers n2">${["left", "right"].map(
         (
           side,

@@ -6,6 +6,7 @@ import { html, useState } from "../parts/dom.js";
 import { ago } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { useRead } from "../parts/load.js";
+import { textOf } from "../parts/messages.js";
 import { remembered } from "../parts/store.js";
 
 /** Whether conversations are kept, and the list of them. */
@@ -43,7 +44,9 @@ function messagesOf(chat, system) {
 function chatOf({ id, messages, model }) {
   const turns = [];
   let system = "";
-  for (const { role, content } of messages) {
+  for (const message of messages) {
+    const { role } = message;
+    const content = textOf(message);
     if (role === "system") system = content;
     else if (role === "user") turns.push({ user: content, answers: [null] });
     else if (role === "assistant" && turns.length)

@@ -63,17 +63,22 @@ export function requestOptions(settings) {
     const value = settings[name];
     if (value !== undefined && value !== "" && Number.isFinite(Number(value))) options[name] = Number(value);
   }
+  if (settings.thinking === "off") options.reasoning_effort = "none";
   if (settings.stop) options.stop = settings.stop.split("\n").filter(Boolean).slice(0, 4);
   return options;
 }
 
 export function Settings({ settings, onChange, kept, onClose, onForget }) {
   const set = (name, value) => onChange({ ...settings, [name]: value });
-  const changed = FIELDS.some(({ name }) => settings[name] !== undefined && settings[name] !== "");
+  const changed =
+    settings.thinking || FIELDS.some(({ name }) => settings[name] !== undefined && settings[name] !== "");
   return html`<aside class="chat-panel" aria-label="Settings of the chat">
     <div class="card-head"><h2>Settings</h2><button class="button quiet small icon" aria-label="Close the settings" onClick=${onClose}><${Icon} name="close" size=${14} /></button></div>
     <div class="field"><label for="system">System prompt</label><textarea id="system" class="area" rows="4" placeholder="What the model is told before every conversation" value=${settings.system ?? ""} data-test="system"
       onInput=${(event) => set("system", event.target.value)}></textarea></div>
+    <div class="field"><label for="chat-thinking">Thinking</label><select id="chat-thinking" class="select" value=${settings.thinking ?? ""} data-test="thinking" onChange=${(event) => set("thinking", event.target.value)}>
+      <option value="">as the model's own</option><option value="off">off</option></select>
+      <span class="hint">whether the model thinks before it answers, if its template can leave that out</span></div>
     ${FIELDS.map(
       (
         field,

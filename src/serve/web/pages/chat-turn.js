@@ -1,7 +1,7 @@
 // One turn of a conversation: what the user wrote, and the answer of each model beside the others.
 import { html, useState } from "../parts/dom.js";
 import { tell } from "../parts/dialog.js";
-import { count, figure, milliseconds, percent } from "../parts/format.js";
+import { count, counted, figure, milliseconds, percent } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Markdown } from "../parts/markdown.js";
 import { ProblemNote } from "../parts/page.js";
@@ -38,9 +38,9 @@ function Answer({ answer, shown, name, last, busy, onAgain }) {
   const { text, thinking, stats, problem, stopped } = answer;
   return html`<section class="answer-of" aria-label=${`Answer of ${name}`} aria-busy=${answer.busy} data-test="answer">
     ${shown && html`<h3 class="soft small">${name}</h3>`}
-    ${thinking && html`<details class="thinking" open=${answer.busy && !text}><summary>${answer.busy && !text ? "Thinking …" : "Thought"}</summary><div class="thought">${thinking}</div></details>`}
+    ${thinking && html`<details class="thinking" open=${!text}><summary>${answer.busy && !text ? "Thinking …" : "Thought"}</summary><div class="thought">${thinking}</div></details>`}
     ${text ? html`<${Markdown} text=${text} />` : answer.busy && !thinking && html`<span class="waiting" aria-label="Waiting for the first token"><i></i><i></i><i></i></span>`}
-    ${!text && !answer.busy && !problem && html`<p class="faint">${stopped ? "Stopped before the first token." : "The answer is empty."}</p>`}
+    ${!text && !answer.busy && !problem && html`<p class="note" data-test="no-answer">${whyEmpty(answer)}</p>`}
     <${ProblemNote} problem=${problem} />
     ${
       !answer.busy &&
@@ -53,12 +53,27 @@ function Answer({ answer, shown, name, last, busy, onAgain }) {
   </section>`;
 }
 
+/** Why there is no text, and what to do about it. */
+function whyEmpty({ thinking, stopped, stats }) {
+  if (stopped)
+    return thinking ? "Stopped while the model was thinking." : "Stopped before the first token.";
+  const tokens = stats?.tokens ? ` of ${counted(stats.tokens, "token")}` : "";
+  const without = "In the settings, “Thinking: off” asks for an answer at once.";
+  if (stats?.reason === "length")
+    return thinking
+      ? `The answer reached its limit${tokens} while the model was still thinking. “Longest answer” in the settings raises the limit. ${without}`
+      : `The answer reached its limit${tokens} before it had any text. “Longest answer” in the settings raises it.`;
+  return thinking
+    ? `The model ended after its thought and gave no answer. A small model, or one that was trained without thoughts, does so. ${without}`
+    : "The model ended its answer at once, without any text. Another temperature or seed may give one.";
+}
+
 /** Speed, length and what the drafts were worth. */
 function statsWords(stats) {
   if (!stats) return "";
   const { drafted_tokens: drafted, accepted_tokens: accepted } = stats.usage ?? {};
   return [
-    stats.tokens ? `${count(stats.tokens)} tokens` : "",
+    stats.tokens ? counted(stats.tokens, "token") : "",
     stats.tokens_per_s ? `${figure(stats.tokens_per_s)} tokens/s` : "",
     stats.first_token_ms ? `first after ${milliseconds(stats.first_token_ms)}` : "",
     drafted ? `${percent(accepted / drafted)} of drafts accepted` : "",

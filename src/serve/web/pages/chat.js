@@ -159,7 +159,7 @@ export default function Chat({ query }) {
         )}
           ${used.length < MOST_COLUMNS && models.length > 1 && html`<button class="button quiet" data-test="add-model" onClick=${() => setColumns([...used, (models.find((model) => !used.includes(model.id)) ?? models[0]).id])}><${Icon} name="add" size=${14} /><span class="wide-only">Add a model beside it</span></button>`}
         </div>
-        <div class="actions"><button class="button" onClick=${restart} disabled=${!chat.turns.length}>New</button>
+        <div class="actions"><button class="button" data-test="new-chat" onClick=${restart} disabled=${!chat.turns.length}>New</button>
           <button class="button icon" aria-label="Settings" aria-pressed=${panel} data-test="chat-settings" onClick=${() => setPanel(!panel)}><${Icon} name="sliders" /></button></div>
       </header>
       <div class="turns" role="log" aria-label="Messages">

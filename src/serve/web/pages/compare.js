@@ -3,10 +3,23 @@ import { work } from "../api.js";
 import { html, useState } from "../parts/dom.js";
 import { ago, count, counted, moment } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
-import { Action, Empty, Head, Loading, ProblemNote } from "../parts/page.js";
+import { Action, Empty, Head, Loading, ProblemNote, joined } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
 import { suiteName } from "../parts/suites.js";
 import { href } from "../routes.js";
+
+/** What a run started from can be named through the run, even if it is no model of its own here. */
+const BASE = "@base";
+
+/** The models, and before them the bases of runs that an address asks for. */
+function withBases(models, asked) {
+  const bases = asked.flatMap((id) => {
+    const run = id.endsWith(BASE) && models.find((model) => model.id === id.slice(0, -BASE.length));
+    return run ? [{ id, name: run.base ?? "its base", kind: "base", base: run.name }] : [];
+  });
+  const first = models.filter((model) => asked.includes(model.id));
+  return [...bases, ...first, ...models.filter((model) => !asked.includes(model.id))];
+}
 
 export default function Compare({ query }) {
   const models = useRead("GET /api/v1/models");
@@ -17,7 +30,8 @@ export default function Compare({ query }) {
   const [most, setMost] = useState("");
   const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
-  const items = models.data?.items ?? [];
+  const [asked] = useState(picked);
+  const items = withBases(models.data?.items ?? [], asked);
   const known = suites.data?.items ?? [];
   const chosen = known.find((each) => each.name === suite) ?? known[0];
   const toggle = (id) =>
@@ -53,7 +67,7 @@ export default function Compare({ query }) {
             (
               model,
             ) => html`<label key=${model.id} class=${`option ${picked.includes(model.id) ? "picked" : ""}`} data-test="compare-model">
-            <input type="checkbox" checked=${picked.includes(model.id)} onChange=${() => toggle(model.id)} /><div class="anywhere"><b>${model.name}</b> <span class="faint small">${[model.kind, model.base && `of ${model.base}`].filter(Boolean).join(" ")}</span></div></label>`,
+            <input type="checkbox" checked=${picked.includes(model.id)} onChange=${() => toggle(model.id)} /><div class="anywhere"><b><bdi>${model.name}</bdi></b> <span class="faint small">${[model.kind, model.base && `of ${model.base}`].filter(Boolean).join(" ")}</span></div></label>`,
           )}</div></fieldset>
           <div class="stack">
             <div class="field"><label for="suite">Prompts</label><select id="suite" class="select" value=${chosen?.name ?? ""} data-test="suite" onChange=${(event) => setSuite(event.target.value)}>
@@ -72,7 +86,7 @@ export default function Compare({ query }) {
           (
             each,
           ) => html`<tr key=${each.id} data-test="comparison-row"><th scope="row"><a href=${href(["compare", each.id])}>${suiteName(each.suite)}</a></th>
-          <td class="soft anywhere whole">${(each.models ?? []).map((model) => model.name ?? model).join(", ")}</td><td class="right number" data-label="prompts">${count(typeof each.prompts === "number" ? each.prompts : each.prompts?.length)}</td>
+          <td class="soft anywhere whole">${joined((each.models ?? []).map((model) => model.name ?? model))}</td><td class="right number" data-label="prompts">${count(typeof each.prompts === "number" ? each.prompts : each.prompts?.length)}</td>
           <td class="soft number" title=${moment(each.created_us)}>${ago(each.created_us)}</td></tr>`,
         )}</tbody></table></section>`
       }

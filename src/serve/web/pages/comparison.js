@@ -2,7 +2,7 @@
 import { html, useState } from "../parts/dom.js";
 import { NONE, count, counted, figure, milliseconds, moment, percent } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
-import { Chips, Head, Loading, Note, ProblemNote, Search } from "../parts/page.js";
+import { Chips, Head, Loading, Note, ProblemNote, Search, joined } from "../parts/page.js";
 import { promptText, suiteName } from "../parts/suites.js";
 
 /** What a verdict on a model after the first looks like. */
@@ -20,7 +20,7 @@ export default function Comparison({ id }) {
   if (!data)
     return html`<${Head} title="Comparison" crumb=${crumb} />
       ${problem ? html`<${ProblemNote} problem=${problem} again=${again} />` : html`<${Loading} what="Reading the answers" />`}`;
-  const title = data.models.map((model) => model.name).join(" · ");
+  const title = joined(data.models.map((model) => model.name));
   const about = [
     `${suiteName(data.suite)}, ${count(data.prompts.length)} prompts`,
     moment(data.created_us),

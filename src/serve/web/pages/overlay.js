@@ -78,7 +78,7 @@ export default function Overlay({ query }) {
           (
             { id, run, curves },
             at,
-          ) => html`<li key=${id}><label class="check"><input type="checkbox" checked=${!hidden.has(id)} onChange=${() => {
+          ) => html`<li key=${id}><label class="check"><input type="checkbox" aria-label=${`Show ${run.name ?? id}`} checked=${!hidden.has(id)} onChange=${() => {
             const next = new Set(hidden);
             if (!next.delete(id)) next.add(id);
             setHidden(next);

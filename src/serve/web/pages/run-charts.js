@@ -98,7 +98,7 @@ export function Charts({ id, run, curves }) {
     </div>
     <div class="run-charts">
       <div class="card run-loss">
-        <${Curve} title="Loss" unit="nats per trained token" series=${losses} marks=${marks} height=${380} format=${(value) => figure(value)} precise=${loss} range=${shownRange} whole=${whole} onRange=${zoom} log=${log} sync=${id} />
+        <${Curve} title="Loss" unit="nats per trained token" series=${losses} marks=${marks} height=${380} format=${figure} precise=${loss} range=${shownRange} whole=${whole} onRange=${zoom} log=${log} sync=${id} />
         <${Legend} names=${names} />
       </div>
       <div class="run-small">

@@ -80,7 +80,7 @@ export function Outputs({ run }) {
         ) => html`<tr key=${output.name}><th scope="row">${output.name}</th><td class="soft">${output.kind}</td><td class="right number">${bytes(output.bytes)}</td>
         <td class="whole"><span class="path"><code>${output.path}</code>${output.path && html`<button class="button quiet small icon" aria-label=${`Copy the path of ${output.name}`} onClick=${() => copy(output.path)}><${Icon} name="copy" size=${13} /></button>`}</span></td></tr>`,
       )}</tbody></table>
-    <p class="soft">The files lie in the run's folder on the machine that trains. <a href="#/chat">Chat</a> with the tuned model, or <a href="#/compare">compare</a> it with its base.</p>
+    <p class="soft">The files lie in the run's folder on the machine that trains. What <b>Compare with base</b> finds becomes part of the report.</p>
   </div>`;
 }
 

@@ -34,7 +34,7 @@ export function Samples({ id, events }) {
       onClick=${() => setAt(number)}><span class="faint">${number + 1}</span><span>${tidy(prompt)}</span></button>`,
     )}</nav>
     <div class="stack">
-      <div class="card prompt"><h3>Question</h3><div class="text">${prompts[question]}</div></div>
+      <div class="card prompt"><h2>Question</h2><div class="text">${prompts[question]}</div></div>
       ${answers.map(
         (
           sample,

@@ -1,15 +1,15 @@
 // One run: how far it is, how it does, what it wrote, and what can be done with it.
 import { address, call, finish, work } from "../api.js";
 import { confirm, tell, tellProblem } from "../parts/dialog.js";
-import { html, useState } from "../parts/dom.js";
+import { html, useEffect, useState } from "../parts/dom.js";
 import { ago, bytes, count, duration, figure, loss, milliseconds, percent } from "../parts/format.js";
 import { asProblem } from "../parts/load.js";
-import { Action, Figures, Head, Loading, Note, ProblemNote, Tabs } from "../parts/page.js";
+import { Action, Figures, Head, Loading, Note, ProblemNote, Tabs, joined } from "../parts/page.js";
 import { Bar, Spoken, TaskProgress } from "../parts/progress.js";
 import { useRun } from "../parts/run-live.js";
 import { useShortcuts } from "../parts/shortcuts.js";
 import { State, barKind, isLive } from "../parts/states.js";
-import { keepQuery } from "../routes.js";
+import { href, keepQuery } from "../routes.js";
 import { Charts } from "./run-charts.js";
 import { Events } from "./run-events.js";
 import { Machine, Outputs, Plan } from "./run-panels.js";
@@ -27,7 +27,10 @@ const TABS = [
 export default function Run({ id, query }) {
   const live = useRun(id);
   const { run, curves, events, problem, again } = live;
-  const [tab, setTab] = useState(TABS.some((each) => each.id === query.tab) ? query.tab : "charts");
+  const asked = TABS.some((each) => each.id === query.tab) ? query.tab : "charts";
+  const [tab, setTab] = useState(asked);
+  // A link or the history may ask for another tab of the run that is shown.
+  useEffect(() => setTab(asked), [asked]);
   const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
   const pick = (next) => {
@@ -47,7 +50,7 @@ export default function Run({ id, query }) {
   const act = { run, again, setTask, setTrouble };
   return html`
     <${Head} title=${run.name ?? id} crumb=${{ href: "#/runs", text: "Runs" }}
-      about=${html`<span class="run-about"><${State} state=${run.state} /> <span>${[run.id === run.name ? "" : run.id, run.model, method(run.method), started.device].filter(Boolean).join(" · ")}</span></span>`}>
+      about=${html`<span class="run-about"><${State} state=${run.state} /> <span>${joined([run.id === run.name ? "" : run.id, run.model, method(run.method), started.device])}</span></span>`}>
       <${Buttons} ...${act} />
     <//>
     <${ProblemNote} problem=${trouble} />
@@ -119,7 +122,14 @@ function Buttons({ run, again, setTask, setTrouble }) {
   const report = address("GET /api/v1/runs/{id}/report", { id: run.id }).url;
   const live = isLive(run);
   const canResume = ["stopped", "crashed", "failed"].includes(run.state);
+  const model = `run:${run.id}`;
+  const hasModel = !live && (run.outputs ?? []).some((output) => ["model", "adapter"].includes(output.kind));
   return html`
+    ${
+      hasModel &&
+      html`<a class="button main" href=${href("chat", { model })} data-test="chat-with">Chat</a>
+    <a class="button" href=${href("compare", { models: `${model}@base,${model}` })} data-test="compare-with-base">Compare with base</a>`
+    }
     ${live && html`<button class="button danger" data-test="stop" onClick=${() => stop(run, again)}>Stop</button>`}
     ${canResume && html`<${Action} kind="main" data-test="resume" onClick=${resume}>Resume<//>`}
     ${!live && html`<button class="button" data-test="export" onClick=${exports}>Export</button>`}

@@ -2,7 +2,7 @@
 import { html, useState } from "../parts/dom.js";
 import { ago, count, duration, loss, moment, percent } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
-import { Chips, Empty, Head, Loading, ProblemNote, Search } from "../parts/page.js";
+import { Chips, Empty, Head, Loading, ProblemNote, Search, joined } from "../parts/page.js";
 import { Bar, Spoken } from "../parts/progress.js";
 import { useShortcuts } from "../parts/shortcuts.js";
 import { FILTERS, State, barKind, isLive } from "../parts/states.js";
@@ -94,7 +94,7 @@ function Row({ run, picked, toggle }) {
     isLive(run) && run.eta_s !== null && run.eta_s !== undefined ? `${duration(run.eta_s)} left` : "";
   return html`<tr class=${picked ? "picked" : ""} data-test="run-row" data-run=${run.id}>
     <td class="pick"><input type="checkbox" aria-label=${`Pick ${run.name}`} checked=${picked} onChange=${() => toggle(run.id)} /></td>
-    <th class="run-name" scope="row"><a href=${href(["runs", run.id])}>${run.name}</a><div class="faint small anywhere">${[run.id === run.name ? "" : run.id, run.model, run.method].filter(Boolean).join(" · ")}</div></th>
+    <th class="run-name" scope="row"><a href=${href(["runs", run.id])}><bdi>${run.name}</bdi></a><div class="faint small anywhere">${joined([run.id === run.name ? "" : run.id, run.model, run.method])}</div></th>
     <td class="run-state"><${State} state=${run.state} /></td>
     <td class="wide whole"><${Bar} share=${run.progress ?? (run.steps_total ? run.step / run.steps_total : 0)} kind=${barKind(run.state)} label=${`Progress of ${run.name}`} />
       <div class="small soft run-steps"><span>${at}</span><span>${left}</span></div></td>

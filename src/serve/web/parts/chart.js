@@ -1,6 +1,7 @@
 // A chart over steps: the range of each column, the average on top, and the marks of chart-marks.js. The drawing
 // is uPlot's; this file gives it data, colours, zoom, keys, and words for those who cannot see it.
 import { drawMarks } from "./chart-marks.js";
+import { digitsOf, logLabels, stepRange, valueRange } from "./chart-scale.js";
 import { html, useEffect, useRef } from "./dom.js";
 import { count, figure } from "./format.js";
 import { useStore } from "./store.js";
@@ -50,7 +51,7 @@ export function Chart({
   const plot = useRef(null);
   const now = useRef({});
   const colours = useStore(theme);
-  now.current = { data, marks, range, whole, onRange, format, read, log };
+  now.current = { data, marks, range, whole, onRange, format, read };
   const shape = JSON.stringify([lines.map((line) => [line.name, line.colour]), log, height]);
 
   useEffect(() => {
@@ -86,7 +87,7 @@ export function Chart({
       ? `${title}: ${empty}`
       : `${title}, over steps ${count(steps[0])} to ${count(last)}. ${now.current.read?.(steps.length - 1)?.text ?? ""}`;
   return html`<figure class="chart" data-test=${`chart-${title}`}>
-    <figcaption class="chart-head"><h3>${title}</h3>${unit && html`<span class="faint small">${unit}</span>`}<span class="at" ref=${words}>${last === null ? "" : shown(now.current.read?.(steps.length - 1))}</span>${extra}</figcaption>
+    <figcaption class="chart-head"><h2>${title}</h2>${unit && html`<span class="faint small">${unit}</span>`}<span class="at" ref=${words}>${last === null ? "" : shown(now.current.read?.(steps.length - 1))}</span>${extra}</figcaption>
     <div class="plot" ref=${place} tabindex="0" role="img" aria-label=${label} onKeyDown=${(event) => keys(event, plot.current, now.current)}
       style=${{ height: `${height}px` }}></div>
   </figure>`;
@@ -129,8 +130,17 @@ function options(uPlot, { lines, height, log, sync, width, now, words }) {
       },
     },
     scales: {
-      x: { time: false, range: (u, low, high) => xRange(now.current, low, high) },
-      y: { distr: log ? 3 : 1, range: (u, low, high) => yRange(u, now.current, low, high) },
+      x: {
+        time: false,
+        range: (u, low, high) => stepRange({ ...now.current.marks, range: now.current.range }, low, high),
+      },
+      y: {
+        distr: log ? 3 : 1,
+        range: (u, low, high) => {
+          const steps = [u.scales.x.min, u.scales.x.max];
+          return valueRange({ evals: now.current.marks.evals, log, steps }, low, high);
+        },
+      },
     },
     axes: [
       {
@@ -149,7 +159,13 @@ function options(uPlot, { lines, height, log, sync, width, now, words }) {
         gap: 6,
         font: font(),
         size: axisSize,
-        values: (u, splits) => splits.map((at) => (at === null ? "" : now.current.format(at))),
+        ...(log ? { splits: (u, axis, low, high) => logLabels(low, high), filter: (u, splits) => splits } : {}),
+        values: (u, splits) => {
+          const digits = digitsOf(splits);
+          const texts = splits.map((at) => (at === null ? "" : now.current.format(at, digits)));
+          // Of labels that read the same, the first stands for all.
+          return texts.map((text, at) => (text === texts[at - 1] ? "" : text));
+        },
       },
     ],
     series: [
@@ -201,36 +217,12 @@ function axisSize(u, values) {
 const onlyOne = (u, at) =>
   u.data[0].length === 1 || u.data[at].filter((value) => value !== null).length === 1;
 
-function xRange({ data, marks, range }, low, high) {
-  if (range) return range;
-  if (!data[0].length && !marks.evals?.length) return [0, marks.total ?? 1];
-  const evals = (marks.evals ?? []).map((each) => each.step);
-  const first = Math.min(low ?? Infinity, ...evals);
-  const last = Math.max(high ?? -Infinity, ...evals);
-  return first === last ? [first - 1, last + 1] : [first, last];
-}
-
-function yRange(u, { marks, log }, low, high) {
-  const { min: first, max: last } = u.scales.x;
-  const values = (marks.evals ?? [])
-    .filter((each) => each.step >= first && each.step <= last && each.loss_nats !== null)
-    .map((each) => each.loss_nats);
-  let [bottom, top] = [Math.min(low ?? Infinity, ...values), Math.max(high ?? -Infinity, ...values)];
-  if (!(bottom <= top)) return log ? [0.1, 1] : [0, 1];
-  // Values that differ by a rounding error only have no scale of their own.
-  if (top - bottom <= Math.abs(top) * 1e-9)
-    [bottom, top] = [bottom - Math.abs(bottom || 1) * 0.1, top + Math.abs(top || 1) * 0.1];
-  if (log) return bottom > 0 ? [bottom * 0.95, top * 1.05] : [1e-9, Math.max(top, 1e-8)];
-  const room = (top - bottom) * 0.06;
-  // A curve that never goes below zero gets no room below it.
-  return [bottom >= 0 ? Math.max(0, bottom - room) : bottom - room, top + room];
-}
-
 /** Arrow keys move through the columns, + and - zoom around the one that is read, 0 and Esc show everything. */
 function keys(event, u, { data, range, whole, onRange }) {
   const steps = data[0];
   if (!u || !steps.length || event.ctrlKey || event.metaKey) return;
-  const at = u.cursor.idx ?? steps.length - 1;
+  // The columns may have become fewer since the pointer moved, by a zoom that read them anew.
+  const at = Math.min(u.cursor.idx ?? steps.length - 1, steps.length - 1);
   const to = {
     ArrowLeft: at - 1,
     ArrowRight: at + 1,

@@ -62,6 +62,8 @@ function Dialog({ dialog }) {
     element.current.showModal();
   }, []);
   const close = (answer) => {
+    // This gives the focus back to what had it; an open dialog that is only taken away would lose it.
+    element.current?.close();
     dialog.resolve(answer);
     asked.set(null);
   };

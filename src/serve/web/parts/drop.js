@@ -46,7 +46,7 @@ export function Drop({ onDone, compact = false }) {
       event.preventDefault();
       setOver(true);
     }} onDragLeave=${() => setOver(false)} onDrop=${drop}>
-      <input type="file" multiple class="hidden-visually" ref=${picker} aria-label="Files to upload" data-test="file" accept=".jsonl,.json,.csv,.tsv,.parquet,.txt,.md,.gz,.qubgpu"
+      <input type="file" multiple class="hidden-visually" tabindex="-1" ref=${picker} aria-label="Files to upload" data-test="file" accept=".jsonl,.json,.csv,.tsv,.parquet,.txt,.md,.gz,.qubgpu"
         onChange=${(event) => {
           take([...event.target.files]);
           event.target.value = "";

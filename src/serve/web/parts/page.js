@@ -8,7 +8,7 @@ import { Icon } from "./icons.js";
 export function Head({ title, name, about, crumb, children }) {
   useEffect(() => {
     document.title = `${name ?? title} · sparktune`;
-  }, [title, name]);
+  }, [name ?? title]);
   return html`<header class="page-head">
     <div>
       ${crumb && html`<a class="crumb" href=${crumb.href}>${crumb.text}</a>`}
@@ -116,6 +116,12 @@ export function Search({ value, onInput, label }) {
   return html`<div class="search" role="search"><${Icon} name="search" size=${14} />
     <input class="input" type="search" data-search aria-label=${label} placeholder=${label} value=${value} onInput=${(event) => onInput(event.target.value)} /></div>`;
 }
+
+/** Texts with dots between them. None of them can turn the direction of another one, whatever it contains. */
+export const joined = (texts) =>
+  texts
+    .filter(Boolean)
+    .map((text, at) => html`${at > 0 && " · "}<bdi>${text}</bdi>`);
 
 /** Names with values in two columns; rows without a value are left out. */
 export function Facts({ rows }) {

@@ -1,4 +1,5 @@
 // Suites of prompts and their prompts, in words.
+import { textOf } from "./messages.js";
 
 /** A suite by its name. */
 export const suiteName = (suite) => (typeof suite === "string" ? suite : (suite?.name ?? "own prompts"));
@@ -8,6 +9,6 @@ export function promptText(prompt) {
   if (prompt.prompt) return prompt.prompt;
   const messages = prompt.messages ?? [];
   return messages.length === 1
-    ? messages[0].content
-    : messages.map((message) => `${message.role}: ${message.content}`).join("\n");
+    ? textOf(messages[0])
+    : messages.map((message) => `${message.role}: ${textOf(message)}`).join("\n");
 }
