@@ -100,8 +100,8 @@ pub fn folders(given: &[String]) -> Vec<OpenableModel> {
     found
 }
 
-/// Returns the name by which lists show a model that a run or a plan names: an id of the hub as it is, and of a
-/// folder its last name, because a path is long and says little.
+/// Returns the name by which lists show a model that a run or a plan names: an id of the hub as it is, and of
+/// a folder its last name, because a path is long and says little.
 pub fn shown_name(model: &str) -> &str {
     let model = model.trim_end_matches('/');
     if !model.starts_with(['/', '.', '~']) {

@@ -33,7 +33,8 @@ const NAMED: [&str; 19] = [
     "DisclosureTriangle",
 ];
 
-/// Returns the texts whose contrast with what is behind them is below that of the guidelines (4.5, large text 3).
+/// Returns the texts whose contrast with what is behind them is below that of the guidelines (4.5, large text
+/// 3).
 const PALE: &str = r#"(() => {
   const rgb = (text) => {
     const parts = text.match(/[\d.]+/g).map(Number);

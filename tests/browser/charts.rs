@@ -1,13 +1,13 @@
-//! Charts, which a canvas draws: whatever the values and the zoom are, they are drawn without an error, and the
-//! axes have few labels.
+//! Charts, which a canvas draws: whatever the values and the zoom are, they are drawn without an error, and
+//! the axes have few labels.
 
 use serde_json::json;
 
 use crate::chromium::Page;
 use crate::server::Server;
 
-/// Draws a chart for each combination of values, scale and zoom, and counts them. uPlot's own logarithmic labels
-/// have no end from 0.0953 on.
+/// Draws a chart for each combination of values, scale and zoom, and counts them. uPlot's own logarithmic
+/// labels have no end from 0.0953 on.
 const DRAW: &str = r#"(async () => {
   const { Chart, plotLibrary } = await import("/parts/chart.js");
   const { html, render } = await import("/parts/dom.js");

@@ -124,8 +124,8 @@ impl Page {
         }
     }
 
-    /// Answers the next requests to an address like this with these streams of events, as no server of the tests
-    /// would.
+    /// Answers the next requests to an address like this with these streams of events, as no server of the
+    /// tests would.
     pub(crate) fn answer_with(&mut self, pattern: &str, streams: impl IntoIterator<Item = String>) {
         self.answers.extend(streams);
         self.call("Fetch.enable", json!({"patterns": [{"urlPattern": pattern}]}));

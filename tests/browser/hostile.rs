@@ -11,8 +11,8 @@ use crate::chromium::Page;
 use crate::comparison::keep;
 use crate::server::Server;
 
-/// Whatever a page could mistake for more than text: tags, handlers, addresses of other machines, templates, an
-/// escape sequence of terminals, and characters that turn the direction of writing.
+/// Whatever a page could mistake for more than text: tags, handlers, addresses of other machines, templates,
+/// an escape sequence of terminals, and characters that turn the direction of writing.
 const HOSTILE: &str = "<script>window.hacked=1</script><img src=x onerror=\"window.hacked=2\"><img src=\"http://127.0.0.9:9/a.png\">\
      <svg onload=window.hacked=3></svg><iframe src=\"javascript:parent.hacked=4\"></iframe>[x](javascript:window.hacked=5) \
      ![x](http://127.0.0.9:9/b.png) </textarea></title>{{7*7}}${7*7}'\"` \u{202e}gnp.exe\u{2066} \u{1b}[2J\u{1b}]0;hacked\u{7} end";

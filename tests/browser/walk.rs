@@ -158,6 +158,22 @@ fn a_model_is_compared_in_the_page() {
     page.choose("[data-test=suite]", "arithmetic");
     page.fill("#most", "2");
     page.click("[data-test=start-comparison]");
+    // It goes on when the page is left, moves nobody, and is shown again where it was started.
+    page.wait(
+        "the task",
+        "!!document.querySelector('[data-test=task]') || location.hash.startsWith('#/compare/')",
+    );
+    page.go("#/runs");
+    page.see("No runs yet");
+    page.go("#/compare");
+    page.wait(
+        "the comparison",
+        "!!document.querySelector('[data-test=task], [data-test=comparison-row] a') || location.hash.startsWith('#/compare/')",
+    );
+    page.wait(
+        "its page",
+        "document.querySelector('[data-test=comparison-row] a')?.click() || location.hash.startsWith('#/compare/')",
+    );
     page.wait("the results", "document.querySelectorAll('[data-test=results] tbody tr').length === 1");
     page.wait("the prompts", "document.querySelectorAll('[data-test=prompt]').length === 2");
     page.picture("comparison");

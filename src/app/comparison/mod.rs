@@ -56,8 +56,8 @@ pub struct Request {
 /// answers may have taken an hour, and a caller must not lose them because the disk is full.
 ///
 /// # Errors
-/// A model cannot be loaded, or the work was cancelled. A prompt that a model cannot answer is no error of the
-/// comparison; its answer says why.
+/// A model cannot be loaded, or the work was cancelled. A prompt that a model cannot answer is no error of
+/// the comparison; its answer says why.
 pub fn compare(program: &Program, request: &Request, listener: &dyn Listener) -> Result<Comparison, Failure> {
     check(request)?;
     let mut notes = Vec::new();

@@ -105,8 +105,8 @@ fn write(place: &Path, comparison: &Comparison) -> Result<(), Failure> {
     write_shared(&path, json).map_err(|error| Failure::io("write", &path, &error))
 }
 
-/// What is listed of files that were read, with their length and the time of their last change: a list is asked
-/// for again and again, and a file may have thousands of answers.
+/// What is listed of files that were read, with their length and the time of their last change: a list is
+/// asked for again and again, and a file may have thousands of answers.
 static READ: LazyLock<Mutex<HashMap<PathBuf, (Signature, Listed)>>> = LazyLock::new(Mutex::default);
 type Signature = (u64, Option<SystemTime>);
 /// The number of files that are remembered.

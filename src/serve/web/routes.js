@@ -6,6 +6,7 @@ export const SHARED = [
   "GET /api/v1/health",
   "GET /api/v1/machine/sample",
   "POST /api/v1/logout",
+  "GET /api/v1/tasks",
   "GET /api/v1/tasks/{id}",
   "DELETE /api/v1/tasks/{id}",
 ];

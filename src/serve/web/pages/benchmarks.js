@@ -1,17 +1,17 @@
 // Measurements of this machine, each beside its target or a peer of the same run.
-import { call, work } from "../api.js";
+import { call } from "../api.js";
 import { html, useEffect, useState } from "../parts/dom.js";
 import { ago, counted, figure, moment } from "../parts/format.js";
 import { asProblem, useRead } from "../parts/load.js";
 import { Action, Empty, Head, Loading, ProblemNote } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
+import { useTask } from "../parts/task.js";
 import { keepQuery } from "../routes.js";
 
 export default function Benchmarks({ query }) {
   const list = useRead("GET /api/v1/benchmarks");
   const [picked, setPicked] = useState([]);
   const [shown, setShown] = useState(query.id ?? "");
-  const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
   const items = list.data?.items ?? [];
   const sections = list.data?.sections ?? [];
@@ -20,14 +20,13 @@ export default function Benchmarks({ query }) {
     setShown(next);
     keepQuery({ id: next });
   };
-  const start = async () => {
+  const { task, start } = useTask("benchmark", {
+    onDone: (result) => [list.again(), pick(result.benchmark)],
+    onProblem: setTrouble,
+  });
+  const measure = () => {
     setTrouble(null);
-    const result = await work("POST /api/v1/benchmarks", {
-      body: { sections: picked },
-      onUpdate: setTask,
-    }).finally(() => setTask(null));
-    list.again();
-    pick(result.benchmark);
+    return start("POST /api/v1/benchmarks", { sections: picked });
   };
   const toggle = (name) =>
     setPicked(picked.includes(name) ? picked.filter((each) => each !== name) : [...picked, name]);
@@ -45,7 +44,7 @@ export default function Benchmarks({ query }) {
           ) => html`<label key=${section.name} class=${`option ${picked.includes(section.name) ? "picked" : ""}`} data-test="bench-section"><input type="checkbox" checked=${picked.includes(section.name)} onChange=${() => toggle(section.name)} />
           <div><b>${section.name}</b> ${section.gpu && html`<span class="tag">GPU</span>`}<div class="soft small">${section.about}</div></div></label>`,
         )}</div>
-        <div class="step-foot"><${Action} kind="main" disabled=${!picked.length || Boolean(task)} onClick=${start} onProblem=${setTrouble} data-test="start-bench">${picked.length ? `Measure ${counted(picked.length, "section")}` : "Choose sections"}<//></div></section>`
+        <div class="step-foot"><${Action} kind="main" disabled=${!picked.length || Boolean(task)} onClick=${measure} onProblem=${setTrouble} data-test="start-bench">${picked.length ? `Measure ${counted(picked.length, "section")}` : "Choose sections"}<//></div></section>`
       }
       <${TaskProgress} task=${task} title="Measuring" />
       ${list.data && items.length === 0 && html`<${Empty} icon="bench" title="Nothing was measured yet">Choose what to measure above. Each measurement is kept with the machine and the version that made it.<//>`}

@@ -1,11 +1,11 @@
 // Comparisons of models: start one, and the list of those that were made.
-import { work } from "../api.js";
 import { html, useState } from "../parts/dom.js";
 import { ago, count, counted, moment } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Action, Empty, Head, Loading, ProblemNote, joined } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
 import { suiteName } from "../parts/suites.js";
+import { useTask } from "../parts/task.js";
 import { href } from "../routes.js";
 
 /** What a run started from can be named through the run, even if it is no model of its own here. */
@@ -28,25 +28,21 @@ export default function Compare({ query }) {
   const [picked, setPicked] = useState(() => (query.models ?? "").split(",").filter(Boolean));
   const [suite, setSuite] = useState("");
   const [most, setMost] = useState("");
-  const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
+  const { task, start } = useTask("comparison", {
+    onDone: (result) => (location.hash = href(["compare", result.comparison])),
+    onProblem: setTrouble,
+  });
   const [asked] = useState(picked);
   const items = withBases(models.data?.items ?? [], asked);
   const known = suites.data?.items ?? [];
   const chosen = known.find((each) => each.name === suite) ?? known[0];
   const toggle = (id) =>
     setPicked(picked.includes(id) ? picked.filter((each) => each !== id) : [...picked, id]);
-  const start = async () => {
+  const compare = () => {
     setTrouble(null);
-    const body = {
-      models: picked,
-      suite: chosen.name,
-      max_prompts: most ? Number(most) : undefined,
-    };
-    const result = await work("POST /api/v1/comparisons", { body, onUpdate: setTask }).finally(() =>
-      setTask(null),
-    );
-    location.hash = href(["compare", result.comparison]);
+    const body = { models: picked, suite: chosen.name, max_prompts: most ? Number(most) : undefined };
+    return start("POST /api/v1/comparisons", body);
   };
   return html`
     <${Head} title="Compare" about="The same prompts to several models, each answer checked. A difference that is only noise is called noise.">
@@ -74,7 +70,7 @@ export default function Compare({ query }) {
               ${known.map((each) => html`<option key=${each.name} value=${each.name}>${each.name}${each.prompts ? ` (${count(each.prompts)})` : ""}</option>`)}</select>
               ${chosen?.about && html`<span class="hint">${chosen.about}</span>`}</div>
             <div class="field"><label for="most">At most</label><input id="most" class="input" type="number" min="1" placeholder="all prompts" value=${most} onInput=${(event) => setMost(event.target.value)} /></div>
-            <div><${Action} kind="main" disabled=${!picked.length || !chosen || Boolean(task)} onClick=${start} onProblem=${setTrouble} data-test="start-comparison">${picked.length > 1 ? `Compare ${picked.length} models` : picked.length === 1 ? "Check one model" : "Choose models"}<//></div>
+            <div><${Action} kind="main" disabled=${!picked.length || !chosen || Boolean(task)} onClick=${compare} onProblem=${setTrouble} data-test="start-comparison">${picked.length > 1 ? `Compare ${picked.length} models` : picked.length === 1 ? "Check one model" : "Choose models"}<//></div>
           </div>
         </div></section>`
       }

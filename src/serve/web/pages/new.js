@@ -1,12 +1,13 @@
 // A new run, one question at a time, as the terminal's wizard asks: machine, model, data, plan, start.
 import { work } from "../api.js";
 import { html, useEffect, useState } from "../parts/dom.js";
-import { useRead, asProblem } from "../parts/load.js";
+import { useRead } from "../parts/load.js";
 import { Action, Head, Loading, Note, ProblemNote } from "../parts/page.js";
 import { Memory, Problems, Summary, Time, given, usePlan } from "../parts/planning.js";
 import { Spoken, TaskProgress } from "../parts/progress.js";
 import { SettingField, grouped } from "../parts/settings.js";
 import { remembered } from "../parts/store.js";
+import { useTask } from "../parts/task.js";
 import { href } from "../routes.js";
 import { DataStep, ModelStep } from "./new-steps.js";
 
@@ -166,16 +167,15 @@ function PlanStep({ answers, set, planning, preset, setPreset }) {
 }
 
 function StartStep({ answers, set, planning, preset, back }) {
-  const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
   const { plan, busy, problem } = planning;
-  const start = async () => {
+  const { task, start } = useTask("start", {
+    onDone: (result) => (location.hash = href(["runs", result.run])),
+    onProblem: setTrouble,
+  });
+  const train = () => {
     setTrouble(null);
-    const result = await work("POST /api/v1/runs", {
-      body: { answers: given(answers), preset: preset || undefined },
-      onUpdate: setTask,
-    }).finally(() => setTask(null));
-    location.hash = href(["runs", result.run]);
+    return start("POST /api/v1/runs", { answers: given(answers), preset: preset || undefined });
   };
   useEffect(() => {
     document.querySelector("[data-test=start]")?.focus();
@@ -193,8 +193,8 @@ function StartStep({ answers, set, planning, preset, back }) {
       ${back}
       <${Action}
         kind="main"
-        disabled=${!plan || busy || stopped}
-        onClick=${start}
+        disabled=${!plan || busy || stopped || Boolean(task)}
+        onClick=${train}
         onProblem=${setTrouble}
         data-test="start"
       >Start training<//>

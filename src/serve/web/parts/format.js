@@ -58,7 +58,7 @@ export function percent(share, digits = 0) {
 
 /** Seconds in at most two units: 28 min 38 s, 10 h 18 min. */
 export function duration(seconds) {
-  if (!known(seconds)) return NONE;
+  if (!known(seconds) || seconds < 0) return NONE;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   const total = Math.round(seconds);
