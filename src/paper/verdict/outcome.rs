@@ -187,7 +187,7 @@ pub(super) fn answers(results: &Results) -> Found {
     let (jsonl, qubgpu) = (Some(Pipeline::Jsonl), Some(Pipeline::Qubgpu));
     let arrangement = [Arrangement::Fair, Arrangement::Published]
         .into_iter()
-        .find(|arrangement| speed(*arrangement, jsonl).is_some());
+        .find(|at| speed(*at, jsonl).is_some() && speed(*at, qubgpu).is_some());
     let sides = arrangement.and_then(|at| speed(at, jsonl).zip(speed(at, qubgpu)));
     let Some((jsonl, qubgpu)) = sides else { return not_measured("The speed of answers") };
     let ratio = qubgpu.mean / jsonl.mean;
