@@ -35,6 +35,7 @@ pub(crate) struct Size {
     pub(crate) tokenising_bytes: u64,
     pub(crate) plain_text_bytes: u64,
     pub(crate) tokens: u64,
+    pub(crate) loading_rounds: usize,
     pub(crate) logged_steps: u64,
     pub(crate) follow: Duration,
     /// Tokens of the one example that a training step is made on.
@@ -52,6 +53,7 @@ pub(crate) const WHOLE: Size = Size {
     tokenising_bytes: 16 << 20,
     plain_text_bytes: 57 << 20,
     tokens: 32 << 20,
+    loading_rounds: 9,
     logged_steps: 1_000_000,
     follow: Duration::from_secs(5),
     train_tokens: 1024,
@@ -66,6 +68,7 @@ pub(crate) const QUICK: Size = Size {
     tokenising_bytes: 1 << 20,
     plain_text_bytes: 2 << 20,
     tokens: 2 << 20,
+    loading_rounds: 3,
     logged_steps: 20_000,
     follow: Duration::from_secs(1),
     train_tokens: 64,

@@ -11,6 +11,13 @@ pub(crate) fn process_cpu_seconds() -> Option<f64> {
     ticks(&fs::read_to_string("/proc/self/stat").ok()?).map(|ticks| ticks as f64 / TICKS_PER_SECOND)
 }
 
+/// Seconds that this thread has been on a processor. The kernel counts it at its ticks and when it
+/// switches threads, so it is exact to some milliseconds.
+pub(crate) fn thread_cpu_seconds() -> Option<f64> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse::<u64>().ok().map(|nanoseconds| nanoseconds as f64 / 1e9)
+}
+
 /// `utime + stime`: fields 14 and 15, of which the second, the program's name in parentheses, may hold
 /// spaces.
 fn ticks(stat: &str) -> Option<u64> {

@@ -21,6 +21,7 @@ mod cpu;
 mod error;
 #[cfg(feature = "cuda")]
 pub mod gpu;
+mod loading;
 mod log;
 pub mod lossless;
 mod median;

@@ -3,7 +3,7 @@
 use crate::context::{Context, Options, QUICK, WHOLE};
 use crate::error::BenchError;
 use crate::row::Row;
-use crate::{log, plain_text, screen, start, tokenising, tokens, train, validation};
+use crate::{loading, log, plain_text, screen, start, tokenising, tokens, train, validation};
 
 /// A part of the program that is measured by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Section {
     Tokenising,
     /// Reading token files.
     Tokens,
+    /// Loading token files: reading them, building rows, and version 1.
+    Loading,
     /// Packing examples and building the packs.
     Packing,
     /// Opening and following the log of a run.
@@ -28,11 +30,12 @@ pub enum Section {
 
 impl Section {
     /// All sections, in the order in which they are measured.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Start,
         Self::Validation,
         Self::Tokenising,
         Self::Tokens,
+        Self::Loading,
         Self::Packing,
         Self::Log,
         Self::Screen,
@@ -46,6 +49,7 @@ impl Section {
             Self::Validation => "validation",
             Self::Tokenising => "tokenising",
             Self::Tokens => "tokens",
+            Self::Loading => "loading",
             Self::Packing => "packing",
             Self::Log => "log",
             Self::Screen => "screen",
@@ -60,6 +64,7 @@ impl Section {
             Self::Validation => "Checking JSON Lines; with --peers, compared with Python's json.loads",
             Self::Tokenising => "Rendering and tokenising examples, compared with the tokenizers library",
             Self::Tokens => "Reading token files, compared with a memory copy",
+            Self::Loading => "Loading, cold and warm, against memory copies; with --peers, QubGPU's way",
             Self::Packing => "Packing examples and building the packs",
             Self::Log => "Opening the log of a long run, and following a live one",
             Self::Screen => "Time and size of the dashboard's frames",
@@ -83,6 +88,7 @@ impl Section {
                 None => tokenising::measure(context),
             },
             Self::Tokens => tokens::measure_reading(context),
+            Self::Loading => loading::measure(context),
             Self::Packing => tokens::measure_packing(context),
             Self::Log => log::measure(context),
             Self::Screen => screen::measure(),

@@ -16,7 +16,7 @@ use crate::error::BenchError;
 use crate::row::{Row, Target};
 
 /// Tokens of a pack.
-const PACK_LENGTH: u32 = 4096;
+pub(crate) const PACK_LENGTH: u32 = 4096;
 
 /// Rows of the section `tokens`.
 pub(crate) fn measure_reading(context: &Context) -> Result<Vec<Row>, BenchError> {
@@ -82,7 +82,7 @@ pub(crate) fn measure_packing(context: &Context) -> Result<Vec<Row>, BenchError>
 }
 
 /// A token file with as many tokens as are measured.
-fn written(context: &Context) -> Result<PathBuf, BenchError> {
+pub(crate) fn written(context: &Context) -> Result<PathBuf, BenchError> {
     let path = context.folder.join("tokens.qubgpu");
     write_examples(&path, context.size.tokens)?;
     Ok(path)
@@ -108,7 +108,7 @@ fn write_examples(path: &Path, tokens: u64) -> Result<(), BenchError> {
 }
 
 /// Reads every token and every bit of the loss masks.
-fn touch(file: &TokenFile) -> Result<(), BenchError> {
+pub(crate) fn touch(file: &TokenFile) -> Result<(), BenchError> {
     let (mut ids, mut targets) = (0u32, 0u64);
     for i in 0..file.len() {
         let example = file.example(i)?;

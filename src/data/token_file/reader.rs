@@ -61,7 +61,9 @@ impl<'a> Mask<'a> {
 
     /// Returns the number of targets.
     pub fn count(&self) -> usize {
-        self.bits.iter().map(|byte| byte.count_ones() as usize).sum()
+        let (words, rest) = self.bits.as_chunks::<8>();
+        let in_words: u32 = words.iter().map(|word| u64::from_le_bytes(*word).count_ones()).sum();
+        in_words as usize + rest.iter().map(|byte| byte.count_ones() as usize).sum::<usize>()
     }
 
     /// Returns the number of tokens.

@@ -30,11 +30,12 @@ const MOST_BYTES: u64 = 16 << 20;
 const LISTED: usize = 200;
 
 /// The sections of `sparktune bench`, with what they measure. A test compares them with the command.
-pub(crate) const SECTIONS: [(&str, &str); 8] = [
+pub(crate) const SECTIONS: [(&str, &str); 9] = [
     ("start", "Start-up time of the program"),
     ("validation", "Checking JSON Lines"),
     ("tokenising", "Rendering and tokenising examples, compared with the tokenizers library"),
     ("tokens", "Reading token files, compared with a memory copy"),
+    ("loading", "Loading, cold and warm, against memory copies"),
     ("packing", "Packing examples and building the packs"),
     ("log", "Opening the log of a long run, and following a live one"),
     ("screen", "Time and size of the dashboard's frames"),
