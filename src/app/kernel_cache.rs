@@ -1,10 +1,10 @@
 //! The folder in which compiled kernels are kept, next to the runs.
 //!
-//! Compiling all kernels of a first run takes about half a minute (`kernels/NOTES.md`, "Start"). Its images are kept in
-//! `images` by our version of cubecl-cuda (`kernels/stand-ins/cubecl-cuda`), whose keys hold source, function,
-//! options, compiler and GPU. The folder is also the driver's compute cache, for what the driver compiles. Its usual
-//! place is `~/.nv`, which a container or a cluster's node may lose. cubecl's own cache is not compiled in
-//! (`.ci/features`): its key holds no compiler, and its second key no function.
+//! Compiling all kernels of a first run takes about half a minute (`kernels/NOTES.md`, "Start"). Its images
+//! are kept in `images` by our version of cubecl-cuda (`kernels/stand-ins/cubecl-cuda`), whose keys hold
+//! source, function, options, compiler and GPU. The folder is also the driver's compute cache, for what the
+//! driver compiles. Its usual place is `~/.nv`, which a container or a cluster's node may lose. cubecl's own
+//! cache is not compiled in (`.ci/features`): its key holds no compiler, and its second key no function.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

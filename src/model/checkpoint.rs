@@ -276,7 +276,8 @@ impl Checkpoint {
         Ok(Param::new(&tensor.name, &tensor.shape, numbers, device))
     }
 
-    /// Loads the frozen weight of a linear layer or a table `[rows, columns]`, by the tensor's canonical name.
+    /// Loads the frozen weight of a linear layer or a table, `[rows, columns]`, by the tensor's canonical
+    /// name.
     ///
     /// # Errors
     /// The same as for [`numbers`](Self::numbers).

@@ -9,9 +9,9 @@ use sparktune_kernels::{GradientSum, Weight, packed};
 /// `[channels, taps]`.
 ///
 /// On the CPU all numbers are f32, but for the weights of a model that only decodes, which stay bf16 if they
-/// are stored so ([`Checkpoint::for_decoding`](crate::Checkpoint::for_decoding)). On other devices matrices are bf16 in the forward pass; those that are
-/// trained, or were stored with higher precision, keep f32 numbers too. Vectors (norms, biases, gates) stay
-/// f32.
+/// are stored so ([`Checkpoint::for_decoding`](crate::Checkpoint::for_decoding)). On other devices matrices
+/// are bf16 in the forward pass; those that are trained, or were stored with higher precision, keep f32
+/// numbers too. Vectors (norms, biases, gates) stay f32.
 #[derive(Debug, Clone)]
 pub struct Param {
     name: String,

@@ -19,8 +19,8 @@ pub(super) fn words((major, minor): Version) -> String {
 pub(crate) const NEEDED_CUDA: Version = (13, 0);
 /// The first branch of drivers that supports [`NEEDED_CUDA`].
 pub(super) const NEEDED_DRIVER: u32 = 580;
-/// The oldest compute capability for which the kernels compile: it has products of bf16 matrices, asynchronous
-/// copies, and 99 KB of shared memory for a block.
+/// The oldest compute capability for which the kernels compile: it has products of bf16 matrices,
+/// asynchronous copies, and 99 KB of shared memory for a block.
 pub(super) const NEEDED_CAPABILITY: Version = (8, 0);
 
 /// Returns the CUDA to install: the newest that works with this driver, or the oldest that is needed, for
