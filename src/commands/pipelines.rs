@@ -250,7 +250,6 @@ impl Asking<'_> {
             run_code: self.run_code,
             at_a_time: 1,
             draft_tokens: 0,
-            runs_dir: self.kept.folder().to_owned(),
         };
         let comparison = compare(self.program, &request, self.listener)?;
         let answers = comparison.models.first().map(|model| (&model.summary, &model.answers));

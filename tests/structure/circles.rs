@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::root;
 
 /// The folders of the crates. The binary is `main.rs` and `cli`, next to the others.
-const CRATES: [&str; 19] = [
+const CRATES: [&str; 20] = [
     "kernels",
     "src",
     "src/app",
@@ -22,6 +22,7 @@ const CRATES: [&str; 19] = [
     "src/hub",
     "src/infer",
     "src/model",
+    "src/ndp",
     "src/paper",
     "src/plan",
     "src/runlog",
