@@ -6,11 +6,13 @@ mod cli;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+use sparktune_app::data::on_damage;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_base::set_program_name;
 use sparktune_commands::request::{Given, RunName, Style};
 use sparktune_commands::{self as commands, crash};
+use sparktune_data::token_file::OnDamage;
 use sparktune_tui::output;
 
 use crate::cli::{Cli, Command};
@@ -81,16 +83,19 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Report(args) => commands::report(named(args.run), args.output, style.json),
         Command::Compare(args) => commands::compare(program, args.request(runs_dir), style),
         Command::Pack(args) => {
-            let (to_v1, skip_damaged) = (args.to == "v1", args.skip_damaged);
+            let to_v1 = args.to == "v1";
+            let drop_damaged = args.skip_damaged || on_damage(&args.settings.0) == OnDamage::Skip;
             let (flags, rejected) = (args.settings.0.clone(), args.rejected.clone());
             let (inputs, output) = args.places()?;
-            let request = commands::PackRequest { inputs, output, to_v1, skip_damaged, rejected };
+            let request = commands::PackRequest { inputs, output, to_v1, drop_damaged, rejected };
             commands::pack(flags, &request, style)
         }
         Command::Unpack(args) => {
             let to_v1 = args.to == "v1";
-            commands::unpack(&args.input, &args.output, to_v1, args.skip_damaged, style.json)
+            let drop_damaged = args.skip_damaged || args.on_damage == "drop";
+            commands::unpack(&args.input, &args.output, to_v1, drop_damaged, style.json)
         }
+        Command::Packet(args) => commands::packet(&args.request(), style.json),
         Command::Verify(args) => commands::verify(&args.file, args.rebuild.as_deref(), style.json),
         #[cfg(feature = "serve")]
         Command::Serve(args) => cli::serve(program, args, runs_dir, style.json),

@@ -11,7 +11,7 @@ use sparktune_data::{CheckOptions, Input, Pick, Place, Previewed, Rendering, Rep
 use sparktune_plan::{Answers, Origin, Setting};
 
 use crate::data::{
-    example_options, format, map, max_example_tokens, max_rejected, preview_of, think, vocabulary,
+    example_options, format, map, max_example_tokens, max_rejected, on_damage, preview_of, think, vocabulary,
 };
 use crate::data_sets::{DataSets, weights_for};
 use crate::data_worker::CheckRequest;
@@ -80,6 +80,7 @@ pub fn check(
         examples: example_options(answers),
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)).transpose()?,
         vocabulary: base.as_ref().map(|base| vocabulary(&base.facts)),
+        on_damage: on_damage(answers),
         rejected_path: Some(rejected),
     };
     let max_rejected = max_rejected(answers);
@@ -136,9 +137,18 @@ pub fn browse(
 
 /// Checks data without a model.
 fn check_text(request: CheckRequest, listener: &dyn Listener) -> Result<Report, Failure> {
-    let CheckRequest { inputs, eval_data, format, map, policy, examples, rejected_path, .. } = request;
-    let options =
-        CheckOptions { format, map, policy, examples, eval_data, rejected_path, ..CheckOptions::default() };
+    let CheckRequest { inputs, eval_data, format, map, policy, examples, on_damage, rejected_path, .. } =
+        request;
+    let options = CheckOptions {
+        format,
+        map,
+        policy,
+        examples,
+        on_damage,
+        eval_data,
+        rejected_path,
+        ..CheckOptions::default()
+    };
     Ok(sparktune_data::check(&inputs, &options, listener)?)
 }
 

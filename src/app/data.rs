@@ -11,7 +11,7 @@ use sparktune_base::field_map::FieldMap;
 use sparktune_base::program_name;
 use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted, percent};
-use sparktune_data::token_file::TokenFile;
+use sparktune_data::token_file::{OnDamage, TokenFile};
 use sparktune_data::{
     EvalData, EvalSplit, ExampleOptions, Format, Input, KeptLine, LengthReport, OverlongReport,
     PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SetReport, Unit,
@@ -108,6 +108,14 @@ pub(crate) fn map(answers: &Answers) -> FieldMap {
     answers.map.as_ref().map(|answer| answer.value.clone()).unwrap_or_default()
 }
 
+/// Returns what becomes of damaged examples in token files, from the answers.
+pub fn on_damage(answers: &Answers) -> OnDamage {
+    match answers.on_damage.as_ref().map(|answer| answer.value).unwrap_or_default() {
+        sparktune_plan::OnDamage::Stop => OnDamage::Stop,
+        sparktune_plan::OnDamage::Drop => OnDamage::Skip,
+    }
+}
+
 /// Returns the format in the answers, or `None` if it should be detected.
 pub fn format(answers: &Answers) -> Option<Format> {
     format_of(answers.format.as_ref()?.value)
@@ -179,6 +187,7 @@ pub fn prepare_data(
         examples: example_options(answers),
         max_example_tokens: Some(max_example_tokens(answers, &base.facts)?),
         vocabulary: Some(vocabulary(&base.facts)),
+        on_damage: on_damage(answers),
         eval,
     };
     let folder = token_cache(&runs_dir_of(answers))?.join(cache_key(&base.tokenizer, &inputs, &options));
@@ -193,7 +202,8 @@ fn cache_key(tokenizer: &ModelTokenizer, inputs: &[Input], options: &PrepareOpti
     let paths = inputs.iter().flat_map(|input| &input.files).map(|file| &file.path);
     let absolute: Vec<PathBuf> =
         paths.map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
-    let PrepareOptions { format, map, policy, examples, max_example_tokens, eval, vocabulary: _ } = options;
+    let PrepareOptions { format, map, policy, examples, max_example_tokens, eval, on_damage, vocabulary: _ } =
+        options;
     let ExampleOptions { train_on, split_turns, overlong, long_pieces } = examples;
     // The spelling of earlier versions is kept, so that their folders are found. Where one folder serves two
     // ways of reading, `prepare` reads the data again.
@@ -210,7 +220,8 @@ fn cache_key(tokenizer: &ModelTokenizer, inputs: &[Input], options: &PrepareOpti
         _ => "",
     };
     let more = if map.is_empty() && !long_pieces { String::new() } else { format!(" {map} {long_pieces}") };
-    let key = format!("{} {absolute:?} {options}{more}{split}", tokenizer.fingerprint());
+    let damage = if *on_damage == OnDamage::Skip { " without damaged examples" } else { "" };
+    let key = format!("{} {absolute:?} {options}{more}{split}{damage}", tokenizer.fingerprint());
     blake3::hash(key.as_bytes()).to_hex()[..16].to_owned()
 }
 
@@ -280,10 +291,10 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     if !report.exceeds(limit) {
         return None;
     }
-    if let Some(file) = report.token_files.iter().find(|file| file.defects > 0) {
+    if let Some(file) = report.token_files.iter().find(|file| file.is_refused()) {
         let text = format!("{} is damaged: {}", escape(&file.name), counted(file.defects, "defect"));
         return Some(Failure::new(Exit::Data, text).hint(format!(
-            "Make it again, or save its intact examples: `{0} verify FILE --rebuild OUT`, for v1 packets `{0} pack --skip-damaged`",
+            "Make it again, or leave out what is damaged with --on-damage drop, or save its intact examples: `{0} verify FILE --rebuild OUT`, for v1 packets `{0} pack --on-damage drop`",
             program_name()
         )));
     }

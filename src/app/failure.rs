@@ -8,6 +8,7 @@ use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 use sparktune_data::DataError;
+use sparktune_data::packets::PacketError;
 use sparktune_data::token_file::TokenFileError;
 use sparktune_plan::PlanError;
 use sparktune_plan::model_config::ConfigError;
@@ -189,6 +190,18 @@ impl From<DataError> for Failure {
             _ => Exit::Usage,
         };
         Self::new(exit, text)
+    }
+}
+
+impl From<PacketError> for Failure {
+    fn from(error: PacketError) -> Self {
+        let text = error.to_string();
+        match error {
+            PacketError::TokenFile(error) => error.into(),
+            PacketError::Io { ref source, .. } => Self::new(exit_of_io(source), text),
+            PacketError::Unfit { .. } => Self::usage(text),
+            PacketError::File { .. } | PacketError::Parts { .. } => Self::new(Exit::Data, text),
+        }
     }
 }
 

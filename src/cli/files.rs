@@ -45,8 +45,8 @@ pub(crate) struct PackArgs {
     /// Where to save the rejected lines
     #[arg(long, value_name = "FILE", default_value = "rejected.jsonl")]
     pub rejected: PathBuf,
-    /// Skip damaged v1 packets and list them, instead of stopping at the first
-    #[arg(long)]
+    /// The older name of --on-damage drop
+    #[arg(long, hide = true, conflicts_with = "on-damage")]
     pub skip_damaged: bool,
 }
 
@@ -71,8 +71,11 @@ pub(crate) struct UnpackArgs {
     /// `v1` packets (tokens only) or `jsonl`
     #[arg(long, default_value = "jsonl", value_parser = ["v1", "jsonl"])]
     pub to: String,
-    /// Skip damaged examples and list them, instead of stopping at the first
-    #[arg(long)]
+    /// Whether damage ends this, or damaged examples are left out, listed and counted
+    #[arg(long, value_name = "stop|drop", default_value = "stop", value_parser = ["stop", "drop"], hide_possible_values = true)]
+    pub on_damage: String,
+    /// The older name of --on-damage drop
+    #[arg(long, hide = true, conflicts_with = "on_damage")]
     pub skip_damaged: bool,
 }
 

@@ -10,6 +10,7 @@ mod complete;
 mod data;
 mod files;
 mod generate;
+mod packet;
 mod pipelines;
 mod refusal;
 mod runs;
@@ -32,6 +33,7 @@ use crate::cli::complete::Shell;
 use crate::cli::data::DataArgs;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
 use crate::cli::generate::{GenerateArgs, WorkerArgs};
+use crate::cli::packet::PacketArgs;
 pub(crate) use crate::cli::runs::RunName;
 use crate::cli::runs::{ExportArgs, HeadArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
 #[cfg(feature = "serve")]
@@ -121,6 +123,8 @@ pub(crate) enum Command {
     Unpack(UnpackArgs),
     /// Find every defect in a token file
     Verify(VerifyArgs),
+    /// Make, take apart and damage single packets; list what a file of packets carries
+    Packet(PacketArgs),
     /// Serve a page to work from, and an HTTP API, to this machine's browsers and programs
     #[cfg(feature = "serve")]
     Serve(ServeArgs),

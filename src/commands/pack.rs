@@ -32,7 +32,7 @@ pub struct PackRequest {
     /// Whether to write v1 packets.
     pub to_v1: bool,
     /// Whether damaged v1 packets are left out and listed.
-    pub skip_damaged: bool,
+    pub drop_damaged: bool,
     /// The file for rejected lines.
     pub rejected: PathBuf,
 }
@@ -77,7 +77,7 @@ fn pack_ids(flags: &Answers, input: &Path, request: &PackRequest, style: Style) 
         return Err(Failure::usage(text).hint("Omit --model, or name the text that they were made of"));
     }
     let options =
-        PackFileOptions { on_damage: on_damage(request.skip_damaged), ..PackFileOptions::default() };
+        PackFileOptions { on_damage: on_damage(request.drop_damaged), ..PackFileOptions::default() };
     if !request.to_v1 {
         return show(&pack_file(input, &request.output, &options)?, style.json);
     }

@@ -17,7 +17,7 @@ pub(crate) const fn on_damage(skip: bool) -> OnDamage {
     if skip { OnDamage::Skip } else { OnDamage::Stop }
 }
 
-/// Runs `sparktune unpack`. `to_v1` selects v1 packets instead of JSON Lines. With `skip_damaged`, damaged
+/// Runs `sparktune unpack`. `to_v1` selects v1 packets instead of JSON Lines. With `drop_damaged`, damaged
 /// examples are left out and listed.
 ///
 /// # Errors
@@ -26,12 +26,12 @@ pub fn unpack(
     input: &Path,
     output: &Path,
     to_v1: bool,
-    skip_damaged: bool,
+    drop_damaged: bool,
     json: bool,
 ) -> Result<Exit, Failure> {
     refuse_same_file(input, output)?;
     let format = if to_v1 { Exchange::V1 } else { Exchange::JsonLines };
-    show(&token_file::unpack(input, output, format, on_damage(skip_damaged))?, json)
+    show(&token_file::unpack(input, output, format, on_damage(drop_damaged))?, json)
 }
 
 /// Refuses a conversion that would overwrite its input.

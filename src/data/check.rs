@@ -44,6 +44,8 @@ pub struct CheckOptions<'a> {
     pub max_example_tokens: Option<u32>,
     /// The number of ids that the model knows. A token file with another one is refused.
     pub vocabulary: Option<u32>,
+    /// What becomes of damaged examples in token files. The report counts them in any case.
+    pub on_damage: OnDamage,
     /// Separate eval data. It is checked too, and compared with the training data.
     pub eval_data: Vec<Input>,
     /// The file for rejected lines.
@@ -100,7 +102,9 @@ pub fn check<I: Clone + Into<Input>>(
         )?;
     }
     train.refuse_unknown_columns(&examiner)?;
-    tally.finish(has_eval)
+    let mut report = tally.finish(has_eval)?;
+    report.set_on_damage(options.on_damage);
+    Ok(report)
 }
 
 /// Reads every example of text or token files in order. Those that are accepted go to `accept` with the file

@@ -28,6 +28,7 @@ mod lengths;
 mod mapped;
 mod mapped_lines;
 mod pack_text;
+pub mod packets;
 pub mod packing;
 mod parse;
 pub mod path_text;

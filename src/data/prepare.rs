@@ -70,6 +70,9 @@ pub struct PrepareOptions {
     pub max_example_tokens: Option<u32>,
     /// The number of ids that the model knows. A token file with another one is refused.
     pub vocabulary: Option<u32>,
+    /// What becomes of damaged examples in token files.
+    #[serde(default)]
+    pub on_damage: OnDamage,
     /// The source of the eval set.
     pub eval: EvalData,
 }
@@ -168,7 +171,7 @@ pub fn prepare<I: Clone + Into<Input>>(
             data,
             is_eval,
             options.format,
-            OnDamage::Stop,
+            options.on_damage,
             &examiner,
             &mut tally,
             progress,
@@ -194,7 +197,8 @@ pub fn prepare<I: Clone + Into<Input>>(
         write(&mut tally, Some(&splitter), std::mem::take(&mut waiting))?;
     }
     train_data.refuse_unknown_columns(&examiner)?;
-    let report = tally.finish(true)?;
+    let mut report = tally.finish(true)?;
+    report.set_on_damage(options.on_damage);
     train.finish()?;
     eval.finish()?;
     write_report(out_dir, &report)?;
@@ -233,6 +237,11 @@ fn header(
             format!("{version} fraction={fraction} min={min_examples} seed={seed}")
         }
         EvalData::Files(_) => format!("files from {}", train.files()),
+    };
+    // Without damage, the examples are the same in both ways; but only one of them may use the other's folder.
+    let eval = match (options.on_damage, train) {
+        (OnDamage::Skip, Inputs::Tokens(_)) => format!("{eval} without damaged examples"),
+        _ => eval,
     };
     let (mut origins, mut token_files) = (Vec::new(), Vec::new());
     let mut made_with = None;

@@ -13,6 +13,7 @@ use crate::format::Format;
 use crate::lengths::LengthReport;
 use crate::rejection::{Kind, Rejection};
 use crate::template::TemplateKwargs;
+use crate::token_file::OnDamage;
 pub use crate::token_file_report::TokenFileReport;
 
 /// The largest number of columns that a hint names.
@@ -296,11 +297,18 @@ impl Report {
         }
     }
 
+    /// Notes what becomes of damaged examples in token files.
+    pub(crate) fn set_on_damage(&mut self, on_damage: OnDamage) {
+        for file in &mut self.token_files {
+            file.drops_damaged = on_damage == OnDamage::Skip;
+        }
+    }
+
     /// Returns whether the data has to be refused (exit code 3), because the share of rejected lines is
-    /// larger than `max_rejected`, a token file is damaged, or no example is left.
+    /// larger than `max_rejected`, a token file is damaged and that is not to be left out, or no example is left.
     pub fn exceeds(&self, max_rejected: f64) -> bool {
         self.examples == 0
-            || self.token_files.iter().any(|file| file.defects > 0)
+            || self.token_files.iter().any(TokenFileReport::is_refused)
             || self.rejected_share() > max_rejected
     }
 }

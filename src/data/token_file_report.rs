@@ -34,11 +34,18 @@ pub struct TokenFileReport {
     pub sources: Vec<String>,
     /// The number of defects.
     pub defects: u64,
+    /// Whether damaged examples are left out, so that the others are used.
+    pub drops_damaged: bool,
     /// The first defects with their places.
     pub first_defects: Vec<String>,
 }
 
 impl TokenFileReport {
+    /// Returns whether the file cannot be used because of its damage.
+    pub fn is_refused(&self) -> bool {
+        self.defects > 0 && !self.drops_damaged
+    }
+
     /// Returns notes on what differs from a run on the text that the file was made of, one escaped line each.
     pub(crate) fn findings(&self) -> Vec<String> {
         let name = escape(&self.name);
@@ -57,6 +64,12 @@ impl TokenFileReport {
             notes.push(format!(
                 "{name} has no hash of the text of {}, so a hash of the tokens decides whether they are trained or evaluated",
                 counted(self.unhashed_lines, "line")
+            ));
+        }
+        if self.defects > 0 && self.drops_damaged {
+            notes.push(format!(
+                "damaged examples of {name} left out, as data.on_damage says: {} found",
+                counted(self.defects, "defect")
             ));
         }
         if self.untrained > 0 {

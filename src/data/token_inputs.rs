@@ -195,7 +195,7 @@ impl TokenInputs {
         for file in &self.files {
             let damage = verify(&file.path)?;
             if on_damage == OnDamage::Stop && !damage.is_sound() {
-                return Err(file.damaged(&damage));
+                return Err(file.damaged(&damage, true));
             }
             let sources: Vec<SourceFile> = file
                 .origins()
@@ -279,7 +279,7 @@ impl TokenInput {
         match TokenFile::open(path) {
             Ok(v2) => Ok(file(v2.header().clone(), Some(v2))),
             Err(TokenFileError::Damaged { .. } | TokenFileError::Truncated { .. }) if bytes > 0 => {
-                Err(file(Header::default(), None).damaged(&verify(path)?))
+                Err(file(Header::default(), None).damaged(&verify(path)?, false))
             }
             Err(error) => Err(error.into()),
         }
@@ -355,7 +355,9 @@ impl TokenInput {
         DataError::input(&self.path, problem, fix)
     }
 
-    fn damaged(&self, report: &VerifyReport) -> DataError {
+    /// Describes the damage. What can be left out is one or more examples; without a readable index, no example
+    /// can be found.
+    fn damaged(&self, report: &VerifyReport, can_be_left_out: bool) -> DataError {
         let defects = report.defects.len() as u64 + report.defects_not_listed;
         let first = report.defects.first().map_or(String::new(), |defect| format!("; the first: {defect}"));
         let program = program_name();
@@ -374,7 +376,10 @@ impl TokenInput {
                 counted(defects, "defect"),
                 counted(report.intact_examples, "example")
             ),
-            format!("{fix}. `{program} verify FILE` lists every defect"),
+            format!(
+                "{fix}{}. `{program} verify FILE` lists every defect",
+                if can_be_left_out { ", or train without them with --on-damage drop" } else { "" }
+            ),
         )
     }
 

@@ -40,6 +40,7 @@ values!(
     Exported,
     MethodKind,
     Mtp,
+    OnDamage,
     Overlong,
     PackStrategy,
     Think,
@@ -53,6 +54,18 @@ choice! {
         Lora = "lora",
         /// Every text parameter.
         Full = "full",
+    }
+}
+
+choice! {
+    /// What becomes of damaged examples in token files.
+    #[derive(Default)]
+    OnDamage {
+        /// The file is refused.
+        #[default]
+        Stop = "stop",
+        /// They are left out and counted.
+        Drop = "drop",
     }
 }
 

@@ -55,7 +55,7 @@ mod resolve_tests;
 
 pub use answer::{Answer, Origin};
 pub use catalog::{Catalog, CatalogModel};
-pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp};
+pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp, OnDamage};
 pub use command_line::command_line;
 pub use data_catalog::{CatalogDataSet, DataCatalog};
 pub use error::{Missing, PlanError, Remedy, Shortage};

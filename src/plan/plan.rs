@@ -11,7 +11,7 @@ use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
 use crate::answer::Origin;
-use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp};
+use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
@@ -179,6 +179,9 @@ pub struct DataPlan {
     pub overlong: Overlong,
     /// The share of rejected lines above which the data is refused.
     pub max_rejected: f64,
+    /// What becomes of damaged examples in token files. Plans of older versions stop.
+    #[serde(default)]
+    pub on_damage: OnDamage,
     /// The share of the examples left out of each epoch at random, from 0 to below 1.
     pub crc_drop: f64,
     /// The variables with which the chat template is rendered. Plans of older versions set none.

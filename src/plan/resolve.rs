@@ -14,7 +14,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{DataFormat, MethodKind};
+use crate::choices::{DataFormat, MethodKind, OnDamage};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -519,6 +519,8 @@ impl Resolver<'_> {
             DataPlan::MAX_REJECTED,
             "if more lines are rejected, something is wrong with the data",
         );
+        let on_damage =
+            self.pick("data.on_damage", &answers.on_damage, OnDamage::Stop, "nothing is left out unasked");
         let crc_drop = self.pick("data.crc_drop", &answers.crc_drop, 0.0, "nothing is dropped");
         Ok(DataPlan {
             train: sets,
@@ -532,6 +534,7 @@ impl Resolver<'_> {
             max_example_tokens,
             overlong,
             max_rejected,
+            on_damage,
             crc_drop,
             template_kwargs,
             weights,

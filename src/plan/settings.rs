@@ -12,7 +12,7 @@ use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
 use crate::answer::{Answer, Origin};
-use crate::choices::{Architecture, DataFormat, DeviceChoice, Exported, MethodKind, Mtp};
+use crate::choices::{Architecture, DataFormat, DeviceChoice, Exported, MethodKind, Mtp, OnDamage};
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
@@ -272,6 +272,9 @@ settings! {
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
         heading: In::Data, page: AllSettings, is_common: true, number: Some(Number::between(0.0, 1.0, By(0.01))),
         of_check: true,
+    }
+    on_damage: OnDamage = "data.on_damage", "on-damage", "What becomes of damaged examples in token files: stop refuses the file, drop leaves them out and counts them." {
+        heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     crc_drop: f64 = "data.crc_drop", "crc-drop", "Share of examples dropped at random in each epoch, as augmentation." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(0.0, 0.9, By(0.01))),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
-use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp};
+use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage};
 
 /// Formats a value for tables.
 pub(crate) trait Shown {
@@ -31,6 +31,7 @@ shown_as_displayed!(
     Think,
     TrainOn,
     Overlong,
+    OnDamage,
     DataFormat,
     Architecture
 );

@@ -26,6 +26,7 @@ mod kills;
 mod machine;
 mod old_runs;
 mod packed_data;
+mod packets;
 mod parents;
 mod pipelines;
 mod planning;

@@ -160,7 +160,10 @@ fn v1_packets_are_planned_with_what_they_lack_said_plainly() {
     bytes[100] ^= 1;
     place.write("v1.qubgpu", bytes);
     let result = about(&place, &["check", "v1.qubgpu"], &[]).exits(3);
-    assert!(result.out.contains("damaged: 1 defect") && result.err.contains("--skip-damaged"), "{result:?}");
+    assert!(
+        result.out.contains("damaged: 1 defect") && result.err.contains("--on-damage drop"),
+        "{result:?}"
+    );
     let result = about(&place, &["plan", "--data", "v1.qubgpu", "--device", "cpu"], &[]).exits(3);
     assert!(result.err.contains("1 defect, 29 examples intact"), "{}", result.err);
     place.sparktune(["pack", "v1.qubgpu", "saved.qubgpu", "--skip-damaged"]).exits(0);

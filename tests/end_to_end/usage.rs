@@ -64,6 +64,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "pack",
         "unpack",
         "verify",
+        "packet",
         "serve",
         "doctor",
         "bench",

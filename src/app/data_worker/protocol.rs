@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::thinking::Thinking;
+use sparktune_data::token_file::OnDamage;
 use sparktune_data::{
     ExampleOptions, Format, Input, MaskPolicy, PackOptions, Packed, PrepareOptions, Prepared, Preview,
     PreviewOptions, Report, Step, TemplateKwargs,
@@ -57,6 +58,7 @@ pub(crate) struct CheckRequest {
     pub examples: ExampleOptions,
     pub max_example_tokens: Option<u32>,
     pub vocabulary: Option<u32>,
+    pub on_damage: OnDamage,
     #[serde(with = "sparktune_data::path_text::optional")]
     pub rejected_path: Option<PathBuf>,
 }

@@ -118,6 +118,7 @@ fn answer(
                 examples,
                 max_example_tokens: request.max_example_tokens,
                 vocabulary: request.vocabulary,
+                on_damage: request.on_damage,
                 eval_data,
                 rejected_path: request.rejected_path,
             };

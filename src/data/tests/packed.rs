@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use sparktune_base::choices::{Overlong, Think, TrainOn};
+use sparktune_data::packets::codes::Route;
 use sparktune_data::token_file::{self, Exchange, OnDamage, TokenFile, TokenFileWriter};
 use sparktune_data::{
     ChatTokenizer, CheckOptions, EvalData, EvalSplit, ExampleOptions, PackOptions, Policy, PrepareOptions,
@@ -427,7 +428,7 @@ proptest! {
         let path = folder.path().join("t.qubgpu");
         let mut bytes = Vec::new();
         for packet in 0..packets {
-            token_file::v1::encode(&[packet as u32, 2, 3], &mut bytes).unwrap();
+            token_file::v1::encode(&[packet as u32, 2, 3], Route::default(), &mut bytes).unwrap();
         }
         bytes.extend(&noise);
         fs::write(&path, bytes).unwrap();

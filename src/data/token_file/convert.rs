@@ -4,7 +4,7 @@
 //! conversion, unless the caller chooses to skip it; it is then listed.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
@@ -23,19 +23,20 @@ use super::reader::TokenFile;
 use super::v1::{self, Unfit};
 use super::v2::{FILE_MAGIC, Header, Origin, Source};
 use super::writer::TokenFileWriter;
+use crate::packets::codes::{CodeField, Route};
 
 /// A format to export to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exchange {
     /// v1 packets, which contain only tokens.
     V1,
-    /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`. Only the
-    /// hashes are lost.
+    /// One object per line: `input_ids`, `loss_mask` (0 or 1), `source_file`, `source_line`, and `src` and
+    /// `dst` if they are known. Only the hashes are lost.
     JsonLines,
 }
 
 /// The treatment of damaged input.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnDamage {
     /// Stop at the first defect and write nothing.
     #[default]
@@ -141,7 +142,7 @@ fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<C
     };
     let mut writer = TokenFileWriter::create(output, header)?;
     let mut done = Conversion::default();
-    let (mut others, mut empty) = (0u64, 0u64);
+    let (mut others, mut empty) = (BTreeMap::<u8, u64>::new(), 0u64);
     let mut reader = v1::Reader::new(open(input)?);
     while let Some(item) = reader.next_item().map_err(TokenFileError::io(input))? {
         match item {
@@ -149,12 +150,15 @@ fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<C
                 let defect = Defect::new(Part::Packet, damage.offset as usize, damage.to_string());
                 done.leave_out(input, options.on_damage, defect.of_example(damage.packets_before, None))?;
             }
-            v1::Item::Packet(packet) if packet.kind != v1::TOKEN_IDS => others += 1,
+            v1::Item::Packet(packet) if packet.kind != v1::TOKEN_IDS => {
+                *others.entry(packet.kind).or_default() += 1;
+            }
             v1::Item::Packet(packet) => match packet.token_ids() {
                 Ok(tokens) if tokens.is_empty() => empty += 1,
                 Ok(tokens) => {
                     let origin = Origin { file: 0, line: packet.number + 1 };
-                    writer.push(&tokens, &all_but_first(tokens.len()), origin)?;
+                    let mask = all_but_first(tokens.len());
+                    writer.push_routed(&tokens, &mask, origin, 0, Some(packet.route))?;
                 }
                 Err(reason) => {
                     let defect = Defect::new(Part::Packet, packet.offset as usize, reason);
@@ -165,8 +169,13 @@ fn import_v1(input: &Path, output: &Path, options: &PackFileOptions) -> Result<C
     }
     done.notes.push("v1 has no loss mask, so every token of an example except the first is trained".into());
     done.notes.push("v1 has no source lines, so packets of the v1 file are counted instead".into());
-    if others > 0 {
-        done.notes.push(format!("skipped {} of another kind than token ids", counted(others, "packet")));
+    for (typ, packets) in others {
+        done.notes.push(format!(
+            "skipped {} of TYP {}, which hold no token ids; `{} packet show` lists what a file carries",
+            counted(packets, "packet"),
+            CodeField::Typ.describe(typ),
+            program_name()
+        ));
     }
     if empty > 0 {
         done.notes.push(format!("skipped {}", counted(empty, "empty packet")));
@@ -196,6 +205,11 @@ struct JsonLine<'a> {
     source_file: Option<Cow<'a, str>>,
     #[serde(default)]
     source_line: Option<u64>,
+    /// SRC and DST of the packet that the example came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    src: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dst: Option<u8>,
 }
 
 /// Written as 0 or 1; true and false are accepted too.
@@ -304,7 +318,13 @@ fn import_json_lines(
         }
         first_cleared += u64::from(std::mem::replace(&mut mask[0], false));
         let file = places[line.source_file.as_deref().unwrap_or(&own_name)];
-        writer.push(&line.input_ids, &mask, Origin { file, line: line.source_line.unwrap_or(number) })
+        let origin = Origin { file, line: line.source_line.unwrap_or(number) };
+        let route = match (line.src, line.dst) {
+            (Some(src), Some(dst)) => Some(Route { src, dst }),
+            (None, None) => None,
+            _ => return Err(bad("src", "src and dst are given together or not at all")),
+        };
+        writer.push_routed(&line.input_ids, &mask, origin, 0, route)
     })?;
     let mut done = Conversion::default();
     if unmasked > 0 {
@@ -364,14 +384,15 @@ pub fn unpack(
         };
         bytes.clear();
         match format {
-            Exchange::V1 => v1::encode(example.tokens, &mut bytes).map_err(|unfit| match unfit {
-                Unfit::TooLong => too_long(i, example.tokens.len() as u32),
-                Unfit::TokenId(_) => TokenFileError::BadExample {
-                    example: i as u64,
-                    origin: file.origin_text(i),
-                    reason: "it has a token id above 2147483647, which v1 cannot represent",
-                },
-            })?,
+            Exchange::V1 => v1::encode(example.tokens, file.route(i).unwrap_or_default(), &mut bytes)
+                .map_err(|unfit| match unfit {
+                    Unfit::TooLong => too_long(i, example.tokens.len() as u32),
+                    Unfit::TokenId(_) => TokenFileError::BadExample {
+                        example: i as u64,
+                        origin: file.origin_text(i),
+                        reason: "it has a token id above 2147483647, which v1 cannot represent",
+                    },
+                })?,
             Exchange::JsonLines => {
                 let origin = file.origin(i);
                 let line = JsonLine {
@@ -383,6 +404,8 @@ pub fn unpack(
                         .get(origin.file as usize)
                         .map(|source| source.name.as_str().into()),
                     source_line: Some(origin.line),
+                    src: file.route(i).map(|route| route.src),
+                    dst: file.route(i).map(|route| route.dst),
                 };
                 serde_json::to_writer(&mut bytes, &line).expect("numbers and strings always serialise");
                 bytes.push(b'\n');

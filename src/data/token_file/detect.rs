@@ -94,6 +94,7 @@ pub(super) fn json_text(bytes: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packets::codes::Route;
 
     #[test]
     fn lines_of_ids_are_told_from_text_that_only_mentions_them() {
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(of(""), Contents::Other);
         assert_eq!(of("QUBGPU2\n rest"), Contents::V2);
         let mut packets = Vec::new();
-        v1::encode(&[1, 2, 3], &mut packets).unwrap();
+        v1::encode(&[1, 2, 3], Route::default(), &mut packets).unwrap();
         assert_eq!(contents_of(&packets), Contents::V1);
     }
 }

@@ -28,8 +28,11 @@ pub use convert::{Conversion, Exchange, OnDamage, PackFileOptions, pack_file, un
 pub use damage::{Defect, Part};
 pub use detect::{Contents, contents, is_token_file};
 pub use error::TokenFileError;
+pub(crate) use partial::PartialFile;
+pub(crate) use reader::map as map_file;
 pub use reader::{Example, Mask, TokenFile};
 pub use rebuild::{Rebuilt, rebuild};
+pub(crate) use scan::intact_packets;
 pub use spool::{Announced, Spool};
 pub use v2::{Header, Origin, Source};
 pub use verify::{VerifyReport, verify};

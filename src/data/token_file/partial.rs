@@ -13,7 +13,7 @@ use sparktune_base::files::sync;
 
 use super::error::TokenFileError;
 
-pub(super) struct PartialFile {
+pub(crate) struct PartialFile {
     target: PathBuf,
     partial: PathBuf,
     file: File,
@@ -22,7 +22,7 @@ pub(super) struct PartialFile {
 
 impl PartialFile {
     /// Opens `<target>.<ending>` exclusively, because two writers of one target would mix their bytes.
-    pub(super) fn create(target: &Path, ending: &str) -> Result<Self, TokenFileError> {
+    pub(crate) fn create(target: &Path, ending: &str) -> Result<Self, TokenFileError> {
         let mut name = target.file_name().unwrap_or_default().to_os_string();
         name.push(".");
         name.push(ending);
@@ -50,12 +50,12 @@ impl PartialFile {
         }
     }
 
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// Returns the folder of both names.
-    pub(super) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         match self.target.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -63,7 +63,7 @@ impl PartialFile {
     }
 
     /// Makes the bytes durable (fsync), renames the file, and makes the name durable (fsync of the folder).
-    pub(super) fn commit(mut self) -> Result<(), TokenFileError> {
+    pub(crate) fn commit(mut self) -> Result<(), TokenFileError> {
         self.file.sync_all().map_err(TokenFileError::io(&self.partial))?;
         fs::rename(&self.partial, &self.target).map_err(TokenFileError::io(&self.target))?;
         self.committed = true;

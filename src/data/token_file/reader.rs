@@ -17,8 +17,9 @@ use super::error::TokenFileError;
 use super::v1;
 use super::v2::{
     CONTENT_HASH, FILE_MAGIC, Footer, FooterFault, Header, HeaderFault, IndexLayout, Origin, PACKET_HEADER,
-    PacketHeader, packet_len, u64_at,
+    PacketHeader, packet_len, route_in, u64_at,
 };
+use crate::packets::codes::Route;
 
 /// An open v2 token file. Threads may share it.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl<'a> Mask<'a> {
 }
 
 /// Maps a file for reading. Returns `None` when it is empty.
-pub(super) fn map(path: &Path) -> Result<Option<Mmap>, TokenFileError> {
+pub(crate) fn map(path: &Path) -> Result<Option<Mmap>, TokenFileError> {
     let file = open_regular(path).map_err(TokenFileError::io(path))?;
     if file.metadata().map_err(TokenFileError::io(path))?.len() == 0 {
         return Ok(None);
@@ -281,6 +282,16 @@ impl TokenFile {
     pub fn content_hash(&self, i: usize) -> Option<u64> {
         let hash = u64_at(&self.map, self.offsets()[i] as usize + CONTENT_HASH);
         (hash != 0).then_some(hash)
+    }
+
+    /// Returns the bytes of the packet of example `i`.
+    pub(crate) fn packet_len(&self, i: usize) -> usize {
+        packet_len(self.lengths()[i]) as usize
+    }
+
+    /// Returns SRC and DST of example `i`, without checking them. `None` if they are unknown, as for text.
+    pub fn route(&self, i: usize) -> Option<Route> {
+        route_in(&self.map[self.offsets()[i] as usize..])
     }
 
     /// Returns the source as text, `train.jsonl:812`, escaped for printing.

@@ -83,7 +83,8 @@ pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError>
         }
         loss_mask.clear();
         loss_mask.extend(mask_of(bytes, &packet).iter());
-        writer.push_hashed(tokens_of(bytes, &packet), &loss_mask, packet.origin, packet.content_hash)?;
+        let (hash, route) = (packet.content_hash, packet.route);
+        writer.push_routed(tokens_of(bytes, &packet), &loss_mask, packet.origin, hash, route)?;
     }
     let written = writer.finish()?;
     Ok(Rebuilt {

@@ -55,6 +55,11 @@ impl Iterator for Scan<'_> {
     }
 }
 
+/// Returns the number of intact packets among bytes that are packets alone.
+pub(crate) fn intact_packets(bytes: &[u8]) -> usize {
+    Scan::new(bytes, 0, bytes.len()).filter(|found| matches!(found, Found::Intact(..))).count()
+}
+
 /// Returns the offset of the first intact packet header, or the end of the file when there is none.
 pub(super) fn first_packet(file: &[u8]) -> usize {
     (0..file.len())

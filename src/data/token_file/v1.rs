@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!  0  1  0xAA
-//!  1  1  SRC   source of the data       (1 = text corpus, 2 = code)
-//!  2  1  DST   layer it is meant for    (1 = embedding, 5 = LoRA)
-//!  3  1  TYP   encoding of the payload  (1 = token ids)
+//!  1  1  SRC   source of the data       (1 = text corpus, 2 = code, 5 = gradient)
+//!  2  1  DST   layer it is meant for    (1 = embedding, 2 = attention, 3 = feed-forward, 5 = LoRA)
+//!  3  1  TYP   encoding of the payload  (1 = token ids, 3 = float16, 6 = bfloat16)
 //!  4  2  LEN   bytes of payload, big-endian
 //!  6  …  PAYLOAD: token ids as int32, big-endian
 //!  …  2  CRC-16, big-endian
 //! ```
+//!
+//! All codes are carried, also those that [`codes`](crate::packets::codes) has no name for.
 //!
 //! One packet is one example, so an example has at most 16,383 tokens. There is no file header, no loss mask,
 //! no source line and no hash: on import every token but the first is a target, on export these are lost;
@@ -28,15 +30,15 @@ use std::io::{self, Read};
 
 use crc::{CRC_16_IBM_3740, CRC_16_KERMIT, CRC_16_XMODEM, Crc, Table};
 
+use crate::packets::codes::Route;
+pub use crate::packets::codes::TOKEN_IDS;
+
 /// The first byte of a packet.
 pub const SYNC: u8 = 0xAA;
-/// The TYP of a packet of token ids.
-pub const TOKEN_IDS: u8 = 0x01;
 /// The largest number of tokens in one packet.
 pub const MAX_TOKENS: usize = u16::MAX as usize / 4;
-const SRC_TEXT_CORPUS: u8 = 0x01;
-const DST_EMBEDDING: u8 = 0x01;
-const HEADER: usize = 6;
+/// The bytes before the payload.
+pub const HEADER: usize = 6;
 const CRC: usize = 2;
 const MAX_PACKET: usize = HEADER + u16::MAX as usize + CRC;
 
@@ -109,6 +111,8 @@ pub struct Packet {
     pub number: u64,
     /// The offset of the first byte in the file.
     pub offset: u64,
+    /// SRC and DST.
+    pub route: Route,
     /// TYP: the encoding of the payload.
     pub kind: u8,
     /// The payload as stored in the file.
@@ -217,6 +221,7 @@ impl<R: Read> Reader<R> {
                     let packet = Packet {
                         number: self.packets,
                         offset: self.offset,
+                        route: Route { src: bytes[1], dst: bytes[2] },
                         kind: bytes[3],
                         payload: bytes[HEADER..len - CRC].to_vec(),
                     };
@@ -305,26 +310,56 @@ pub(super) fn looks_like(file: &[u8]) -> bool {
 /// The reason why an example cannot be stored in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
-    /// It has more than [`MAX_TOKENS`] tokens.
+    /// It has more than [`MAX_TOKENS`] tokens, or more than 65,535 bytes.
     TooLong,
     /// This id does not fit a signed 32-bit number.
     TokenId(u32),
 }
 
 /// Appends one example as a packet to `out`.
-pub fn encode(tokens: &[u32], out: &mut Vec<u8>) -> Result<(), Unfit> {
+///
+/// # Errors
+/// It is too long, or has an id that no packet can hold. Nothing is appended then.
+pub fn encode(tokens: &[u32], route: Route, out: &mut Vec<u8>) -> Result<(), Unfit> {
     if tokens.len() > MAX_TOKENS {
         return Err(Unfit::TooLong);
     }
     if let Some(&id) = tokens.iter().find(|&&id| i32::try_from(id).is_err()) {
         return Err(Unfit::TokenId(id));
     }
-    let start = out.len();
-    let len = (4 * tokens.len()) as u16;
-    out.extend_from_slice(&[SYNC, SRC_TEXT_CORPUS, DST_EMBEDDING, TOKEN_IDS]);
-    out.extend_from_slice(&len.to_be_bytes());
+    let start = begin(route, TOKEN_IDS, (4 * tokens.len()) as u16, out);
     out.extend(tokens.iter().flat_map(|id| id.to_be_bytes()));
+    end(start, out);
+    Ok(())
+}
+
+/// Appends a packet of any kind to `out`.
+///
+/// # Errors
+/// The payload has more than 65,535 bytes. Nothing is appended then.
+pub fn encode_bytes(route: Route, kind: u8, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Unfit> {
+    let len = u16::try_from(payload.len()).map_err(|_| Unfit::TooLong)?;
+    let start = begin(route, kind, len, out);
+    out.extend_from_slice(payload);
+    end(start, out);
+    Ok(())
+}
+
+/// Appends the bytes before a payload. Returns where the packet begins.
+fn begin(route: Route, kind: u8, len: u16, out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    out.extend_from_slice(&[SYNC, route.src, route.dst, kind]);
+    out.extend_from_slice(&len.to_be_bytes());
+    start
+}
+
+/// Appends the checksum of the packet that begins at `start`.
+fn end(start: usize, out: &mut Vec<u8>) {
     let crc = Checksum::WRITTEN.of(&out[start..]);
     out.extend_from_slice(&crc.to_be_bytes());
-    Ok(())
+}
+
+/// Returns the checksum that a writer puts behind these bytes of a packet.
+pub fn checksum(before: &[u8]) -> u16 {
+    Checksum::WRITTEN.of(before)
 }

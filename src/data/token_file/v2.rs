@@ -14,7 +14,10 @@
 //!  24  …  JSON: tokenizer, template, policy,      28  4  target_count: set bits of the mask
 //!         sources                                 32  4  payload_crc: over the bytes from 64 to the end
 //!   …  …  zeros                                   36  8  content_hash of the source line; 0 = unknown
-//!  -4  4  crc of the block before it              44 16  zero
+//!  -4  4  crc of the block before it              44  1  1 = SRC and DST are known
+//!                                                 45  1  SRC
+//!                                                 46  1  DST
+//!                                                 47 13  zero
 //!                                                 60  4  crc of the 60 bytes before it
 //!                                                 64 4n  tokens, u32
 //! INDEX    after the last packet, columns          …  m  mask, m = ⌈n/8⌉: bit t%8 of byte t/8 is token t
@@ -38,7 +41,7 @@
 //! The content hash is that of [`Conversation::content_hash`](crate::Conversation::content_hash): it
 //! decides whether an example is trained or evaluated, so a run from a token file splits its data as one
 //! from the text does. Programs from before it wrote zeros there and ignore it, so both read each other's
-//! files.
+//! files. The same holds for SRC and DST, which are those of the v1 packet that an example came from.
 //!
 //! A packet is self-contained: it stores its length, its position and its origin, so it can be sent, checked
 //! and trained without the rest of the file, and a scan in steps of 64 bytes finds all intact packets when
@@ -49,15 +52,18 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
 
 use super::damage::{Defect, Part};
+use crate::packets::codes::Route;
 
 pub(super) const ALIGN: usize = 64;
 pub(super) const FILE_MAGIC: [u8; 8] = *b"QUBGPU2\n";
-pub(super) const PACKET_MAGIC: [u8; 4] = *b"QPKT";
+pub(crate) const PACKET_MAGIC: [u8; 4] = *b"QPKT";
 pub(super) const FOOTER_MAGIC: [u8; 8] = *b"QUBEND2\n";
 pub(super) const VERSION: u32 = 2;
-pub(super) const PACKET_HEADER: usize = 64;
+pub(crate) const PACKET_HEADER: usize = 64;
 /// The place of the content hash in a packet.
 pub(super) const CONTENT_HASH: usize = 36;
+/// The place of SRC and DST in a packet, behind a byte that says whether they are known.
+const ROUTE: usize = 44;
 pub(super) const FOOTER: usize = 128;
 /// The largest header, so that a damaged length cannot cause a huge allocation. It suffices for about 100,000
 /// source files.
@@ -73,7 +79,7 @@ pub(super) const fn align_up(bytes: u64) -> u64 {
 }
 
 /// Returns the size in bytes of a packet with `tokens` tokens.
-pub(super) const fn packet_len(tokens: u32) -> u64 {
+pub(crate) const fn packet_len(tokens: u32) -> u64 {
     PACKET_HEADER as u64 + align_up(4 * tokens as u64 + tokens.div_ceil(8) as u64)
 }
 
@@ -202,8 +208,8 @@ fn is_sealed(block: &[u8]) -> bool {
 }
 
 /// The first 64 bytes of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PacketHeader {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PacketHeader {
     pub token_count: u32,
     pub example: u64,
     pub origin: Origin,
@@ -211,6 +217,13 @@ pub(super) struct PacketHeader {
     pub payload_crc: u32,
     /// The hash of the content of its source line; 0 if it is unknown.
     pub content_hash: u64,
+    /// SRC and DST, if they are known.
+    pub route: Option<Route>,
+}
+
+/// Reads SRC and DST from the header of a packet.
+pub(super) fn route_in(packet: &[u8]) -> Option<Route> {
+    (packet[ROUTE] == 1).then(|| Route { src: packet[ROUTE + 1], dst: packet[ROUTE + 2] })
 }
 
 impl PacketHeader {
@@ -224,6 +237,9 @@ impl PacketHeader {
         block[28..32].copy_from_slice(&self.target_count.to_le_bytes());
         block[32..36].copy_from_slice(&self.payload_crc.to_le_bytes());
         block[CONTENT_HASH..CONTENT_HASH + 8].copy_from_slice(&self.content_hash.to_le_bytes());
+        if let Some(Route { src, dst }) = self.route {
+            block[ROUTE..ROUTE + 3].copy_from_slice(&[1, src, dst]);
+        }
         seal(&mut block);
         block
     }
@@ -241,6 +257,7 @@ impl PacketHeader {
             target_count: u32_at(block, 28),
             payload_crc: u32_at(block, 32),
             content_hash: u64_at(block, CONTENT_HASH),
+            route: route_in(block),
         };
         (header.token_count > 0).then_some(header)
     }
@@ -248,6 +265,33 @@ impl PacketHeader {
     pub(super) fn packet_len(&self) -> usize {
         packet_len(self.token_count) as usize
     }
+}
+
+/// Appends a packet to `out`, which must begin at a multiple of 64 bytes. The header's counts and checksum are
+/// those of `tokens` and `mask`, whatever it says. Returns the header as it was written.
+pub(crate) fn encode_packet(
+    header: PacketHeader,
+    tokens: &[u32],
+    mask: &[bool],
+    out: &mut Vec<u8>,
+) -> PacketHeader {
+    let start = out.len();
+    let token_count = tokens.len() as u32;
+    out.extend_from_slice(&[0; PACKET_HEADER]);
+    out.extend_from_slice(bytemuck::cast_slice(tokens));
+    out.extend(
+        mask.chunks(8)
+            .map(|bits| bits.iter().enumerate().fold(0u8, |byte, (i, &bit)| byte | u8::from(bit) << i)),
+    );
+    out.resize(start + packet_len(token_count) as usize, 0);
+    let header = PacketHeader {
+        token_count,
+        target_count: mask.iter().filter(|&&target| target).count() as u32,
+        payload_crc: crc32c::crc32c(&out[start + PACKET_HEADER..]),
+        ..header
+    };
+    out[start..start + PACKET_HEADER].copy_from_slice(&header.encode());
+    header
 }
 
 /// The last 128 bytes of a file.

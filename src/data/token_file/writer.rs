@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::TokenFileError;
 use super::partial::PartialFile;
-use super::v2::{
-    ALIGN, Footer, Header, IndexLayout, MAX_HEADER, Origin, PACKET_HEADER, PacketHeader, packet_len,
-};
+use super::v2::{ALIGN, Footer, Header, IndexLayout, MAX_HEADER, Origin, PacketHeader, encode_packet};
+use crate::packets::codes::Route;
 
 /// Writes one token file. The file appears under its name at [`finish`](Self::finish); if the writer is
 /// dropped before, nothing is left. If the process is killed before, `<name>.partial` is left, from which
@@ -95,6 +94,18 @@ impl TokenFileWriter {
         origin: Origin,
         content_hash: u64,
     ) -> Result<(), TokenFileError> {
+        self.push_routed(input_ids, loss_mask, origin, content_hash, None)
+    }
+
+    /// Like [`push_hashed`](Self::push_hashed), with SRC and DST, if they are known.
+    pub fn push_routed(
+        &mut self,
+        input_ids: &[u32],
+        loss_mask: &[bool],
+        origin: Origin,
+        content_hash: u64,
+        route: Option<Route>,
+    ) -> Result<(), TokenFileError> {
         let refuse = |reason| TokenFileError::BadExample {
             example: self.counts.examples,
             origin: self.header.describe(origin),
@@ -116,7 +127,7 @@ impl TokenFileWriter {
             let examples = self.counts.examples + 1;
             return Err(TokenFileError::TooManyExamples { path: self.path.clone(), examples });
         }
-        self.append(input_ids, loss_mask, origin, content_hash).map_err(TokenFileError::io(&self.path))
+        self.append(input_ids, loss_mask, origin, content_hash, route).map_err(TokenFileError::io(&self.path))
     }
 
     fn append(
@@ -125,29 +136,19 @@ impl TokenFileWriter {
         loss_mask: &[bool],
         origin: Origin,
         content_hash: u64,
+        route: Option<Route>,
     ) -> io::Result<()> {
-        let token_count = input_ids.len() as u32;
-        let target_count = loss_mask.iter().filter(|&&target| target).count() as u32;
         let offset = self.out.written;
-
         self.packet.clear();
-        self.packet.extend_from_slice(&[0; PACKET_HEADER]);
-        self.packet.extend_from_slice(bytemuck::cast_slice(input_ids));
-        self.packet.extend(
-            loss_mask
-                .chunks(8)
-                .map(|bits| bits.iter().enumerate().fold(0u8, |byte, (i, &bit)| byte | u8::from(bit) << i)),
-        );
-        self.packet.resize(packet_len(token_count) as usize, 0);
         let header = PacketHeader {
-            token_count,
             example: self.counts.examples,
             origin,
-            target_count,
-            payload_crc: crc32c::crc32c(&self.packet[PACKET_HEADER..]),
             content_hash,
+            route,
+            ..PacketHeader::default()
         };
-        self.packet[..PACKET_HEADER].copy_from_slice(&header.encode());
+        let PacketHeader { token_count, target_count, .. } =
+            encode_packet(header, input_ids, loss_mask, &mut self.packet);
         self.out.write(&self.packet)?;
         self.rows.write_all(&Row { offset, token_count, target_count, origin }.encode())?;
 

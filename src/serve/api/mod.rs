@@ -12,6 +12,7 @@ mod health;
 mod machine;
 mod metrics;
 mod models;
+mod packets;
 mod plan;
 mod presets;
 mod runs;
@@ -71,6 +72,7 @@ fn endpoints() -> OpenApiRouter<Shared> {
         .merge(machine::router())
         .merge(metrics::router())
         .merge(models::router())
+        .merge(packets::router())
         .merge(plan::router())
         .merge(presets::router())
         .merge(runs::router())

@@ -4,5 +4,6 @@ mod client;
 mod comparisons;
 mod document;
 mod limits;
+mod packets;
 mod rules;
 mod runs;

@@ -140,6 +140,19 @@ export const ROUTES = [
     endpoints: ["GET /api/v1/benchmarks", "POST /api/v1/benchmarks", "GET /api/v1/benchmarks/{id}"],
   },
   {
+    path: "protocol-lab",
+    module: "./pages/protocol-lab.js",
+    nav: { title: "Protocol lab", icon: "packet", group: "Machine", go: "l" },
+    endpoints: [
+      "GET /api/v1/packets/codes",
+      "POST /api/v1/packets",
+      "POST /api/v1/packets/inspect",
+      "POST /api/v1/packets/flips",
+      "GET /api/v1/packets/sizes",
+      "POST /api/v1/packets/rates",
+    ],
+  },
+  {
     path: "white-paper",
     module: "./pages/white-paper.js",
     nav: { title: "White paper", icon: "report", group: "Machine", go: "w" },

@@ -12,6 +12,7 @@ mod data;
 mod hub;
 mod model;
 mod ndp;
+mod packets;
 pub(crate) mod panics;
 mod plans;
 mod runs;
@@ -48,6 +49,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "ndp_addresses", run: ndp::addresses },
     Target { name: "ndp_frames", run: ndp::frames },
     Target { name: "ndp_spool", run: ndp::spool },
+    Target { name: "packets", run: packets::packets },
     Target { name: "parquet", run: data::parquet },
     Target { name: "plan", run: plans::plan },
     Target { name: "preset", run: plans::preset },

@@ -35,10 +35,10 @@ pub(super) fn v1(input: &[u8]) {
         if let Ok(ids) = packet.token_ids() {
             assert!(4 * ids.len() <= input.len());
             let mut bytes = Vec::new();
-            if encode(&ids, &mut bytes).is_ok() {
+            if encode(&ids, packet.route, &mut bytes).is_ok() {
                 let mut again = Reader::new(&bytes[..]);
                 let Ok(Some(Item::Packet(read))) = again.next_item() else { panic!("our own packet") };
-                assert_eq!(read.token_ids(), Ok(ids));
+                assert_eq!((read.route, read.token_ids()), (packet.route, Ok(ids)));
             }
         }
     }

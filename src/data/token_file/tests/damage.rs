@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use proptest::prelude::*;
 
 use super::*;
+use crate::packets::codes::Route;
 use crate::token_file::v2::{FOOTER, packet_len, u32_at, u64_at};
 
 /// The byte ranges of an intact file's parts.
@@ -207,7 +208,7 @@ fn files_of_other_kinds_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.qubgpu");
     let mut packet = Vec::new();
-    v1::encode(&[1, 2, 3], &mut packet).unwrap();
+    v1::encode(&[1, 2, 3], Route::default(), &mut packet).unwrap();
     fs::write(&path, &packet).unwrap();
     let error = TokenFile::open(&path).unwrap_err().to_string();
     assert!(error.contains("v1") && error.contains("sparktune pack"), "{error}");

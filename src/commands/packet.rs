@@ -1,0 +1,431 @@
+//! `packet`: single packets made, taken apart and damaged, and what a file of packets carries.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
+use sparktune_base::regular_file::read_regular;
+use sparktune_base::units::{bytes, count, counted};
+use sparktune_data::packets::anatomy::{Anatomy, inspect, inspect_as};
+use sparktune_data::packets::checks::Check;
+use sparktune_data::packets::codes::{CodeField, Route};
+use sparktune_data::packets::contents::{Contents, contents_of};
+use sparktune_data::packets::lab::{Content, EveryFlip, Version, encode, every_flip, flip, from_hex, to_hex};
+use sparktune_data::packets::pick::packet_of;
+use sparktune_data::packets::state::{TensorOptions, TensorsDone, pack_tensors, unpack_tensors};
+use sparktune_data::packets::typed::MAX_PAYLOAD;
+use sparktune_data::token_file::OnDamage;
+use sparktune_tui::output::{print, print_json};
+
+use crate::token_files::refuse_same_file;
+
+/// The largest number of rows of a list on the screen; `--json` has all of them.
+const LISTED: usize = 40;
+/// The most bytes of a packet whose bits are flipped one by one, which takes a time that grows with its square.
+const MOST_FLIPPED: usize = 16 << 10;
+
+/// What `packet` is asked for.
+#[derive(Debug, Clone)]
+pub enum PacketRequest {
+    /// Make a packet, or packets of all tensors of a file.
+    Encode {
+        /// What it carries.
+        content: PacketContent,
+        /// SRC, as a word or a number.
+        src: Option<String>,
+        /// DST, as a word or a number.
+        dst: Option<String>,
+        /// TYP, as a word or a number.
+        typ: Option<String>,
+        /// Whether the packet is one of version 1.
+        is_v1: bool,
+        /// The file to write.
+        output: Option<PathBuf>,
+    },
+    /// Take a packet apart.
+    Decode {
+        /// Hex digits, or a file.
+        input: String,
+        /// The place in the file.
+        packet: u64,
+    },
+    /// Write the tensors of a file of packets as safetensors.
+    Tensors {
+        /// The file of packets.
+        input: PathBuf,
+        /// The file to write.
+        output: PathBuf,
+        /// Whether damaged packets are left out.
+        drop_damaged: bool,
+    },
+    /// Flip a bit, or each bit alone.
+    Flip {
+        /// Hex digits, or a file.
+        input: String,
+        /// The place in the file.
+        packet: u64,
+        /// The bit; without it, each.
+        bit: Option<usize>,
+        /// The file to write.
+        output: Option<PathBuf>,
+    },
+    /// List what a file carries.
+    Show(PathBuf),
+}
+
+/// What a packet is to carry.
+#[derive(Debug, Clone)]
+pub enum PacketContent {
+    /// Token ids.
+    Ids(Vec<u32>),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Hex digits.
+    Hex(String),
+    /// The bytes of a file.
+    File(PathBuf),
+    /// All tensors of a safetensors file.
+    Tensors(PathBuf),
+}
+
+/// Runs `sparktune packet`. The exit code of decoding and listing is 3 if there is damage.
+///
+/// # Errors
+/// The input cannot be read, or a packet cannot hold it.
+pub fn packet(request: &PacketRequest, json: bool) -> Result<Exit, Failure> {
+    match request {
+        PacketRequest::Encode { content, src, dst, typ, is_v1, output } => {
+            let codes = Codes {
+                src: code(CodeField::Src, src)?,
+                dst: code(CodeField::Dst, dst)?,
+                typ: code(CodeField::Typ, typ)?,
+            };
+            make(content, codes, *is_v1, output.as_deref(), json)
+        }
+        PacketRequest::Decode { input, packet } => {
+            let anatomy = inspect(&given(input, *packet)?);
+            if json {
+                print_json(&anatomy)?
+            } else {
+                print(&anatomy_in_words(&anatomy))?
+            }
+            Ok(if anatomy.is_intact { Exit::Done } else { Exit::Data })
+        }
+        PacketRequest::Tensors { input, output, drop_damaged } => {
+            refuse_same_file(input, output)?;
+            let on_damage = if *drop_damaged { OnDamage::Skip } else { OnDamage::Stop };
+            show_tensors(&unpack_tensors(input, output, on_damage)?, output, json)
+        }
+        PacketRequest::Flip { input, packet, bit: Some(bit), output } => {
+            damage(&given(input, *packet)?, *bit, output.as_deref(), json)
+        }
+        PacketRequest::Flip { input, packet, bit: None, .. } => {
+            let packet = given(input, *packet)?;
+            if packet.len() > MOST_FLIPPED {
+                let text = format!("{} are too many to flip bit by bit", bytes(packet.len() as u64));
+                return Err(Failure::usage(text)
+                    .hint(format!("Use a packet of at most {}", bytes(MOST_FLIPPED as u64))));
+            }
+            let found = every_flip(&packet);
+            if json {
+                print_json(&found)?
+            } else {
+                print(&flips_in_words(&found))?
+            }
+            Ok(Exit::Done)
+        }
+        PacketRequest::Show(file) => {
+            let contents = contents_of(file)?;
+            if json {
+                print_json(&contents)?
+            } else {
+                print(&contents_in_words(file, &contents))?
+            }
+            let is_whole = contents.damaged == 0 && contents.incomplete.is_none();
+            Ok(if is_whole { Exit::Done } else { Exit::Data })
+        }
+    }
+}
+
+/// The codes that were given.
+#[derive(Debug, Clone, Copy)]
+struct Codes {
+    src: Option<u8>,
+    dst: Option<u8>,
+    typ: Option<u8>,
+}
+
+fn code(field: CodeField, text: &Option<String>) -> Result<Option<u8>, Failure> {
+    let name = match field {
+        CodeField::Src => "--src",
+        CodeField::Dst => "--dst",
+        CodeField::Typ => "--typ",
+    };
+    let read = |text: &String| {
+        field.parse(text).map_err(|fix| {
+            Failure::usage(format!("{name}: `{}` is no code", escape(text)))
+                .hint(format!("For {name}, {fix}"))
+        })
+    };
+    text.as_ref().map(read).transpose()
+}
+
+fn file_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
+    read_regular(path, MAX_PAYLOAD).map_err(|error| {
+        Failure::usage(format!("{}: {error}", escape(&path.display().to_string())))
+            .hint("Name a file of at most 16 MiB, which is what a packet holds")
+    })
+}
+
+fn digits(text: &str) -> Result<Vec<u8>, Failure> {
+    from_hex(text).ok_or_else(|| {
+        let start: String = text.chars().take(40).collect();
+        Failure::usage(format!("`{}` is neither a file nor hex digits in pairs", escape(&start)))
+            .hint("Give the packet as hex, as `packet encode` prints it, or the name of a file")
+    })
+}
+
+/// Returns the packet that hex digits or a file give.
+fn given(input: &str, packet: u64) -> Result<Vec<u8>, Failure> {
+    let path = Path::new(input);
+    if path.is_file() { Ok(packet_of(path, packet)?) } else { digits(input) }
+}
+
+#[derive(Serialize)]
+struct Made<'a> {
+    hex: String,
+    #[serde(flatten)]
+    anatomy: &'a Anatomy,
+}
+
+fn make(
+    content: &PacketContent,
+    codes: Codes,
+    is_v1: bool,
+    output: Option<&Path>,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let content = match content {
+        PacketContent::Tensors(input) => return make_of_tensors(input, codes, is_v1, output, json),
+        PacketContent::Ids(ids) => Content::Ids(ids.clone()),
+        PacketContent::Bytes(bytes) => Content::Bytes(bytes.clone()),
+        PacketContent::Hex(text) => Content::Bytes(digits(text)?),
+        PacketContent::File(path) => Content::Bytes(file_bytes(path)?),
+    };
+    let given = Route::default();
+    let route = Route { src: codes.src.unwrap_or(given.src), dst: codes.dst.unwrap_or(given.dst) };
+    let version = if is_v1 { Version::V1 } else { Version::V2 };
+    let packet = encode(version, route, codes.typ, &content)?;
+    if let Some(path) = output {
+        std::fs::write(path, &packet).map_err(|error| {
+            Failure::usage(format!("{}: {error}", escape(&path.display().to_string())))
+                .hint("Name another file with --output")
+        })?;
+    }
+    let anatomy = inspect(&packet);
+    if json {
+        print_json(&Made { hex: to_hex(&packet), anatomy: &anatomy })?;
+    } else if let Some(path) = output {
+        let size = counted(packet.len() as u64, "byte");
+        print(&format!("{}: {}, {size}\n", escape(&path.display().to_string()), anatomy.format_name))?;
+    } else {
+        print(&format!("{}\n", to_hex(&packet)))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn make_of_tensors(
+    input: &Path,
+    codes: Codes,
+    is_v1: bool,
+    output: Option<&Path>,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let Some(output) = output else {
+        return Err(Failure::usage("no file to write was named").hint("Name it with --output FILE"));
+    };
+    if is_v1 {
+        return Err(Failure::usage("version 1 has no names of tensors, and a length of 16 bits")
+            .hint("Omit --to v1: typed packets of version 2 hold tensors"));
+    }
+    refuse_same_file(input, output)?;
+    let default = TensorOptions::default();
+    let options = TensorOptions { src: codes.src.unwrap_or(default.src), dst: codes.dst, ..default };
+    show_tensors(&pack_tensors(input, output, &options)?, output, json)
+}
+
+fn show_tensors(done: &TensorsDone, output: &Path, json: bool) -> Result<Exit, Failure> {
+    if json {
+        print_json(done)?;
+        return Ok(Exit::Done);
+    }
+    let mut text = format!(
+        "{}: {} in {}, {} of numbers in {} of packets\n",
+        escape(&output.display().to_string()),
+        counted(done.tensors, "tensor"),
+        counted(done.packets, "packet"),
+        bytes(done.tensor_bytes),
+        bytes(done.file_bytes)
+    );
+    if done.damaged > 0 {
+        text.push_str(&format!("left out: {}\n", counted(done.damaged, "damaged place")));
+    }
+    if done.other_packets > 0 {
+        let others = counted(done.other_packets, "packet");
+        text.push_str(&format!("note: {others} without a tensor are not in the output\n"));
+    }
+    print(&text)?;
+    Ok(Exit::Done)
+}
+
+#[derive(Serialize)]
+struct Flipped<'a> {
+    bit: usize,
+    hex: String,
+    before: &'a [Check],
+    after: &'a [Check],
+    is_noticed: bool,
+}
+
+fn damage(packet: &[u8], bit: usize, output: Option<&Path>, json: bool) -> Result<Exit, Failure> {
+    let before = inspect(packet);
+    let mut damaged = packet.to_vec();
+    flip(&mut damaged, bit)?;
+    let after = inspect_as(before.format, &damaged);
+    if let Some(path) = output {
+        std::fs::write(path, &damaged).map_err(|error| {
+            Failure::usage(format!("{}: {error}", escape(&path.display().to_string())))
+                .hint("Name another file with --output")
+        })?;
+    }
+    if json {
+        print_json(&Flipped {
+            bit,
+            hex: to_hex(&damaged),
+            before: &before.checks,
+            after: &after.checks,
+            is_noticed: !after.is_intact,
+        })?;
+        return Ok(Exit::Done);
+    }
+    let byte = bit / 8;
+    let field = before.fields.iter().find(|field| (field.offset..field.offset + field.len).contains(&byte));
+    let place = field.map_or("", |field| field.name);
+    let mut text = format!(
+        "bit {} of byte {byte}, in {place}: 0x{:02x} becomes 0x{:02x}\n",
+        bit % 8,
+        packet[byte],
+        damaged[byte]
+    );
+    text.push_str(&checks_in_words(&after.checks));
+    let verdict = if after.is_intact { "no check notices it" } else { "the damage is noticed" };
+    text.push_str(&format!("{verdict}\n"));
+    if output.is_none() {
+        text.push_str(&format!("{}\n", to_hex(&damaged)));
+    }
+    print(&text)?;
+    Ok(Exit::Done)
+}
+
+fn checks_in_words(checks: &[Check]) -> String {
+    let row = |check: &Check| {
+        let verdict = if check.passes { "passes" } else { "FAILS" };
+        format!("  {:<16} {verdict:<7} {}\n", check.name, check.says)
+    };
+    checks.iter().map(row).collect()
+}
+
+fn anatomy_in_words(anatomy: &Anatomy) -> String {
+    let mut text = format!(
+        "{}: {}, {} of them payload\n",
+        anatomy.format_name,
+        counted(anatomy.bytes as u64, "byte"),
+        count(anatomy.payload_bytes as u64)
+    );
+    for field in &anatomy.fields {
+        let value: String = field.value.chars().take(60).collect();
+        text.push_str(&format!("  {:>6} {:>8}  {:<13} {value}\n", field.offset, field.len, field.name));
+    }
+    text.push_str("checks:\n");
+    text.push_str(&checks_in_words(&anatomy.checks));
+    text
+}
+
+fn flips_in_words(found: &EveryFlip) -> String {
+    let mut text = format!(
+        "{} flipped one at a time: {} noticed, {} not\n",
+        counted(found.bits as u64, "bit"),
+        count(found.noticed as u64),
+        count((found.bits - found.noticed) as u64)
+    );
+    for (name, noticed) in &found.by_check {
+        text.push_str(&format!("  {name:<16} notices {}\n", count(*noticed as u64)));
+    }
+    if !found.missed.is_empty() {
+        let missed: Vec<String> = found.missed.iter().map(|bit| bit.to_string()).collect();
+        text.push_str(&format!("  not noticed: {}\n", missed.join(", ")));
+    }
+    text
+}
+
+fn contents_in_words(file: &Path, contents: &Contents) -> String {
+    let mut text = format!(
+        "{}: {}, {}, {} with {} of payload\n",
+        escape(&file.display().to_string()),
+        contents.kind,
+        bytes(contents.bytes),
+        counted(contents.packets, "packet"),
+        bytes(contents.payload_bytes)
+    );
+    if let Some(made_of) = &contents.made_of {
+        text.push_str(&format!("made of {}\n", escape(made_of)));
+    }
+    for (key, value) in contents.metadata.iter().take(LISTED) {
+        let value: String = value.chars().take(200).collect();
+        text.push_str(&format!("{}: {}\n", escape(key), escape(&value)));
+    }
+    for row in contents.routes.iter().take(LISTED) {
+        text.push_str(&format!(
+            "  from {} to {}: {} of {}, {}\n",
+            row.from,
+            row.to,
+            counted(row.packets, "packet"),
+            row.encoding,
+            bytes(row.payload_bytes)
+        ));
+    }
+    more(&mut text, contents.routes.len(), contents.packets_not_listed, "kinds of packets");
+    for tensor in contents.tensors.iter().take(LISTED) {
+        let layer = tensor.layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
+        let parts = match (tensor.parts, tensor.of) {
+            (1, 1) => String::new(),
+            (there, of) => format!(", {there} of {of} parts"),
+        };
+        text.push_str(&format!(
+            "  {} → {}{layer}: {} {:?}{parts}\n",
+            escape(&tensor.name),
+            tensor.to,
+            tensor.dtype,
+            tensor.shape
+        ));
+    }
+    more(&mut text, contents.tensors.len(), contents.tensors_not_listed, "tensors");
+    if let Some(reason) = &contents.incomplete {
+        text.push_str(&format!("the tensors are not whole: {reason}\n"));
+    }
+    for defect in contents.defects.iter().take(LISTED) {
+        text.push_str(&format!("  damaged at byte {}: {}\n", defect.offset, escape(&defect.what)));
+    }
+    if contents.damaged > 0 {
+        text.push_str(&format!("damaged in total: {}\n", counted(contents.damaged, "place")));
+    }
+    text
+}
+
+fn more(text: &mut String, listed: usize, not_listed: u64, what: &str) {
+    let more = listed.saturating_sub(LISTED) as u64 + not_listed;
+    if more > 0 {
+        text.push_str(&format!("  and {} more {what}; --json lists them\n", count(more)));
+    }
+}
