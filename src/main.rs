@@ -6,13 +6,11 @@ mod cli;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use sparktune_app::data::on_damage;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_base::set_program_name;
 use sparktune_commands::request::{Given, RunName, Style};
 use sparktune_commands::{self as commands, crash};
-use sparktune_data::token_file::OnDamage;
 use sparktune_tui::output;
 
 use crate::cli::{Cli, Command};
@@ -84,7 +82,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Compare(args) => commands::compare(program, args.request(runs_dir), style),
         Command::Pack(args) => {
             let to_v1 = args.to == "v1";
-            let drop_damaged = args.skip_damaged || on_damage(&args.settings.0) == OnDamage::Skip;
+            let drop_damaged = args.drops_damaged();
             let (flags, rejected) = (args.settings.0.clone(), args.rejected.clone());
             let (inputs, output) = args.places()?;
             let request = commands::PackRequest { inputs, output, to_v1, drop_damaged, rejected };

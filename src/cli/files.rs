@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use sparktune_app::failure::Failure;
+use sparktune_plan::OnDamage;
 
 use crate::cli::settings::{CheckFlags, PackFlags};
 
@@ -51,6 +52,12 @@ pub(crate) struct PackArgs {
 }
 
 impl PackArgs {
+    /// Returns whether damaged packets are left out.
+    pub(crate) fn drops_damaged(&self) -> bool {
+        let answer = self.settings.0.on_damage.as_ref();
+        self.skip_damaged || answer.is_some_and(|answer| answer.value == OnDamage::Drop)
+    }
+
     /// Returns the inputs and the output.
     pub(crate) fn places(self) -> Result<(Vec<PathBuf>, PathBuf), Failure> {
         let Self { mut data, output, .. } = self;
