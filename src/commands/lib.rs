@@ -21,6 +21,7 @@ mod infer_worker;
 mod interrupt;
 mod pack;
 mod packet;
+mod packet_in_words;
 mod pipelines;
 mod report;
 pub mod request;

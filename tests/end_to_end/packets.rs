@@ -118,8 +118,7 @@ fn damaged_examples_stop_a_run_or_are_left_out_and_counted() {
     assert_eq!((&report["accepted"], &report["report"]["examples"]), (&json!(true), &json!(29)));
     assert_eq!(report["report"]["token_files"][0]["defects"], 1);
 
-    let train =
-        ["train", "--data", "t.qubgpu", "--model", model, "--device", "cpu", "--steps", "1", "--dry-run"];
+    let train = ["train", "--data", "t.qubgpu", "--model", model, "--device", "cpu", "--dry-run"];
     let refused = place.sparktune(train).exits(3).err;
     assert!(refused.contains("--on-damage drop"), "{refused}");
     let plan = place.sparktune([&train[..], &["--on-damage", "drop"]].concat()).exits(0);

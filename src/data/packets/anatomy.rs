@@ -1,5 +1,5 @@
-//! Takes one packet apart: its fields byte by byte, and what each of its checks says. The packet may be damaged
-//! in any way: the fields are then where an intact packet with these bytes would have them.
+//! Takes one packet apart: its fields byte by byte, and what each of its checks says. The packet may be
+//! damaged in any way: the fields are then where an intact packet with these bytes would have them.
 
 use serde::Serialize;
 use sparktune_base::escape::escape;

@@ -1,8 +1,8 @@
-//! The codes of a packet: where its data comes from (SRC), the part of a model that it is meant for (DST), and
-//! how its payload is encoded (TYP).
+//! The codes of a packet: where its data comes from (SRC), the part of a model that it is meant for (DST),
+//! and how its payload is encoded (TYP).
 //!
-//! The codes below 0x80 are those that the public description of the protocol names, and no others; those from
-//! 0x80 on are ours, for what it has no code for. A code that is in neither list is carried as it is.
+//! The codes below 0x80 are those that the public description of the protocol names, and no others; those
+//! from 0x80 on are ours, for what it has no code for. A code that is in neither list is carried as it is.
 
 use serde::{Deserialize, Serialize};
 

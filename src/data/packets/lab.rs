@@ -220,8 +220,8 @@ pub fn to_hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Reads hex digits in pairs, with white space anywhere between them and 0x at the beginning. `None` if there is
-/// anything else, or nothing.
+/// Reads hex digits in pairs, with white space anywhere between them and 0x at the beginning. `None` if there
+/// is anything else, or nothing.
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let text = text.trim();
     let text = text.strip_prefix("0x").unwrap_or(text);

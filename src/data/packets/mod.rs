@@ -1,7 +1,7 @@
 //! Packets that say where they come from and where they go, of token ids, weights or anything else.
 //!
-//! Owns the codes of the published protocol and the typed packets of version 2, and everything that looks at a
-//! single packet:
+//! Owns the codes of the published protocol and the typed packets of version 2, and everything that looks at
+//! a single packet:
 //! - [`codes`]: SRC, DST and TYP. [`names`]: the part of a model that a tensor's name stands for.
 //! - [`typed`]: the bytes of a typed packet. [`file`]: files of them. [`assembly`]: whole tensors from parts,
 //!   wherever they come from. [`state`]: safetensors files as packets, and back.

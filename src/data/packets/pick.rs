@@ -14,8 +14,8 @@ use crate::token_file::{Contents, OnDamage, TokenFile, contents, map_file, v1};
 /// The most bytes of a packet, with room for its header and its padding.
 const MOST: u64 = MAX_PAYLOAD + (1 << 16);
 
-/// Returns the bytes of packet `number` of a file, counted from 0 among its intact packets; a token file's are
-/// returned also if they are damaged. A file of another kind is taken as one packet.
+/// Returns the bytes of packet `number` of a file, counted from 0 among its intact packets; a token file's
+/// are returned also if they are damaged. A file of another kind is taken as one packet.
 ///
 /// # Errors
 /// The file cannot be read, or has fewer packets.

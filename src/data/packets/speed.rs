@@ -1,5 +1,5 @@
-//! How fast packets are written and read on this machine, in memory and on one core: a measurement of a fraction
-//! of a second, next to a copy of as many bytes in the same run.
+//! How fast packets are written and read on this machine, in memory and on one core: a measurement of a
+//! fraction of a second, next to a copy of as many bytes in the same run.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

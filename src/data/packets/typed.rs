@@ -1,9 +1,9 @@
 //! Encodes and decodes typed packets of version 2: tensors, a part in each packet, and bytes of any other
 //! kind. No file is opened here.
 //!
-//! All numbers are little-endian, all checksums CRC-32C. A packet starts at a multiple of 64 bytes of its file
-//! and is padded with zeros to such a multiple, as those of a token file. Every byte is covered by exactly one
-//! checksum, and there is one encoding of each packet: bytes that have no meaning must be zero.
+//! All numbers are little-endian, all checksums CRC-32C. A packet starts at a multiple of 64 bytes of its
+//! file and is padded with zeros to such a multiple, as those of a token file. Every byte is covered by
+//! exactly one checksum, and there is one encoding of each packet: bytes that have no meaning must be zero.
 //!
 //! ```text
 //!   0  4  magic "QTPK"

@@ -1,5 +1,5 @@
-//! The protocol lab: single packets made, taken apart and damaged, and how fast packets go through this machine.
-//! Everything is computed by the code that reads and writes files; a page only shows it.
+//! The protocol lab: single packets made, taken apart and damaged, and how fast packets go through this
+//! machine. Everything is computed by the code that reads and writes files; a page only shows it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use sparktune_data::packets::PacketError;
 use sparktune_data::packets::anatomy::{Anatomy, Field, inspect, inspect_as};
 use sparktune_data::packets::checks::Check;
-use sparktune_data::packets::codes::{Code, CodeField, Route};
+use sparktune_data::packets::codes::{Code, CodeField, Route, WEIGHTS};
 use sparktune_data::packets::dtype::Dtype;
 use sparktune_data::packets::format::Format;
 use sparktune_data::packets::lab::{
     Content, EveryFlip, Overhead, Version, encode, every_flip, flip, from_hex, overhead, to_hex,
 };
+use sparktune_data::packets::names::place_of;
 use sparktune_data::packets::speed::{Rate, measure};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -66,9 +67,9 @@ struct Codes {
 struct PacketWish {
     /// The version of the format, 1 or 2.
     version: u8,
-    /// SRC; 1 if it is left out.
+    /// SRC; if it is left out 1, and 128 for a tensor.
     src: Option<u8>,
-    /// DST; 1 if it is left out.
+    /// DST; if it is left out 1, and what its name says for a tensor.
     dst: Option<u8>,
     /// TYP; that of the content if it is left out.
     typ: Option<u8>,
@@ -266,7 +267,10 @@ async fn make(Body(wish): Body<PacketWish>) -> Result<Json<PacketView>, Problem>
                 .advise("The versions are 1 and 2"));
         }
     };
-    let given = Route::default();
+    let given = match &content {
+        Content::Tensor { name, .. } => Route { src: WEIGHTS, dst: place_of(name).dst },
+        Content::Ids(_) | Content::Bytes(_) => Route::default(),
+    };
     let route = Route { src: wish.src.unwrap_or(given.src), dst: wish.dst.unwrap_or(given.dst) };
     blocking(move || {
         let bytes = encode(version, route, wish.typ, &content).map_err(refused)?;
@@ -317,8 +321,8 @@ async fn flips(Body(given): Body<PacketGiven>) -> Result<Json<FlipsView>, Proble
 
 /// The size of packets by their payload
 ///
-/// Packets of token ids in both versions, from one token to a million: `{payload_bytes, v1_bytes, v2_token_bytes,
-/// v2_typed_bytes}`. Where no packet can hold the payload, there is null.
+/// Packets of token ids in both versions, from one token to a million: `{payload_bytes, v1_bytes,
+/// v2_token_bytes, v2_typed_bytes}`. Where no packet can hold the payload, there is null.
 #[utoipa::path(get, path = "/packets/sizes", tag = "packets", responses((status = 200, body = Listed<Object>)))]
 async fn sizes() -> Json<Listed<Overhead>> {
     // Eight steps in each doubling, so that the jumps of padding are seen.
@@ -343,8 +347,8 @@ impl Drop for Measuring {
 
 /// Measure packets on this machine
 ///
-/// For about a second, on one core and in memory: writing packets of token ids, reading them with every check, and a
-/// copy of as many bytes in the same run. One measurement at a time.
+/// For about a second, on one core and in memory: writing packets of token ids, reading them with every
+/// check, and a copy of as many bytes in the same run. One measurement at a time.
 #[utoipa::path(post, path = "/packets/rates", tag = "packets", request_body = RatesWish,
     responses((status = 200, body = RatesView), (status = 400, body = Problem), (status = 409, body = Problem)))]
 async fn rates(Body(RatesWish { tokens }): Body<RatesWish>) -> Result<Json<RatesView>, Problem> {

@@ -12,8 +12,8 @@ use sparktune_data::token_file::OnDamage;
 
 use super::{empty_folder, is_a_sentence, parts};
 
-/// The first part is a file; the second is a packet, as bytes or as hex digits. Bytes that are a packet are what
-/// our encoder writes for it, and what a file carries can be written and read again.
+/// The first part is a file; the second is a packet, as bytes or as hex digits. Bytes that are a packet are
+/// what our encoder writes for it, and what a file carries can be written and read again.
 pub(super) fn packets(input: &[u8]) {
     let [file, packet] = parts(input);
     let given = std::str::from_utf8(packet).ok().and_then(from_hex);

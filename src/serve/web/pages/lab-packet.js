@@ -21,7 +21,7 @@ export function PacketCard({ title, about, made }) {
     setFlips([]);
     setView(null);
     setEvery(null);
-    setAt((before) => Math.min(before, Math.max(0, (packet?.bytes ?? 1) - 1)));
+    if (packet) setAt((before) => Math.min(before, Math.max(0, packet.bytes - 1)));
   }, [packet?.hex]);
   useEffect(() => {
     if (!packet || !flips.length) {

@@ -91,8 +91,8 @@ function Form({ codes, wish, set }) {
       <div class="actions"><${Chips} label="Kind of content" choices=${KINDS} value=${wish.kind} onPick=${set("kind")} /></div></div>
     <div class="lab-form">
       <${Content} codes=${codes} wish=${wish} set=${set} />
-      <${CodeField} name="SRC" about="where it comes from" codes=${codes.src} value=${wish.src} onPick=${set("src")} usual="text corpus (1)" />
-      <${CodeField} name="DST" about="the part of a model" codes=${codes.dst} value=${wish.dst} onPick=${set("dst")} usual="embedding (1)" />
+      <${CodeField} name="SRC" about="where it comes from" codes=${codes.src} value=${wish.src} onPick=${set("src")} usual=${wish.kind === "tensor" ? "weights (128)" : "text corpus (1)"} />
+      <${CodeField} name="DST" about="the part of a model" codes=${codes.dst} value=${wish.dst} onPick=${set("dst")} usual=${wish.kind === "tensor" ? "what the name says" : "embedding (1)"} />
       <${CodeField} name="TYP" about="how it is encoded" codes=${codes.typ} value=${wish.typ} onPick=${set("typ")} usual="that of the content" />
     </div>
   </section>`;
