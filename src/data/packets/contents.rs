@@ -91,10 +91,14 @@ pub struct Tensor {
     pub module: String,
 }
 
+/// SRC and DST, if they are given, and TYP.
+type Codes = (Option<(u8, u8)>, u8);
+
 /// Counts packets by their codes.
 #[derive(Default)]
 struct Routes {
-    found: BTreeMap<(Option<(u8, u8)>, u8), (u64, u64)>,
+    /// The number of packets and the bytes of their payloads.
+    found: BTreeMap<Codes, (u64, u64)>,
     others: u64,
     packets: u64,
     payload_bytes: u64,
