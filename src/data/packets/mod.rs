@@ -3,8 +3,8 @@
 //! Owns the codes of the published protocol and the typed packets of version 2, and everything that looks at
 //! a single packet:
 //! - [`codes`]: SRC, DST and TYP. [`names`]: the part of a model that a tensor's name stands for.
-//! - [`typed`]: the bytes of a typed packet. [`file`]: files of them. [`assembly`]: whole tensors from parts,
-//!   wherever they come from. [`state`]: safetensors files as packets, and back.
+//! - [`typed`]: the bytes of a typed packet. [`mod@file`]: files of them. [`assembly`]: whole tensors from
+//!   parts, wherever they come from. [`state`]: safetensors files as packets, and back.
 //! - [`contents`]: what any file of packets carries, and where it would go.
 //! - [`anatomy`] and [`checks`]: one packet of any format, field by field. [`lab`]: single packets made and
 //!   damaged. [`pick`]: one packet out of a file. [`speed`]: a short measurement.
