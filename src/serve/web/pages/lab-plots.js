@@ -129,6 +129,6 @@ export function Layers({ packet }) {
     <ol class="lab-layers">${LAYERS.map(
       ({ name, key, adds, checks }) => html`<li key=${name} class=${key ? `lab-${key}` : "outside"}>
       <div class="lab-layer"><b>${name}</b><span class="number soft small">${key ? counted(inside(key), "byte") : "around packets"}</span></div>
-      <div><span class="faint small">adds</span> ${adds}</div><div><span class="faint small">checks</span> ${checks}</div></li>`,
+      <div><span class="soft small">adds</span> ${adds}</div><div><span class="soft small">checks</span> ${checks}</div></li>`,
     )}</ol></section>`;
 }
