@@ -238,7 +238,8 @@ fn header(
         }
         EvalData::Files(_) => format!("files from {}", train.files()),
     };
-    // Without damage, the examples are the same in both ways; but only one of them may use the other's folder.
+    // Without damage, the examples are the same in both ways; but only one of them may use the other's
+    // folder.
     let eval = match (options.on_damage, train) {
         (OnDamage::Skip, Inputs::Tokens(_)) => format!("{eval} without damaged examples"),
         _ => eval,

@@ -305,7 +305,8 @@ impl Report {
     }
 
     /// Returns whether the data has to be refused (exit code 3), because the share of rejected lines is
-    /// larger than `max_rejected`, a token file is damaged and that is not to be left out, or no example is left.
+    /// larger than `max_rejected`, a token file is damaged and that is not to be left out, or no example is
+    /// left.
     pub fn exceeds(&self, max_rejected: f64) -> bool {
         self.examples == 0
             || self.token_files.iter().any(TokenFileReport::is_refused)

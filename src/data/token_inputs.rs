@@ -355,8 +355,8 @@ impl TokenInput {
         DataError::input(&self.path, problem, fix)
     }
 
-    /// Describes the damage. What can be left out is one or more examples; without a readable index, no example
-    /// can be found.
+    /// Describes the damage. What can be left out is one or more examples; without a readable index, no
+    /// example can be found.
     fn damaged(&self, report: &VerifyReport, can_be_left_out: bool) -> DataError {
         let defects = report.defects.len() as u64 + report.defects_not_listed;
         let first = report.defects.first().map_or(String::new(), |defect| format!("; the first: {defect}"));

@@ -34,6 +34,9 @@ pub struct Codes {
     pub typ: u8,
 }
 
+/// The codes of a message of the channel itself, at the end of the range of TYP, where nothing is published.
+pub const CONTROL: Codes = Codes { src: 0, dst: 0, typ: 0xF0 };
+
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {

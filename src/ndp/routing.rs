@@ -5,8 +5,7 @@
 //! of the Neural Datagram Protocol. Those of a token file's opening and closing and of the channel itself
 //! are ours, at the end of the range of TYP, where nothing is published.
 
-use crate::frame::Codes;
-use crate::stream::CONTROL;
+use crate::frame::{CONTROL, Codes};
 
 /// The header of a token file.
 pub const OPENING: Codes = Codes { src: 0, dst: 0, typ: 0xF1 };

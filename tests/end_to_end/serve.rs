@@ -186,5 +186,5 @@ fn the_sections_that_the_server_offers_are_those_of_the_command() {
         help.contains(&format!("- {name}:")) || listed.as_ref().is_some_and(|all| all.contains(name))
     };
     assert!(names.iter().all(|name| has(name)), "{names:?}\n{help}");
-    assert_eq!(names.len(), 8);
+    assert_eq!(names.len(), 9);
 }

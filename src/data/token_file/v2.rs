@@ -267,8 +267,8 @@ impl PacketHeader {
     }
 }
 
-/// Appends a packet to `out`, which must begin at a multiple of 64 bytes. The header's counts and checksum are
-/// those of `tokens` and `mask`, whatever it says. Returns the header as it was written.
+/// Appends a packet to `out`, which must begin at a multiple of 64 bytes. The header's counts and checksum
+/// are those of `tokens` and `mask`, whatever it says. Returns the header as it was written.
 pub(crate) fn encode_packet(
     header: PacketHeader,
     tokens: &[u32],

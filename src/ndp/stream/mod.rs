@@ -22,12 +22,10 @@ use serde::{Deserialize, Serialize};
 use self::tls::wrong_key;
 use crate::address::{Address, from_hex};
 use crate::error::Error;
-use crate::frame::{self, Codes, Frame, FrameFault};
+use crate::frame::{self, CONTROL, Codes, Frame, FrameFault};
 use crate::medium::{Cancelled, Medium, MediumFault, Patience};
 use crate::secret::{ServerKey, Token};
 
-/// The codes of a message of the channel, at the end of the range of TYP, where nothing is published.
-pub const CONTROL: Codes = Codes { src: 0, dst: 0, typ: 0xF0 };
 /// The bytes that a sender may be ahead.
 pub const WINDOW: u64 = 4 << 20;
 /// The largest payload of a message of the channel.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sparktune_data::token_file::TokenFile;
-use sparktune_ndp::frame::Codes;
+use sparktune_ndp::frame::{CONTROL, Codes};
 use sparktune_ndp::routing::{CLOSING, OPENING, TOKENS};
-use sparktune_ndp::stream::{CONTROL, Channel, Gate};
+use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{Error, Patience, ServerKey, Token};
 
 use crate::support::*;
