@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -24,6 +25,7 @@ use utoipa_axum::routes;
 
 use crate::api::Listed;
 use crate::ids::Id;
+use crate::locked::lock;
 use crate::problem::{Body, Problem, blocking};
 use crate::state::{Served, Shared};
 
@@ -33,6 +35,9 @@ const MOST_CHATS: usize = 10_000;
 const MOST_MESSAGES: usize = 4096;
 /// The largest number of bytes of a conversation.
 const MOST_BYTES: usize = 8 << 20;
+
+/// One change at a time: turns that two clients append at once are both kept.
+static CHANGING: Mutex<()> = Mutex::new(());
 
 pub(crate) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -118,7 +123,7 @@ async fn export(State(state): State<Shared>) -> Result<impl IntoResponse, Proble
         let mut chats = all(&state)?;
         chats.sort_by_key(|(_, _, modified_us)| *modified_us);
         let lines: String = chats.into_iter().filter_map(|(_, chat, _)| example(chat)).collect();
-        let name = "attachment; filename=\"chats.jsonl\"";
+        let name = "attachment; filename=\"conversations.jsonl\"";
         Ok(([(CONTENT_TYPE, "application/jsonl"), (CONTENT_DISPOSITION, name)], lines))
     })
     .await
@@ -142,6 +147,7 @@ async fn keep(
     Body(chat): Body<Chat>,
 ) -> Result<Json<KeptChat>, Problem> {
     blocking(move || {
+        let _changing = lock(&CHANGING);
         save(&state, &id, &chat)?;
         Ok(Json(KeptChat { id, chat }))
     })
@@ -157,6 +163,7 @@ async fn append(
     Body(more): Body<MoreMessages>,
 ) -> Result<Json<KeptChat>, Problem> {
     blocking(move || {
+        let _changing = lock(&CHANGING);
         let mut chat = load(&file(&state, &id)?, &id)?;
         chat.messages.extend(more.messages);
         save(&state, &id, &chat)?;

@@ -1,7 +1,7 @@
 // Measurements of this machine, each beside its target or a peer of the same run.
 import { call } from "../api.js";
 import { html, useEffect, useState } from "../parts/dom.js";
-import { ago, counted, figure, moment } from "../parts/format.js";
+import { ago, bytes, counted, figure, moment } from "../parts/format.js";
 import { asProblem, useRead } from "../parts/load.js";
 import { Action, Empty, Head, Loading, ProblemNote } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
@@ -42,7 +42,7 @@ export default function Benchmarks({ query }) {
           (
             section,
           ) => html`<label key=${section.name} class=${`option ${picked.includes(section.name) ? "picked" : ""}`} data-test="bench-section"><input type="checkbox" checked=${picked.includes(section.name)} onChange=${() => toggle(section.name)} />
-          <div><b>${section.name}</b> ${section.gpu && html`<span class="tag">GPU</span>`}<div class="soft small">${section.about}</div></div></label>`,
+          <div><b>${section.name}</b><div class="soft small">${section.about}</div></div></label>`,
         )}</div>
         <div class="step-foot"><${Action} kind="main" disabled=${!picked.length || Boolean(task)} onClick=${measure} onProblem=${setTrouble} data-test="start-bench">${picked.length ? `Measure ${counted(picked.length, "section")}` : "Choose sections"}<//></div></section>`
       }
@@ -74,7 +74,7 @@ function Result({ id }) {
   if (!data) return problem ? html`<${ProblemNote} problem=${problem} />` : html`<${Loading} />`;
   const groups = grouped(data.rows ?? []);
   return html`<div class="stack">
-    <p class="soft small">${[data.machine, ago(data.created_us)].filter(Boolean).join(" · ")}</p>
+    <p class="soft small">${[...machineWords(data.machine), ago(data.created_us)].filter(Boolean).join(" · ")}</p>
     ${[...groups].map(
       ([
         section,
@@ -83,14 +83,29 @@ function Result({ id }) {
       <tbody>${rows.map((row) => {
         const [text, kind] = VERDICTS.get(row.met) ?? ["", ""];
         return html`<tr key=${row.what}><th scope="row">${row.what}${row.note && html`<div class="faint small">${row.note}</div>`}</th><td class="right number"><b>${amount(row.value)}</b> <span class="soft">${row.unit}</span></td>
-          <td class="right number soft">${amount(row.target)}</td><td>${text && html`<span class=${`pill ${kind}`}>${text}</span>`}</td></tr>`;
+          <td class="right number soft">${targetWords(row.target)}</td><td>${text && html`<span class=${`pill ${kind}`}>${text}</span>`}</td></tr>`;
       })}</tbody></table></div></section>`,
     )}
   </div>`;
 }
 
-const amount = (value) =>
-  typeof value === "number" ? figure(value, 4) : value === null || value === undefined ? "" : String(value);
+const amount = (value) => (typeof value === "number" ? figure(value, 4) : "");
+
+const SIGNS = { at_least: "≥", at_most: "≤", less_than: "<" };
+
+/** A target, such as `{ at_least: 0.8 }`. */
+const targetWords = (target) =>
+  Object.entries(target ?? {})
+    .map(([kind, limit]) => `${SIGNS[kind] ?? kind} ${amount(limit)}`)
+    .join(" ");
+
+/** What a reader has to know of the machine that was measured. */
+const machineWords = (machine) => [
+  machine?.cpu_model,
+  machine?.cores_usable && counted(machine.cores_usable, "core"),
+  machine?.mem_total_bytes && bytes(machine.mem_total_bytes),
+  ...(machine?.gpus ?? []).map((gpu) => gpu.name),
+];
 
 function grouped(rows) {
   const groups = new Map();

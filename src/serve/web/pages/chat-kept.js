@@ -2,7 +2,7 @@
 // they can be trained on.
 import { address, call } from "../api.js";
 import { confirm } from "../parts/dialog.js";
-import { html, useState } from "../parts/dom.js";
+import { html, useRef, useState } from "../parts/dom.js";
 import { ago } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { useRead } from "../parts/load.js";
@@ -12,12 +12,16 @@ import { remembered } from "../parts/store.js";
 /** Whether conversations are kept, and the list of them. */
 export function useKept() {
   const [on, setOn] = useState(() => remembered.get("keep-chats", false));
+  const wanted = useRef(on);
+  wanted.current = on;
   const list = useRead(on ? "GET /api/v1/chats" : null, {}, [on]);
   const turn = (next) => {
     setOn(next);
     remembered.set("keep-chats", next || undefined);
   };
   const save = async (chat, system, model) => {
+    // It may have been switched off while the answer was generated.
+    if (!wanted.current) return;
     const messages = messagesOf(chat, system);
     if (!messages.some((message) => message.role === "assistant")) return;
     const title = (chat.turns[0]?.user ?? "").trim().replace(/\s+/g, " ").slice(0, 60);

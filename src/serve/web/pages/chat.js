@@ -27,7 +27,7 @@ export default function Chat({ query }) {
   const [chat, setChat] = useState(fresh);
   const [settings, setSettings] = useState(() => remembered.get("chat-settings", { system: "" }));
   const [panel, setPanel] = useState(false);
-  const kept = useKept(chat);
+  const kept = useKept();
   const ending = useRef(new Set());
   const latest = useRef(chat);
   latest.current = chat;
@@ -50,10 +50,12 @@ export default function Chat({ query }) {
   /** Lets one model answer a turn, after the conversation before it in its own column. */
   const answer = async (turns, at, column) => {
     const { id } = latest.current;
+    // A model may have been removed since it answered.
+    const model = used[column] ?? turns[at].answers[column]?.model;
     const stop = new AbortController();
     ending.current.add(stop);
     update(id, at, column, {
-      model: used[column],
+      model,
       text: "",
       thinking: "",
       busy: true,
@@ -73,7 +75,7 @@ export default function Chat({ query }) {
     };
     try {
       const done = await complete({
-        model: used[column],
+        model,
         messages: messagesOf(settings.system, turns, at, column),
         options: requestOptions(settings),
         signal: stop.signal,
@@ -93,6 +95,14 @@ export default function Chat({ query }) {
     ending.current.delete(stop);
   };
 
+  /** Keeps a conversation after its answers, unless another one was opened or begun meanwhile. */
+  const keep = (id) =>
+    kept.on &&
+    setTimeout(() => {
+      if (latest.current.id !== id) return;
+      kept.save(latest.current, settings.system, used[0]).catch((error) => tellProblem(asProblem(error)));
+    });
+
   /** Sends what the user wrote, at the end or in place of a former turn, which drops everything after it. */
   const ask = (text, at = chat.turns.length) => {
     if (!text.trim() || !used.length) return;
@@ -100,24 +110,12 @@ export default function Chat({ query }) {
     const next = { ...chat, turns };
     latest.current = next;
     setChat(next);
-    Promise.all(used.map((_, column) => answer(turns, at, column))).then(
-      () =>
-        kept.on &&
-        setTimeout(() =>
-          kept.save(latest.current, settings.system, used[0]).catch((error) => tellProblem(asProblem(error))),
-        ),
-    );
+    Promise.all(used.map((_, column) => answer(turns, at, column))).then(() => keep(next.id));
   };
   const repeat = (at, column) => {
     const turns = chat.turns.slice(0, at + 1);
     setChat({ ...chat, turns });
-    answer(turns, at, column).then(
-      () =>
-        kept.on &&
-        setTimeout(() =>
-          kept.save(latest.current, settings.system, used[0]).catch((error) => tellProblem(asProblem(error))),
-        ),
-    );
+    answer(turns, at, column).then(() => keep(chat.id));
   };
   const restart = () => {
     ending.current.forEach((each) => each.abort());

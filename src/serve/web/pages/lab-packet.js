@@ -7,7 +7,6 @@ import { Action, Loading, ProblemNote } from "../parts/page.js";
 
 /** The most bytes that are drawn. */
 const DRAWN = 512;
-const KINDS = { frame: "frame", routing: "routing", payload: "payload" };
 
 export function PacketCard({ title, about, made }) {
   const [flips, setFlips] = useState([]);
@@ -76,7 +75,7 @@ const fieldOf = (packet, at) => packet.fields.find((field) => at >= field.offset
 function Grid({ packet, before, at, onPick }) {
   const grid = useRef(null);
   const drawn = Math.min(packet.bytes, DRAWN);
-  const failing = packet.checks.filter((check) => !check.passes && !["content"].includes(check.name));
+  const failing = packet.checks.filter((check) => !check.passes && check.name !== "content");
   const move = (event) => {
     const row = columns(grid.current);
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: row, ArrowUp: -row, Home: -at, End: drawn - 1 - at }[event.key];
@@ -92,7 +91,7 @@ function Grid({ packet, before, at, onPick }) {
       const value = byteAt(packet, place);
       const edge = `${place === field.offset ? "first" : ""} ${place === field.offset + field.len - 1 ? "last" : ""}`;
       const damaged = value !== byteAt(before, place) ? "damaged" : "";
-      bytes.push(html`<button type="button" key=${place} class=${`byte lab-${KINDS[field.layer]} ${edge} ${damaged} ${isQuiet(field) ? "quiet" : ""}`}
+      bytes.push(html`<button type="button" key=${place} class=${`byte lab-${field.layer} ${edge} ${damaged} ${isQuiet(field) ? "quiet" : ""}`}
         aria-pressed=${place === at} tabindex=${place === at ? 0 : -1} aria-label=${`Byte ${place}, ${field.name}: ${value}${damaged ? ", damaged" : ""}`}
         title=${`${field.name} · byte ${place}`} onClick=${() => onPick(place)}>${value}</button>`);
     }

@@ -138,7 +138,7 @@ function PlanStep({ answers, set, planning, preset, setPreset }) {
   );
   const rows = (settings.data?.items ?? []).filter(
     (row) =>
-      row.page === "essential" && row.is_taken !== false && !["model", "data", "preset"].includes(row.name),
+      row.page === "essential" && row.type !== "path" && !["model", "data", "preset"].includes(row.name),
   );
   return html`<div class="stack">
     <${ProblemNote} problem=${problem ?? settings.problem} />

@@ -46,7 +46,6 @@ export default function Plan({ query }) {
   );
   const rows = (settings.data?.items ?? []).filter(
     (row) =>
-      row.is_taken !== false &&
       row.type !== "path" &&
       !ASKED.includes(row.name) &&
       (search

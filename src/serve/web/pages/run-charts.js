@@ -73,7 +73,7 @@ export function Charts({ id, run, curves }) {
     checkpoints: curves.checkpoints,
     resumed: curves.resumed,
     nonfinite: losses.nonfinite,
-    discarded: Object.values({ loss: curves.discarded?.loss_nats }).filter((line) => line?.steps.length),
+    discarded: [curves.discarded?.loss_nats].filter((line) => line?.steps.length),
   };
   const names = [
     "range",
@@ -87,11 +87,10 @@ export function Charts({ id, run, curves }) {
   ];
   const small = METRICS.filter(({ name }) => source.series[name]?.steps.length);
   const whole = [curves.series.loss_nats.steps[0], Math.max(last, 1)];
-  const followLast = Math.max(0, ...[newest]);
   return html`
     <${ProblemNote} problem=${problem} />
     <div class="filters">
-      <${Chips} label="Steps" choices=${RANGES} value=${range ? -1 : followLast} onPick=${(next) => [setRange(null), setNewest(next)]} />
+      <${Chips} label="Steps" choices=${RANGES} value=${range ? -1 : newest} onPick=${(next) => [setRange(null), setNewest(next)]} />
       <button class="chip" aria-pressed=${log} onClick=${logs}>Log scale</button>
       ${range && html`<span class="soft small">steps ${count(range[0])} to ${count(range[1])}</span><button class="button small" onClick=${() => zoom(null)} data-test="reset-zoom">Show all</button>`}
       <span class="faint small hint-zoom">Drag to zoom, double-click for all</span>

@@ -81,7 +81,7 @@ export function Events({ events, view }) {
     }`;
 }
 
-/** Events as far as the summary keeps them: starts and ends of attempts, and warnings. */
+/** Events as far as the summary keeps them: starts of attempts, and warnings. */
 function remembered(view) {
   const attempts = (view.attempts ?? []).flatMap(({ number, started_us, started }) => [
     { ...started, kind: "run_started", attempt: number, time_us: started_us },

@@ -43,7 +43,6 @@ export function Chart({
   log = false,
   read,
   sync,
-  extra,
   empty = "No values yet.",
 }) {
   const place = useRef(null);
@@ -87,7 +86,7 @@ export function Chart({
       ? `${title}: ${empty}`
       : `${title}, over steps ${count(steps[0])} to ${count(last)}. ${now.current.read?.(steps.length - 1)?.text ?? ""}`;
   return html`<figure class="chart" data-test=${`chart-${title}`}>
-    <figcaption class="chart-head"><h2>${title}</h2>${unit && html`<span class="faint small">${unit}</span>`}<span class="at" ref=${words}>${last === null ? "" : shown(now.current.read?.(steps.length - 1))}</span>${extra}</figcaption>
+    <figcaption class="chart-head"><h2>${title}</h2>${unit && html`<span class="faint small">${unit}</span>`}<span class="at" ref=${words}>${last === null ? "" : shown(now.current.read?.(steps.length - 1))}</span></figcaption>
     <div class="plot" ref=${place} tabindex="0" role="img" aria-label=${label} onKeyDown=${(event) => keys(event, plot.current, now.current)}
       style=${{ height: `${height}px` }}></div>
   </figure>`;

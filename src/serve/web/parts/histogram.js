@@ -2,8 +2,8 @@
 import { html } from "./dom.js";
 import { count, percent } from "./format.js";
 
-/** Draws `{ unit, count, histogram: [{ from, to, count }], mean, p50, p90, p99, max }`; `limit` is marked. */
-export function Histogram({ lengths, limit }) {
+/** Draws `{ unit, count, histogram: [{ from, to, count }], mean, p50, p90, p99, max }`. */
+export function Histogram({ lengths }) {
   const bins = lengths.histogram ?? [];
   if (!bins.length) return null;
   const high = Math.max(...bins.map((bin) => bin.count));
@@ -12,7 +12,6 @@ export function Histogram({ lengths, limit }) {
   const words = bins
     .map((bin) => `${count(bin.from)} to ${count(bin.to - 1)} ${lengths.unit}: ${count(bin.count)}`)
     .join("; ");
-  const limitAt = limit ? place(bins, limit) * step : null;
   return html`<svg class="bars" viewBox=${`0 0 ${width} ${height + room}`} role="img" aria-label=${`Lengths of the examples. ${words}`}>
     ${bins.map((bin, at) => {
       const tall = Math.max(bin.count ? 1.5 : 0, (bin.count / high) * (height - 16));
@@ -22,15 +21,7 @@ export function Histogram({ lengths, limit }) {
         <text x=${at * step + 2} y=${height + 15}>${short(bin.from)}</text>
         <text x=${at * step + step / 2} y=${height - tall - 4} text-anchor="middle">${bin.count ? count(bin.count) : ""}</text></g>`;
     })}
-    ${limitAt !== null && html`<line x1=${limitAt} x2=${limitAt} y1="0" y2=${height} stroke="var(--bad)" stroke-dasharray="4 3" />`}
   </svg>`;
 }
 
 const short = (value) => (value >= 1024 && value % 1024 === 0 ? `${value / 1024}k` : count(value));
-
-/** Where a value lies among the bins, in bins. */
-function place(bins, value) {
-  const at = bins.findIndex((bin) => value < bin.to);
-  if (at < 0) return bins.length;
-  return at + Math.max(0, (value - bins[at].from) / (bins[at].to - bins[at].from));
-}

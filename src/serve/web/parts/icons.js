@@ -21,7 +21,6 @@ const PATHS = {
   leave: "M6 2.5H3v11h3M7 8h7M11 5l3 3-3 3",
   code: "M5.5 4.5 2 8l3.5 3.5M10.5 4.5 14 8l-3.5 3.5",
   stop: "M4 4h8v8H4z",
-  play: "M5 3.5v9l7-4.5z",
   send: "M8 13V3.5M4 7.5l4-4 4 4",
   copy: "M5.5 5.5v-3h8v8h-3M2.5 5.5h8v8h-8z",
   again: "M13 8A5 5 0 1 1 11.3 4.2L13 5.8M13 2.5v3.3H9.7",
@@ -33,7 +32,6 @@ const PATHS = {
   report: "M4 2h5l3.5 3.5V14H4zM6 8h4M6 10.5h4",
   more: "M3.5 8h.1M8 8h.1M12.5 8h.1",
   check: "M3 8.5 6.5 12 13 4.5",
-  zoom: "M2.5 6v-3.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
   sliders: "M2 4.5h5M11 4.5h3M2 11.5h3M9 11.5h5M9 2.5v4M7 9.5v4",
 };
 

@@ -58,14 +58,3 @@ export function columns(series, smooth = true) {
   }
   return [steps, max, min, average];
 }
-
-/** The bounds of the finite values between two steps, or null. */
-export function bounds(series, from = -Infinity, to = Infinity) {
-  let [low, high] = [Infinity, -Infinity];
-  series.steps.forEach((step, at) => {
-    if (step < from || step > to || series.min[at] === null) return;
-    low = Math.min(low, series.min[at]);
-    high = Math.max(high, series.max[at]);
-  });
-  return low <= high ? [low, high] : null;
-}

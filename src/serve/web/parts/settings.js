@@ -51,7 +51,7 @@ const shownValue = (value) => (value === "" || value === null || value === undef
  * One setting to change. `row` describes it, `planned` is what the plan has for it, `typed` what the user typed;
  * an empty field leaves the decision to the plan.
  */
-export function SettingField({ row, planned, typed, problem, onType, note = true }) {
+export function SettingField({ row, planned, typed, problem, onType }) {
   const id = `setting-${row.name}`;
   const recommended = shownValue(planned?.recommended ?? planned?.value);
   const described = `${id}-why`;
@@ -66,7 +66,7 @@ export function SettingField({ row, planned, typed, problem, onType, note = true
   return html`<div class=${`field setting ${typed ? "is-set" : ""}`}>
     <label for=${id} title=${[row.decides, row.expects].filter(Boolean).join(" Takes ")}>${words(row.name).replaceAll("-", " ")}${row.range && html`<span class="faint small range"> ${rangeWords(row.range)}</span>`}</label>
     ${input}
-    <div id=${described} class="hint ${problem ? "bad" : ""}">${problem ? html`${problem.what} ${problem.advice}` : note ? (planned?.reason ?? row.decides) : row.decides}</div>
+    <div id=${described} class="hint ${problem ? "bad" : ""}">${problem ? html`${problem.what} ${problem.advice}` : (planned?.reason ?? row.decides)}</div>
   </div>`;
 }
 
