@@ -40,8 +40,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Computes the summaries and the differences from the answers. An interface that adds an answer, a
-    /// judgement or a vote calls it again.
+    /// Computes the summaries and the differences from the answers.
     pub fn summarise(&mut self) {
         for model in &mut self.models {
             model.summary = Summary::of(&model.answers, &self.prompts, model.generating_ms);

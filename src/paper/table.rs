@@ -1,6 +1,7 @@
 //! The figures of all pipelines side by side: as rows, which the white paper shows too, and as text for
 //! terminals.
 
+use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, milliseconds};
 
 use crate::pipeline::{Arrangement, Pipeline};
@@ -183,7 +184,8 @@ pub fn table(results: &Results, width: usize) -> String {
     for note in &results.notes {
         text.push_str(&wrapped(&format!("note: {note}"), width, ""));
     }
-    text
+    // Names and notes may come from the file of a stranger.
+    text.lines().map(|line| format!("{}\n", escape(line))).collect()
 }
 
 fn line(row: &[String], widths: &[usize]) -> String {
@@ -243,6 +245,15 @@ mod tests {
             fair.lines().any(|line| line.starts_with("held-out loss") && line.ends_with("3.0000")),
             "{fair}"
         );
+    }
+
+    #[test]
+    fn names_of_strangers_do_not_reach_the_terminal_as_they_are() {
+        let mut results = results();
+        results.model.name = "demo\u{1b}[31m".into();
+        results.notes = vec!["a\u{202e}b".into()];
+        let text = table(&results, 100);
+        assert!(!text.contains(['\u{1b}', '\u{202e}']) && text.contains("demo\\u{1b}[31m"), "{text}");
     }
 
     #[test]

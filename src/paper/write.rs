@@ -51,7 +51,7 @@ fn in_short(results: &Results, judged: &[Judged]) -> Section {
     let number = |verdict| judged.iter().filter(|one| one.verdict == verdict).count() as u64;
     let find = |id: &str| judged.iter().find(|one| one.id == id);
     let figure = |id: &str| find(id).map_or("–".into(), |one| one.fair.clone());
-    let mut items = vec![
+    let items = vec![
         format!(
             "Loading alone: a token file gives tokens {} as fast as packed JSON Lines.",
             figure("loading-tokens")
@@ -65,16 +65,12 @@ fn in_short(results: &Results, judged: &[Judged]) -> Section {
             figure("throughput")
         ),
         format!("Final loss against JSON Lines: {}.", figure("loss")),
-        format!("Held-out loss with 5 % of the examples dropped, against without: {}.", figure("crc-drop")),
-    ];
-    if results.settings.drop != 0.05 {
-        items.pop();
-        let share = percent(results.settings.drop);
-        items.push(format!(
-            "Held-out loss with {share} of the examples dropped, against without: {}.",
+        format!(
+            "Change of the held-out loss when {} of the examples are dropped: {}.",
+            percent(results.settings.drop),
             figure("crc-drop")
-        ));
-    }
+        ),
+    ];
     Section {
         id: "in-short",
         title: "In short".into(),

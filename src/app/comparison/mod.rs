@@ -225,6 +225,10 @@ fn check_answers(
         answer.settle();
         progress.done += 1;
     }
+    // What was cancelled during the last answer has not judged it.
+    if listener.is_cancelled() {
+        return Err(cancelled());
+    }
     listener.progress(&progress);
     Ok(model)
 }

@@ -90,15 +90,6 @@ pub fn keep(runs_dir: &Path, comparison: &mut Comparison) -> Result<(), Failure>
     write(&place, comparison).inspect_err(|_| comparison.id.clear())
 }
 
-/// Writes a comparison that was changed, such as by votes, in the place of the kept one.
-///
-/// # Errors
-/// There is none of this id, or the file cannot be written.
-pub fn replace(runs_dir: &Path, comparison: &Comparison) -> Result<(), Failure> {
-    let path = path_of(runs_dir, &comparison.id)?;
-    write(path.parent().unwrap_or(runs_dir), comparison)
-}
-
 fn write(place: &Path, comparison: &Comparison) -> Result<(), Failure> {
     let path = place.join(format!("{}.json", comparison.id));
     let json = serde_json::to_vec_pretty(comparison).expect("a comparison is JSON");

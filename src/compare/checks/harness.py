@@ -57,6 +57,11 @@ def tests(job):
     return found + 1, len(wrong) + 1, message
 
 
+def comparable(row):
+    """Rows that are equal come together, as 3 and 3.0 are equal."""
+    return repr([float(value) if isinstance(value, (int, float)) else value for value in row])
+
+
 def sql(job):
     """The answer's query must give the rows."""
     import sqlite3
@@ -67,7 +72,8 @@ def sql(job):
         rows = [list(row) for row in database.execute(job["code"].strip().rstrip(";")).fetchmany(1000)]
     except BaseException as reason:
         return 0, 1, error(reason)
-    same = rows == job["rows"] if job["ordered"] else sorted(map(repr, rows)) == sorted(map(repr, job["rows"]))
+    wanted = job["rows"]
+    same = rows == wanted if job["ordered"] else sorted(rows, key=comparable) == sorted(wanted, key=comparable)
     return int(same), 1, None if same else f"it gives {json.dumps(rows)[:200]}"
 
 

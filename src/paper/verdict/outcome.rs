@@ -128,7 +128,8 @@ pub(crate) fn drop_difference(results: &Results, arrangement: Arrangement) -> Op
         results.trainings(arrangement, Pipeline::QubgpuDrop),
         results.trainings(arrangement, Pipeline::Qubgpu),
     );
-    if with.len() != without.len() {
+    let seeds = |trainings: &[&Training]| trainings.iter().map(|one| one.seed).collect::<Vec<_>>();
+    if seeds(&with) != seeds(&without) {
         return None;
     }
     Spread::of(with.iter().zip(&without).map(|(with, without)| held_out(with) - held_out(without)))

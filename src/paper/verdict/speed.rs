@@ -72,7 +72,7 @@ pub(super) fn throughput(results: &Results) -> Found {
     let Some(decides) = only_data.or(same) else { return not_measured("Training") };
     let published = format!("{}; counted alike {}", times(counted), times(same));
     let why = format!(
-        "QubGPU counts the padding of its own rows as tokens and that of the JSON Lines not; counted alike, the same padded training is {} as fast. Packing instead of padding makes it {} as fast, and packing needs no token file; what reading a token file adds to that is {}.",
+        "QubGPU counts the padding of its own rows as tokens, but not that of the JSON Lines; counted alike, the same padded training is {} as fast. Packing instead of padding makes it {} as fast, and packing needs no token file; what reading a token file adds to that is {}, which decides.",
         times(same),
         times(packing),
         times(only_data)
@@ -109,8 +109,9 @@ pub(super) fn waiting(results: &Results) -> Found {
     let Figure { jsonl, ndp, .. } = claims::WAIT;
     let sides = [Pipeline::Qubgpu, Pipeline::JsonlPacked];
     let packed = of_training(results, Arrangement::Fair, sides, wait_share);
+    let of_jsonl = shares(Arrangement::Published).map_or(NONE.into(), |(jsonl, _)| fine_percent(jsonl.mean));
     let why = format!(
-        "What is left of the share is {} (packed on both sides: {}). It was small before: at most that share of a training can be gained by any faster file. The larger the model, the smaller it is.",
+        "The share with the token file is {} the share with JSON Lines (packed on both sides: {}). With JSON Lines it is {of_jsonl}, and no faster file can shorten a training by more than that.",
         times(Some(decides)),
         times(packed)
     );
