@@ -138,9 +138,18 @@ export async function finish(task, { onUpdate, signal } = {}) {
   throw told(current.error ?? { title: "It failed" }, current.error?.status ?? 0);
 }
 
-/** Sends a request that starts a task, and waits for it. */
+/**
+ * Sends a request that starts a task, and waits for it. Nobody else waits for this task, so an aborted `signal` ends it
+ * too: a plan or a check that was replaced by another one would otherwise take one of the server's few places.
+ */
 export async function work(endpoint, options = {}) {
-  return finish(await call(endpoint, options), options);
+  const task = await call(endpoint, options);
+  try {
+    return await finish(task, options);
+  } catch (error) {
+    if (options.signal?.aborted && task?.kind) cancelTask(task.id).catch(() => {});
+    throw error;
+  }
 }
 
 /** Asks the server to end a task. */
