@@ -156,7 +156,7 @@ struct PlanFacts {
 }
 
 /// Stands for the data in a plan without any.
-const ASSUMED: &str = "ordinary data, assumed";
+const ASSUMED: &str = "typical data, assumed";
 
 /// Makes the plan of these answers.
 pub(crate) fn planned(state: &Served, gathered: &Gathered, known: &Known) -> Planned {

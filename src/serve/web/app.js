@@ -110,7 +110,7 @@ function Place({ place }) {
     );
   }, [place?.route]);
   if (!place) {
-    return html`<${Head} title="Not found" /><${Empty} icon="search" title="There is no such page" actions=${html`<a class="button" href="#/runs">To the runs</a>`}>
+    return html`<${Head} title="Not found" /><${Empty} icon="search" title="There is no such page" actions=${html`<a class="button" href="#/runs">All runs</a>`}>
       The address ${location.hash} leads nowhere.<//>`;
   }
   if (!page) return html`<${Loading} what="Loading" />`;
@@ -120,8 +120,8 @@ function Place({ place }) {
 
 function Locked() {
   return html`<${Head} title="Locked" /><${Empty} icon="leave" title="This page needs its token">
-    Open the address with ?token= that sparktune serve printed when it started; the browser then remembers it. If you logged out, or the
-    token was renewed, the terminal with the server has the present one.<//>`;
+    Open the address with ?token= that sparktune serve printed when it started; this browser then remembers it. If you have logged out
+    or the token has changed, the terminal in which the server runs shows the current address.<//>`;
 }
 
 async function leave() {

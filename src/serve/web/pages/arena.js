@@ -25,7 +25,7 @@ export default function Arena({ query }) {
     setPicked(next);
     keepQuery({ id: next });
   };
-  const head = html`<${Head} title="Blind arena" about="Which answer is better? The names stay hidden until you have voted, and the side of each model is drawn anew every time.">
+  const head = html`<${Head} title="Blind arena" about="Which answer is better? The names stay hidden until you have voted, and the side of each model is drawn at random every time.">
     ${usable.length > 0 && html`<select class="select model-pick" aria-label="Comparison" value=${id} onChange=${(event) => pick(event.target.value)}>${usable.map((each) => html`<option key=${each.id} value=${each.id}>${suiteName(each.suite)}: ${each.models.map((model) => model.name ?? model).join(", ")}</option>`)}</select>`}<//>`;
   if (!list.data)
     return html`${head}${list.problem ? html`<${ProblemNote} problem=${list.problem} again=${list.again} />` : html`<${Loading} />`}`;
@@ -73,7 +73,7 @@ function Ring({ id }) {
     <${ProblemNote} problem=${problem} />
     ${
       !pair
-        ? html`<${Empty} icon="check" title="All pairs are judged" actions=${html`<a class="button" href=${href(["compare", id])}>See the comparison</a>`}>Thank you: ${counted(blind.votes, "vote")} were given. The tally is below.<//>`
+        ? html`<${Empty} icon="check" title="Every pair has been judged" actions=${html`<a class="button" href=${href(["compare", id])}>See the comparison</a>`}>Thank you. ${counted(blind.votes, "vote")} so far; the tally is below.<//>`
         : html`
       <section class="card prompt"><h2>Prompt</h2><div class="text">${promptText(pair.question ?? pair)}</div></section>
       <div class="answers n2">${["left", "right"].map(
@@ -96,7 +96,7 @@ function Ring({ id }) {
 }
 
 function Tally({ models }) {
-  return html`<table class="table" data-test="tally"><thead><tr><th>Model</th><th class="right">Won</th><th class="right">Equal</th><th class="right">Lost</th><th class="right">Share won</th></tr></thead>
+  return html`<table class="table" data-test="tally"><thead><tr><th>Model</th><th class="right">Won</th><th class="right">Tied</th><th class="right">Lost</th><th class="right">Share won</th></tr></thead>
     <tbody>${[...models]
       .sort((a, b) => b.wins - a.wins)
       .map((model) => {

@@ -31,13 +31,13 @@ export default function Benchmarks({ query }) {
   const toggle = (name) =>
     setPicked(picked.includes(name) ? picked.filter((each) => each !== name) : [...picked, name]);
   return html`
-    <${Head} title="Benchmarks" about="What this machine can do. A number stands beside its target or beside a peer that was measured in the same run; nothing is promised that was not measured." />
+    <${Head} title="Benchmarks" about="What this machine can do. Each figure stands beside its target, or beside a peer that was measured in the same run." />
     <${ProblemNote} problem=${trouble ?? list.problem} again=${list.again} />
     <div class="stack">
       ${
         !list.data
           ? !list.problem && html`<${Loading} /> `
-          : html`<section class="card"><div class="card-head"><h2>Measure</h2><span class="faint small">while nothing else runs, or the numbers mean little</span></div>
+          : html`<section class="card"><div class="card-head"><h2>Measure</h2><span class="faint small">only while nothing else runs; otherwise the figures mean little</span></div>
         <div class="options grid">${sections.map(
           (
             section,
@@ -47,7 +47,7 @@ export default function Benchmarks({ query }) {
         <div class="step-foot"><${Action} kind="main" disabled=${!picked.length || Boolean(task)} onClick=${measure} onProblem=${setTrouble} data-test="start-bench">${picked.length ? `Measure ${counted(picked.length, "section")}` : "Choose sections"}<//></div></section>`
       }
       <${TaskProgress} task=${task} title="Measuring" />
-      ${list.data && items.length === 0 && html`<${Empty} icon="bench" title="Nothing was measured yet">Choose what to measure above. Each measurement is kept with the machine and the version that made it.<//>`}
+      ${list.data && items.length === 0 && html`<${Empty} icon="bench" title="Nothing has been measured yet">Choose what to measure above. Each measurement is kept with a description of the machine.<//>`}
       ${
         items.length > 0 &&
         html`<div class="filters"><h2 class="section-title">Results</h2><select class="select model-pick" aria-label="Measurement" value=${id} onChange=${(event) => pick(event.target.value)}>

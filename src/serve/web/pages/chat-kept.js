@@ -76,12 +76,12 @@ export function Kept({ kept, current, onOpen, onNew }) {
     });
   return html`<nav class="kept" aria-label="Kept conversations">
     <h2>Conversations</h2>
-    ${items.length === 0 && html`<p class="faint small">The first answer begins this list.</p>`}
+    ${items.length === 0 && html`<p class="faint small">A conversation appears here with its first answer.</p>`}
     <ul>${items.map(
       (
         item,
       ) => html`<li key=${item.id} class=${item.id === current ? "current" : ""}><button class="open" onClick=${() => open(item.id)} aria-current=${item.id === current ? "true" : undefined}>
-      <span class="clip">${item.title || "without a title"}</span><span class="faint small">${ago(item.modified_us)}</span></button>
+      <span class="clip">${item.title || "untitled"}</span><span class="faint small">${ago(item.modified_us)}</span></button>
       <button class="button quiet small icon" aria-label=${`Delete ${item.title}`} onClick=${() => remove(item)}><${Icon} name="trash" size=${13} /></button></li>`,
     )}</ul>
     ${items.length > 0 && html`<a class="small" href=${address("GET /api/v1/chats/export").url} download="conversations.jsonl">Save all as JSON Lines</a>`}

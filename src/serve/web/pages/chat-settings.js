@@ -2,7 +2,7 @@
 import { html } from "../parts/dom.js";
 import { Icon } from "../parts/icons.js";
 
-/** The parameters of sampling, as the API names them. An empty field leaves the decision to the server. */
+/** The parameters of sampling, as the API names them. An empty field leaves it to the server, which then takes `usual`. */
 const FIELDS = [
   {
     name: "temperature",
@@ -11,41 +11,46 @@ const FIELDS = [
     min: 0,
     max: 2,
     step: 0.05,
+    usual: "1",
   },
   {
     name: "top_p",
     label: "Top-p",
-    hint: "the most likely tokens that together reach this share",
+    hint: "only the most likely tokens that together reach this share",
     min: 0,
     max: 1,
     step: 0.01,
+    usual: "1",
   },
-  { name: "top_k", label: "Top-k", hint: "only so many tokens; 0 is all", min: 0, max: 1000, step: 1 },
+  { name: "top_k", label: "Top-k", hint: "only this many of the most likely tokens; 0 means all", min: 0, max: 1000, step: 1, usual: "0" },
   {
     name: "min_p",
     label: "Min-p",
-    hint: "tokens at least this likely, relative to the best",
+    hint: "only tokens at least this likely, relative to the most likely one",
     min: 0,
     max: 1,
     step: 0.01,
+    usual: "0",
   },
   {
     name: "presence_penalty",
     label: "Presence penalty",
-    hint: "against repeating any token",
+    hint: "discourages repeating any token",
     min: -2,
     max: 2,
     step: 0.1,
+    usual: "0",
   },
   {
     name: "frequency_penalty",
     label: "Frequency penalty",
-    hint: "against repeating frequent tokens",
+    hint: "discourages tokens more, the more often they were used",
     min: -2,
     max: 2,
     step: 0.1,
+    usual: "0",
   },
-  { name: "max_completion_tokens", label: "Longest answer", hint: "in tokens", min: 1, max: 131072, step: 1 },
+  { name: "max_completion_tokens", label: "Longest answer", hint: "in tokens", min: 1, max: 131072, step: 1, usual: "as memory allows" },
   {
     name: "seed",
     label: "Seed",
@@ -53,6 +58,7 @@ const FIELDS = [
     min: 0,
     max: 4294967295,
     step: 1,
+    usual: "random",
   },
 ];
 
@@ -77,18 +83,18 @@ export function Settings({ settings, onChange, kept, onClose, onForget }) {
     <div class="field"><label for="system">System prompt</label><textarea id="system" class="area" rows="4" placeholder="What the model is told before every conversation" value=${settings.system ?? ""} data-test="system"
       onInput=${(event) => set("system", event.target.value)}></textarea></div>
     <div class="field"><label for="chat-thinking">Thinking</label><select id="chat-thinking" class="select" value=${settings.thinking ?? ""} data-test="thinking" onChange=${(event) => set("thinking", event.target.value)}>
-      <option value="">as the model's own</option><option value="off">off</option></select>
-      <span class="hint">whether the model thinks before it answers, if its template can leave that out</span></div>
+      <option value="">as the template decides</option><option value="off">off</option></select>
+      <span class="hint">whether the model thinks before it answers, if its template has a switch for that</span></div>
     ${FIELDS.map(
       (
         field,
       ) => html`<div class="field" key=${field.name}><label for=${`chat-${field.name}`}>${field.label}</label>
-      <input id=${`chat-${field.name}`} class="input" type="number" min=${field.min} max=${field.max} step=${field.step} placeholder="as the model's own" value=${settings[field.name] ?? ""} onInput=${(event) => set(field.name, event.target.value)} />
+      <input id=${`chat-${field.name}`} class="input" type="number" min=${field.min} max=${field.max} step=${field.step} placeholder=${field.usual} value=${settings[field.name] ?? ""} onInput=${(event) => set(field.name, event.target.value)} />
       <span class="hint">${field.hint}</span></div>`,
     )}
-    <div class="field"><label for="chat-stop">Stop at</label><textarea id="chat-stop" class="area mono" rows="2" placeholder="one text a line" value=${settings.stop ?? ""} onInput=${(event) => set("stop", event.target.value)}></textarea></div>
-    ${changed && html`<button class="button small" onClick=${() => onChange({ system: settings.system })}>As the model's own</button>`}
+    <div class="field"><label for="chat-stop">Stop at</label><textarea id="chat-stop" class="area mono" rows="2" placeholder="one text per line" value=${settings.stop ?? ""} onInput=${(event) => set("stop", event.target.value)}></textarea></div>
+    ${changed && html`<button class="button small" onClick=${() => onChange({ system: settings.system })}>Reset to defaults</button>`}
     <div class="keep"><label class="check"><input type="checkbox" checked=${kept.on} data-test="keep-chats" onChange=${(event) => (event.target.checked ? kept.turn(true) : onForget())} />Keep conversations</label>
-      <p class="hint faint small">On this machine, as JSON Lines that can be trained on. Off unless you say so.</p></div>
+      <p class="hint faint small">On this machine, as JSON Lines that can be trained on. Off unless you turn it on.</p></div>
   </aside>`;
 }

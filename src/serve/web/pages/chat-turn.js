@@ -64,8 +64,8 @@ function whyEmpty({ thinking, stopped, stats }) {
       ? `The answer reached its limit${tokens} while the model was still thinking. “Longest answer” in the settings raises the limit. ${without}`
       : `The answer reached its limit${tokens} before it had any text. “Longest answer” in the settings raises it.`;
   return thinking
-    ? `The model ended after its thought and gave no answer. A small model, or one that was trained without thoughts, does so. ${without}`
-    : "The model ended its answer at once, without any text. Another temperature or seed may give one.";
+    ? `The model stopped after thinking and gave no answer. Small models, and models trained without reasoning, sometimes do that. ${without}`
+    : "The model ended its answer at once, before any text. Another temperature or seed may give one.";
 }
 
 /** Speed, length and what the drafts were worth. */

@@ -163,8 +163,8 @@ export default function Chat({ query }) {
       <div class="turns" role="log" aria-label="Messages">
         ${
           chat.turns.length === 0 &&
-          html`<div class="greeting"><h2>${used.length > 1 ? "Ask several models the same" : `Ask ${models.find((model) => model.id === used[0])?.name ?? used[0]}`}</h2>
-          <p class="soft">Answers come as they are made. ${kept.on ? "Conversations are kept on the server." : "Nothing is kept: it is gone when you leave this page."}</p></div>`
+          html`<div class="greeting"><h2>${used.length > 1 ? "Ask several models the same question" : `Ask ${models.find((model) => model.id === used[0])?.name ?? used[0]}`}</h2>
+          <p class="soft">Answers appear as they are generated. ${kept.on ? "Conversations are kept on the server." : "Nothing is kept: the conversation is gone when you leave this page."}</p></div>`
         }
         ${chat.turns.map((turn, at) => html`<${Turn} key=${at} turn=${turn} names=${models} last=${at === chat.turns.length - 1} busy=${busy} onEdit=${(text) => ask(text, at)} onAgain=${(column) => repeat(at, column)} />`)}
         <${Bottom} chat=${chat} />
@@ -179,7 +179,7 @@ const forget = (kept) =>
   confirm({
     title: "Stop keeping conversations?",
     button: "Stop keeping",
-    text: "New conversations are no longer kept. Those that are kept already stay on the server until you delete them one by one.",
+    text: "New conversations are no longer kept. Those already kept stay on the server until you delete them one by one.",
     act: () => kept.turn(false),
   });
 

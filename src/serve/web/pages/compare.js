@@ -1,6 +1,6 @@
 // Comparisons of models: start one, and the list of those that were made.
 import { html, useState } from "../parts/dom.js";
-import { ago, count, counted, moment } from "../parts/format.js";
+import { ago, count, moment } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Action, Empty, Head, Loading, ProblemNote, joined } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
@@ -45,7 +45,7 @@ export default function Compare({ query }) {
     return start("POST /api/v1/comparisons", body);
   };
   return html`
-    <${Head} title="Compare" about="The same prompts to several models, each answer checked. A difference that is only noise is called noise.">
+    <${Head} title="Compare" about="The same prompts to several models, each answer checked. A difference that may be chance is called noise.">
       <a class="button" href="#/arena">Blind arena</a>
     <//>
     <${ProblemNote} problem=${trouble ?? models.problem ?? suites.problem} />
@@ -77,7 +77,7 @@ export default function Compare({ query }) {
       <${TaskProgress} task=${task} title="Comparing" />
       ${
         (made.data?.items ?? []).length > 0 &&
-        html`<section><h2 class="section-title">Made before</h2><table class="table rows fold"><thead><tr><th>Comparison</th><th>Models</th><th class="right">Prompts</th><th>Made</th></tr></thead>
+        html`<section><h2 class="section-title">Earlier comparisons</h2><table class="table rows fold"><thead><tr><th>Comparison</th><th>Models</th><th class="right">Prompts</th><th>Made</th></tr></thead>
         <tbody>${made.data.items.map(
           (
             each,
@@ -86,6 +86,6 @@ export default function Compare({ query }) {
           <td class="soft number" title=${moment(each.created_us)}>${ago(each.created_us)}</td></tr>`,
         )}</tbody></table></section>`
       }
-      ${made.data && made.data.items.length === 0 && items.length > 0 && html`<p class="soft">No comparison was made yet. Choose ${counted(2, "model")}, for example a run and its base.</p>`}
+      ${made.data && made.data.items.length === 0 && items.length > 0 && html`<p class="soft">No comparison has been made yet. Choose two models, for example a run and its base.</p>`}
     </div>`;
 }

@@ -28,7 +28,7 @@ export default function Comparison({ id }) {
   ];
   return html`
     <${Head} title=${title} name="Comparison" crumb=${crumb} about=${about.filter(Boolean).join(". ")}>
-      ${data.models.length > 1 && html`<a class="button" href=${`#/arena?id=${encodeURIComponent(id)}`}>Judge blind</a>`}
+      ${data.models.length > 1 && html`<a class="button" href=${`#/arena?id=${encodeURIComponent(id)}`}>Vote in the blind arena</a>`}
     <//>
     <div class="stack">
       ${(data.differences ?? []).map((each) => {
@@ -86,7 +86,7 @@ function Interval({ value, words }) {
 const ONLY = [
   { value: "", text: "All prompts" },
   { value: "differ", text: "Where they differ" },
-  { value: "failed", text: "Something failed" },
+  { value: "failed", text: "Where one fails" },
 ];
 
 /** Each prompt with the answers side by side. */

@@ -16,7 +16,7 @@ export default function Data() {
     tell({
       kind: "good",
       title: "Uploaded",
-      text: `${item.name}, ${bytes(item.bytes)}. Its check says what is in it.`,
+      text: `${item.name}, ${bytes(item.bytes)}. Open it to see what is in it.`,
     });
     again();
   };
@@ -25,7 +25,7 @@ export default function Data() {
       title: `Delete ${item.name}?`,
       danger: true,
       button: "Delete",
-      text: "The uploaded file is deleted from the server's folder. Runs that were trained on it keep their own tokens.",
+      text: "The uploaded file is deleted from the server's folder. Runs that were trained on it keep their own copy of its tokens.",
       act: async () => {
         await call("DELETE /api/v1/datasets/{id}", { params: { id: item.id } });
         again();

@@ -91,7 +91,7 @@ function Examples({ id, model }) {
       ? html`<${ProblemNote} problem=${problem} />`
       : html`<${TaskProgress} task=${task} title="Rendering" /><${Loading} what="Rendering examples" />`;
   if (!data.items.length)
-    return html`<${Empty} icon="data" title="No example">No line of this file became an example. The rejected lines say why.<//>`;
+    return html`<${Empty} icon="data" title="No examples">No line of this file became an example. The rejected lines say why.<//>`;
   return html`<div class="stack">
     <div class="filters"><span class="soft small">Tokens that are trained are <mark class="legend-mark">marked</mark>; the others are context.</span>
       <${Pages} list=${data} offset=${offset} onMove=${setOffset} /></div>
@@ -153,8 +153,8 @@ function Pages({ list, offset, onMove }) {
   const isLast = total !== null && total !== undefined ? offset + PAGE >= total : !next;
   if (offset === 0 && isLast) return null;
   return html`<div class="pages">
-    <button class="button small" disabled=${offset === 0} onClick=${() => onMove(Math.max(0, offset - PAGE))}>Back</button>
+    <button class="button small" disabled=${offset === 0} onClick=${() => onMove(Math.max(0, offset - PAGE))}>Previous</button>
     <span class="soft small number">${count(offset + 1)} to ${count(offset + items.length)}${total ? ` of ${count(total)}` : ""}</span>
-    <button class="button small" disabled=${isLast} onClick=${() => onMove(offset + PAGE)}>On</button>
+    <button class="button small" disabled=${isLast} onClick=${() => onMove(offset + PAGE)}>Next</button>
   </div>`;
 }

@@ -51,7 +51,7 @@ export function PacketCard({ title, about, made }) {
     <${Bits} packet=${shown} at=${at} flips=${flips} field=${field} onFlip=${toggle} />
     <${Checks} checks=${shown.checks} flips=${flips} isIntact=${shown.is_intact} />
     <div class="actions lab-tools">
-      <button type="button" class="button small" disabled=${!flips.length} onClick=${() => setFlips([])} data-test="lab-mend">Mend it</button>
+      <button type="button" class="button small" disabled=${!flips.length} onClick=${() => setFlips([])} data-test="lab-mend">Undo the flips</button>
       <${Action} kind="small" disabled=${packet.bytes > 2048} onClick=${flipEvery} onProblem=${setTrouble} data-test="lab-every">Flip every bit, one at a time<//>
     </div>
     ${every && html`<p class="small" role="status" data-test="lab-every-result"><b>${count(every.noticed)} of ${count(every.bits)}</b> flips are noticed: ${every.by_check.map(([name, noticed]) => `${name} ${count(noticed)}`).join(", ")}.</p>`}

@@ -46,7 +46,7 @@ export function Overhead({ payload }) {
         })}
       </svg>
       <ul class="legend">${LINES.map(({ key, name, colour }) => html`<li key=${key}><svg width="14" height="4" aria-hidden="true"><rect width="14" height="3" fill=${colour} /></svg>${name}${marked && html` <b>${marked[key] === null ? "cannot hold it" : percent((marked[key] - marked.payload_bytes) / marked.payload_bytes, 2)}</b>`}</li>`)}</ul>
-      ${marked && html`<p class="faint small">at ${counted(marked.payload_bytes, "byte")} of payload${near ? "" : ", that of the packet above"}. Version 1 ends at 65,535 bytes. The mask takes a bit per token.</p>`}`
+      ${marked && html`<p class="faint small">at ${counted(marked.payload_bytes, "byte")} of payload${near ? "" : ", that of the packet above"}. A packet of version 1 holds at most 65,535 bytes. The mask takes one bit per token.</p>`}`
     }</section>`;
 }
 
@@ -97,13 +97,13 @@ const LAYERS = [
     name: "Payload",
     key: "payload",
     adds: "Token ids with their mask, or a part of a tensor with its name, dtype, shape and place.",
-    checks: "Whether the content is what TYP says; that no part is missing, double or foreign. A file is used only when all of it is verified.",
+    checks: "Whether the content is what TYP says; that no part is missing, repeated or foreign. A file is used only when all of it is verified.",
   },
   {
     name: "Routing",
     key: "routing",
     adds: "SRC, DST and TYP, and the tensor's name from which its layer follows.",
-    checks: "Who takes a packet. Unknown codes are carried and named, never guessed.",
+    checks: "Which part of the program takes a packet. Unknown codes are carried and named, never guessed.",
   },
   {
     name: "Stream",
@@ -114,12 +114,12 @@ const LAYERS = [
     name: "Frame",
     key: "frame",
     adds: "Where a packet begins and ends, and its checksums.",
-    checks: "That its bytes are those that were written, and that it is whole and the next one.",
+    checks: "That its bytes are those that were written, that it is complete, and that it is the next one.",
   },
   {
     name: "Medium",
     adds: "Bytes of a file or of a connection, and nothing else.",
-    checks: "That a connection moves: it ends in words when it is silent, and does not hang.",
+    checks: "That a connection makes progress: one that falls silent ends with a message and never hangs.",
   },
 ];
 

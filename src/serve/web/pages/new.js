@@ -188,7 +188,7 @@ function StartStep({ answers, set, planning, preset, back }) {
         <div class="field run-name-field"><label for="run-name">Name of the run</label><input id="run-name" class="input" placeholder="made of date, model and method" autocomplete="off" value=${answers.name ?? ""} onInput=${(event) => set("name", event.target.value)} /></div></section>
       <aside class="stack plan-side">${plan && html`<${Memory} memory=${plan.memory} /><${Time} eta=${plan.eta} />`}</aside></div>
     <${TaskProgress} task=${task} title="Starting" />
-    ${!task && html`<${Note} title="What happens now:">weights that are missing are downloaded, the trainer starts as a process of its own, and this page shows it. It goes on when this page or the server is closed.<//>`}
+    ${!task && html`<${Note} title="What happens now:">weights that are missing are downloaded, the trainer starts as a process of its own, and this page shows it. It keeps running when this page or the server is closed.<//>`}
     <div class="step-foot">
       ${back}
       <${Action}

@@ -51,9 +51,9 @@ export default function Overlay({ query }) {
       clearTimeout(timer);
     };
   }, [ids.join(","), range?.join()]);
-  const head = html`<${Head} title=${`${ids.length} runs`} name="Overlay" crumb=${{ href: "#/runs", text: "Runs" }} about="Over the same steps. The line is the moving average of each run." />`;
+  const head = html`<${Head} title=${`${ids.length} runs`} name="Overlay" crumb=${{ href: "#/runs", text: "Runs" }} about="The curves of several runs over the same steps. Each line is a moving average." />`;
   if (ids.length < 2)
-    return html`${head}<${Empty} icon="runs" title="Pick at least two runs" actions=${html`<a class="button main" href="#/runs">To the runs</a>`}>In the list of runs, tick the ones to lay over each other.<//>`;
+    return html`${head}<${Empty} icon="runs" title="Pick at least two runs" actions=${html`<a class="button main" href="#/runs">All runs</a>`}>In the list of runs, tick the ones to lay over each other.<//>`;
   if (!runs)
     return html`${head}${problem ? html`<${ProblemNote} problem=${problem} />` : html`<${Loading} what="Reading the runs" />`}`;
   const shown = runs
@@ -149,7 +149,7 @@ function Differences({ runs }) {
       new Set(runs.map(({ run }) => String(value(run, name)))).size > 1 &&
       !["name", "runs-dir", "runs_dir"].includes(name),
   );
-  return html`<section class="card"><div class="card-head"><h2>Settings that differ</h2><span class="faint small">${count(names.length - differing.length)} others are the same</span></div>
+  return html`<section class="card"><div class="card-head"><h2>Settings that differ</h2><span class="faint small">${count(names.length - differing.length)} others agree</span></div>
     ${
       differing.length === 0
         ? html`<p class="soft">All settings are the same: what differs is chance, machine or build.</p>`

@@ -53,13 +53,13 @@ export default function Plan({ query }) {
         : shown === "all" ||
           (shown === "set" ? answers[row.name] : row.page === "essential" || answers[row.name])),
   );
-  const save = () => keepPreset(answers, presets.again);
+  const save = () => savePreset(answers, presets.again);
   const changed = Object.keys(answers).filter((name) => !ASKED.includes(name));
   const models = catalog.data?.items ?? [];
   return html`
-    <${Head} title="Plan" about="Nothing is started or downloaded here. Each value has its reason, and a change shows at once what it costs.">
+    <${Head} title="Plan" about="Nothing is started or downloaded here. Each value comes with its reason, and each change shows at once what it costs.">
       ${changed.length > 0 && html`<button class="button quiet" onClick=${() => setAnswers(given({ model: answers.model, data: answers.data }))}>Undo ${changed.length} ${changed.length === 1 ? "change" : "changes"}</button>`}
-      ${changed.length > 0 && html`<button class="button" onClick=${save}>Keep as preset</button>`}
+      ${changed.length > 0 && html`<button class="button" onClick=${save}>Save as preset</button>`}
       <a class="button main" href="#/new?plan=1" onClick=${() => remembered.set("new", { answers, preset })} data-test="start-from-plan">Start a run</a>
     <//>
     <div class="plan-ask card">
@@ -68,7 +68,7 @@ export default function Plan({ query }) {
         <datalist id="plan-models">${models.map((model) => html`<option key=${model.id} value=${model.id} />`)}</datalist></div>
       <div class="field"><label for="plan-data">Data</label>
         <select id="plan-data" class="select" value=${answers.data?.[0] ?? ""} onChange=${(event) => set("data", event.target.value ? [event.target.value] : [])} data-test="plan-data">
-          <option value="">ordinary data, assumed</option>${(datasets.data?.items ?? []).map((item) => html`<option key=${item.id} value=${item.id}>${item.name} (${item.folder})</option>`)}</select></div>
+          <option value="">typical data, assumed</option>${(datasets.data?.items ?? []).map((item) => html`<option key=${item.id} value=${item.id}>${item.name} (${item.folder})</option>`)}</select></div>
       <div class="field"><label for="plan-preset">Preset</label>
         <select id="plan-preset" class="select" value=${preset} onChange=${(event) => setPreset(event.target.value)}>
           <option value="">the built-in rules</option>${(presets.data?.items ?? []).map((item) => html`<option key=${item.name} value=${item.name}>${item.label ?? item.name}</option>`)}</select></div>
@@ -80,7 +80,7 @@ export default function Plan({ query }) {
     ${
       !answers.model
         ? html`<${Empty} icon="plan" title="Which model?" actions=${models.slice(0, 4).map((model) => html`<button class="button" key=${model.id} onClick=${() => set("model", model.id)}>${model.id}</button>`)}>
-        Type the id of a model or choose one of the catalog. Its configuration is enough for a plan; weights are not downloaded.<//>`
+        Type the id of a model, or choose one from the catalog. Its configuration is enough for a plan; weights are not downloaded.<//>`
         : html`
       <div class=${`plan ${busy ? "busy" : ""}`} aria-busy=${busy}>
         <div class="stack">
@@ -113,13 +113,13 @@ export default function Plan({ query }) {
     }`;
 }
 
-/** Asks for a name and keeps the changed settings as a preset. */
-function keepPreset(answers, again) {
+/** Asks for a name and saves the changed settings as a preset. */
+function savePreset(answers, again) {
   const named = { name: "" };
   const changed = Object.fromEntries(Object.entries(answers).filter(([name]) => !ASKED.includes(name)));
   return confirm({
-    title: "Keep these settings",
-    button: "Keep",
+    title: "Save these settings",
+    button: "Save",
     text: "The changed settings, without model and data, can be chosen by this name here, in the wizard and with --preset.",
     body: html`<div class="field">
       <label for="preset-name">Name</label>
@@ -127,7 +127,7 @@ function keepPreset(answers, again) {
     </div>`,
     act: async () => {
       await call("PUT /api/v1/presets/{name}", { params: { name: named.name }, body: { answers: changed } });
-      tell({ kind: "good", title: "Kept", text: `The preset ${named.name} can now be chosen.` });
+      tell({ kind: "good", title: "Saved", text: `The preset ${named.name} can now be chosen.` });
       again();
     },
   });

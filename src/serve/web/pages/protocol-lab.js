@@ -93,7 +93,7 @@ function Form({ codes, wish, set }) {
       <${Content} codes=${codes} wish=${wish} set=${set} />
       <${CodeField} name="SRC" about="where it comes from" codes=${codes.src} value=${wish.src} onPick=${set("src")} usual=${wish.kind === "tensor" ? "weights (128)" : "text corpus (1)"} />
       <${CodeField} name="DST" about="the part of a model" codes=${codes.dst} value=${wish.dst} onPick=${set("dst")} usual=${wish.kind === "tensor" ? "what the name says" : "embedding (1)"} />
-      <${CodeField} name="TYP" about="how it is encoded" codes=${codes.typ} value=${wish.typ} onPick=${set("typ")} usual="that of the content" />
+      <${CodeField} name="TYP" about="how it is encoded" codes=${codes.typ} value=${wish.typ} onPick=${set("typ")} usual="that of its content" />
     </div>
   </section>`;
 }
@@ -104,7 +104,7 @@ function Content({ codes, wish, set }) {
     <span class="hint">${hint}</span></div>`;
   if (wish.kind === "ids") return area("ids", "Token ids", "Numbers with commas between them.");
   if (wish.kind === "text") return area("text", "Text", "Its bytes in UTF-8.");
-  if (wish.kind === "hex") return area("hex", "Bytes", "Hex digits, two for a byte.");
+  if (wish.kind === "hex") return area("hex", "Bytes", "Hex digits, two per byte.");
   return html`
     <div class="field lab-whole"><label for="lab-name">Name of the tensor</label>
       <input class="input mono" id="lab-name" data-test="lab-name" value=${wish.name} onInput=${(event) => set("name")(event.target.value)} /></div>

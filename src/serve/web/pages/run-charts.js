@@ -65,7 +65,7 @@ export function Charts({ id, run, curves }) {
   const source = near?.key === key && key ? near.read : curves;
   const losses = source.series.loss_nats;
   if (!losses?.steps.length) {
-    return html`<${Empty} icon="runs" title=${isLive(run) ? "The first step is on its way" : "No step was trained"}>
+    return html`<${Empty} icon="runs" title=${isLive(run) ? "The first step is on its way" : "No step has been trained"}>
       ${isLive(run) ? "The curves begin with the first optimizer step. Until then the bar above says what is being prepared." : "This run ended before its first step. Its events say why."}<//>`;
   }
   const marks = {

@@ -66,7 +66,7 @@ export function Events({ events, view }) {
     <div class="filters"><${Chips} label="Events" choices=${KINDS} value=${kind} onPick=${setKind} /><span class="faint small">${counted(shown.length, "event")}, newest first</span></div>
     ${
       shown.length === 0
-        ? html`<p class="soft">No warning was given.</p>`
+        ? html`<p class="soft">There were no warnings.</p>`
         : html`<ol class="events" aria-label="Events" reversed>
       ${shown
         .slice(-limit)

@@ -17,7 +17,7 @@ export function Machine({ view }) {
   const device = view.device;
   const started = view.attempts?.at(-1)?.started ?? {};
   if (!device)
-    return html`<${Empty} icon="bench" title="Nothing was measured yet">The trainer measures memory, processor and GPU every few seconds once it trains.<//>`;
+    return html`<${Empty} icon="bench" title="Nothing has been measured yet">The trainer measures memory, processor and GPU every few seconds once it trains.<//>`;
   const gpus = device.gpus ?? [];
   return html`<div class="cards">
     <section class="card"><h2>Memory</h2><${Facts} rows=${[
@@ -58,7 +58,7 @@ export function Machine({ view }) {
           ["Limited by", gpu.throttle],
         ]} /></section>`,
     )}
-    ${gpus.length === 0 && html`<${Note} title="No GPU was measured.">The run trains on the processor, or the driver shows none.<//>`}
+    ${gpus.length === 0 && html`<${Note} title="No GPU was measured.">The run trains on the processor, or the driver reports none.<//>`}
   </div>`;
 }
 
@@ -80,7 +80,7 @@ export function Outputs({ run }) {
         ) => html`<tr key=${output.name}><th scope="row">${output.name}</th><td class="soft">${output.kind}</td><td class="right number">${bytes(output.bytes)}</td>
         <td class="whole"><span class="path"><code>${output.path}</code>${output.path && html`<button class="button quiet small icon" aria-label=${`Copy the path of ${output.name}`} onClick=${() => copy(output.path)}><${Icon} name="copy" size=${13} /></button>`}</span></td></tr>`,
       )}</tbody></table>
-    <p class="soft">The files lie in the run's folder on the machine that trains. What <b>Compare with base</b> finds becomes part of the report.</p>
+    <p class="soft">The files are in the run's folder, on the machine that trains. What <b>Compare with base</b> finds becomes part of the report.</p>
   </div>`;
 }
 

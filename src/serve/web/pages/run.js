@@ -141,10 +141,10 @@ function stop(run, again) {
   return confirm({
     title: "Stop this run?",
     button: "Stop after a checkpoint",
-    text: "The trainer finishes the present step, saves a checkpoint and ends. Resume continues from there as if nothing had happened.",
+    text: "The trainer finishes the current step, saves a checkpoint and ends. Resume continues from there as if nothing had happened.",
     act: async () => {
       const task = await call("POST /api/v1/runs/{id}/stop", { params: { id: run.id }, body: {} });
-      tell({ title: "Asked to stop", text: "The trainer ends after its present step." });
+      tell({ title: "Asked to stop", text: "The trainer ends after the current step." });
       finish(task).then(again, (error) => tellProblem(asProblem(error)));
     },
   });
@@ -232,9 +232,9 @@ function Numbers({ run, view, curves }) {
 function Ended({ run, view }) {
   const end = view.attempts?.at(-1)?.finished;
   if (run.state === "crashed")
-    return html`<${Note} kind="bad" title="The trainer ended without a word.">It was killed, or the machine went down. Resume continues from the newest complete checkpoint.<//>`;
+    return html`<${Note} kind="bad" title="The trainer ended without a message.">It was killed, or the machine went down. Resume continues from the newest complete checkpoint.<//>`;
   if (run.state === "stalled")
-    return html`<${Note} kind="warn" title="Nothing was logged for a while.">The trainer is still there: it may wait for the disk or the GPU, or be suspended. Nothing is done about it.<//>`;
+    return html`<${Note} kind="warn" title="Nothing has been logged for a while.">The trainer is still alive: it may be waiting for the disk or the GPU, or be suspended. The server does nothing about it.<//>`;
   if (!end?.reason) return null;
   return html`<${Note} kind=${run.state === "failed" ? "bad" : "warn"} title=${run.state === "failed" ? "The run failed." : "The run ended."}>${end.reason}<//>`;
 }

@@ -49,7 +49,7 @@ export function useRead(endpoint, options = {}, deps = [], every = 0) {
 export function asProblem(error) {
   if (error instanceof Problem) return error;
   return new Problem({
-    title: "This page made a mistake",
+    title: "Something went wrong in this page",
     detail: String(error?.message ?? error),
     advice: "Load the page again. If it happens again, please report it.",
   });
