@@ -174,7 +174,7 @@ impl OpenableModel {
     /// It is no run, or that model is not on this machine any more.
     pub fn started_from(&self) -> Result<Self, Failure> {
         if self.kind != ModelKind::Run {
-            let text = format!("{} is no run, so it did not start from a model", escape(&self.name));
+            let text = format!("{} is not a run, so it did not start from a model", escape(&self.name));
             return Err(Failure::usage(text).hint("Name the model itself"));
         }
         let plan = plan_of(&RunDir::open(&self.path)?)?;

@@ -13,7 +13,7 @@ use sparktune_sampling::Invalid;
 pub enum InferError {
     /// The folder is none of the kinds that can be loaded.
     #[error(
-        "{0}: neither a model (config.json), a run (plan.toml) nor an adapter (adapter_config.json). Name the folder of one of them"
+        "{0}: neither a model (config.json) nor a run (plan.toml) nor an adapter (adapter_config.json). Name the folder of one of them"
     )]
     NoModel(PathBuf),
     /// A run has no weights yet.
@@ -110,7 +110,7 @@ pub enum InferError {
     },
     /// The model computes numbers that are not finite.
     #[error(
-        "the model computed no finite number after token {0} of the answer, so its weights are damaged or its training has failed. Choose another checkpoint"
+        "the model computed no finite number after token {0} of the answer: its weights are damaged, or its training has failed. Choose another checkpoint"
     )]
     NotFinite(usize),
     /// There are too many answers.

@@ -61,7 +61,7 @@ pub enum Error {
     },
     /// There is no connection.
     #[error(
-        "{place}: cannot connect: {source}. Is `{program} data serve` running there, and does a firewall let this port pass?",
+        "{place}: cannot connect: {source}. Is `{program} data serve` running there, and does a firewall let this port through?",
         program = program_name()
     )]
     Unreachable {
@@ -72,8 +72,8 @@ pub enum Error {
     },
     /// The server has another key.
     #[error(
-        "{place}: another server answers there than the one of this address: its key differs. Copy the address again from \
-         `{program} data serve`; if that prints the same one, somebody is in between",
+        "{place}: the server that answers there is not the one of this address: its key differs. Copy the address again from \
+         `{program} data serve`; if it prints the same one, somebody is intercepting the connection",
         program = program_name()
     )]
     WrongKey {

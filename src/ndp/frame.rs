@@ -52,7 +52,7 @@ pub struct Frame {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameFault {
     /// It does not begin like one.
-    #[error("what arrives is no frame")]
+    #[error("what arrived is not a frame")]
     NoFrame,
     /// It has another place.
     #[error("frame {found} arrived where frame {expected} was due")]

@@ -61,7 +61,7 @@ pub enum MediumFault {
     #[error("the other side was silent for {} s", .0.as_secs())]
     Silent(Duration),
     /// Too little moved.
-    #[error("only {} came or went in {} s of waiting", bytes(*moved), after.as_secs())]
+    #[error("only {} arrived or left in {} s of waiting", bytes(*moved), after.as_secs())]
     TooSlow {
         /// The bytes that moved.
         moved: u64,

@@ -123,7 +123,7 @@ impl Attempt<'_> {
             other => return Err(refusal(place, other)),
         };
         let Some(hash) = from_hex(&description.hash) else {
-            return Err(Error::Protocol { place, what: "the announced hash is none" });
+            return Err(Error::Protocol { place, what: "the announced hash is not a hash" });
         };
         if self.address.hash.is_some_and(|wanted| wanted != hash) {
             return Err(Error::OtherContent { place });

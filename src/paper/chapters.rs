@@ -42,14 +42,14 @@ pub(crate) fn formats(results: &Results) -> Section {
     ];
     let blocks = vec![
         Block::text(
-            "QubGPU's packet (v1) is sent and read whole. The length has 16 bits, so a packet has at most 16,383 tokens; numbers are big-endian, so each token is turned around on today's processors; the checksum has 16 bits. The 8 bytes of overhead that QubGPU states are right.",
+            "QubGPU's packet (v1) is sent and read whole. The length has 16 bits, so a packet has at most 16,383 tokens; numbers are big-endian, so today's processors have to swap the bytes of each token; the checksum has 16 bits. QubGPU's figure of 8 bytes of overhead is right.",
         ),
         Block::code(
             "A v1 packet",
             "┌──────┬─────┬─────┬─────┬────────┬──────────────────┬────────┐\n│ 0xAA │ SRC │ DST │ TYP │ LEN    │ PAYLOAD          │ CRC-16 │\n│ 1 B  │ 1 B │ 1 B │ 1 B │ 2 B BE │ 4 B BE per token │ 2 B BE │\n└──────┴─────┴─────┴─────┴────────┴──────────────────┴────────┘",
         ),
         Block::text(
-            "This program's token file (v2) is read in place: little-endian, each packet at a multiple of 64 bytes, with a bit per token that says whether it is trained, CRC-32C, the source line, and an index at the end. A damaged packet is never dropped in silence; it stops the reading with its source line.",
+            "This program's token file (v2) is read in place: little-endian, each packet at a multiple of 64 bytes, with a bit per token that says whether it is trained, CRC-32C, the source line, and an index at the end. A damaged packet is never dropped in silence; it stops the reading, and the message names its source line.",
         ),
         Block::code(
             "A v2 packet",
@@ -71,7 +71,7 @@ pub(crate) fn formats(results: &Results) -> Section {
 
 pub(crate) fn loading(results: &Results) -> Section {
     let mut blocks = vec![Block::text(
-        "Loading without a model: rows are made as a training would make them, and thrown away. JSON Lines are tokenised in each pass, because that is what tokenising at each step means.",
+        "Loading without a model: rows are made as a training would make them, and thrown away. JSON Lines are tokenised in each pass, as they are at each step of a training.",
     )];
     for arrangement in Arrangement::ALL {
         let table = loading_rows(results, arrangement);
@@ -228,7 +228,7 @@ pub(crate) fn own_figures() -> Section {
             three(of_ndp / of_jsonl),
         ),
         format!(
-            "The same happens in loading: {} tokens a sample on one side are the length of a row, {} on the other are a text. Without that, {} × as many tokens per second are {} ×, which is the ratio of samples.",
+            "The same happens in loading: {} tokens a sample on one side are the length of a row, {} on the other are a text. Counted alike, {} × as many tokens per second become {} ×, which is the ratio of samples.",
             number(per_sample(loaded.ndp, samples.ndp)),
             number(per_sample(loaded.jsonl, samples.jsonl)),
             three(loaded.ratio()),

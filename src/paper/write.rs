@@ -28,7 +28,7 @@ pub fn write(results: &Results) -> Document {
         title: "The verdict on each claim".into(),
         blocks: vec![
             Block::text(
-                "Each claim stands with our figure for the same work, our figure counted as QubGPU counts, and whether it holds here. A speed-up holds if ours is at least nine tenths of the claimed one, and holds in part if it is smaller but more than chance.",
+                "Each claim stands with our figure for the same work, our figure counted as QubGPU counts, and whether it holds here. A speed-up holds if ours is at least nine tenths of the claimed one, and holds in part if it is smaller but more than chance and more than 2 %. Training throughput is judged against packed JSON Lines, because packing needs no token file.",
             ),
             Block::Verdicts { items: judged },
         ],
@@ -53,7 +53,7 @@ fn in_short(results: &Results, judged: &[Judged]) -> Section {
     let figure = |id: &str| find(id).map_or("–".into(), |one| one.fair.clone());
     let items = vec![
         format!(
-            "Loading alone: a token file gives tokens {} as fast as packed JSON Lines.",
+            "Loading alone, tokens per second: a token file is {} as fast as packed JSON Lines.",
             figure("loading-tokens")
         ),
         format!(
@@ -76,7 +76,7 @@ fn in_short(results: &Results, judged: &[Judged]) -> Section {
         title: "In short".into(),
         blocks: vec![
             Block::text(
-                "QubGPU claims that training data that is routed as packets, in a mapped file of token ids, trains faster and better than JSON Lines. sparktune has both ways, in one program with one trainer, so that only the pipeline differs. This paper puts each claim beside what was measured.",
+                "QubGPU claims that training data routed as packets, from a mapped file of token ids, trains faster and better than JSON Lines. sparktune has both ways in one program with one trainer, so that only the pipeline differs. This paper puts each claim beside what was measured.",
             ),
             Block::text(format!(
                 "Of {}, {} here, {} in part, {}, and {} not be decided on this machine.",
@@ -138,7 +138,7 @@ fn method(results: &Results) -> Section {
             "which leaves little room for other programs"
         };
         blocks.push(Block::text(format!(
-            "While it was measured, the system had {:.1} running processes on the mean ({:.1} to {:.1}) for its {} cores, {says}.",
+            "While it was measured, the system had {:.1} running processes on average ({:.1} to {:.1}) for its {} cores, {says}.",
             load.mean, load.low, load.high, results.machine.cores
         )));
     }
@@ -201,7 +201,7 @@ fn dropping(results: &Results) -> Option<Section> {
     let head = ["", "mean, nats", "95 % interval", "seeds from, to", "seeds"].map(str::to_owned).into();
     let blocks = vec![
         Block::text(format!(
-            "QubGPU explains that dropping {} of the packets is a regularisation that damaged packets provide. No packet is damaged here, and none was there: examples are left out at random, which is subsampling. A training of {} steps then sees other examples, of which there are fewer in an epoch. Whether that helps is a question about the held-out loss, and the seeds answer it.",
+            "QubGPU explains that dropping {} of the packets is a regularisation that damaged packets provide. No packet is damaged here: examples are left out at random, which is subsampling. A training of {} steps then sees other examples, of which there are fewer in an epoch. Whether that helps is a question about the held-out loss, and the seeds answer it.",
             percent(results.settings.drop),
             results.settings.steps
         )),
@@ -218,7 +218,7 @@ fn repeat(results: &Results) -> Section {
     let blocks = vec![
         Block::code("All figures of this paper:", results.command.clone()),
         Block::code(
-            "The paper from a file of results, and from those that the program carries:",
+            "The paper from a file of results, and from those that come with the program:",
             "sparktune bench white-paper --results results.json --output white-paper.html\nsparktune bench white-paper --output white-paper.html",
         ),
         Block::code(

@@ -30,7 +30,7 @@ pub(crate) fn answer(given: &[String], id: &str) -> Result<String, Problem> {
         return folder.map(|folder| folder.path.display().to_string()).ok_or_else(missing);
     }
     if id.starts_with("run:") {
-        let problem = Problem::bad_request("a run is no model to train from the beginning").at("model");
+        let problem = Problem::bad_request("a run is not a model to train from the beginning").at("model");
         return Err(problem.advise("Name the run with the setting `from`; the model is then that of the run"));
     }
     let name = id.strip_prefix(HUB).unwrap_or(id);

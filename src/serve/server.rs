@@ -66,7 +66,7 @@ pub(crate) fn serve_until(
         let address = listener.local_addr().map_err(|error| Failure::usage(error.to_string()))?;
         if !ip.is_loopback() {
             notes.push(format!(
-                "other machines can reach this server, and what is sent is not encrypted. `ssh -L {0}:localhost:{0}` is",
+                "other machines can reach this server, and what is sent is not encrypted, unlike through `ssh -L {0}:localhost:{0}`",
                 address.port()
             ));
         }

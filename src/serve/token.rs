@@ -47,7 +47,7 @@ impl Token {
         let refused = |why: &str| Failure::new(Exit::Usage, format!("{} {why}", path.display())).hint(hint);
         let file = fs::symlink_metadata(&path).map_err(|error| Failure::io("read", &path, &error))?;
         if !file.is_file() || file.uid() != geteuid().as_raw() || file.mode() & OTHERS != 0 {
-            return Err(refused("is no private file of yours, so others may know the token in it"));
+            return Err(refused("is not a private file of yours, so others may know the token in it"));
         }
         let bytes = read_regular(&path, 1024).map_err(|error| Failure::io("read", &path, &error))?;
         let text = String::from_utf8_lossy(&bytes).trim().to_owned();

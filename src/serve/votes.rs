@@ -87,8 +87,8 @@ pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
     let path = file(state, id)?;
     let mut all = read(state, id)?;
     if all.iter().any(|known| known.judges(vote.prompt, &vote.left, &vote.right)) {
-        let problem = Problem::new(StatusCode::CONFLICT, "this pair was judged already");
-        return Err(problem.advise("ask for the next pair; a second vote on the same answers does not count"));
+        let problem = Problem::new(StatusCode::CONFLICT, "this pair has been judged already");
+        return Err(problem.advise("Ask for the next pair; a second vote on the same answers does not count"));
     }
     all.push(vote);
     let lines: Vec<String> =

@@ -183,7 +183,7 @@ fn open(path: &Path) -> Result<Comparison, Failure> {
     let bytes = read_regular(path, MOST_BYTES).map_err(|error| Failure::io("read", path, &error))?;
     let damaged = |what: String| Failure::usage(format!("{}: {what}", path.display()));
     let comparison: Comparison = serde_json::from_slice(&bytes)
-        .map_err(|error| damaged(format!("this is no comparison: {error}")).hint("Delete it"))?;
+        .map_err(|error| damaged(format!("this is not a comparison: {error}")).hint("Delete it"))?;
     if comparison.version > VERSION {
         let text =
             format!("this comparison has version {}, which is newer than this program", comparison.version);

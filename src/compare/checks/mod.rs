@@ -157,7 +157,7 @@ impl Check {
             }
             Spec::Perplexity { at_most } => {
                 if at_most.is_some_and(|bound| !(1.0..=1e12).contains(&bound)) {
-                    return wrong("`at_most` is no perplexity", "A perplexity is at least 1");
+                    return wrong("`at_most` is not a perplexity", "A perplexity is at least 1");
                 }
                 Ready::Text
             }

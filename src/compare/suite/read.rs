@@ -188,7 +188,7 @@ fn ask_of(line: &Line) -> Result<Ask, Wrong> {
 fn check_messages(messages: &Value) -> Result<(), Wrong> {
     let fix = "Give a list of objects with `role` and `content`, the last of which is not of the assistant";
     let turns = messages.as_array().map(Vec::as_slice).unwrap_or_default();
-    let Some(last) = turns.last() else { return wrong("`messages` is no list of turns", fix) };
+    let Some(last) = turns.last() else { return wrong("`messages` is not a list of turns", fix) };
     if let Some(turn) = turns.iter().position(|turn| turn.get("role").is_none_or(|role| !role.is_string())) {
         return wrong(format!("messages[{turn}] has no `role`"), fix);
     }

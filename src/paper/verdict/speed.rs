@@ -31,7 +31,7 @@ fn loading(results: &Results, claimed: f64, count: fn(&Loading) -> u64) -> Found
     let Some(decides) = fair.or(published) else { return not_measured("Loading") };
     let verdict = of_factor(decides, claimed);
     let why = format!(
-        "A row of a token file is looked up and copied, and a row of JSON Lines is parsed, rendered and tokenised first. The fair figure counts the same tokens on both sides and packs both; in the first pass, with the file not in the page cache, it is {}. What a training gains of it is the share of a step that waits for data.",
+        "A row of a token file is looked up and copied; a row of JSON Lines is first parsed, rendered and tokenised. The fair figure counts the same tokens on both sides and packs both; in the first pass, with the file not in the page cache, it is {}. A training can gain from this only the share of a step that waits for data.",
         times(cold)
     );
     (times(published), times(fair), verdict, why)
@@ -53,7 +53,7 @@ pub(super) fn load_time(results: &Results) -> Found {
     let without = of_loading(results, Arrangement::Fair, sides, data);
     let Some(decides) = fair.or(published) else { return not_measured("Loading") };
     let why = format!(
-        "From nothing to the first batch, with the file not in the page cache. A token file needs no tokenizer, and JSON Lines do; without the time for the tokenizer it is {}. The time in which the token file was made is not part of it, neither here nor there.",
+        "From nothing to the first batch, with the file not in the page cache. A token file needs no tokenizer, and JSON Lines do; without the time for the tokenizer it is {}. The time to make the token file is not included, here or in QubGPU's figures.",
         times(without)
     );
     (times(published), times(fair), of_factor(decides, 1.0 / claims::LOAD_TIME.ratio()), why)
@@ -133,7 +133,7 @@ pub(super) fn layers() -> Found {
 pub(super) fn zero_copy(results: &Results) -> Found {
     let on = &results.machine.device;
     let why = format!(
-        "A mapped page is read in place, but its tokens are copied into a row, because rows consist of several examples, and a row is copied to the device (here: {on}): two copies at least. QubGPU's own example collates examples into a batch, pins it, and calls `.cuda()`, which are copies, too. Nothing is read from the file by the GPU."
+        "A mapped page is read in place, but its tokens are copied into a row, because rows consist of several examples, and a row is copied to the device (here: {on}): two copies at least. QubGPU's own example collates examples into a batch, pins it, and calls `.cuda()`, which are copies, too. The GPU reads nothing from the file."
     );
     ("copies remain".into(), "copies remain".into(), Verdict::DoesNotHold, why)
 }

@@ -146,14 +146,14 @@ async fn vote(
         let model_of = |given_token: &str| {
             let mut models = 0..comparison.models.len();
             models.find(|model| token(&comparison, given.prompt, *model) == given_token).ok_or_else(|| {
-                Problem::new(StatusCode::CONFLICT, "these answers are not those of a pair")
-                    .advise("ask for a pair again: the server was started anew since it gave this one")
+                Problem::new(StatusCode::CONFLICT, "these tokens are not those of a pair")
+                    .advise("Ask for a pair again: the server has been restarted since it gave this one")
             })
         };
         let (left, right) = (model_of(&given.left)?, model_of(&given.right)?);
         if left == right {
             let problem = Problem::bad_request("both answers are of the same model").at("right");
-            return Err(problem.advise("send the tokens of a pair as they were given"));
+            return Err(problem.advise("Send the tokens of a pair as they were given"));
         }
         let model = |at: usize| &comparison.models[at].model;
         let vote = Vote {

@@ -115,7 +115,7 @@ async fn start(
     blocking(move || {
         if wanted.models.is_empty() || wanted.models.len() > MOST_MODELS {
             let text = format!("{} models cannot be compared", wanted.models.len());
-            return Err(Problem::bad_request(text).at("models").advise(format!("name 1 to {MOST_MODELS}")));
+            return Err(Problem::bad_request(text).at("models").advise(format!("Name 1 to {MOST_MODELS}")));
         }
         let suite = suite_of(&wanted)?;
         let find = |id: &String| {
@@ -165,7 +165,7 @@ fn suite_of(wanted: &WantedComparison) -> Result<Suite, Problem> {
     if !names.contains(&wanted.suite.as_str()) {
         return Err(Problem::not_found("suite", &wanted.suite)
             .at("suite")
-            .advise(format!("there are {}", names.join(", "))));
+            .advise(format!("There are {}", names.join(", "))));
     }
     let mut suite = comparison::find_suite(&wanted.suite)?;
     if let Some(most) = wanted.max_prompts {

@@ -136,14 +136,14 @@ async fn upload(
 /// Runs that were trained on it keep their own copy of the tokens.
 #[utoipa::path(delete, path = "/datasets/{id}", tag = "datasets", params(("id" = String, Path)), responses(
     (status = 204, description = "It is deleted"), (status = 404, body = Problem),
-    (status = 409, body = Problem, description = "It is no upload")))]
+    (status = 409, body = Problem, description = "It is not an upload")))]
 async fn delete(State(state): State<Shared>, DataId(id): DataId) -> Result<StatusCode, Problem> {
     blocking(move || {
         let folders = data_files::folders(&state);
         let file = data_files::find_file(&folders, &id)?;
         if !folders.iter().any(|folder| folder.is_of_uploads() && folder.label == file.folder) {
             let problem =
-                Problem::new(StatusCode::CONFLICT, format!("{} is a file of yours and no upload", file.name));
+                Problem::new(StatusCode::CONFLICT, format!("{} is one of your own files, not an upload", file.name));
             return Err(problem.advise("Delete it where it is"));
         }
         fs::remove_file(&file.path).map_err(|error| Failure::io("delete", &file.path, &error))?;

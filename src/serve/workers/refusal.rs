@@ -25,7 +25,7 @@ impl std::fmt::Display for Refusal {
             Self::Busy(waiting) => {
                 write!(
                     f,
-                    "{waiting} answers of this model are not complete, which is the most at a time. Ask again later"
+                    "this model has {waiting} unfinished answers, which is the most at a time. Ask again later"
                 )
             }
             Self::Answering(answers) => {
