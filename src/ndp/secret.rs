@@ -145,7 +145,9 @@ fn read_secret(path: &Path) -> Result<[u8; 32], Error> {
     let refused = |why: &str| Error::BadToken { what: format!("{} {why}", path.display()), fix: fix.clone() };
     let file = fs::symlink_metadata(path).map_err(Error::io(path))?;
     if !file.is_file() || file.uid() != geteuid().as_raw() || file.mode() & OTHERS != 0 {
-        return Err(refused("is not a private file of yours (mode 0600), so others may know the secret in it"));
+        return Err(refused(
+            "is not a private file of yours (mode 0600), so others may know the secret in it",
+        ));
     }
     let bytes = read_regular(path, 1024).map_err(Error::io(path))?;
     from_hex(String::from_utf8_lossy(&bytes).trim()).ok_or_else(|| refused("does not hold a secret"))

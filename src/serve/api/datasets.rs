@@ -142,8 +142,10 @@ async fn delete(State(state): State<Shared>, DataId(id): DataId) -> Result<Statu
         let folders = data_files::folders(&state);
         let file = data_files::find_file(&folders, &id)?;
         if !folders.iter().any(|folder| folder.is_of_uploads() && folder.label == file.folder) {
-            let problem =
-                Problem::new(StatusCode::CONFLICT, format!("{} is one of your own files, not an upload", file.name));
+            let problem = Problem::new(
+                StatusCode::CONFLICT,
+                format!("{} is one of your own files, not an upload", file.name),
+            );
             return Err(problem.advise("Delete it where it is"));
         }
         fs::remove_file(&file.path).map_err(|error| Failure::io("delete", &file.path, &error))?;

@@ -40,6 +40,7 @@ export function useRun(id) {
       try {
         mine.run = await call("GET /api/v1/runs/{id}", { params: { id }, signal });
         mine.problem = null;
+        if (!mine.curves) curves();
       } catch (error) {
         if (signal.aborted) return;
         mine.problem = asProblem(error);
@@ -55,23 +56,29 @@ export function useRun(id) {
       clearTimeout(timer);
       timer = setTimeout(summary, 150);
     };
+    /** The last event that the curves show. */
+    let seen = 0;
     let reading = false;
     const curves = async () => {
       if (reading) return;
       reading = true;
       try {
-        mine.curves = prepared(await readSeries(id, null, signal));
-        changed();
+        const read = prepared(await readSeries(id, null, signal));
+        seen = order(read.position);
+        // Those that came while it was read.
+        for (const event of mine.events) if (place(event) > seen) apply(read, event);
+        mine.curves = read;
       } catch (error) {
         if (!signal.aborted) mine.problem ??= asProblem(error);
       }
+      if (!signal.aborted) changed();
       reading = false;
     };
     const start = async () => {
       await Promise.all([summary(), curves()]);
       if (signal.aborted) return;
       const from = earlier(mine.curves?.position ?? mine.run?.position);
-      const seen = order(mine.curves?.position ?? "0.0");
+      if (!mine.curves) seen = order(mine.run?.position);
       stop = follow("GET /api/v1/runs/{id}/events", {
         params: { id },
         from,
@@ -79,7 +86,7 @@ export function useRun(id) {
           event(event) {
             mine.events.push(event);
             if (mine.events.length > KEPT_EVENTS) mine.events.splice(0, KEPT_EVENTS / 4);
-            const isNew = order(`${event.attempt}.${event.seq}`) > seen;
+            const isNew = place(event) > seen;
             if (isNew && mine.curves) {
               apply(mine.curves, event);
               if (mine.curves.series.loss_nats?.steps.length > TOO_MANY) curves();
@@ -112,6 +119,9 @@ function order(position) {
     .map(Number);
   return attempt * 1e9 + seq;
 }
+
+/** The same for an event. */
+const place = ({ attempt, seq }) => order(`${attempt}.${seq}`);
 
 /** A position some events earlier in the same attempt, so that a page begins with what happened just before. */
 function earlier(position) {
