@@ -15,6 +15,7 @@
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`models`] | the models that can be opened on this machine |
 //! | [`comparison`] | answers of several models to the same prompts, checked and kept |
+//! | [`chat`], [`thought`] | a conversation with a model, or with two side by side; what they think apart from what they say |
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
 //! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`finished_model`] | what `head` trains the head of: a run or a model |
@@ -28,6 +29,7 @@
 //! exporting and self-tests, so interfaces build and test without the tensor library.
 
 pub mod answers;
+pub mod chat;
 pub mod check;
 pub mod comparison;
 pub mod data;
@@ -63,5 +65,6 @@ pub mod shell;
 pub mod stop_request;
 pub mod summary;
 mod template;
+pub mod thought;
 mod token_cache;
 mod token_files;

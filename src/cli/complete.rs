@@ -264,7 +264,7 @@ mod tests {
     fn presets_models_and_runs_are_offered_by_name() {
         assert_eq!(offered("train --preset q"), ("files".into(), vec!["quick".into()]));
         assert_eq!(offered("plan --model Q"), ("folders".into(), vec!["Qwen/Qwen3.5-2B".into()]));
-        for command in ["watch", "resume", "head", "stop", "export", "report", "compare"] {
+        for command in ["watch", "resume", "head", "stop", "export", "report", "compare", "chat"] {
             assert_eq!(offered(&format!("{command} ")).1, ["usual-run"], "{command}");
         }
         assert_eq!(offered("compare a ").1, ["usual-run"], "there may be several");

@@ -90,7 +90,8 @@ impl GenerateArgs {
 }
 
 impl SamplingFlags {
-    fn params(self) -> SamplingParams {
+    /// Returns the parameters of sampling that the flags describe.
+    pub(crate) fn params(self) -> SamplingParams {
         SamplingParams {
             temperature: self.temperature,
             top_p: self.top_p,

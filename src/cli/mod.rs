@@ -5,6 +5,7 @@
 //! declarations here (`complete`).
 
 mod bench;
+mod chat;
 mod compare;
 mod complete;
 mod data;
@@ -28,6 +29,7 @@ use sparktune_commands::request::Style;
 use sparktune_plan::{Catalog, Setting};
 
 use crate::cli::bench::BenchArgs;
+use crate::cli::chat::ChatArgs;
 use crate::cli::compare::CompareArgs;
 use crate::cli::complete::Shell;
 use crate::cli::data::DataArgs;
@@ -115,6 +117,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Write a run's report as one HTML page: curves, plan, data, samples
     Report(ReportArgs),
+    /// Talk to a model, or to a run and its base side by side
+    Chat(ChatArgs),
     /// Compare models: the same prompts, checks of each answer, and whether a difference is noise
     Compare(CompareArgs),
     /// Make a token file of text, v1 packets or JSON Lines of token ids

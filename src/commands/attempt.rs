@@ -177,6 +177,7 @@ fn note_outputs(run: &RunDir, view: &RunView) {
     let serving = run.outputs().join("SERVE.md");
     if serving.is_file() {
         note(&format!("How to serve it: {}", serving.display()));
+        note(&format!("Talk to it: {} chat {}", program_name(), run_argument(run)));
         note(&format!("Before against after: {} compare {}", program_name(), run_argument(run)));
     }
 }

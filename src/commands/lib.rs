@@ -7,6 +7,7 @@
 
 mod attempt;
 mod bench;
+mod chat;
 mod check;
 mod compare;
 pub mod crash;
@@ -31,6 +32,7 @@ mod train;
 mod trainer;
 
 pub use bench::bench;
+pub use chat::{ChatRequest, chat};
 pub use check::check;
 pub use compare::{Answers, CompareRequest, compare};
 pub use cuda_toolkit::find_cuda_toolkit;

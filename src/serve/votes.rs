@@ -1,25 +1,21 @@
 //! The votes of the blind arena, a private file of JSON lines for each comparison.
 
+use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sparktune_app::failure::Failure;
-use sparktune_base::files::write_shared;
+use sparktune_base::files::{private_file, write_shared};
 use sparktune_base::regular_file::read_regular;
 use utoipa::ToSchema;
 
-use crate::locked::lock;
 use crate::problem::Problem;
 use crate::state::Served;
 
 /// The folder of the votes.
 const KEPT: &str = "votes";
 const MOST_BYTES: u64 = 64 << 20;
-
-/// One vote at a time is added to a file.
-static ADDING: Mutex<()> = Mutex::new(());
 
 /// Which answer was better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -78,12 +74,20 @@ pub(crate) fn read(state: &Served, id: &str) -> Result<Vec<Vote>, Problem> {
     }
 }
 
+/// Returns once no other server, and no other request of this one, is changing votes. The lock lasts as long
+/// as the file is open.
+fn lock(state: &Served) -> Result<File, Problem> {
+    let path = state.kept(KEPT)?.join(".lock");
+    let locked = private_file().create(true).open(&path).and_then(|file| file.lock().map(|()| file));
+    locked.map_err(|error| Failure::io("lock", &path, &error).into())
+}
+
 /// Keeps a vote.
 ///
 /// # Errors
 /// There is one on this pair, or it cannot be kept. Then those that were kept are still there.
 pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
-    let _adding = lock(&ADDING);
+    let _adding = lock(state)?;
     let path = file(state, id)?;
     let mut all = read(state, id)?;
     if all.iter().any(|known| known.judges(vote.prompt, &vote.left, &vote.right)) {
@@ -102,6 +106,7 @@ pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
 /// # Errors
 /// They cannot be deleted.
 pub(crate) fn forget(state: &Served, id: &str) -> Result<(), Problem> {
+    let _changing = lock(state)?;
     let path = file(state, id)?;
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -9,6 +9,7 @@
 //! | [`report`] | one run as a self-contained HTML page |
 //! | [`follow`], [`runs_table`] | the same as lines, without colour and width |
 //! | [`screens`], [`screen`] | the order of the full screens, and what they share |
+//! | [`chat`] | a conversation with one model or two |
 //! | [`comparison`] | answers of several models side by side, with verdicts |
 //! | [`output`], [`progress`] | standard output, standard error, and progress on it |
 //!
@@ -18,6 +19,7 @@
 //! the library behind every interface does that.
 
 mod chart;
+pub mod chat;
 pub mod comparison;
 pub mod dashboard;
 mod downloads;

@@ -7,8 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use sparktune_app::chat::Settings;
 use sparktune_app::draft::kept_draft;
-use sparktune_app::failure::Failure;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::models::OpenableModel;
 use sparktune_app::program::Program;
 use sparktune_app::{launch, runs};
 use sparktune_base::escape::escape;
@@ -16,6 +18,7 @@ use sparktune_base::units::bytes;
 use sparktune_plan::Answers;
 use sparktune_runlog::{RunDir, RunsRoot};
 
+use crate::chat::{ChatScreen, backend};
 use crate::dashboard::Dashboard;
 use crate::runs_list::{RunAction, RunsList};
 use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
@@ -110,6 +113,27 @@ impl Screens {
                 }
             }
         }
+    }
+
+    /// Shows a chat with these models until the user leaves it.
+    ///
+    /// # Errors
+    /// The terminal cannot be used, or a model cannot be loaded.
+    pub fn chat(
+        &mut self,
+        program: &Program,
+        models: &[OpenableModel],
+        settings: Settings,
+        draft_tokens: usize,
+    ) -> Result<Exit, Failure> {
+        let (request_sender, requests) = mpsc::channel();
+        let (heard_sender, heard) = mpsc::channel();
+        let names = models.iter().map(|model| model.name.clone()).collect();
+        let (program, models) = (program.clone(), models.to_vec());
+        std::thread::spawn(move || backend::run(&program, &models, draft_tokens, &requests, &heard_sender));
+        let mut chat = ChatScreen::new(names, settings, request_sender, heard);
+        self.show(&mut chat)?;
+        chat.into_failure().map_or(Ok(Exit::Done), Err)
     }
 
     /// Shows the wizard, and if it has started a run, the dashboard of that run.

@@ -9,6 +9,7 @@ use sparktune_sampling::protocol::{Finished, Generate, Prompt, Reply, Request, S
 
 use crate::failure::Failure;
 use crate::inference::Worker;
+use crate::thought::without_thinking;
 
 /// How often cancelling is looked for while a model computes.
 const POLL: Duration = Duration::from_millis(100);
@@ -78,19 +79,6 @@ fn prompt_of(prompt: &SuitePrompt, has_template: bool, thinks: bool) -> Prompt {
     Prompt::Messages(request)
 }
 
-/// Splits a text into what the model thought and what it answered. `is_open` says whether the prompt had
-/// opened the think block. Without an end of the block there is no answer yet.
-fn without_thinking(text: &str, is_open: bool) -> (Option<&str>, &str) {
-    let inside = if is_open { Some(text) } else { text.trim_start().strip_prefix("<think>") };
-    match inside {
-        None => (None, text),
-        Some(inside) => {
-            let (thought, answer) = inside.split_once("</think>").unwrap_or((inside, ""));
-            (Some(thought.trim()).filter(|thought| !thought.is_empty()), answer.trim_start())
-        }
-    }
-}
-
 /// Sends the requests of all prompts, at most `at_a_time` unanswered ones, and notes the replies in the
 /// answers. Returns whether all were answered.
 fn exchange(
@@ -151,18 +139,4 @@ fn note_end(answer: &mut Answer, finished: &Finished, opens_thinking: bool) {
     answer.accepted_tokens = finished.usage.accepted_tokens;
     answer.first_token_ms = Some(finished.first_token_ms);
     answer.total_ms = Some(finished.total_ms);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_model_thinks_is_no_part_of_its_answer() {
-        assert_eq!(without_thinking("4", false), (None, "4"));
-        assert_eq!(without_thinking("2 + 2\n</think>\n\n4", true), (Some("2 + 2"), "4"));
-        assert_eq!(without_thinking("\n</think>\n\n4", true), (None, "4"));
-        assert_eq!(without_thinking("<think>\nso\n</think>4", false), (Some("so"), "4"));
-        assert_eq!(without_thinking("still thinking", true), (Some("still thinking"), ""));
-    }
 }

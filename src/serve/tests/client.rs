@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ pub(super) struct Server {
     pub address: SocketAddr,
     pub token: String,
     pub folder: TempDir,
+    runs_dir: PathBuf,
     stopper: watch::Sender<bool>,
     thread: Option<JoinHandle<Result<(), Failure>>>,
 }
@@ -35,12 +36,22 @@ impl Server {
 
     pub(super) fn with(limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let runs_dir = folder.path().join("runs");
+        Self::of(limits, folder, runs_dir)
+    }
+
+    /// Starts a second server of the same runs.
+    pub(super) fn beside(other: &Self) -> Self {
+        Self::of(Limits::default(), tempfile::tempdir().unwrap(), other.runs_dir())
+    }
+
+    fn of(limits: Limits, folder: TempDir, runs_dir: PathBuf) -> Self {
         let options = Options {
             program: Program::current(false),
             host: "127.0.0.1".into(),
             port: Some(0),
             models: Vec::new(),
-            runs_dir: folder.path().join("runs"),
+            runs_dir: runs_dir.clone(),
             data_dirs: Vec::new(),
             allowed_hosts: Vec::new(),
             state_dir: Some(folder.path().join("state")),
@@ -57,11 +68,11 @@ impl Server {
         let url = listening.recv_timeout(PATIENCE).unwrap();
         let (address, token) = url.strip_prefix("http://").unwrap().split_once("/?token=").unwrap();
         let (address, token) = (address.parse().unwrap(), token.to_owned());
-        Self { address, token, folder, stopper, thread: Some(thread) }
+        Self { address, token, folder, runs_dir, stopper, thread: Some(thread) }
     }
 
-    pub(super) fn runs_dir(&self) -> std::path::PathBuf {
-        self.folder.path().join("runs")
+    pub(super) fn runs_dir(&self) -> PathBuf {
+        self.runs_dir.clone()
     }
 
     /// Sends bytes as they are, and reads until the server closes.

@@ -10,20 +10,22 @@ use super::client::Server;
 
 const ID: &str = "1800000000-arithmetic-0001";
 
-/// Keeps a comparison of two models, whose answers to the second prompt are the same.
-fn keep(server: &Server) {
-    let prompt = |id: &str| PromptShown {
-        id: id.into(),
+/// Keeps a comparison of two models, whose answers to the last prompt are the same.
+fn keep(server: &Server, prompts: usize) {
+    let prompt = |number: usize| PromptShown {
+        id: number.to_string(),
         messages: json!([{"role": "user", "content": "<script>alert(1)</script>"}]),
         reference: None,
         sampling: SamplingParams::default(),
         checks: Vec::new(),
     };
-    let answer =
-        |prompt: &str, text: &str| Answer { prompt: prompt.into(), text: text.into(), ..Answer::default() };
+    let answer = |prompt: usize, name: &str| {
+        let text = if prompt + 1 == prompts { "the same".into() } else { format!("<b>{}</b>", name.len()) };
+        Answer { prompt: prompt.to_string(), text, ..Answer::default() }
+    };
     let model = |name: &str| ModelAnswers {
         model: ModelRef { id: format!("run:{name}"), name: name.into() },
-        answers: vec![answer("a", &format!("<b>{}</b>", name.len())), answer("b", "the same")],
+        answers: (0..prompts).map(|prompt| answer(prompt, name)).collect(),
         generating_ms: 1.0,
         load_ms: 1.0,
         summary: Summary::default(),
@@ -38,7 +40,7 @@ fn keep(server: &Server) {
         code: CodeRuns::NotNeeded,
         at_a_time: 1,
         notes: Vec::new(),
-        prompts: vec![prompt("a"), prompt("b")],
+        prompts: (0..prompts).map(prompt).collect(),
         models: vec![model("before"), model("afterwards")],
         differences: Vec::new(),
     };
@@ -52,7 +54,7 @@ fn keep(server: &Server) {
 #[test]
 fn a_comparison_has_the_answers_of_all_models() {
     let server = Server::start();
-    keep(&server);
+    keep(&server, 2);
     let listed = server.json("/api/v1/comparisons");
     assert_eq!(
         (&listed["items"][0]["id"], &listed["items"][0]["prompts"]),
@@ -81,7 +83,7 @@ fn a_comparison_has_the_answers_of_all_models() {
 #[test]
 fn a_vote_is_blind_kept_and_counted_once_for_each_pair() {
     let server = Server::start();
-    keep(&server);
+    keep(&server, 2);
     let blind = server.ask(&format!("GET /api/v1/comparisons/{ID}/blind"), "").body;
     assert!(!blind.contains("before") && !blind.contains("afterwards"), "{blind}");
     let blind: Value = serde_json::from_str(&blind).unwrap();
@@ -113,4 +115,30 @@ fn a_vote_is_blind_kept_and_counted_once_for_each_pair() {
     );
     let after = server.json(&format!("/api/v1/comparisons/{ID}/blind"));
     assert_eq!((&after["pair"], &after["votes"]), (&Value::Null, &json!(1)));
+}
+
+#[test]
+fn two_servers_of_the_same_runs_lose_no_vote_and_count_none_twice() {
+    let one = Server::start();
+    keep(&one, 25);
+    let other = Server::beside(&one);
+    let judge_all = |server: &Server| {
+        let mut counted = 0;
+        loop {
+            let pair = server.json(&format!("/api/v1/comparisons/{ID}/blind"))["pair"].take();
+            if pair.is_null() {
+                return counted;
+            }
+            let vote = json!({"prompt": pair["prompt"], "left": pair["left"]["token"], "right": pair["right"]["token"], "winner": "tie"});
+            match server.ask(&format!("POST /api/v1/comparisons/{ID}/votes"), &vote.to_string()).status {
+                200 => counted += 1,
+                status => assert_eq!(status, 409, "the other server was faster, or nothing else"),
+            }
+        }
+    };
+    let counted: i32 = std::thread::scope(|scope| {
+        let judges = [&one, &other, &one, &other].map(|server| scope.spawn(move || judge_all(server)));
+        judges.map(|judge| judge.join().unwrap()).iter().sum()
+    });
+    assert_eq!((counted, &one.json(&format!("/api/v1/comparisons/{ID}/votes"))["votes"]), (24, &json!(24)));
 }

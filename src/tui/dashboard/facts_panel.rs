@@ -2,6 +2,7 @@
 
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_base::units::{self, clock, count, counted, or_unknown};
 use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Plan, render};
@@ -46,10 +47,17 @@ impl Facts {
     }
 }
 
-/// Returns all facts in lines of at most `width` columns.
-pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> Vec<Line<'static>> {
+/// Returns all facts in lines of at most `width` columns. `run` is the argument for commands, quoted for a
+/// shell and escaped for a terminal.
+pub(super) fn lines(
+    run: &str,
+    known: &Known,
+    facts: &Facts,
+    width: u16,
+    theme: &Theme,
+) -> Vec<Line<'static>> {
     let mut page = Page { lines: Vec::new(), width: usize::from(width), theme };
-    outputs(known, facts, &mut page);
+    outputs(run, known, facts, &mut page);
     page.title("attempts");
     for attempt in &known.view.attempts {
         page.text(&attempt_words(attempt));
@@ -71,7 +79,7 @@ pub(super) fn lines(known: &Known, facts: &Facts, width: u16, theme: &Theme) -> 
     page.lines
 }
 
-fn outputs(known: &Known, facts: &Facts, page: &mut Page<'_>) {
+fn outputs(run: &str, known: &Known, facts: &Facts, page: &mut Page<'_>) {
     let Some(finished) = known.view.finished().filter(|finished| !finished.outputs.is_empty()) else {
         return;
     };
@@ -80,6 +88,14 @@ fn outputs(known: &Known, facts: &Facts, page: &mut Page<'_>) {
         page.text(&escape(output));
     }
     if let Some(serve) = &facts.serve {
+        page.title("what is better now?");
+        let program = program_name();
+        page.text(&format!(
+            "`{program} chat {run} --beside base` talks to this model and its base side by side."
+        ));
+        page.text(&format!(
+            "`{program} compare {run}` asks both the same questions and says which differences are more than chance."
+        ));
         page.title("how to serve the model (outputs/SERVE.md)");
         for line in serve.lines() {
             page.text(&escape(line));

@@ -211,7 +211,7 @@ impl Dashboard {
             Tab::Events => events_panel::lines(known, width, theme),
             Tab::Samples => samples_panel::lines(known, width, theme),
             Tab::Step => step_panel::lines(known, width, theme),
-            Tab::Facts => facts_panel::lines(known, &self.facts, width, theme),
+            Tab::Facts => facts_panel::lines(&self.here.argument, known, &self.facts, width, theme),
         }
     }
 

@@ -1,0 +1,371 @@
+//! A conversation with one model, or with two side by side.
+//!
+//! Enters: the models, and what a person says. Leaves: the parts of the answers as they come ([`Said`]), and
+//! the turns ([`Chat::kept`]), which [`history`] keeps with a run. Both models are asked the same, and each
+//! goes on from its own answers. Two adapters of one base, or an adapter and its base, share one worker and
+//! with it the memory.
+
+pub mod history;
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use sparktune_base::escape::escape;
+use sparktune_sampling::SamplingParams;
+use sparktune_sampling::protocol::{Finished, Generate, Prompt, Reply, Request};
+
+use self::history::Kept;
+use crate::failure::{Exit, Failure};
+use crate::inference::{Worker, WorkerOptions};
+use crate::models::{OpenableModel, Opening};
+use crate::program::Program;
+use crate::thought::without_thinking;
+
+/// The most models side by side.
+pub const MOST_SIDES: usize = 2;
+
+/// How answers are made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// What the models are told before the conversation; may be empty.
+    pub system: String,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The value of `enable_thinking` for templates that know it; `None` leaves it to the template.
+    pub thinking: Option<bool>,
+}
+
+/// A part of an answer, or its end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Said {
+    /// More text. `opens_thinking` says whether the answer has begun inside a think block.
+    Text {
+        /// The side that says it.
+        side: usize,
+        /// The text, with its think block.
+        text: String,
+        /// Whether the prompt has opened a think block.
+        opens_thinking: bool,
+    },
+    /// The end of an answer.
+    Done {
+        /// The side whose answer it is.
+        side: usize,
+        /// How it ended.
+        finished: Finished,
+    },
+    /// There is no answer, or no more of it.
+    Refused {
+        /// The side whose answer it is.
+        side: usize,
+        /// What is wrong and what to do.
+        error: String,
+    },
+}
+
+/// A conversation.
+pub struct Chat {
+    workers: Vec<Worker>,
+    sides: Vec<Side>,
+    /// The number of questions so far. Ids of answers have it, because a forgotten answer may still go on.
+    asked: u64,
+}
+
+/// A model of a conversation.
+struct Side {
+    model: OpenableModel,
+    /// Its place among the workers.
+    worker: usize,
+    adapter: Option<String>,
+    template_kwargs: Map<String, Value>,
+    /// The turns in OpenAI's form, without the system prompt.
+    turns: Vec<Value>,
+    /// The answer that is being made.
+    answer: Option<Answer>,
+}
+
+#[derive(Default)]
+struct Answer {
+    id: String,
+    text: String,
+    opens_thinking: bool,
+}
+
+impl Chat {
+    /// Loads one or two models. `loading` is told the name of each before it is loaded.
+    ///
+    /// # Errors
+    /// A model is incomplete, cannot be loaded, or does not fit into memory.
+    pub fn open(
+        program: &Program,
+        models: &[OpenableModel],
+        draft_tokens: usize,
+        loading: &mut dyn FnMut(&str),
+    ) -> Result<Self, Failure> {
+        if models.is_empty() || models.len() > MOST_SIDES {
+            let text = format!("{} models cannot talk side by side", models.len());
+            return Err(Failure::usage(text).hint(format!("Name 1 to {MOST_SIDES} models")));
+        }
+        let (mut workers, mut opened): (Vec<Worker>, Vec<Opening>) = (Vec::new(), Vec::new());
+        let mut sides = Vec::new();
+        for (number, model) in models.iter().enumerate() {
+            let opening = model.opening()?;
+            let known = opened.iter().position(|known| known.model == opening.model);
+            let of_model = |failure: Failure| Failure {
+                text: format!("{}: {}", escape(&model.name), failure.text),
+                ..failure
+            };
+            let worker = match known {
+                Some(worker) => worker,
+                None => {
+                    loading(&model.name);
+                    let options = WorkerOptions {
+                        model: opening.model.clone(),
+                        base: None,
+                        max_sequences: MOST_SIDES,
+                        draft_tokens,
+                    };
+                    workers.push(Worker::start(program, &options).map_err(of_model)?);
+                    opened.push(opening.clone());
+                    workers.len() - 1
+                }
+            };
+            let adapter = opening.adapter.as_ref().map(|folder| (number.to_string(), folder));
+            if let Some((name, folder)) = &adapter {
+                let folder = folder.to_string_lossy().into_owned();
+                load_adapter(&mut workers[worker], name, folder).map_err(of_model)?;
+            }
+            sides.push(Side {
+                model: model.clone(),
+                worker,
+                adapter: adapter.map(|(name, _)| name),
+                template_kwargs: opening.template_kwargs.into_iter().collect(),
+                turns: Vec::new(),
+                answer: None,
+            });
+        }
+        Ok(Self { workers, sides, asked: 0 })
+    }
+
+    /// Returns the names of the models, in the order of the sides.
+    pub fn names(&self) -> Vec<&str> {
+        self.sides.iter().map(|side| side.model.name.as_str()).collect()
+    }
+
+    /// Returns the names of the models that have no chat template. They continue what is said as text, without
+    /// the turns before it.
+    pub fn without_template(&self) -> Vec<&str> {
+        let has_none = |side: &&Side| !self.workers[side.worker].ready().has_template;
+        self.sides.iter().filter(has_none).map(|side| side.model.name.as_str()).collect()
+    }
+
+    /// Returns whether an answer is being made.
+    pub fn is_answering(&self) -> bool {
+        self.sides.iter().any(|side| side.answer.is_some())
+    }
+
+    /// Asks all models. The answers to what was said before have to be complete.
+    ///
+    /// # Errors
+    /// The sampling is out of its range, or a worker has ended.
+    pub fn say(&mut self, text: &str, settings: &Settings) -> Result<(), Failure> {
+        settings.sampling.check().map_err(|error| Failure::usage(error.to_string()))?;
+        self.asked += 1;
+        for (number, side) in self.sides.iter_mut().enumerate() {
+            let worker = &mut self.workers[side.worker];
+            side.turns.push(json!({"role": "user", "content": text}));
+            let prompt = if worker.ready().has_template {
+                Prompt::Messages(side.request(settings))
+            } else {
+                Prompt::Prompt(text.to_owned())
+            };
+            let id = format!("{number}-{}", self.asked);
+            let generate = Generate {
+                id: id.clone(),
+                prompt,
+                adapter: side.adapter.clone(),
+                sampling: settings.sampling.clone(),
+            };
+            side.answer = Some(Answer { id, ..Answer::default() });
+            worker.send(&Request::Generate(Box::new(generate)))?;
+        }
+        Ok(())
+    }
+
+    /// Asks all models to end their answers. What was said until then is part of the conversation.
+    ///
+    /// # Errors
+    /// A worker has ended.
+    pub fn cancel(&mut self) -> Result<(), Failure> {
+        for side in &self.sides {
+            if let Some(answer) = &side.answer {
+                self.workers[side.worker].send(&Request::Cancel { id: answer.id.clone() })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the next parts of answers, or none if there are none within `timeout`.
+    ///
+    /// # Errors
+    /// A worker has ended.
+    pub fn next(&mut self, timeout: Duration) -> Result<Vec<Said>, Failure> {
+        let mut all = Vec::new();
+        for worker in 0..self.workers.len() {
+            // All workers share the time, so that none is late because another one is silent.
+            let share = timeout / u32::try_from(self.workers.len()).unwrap_or(1);
+            let mut patience = share;
+            while let Some(reply) = self.workers[worker].next(patience)? {
+                all.extend(self.note(reply)?);
+                patience = Duration::ZERO;
+            }
+        }
+        Ok(all)
+    }
+
+    fn note(&mut self, reply: Reply) -> Result<Option<Said>, Failure> {
+        let side_of = |sides: &[Side], id: &str| {
+            sides.iter().position(|side| side.answer.as_ref().is_some_and(|answer| answer.id == id))
+        };
+        Ok(match reply {
+            Reply::Accepted { id, opens_thinking, .. } => {
+                if let Some(side) = side_of(&self.sides, &id)
+                    && let Some(answer) = &mut self.sides[side].answer
+                {
+                    answer.opens_thinking = opens_thinking;
+                }
+                None
+            }
+            Reply::Text(piece) => side_of(&self.sides, &piece.id).and_then(|side| {
+                let answer = self.sides[side].answer.as_mut()?;
+                answer.text.push_str(&piece.text);
+                let opens_thinking = answer.opens_thinking;
+                Some(Said::Text { side, text: piece.text, opens_thinking })
+            }),
+            Reply::Done { id, finished } => side_of(&self.sides, &id).map(|side| {
+                self.sides[side].complete();
+                Said::Done { side, finished }
+            }),
+            Reply::Error { id: Some(id), error } => side_of(&self.sides, &id).map(|side| {
+                // Without an answer the question would have to be answered first by the next one.
+                self.sides[side].answer = None;
+                self.sides[side].turns.pop();
+                Said::Refused { side, error }
+            }),
+            Reply::Error { id: None, error } | Reply::Failed { error } => {
+                return Err(Failure::new(Exit::Device, error));
+            }
+            Reply::Ready(_) | Reply::Scored { .. } | Reply::Adapters { .. } => None,
+        })
+    }
+
+    /// Begins a new conversation. Answers that are being made are forgotten.
+    ///
+    /// # Errors
+    /// A worker has ended.
+    pub fn begin_again(&mut self) -> Result<(), Failure> {
+        self.cancel()?;
+        for side in &mut self.sides {
+            side.turns.clear();
+            side.answer = None;
+        }
+        Ok(())
+    }
+
+    /// Returns the conversation as it is kept: a line for each model.
+    pub fn kept(&self, settings: &Settings) -> Vec<Kept> {
+        let kept = |side: &Side| Kept {
+            messages: side.messages(settings),
+            title: history::title(&side.turns),
+            model: side.model.id.clone(),
+        };
+        self.sides.iter().filter(|side| !side.turns.is_empty()).map(kept).collect()
+    }
+}
+
+impl Side {
+    /// Puts the answer behind the turns, without what was thought.
+    fn complete(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            let (_, text) = without_thinking(&answer.text, answer.opens_thinking);
+            self.turns.push(json!({"role": "assistant", "content": text.trim_end()}));
+        }
+    }
+
+    fn messages(&self, settings: &Settings) -> Vec<Value> {
+        let system =
+            (!settings.system.is_empty()).then(|| json!({"role": "system", "content": settings.system}));
+        system.into_iter().chain(self.turns.iter().cloned()).collect()
+    }
+
+    fn request(&self, settings: &Settings) -> Value {
+        let mut kwargs = self.template_kwargs.clone();
+        if let Some(thinking) = settings.thinking {
+            kwargs.insert("enable_thinking".to_owned(), Value::Bool(thinking));
+        }
+        json!({"messages": self.messages(settings), "chat_template_kwargs": kwargs})
+    }
+}
+
+/// Loads an adapter, and waits until it is loaded.
+fn load_adapter(worker: &mut Worker, name: &str, folder: String) -> Result<(), Failure> {
+    worker.send(&Request::LoadAdapter { name: name.to_owned(), folder })?;
+    loop {
+        match worker.next(Duration::from_secs(1))? {
+            Some(Reply::Adapters { .. }) => return Ok(()),
+            Some(Reply::Error { error, .. } | Reply::Failed { error }) => return Err(Failure::usage(error)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::ModelKind;
+
+    fn side(turns: &[(&str, &str)]) -> Side {
+        let turns = turns.iter().map(|(role, content)| json!({"role": role, "content": content}));
+        let model = OpenableModel {
+            id: "dir:m".into(),
+            name: "m".into(),
+            kind: ModelKind::Base,
+            base: None,
+            parameters: None,
+            path: "m".into(),
+        };
+        Side {
+            model,
+            worker: 0,
+            adapter: None,
+            template_kwargs: Map::new(),
+            turns: turns.collect(),
+            answer: None,
+        }
+    }
+
+    #[test]
+    fn a_model_goes_on_from_what_it_said_and_not_from_what_it_thought() {
+        let mut side = side(&[("user", "2 + 2?")]);
+        side.answer =
+            Some(Answer { id: "0-1".into(), text: "easy</think>\n\n4\n".into(), opens_thinking: true });
+        side.complete();
+        let settings = Settings {
+            system: "Be brief.".into(),
+            sampling: SamplingParams::default(),
+            thinking: Some(true),
+        };
+        let request = side.request(&settings);
+        let said: Vec<&str> = request["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|turn| turn["content"].as_str())
+            .collect();
+        assert_eq!(said, ["Be brief.", "2 + 2?", "4"]);
+        assert_eq!(request["chat_template_kwargs"], json!({"enable_thinking": true}));
+        let silent = Settings { system: String::new(), thinking: None, ..settings };
+        assert_eq!(side.messages(&silent).len(), 2);
+        assert_eq!(side.request(&silent)["chat_template_kwargs"], json!({}));
+    }
+}

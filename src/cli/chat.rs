@@ -1,0 +1,39 @@
+//! Flags of `chat`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use sparktune_app::chat::Settings;
+use sparktune_commands::ChatRequest;
+
+use crate::cli::generate::SamplingFlags;
+
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    /// A finished run, the folder of a model or an adapter, or a model of the hub that was downloaded
+    #[arg(value_name = "MODEL", default_value = "latest")]
+    pub run: String,
+    /// Ask a second model the same: `base` for the one that the run started from, or as MODEL
+    #[arg(long, value_name = "MODEL")]
+    pub beside: Option<String>,
+    /// Tell the model this before the conversation
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub system: String,
+    /// Whether the chat template lets the model think first; by default the template decides
+    #[arg(long, value_name = "BOOL")]
+    pub thinking: Option<bool>,
+    /// Tokens that the MTP head drafts, if the model has one; never changes the text
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub draft_tokens: usize,
+    #[command(flatten)]
+    pub sampling: SamplingFlags,
+}
+
+impl ChatArgs {
+    /// Returns the request that the flags describe.
+    pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> ChatRequest {
+        let Self { run, beside, system, thinking, draft_tokens, sampling } = self;
+        let settings = Settings { system, sampling: sampling.params(), thinking };
+        ChatRequest { model: run, beside, settings, draft_tokens, runs_dir }
+    }
+}

@@ -1,0 +1,264 @@
+//! `chat`: a conversation with a model, or with two side by side, as a full screen or line by line.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sparktune_app::answers::runs_dir;
+use sparktune_app::chat::history::HistoryFile;
+use sparktune_app::chat::{Chat, Said, Settings};
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::models::{OpenableModel, find_named};
+use sparktune_app::program::Program;
+use sparktune_app::thought::without_thinking;
+use sparktune_base::escape::escape;
+use sparktune_sampling::protocol::Finished;
+use sparktune_tui::chat::line::{COMMANDS, Line, read};
+use sparktune_tui::chat::words_of_end;
+use sparktune_tui::output::{note, print, print_json};
+use sparktune_tui::screen::can_fill_the_screen;
+use sparktune_tui::screens::Screens;
+
+use crate::interrupt::Interrupts;
+use crate::request::Style;
+
+/// How long an answer or a line is waited for before interrupts are looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// The most bytes of a line.
+const LONGEST_LINE: u64 = 4 << 20;
+
+/// What `chat` is asked for.
+#[derive(Debug, Clone)]
+pub struct ChatRequest {
+    /// A run, a folder, or a model of the hub's cache.
+    pub model: String,
+    /// The model beside it; `base` for the one that it started from.
+    pub beside: Option<String>,
+    /// How answers are made.
+    pub settings: Settings,
+    /// The number of tokens that MTP heads draft.
+    pub draft_tokens: usize,
+    /// The folder of the runs, if a flag names it.
+    pub runs_dir: Option<PathBuf>,
+}
+
+/// Runs `sparktune chat`: a full screen on a terminal, otherwise each line of the standard input is answered.
+///
+/// # Errors
+/// A model cannot be found or loaded, or does not fit into memory.
+pub fn chat(program: &Program, request: ChatRequest, style: Style) -> Result<Exit, Failure> {
+    request.settings.sampling.check().map_err(|error| Failure::usage(error.to_string()))?;
+    let runs_dir = runs_dir(request.runs_dir)?;
+    let model = find_named(&request.model, &runs_dir)?;
+    let beside = match request.beside.as_deref() {
+        None => None,
+        Some("base") => Some(model.started_from()?),
+        Some(name) => Some(find_named(name, &runs_dir)?),
+    };
+    // The base comes first, as in a comparison.
+    let models: Vec<OpenableModel> = beside.into_iter().chain([model]).collect();
+    let is_full_screen = !style.plain && !style.json && !style.non_interactive && can_fill_the_screen();
+    if is_full_screen && std::io::stdin().is_terminal() {
+        return Screens::open()?.chat(program, &models, request.settings, request.draft_tokens);
+    }
+    by_lines(program, &models, request.settings, request.draft_tokens, style.json)
+}
+
+/// Answers line by line.
+fn by_lines(
+    program: &Program,
+    models: &[OpenableModel],
+    mut settings: Settings,
+    draft_tokens: usize,
+    is_json: bool,
+) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let mut chat = Chat::open(program, models, draft_tokens, &mut |name| {
+        note(&format!("loading {} ...", escape(name)));
+    })?;
+    for name in chat.without_template() {
+        note(&format!(
+            "note: {} has no chat template, so each line is continued as text, without what was said before",
+            escape(name)
+        ));
+    }
+    let mut file = HistoryFile::of(models);
+    let is_asked = std::io::stdin().is_terminal();
+    interrupts.follow();
+    let lines = lines_of_stdin();
+    loop {
+        if is_asked && !is_json {
+            print("> ")?;
+        }
+        let before = interrupts.count();
+        let Some(line) = next_line(&lines, &interrupts, before)? else {
+            if is_asked {
+                print("\n")?;
+            }
+            return Ok(Exit::Done);
+        };
+        let text = match read(&line, &mut settings) {
+            Ok(Line::Say(text)) => text,
+            Ok(Line::Quit) => return Ok(Exit::Done),
+            Ok(Line::Empty) => continue,
+            Ok(Line::New) => {
+                chat.begin_again()?;
+                file = HistoryFile::of(models);
+                note("a new conversation begins");
+                continue;
+            }
+            Ok(Line::Told(told)) => {
+                note(&escape(&told));
+                continue;
+            }
+            Ok(Line::Help) => {
+                COMMANDS.iter().for_each(|(command, what)| note(&format!("{command:<20} {what}")));
+                continue;
+            }
+            Err(error) => {
+                note(&error);
+                continue;
+            }
+        };
+        chat.say(&text, &settings)?;
+        let answers = answer(&mut chat, &interrupts, is_json)?;
+        if is_json {
+            print_json(&json!({"question": text, "answers": answers}))?;
+        }
+        if let Some(file) = &file
+            && let Err(failure) = file.write(&chat.kept(&settings))
+        {
+            note(&format!("the conversation is not kept: {failure}"));
+        }
+    }
+}
+
+/// An answer that is being printed.
+#[derive(Default)]
+struct Open {
+    text: String,
+    opens_thinking: bool,
+    printed: usize,
+    end: Option<Result<Finished, String>>,
+}
+
+/// Waits for the answers of all models and prints them: the first as it comes, the others behind it. Ctrl-C
+/// ends the answers. Returns them as JSON.
+fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<Vec<Value>, Failure> {
+    let names: Vec<String> = chat.names().into_iter().map(str::to_owned).collect();
+    let mut open: Vec<Open> = names.iter().map(|_| Open::default()).collect();
+    let (mut shown, mut before) = (0, interrupts.count());
+    while chat.is_answering() || shown < open.len() {
+        if interrupts.count() > before {
+            before = interrupts.count();
+            chat.cancel()?;
+        }
+        if chat.is_answering() {
+            for said in chat.next(POLL)? {
+                match said {
+                    Said::Text { side, text, opens_thinking } => {
+                        open[side].text.push_str(&text);
+                        open[side].opens_thinking = opens_thinking;
+                    }
+                    Said::Done { side, finished } => open[side].end = Some(Ok(finished)),
+                    Said::Refused { side, error } => open[side].end = Some(Err(error)),
+                }
+            }
+        }
+        if is_json {
+            shown = if chat.is_answering() { 0 } else { open.len() };
+            continue;
+        }
+        while let Some(answer) = open.get_mut(shown) {
+            if answer.printed == 0 && names.len() > 1 && (answer.end.is_some() || !answer.text.is_empty()) {
+                print(&format!("{}{}:\n", if shown > 0 { "\n" } else { "" }, escape(&names[shown])))?;
+            }
+            show_more(answer)?;
+            let Some(end) = &answer.end else { break };
+            print("\n")?;
+            match end {
+                Ok(finished) => note(&words_of_end(finished)),
+                Err(error) => note(error),
+            }
+            shown += 1;
+        }
+    }
+    Ok(names.iter().zip(&open).map(|(name, answer)| as_json(name, answer)).collect())
+}
+
+/// Prints what is new of an answer, without what was thought.
+fn show_more(answer: &mut Open) -> Result<(), Failure> {
+    let (_, text) = without_thinking(&answer.text, answer.opens_thinking);
+    // A think block is known once its first word is whole.
+    let may_think = !text.is_empty() && "<think>".starts_with(text.trim_start()) && answer.end.is_none();
+    let new = if may_think { "" } else { text.get(answer.printed..).unwrap_or_default() };
+    if !new.is_empty() {
+        print(&new.split('\n').map(escape).collect::<Vec<_>>().join("\n"))?;
+        answer.printed = text.len();
+    }
+    Ok(())
+}
+
+fn as_json(name: &str, answer: &Open) -> Value {
+    let (thought, text) = without_thinking(&answer.text, answer.opens_thinking);
+    let mut object = json!({"model": name, "text": text.trim_end()});
+    if let Some(thought) = thought {
+        object["thought"] = thought.into();
+    }
+    match &answer.end {
+        Some(Ok(finished)) => {
+            object["finish_reason"] = json!(finished.finish_reason);
+            object["usage"] = json!(finished.usage);
+            object["seed"] = json!(finished.seed);
+            object["first_token_ms"] = json!(finished.first_token_ms);
+            object["total_ms"] = json!(finished.total_ms);
+        }
+        Some(Err(error)) => object["error"] = error.as_str().into(),
+        None => {}
+    }
+    object
+}
+
+/// Reads lines on a thread, so that Ctrl-C is heard while a line is awaited. A line that is not UTF-8 or too
+/// long is an error, after which there are no more.
+fn lines_of_stdin() -> Receiver<Result<String, String>> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let mut input = std::io::stdin().lock();
+        loop {
+            let mut line = Vec::new();
+            let read = std::io::Read::take(&mut input, LONGEST_LINE).read_until(b'\n', &mut line);
+            let line = match read {
+                Ok(0) => return,
+                Ok(length) if length as u64 == LONGEST_LINE => {
+                    Err(format!("a line has more than {LONGEST_LINE} bytes. Say less at a time"))
+                }
+                Ok(_) => String::from_utf8(line).map_err(|_| "a line is not UTF-8. Convert it".to_owned()),
+                Err(error) => Err(format!("the standard input cannot be read: {error}")),
+            };
+            let is_last = line.is_err();
+            if sender.send(line).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// Returns the next line; `None` at the end of the input or after Ctrl-C.
+fn next_line(
+    lines: &Receiver<Result<String, String>>,
+    interrupts: &Interrupts,
+    before: usize,
+) -> Result<Option<String>, Failure> {
+    loop {
+        match lines.recv_timeout(POLL) {
+            Ok(line) => return line.map(Some).map_err(Failure::usage),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if interrupts.count() > before => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}

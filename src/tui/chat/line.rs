@@ -1,0 +1,165 @@
+//! What a typed line means: a question, or a command that begins with `/`. Full screens and plain lines share
+//! it.
+
+use serde_json::Value;
+use sparktune_app::chat::Settings;
+
+/// The commands, as the help lists them.
+pub const COMMANDS: [(&str, &str); 6] = [
+    ("/new", "begin a new conversation"),
+    ("/system TEXT", "tell the model this before the conversation; without a text, nothing"),
+    ("/set NAME VALUE", "temperature, top-p, top-k, min-p, max-tokens, seed, …; without a name, show all"),
+    ("/think on|off|auto", "whether the template lets the model think first"),
+    ("/help", "these commands; a line that begins with // is said with one /"),
+    ("/quit", "leave"),
+];
+
+/// A line that a person typed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Line {
+    /// Nothing.
+    Empty,
+    /// Something to say to the models.
+    Say(String),
+    /// Begin a new conversation.
+    New,
+    /// The settings have changed, or are asked for; the words say which.
+    Told(String),
+    /// Show the commands.
+    Help,
+    /// Leave.
+    Quit,
+}
+
+/// Reads a line, and changes the settings if it says so.
+///
+/// # Errors
+/// There is no such command, or a value is out of its range: a sentence that says what to type instead.
+pub fn read(line: &str, settings: &mut Settings) -> Result<Line, String> {
+    let line = line.trim();
+    let Some(command) = line.strip_prefix('/') else {
+        return Ok(if line.is_empty() { Line::Empty } else { Line::Say(line.to_owned()) });
+    };
+    if command.starts_with('/') {
+        return Ok(Line::Say(command.to_owned()));
+    }
+    let (word, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+    let rest = rest.trim();
+    match word {
+        "new" => Ok(Line::New),
+        "help" | "?" => Ok(Line::Help),
+        "quit" | "exit" | "q" => Ok(Line::Quit),
+        "system" => {
+            rest.clone_into(&mut settings.system);
+            let told =
+                if rest.is_empty() { "there is no system prompt now" } else { "the system prompt is set" };
+            Ok(Line::Told(told.to_owned()))
+        }
+        "think" => {
+            settings.thinking = match rest {
+                "on" => Some(true),
+                "off" => Some(false),
+                "auto" => None,
+                _ => return Err("/think takes on, off or auto".to_owned()),
+            };
+            Ok(Line::Told(format!("thinking: {rest}")))
+        }
+        "set" => set(rest, settings),
+        _ => Err("there is no such command; /help lists them, and // begins a line with a slash".to_owned()),
+    }
+}
+
+fn set(rest: &str, settings: &mut Settings) -> Result<Line, String> {
+    let mut all = serde_json::to_value(&settings.sampling).map_err(|error| error.to_string())?;
+    if rest.is_empty() {
+        return Ok(Line::Told(in_words(&all)));
+    }
+    let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let field = name.trim_start_matches('-').replace('-', "_");
+    let known = all.get(&field).is_some_and(|known| known.is_number() || known.is_null());
+    if !known {
+        return Err(format!("there is no setting of this name; there are: {}", names(&all).join(", ")));
+    }
+    let number: Value = match value.trim() {
+        "none" if all[&field].is_null() || field == "seed" || field == "max_tokens" => Value::Null,
+        text => serde_json::from_str(text).map_err(|_| format!("/set {name} takes a number"))?,
+    };
+    all[&field] = number;
+    let sampling = serde_json::from_value::<sparktune_sampling::SamplingParams>(all)
+        .map_err(|_| format!("/set {name} takes another kind of number, such as a whole one"))?;
+    sampling.check().map_err(|error| error.to_string())?;
+    settings.sampling = sampling;
+    Ok(Line::Told(format!("{name}: {}", value.trim())))
+}
+
+/// The names of settings that are numbers.
+fn names(all: &Value) -> Vec<String> {
+    let fields = all.as_object().into_iter().flatten();
+    fields
+        .filter(|(_, value)| value.is_number() || value.is_null())
+        .map(|(name, _)| name.replace('_', "-"))
+        .collect()
+}
+
+fn in_words(all: &Value) -> String {
+    let of = |name: String| {
+        let value = &all[name.replace('-', "_")];
+        if value.is_null() { format!("{name} none") } else { format!("{name} {value}") }
+    };
+    names(all).into_iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_sampling::SamplingParams;
+
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings { system: String::new(), sampling: SamplingParams::default(), thinking: None }
+    }
+
+    #[test]
+    fn a_line_is_said_unless_it_begins_with_one_slash() {
+        let mut settings = settings();
+        let mut read = |line: &str| read(line, &mut settings).unwrap();
+        assert_eq!(read("  what is 1/2? "), Line::Say("what is 1/2?".into()));
+        assert_eq!(read("//etc is what?"), Line::Say("/etc is what?".into()));
+        assert_eq!(
+            [read(""), read("/new"), read("/quit"), read("/help")],
+            [Line::Empty, Line::New, Line::Quit, Line::Help]
+        );
+    }
+
+    #[test]
+    fn commands_change_settings_or_say_what_to_type() {
+        let mut s = settings();
+        for line in
+            ["/system Be brief.", "/set temperature 0", "/set top-k 40", "/set --seed 7", "/think off"]
+        {
+            assert!(matches!(read(line, &mut s), Ok(Line::Told(_))), "{line}");
+        }
+        assert_eq!((s.system.as_str(), s.thinking), ("Be brief.", Some(false)));
+        assert_eq!((s.sampling.temperature, s.sampling.top_k, s.sampling.seed), (0.0, 40, Some(7)));
+        let before = s.clone();
+        for (line, words) in [
+            ("/set heat 1", "temperature"),
+            ("/set temperature", "number"),
+            ("/set temperature -1", "temperature is -1"),
+            ("/set top-k 1.5", "whole"),
+            ("/set stop 3", "no setting"),
+            ("/think perhaps", "on, off or auto"),
+            ("/fly", "/help"),
+            ("/set temperature \u{1b}[31m", "number"),
+        ] {
+            let error = read(line, &mut s).unwrap_err();
+            assert!(error.contains(words), "{line}: {error}");
+            assert!(!error.contains('\u{1b}'));
+        }
+        assert_eq!(s, before);
+        read("/set seed none", &mut s).unwrap();
+        assert_eq!(s.sampling.seed, None);
+        let Ok(Line::Told(told)) = read("/set", &mut s) else { panic!("it tells all") };
+        assert!(told.contains("top-k 40") && told.contains("seed none") && !told.contains("stop"), "{told}");
+    }
+}

@@ -1,0 +1,86 @@
+//! A conversation with a run and its base, line by line.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::sparktune::{Done, Place, checkpoint, files};
+
+/// Says these lines to `chat`.
+fn chat(place: &Place, args: &[&str], lines: &[u8]) -> Done {
+    let mut command = place.command([&["chat"], args].concat());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn objects(done: &Done) -> Vec<Value> {
+    done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_run_and_its_base_answer_the_same_and_the_conversation_is_kept_with_the_run() {
+    let (place, run) = Place::with_finished_run();
+    let runs_dir = run.parent().unwrap().to_str().unwrap();
+    let args = ["latest", "--beside", "base", "--temperature", "0", "--max-tokens", "8", "--json"];
+    let args = [&args[..], &["--runs-dir", runs_dir]].concat();
+    let done = chat(&place, &args, b"Say stone.\nSay river.\n/new\n/think off\nSay river.\n").exits(0);
+    let answered = objects(&done);
+    assert_eq!(answered.len(), 3, "{done:?}");
+    let prompt_tokens = |n: usize| {
+        let answers = answered[n]["answers"].as_array().unwrap();
+        answers.iter().map(|answer| answer["usage"]["prompt_tokens"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(answered[0]["answers"].as_array().unwrap().len(), 2);
+    assert_eq!(answered[1]["question"], "Say river.");
+    for side in 0..2 {
+        assert!(
+            prompt_tokens(1)[side] > prompt_tokens(2)[side],
+            "the second question has the first before it"
+        );
+    }
+    // The base answers as it does alone.
+    let model = checkpoint();
+    let generate = ["generate", model.to_str().unwrap(), "--prompt", "Say stone.", "--temperature", "0"];
+    let alone = place.sparktune([&generate[..], &["--max-tokens", "8"]].concat()).exits(0);
+    assert_eq!(alone.out.trim(), answered[0]["answers"][0]["text"].as_str().unwrap().trim());
+
+    let kept = files(&run.join("chats"));
+    assert_eq!(kept.len(), 2, "two conversations: {kept:?}");
+    let lines: Vec<Value> = kept
+        .iter()
+        .flat_map(|(_, bytes)| bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()))
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 4, "one line for each model");
+    let mut turns: Vec<usize> = lines.iter().map(|line| line["messages"].as_array().unwrap().len()).collect();
+    turns.sort_unstable();
+    assert_eq!(turns, [2, 2, 4, 4]);
+    // They can be trained on as they are.
+    place.sparktune(["check", run.join("chats").to_str().unwrap()]).exits(0);
+}
+
+#[test]
+fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
+    let place = Place::new();
+    let model = checkpoint();
+    let model = model.to_str().unwrap();
+    let few = [model, "--temperature", "0", "--max-tokens", "4"];
+    let done = chat(&place, &few, b"\nHello\n/set heat 1\n/set top-k 5\n/help\n/quit\nnever\n").exits(0);
+    assert!(!done.out.is_empty() && !done.out.contains("> "), "{done:?}");
+    for words in ["no setting of this name", "top-k: 5", "/system TEXT", "4 tokens"] {
+        assert!(done.err.contains(words), "{words}: {}", done.err);
+    }
+    assert!(!place.join("chats").exists());
+    let wrong = chat(&place, &few, b"\xff\xfe\n").exits(2);
+    assert!(wrong.err.contains("not UTF-8"), "{}", wrong.err);
+    let none = chat(&place, &["latest"], b"").exits(2);
+    assert!(none.err.contains("there is no model"), "{}", none.err);
+    let alone = chat(&place, &[model, "--beside", "base"], b"").exits(2);
+    assert!(alone.err.contains("is no run"), "{}", alone.err);
+    chat(&place, &[model, "--top-p", "0"], b"").exits(2);
+}
