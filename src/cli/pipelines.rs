@@ -1,6 +1,7 @@
 //! Flags of `bench pipelines` and `bench white-paper`.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum, ValueHint};
 use sparktune_base::program_name;
@@ -111,8 +112,16 @@ impl PipelinesArgs {
     }
 }
 
-/// Returns the command line as it was typed, without the folder of the program.
+/// Returns the command line as it was typed, without folders: results are shared, and folders say who made
+/// them and where.
 fn typed() -> String {
-    let words: Vec<String> = std::env::args_os().skip(1).map(|word| shown_word(&word)).collect();
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| shown_word(without_folder(&word))).collect();
     format!("sparktune {}", words.join(" "))
+}
+
+/// Returns the last name of an absolute path; any other word as it is.
+fn without_folder(word: &OsStr) -> &OsStr {
+    let path = Path::new(word);
+    if path.is_absolute() { path.file_name().unwrap_or(word) } else { word }
 }

@@ -78,7 +78,8 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
                 }
                 return Ok(if is_cancelled { Exit::Interrupted } else { Exit::Done });
             }
-            Reply::Error { error, .. } | Reply::Failed { error } => return Err(Failure::usage(error)),
+            Reply::Error { error, .. } => return Err(Failure::usage(error)),
+            Reply::Failed { error } => return Err(Failure::new(Exit::Device, error)),
             Reply::Accepted { .. } | Reply::Scored { .. } => {}
             Reply::Text(_) | Reply::Ready(_) | Reply::Adapters { .. } => {}
         }

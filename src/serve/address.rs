@@ -7,6 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
 use tokio::net::TcpListener;
 
 /// The first port that is tried if none is given.
@@ -66,6 +67,20 @@ pub(crate) async fn listen(ip: IpAddr, port: Option<u16>) -> Result<TcpListener,
         .hint("Another server may be running; otherwise choose a port with --port, or 0 for any free one"))
 }
 
+/// Checks a name of `--allow-host`. Requests may name any port, so a name has none.
+///
+/// # Errors
+/// It is no name of a machine.
+pub(crate) fn checked_name(name: &str) -> Result<(), Failure> {
+    let is_address = name.starts_with('[') && name.ends_with(']');
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if is_address || (!name.is_empty() && name.chars().all(allowed)) {
+        return Ok(());
+    }
+    let text = format!("--allow-host: '{}' is not the name of a machine", escape(name));
+    Err(Failure::usage(text).hint("Give the name alone, without http:// and without a port"))
+}
+
 /// The names that requests may use for this server.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
@@ -73,7 +88,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The names of the loopback interface, and those of `--allow-host`.
+    /// The names of the loopback interface, and those of `--allow-host`, which [`checked_name`] has seen.
     pub(crate) fn new(allowed: &[String]) -> Self {
         let own = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
         let given = allowed.iter().map(|name| name.to_ascii_lowercase());
@@ -124,6 +139,17 @@ mod tests {
             " localhost",
         ] {
             assert!(!names.has(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn an_allowed_name_is_a_name_alone() {
+        for name in ["spark.local", "spark-2", "10.0.0.4", "[fe80::1]"] {
+            checked_name(name).unwrap();
+        }
+        for wrong in ["", "spark:7171", "http://spark", "spark/", "a b", "\u{1b}[2J"] {
+            let error = checked_name(wrong).unwrap_err().to_string();
+            assert!(error.contains("without a port") && !error.contains('\u{1b}'), "{error}");
         }
     }
 

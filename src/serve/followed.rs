@@ -17,6 +17,8 @@ use crate::steps::Steps;
 
 /// The number of runs that are kept in memory, the most recently asked ones.
 const KEPT: usize = 16;
+/// The most steps of all of them together, 28 bytes each, unless one alone has more.
+const MOST_STEPS: usize = 4_000_000;
 /// The age up to which the last reading of a run answers.
 const FRESH: Duration = Duration::from_millis(200);
 /// The number of samples that are kept.
@@ -91,10 +93,14 @@ impl FollowedRuns {
             Some(at) => followed.remove(at),
             None => Arc::new(Followed::new(run)),
         };
-        if followed.len() == KEPT {
+        followed.push(found.clone());
+        // One that is being read at this moment is in use, and is counted the next time.
+        let steps_of = |known: &Arc<Followed>| known.known.try_lock().map_or(0, |known| known.steps.len());
+        while followed.len() > KEPT
+            || followed.len() > 1 && followed.iter().map(steps_of).sum::<usize>() > MOST_STEPS
+        {
             followed.remove(0);
         }
-        followed.push(found.clone());
         Ok(found)
     }
 }

@@ -11,7 +11,7 @@ use signal_hook::low_level::emulate_default_handler;
 use sparktune_app::failure::{Exit, Failure};
 use tokio::sync::watch;
 
-use crate::address::{checked_host, listen};
+use crate::address::{checked_host, checked_name, listen};
 use crate::options::Options;
 use crate::state::{Served, Shared};
 use crate::token::Token;
@@ -50,6 +50,7 @@ pub(crate) fn serve_until(
     stop: watch::Receiver<bool>,
     listening: impl FnOnce(&Listening) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    options.allowed_hosts.iter().try_for_each(|name| checked_name(name))?;
     let ip = checked_host(&options.host, !options.allowed_hosts.is_empty())?;
     let mut notes = Vec::new();
     let (token, token_file) = token(&options, &mut notes)?;

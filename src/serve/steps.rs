@@ -67,7 +67,17 @@ impl Default for Steps {
     }
 }
 
+/// Returns the number of steps.
+pub(crate) fn len(&self) -> usize {
+    self.steps.len()
+}
+
 impl Steps {
+    /// Returns the number of steps.
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
     /// Adds a step. One that is repeated without a new attempt replaces what was after it.
     pub(crate) fn push(&mut self, step: &Step) {
         if self.is_full {

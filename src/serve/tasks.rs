@@ -21,6 +21,8 @@ use crate::problem::Problem;
 
 /// The number of tasks that have ended and can still be read.
 const KEPT: usize = 200;
+/// The number of tasks that only wait, beside those that compute.
+const MOST_WAITING: usize = 32;
 
 /// A task and how far it is.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -137,6 +139,25 @@ impl Tasks {
     where
         F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
     {
+        self.start_below(self.most, kind, work)
+    }
+
+    /// Starts work that only waits, such as for a trainer that was asked to stop. The tasks that compute
+    /// leave room for it.
+    ///
+    /// # Errors
+    /// The system has no more threads, or very many tasks run.
+    pub(crate) fn start_waiting<F>(&self, kind: &'static str, work: F) -> Result<Task, Problem>
+    where
+        F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
+    {
+        self.start_below(self.most + MOST_WAITING, kind, work)
+    }
+
+    fn start_below<F>(&self, most: usize, kind: &'static str, work: F) -> Result<Task, Problem>
+    where
+        F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
+    {
         let task = Task {
             id: ids::new(),
             kind,
@@ -149,7 +170,7 @@ impl Tasks {
         let own = Work { sender: Arc::new(watch::Sender::new(task.clone())), cancel: Arc::default() };
         let mut tasks = lock(&self.tasks);
         let running = tasks.iter().filter(|task| task.is_running()).count();
-        if running >= self.most {
+        if running >= most {
             let text = format!("{running} tasks are running, which is the most at a time");
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, text)
                 .advise("Wait until one has ended, or cancel one with DELETE /api/v1/tasks/{id}"));

@@ -7,7 +7,7 @@ use serde_json::json;
 use sparktune_compare::{Answer, Ask, ReferenceLoss, SuitePrompt};
 use sparktune_sampling::protocol::{Finished, Generate, Prompt, Reply, Request, Score};
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::inference::Worker;
 use crate::thought::without_thinking;
 
@@ -121,7 +121,9 @@ fn exchange(
                 answers[i].reference = Some(ReferenceLoss { nats, tokens });
             }),
             Reply::Error { id: Some(id), error } => open.remove(&id).map(|i| answers[i].error = Some(error)),
-            Reply::Error { id: None, error } | Reply::Failed { error } => return Err(Failure::usage(error)),
+            Reply::Error { id: None, error } | Reply::Failed { error } => {
+                return Err(Failure::new(Exit::Device, error));
+            }
             Reply::Ready(_) | Reply::Accepted { .. } | Reply::Adapters { .. } => None,
         };
         done += usize::from(ended.is_some());

@@ -3,13 +3,18 @@
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The most bytes that are kept of each output.
-const MOST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: usize = 1 << 20;
+/// How long the ends of outputs are waited for behind the end of the process. One that has left its group
+/// may hold them open for ever.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How a process ended.
 #[derive(Debug)]
@@ -48,8 +53,9 @@ pub(super) fn run(
     let (Some(mut stdin), Some(stdout), Some(stderr)) = pipes else { unreachable!("all three are piped") };
     let input = input.to_owned();
     // A process that does not read its input may still do its work.
-    let writing = thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
-    let outputs = [thread::spawn(move || read(stdout)), thread::spawn(move || read(stderr))];
+    thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let (ended, ends) = channel();
+    let outputs = [read(stdout, ended.clone()), read(stderr, ended)];
     let deadline = Instant::now() + patience;
     let status = loop {
         match child.try_wait() {
@@ -63,15 +69,52 @@ pub(super) fn run(
     // What it has left behind would hold the pipes open.
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();
-    let _ = writing.join();
-    let [output, errors] = outputs.map(|thread| thread.join().unwrap_or_default());
+    // Nothing is ever sent: the channel is closed when both threads have ended.
+    let _ = ends.recv_timeout(LAST_WORDS);
+    let [output, errors] = outputs.map(|text| {
+        let bytes = text.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
     Ok(Ended { status, output, errors })
 }
 
-fn read(mut from: impl Read) -> String {
-    let mut bytes = Vec::new();
-    // What is beyond the limit is read and thrown away, so that the process does not wait for ever.
-    let _ = (&mut from).take(MOST_BYTES).read_to_end(&mut bytes);
-    let _ = io::copy(&mut from, &mut io::sink());
-    String::from_utf8_lossy(&bytes).into_owned()
+/// Reads on a thread. What is beyond the limit is thrown away, so that the process does not wait for ever.
+fn read(mut from: impl Read + Send + 'static, ended: Sender<()>) -> Arc<Mutex<Vec<u8>>> {
+    let text = Arc::new(Mutex::new(Vec::new()));
+    let kept = text.clone();
+    thread::spawn(move || {
+        let _ended = ended;
+        let mut part = [0; 8192];
+        while let Ok(length @ 1..) = from.read(&mut part) {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = MOST_BYTES.saturating_sub(kept.len());
+            kept.extend_from_slice(&part[..length.min(room)]);
+        }
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_leaves_another_behind_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        // The one that stays leaves the group and holds the outputs.
+        command.args(["-c", "setsid sleep 30 & read line; echo \"$line\"; echo words >&2"]);
+        let began = Instant::now();
+        let ended = run(&mut command, "hello\n", Duration::from_secs(20), &|| false).unwrap();
+        assert_eq!((ended.output.as_str(), ended.last_error()), ("hello\n", "words"));
+        assert!(ended.status.unwrap().success() && began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn more_than_the_limit_is_read_and_thrown_away() {
+        let mut command = Command::new("head");
+        command.args(["-c", "3000000", "/dev/zero"]);
+        let ended = run(&mut command, "", Duration::from_secs(20), &|| false).unwrap();
+        assert!(ended.status.unwrap().success());
+        assert_eq!(ended.output.len(), MOST_BYTES);
+    }
 }

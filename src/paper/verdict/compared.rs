@@ -78,6 +78,18 @@ pub(crate) fn of_training(
 
 pub(super) const QUBGPU_OVER_JSONL: [Pipeline; 2] = [Pipeline::Qubgpu, Pipeline::Jsonl];
 
+/// Returns a value of the pipeline with dropping as a ratio to that of JSON Lines, for the claims that quote
+/// its figures; of the one without dropping if that alone was measured.
+pub(super) fn of_dropping(
+    results: &Results,
+    arrangement: Arrangement,
+    value: impl Fn(&Training) -> f64 + Copy,
+) -> Option<Spread> {
+    let dropping = [Pipeline::QubgpuDrop, Pipeline::Jsonl];
+    of_training(results, arrangement, dropping, value)
+        .or_else(|| of_training(results, arrangement, QUBGPU_OVER_JSONL, value))
+}
+
 /// `−2.1 % (−3.0 % to −1.2 %)`
 pub(super) fn change(ratio: Option<Spread>) -> String {
     let signed = |value: f64| match value - 1.0 {

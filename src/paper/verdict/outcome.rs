@@ -4,8 +4,8 @@ use sparktune_base::statistics::wilson;
 use sparktune_base::units::counted;
 
 use super::compared::{
-    NONE, QUBGPU_OVER_JSONL, change, final_loss, held_out, not_measured, of_reduction, of_training, three,
-    times,
+    NONE, QUBGPU_OVER_JSONL, change, final_loss, held_out, not_measured, of_dropping, of_reduction,
+    of_training, three, times,
 };
 use super::types::{Found, Verdict};
 use crate::claims;
@@ -15,18 +15,24 @@ use crate::spread::Spread;
 use crate::summary::{per_second, steady_sum};
 
 pub(super) fn loss(results: &Results) -> Found {
-    let fair = of_training(results, Arrangement::Fair, QUBGPU_OVER_JSONL, final_loss);
-    let published = of_training(results, Arrangement::Published, QUBGPU_OVER_JSONL, final_loss);
-    let held_out = of_training(results, Arrangement::Fair, QUBGPU_OVER_JSONL, held_out);
+    let fair = of_dropping(results, Arrangement::Fair, final_loss);
+    let published = of_dropping(results, Arrangement::Published, final_loss);
+    let without = of_training(results, Arrangement::Fair, QUBGPU_OVER_JSONL, final_loss);
+    let held_out = of_dropping(results, Arrangement::Fair, held_out);
     let Some(decides) = fair.or(published) else { return not_measured("Training") };
     let same_bits = same_losses(results);
     let bits = match same_bits {
-        Some(true) => " The losses of jsonl-packed and qubgpu are the same to the last bit at every step.",
-        Some(false) => " The losses of jsonl-packed and qubgpu differ, which is a defect of this program.",
+        Some(true) => {
+            " The same tokens in the same order give the same loss, whichever file they come from: the losses of jsonl-packed and qubgpu are the same to the last bit at every step."
+        }
+        Some(false) => {
+            " The losses of jsonl-packed and qubgpu differ, although their tokens are the same, which is a defect of this program."
+        }
         None => "",
     };
     let why = format!(
-        "The same tokens in the same order give the same loss, whichever file they come from; the held-out loss changes by {}.{bits} A loss that halves means that something else was trained or counted, such as padding among the targets.",
+        "QubGPU's figure is that of its pipeline with dropping, so ours is, too; the fair arrangement decides, which trains the same number of targets. Without dropping the final loss changes by {}, and with it the held-out loss by {}.{bits} A loss that halves means that something else was trained or counted, such as padding among the targets.",
+        change(without),
         change(held_out)
     );
     (change(published), change(fair), of_reduction(decides, claims::LOSS.drop / claims::LOSS.jsonl), why)

@@ -1,7 +1,8 @@
 //! Data sets: the list, uploads, checks, and the lines that a check rejected.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -13,7 +14,7 @@ use serde_json::{Map, Value, json};
 use sparktune_app::check;
 use sparktune_app::data::refusal;
 use sparktune_app::failure::Failure;
-use sparktune_base::files::write_shared;
+use sparktune_base::files::{private_file, write_shared};
 use sparktune_base::regular_file::read_regular;
 use sparktune_data::{KeptLine, RejectedList};
 use utoipa::{IntoParams, ToSchema};
@@ -27,7 +28,7 @@ use crate::data_id::DataId;
 use crate::problem::{Body, Params, Problem, blocking};
 use crate::stamp::Stamp;
 use crate::state::{Served, Shared};
-use crate::tasks::{Task, Work};
+use crate::tasks::{Task, Work, cancelled};
 use crate::upload;
 
 /// The number of rejected lines in an answer without a limit, and the most.
@@ -37,6 +38,8 @@ const MOST_LINES: usize = 500;
 const SHOWN_BYTES: usize = 2_000;
 /// The most bytes of the result of a check.
 const MOST_RESULT: u64 = 64 << 20;
+/// The time between two looks at whether another check has ended.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 pub(crate) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -200,6 +203,7 @@ async fn check_data(
 fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Result<Value, Problem> {
     let answers = gathered(state, asked).map_err(Obstacle::problem)?.answers;
     let kept = Kept::of(state, data.id())?;
+    let _alone = kept.wait_for_others(work)?;
     let path = data.answer();
     let stamp = Stamp::of(&path);
     let reporter = work.listener();
@@ -253,6 +257,27 @@ impl Kept {
         let name = &blake3::hash(id.as_bytes()).to_hex()[..16];
         let file = |ending: &str| folder.join(format!("{name}{ending}"));
         Ok(Self { result: file(".json"), rejected: file(".rejected.jsonl") })
+    }
+
+    /// Waits until no other check, of this server or another one, writes these files: the list of rejected
+    /// lines and the result belong to one check. Returns what keeps others waiting.
+    fn wait_for_others(&self, work: &Work) -> Result<File, Problem> {
+        let path = self.result.with_extension("lock");
+        let failed = |error| Failure::io("lock", &path, &error);
+        let file = private_file().create(true).open(&path).map_err(failed)?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::Error(error)) => return Err(failed(error).into()),
+                Err(TryLockError::WouldBlock) if work.is_cancelled() => {
+                    return Err(cancelled());
+                }
+                Err(TryLockError::WouldBlock) => {
+                    work.says("waiting for another check of this data");
+                    std::thread::sleep(BETWEEN_LOOKS);
+                }
+            }
+        }
     }
 
     fn name(&self) -> String {

@@ -131,7 +131,7 @@ impl From<Refusal> for Problem {
             Refusal::Invalid(text) => Self::bad_request(text),
             Refusal::Busy(_) => Self::new(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()),
             Refusal::Answering(_) => Self::new(StatusCode::CONFLICT, refusal.to_string()),
-            Refusal::NoRoom(_) | Refusal::Gone(_) => {
+            Refusal::NoRoom(_) | Refusal::Gone(_) | Refusal::Died(_) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
             }
             Refusal::Broken(failure) => failure.into(),

@@ -88,7 +88,9 @@ impl From<Refusal> for ApiError {
             Refusal::Busy(_) => Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
                 .coded("rate_limit_exceeded"),
             Refusal::NoRoom(_) => server(StatusCode::SERVICE_UNAVAILABLE).coded("no_room"),
-            Refusal::Gone(_) => server(StatusCode::SERVICE_UNAVAILABLE).coded("worker_ended"),
+            Refusal::Gone(_) | Refusal::Died(_) => {
+                server(StatusCode::SERVICE_UNAVAILABLE).coded("worker_ended")
+            }
             Refusal::Answering(_) => server(StatusCode::CONFLICT),
             Refusal::Broken(_) => {
                 server(StatusCode::INTERNAL_SERVER_ERROR).at("model").coded("model_cannot_be_opened")

@@ -44,7 +44,7 @@ pub(crate) fn stream(state: &Shared, mut answers: Answers, mut writer: impl Writ
                 }
                 Some((_, Event::Accepted { .. })) => Vec::new(),
                 Some((_, Event::Refused(text))) => return fail(events, ApiError::failed(text)).await,
-                Some((_, Event::Failed(failure))) => return fail(events, ended(failure)).await,
+                Some((_, Event::Failed { failure, .. })) => return fail(events, ended(failure)).await,
             };
         }
         let last: Vec<Value> = writer.usage(&sums).into_iter().collect();
@@ -88,7 +88,7 @@ pub(crate) async fn collect(mut answers: Answers, count: usize) -> Result<Vec<Co
             Event::Piece(piece) => pieces[index].push(piece),
             Event::Done(finished) => ends[index] = Some(finished),
             Event::Refused(text) => return Err(ApiError::failed(text)),
-            Event::Failed(failure) => return Err(ended(failure)),
+            Event::Failed { failure, .. } => return Err(ended(failure)),
             Event::Accepted { .. } => {}
         }
     }

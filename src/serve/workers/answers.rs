@@ -48,7 +48,8 @@ impl Answers {
                     answers.ids[index] = None;
                     return Err(Refusal::Invalid(text));
                 }
-                Event::Failed(failure) => return Err(Refusal::Gone(failure)),
+                Event::Failed { failure, had_prompt: true } => return Err(Refusal::Died(failure)),
+                Event::Failed { failure, had_prompt: false } => return Err(Refusal::Gone(failure)),
                 event => answers.early.push_back((index, event)),
             }
         }
@@ -72,9 +73,9 @@ impl Answers {
         // The thread of the worker has ended without a word.
         let (index, event) = next.unwrap_or_else(|| {
             let open = self.ids.iter().position(Option::is_some).unwrap_or_default();
-            (open, Event::Failed(ended()))
+            (open, Event::Failed { failure: ended(), had_prompt: true })
         });
-        if matches!(event, Event::Done(_) | Event::Refused(_) | Event::Failed(_)) {
+        if matches!(event, Event::Done(_) | Event::Refused(_) | Event::Failed { .. }) {
             self.ids[index] = None;
         }
         Some((index, event))

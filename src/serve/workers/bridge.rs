@@ -27,6 +27,8 @@ struct Open {
     adapter: Option<String>,
     index: usize,
     events: Events,
+    /// Whether the process was sent the prompt.
+    is_sent: bool,
 }
 
 /// A worker and its answers.
@@ -61,7 +63,8 @@ impl Bridge {
         let failure = bridge.serve(idle, commands).err();
         let failure = failure.unwrap_or_else(|| Failure::new(Exit::Done, "the model was unloaded"));
         for (_, open) in bridge.open.drain() {
-            let _ = open.events.send((open.index, Event::Failed(failure.clone())));
+            let event = Event::Failed { failure: failure.clone(), had_prompt: open.is_sent };
+            let _ = open.events.send((open.index, event));
         }
         // Its memory is free when this is known.
         drop(bridge);
@@ -106,11 +109,16 @@ impl Bridge {
                 let id = generate.id.clone();
                 let name = adapter.as_ref().map(|adapter| adapter.name.clone());
                 // If the process has ended, the answer is told so with the others.
-                self.open.insert(id, Open { adapter: name, index, events });
+                let open = Open { adapter: name, index, events, is_sent: false };
+                self.open.insert(id.clone(), open);
                 if let Some(adapter) = adapter {
                     self.load(adapter)?;
                 }
-                self.worker.send(&Request::Generate(generate))
+                self.worker.send(&Request::Generate(generate))?;
+                if let Some(open) = self.open.get_mut(&id) {
+                    open.is_sent = true;
+                }
+                Ok(())
             }
             Command::Cancel { id } if self.open.contains_key(&id) => {
                 self.worker.send(&Request::Cancel { id })

@@ -65,5 +65,10 @@ pub(crate) enum Event {
     /// The worker refuses the prompt, or cannot go on with the answer. Nothing follows.
     Refused(String),
     /// The worker has ended. Nothing follows.
-    Failed(Failure),
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// Whether it had the prompt, which may be the cause then.
+        had_prompt: bool,
+    },
 }

@@ -17,7 +17,7 @@ use super::refusal::Refusal;
 use super::slot::Slot;
 use crate::locked::lock;
 
-/// How often a prompt is sent again that no worker has accepted before it ended.
+/// How often a prompt is sent again whose worker had ended before it had it.
 const TRIED_AGAIN: usize = 2;
 
 /// The limits of the loaded models.

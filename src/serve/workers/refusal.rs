@@ -13,8 +13,10 @@ pub(crate) enum Refusal {
     Broken(Failure),
     /// The worker refuses the prompt.
     Invalid(String),
-    /// The worker has ended before it had accepted the prompt.
+    /// The worker had ended before it was sent the prompt, so another one can be asked.
     Gone(Failure),
+    /// The worker has ended with the prompt, which may be the cause. It is not sent to another one.
+    Died(Failure),
     /// The model has so many answers to complete.
     Answering(usize),
 }
@@ -31,7 +33,9 @@ impl std::fmt::Display for Refusal {
             Self::Answering(answers) => {
                 write!(f, "the model is generating {answers} answers. Wait for them, or end their requests")
             }
-            Self::NoRoom(failure) | Self::Broken(failure) | Self::Gone(failure) => failure.fmt(f),
+            Self::NoRoom(failure) | Self::Broken(failure) | Self::Gone(failure) | Self::Died(failure) => {
+                failure.fmt(f)
+            }
             Self::Invalid(text) => f.write_str(text),
         }
     }

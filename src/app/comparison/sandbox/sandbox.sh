@@ -14,6 +14,12 @@ for name in usr bin sbin lib lib32 lib64; do
         mkdir "$name"
         mount --rbind "/$name" "$name"
         mount -o remount,bind,ro "$name"
+        # What is mounted below it, such as /usr/local, keeps its own flags, to which this adds one.
+        while read -r _ _ _ _ point flags _; do
+            case $point in
+                "$PWD/$name"/*) mount -o "remount,bind,$flags,ro" "$point" ;;
+            esac
+        done < /proc/self/mountinfo
     fi
 done
 : > dev/null

@@ -46,7 +46,7 @@ async fn stop(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Probl
     blocking(move || {
         let run = find(&state.runs, &id)?;
         let stopping = request_stop(&run).map_err(|failure| conflict(failure.into()))?;
-        let task = state.tasks.start("stop", move |work| {
+        let task = state.tasks.start_waiting("stop", move |work| {
             let stopped = stopping.wait(|awaited| work.says(in_words(&awaited)))?;
             Ok(json!({"state": word(stopped.liveness), "step": stopped.view.steps_done()}))
         })?;
