@@ -90,6 +90,20 @@ pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()>
     fs::rename(&unfinished, path)
 }
 
+/// Refuses to put a file in the place of something that is none, such as a device or a pipe. A link is
+/// replaced, and not followed.
+///
+/// # Errors
+/// Something of another kind has this name.
+pub fn refuse_to_replace_special(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_symlink() => {
+            Err(io::Error::other("what has this name is not a file, and is not replaced by one"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes a file with mode 0600 that may have several writers at a time. It is written under a name that
 /// cannot be guessed and then renamed, so that a reader sees the previous file or the new one, and a link of
 /// its name is replaced and not followed. It is not flushed: after a power cut the file may be empty.
@@ -97,6 +111,7 @@ pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()>
 /// # Errors
 /// When it cannot be written or renamed.
 pub fn write_shared(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    refuse_to_replace_special(path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(contents.as_ref())?;

@@ -29,6 +29,18 @@ pub enum BenchError {
     /// The data has no form in which pipelines can be compared.
     #[error("pipelines cannot be compared on this data: {what}. {advice}")]
     Unsuitable { what: String, advice: &'static str },
+    /// Two benchmarks would mix their measurements.
+    #[error(
+        "{}: another benchmark is using this folder. Wait for its end, or name another one with --folder",
+        folder.display()
+    )]
+    FolderInUse { folder: PathBuf },
+    /// Measurements of other data, another build or other settings.
+    #[error(
+        "{}: this folder has measurements of another build, plan, data set or setting. Name another one with --folder, or omit the flag",
+        folder.display()
+    )]
+    OtherMeasurements { folder: PathBuf },
     /// The user wants to stop.
     #[error("interrupted")]
     Cancelled,

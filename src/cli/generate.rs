@@ -26,6 +26,9 @@ pub(crate) struct GenerateArgs {
     pub draft_tokens: usize,
     #[command(flatten)]
     pub sampling: SamplingFlags,
+    /// With --json: log-probabilities of each token and of this many of the most likely ones
+    #[arg(long, value_name = "N")]
+    pub logprobs: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -60,9 +63,6 @@ pub(crate) struct SamplingFlags {
     /// The largest number of tokens of the answer
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub max_tokens: u32,
-    /// With --json: log-probabilities of each token and of this many of the most likely ones
-    #[arg(long, value_name = "N")]
-    pub logprobs: Option<u32>,
 }
 
 /// What the worker process is started with.
@@ -84,8 +84,9 @@ pub(crate) struct WorkerArgs {
 impl GenerateArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> GenerateRequest {
-        let Self { model, prompt, raw, base, draft_tokens, sampling } = self;
-        GenerateRequest { model, base, runs_dir, prompt, raw, draft_tokens, sampling: sampling.params() }
+        let Self { model, prompt, raw, base, draft_tokens, sampling, logprobs } = self;
+        let sampling = SamplingParams { logprobs, ..sampling.params() };
+        GenerateRequest { model, base, runs_dir, prompt, raw, draft_tokens, sampling }
     }
 }
 
@@ -103,7 +104,6 @@ impl SamplingFlags {
             seed: self.seed,
             stop: self.stop,
             max_tokens: Some(self.max_tokens),
-            logprobs: self.logprobs,
             ..SamplingParams::default()
         }
     }

@@ -14,6 +14,7 @@ use sparktune_app::models::{OpenableModel, find_named};
 use sparktune_app::program::Program;
 use sparktune_app::thought::without_thinking;
 use sparktune_base::escape::escape;
+use sparktune_base::units::counted;
 use sparktune_sampling::protocol::Finished;
 use sparktune_tui::chat::line::{COMMANDS, Line, read};
 use sparktune_tui::chat::words_of_end;
@@ -177,7 +178,15 @@ fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<Vec
             }
             show_more(answer)?;
             let Some(end) = &answer.end else { break };
-            print("\n")?;
+            if answer.printed > 0 {
+                print("\n")?;
+            } else if let (Some(thought), _) = without_thinking(&answer.text, answer.opens_thinking) {
+                let words = thought.split_whitespace().count() as u64;
+                note(&format!(
+                    "it thought {} and gave no answer; `/set max-tokens` or `/think off` may help",
+                    counted(words, "word")
+                ));
+            }
             match end {
                 Ok(finished) => note(&words_of_end(finished)),
                 Err(error) => note(error),

@@ -28,9 +28,10 @@ pub(crate) fn from_measuring(error: BenchError) -> Failure {
         BenchError::Plan(error) => error.into(),
         BenchError::Train(error) => from_training(error),
         error @ BenchError::Model(_) => Failure::new(Exit::Data, error.to_string()),
-        error @ (BenchError::Peer { .. } | BenchError::Unsuitable { .. }) => {
-            Failure::usage(error.to_string())
-        }
+        error @ (BenchError::Peer { .. }
+        | BenchError::Unsuitable { .. }
+        | BenchError::FolderInUse { .. }
+        | BenchError::OtherMeasurements { .. }) => Failure::usage(error.to_string()),
         error @ BenchError::Cancelled => Failure::new(Exit::Interrupted, error.to_string()),
         BenchError::Measuring { exit_code, .. } => {
             Failure::new(Exit::from_code(exit_code), error.to_string())

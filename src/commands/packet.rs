@@ -118,6 +118,7 @@ pub fn packet(request: &PacketRequest, json: bool) -> Result<Exit, Failure> {
             show_tensors(&unpack_tensors(input, output, on_damage)?, output, json)
         }
         PacketRequest::Flip { input, packet, bit: Some(bit), output } => {
+            output.as_deref().map_or(Ok(()), |output| refuse_same_file(Path::new(input), output))?;
             damage(&given(input, *packet)?, *bit, output.as_deref(), json)
         }
         PacketRequest::Flip { input, packet, bit: None, .. } => {
@@ -199,6 +200,14 @@ struct Made<'a> {
     anatomy: &'a Anatomy,
 }
 
+/// Writes a packet as a whole.
+fn write_packet(path: &Path, packet: &[u8]) -> Result<(), Failure> {
+    write_shared(path, packet).map_err(|error| {
+        Failure::usage(format!("{}: {error}", escape(&path.display().to_string())))
+            .hint("Name another file with --output")
+    })
+}
+
 fn make(
     content: &PacketContent,
     codes: Codes,
@@ -211,18 +220,16 @@ fn make(
         PacketContent::Ids(ids) => Content::Ids(ids.clone()),
         PacketContent::Bytes(bytes) => Content::Bytes(bytes.clone()),
         PacketContent::Hex(text) => Content::Bytes(digits(text)?),
-        PacketContent::File(path) => Content::Bytes(file_bytes(path)?),
+        PacketContent::File(path) => {
+            output.map_or(Ok(()), |output| refuse_same_file(path, output))?;
+            Content::Bytes(file_bytes(path)?)
+        }
     };
     let given = Route::default();
     let route = Route { src: codes.src.unwrap_or(given.src), dst: codes.dst.unwrap_or(given.dst) };
     let version = if is_v1 { Version::V1 } else { Version::V2 };
     let packet = encode(version, route, codes.typ, &content)?;
-    if let Some(path) = output {
-        std::fs::write(path, &packet).map_err(|error| {
-            Failure::usage(format!("{}: {error}", escape(&path.display().to_string())))
-                .hint("Name another file with --output")
-        })?;
-    }
+    output.map_or(Ok(()), |path| write_packet(path, &packet))?;
     let anatomy = inspect(&packet);
     if json {
         print_json(&Made { hex: to_hex(&packet), anatomy: &anatomy })?;
@@ -293,12 +300,7 @@ fn damage(packet: &[u8], bit: usize, output: Option<&Path>, json: bool) -> Resul
     let mut damaged = packet.to_vec();
     flip(&mut damaged, bit)?;
     let after = inspect_as(before.format, &damaged);
-    if let Some(path) = output {
-        std::fs::write(path, &damaged).map_err(|error| {
-            Failure::usage(format!("{}: {error}", escape(&path.display().to_string())))
-                .hint("Name another file with --output")
-        })?;
-    }
+    output.map_or(Ok(()), |path| write_packet(path, &damaged))?;
     if json {
         print_json(&Flipped {
             bit,

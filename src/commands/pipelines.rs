@@ -16,6 +16,7 @@ use sparktune_app::listener::{Listener, Progress, Unit};
 use sparktune_app::model::fetch;
 use sparktune_app::models::{OpenableModel, find_named};
 use sparktune_app::program::Program;
+use sparktune_base::regular_file::read_regular;
 use sparktune_base::shell::shown_word;
 use sparktune_base::units::{bytes, counted};
 use sparktune_bench::pipelines::{Kept, Measured, Request, load_average, measure};
@@ -32,13 +33,17 @@ use sparktune_tui::progress::OnStderr;
 use crate::failure::from_measuring;
 use crate::interrupt::Interrupts;
 use crate::request::{PipelinesArgs, WhitePaperArgs};
+use crate::token_files::refuse_same_file;
 
 /// The width of the output where nobody says it.
 const COLUMNS: usize = 100;
 /// The folder of finished measurements, next to the runs.
 const FOLDER: &str = ".pipelines";
+/// The most bytes of results: those of a long benchmark have a few megabytes.
+const MOST_RESULTS: u64 = 256 << 20;
 
-/// What makes measurements comparable: those of different values are kept in different folders.
+/// What makes measurements comparable: those of different values are kept in different folders. The suites are
+/// part of the names of the answers' files.
 #[derive(Serialize)]
 struct Identity<'a> {
     build: &'a str,
@@ -133,6 +138,12 @@ pub(crate) fn pipelines(program: &Program, args: PipelinesArgs, json: bool) -> R
     };
     // The progress on the screen ends before the results are printed.
     drop(listener);
+    // What is kept may have been changed by hand.
+    Results::from_json(&results.to_json()).map_err(|error| {
+        let folder = shown_word(kept.folder().as_os_str());
+        Failure::usage(format!("a measurement that is kept in {folder} is damaged: {error}"))
+            .hint("Delete this folder and measure again")
+    })?;
     if let Some(path) = &args.output {
         std::fs::write(path, results.to_json()).map_err(|error| Failure::io("write", path, &error))?;
     }
@@ -173,9 +184,8 @@ fn open_kept(
     tokens: &str,
     runs_dir: &Path,
 ) -> Result<Kept, Failure> {
-    if let Some(folder) = &args.folder {
-        return Kept::open(folder.clone()).map_err(from_measuring);
-    }
+    // Its reasons and estimates depend on how much memory and disk is free at the moment.
+    let plan = Plan { advice: None, ..plan.clone() };
     let identity = Identity {
         build: &program.build_hash()?,
         plan: &plan.to_toml()?,
@@ -187,8 +197,12 @@ fn open_kept(
         run_code: args.run_code,
     };
     let text = serde_json::to_string(&identity).map_err(|error| Failure::usage(error.to_string()))?;
-    let name = blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
-    Kept::open(runs_dir.join(FOLDER).join(name)).map_err(from_measuring)
+    let identity = blake3::hash(text.as_bytes()).to_hex();
+    let folder = match &args.folder {
+        Some(folder) => folder.clone(),
+        None => runs_dir.join(FOLDER).join(&identity[..16]),
+    };
+    Kept::open(folder, &identity).map_err(from_measuring)
 }
 
 /// Asks models the prompts of suites, each model and suite once.
@@ -237,7 +251,9 @@ impl Asking<'_> {
         });
         let suite_name: String =
             suite.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let name = format!("quality-{suite_name}-{model}");
+        // Another suite of the same name has other answers.
+        let content = blake3::hash(format!("{suite:?}").as_bytes()).to_hex();
+        let name = format!("quality-{suite_name}-{}-{model}", &content[..8]);
         if let Some(KeptQuality { quality }) = self.kept.read(&name) {
             return Ok(quality);
         }
@@ -324,12 +340,16 @@ pub(crate) fn white_paper(args: &WhitePaperArgs, json: bool) -> Result<Exit, Fai
     let results = match &args.results {
         None => committed().map_err(|error| Failure::new(Exit::Bug, error.to_string()))?,
         Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
-            Results::from_json(&text)
+            let bytes =
+                read_regular(path, MOST_RESULTS).map_err(|error| Failure::io("read", path, &error))?;
+            Results::from_json(&String::from_utf8_lossy(&bytes))
                 .map_err(|error| Failure::usage(format!("{}: {error}", shown_word(path.as_os_str()))))?
         }
     };
     let document = write(&results);
+    if let (Some(input), Some(output)) = (&args.results, &args.output) {
+        refuse_same_file(input, output)?;
+    }
     match &args.output {
         Some(path) => {
             std::fs::write(path, html(&document)).map_err(|error| Failure::io("write", path, &error))?;

@@ -84,6 +84,7 @@ struct Verified {
 /// # Errors
 /// The file cannot be read, or is not a token file.
 pub fn verify(file: &Path, rebuild_into: Option<&Path>, json: bool) -> Result<Exit, Failure> {
+    rebuild_into.map_or(Ok(()), |output| refuse_same_file(file, output))?;
     let report = token_file::verify(file)?;
     let rebuilt = rebuild_into.map(|output| rebuild(file, output)).transpose()?;
     let sound = report.is_sound();

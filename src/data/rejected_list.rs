@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use sparktune_base::regular_file::open_regular;
+
 use crate::error::DataError;
 use crate::rejection::Rejected;
 
@@ -41,7 +43,7 @@ impl RejectedList {
     /// # Errors
     /// The file does not exist or cannot be read.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(DataError::io("read", path))?;
+        let file = open_regular(path).map_err(DataError::io("read", path))?;
         Ok(Self { path: path.to_owned(), file: BufReader::new(file), marks: vec![0] })
     }
 

@@ -99,8 +99,8 @@ impl SamplingParams {
             number(name, penalty, (-2.0..=2.0).contains(&penalty), "-2 to 2")?;
         }
         let repetition = self.repetition_penalty;
-        let is_allowed = repetition > 0.0 && repetition <= 100.0;
-        number("repetition_penalty", repetition, is_allowed, "above 0 and at most 100")?;
+        let is_allowed = (0.01..=100.0).contains(&repetition);
+        number("repetition_penalty", repetition, is_allowed, "0.01 to 100")?;
         if self.max_tokens == Some(0) {
             return invalid("max_tokens", "0".into(), "at least 1");
         }

@@ -1,5 +1,6 @@
 //! What all requests share.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::time::Instant;
 
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
-use sparktune_base::files::create_private_folder;
+use sparktune_base::files::{create_private_folder, private_file};
 use sparktune_runlog::RunsRoot;
 use sparktune_telemetry::Sampler;
 use tokio::sync::watch;
@@ -99,6 +100,17 @@ impl Served {
         let folder = sparktune_app::folders::private_folder_of_user(self.runs.path(), KEPT)?.join(name);
         create_private_folder(&folder).map_err(|error| Failure::io("create", &folder, &error))?;
         Ok(folder)
+    }
+
+    /// Waits until nobody else, of this server or another one of the same runs, is changing what is kept
+    /// under this name. Others wait as long as the returned file is open.
+    ///
+    /// # Errors
+    /// The folder cannot be created, or the system refuses the lock.
+    pub(crate) fn lock_kept(&self, name: &str) -> Result<File, Failure> {
+        let path = self.kept(name)?.join(".lock");
+        let locked = private_file().create(true).open(&path).and_then(|file| file.lock().map(|()| file));
+        locked.map_err(|error| Failure::io("lock", &path, &error))
     }
 }
 

@@ -67,11 +67,6 @@ impl Default for Steps {
     }
 }
 
-/// Returns the number of steps.
-pub(crate) fn len(&self) -> usize {
-    self.steps.len()
-}
-
 impl Steps {
     /// Returns the number of steps.
     pub(crate) fn len(&self) -> usize {

@@ -1,12 +1,11 @@
 //! The votes of the blind arena, a private file of JSON lines for each comparison.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sparktune_app::failure::Failure;
-use sparktune_base::files::{private_file, write_shared};
+use sparktune_base::files::write_shared;
 use sparktune_base::regular_file::read_regular;
 use utoipa::ToSchema;
 
@@ -74,20 +73,12 @@ pub(crate) fn read(state: &Served, id: &str) -> Result<Vec<Vote>, Problem> {
     }
 }
 
-/// Returns once no other server, and no other request of this one, is changing votes. The lock lasts as long
-/// as the file is open.
-fn lock(state: &Served) -> Result<File, Problem> {
-    let path = state.kept(KEPT)?.join(".lock");
-    let locked = private_file().create(true).open(&path).and_then(|file| file.lock().map(|()| file));
-    locked.map_err(|error| Failure::io("lock", &path, &error).into())
-}
-
 /// Keeps a vote.
 ///
 /// # Errors
 /// There is one on this pair, or it cannot be kept. Then those that were kept are still there.
 pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
-    let _adding = lock(state)?;
+    let _adding = state.lock_kept(KEPT)?;
     let path = file(state, id)?;
     let mut all = read(state, id)?;
     if all.iter().any(|known| known.judges(vote.prompt, &vote.left, &vote.right)) {
@@ -106,7 +97,7 @@ pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
 /// # Errors
 /// They cannot be deleted.
 pub(crate) fn forget(state: &Served, id: &str) -> Result<(), Problem> {
-    let _changing = lock(state)?;
+    let _changing = state.lock_kept(KEPT)?;
     let path = file(state, id)?;
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

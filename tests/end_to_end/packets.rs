@@ -17,6 +17,8 @@ fn a_packet_is_made_read_and_damaged_in_both_versions() {
         assert!(hurt.contains("bit 6 of byte 8") && hurt.contains("the damage is noticed"), "{hurt}");
         let read = place.sparktune(["packet", "decode", "hurt"]).exits(3).out;
         assert!(read.contains("FAILS"), "{read}");
+        let over = place.sparktune(["packet", "flip", "hurt", "3", "-o", "hurt"]).exits(2).err;
+        assert!(over.contains("the same file"), "{over}");
         let every: Value = place.sparktune(["packet", "flip", &hex, "--every", "--json"]).exits(0).last();
         assert_eq!(every["bits"], every["noticed"]);
     }
@@ -131,4 +133,19 @@ fn damaged_examples_stop_a_run_or_are_left_out_and_counted() {
     let done: Value =
         place.sparktune(["unpack", "t.qubgpu", "t.jsonl", "--on-damage", "drop", "--json"]).exits(0).last();
     assert_eq!((&done["examples"], &done["left_out_count"]), (&json!(29), &json!(1)));
+}
+
+#[test]
+fn what_is_no_file_is_not_replaced_by_one() {
+    let place = Place::new();
+    let pipe = place.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    place.write("ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+    for args in [&["packet", "encode", "--ids", "1", "-o", pipe][..], &["pack", "ids.jsonl", pipe]] {
+        let refused = place.sparktune(args);
+        assert!(refused.code != Some(0) && refused.err.contains("not a file"), "{refused:?}");
+    }
+    use std::os::unix::fs::FileTypeExt;
+    assert!(std::fs::metadata(pipe).unwrap().file_type().is_fifo());
 }

@@ -67,6 +67,11 @@ fn pipelines_are_measured_once_continue_after_a_kill_and_end_in_a_paper() {
     assert_eq!(results["quality"].as_array().unwrap().len(), 8, "the base and seven trained models");
     assert!(results["command"].as_str().unwrap().starts_with("sparktune bench pipelines --device cpu"));
 
+    let other = done(&mut pipelines(&place, &["--batch", "1"])).exits(2);
+    assert!(other.err.contains("measurements of another build, plan"), "{}", other.err);
+    let over = ["bench", "white-paper", "--results", "results.json", "--output", "results.json"];
+    place.sparktune(over).exits(2);
+
     let paper = ["bench", "white-paper", "--results", "results.json", "--output", "paper.html"];
     place.sparktune(paper).exits(0);
     let page = fs::read_to_string(place.join("paper.html")).unwrap();

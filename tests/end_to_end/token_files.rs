@@ -48,6 +48,9 @@ fn a_flipped_bit_is_named_and_the_rest_can_be_saved() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     place.write("t.qubgpu", &bytes);
+    let over = place.sparktune(["verify", "t.qubgpu", "--rebuild", "t.qubgpu"]).exits(2);
+    assert!(over.err.contains("the same file"), "{}", over.err);
+    assert_eq!(std::fs::read(place.join("t.qubgpu")).unwrap(), bytes, "the damaged file is still there");
     let result = place.sparktune(["verify", "t.qubgpu", "--rebuild", "saved.qubgpu"]).exits(3);
     assert!(result.out.contains("defect") && result.out.contains("example"), "{}", result.out);
     assert!(result.out.contains("saved 19 examples"), "{}", result.out);

@@ -144,6 +144,7 @@ impl Chat {
                 answer: None,
             });
         }
+        share_kwargs(&mut sides);
         Ok(Self { workers, sides, asked: 0 })
     }
 
@@ -307,6 +308,19 @@ impl Side {
     }
 }
 
+/// Gives a base the variables of the template that an adapter beside it was trained with: both are asked the
+/// same.
+fn share_kwargs(sides: &mut [Side]) {
+    for at in 0..sides.len() {
+        let is_of_base = |other: &&Side| other.worker == sides[at].worker && other.adapter.is_some();
+        if sides[at].adapter.is_none()
+            && let Some(adapted) = sides.iter().find(is_of_base)
+        {
+            sides[at].template_kwargs = adapted.template_kwargs.clone();
+        }
+    }
+}
+
 /// Loads an adapter, and waits until it is loaded.
 fn load_adapter(worker: &mut Worker, name: &str, folder: String) -> Result<(), Failure> {
     worker.send(&Request::LoadAdapter { name: name.to_owned(), folder })?;
@@ -342,6 +356,16 @@ mod tests {
             turns: turns.collect(),
             answer: None,
         }
+    }
+
+    #[test]
+    fn a_base_is_asked_as_the_adapter_beside_it() {
+        let kwargs = Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]);
+        let adapted = Side { adapter: Some("1".into()), template_kwargs: kwargs.clone(), ..side(&[]) };
+        let mut sides = [side(&[]), adapted, Side { worker: 1, ..side(&[]) }];
+        share_kwargs(&mut sides);
+        assert_eq!(sides.each_ref().map(|side| side.template_kwargs.len()), [1, 1, 0]);
+        assert_eq!(sides[0].template_kwargs, kwargs);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// The most bytes that are kept of each output.
+/// The most bytes that are kept of each output: its last ones, because the last line is the result.
 const MOST_BYTES: usize = 1 << 20;
 /// How long the ends of outputs are waited for behind the end of the process. One that has left its group
 /// may hold them open for ever.
@@ -73,12 +73,12 @@ pub(super) fn run(
     let _ = ends.recv_timeout(LAST_WORDS);
     let [output, errors] = outputs.map(|text| {
         let bytes = text.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&bytes).into_owned()
+        String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MOST_BYTES)..]).into_owned()
     });
     Ok(Ended { status, output, errors })
 }
 
-/// Reads on a thread. What is beyond the limit is thrown away, so that the process does not wait for ever.
+/// Reads on a thread, whatever the length, so that the process does not wait for ever.
 fn read(mut from: impl Read + Send + 'static, ended: Sender<()>) -> Arc<Mutex<Vec<u8>>> {
     let text = Arc::new(Mutex::new(Vec::new()));
     let kept = text.clone();
@@ -87,8 +87,11 @@ fn read(mut from: impl Read + Send + 'static, ended: Sender<()>) -> Arc<Mutex<Ve
         let mut part = [0; 8192];
         while let Ok(length @ 1..) = from.read(&mut part) {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = MOST_BYTES.saturating_sub(kept.len());
-            kept.extend_from_slice(&part[..length.min(room)]);
+            kept.extend_from_slice(&part[..length]);
+            if kept.len() > 2 * MOST_BYTES {
+                let before = kept.len() - MOST_BYTES;
+                kept.drain(..before);
+            }
         }
     });
     text
@@ -110,11 +113,11 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_limit_is_read_and_thrown_away() {
-        let mut command = Command::new("head");
-        command.args(["-c", "3000000", "/dev/zero"]);
+    fn of_an_output_beyond_the_limit_the_end_is_kept() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 3000000 /dev/zero; echo; echo result"]);
         let ended = run(&mut command, "", Duration::from_secs(20), &|| false).unwrap();
         assert!(ended.status.unwrap().success());
-        assert_eq!(ended.output.len(), MOST_BYTES);
+        assert_eq!((ended.output.len(), ended.output.lines().last()), (MOST_BYTES, Some("result")));
     }
 }

@@ -182,12 +182,14 @@ fn path_of(runs_dir: &Path, id: &str) -> Result<PathBuf, Failure> {
 fn open(path: &Path) -> Result<Comparison, Failure> {
     let bytes = read_regular(path, MOST_BYTES).map_err(|error| Failure::io("read", path, &error))?;
     let damaged = |what: String| Failure::usage(format!("{}: {what}", path.display()));
-    let comparison: Comparison = serde_json::from_slice(&bytes)
+    let mut comparison: Comparison = serde_json::from_slice(&bytes)
         .map_err(|error| damaged(format!("this is not a comparison: {error}")).hint("Delete it"))?;
     if comparison.version > VERSION {
         let text =
             format!("this comparison has version {}, which is newer than this program", comparison.version);
         return Err(damaged(text).hint("Open it with a newer sparktune"));
     }
+    // The name of the file is the id, whatever a file that was copied or changed says of itself.
+    comparison.id = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(comparison)
 }

@@ -1,27 +1,54 @@
 //! Measurements that have ended, one file each, in a folder that belongs to one kind of measurement.
 
+use std::fs::{File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sparktune_base::files::{create_private_folder, write_shared};
+use sparktune_base::files::{create_private_folder, private_file, write_shared};
+use sparktune_base::regular_file::read_regular;
 
 use crate::error::BenchError;
 
-/// A folder of measurements.
-#[derive(Debug, Clone)]
+/// The name of the file that says what is measured in a folder.
+const IDENTITY: &str = "identity";
+/// The most bytes of a measurement.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// A folder of measurements, which nobody else uses meanwhile.
+#[derive(Debug)]
 pub struct Kept {
     folder: PathBuf,
+    /// Locked as long as it is open.
+    _lock: File,
 }
 
 impl Kept {
-    /// Opens a folder, which is created if necessary.
+    /// Opens a folder, which is created if necessary. `identity` stands for everything that decides the
+    /// values.
     ///
     /// # Errors
-    /// It cannot be created.
-    pub fn open(folder: PathBuf) -> Result<Self, BenchError> {
+    /// It cannot be created, another benchmark uses it, or it has measurements of another identity.
+    pub fn open(folder: PathBuf, identity: &str) -> Result<Self, BenchError> {
         create_private_folder(&folder).map_err(BenchError::io("create", &folder))?;
-        Ok(Self { folder })
+        let path = folder.join(".lock");
+        let lock = private_file().create(true).open(&path).map_err(BenchError::io("create", &path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(BenchError::FolderInUse { folder }),
+            Err(TryLockError::Error(error)) => return Err(BenchError::io("lock", &path)(error)),
+        }
+        let path = folder.join(IDENTITY);
+        match read_regular(&path, 1024) {
+            Ok(known) if known == identity.as_bytes() => {}
+            Ok(_) => return Err(BenchError::OtherMeasurements { folder }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                write_shared(&path, identity).map_err(BenchError::io("write", &path))?;
+            }
+            Err(error) => return Err(BenchError::io("read", &path)(error)),
+        }
+        Ok(Self { folder, _lock: lock })
     }
 
     /// Returns the folder.
@@ -35,7 +62,7 @@ impl Kept {
 
     /// Returns a measurement, if it has ended. A file that cannot be read counts as none, and is replaced.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&std::fs::read(self.file(name)).ok()?).ok()
+        serde_json::from_slice(&read_regular(&self.file(name), MOST_BYTES).ok()?).ok()
     }
 
     /// Keeps a measurement. A kill leaves the whole file or none.

@@ -9,6 +9,8 @@ mod number;
 mod quoted;
 mod schema;
 
+use std::sync::Arc;
+
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +79,8 @@ pub struct Check {
 enum Ready {
     Text,
     Pattern(Regex),
-    Schema(Box<Schema>),
+    /// Shared by the prompts of a suite, as the program of a pattern is.
+    Schema(Arc<Schema>),
 }
 
 /// What a check needs besides the text of an answer.
@@ -139,7 +142,7 @@ impl Check {
                 Ready::Text
             }
             Spec::Regex { pattern } => Ready::Pattern(compiled(pattern)?),
-            Spec::JsonSchema { schema } => Ready::Schema(Box::new(Schema::new(schema)?)),
+            Spec::JsonSchema { schema } => Ready::Schema(Arc::new(Schema::new(schema)?)),
             Spec::Number { value, within } => {
                 if !value.is_finite() || !within.is_finite() || *within < 0.0 {
                     return wrong(

@@ -64,6 +64,8 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<Suite, SuiteError> {
     }
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let mut header = Header::default();
+    // Compiled once: each prompt shares the patterns and schemas, which may be large.
+    let mut header_checks = Vec::new();
     let (mut prompts, mut ids) = (Vec::<SuitePrompt>::new(), BTreeSet::new());
     for (i, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let number = i + 1;
@@ -79,10 +81,10 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<Suite, SuiteError> {
                     fix.to_owned(),
                 )));
             }
-            header = header_of(object).map_err(at(number))?;
+            (header, header_checks) = header_of(object).map_err(at(number))?;
             continue;
         }
-        let prompt = prompt_of(object, &header, number).map_err(at(number))?;
+        let prompt = prompt_of(object, &header, &header_checks, number).map_err(at(number))?;
         if !ids.insert(prompt.id.clone()) {
             let what = format!("another prompt has the id {}", quoted(&prompt.id));
             return Err(at(number)((what, "Give each prompt an id of its own".to_owned())));
@@ -120,17 +122,22 @@ fn object_of(line: &[u8]) -> Result<Map<String, Value>, Wrong> {
     }
 }
 
-fn header_of(object: Map<String, Value>) -> Result<Header, Wrong> {
+fn header_of(object: Map<String, Value>) -> Result<(Header, Vec<Check>), Wrong> {
     let mut header: Header = fields(Value::Object(object))?;
     header.suite = name_of("suite", &header.suite)?;
     header.about = header.about.split_whitespace().collect::<Vec<_>>().join(" ");
     // What is wrong with them is told of this line and not of the first prompt's.
     sampling_of(&header.sampling, &Map::new())?;
-    compile(header.checks.clone())?;
-    Ok(header)
+    let checks = compile(std::mem::take(&mut header.checks))?;
+    Ok((header, checks))
 }
 
-fn prompt_of(object: Map<String, Value>, header: &Header, number: usize) -> Result<SuitePrompt, Wrong> {
+fn prompt_of(
+    object: Map<String, Value>,
+    header: &Header,
+    header_checks: &[Check],
+    number: usize,
+) -> Result<SuitePrompt, Wrong> {
     let line: Line = fields(Value::Object(object))?;
     let id = match &line.id {
         Some(id) => name_of("id", id)?,
@@ -140,15 +147,13 @@ fn prompt_of(object: Map<String, Value>, header: &Header, number: usize) -> Resu
     let sampling = sampling_of(&header.sampling, &line.sampling)?;
     let mut template_kwargs = header.chat_template_kwargs.clone();
     template_kwargs.extend(line.chat_template_kwargs);
-    let specs: Vec<Spec> = line.checks.into_iter().chain(header.checks.iter().cloned()).collect();
-    if specs.len() > MOST_CHECKS {
-        return wrong(
-            format!("the prompt has {} checks", specs.len()),
-            format!("Give at most {MOST_CHECKS}"),
-        );
+    let count = line.checks.len() + header_checks.len();
+    if count > MOST_CHECKS {
+        return wrong(format!("the prompt has {count} checks"), format!("Give at most {MOST_CHECKS}"));
     }
     let reference = line.reference.filter(|reference| !reference.is_empty());
-    let checks = compile(specs)?;
+    let mut checks = compile(line.checks)?;
+    checks.extend_from_slice(header_checks);
     let wants_reference =
         checks.iter().find(|check| matches!(check.needs(), NeedsOf::Reference | NeedsOf::ReferenceLoss));
     if let Some(check) = wants_reference.filter(|_| reference.is_none()) {

@@ -8,6 +8,7 @@ use safetensors::tensor::{SafeTensorError, TensorView, View, serialize_to_file};
 use safetensors::{Dtype as TheirDtype, SafeTensors};
 use serde::Serialize;
 use sparktune_base::escape::escape;
+use sparktune_base::files::{refuse_to_replace_special, sync};
 use sparktune_base::units::counted;
 
 use super::assembly::{Assembly, WholeTensor};
@@ -276,6 +277,7 @@ pub fn unpack_tensors(input: &Path, output: &Path, on_damage: OnDamage) -> Resul
     }
     let metadata: HashMap<String, String> = file.about().metadata.clone().into_iter().collect();
     let metadata = (!metadata.is_empty()).then_some(metadata);
+    refuse_to_replace_special(output).map_err(PacketError::io(output))?;
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let partial = tempfile::NamedTempFile::new_in(folder).map_err(PacketError::io(output))?;
     let views = tensors.iter().map(|tensor| FromPackets::new(&file, tensor).map(|view| (&tensor.name, view)));
@@ -284,7 +286,9 @@ pub fn unpack_tensors(input: &Path, output: &Path, on_damage: OnDamage) -> Resul
         SafeTensorError::IoError(source) => PacketError::Io { path: output.to_path_buf(), source },
         other => PacketError::file(output, escape(&other.to_string()), "Write it somewhere else"),
     })?;
+    sync(partial.path()).map_err(PacketError::io(output))?;
     partial.persist(output).map_err(|error| PacketError::io(output)(error.error))?;
+    sync(folder).map_err(PacketError::io(output))?;
     Ok(TensorsDone {
         tensors: tensors.len() as u64,
         packets: file.len() as u64,

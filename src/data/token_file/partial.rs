@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use sparktune_base::files::sync;
+use sparktune_base::files::{refuse_to_replace_special, sync};
 
 use super::error::TokenFileError;
 
@@ -28,6 +28,7 @@ impl PartialFile {
         name.push(ending);
         let partial = target.with_file_name(name);
         let io = |source| TokenFileError::Io { path: partial.clone(), source };
+        refuse_to_replace_special(target).map_err(TokenFileError::io(target))?;
         loop {
             let file =
                 OpenOptions::new().write(true).create(true).truncate(false).open(&partial).map_err(io)?;

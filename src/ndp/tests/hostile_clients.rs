@@ -46,6 +46,20 @@ fn strangers_are_ended_in_time_and_take_no_place_of_clients() {
 }
 
 #[test]
+fn strangers_that_wait_make_room_for_others() {
+    let places = Places::new(20, 50);
+    let limits = Limits { clients: 1, strangers: 2 };
+    let server =
+        Running::with(&[&places.file], limits, Patience { handshake: Duration::from_secs(600), ..PATIENCE });
+    let silent: Vec<TcpStream> =
+        (0..2).map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap()).collect();
+    let patient = Patience { attempts: 20, first_wait: Duration::from_millis(200), ..PATIENCE };
+    let received = fetch_with(&address(server.port, "train"), &places.folder, &Notes::default(), patient);
+    places.assert_same(&received.unwrap());
+    drop(silent);
+}
+
+#[test]
 fn noise_in_place_of_a_handshake_ends_only_that_connection() {
     let places = Places::new(20, 50);
     let server = Running::start(&[&places.file]);

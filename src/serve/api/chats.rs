@@ -6,7 +6,6 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -25,7 +24,6 @@ use utoipa_axum::routes;
 
 use crate::api::Listed;
 use crate::ids::Id;
-use crate::locked::lock;
 use crate::problem::{Body, Problem, blocking};
 use crate::state::{Served, Shared};
 
@@ -35,9 +33,8 @@ const MOST_CHATS: usize = 10_000;
 const MOST_MESSAGES: usize = 4096;
 /// The largest number of bytes of a conversation.
 const MOST_BYTES: usize = 8 << 20;
-
-/// One change at a time: turns that two clients append at once are both kept.
-static CHANGING: Mutex<()> = Mutex::new(());
+/// The folder of the conversations.
+const KEPT: &str = "chats";
 
 pub(crate) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -147,7 +144,7 @@ async fn keep(
     Body(chat): Body<Chat>,
 ) -> Result<Json<KeptChat>, Problem> {
     blocking(move || {
-        let _changing = lock(&CHANGING);
+        let _changing = state.lock_kept(KEPT)?;
         save(&state, &id, &chat)?;
         Ok(Json(KeptChat { id, chat }))
     })
@@ -163,7 +160,7 @@ async fn append(
     Body(more): Body<MoreMessages>,
 ) -> Result<Json<KeptChat>, Problem> {
     blocking(move || {
-        let _changing = lock(&CHANGING);
+        let _changing = state.lock_kept(KEPT)?;
         let mut chat = load(&file(&state, &id)?, &id)?;
         chat.messages.extend(more.messages);
         save(&state, &id, &chat)?;
@@ -177,6 +174,7 @@ async fn append(
     responses((status = 204, description = "It is deleted"), (status = 404, body = Problem)))]
 async fn forget(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, Problem> {
     blocking(move || {
+        let _changing = state.lock_kept(KEPT)?;
         let path = file(&state, &id)?;
         match fs::remove_file(&path) {
             Ok(()) => Ok(StatusCode::NO_CONTENT),
@@ -201,7 +199,7 @@ fn file(state: &Served, id: &str) -> Result<PathBuf, Problem> {
     if !is_id(id) {
         return Err(missing(id).advise("The id of a conversation is 16 hexadecimal digits"));
     }
-    Ok(state.kept("chats")?.join(format!("{id}.jsonl")))
+    Ok(state.kept(KEPT)?.join(format!("{id}.jsonl")))
 }
 
 fn load(path: &std::path::Path, id: &str) -> Result<Chat, Problem> {
@@ -220,7 +218,7 @@ fn save(state: &Served, id: &str, chat: &Chat) -> Result<(), Problem> {
     check(chat)?;
     let path = file(state, id)?;
     let folder = path.parent().unwrap_or(&path);
-    if !path.exists() && fs::read_dir(folder).is_ok_and(|entries| entries.count() >= MOST_CHATS) {
+    if !path.exists() && fs::read_dir(folder).is_ok_and(|entries| kept_in(entries).count() >= MOST_CHATS) {
         let text = format!("{MOST_CHATS} conversations are kept, which is the most");
         return Err(Problem::new(StatusCode::CONFLICT, text).advise("Delete some"));
     }
@@ -255,17 +253,26 @@ fn check(chat: &Chat) -> Result<(), Problem> {
 
 /// Returns all conversations that can be read, with their ids and when they were changed.
 fn all(state: &Served) -> Result<Vec<(String, Chat, u64)>, Problem> {
-    let folder = state.kept("chats")?;
+    let folder = state.kept(KEPT)?;
     let entries = fs::read_dir(&folder).map_err(|error| Failure::io("list", &folder, &error))?;
-    let chats = entries.filter_map(Result::ok).filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let id = name.strip_suffix(".jsonl").filter(|id| is_id(id))?;
+    let chats = kept_in(entries).filter_map(|(id, entry)| {
         let modified = entry.metadata().ok()?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
         let modified_us = u64::try_from(modified.as_micros()).unwrap_or(u64::MAX);
-        Some((id.to_owned(), load(&entry.path(), id).ok()?, modified_us))
+        let chat = load(&entry.path(), &id).ok()?;
+        Some((id, chat, modified_us))
     });
     Ok(chats.collect())
+}
+
+/// Returns the files of conversations in the folder with their ids. What a server that was killed had begun
+/// to write is none.
+fn kept_in(entries: fs::ReadDir) -> impl Iterator<Item = (String, fs::DirEntry)> {
+    entries.filter_map(Result::ok).filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let id = name.strip_suffix(".jsonl").filter(|id| is_id(id))?.to_owned();
+        Some((id, entry))
+    })
 }
 
 /// Returns a conversation as a line to train on, up to its last answer.

@@ -186,7 +186,7 @@ async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<Value>, Pr
     responses((status = 204, description = "It is deleted"), (status = 404, body = Problem)))]
 async fn forget(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, Problem> {
     blocking(move || {
-        find(&state, &id)?;
+        refuse_unknown(&state, &id)?;
         store::delete(state.runs.path(), &id)?;
         votes::forget(&state, &id)?;
         Ok(StatusCode::NO_CONTENT)
@@ -196,8 +196,13 @@ async fn forget(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, P
 
 /// Returns the comparison of this id.
 pub(crate) fn find(state: &Shared, id: &str) -> Result<Comparison, Problem> {
-    if !store::is_kept(state.runs.path(), id) {
-        return Err(Problem::not_found("comparison", id).advise("GET /api/v1/comparisons lists them"));
-    }
+    refuse_unknown(state, id)?;
     Ok(store::read(state.runs.path(), id)?)
+}
+
+fn refuse_unknown(state: &Shared, id: &str) -> Result<(), Problem> {
+    if store::is_kept(state.runs.path(), id) {
+        return Ok(());
+    }
+    Err(Problem::not_found("comparison", id).advise("GET /api/v1/comparisons lists them"))
 }

@@ -31,6 +31,6 @@ umount -l /old
 umount -l /proc
 rmdir /old /proc
 cd /work
-exec prlimit --as=1073741824 --cpu="$seconds" --fsize=16777216 --nproc=16 --nofile=64 --core=0 \
+exec prlimit --as=1073741824 --cpu="$seconds" --fsize=16777216 --nproc=8 --nofile=64 --core=0 \
     setpriv --no-new-privs --bounding-set=-all --inh-caps=-all \
     env -i HOME=/work TMPDIR=/work PATH=/usr/bin:/bin LANG=C.UTF-8 "$python" -I -c "$program"

@@ -183,7 +183,7 @@ const forget = (kept) =>
     act: () => kept.turn(false),
   });
 
-/** The messages of one column before an answer. Turns that it did not answer are left out. */
+/** The messages of one column before an answer. A model that joined later goes on from the first column's answers. */
 function messagesOf(system, turns, at, column) {
   const before = turns.slice(0, at).flatMap((turn) => {
     const said = turn.answers[column] ?? turn.answers[0];
