@@ -43,6 +43,9 @@ mod table;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub mod testing;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub mod upload;
 mod weight;
 pub mod work;
 

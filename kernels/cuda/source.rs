@@ -60,6 +60,7 @@ const FILES: &[(&str, &str)] = files![
     "silu_mul/silu_mul.cuh",
     "stack/stack.cuh",
     "sum_rows/sum_rows.cuh",
+    "upload/upload.cuh",
 ];
 
 /// A source made for one kernel and some shape: `#define`s, then the flattened file.

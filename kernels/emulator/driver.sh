@@ -10,9 +10,10 @@
 # The folder holds all that is needed but g++ and may be moved. What has been built from the same sources stays. The program may
 # be told: EMULATED_CUDA_CAPABILITY (12.1), EMULATED_CUDA_MEMORY (bytes, 4294967296), EMULATED_CUDA_CACHE (where compiled kernels
 # are kept, OUT_DIR/cache), EMULATED_CUDA_KEEP (any value: keep the C++ of kernels there too), EMULATED_CUDA_TRACE (a file that gets
-# a line for each launch), EMULATED_CUDA_BUILDS (a file that gets a line for each compilation and for each module), EMULATED_CUDA_SEED
-# (1: in which order streams work; 0 does everything at once), EMULATED_CUDA_DRIVER and EMULATED_NVRTC_VERSION (13.0), EMULATED_CUDA_FILL (255: the byte that memory is full of until it is written; a result that
-# depends on it is made from memory nobody wrote).
+# a line for each launch), EMULATED_CUDA_COPIES (a file that gets a line for each copy from the host to the device),
+# EMULATED_CUDA_BUILDS (a file that gets a line for each compilation and for each module), EMULATED_CUDA_SEED (1: in which order
+# streams work; 0 does everything at once), EMULATED_CUDA_DRIVER and EMULATED_NVRTC_VERSION (13.0), EMULATED_CUDA_FILL (255: the byte
+# that memory is full of until it is written; a result that depends on it is made from memory nobody wrote).
 set -euo pipefail
 here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 (($# == 1)) || {

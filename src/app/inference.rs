@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
+use sparktune_ndp::Token;
 use sparktune_sampling::protocol::{LONGEST_LINE, Ready, Reply, Request};
 
 use crate::data_worker::{Ledger, Watch};
@@ -116,6 +117,8 @@ impl Process {
     fn start(program: &Program, options: &WorkerOptions) -> Result<Self, Failure> {
         let path = program.path()?;
         let mut command = Command::new(path);
+        // It runs templates of strangers, and receives nothing from other machines.
+        command.env_remove(Token::VARIABLE);
         command.arg(COMMAND).arg(&options.model);
         if let Some(base) = &options.base {
             command.arg("--base").arg(base);

@@ -36,6 +36,7 @@ mod screen;
 pub mod section;
 mod start;
 pub mod stepper;
+mod to_device;
 mod tokenising;
 mod tokens;
 mod train;

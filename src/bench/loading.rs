@@ -10,6 +10,8 @@
 //! ticks. Cold passes read a file that was dropped from the page cache, in wall time; their limit is the
 //! same file read as bytes.
 //!
+//! With a CUDA device, the way on to it is measured too (`to_device.rs`).
+//!
 //! The peer is QubGPU's way in Python: packets of version 1 are unpacked, checked and padded one by one.
 
 use std::fs::File;
@@ -21,16 +23,20 @@ use std::time::Instant;
 
 use serde::Deserialize;
 use sparktune_base::choices::PackStrategy;
-use sparktune_base::units::{bytes, count};
+use sparktune_base::units::{bytes, count, counted};
 use sparktune_data::packing::{Pack, Packing, Packs};
 use sparktune_data::token_file::v1::{Item, Reader};
 use sparktune_data::token_file::{Exchange, OnDamage, TokenFile, unpack};
+use sparktune_paper::date;
+use sparktune_telemetry::Machine;
 
 use crate::context::Context;
 use crate::cpu::thread_cpu_seconds;
 use crate::error::BenchError;
 use crate::median::median;
+use crate::pipelines::load_average;
 use crate::row::{Row, Target};
+use crate::to_device;
 use crate::tokens::{PACK_LENGTH, touch, written};
 use crate::worker::shortened;
 
@@ -65,13 +71,33 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
             times.peer.push(peer(python, &v1)?);
         }
     }
+    let to_device = to_device::rows(context, &file);
     drop((copy, buffers, file));
-    let mut rows = times.rows_of_table(&moved, size(&v1)?, context);
+    let mut rows = vec![measured_on()];
+    rows.extend(times.rows_of_table(&moved, size(&v1)?, context));
+    rows.extend(to_device);
     rows.extend(cold(context, &path, &v1)?);
     for file in [&path, &v1] {
         std::fs::remove_file(file).map_err(BenchError::io("remove", file))?;
     }
     Ok(rows)
+}
+
+/// The row that says where and when it is measured; the white paper shows it.
+fn measured_on() -> Row {
+    let machine = Machine::gather();
+    let gpu =
+        machine.gpus.first().map_or("no GPU", |gpu| gpu.name.as_deref().unwrap_or("a GPU without a name"));
+    let load =
+        load_average().map_or(String::new(), |load| format!(", {load:.1} running processes on the mean"));
+    let note = format!(
+        "{}, {} of an {} processor, {} of memory, {gpu}{load}",
+        date(sparktune_runlog::now_us()),
+        counted(machine.cores_usable as u64, "core"),
+        machine.arch,
+        bytes(machine.mem_total_bytes)
+    );
+    Row::new("measured on", machine.cores_usable as f64, "cores", note)
 }
 
 /// Bytes in plus bytes out.
@@ -219,9 +245,12 @@ fn take(file: &TokenFile, (ids, bits): &mut (Vec<u32>, Vec<u8>)) -> Result<(), B
     Ok(())
 }
 
+/// Builds all rows, each in the memory of the one before, as the trainer does.
 fn build(file: &TokenFile, packs: &Packs) -> Result<(), BenchError> {
+    let mut row = Pack::default();
     for pieces in packs.iter() {
-        drop(black_box(Pack::build(file, pieces)?));
+        row.refill(file, pieces)?;
+        black_box(&row);
     }
     Ok(())
 }

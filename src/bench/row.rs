@@ -52,7 +52,8 @@ pub struct Row {
     pub section: &'static str,
     /// The name of the measured thing. Two spaces in front mark a detail of the row above.
     pub what: String,
-    /// The measured value, in `unit`.
+    /// The measured value, in `unit`. Not a number, which is null in JSON, if it was not measured; the note
+    /// says why.
     pub value: f64,
     /// The unit of `value` and of the target.
     pub unit: &'static str,
@@ -82,6 +83,11 @@ impl Row {
         }
     }
 
+    /// A row of what could not be measured here.
+    pub fn skipped(what: impl Into<String>, unit: &'static str, why: &str) -> Self {
+        Self::new(what, f64::NAN, unit, format!("skipped: {why}"))
+    }
+
     /// Holds the value to a target.
     pub fn with_target(self, target: Target) -> Self {
         Self { target: Some(target), met: Some(target.is_met_by(self.value)), ..self }
@@ -107,6 +113,9 @@ impl Row {
 
 /// A value with its unit, with as many digits as say something.
 fn in_unit(value: f64, unit: &str) -> String {
+    if value.is_nan() {
+        return "–".to_owned();
+    }
     if unit == "bytes" {
         return bytes(value as u64);
     }
@@ -117,7 +126,7 @@ fn in_unit(value: f64, unit: &str) -> String {
     } else {
         format!("{value:.1}")
     };
-    format!("{digits} {unit}")
+    format!("{digits} {unit}").trim_end().to_owned()
 }
 
 /// The rows as lines for people, in columns.
@@ -162,6 +171,14 @@ training             1,791 tokens/s  572 ms, 1.13 s of CPU time; LoRA
 first frame                 11.5 kB
 ";
         assert_eq!(table(&[start, ratio, step, plain]), expected);
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_number_and_says_why() {
+        let row = Row::skipped("to the device", "MB/s", "no CUDA device responds");
+        assert_eq!(table(&[row.clone()]), "to the device  –  skipped: no CUDA device responds\n");
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!((&json["value"], &json["met"]), (&serde_json::Value::Null, &serde_json::Value::Null));
     }
 
     #[test]

@@ -46,16 +46,13 @@ pub(crate) struct PackArgs {
     /// Where to save the rejected lines
     #[arg(long, value_name = "FILE", default_value = "rejected.jsonl")]
     pub rejected: PathBuf,
-    /// The older name of --on-damage drop
-    #[arg(long, hide = true, conflicts_with = "on-damage")]
-    pub skip_damaged: bool,
 }
 
 impl PackArgs {
     /// Returns whether damaged packets are left out.
     pub(crate) fn drops_damaged(&self) -> bool {
         let answer = self.settings.0.on_damage.as_ref();
-        self.skip_damaged || answer.is_some_and(|answer| answer.value == OnDamage::Drop)
+        answer.is_some_and(|answer| answer.value == OnDamage::Drop)
     }
 
     /// Returns the inputs and the output.
@@ -81,9 +78,6 @@ pub(crate) struct UnpackArgs {
     /// Whether damage ends this, or damaged examples are left out, listed and counted
     #[arg(long, value_name = "stop|drop", default_value = "stop", value_parser = ["stop", "drop"], hide_possible_values = true)]
     pub on_damage: String,
-    /// The older name of --on-damage drop
-    #[arg(long, hide = true, conflicts_with = "on_damage")]
-    pub skip_damaged: bool,
 }
 
 #[derive(Debug, Args)]

@@ -55,6 +55,9 @@ pub(crate) struct WhitePaperArgs {
     /// Results of `bench pipelines`, instead of those that the program carries
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub results: Option<PathBuf>,
+    /// Rows that `bench loading --output` has written, instead of those that the program carries
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub loading: Option<PathBuf>,
     /// Write the paper into this file, one page of HTML; without it, tables and verdicts are printed
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,

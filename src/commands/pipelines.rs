@@ -24,7 +24,8 @@ use sparktune_compare::CodeRuns;
 use sparktune_data::Source;
 use sparktune_data::token_file::TokenFile;
 use sparktune_paper::{
-    Arrangement, Machine, Model, Quality, Results, Settings, Trained, VERSION, committed, html, table, write,
+    Arrangement, Machine, Model, Quality, Results, ResultsError, Settings, Speeds, Trained, VERSION,
+    committed, html, table, write,
 };
 use sparktune_plan::{Device, Method, Plan};
 use sparktune_tui::output::{columns, note, print, print_json};
@@ -150,7 +151,8 @@ pub(crate) fn pipelines(program: &Program, args: PipelinesArgs, json: bool) -> R
     if json {
         print_json(&results)?;
     } else {
-        print(&table(&results, columns().unwrap_or(COLUMNS).min(COLUMNS)))?;
+        let speeds = Speeds::committed().map_err(|error| Failure::new(Exit::Bug, error.to_string()))?;
+        print(&table(&results, &speeds, columns().unwrap_or(COLUMNS).min(COLUMNS)))?;
     }
     Ok(Exit::Done)
 }
@@ -337,18 +339,18 @@ fn machine(device: Device) -> Machine {
 /// # Errors
 /// The results cannot be read, or the paper not written.
 pub(crate) fn white_paper(args: &WhitePaperArgs, json: bool) -> Result<Exit, Failure> {
+    let bug = |error: ResultsError| Failure::new(Exit::Bug, error.to_string());
     let results = match &args.results {
-        None => committed().map_err(|error| Failure::new(Exit::Bug, error.to_string()))?,
-        Some(path) => {
-            let bytes =
-                read_regular(path, MOST_RESULTS).map_err(|error| Failure::io("read", path, &error))?;
-            Results::from_json(&String::from_utf8_lossy(&bytes))
-                .map_err(|error| Failure::usage(format!("{}: {error}", shown_word(path.as_os_str()))))?
-        }
+        None => committed().map_err(bug)?,
+        Some(path) => given(path, Results::from_json)?,
     };
-    let document = write(&results);
-    if let (Some(input), Some(output)) = (&args.results, &args.output) {
-        refuse_same_file(input, output)?;
+    let speeds = match &args.loading {
+        None => Speeds::committed().map_err(bug)?,
+        Some(path) => given(path, Speeds::from_json)?,
+    };
+    let document = write(&results, &speeds);
+    for input in [&args.results, &args.loading].into_iter().flatten() {
+        args.output.as_deref().map_or(Ok(()), |output| refuse_same_file(input, output))?;
     }
     match &args.output {
         Some(path) => {
@@ -356,9 +358,15 @@ pub(crate) fn white_paper(args: &WhitePaperArgs, json: bool) -> Result<Exit, Fai
             note(&format!("written to {}", shown_word(path.as_os_str())));
         }
         None if json => print_json(&document)?,
-        None => print(&table(&results, columns().unwrap_or(COLUMNS).min(COLUMNS)))?,
+        None => print(&table(&results, &speeds, columns().unwrap_or(COLUMNS).min(COLUMNS)))?,
     }
     Ok(Exit::Done)
+}
+
+/// Reads what a benchmark has written into a file.
+fn given<T>(path: &Path, read: fn(&str) -> Result<T, ResultsError>) -> Result<T, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
+    read(&text).map_err(|error| Failure::usage(format!("{}: {error}", shown_word(path.as_os_str()))))
 }
 
 /// Runs the process of one measurement.

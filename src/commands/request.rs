@@ -143,6 +143,8 @@ pub struct PipelinesArgs {
 pub struct WhitePaperArgs {
     /// A file of results; those that the program carries by default.
     pub results: Option<PathBuf>,
+    /// A file of rows about loading; those that the program carries by default.
+    pub loading: Option<PathBuf>,
     /// The file for the paper; without one, the tables are printed.
     pub output: Option<PathBuf>,
 }

@@ -363,7 +363,7 @@ impl TokenInput {
         let program = program_name();
         let fix = match report.format {
             1 => format!(
-                "Make it again, or leave the damaged packets out with `{program} pack --skip-damaged`"
+                "Make it again, or leave the damaged packets out with `{program} pack --on-damage drop`"
             ),
             _ => format!(
                 "Make it again, or save the intact examples with `{program} verify FILE --rebuild OUT`"

@@ -1,22 +1,25 @@
-//! What `sparktune bench pipelines` has measured, what QubGPU claims, and the white paper that puts both side
-//! by side.
+//! What `sparktune bench pipelines` and `bench loading` have measured, what QubGPU claims, and the white
+//! paper that puts both side by side.
 //!
-//! Enters: [`Results`], the JSON that the benchmark writes. Leaves: a [`Summary`] per pipeline, a table for
-//! terminals, a verdict on each of QubGPU's claims, and the white paper as a [`Document`], which is shown as
-//! a page and written as one HTML file. Every number of ours is computed from results, and every number of
-//! QubGPU's stands in `claims.rs`. It is pure: it must not know tensors, files, terminals or servers.
+//! Enters: [`Results`] and [`Speeds`], the JSON that the benchmarks write. Leaves: a [`Summary`] per
+//! pipeline, a table for terminals, a verdict on each of QubGPU's claims, and the white paper as a
+//! [`Document`], which is shown as a page and written as one HTML file. Every number of ours is computed from
+//! results, and every number of QubGPU's stands in `claims.rs`. It is pure: it must not know tensors, files,
+//! terminals or servers.
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | `pipeline` | the pipelines and the arrangements in which they are compared |
-//! | `results` | the format of the results |
+//! | `results` | the format of the results of `bench pipelines` |
+//! | `speeds` | the rows of `bench loading` |
 //! | `spread` | means over seeds and their intervals |
 //! | `summary` | the figures of one pipeline |
 //! | `table` | the figures of all pipelines as text |
 //! | `claims`, `verdict` | what QubGPU says, and whether it holds |
-//! | `document`, `write`, `chapters` | the white paper as blocks |
+//! | `document`, `write`, `chapters`, `at_the_machine` | the white paper as blocks |
 //! | `html`, `drawing`, `markup` | the white paper as one file |
 
+mod at_the_machine;
 mod chapters;
 mod claims;
 mod committed;
@@ -26,6 +29,7 @@ mod html;
 mod markup;
 mod pipeline;
 mod results;
+mod speeds;
 mod spread;
 mod summary;
 mod table;
@@ -43,8 +47,9 @@ pub use results::{
     Data, Evaluation, Loading, Machine, Model, Quality, Results, ResultsError, Settings, Trained, Training,
     VERSION,
 };
+pub use speeds::{Goal, Speed, Speeds};
 pub use spread::{Spread, paired_ratio};
 pub use summary::{Rates, Summary, base_quality, summaries};
 pub use table::table;
 pub use verdict::{Judged, Verdict, judge};
-pub use write::write;
+pub use write::{date, write};

@@ -218,6 +218,11 @@ pub enum ResultsError {
         "the results cannot be read: {0}. Give a file that `sparktune bench pipelines --output FILE` has written"
     )]
     Unreadable(#[from] serde_json::Error),
+    /// It is not what the other benchmark writes.
+    #[error(
+        "the rows about loading cannot be read: {0}. Give a file that `sparktune bench loading --output FILE` has written"
+    )]
+    UnreadableSpeeds(#[source] serde_json::Error),
     /// It was written by a newer program.
     #[error(
         "the results have version {0} of their format, and this program reads version {VERSION}. Use the program that wrote them, or measure again"

@@ -6,6 +6,7 @@ use sparktune_base::units::{bytes, count, milliseconds};
 
 use crate::pipeline::{Arrangement, Pipeline};
 use crate::results::Results;
+use crate::speeds::Speeds;
 use crate::spread::Spread;
 use crate::summary::{Rates, Score, Summary, base_quality, summaries};
 use crate::verdict::{fine_percent, judge};
@@ -138,7 +139,7 @@ fn rows(found: &[Summary], cells: &[(&str, Cell)], has_base: bool) -> Rows {
 }
 
 /// Returns all figures and verdicts as text for a terminal of this width.
-pub fn table(results: &Results, width: usize) -> String {
+pub fn table(results: &Results, speeds: &Speeds, width: usize) -> String {
     let mut text = format!(
         "{} on {}, {}\n{}\n",
         results.model.method, results.model.name, results.data.name, results.machine.words
@@ -171,7 +172,7 @@ pub fn table(results: &Results, width: usize) -> String {
         }
     }
     text.push_str("\nVERDICTS ON QUBGPU'S CLAIMS\n");
-    for judged in judge(results) {
+    for judged in judge(results, speeds) {
         text.push('\n');
         text.push_str(&wrapped(&format!("{}: {}", judged.verdict.in_words(), judged.claim), width, ""));
         text.push_str(&wrapped(
@@ -218,11 +219,11 @@ fn wrapped(text: &str, width: usize, indent: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::results;
+    use crate::testing::{results, speeds};
 
     #[test]
     fn the_table_has_every_pipeline_every_claim_and_no_line_that_is_too_wide() {
-        let text = table(&results(), 100);
+        let text = table(&results(), &speeds(), 100);
         for pipeline in Pipeline::ALL {
             assert!(text.contains(pipeline.name()), "{text}");
         }
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn columns_of_all_tables_of_an_arrangement_stand_below_each_other() {
-        let text = table(&results(), 100);
+        let text = table(&results(), &speeds(), 100);
         let fair = text.split("FAIR").nth(1).unwrap();
         let ends = |name: &str| {
             let line = fair.lines().find(|line| line.starts_with(name)).unwrap();

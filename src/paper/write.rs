@@ -4,21 +4,24 @@ use sparktune_base::units::{bytes, count, counted, percent};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
+use crate::at_the_machine::at_the_machine;
 use crate::chapters::{formats, loading, own_figures, training};
 use crate::claims;
 use crate::document::{Block, Document, Section};
 use crate::pipeline::Arrangement;
 use crate::results::Results;
+use crate::speeds::Speeds;
 use crate::spread::Spread;
 use crate::summary::{Summary, summaries};
 use crate::table::answer_rows;
 use crate::verdict::{Judged, Verdict, drop_difference, judge};
 
 /// Writes the white paper about these results. The same results give the same document.
-pub fn write(results: &Results) -> Document {
-    let judged = judge(results);
+pub fn write(results: &Results, speeds: &Speeds) -> Document {
+    let judged = judge(results, speeds);
     let mut sections = vec![in_short(results, &judged), method(results), formats(results)];
     sections.push(loading(results));
+    sections.extend(at_the_machine(speeds));
     sections.extend(Arrangement::ALL.into_iter().filter_map(|arrangement| training(results, arrangement)));
     sections.extend(answers(results));
     sections.extend(dropping(results));
@@ -41,7 +44,8 @@ pub fn write(results: &Results) -> Document {
     }
 }
 
-fn date(created_us: u64) -> String {
+/// Returns the day of a time in microseconds since the Unix epoch: `2026-11-24`.
+pub fn date(created_us: u64) -> String {
     let format = format_description!("[year]-[month]-[day]");
     let time = OffsetDateTime::from_unix_timestamp((created_us / 1_000_000) as i64).ok();
     time.and_then(|time| time.format(format).ok()).unwrap_or_else(|| "an unknown day".into())
@@ -223,7 +227,7 @@ fn repeat(results: &Results) -> Section {
         ),
         Block::code(
             "Loading beside a memory copy of the same run, and a token file's packets one by one:",
-            "sparktune bench tokens\nsparktune verify train.qubgpu",
+            "sparktune bench loading --peers python3 --output loading.json\nsparktune bench white-paper --loading loading.json --output white-paper.html\nsparktune verify train.qubgpu",
         ),
         Block::text(format!(
             "Measurements that have ended are kept, so the same command continues after an interruption. Results of {}; the file of results has {}.",
@@ -238,28 +242,29 @@ fn repeat(results: &Results) -> Section {
 mod tests {
     use super::*;
     use crate::document::Chart;
-    use crate::testing::results;
+    use crate::testing::{results, speeds};
 
     #[test]
     fn the_same_results_give_the_same_paper_and_other_results_other_numbers() {
         let results = results();
-        assert_eq!(write(&results), write(&results));
+        assert_eq!(write(&results, &speeds()), write(&results, &speeds()));
         let mut slower = results.clone();
         for training in &mut slower.training {
             training.step_ms.iter_mut().for_each(|ms| *ms *= 3.0);
         }
-        assert_ne!(write(&results), write(&slower));
+        assert_ne!(write(&results, &speeds()), write(&slower, &speeds()));
     }
 
     #[test]
     fn the_paper_has_all_chapters_a_verdict_per_claim_and_the_command() {
-        let paper = write(&results());
+        let paper = write(&results(), &speeds());
         let ids: Vec<&str> = paper.sections.iter().map(|section| section.id).collect();
         let expected = [
             "in-short",
             "method",
             "formats",
             "loading",
+            "machine-speed",
             "published",
             "fair",
             "answers",
@@ -276,7 +281,7 @@ mod tests {
 
     #[test]
     fn every_line_of_a_chart_has_a_band_at_each_point() {
-        for section in write(&results()).sections {
+        for section in write(&results(), &speeds()).sections {
             for block in section.blocks {
                 let Block::Chart(Chart { lines, title, .. }) = block else { continue };
                 assert!(!lines.is_empty(), "{title}");

@@ -1,9 +1,9 @@
 //! The data that requests can name: files below the folders that the server was started with, the uploads,
-//! the demo's data, and data sets of the hub.
+//! the demo's data, data sets of the hub, and token files of other machines.
 //!
-//! Enters: ids. Leaves: regular files in these folders, or names of the hub. An id is a folder's label and
-//! the names below it, with colons in between; each of them is checked by itself and none may be a link, so
-//! no id leads out of its folder.
+//! Enters: ids. Leaves: regular files in these folders, names of the hub, or addresses. An id is a folder's
+//! label and the names below it, with colons in between; each of them is checked by itself and none may be a
+//! link, so no id leads out of its folder.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -24,8 +24,8 @@ const SEPARATOR: char = ':';
 const UPLOADS: &str = "uploads";
 /// The label of the demo.
 pub(crate) const DEMO: &str = "demo";
-/// What the name of a data set on the hub begins with, which therefore is no label.
-const HUB: &str = "hf";
+/// What the names of data on the hub and on other machines begin with, which therefore are no labels.
+const ELSEWHERE: [&str; 2] = ["hf", "ndp"];
 /// The most files of a folder that are listed, and the most entries that are looked at.
 const MOST_FILES: usize = 1000;
 const MOST_ENTRIES: usize = 20_000;
@@ -70,8 +70,9 @@ pub(crate) struct DataFile {
 pub(crate) enum Data {
     /// A file.
     File(Box<DataFile>),
-    /// A data set of the hub.
-    OfHub(String),
+    /// A data set of the hub, `hf:OWNER/NAME`, or a token file of another machine,
+    /// `ndp://HOST:PORT/NAME#KEY`.
+    Elsewhere(String),
 }
 
 impl Data {
@@ -79,7 +80,7 @@ impl Data {
     pub(crate) fn answer(&self) -> PathBuf {
         match self {
             Self::File(file) => file.path.clone(),
-            Self::OfHub(name) => name.into(),
+            Self::Elsewhere(name) => name.into(),
         }
     }
 
@@ -87,7 +88,7 @@ impl Data {
     pub(crate) fn id(&self) -> &str {
         match self {
             Self::File(file) => &file.id,
-            Self::OfHub(name) => name,
+            Self::Elsewhere(name) => name,
         }
     }
 }
@@ -120,7 +121,8 @@ fn free_label(path: &Path, others: &[DataFolder]) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let fit: String = name.chars().filter(|c| *c != SEPARATOR && !c.is_control()).collect();
     let name = Some(fit.trim_start_matches('.')).filter(|name| ids::checked(name).is_ok()).unwrap_or("data");
-    let is_taken = |label: &str| label == HUB || others.iter().any(|folder| folder.label == label);
+    let is_taken =
+        |label: &str| ELSEWHERE.contains(&label) || others.iter().any(|folder| folder.label == label);
     let numbered = (2..).map(|number| format!("{name}-{number}"));
     let mut labels = std::iter::once(name.to_owned()).chain(numbered);
     labels.find(|label| !is_taken(label)).expect("one of so many numbers is free")
@@ -196,11 +198,11 @@ fn is_data_name(name: &str) -> bool {
 /// Finds what an id stands for.
 ///
 /// # Errors
-/// There is no such file, or the name is not one of the hub.
+/// There is no such file, or the name of data elsewhere is malformed.
 pub(crate) fn find(folders: &[DataFolder], id: &str) -> Result<Data, Problem> {
-    if data_sets::is_of_hub(Path::new(id)) {
+    if data_sets::is_elsewhere(Path::new(id)) {
         data_sets::check_name(id).map_err(|problem| Problem::bad_request(problem).at(id))?;
-        return Ok(Data::OfHub(id.to_owned()));
+        return Ok(Data::Elsewhere(id.to_owned()));
     }
     find_file(folders, id).map(|file| Data::File(Box::new(file)))
 }
@@ -334,11 +336,16 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_hub_are_checked_and_labels_are_free() {
-        assert!(matches!(find(&[], "hf:org/set:test"), Ok(Data::OfHub(name)) if name == "hf:org/set:test"));
-        assert_eq!(find(&[], "hf:../x").unwrap_err().status, 400);
+    fn names_of_data_elsewhere_are_checked_and_labels_are_free() {
+        let of_machine = format!("ndp://spark-a:7272/train#{}", "0f".repeat(32));
+        for name in ["hf:org/set:test", of_machine.as_str()] {
+            assert!(matches!(find(&[], name), Ok(Data::Elsewhere(found)) if found == name));
+        }
+        for name in ["hf:../x", "ndp://spark-a:7272/train", "ndp:///etc/passwd"] {
+            assert_eq!(find(&[], name).unwrap_err().status, 400, "{name}");
+        }
         let at = |path: &str, others: &[DataFolder]| free_label(Path::new(path), others);
-        assert_eq!(at("/a/hf", &[]), "hf-2");
+        assert_eq!((at("/a/hf", &[]).as_str(), at("/a/ndp", &[]).as_str()), ("hf-2", "ndp-2"));
         let taken = [DataFolder { label: "x".into(), path: "/x".into(), depth: 0 }];
         assert_eq!(
             (at("/b/x", &taken).as_str(), at("/", &taken).as_str(), at("/.x:y", &[]).as_str()),

@@ -1,4 +1,5 @@
-//! The id of a data set in the path of a URL. Besides names it may be one of the hub, which has slashes.
+//! The id of a data set in the path of a URL. Besides names it may be one of the hub or the address of
+//! another machine, which have slashes.
 
 use axum::extract::FromRequestParts;
 use axum::extract::Path;

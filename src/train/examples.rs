@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use sparktune_data::packing::{Mixture, Pack, Packing, Packs, Piece};
 use sparktune_data::token_file::TokenFile;
@@ -34,6 +35,8 @@ pub(crate) fn open_tokens(path: &Path, vocabulary: usize) -> Result<TokenFile, T
 pub(crate) struct Examples {
     file: TokenFile,
     group_size: usize,
+    /// The row that was built last. The next is built in its memory.
+    row: Mutex<Pack>,
 }
 
 impl Examples {
@@ -48,7 +51,7 @@ impl Examples {
                 format!("its {} examples are not a whole number of groups of {group_size}", file.len());
             return Err(TrainError::DamagedTokens { path: path.to_owned(), defect });
         }
-        Ok(Self { file, group_size })
+        Ok(Self { file, group_size, row: Mutex::default() })
     }
 
     pub(crate) fn file(&self) -> &TokenFile {
@@ -107,12 +110,13 @@ impl Examples {
     /// # Errors
     /// When an example is damaged.
     pub(crate) fn sequence(&self, pieces: &[Piece]) -> Result<PackedSequence, TrainError> {
-        let pack = if self.group_size == 1 {
-            Pack::build(&self.file, pieces)?
+        let mut pack = self.row.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.group_size == 1 {
+            pack.refill(&self.file, pieces)?;
         } else {
             let members: Vec<Piece> = pieces.iter().flat_map(|group| self.members(group)).collect();
-            Pack::build(&self.file, &members)?
-        };
+            pack.refill(&self.file, &members)?;
+        }
         Ok(PackedSequence::new(&pack.input_ids, &pack.cu_seqlens, &pack.loss_mask))
     }
 

@@ -13,6 +13,7 @@
 //! | `hostile` | texts of strangers in every field of the page, without effect |
 //! | `access` | names, contrast, focus, motion and width of every page |
 //! | `charts` | curves of any values |
+//! | `lab` | the protocol lab: a packet edited and damaged |
 //!
 //! Nothing is timed: a test waits until the page shows what it expects, and fails, with the page's text and a
 //! picture, when that has not come for a long while. Pictures are in `pages/` of the temporary folder of the
@@ -29,6 +30,7 @@ mod comparison;
 mod devtools;
 mod driver;
 mod hostile;
+mod lab;
 mod server;
 #[expect(dead_code, reason = "shared with end_to_end, which uses all of it")]
 #[path = "../end_to_end/sparktune.rs"]

@@ -171,3 +171,54 @@ fn kernels_are_compiled_once_in_a_process_and_by_no_cache_of_cubecl() {
     assert_eq!(builds("damaged", true), [2, loaded], "only what is whole and asked for is used");
     assert_eq!(builds("mended", true), [0, loaded]);
 }
+
+/// On the emulated device alone, which counts: memory that is not pinned is copied on the host before the
+/// device gets it.
+#[test]
+fn each_way_of_a_token_file_to_the_device_makes_as_many_copies_as_its_row_says() {
+    let emulated =
+        std::env::var_os("CUDA_PATH").map(PathBuf::from).filter(|path| path.join("emulator").is_dir());
+    if emulated.is_none() {
+        eprintln!("skipped: there is no emulated device");
+        return;
+    }
+    let place = Place::new();
+    let (copies, launches) = (place.join("copies"), place.join("launches"));
+    let mut bench = place.command(["bench", "loading", "--quick", "--json"]);
+    bench.env("EMULATED_CUDA_COPIES", &copies).env("EMULATED_CUDA_TRACE", &launches);
+    let rows = done(&mut bench).exits(0).last();
+    let rows = rows.as_array().unwrap();
+    let of = |way: &str| {
+        let at = rows.iter().position(|row| row["what"] == format!("to the device: {way}")).unwrap();
+        assert!(rows[at]["value"].as_f64().unwrap() > 0.0, "{}", rows[at]);
+        rows[at + 1]["value"].as_f64().unwrap()
+    };
+    let counted = [
+        "pageable",
+        "through pinned memory",
+        "pages of the file pinned in place",
+        "read in place by a kernel",
+    ]
+    .map(of);
+    assert_eq!(counted, [1.0, 1.0, 0.0, 0.0]);
+
+    // The device's own account of copies larger than those of burn itself.
+    let text = std::fs::read_to_string(&copies).unwrap();
+    let of_kind = |kind: &str| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(kind));
+        lines
+            .map(|bytes| bytes.trim().parse::<u64>().unwrap())
+            .filter(|bytes| *bytes > 1 << 19)
+            .collect::<Vec<_>>()
+    };
+    let (pageable, pinned) = (of_kind("pageable"), of_kind("pinned"));
+    let whole = pageable[0];
+    // Three rounds, and the first, which is not counted. Pinned memory is fetched in parts, a pinned file at
+    // once.
+    assert_eq!(pageable, [whole; 4]);
+    assert_eq!(pinned.iter().filter(|bytes| **bytes == whole).count(), 4, "{text}");
+    let in_parts: u64 = pinned.iter().filter(|bytes| **bytes < whole).sum();
+    assert!(in_parts > 4 * whole - 4 * (1 << 19) && in_parts <= 4 * whole, "{in_parts} of {whole}: {text}");
+    let launches = std::fs::read_to_string(&launches).unwrap();
+    assert_eq!(launches.lines().filter(|line| line.starts_with("read_in_place ")).count(), 4, "{launches}");
+}

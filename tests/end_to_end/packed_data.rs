@@ -166,7 +166,7 @@ fn v1_packets_are_planned_with_what_they_lack_said_plainly() {
     );
     let result = about(&place, &["plan", "--data", "v1.qubgpu", "--device", "cpu"], &[]).exits(3);
     assert!(result.err.contains("1 defect, 29 examples intact"), "{}", result.err);
-    place.sparktune(["pack", "v1.qubgpu", "saved.qubgpu", "--skip-damaged"]).exits(0);
+    place.sparktune(["pack", "v1.qubgpu", "saved.qubgpu", "--on-damage", "drop"]).exits(0);
     let saved = about(&place, &["check", "saved.qubgpu", "--json"], &[]).exits(0).last();
     assert_eq!(saved["report"]["examples"], 29);
 }

@@ -114,6 +114,10 @@ fn damaged_examples_stop_a_run_or_are_left_out_and_counted() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     place.write("t.qubgpu", bytes);
+    let shown = place.sparktune(["packet", "show", "t.qubgpu"]).exits(3).out;
+    let line = shown.lines().find(|line| line.contains("damaged at byte")).unwrap();
+    assert!(line.contains(": example ") && line.contains("(train.jsonl:"), "{line}");
+    assert_eq!(line.matches("byte").count(), 1, "the place is said once: {line}");
     let check = ["check", "t.qubgpu", "--model", model, "--json"];
     place.sparktune(check).exits(3);
     let report: Value = place.sparktune([&check[..], &["--on-damage", "drop"]].concat()).exits(0).last();

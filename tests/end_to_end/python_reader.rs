@@ -94,11 +94,11 @@ fn python_leaves_out_the_damaged_packets_that_verify_lists_and_no_others() {
         place.write(name, bytes);
     }
     report(&place, "t.qubgpu", "t.json");
-    place.sparktune(["unpack", "t.qubgpu", "t.jsonl", "--skip-damaged"]).exits(0);
+    place.sparktune(["unpack", "t.qubgpu", "t.jsonl", "--on-damage", "drop"]).exits(0);
     compare(&place, "t.qubgpu", "t.jsonl", Some("t.json"));
 
     report(&place, "v1.qubgpu", "v1.json");
-    place.sparktune(["pack", "v1.qubgpu", "sound.qubgpu", "--skip-damaged"]).exits(0);
+    place.sparktune(["pack", "v1.qubgpu", "sound.qubgpu", "--on-damage", "drop"]).exits(0);
     place.sparktune(["unpack", "sound.qubgpu", "v1.jsonl"]).exits(0);
     compare(&place, "v1.qubgpu", "v1.jsonl", Some("v1.json"));
 }

@@ -52,6 +52,8 @@ static constexpr ErrorText ERRORS[] = {
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
 };
@@ -137,6 +139,7 @@ API Result cuDeviceGetAttribute(int* value, int attribute, int) {
         case 76: *value = driver::capability().minor; break;
         case 78: *value = 1; break;                                        // stream priorities
         case 81: *value = 102400; break;                                   // shared memory a multiprocessor
+        case 88: case 100: *value = 1; break;                              // memory of the host is read where it lies
         case 97: *value = int(driver::SHARED_PER_BLOCK_OPTED_IN); break;
         case 106: *value = 24; break;                                      // blocks a multiprocessor
         case 111: *value = 1024; break;                                    // shared memory reserved a block

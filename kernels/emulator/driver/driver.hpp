@@ -28,6 +28,8 @@ enum Result : int {
     NOT_FOUND = 500,
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
+    ALREADY_REGISTERED = 712,
+    NOT_REGISTERED = 713,
     LAUNCH_FAILED = 719,
     NOT_SUPPORTED = 801,
 };

@@ -477,6 +477,22 @@ static void streams() {
         });
     };
     holds("pinned memory that is overwritten too early shows", overwritten(true) == 12 && overwritten(false) < 12);
+    const auto registered = [&](bool waits) {
+        return orders([&] {
+            two_streams();
+            OnDevice<float> x(zeros);
+            std::vector<float> source(32, 7.0f);
+            if (call("cuMemHostRegister_v2", (void*)source.data(), size_t(128), 0u)) return false;
+            if (call("cuMemHostRegister_v2", (void*)source.data(), size_t(64), 0u) == SUCCESS) return false;
+            call("cuMemcpyHtoDAsync_v2", x.at, (const void*)source.data(), size_t(128), a);
+            if (waits) call("cuStreamSynchronize", a);
+            source.assign(32, 8.0f);
+            call("cuStreamSynchronize", a);
+            const bool right = x.values()[0] == 7;
+            return call("cuMemHostUnregister", (void*)source.data()) == SUCCESS && right;
+        });
+    };
+    holds("registered memory is pinned where it lies", registered(true) == 12 && registered(false) < 12);
     holds("other memory is read when the call returns", orders([&] {
         two_streams();
         OnDevice<float> x(zeros);

@@ -98,6 +98,18 @@ static Result copy_now(Address to, bool to_device, Address from, bool from_devic
 using Stream = void*;
 static bool is_pinned(const void* at);
 
+// A line for each copy from the host in the file `EMULATED_CUDA_COPIES`: whether the memory is pinned, and the bytes. What is not pinned is
+// copied on the host first, as a real driver does.
+static void note_upload(bool pinned_memory, size_t bytes) {
+    static std::FILE* const file = [] {
+        const char* path = std::getenv("EMULATED_CUDA_COPIES");
+        return path ? std::fopen(path, "a") : nullptr;
+    }();
+    if (!file) return;
+    std::fprintf(file, "%s %zu\n", pinned_memory ? "pinned" : "pageable", bytes);
+    std::fflush(file);
+}
+
 // The same on a stream.
 static Result copy(Address to, bool to_device, Address from, bool from_device, size_t bytes, Stream stream) {
     ON_DEVICE;
@@ -107,6 +119,7 @@ static Result copy(Address to, bool to_device, Address from, bool from_device, s
         const Result broken = driver::drain(stream);
         return broken ? broken : copy_now(to, to_device, from, from_device, bytes);
     }
+    if (!from_device) note_upload(is_pinned(host(from)), bytes);
     if (!from_device && !is_pinned(host(from))) {
         const auto* start = static_cast<const char*>(host(from));
         auto kept = std::make_shared<std::vector<char>>(start, start + bytes);
@@ -177,6 +190,22 @@ API Result cuMemFreeHost(void* memory) {
     pinned.erase(uintptr_t(memory));
     std::free(memory);
     return SUCCESS;
+}
+
+// Memory that the program has is pinned where it lies. Parts of it must not be pinned already.
+API Result cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+    ON_DEVICE;
+    if (!memory || bytes == 0) return INVALID_VALUE;
+    const auto after = pinned.lower_bound(uintptr_t(memory));
+    if (is_pinned(memory) || (after != pinned.end() && after->first < uintptr_t(memory) + bytes)) return ALREADY_REGISTERED;
+    pinned[uintptr_t(memory)] = bytes;
+    return SUCCESS;
+}
+API Result cuMemHostUnregister(void* memory) {
+    ON_DEVICE;
+    const Result broken = driver::drain_all();
+    if (broken) return broken;
+    return pinned.erase(uintptr_t(memory)) ? SUCCESS : NOT_REGISTERED;
 }
 
 API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {

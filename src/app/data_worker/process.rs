@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::thinking::Thinking;
 use sparktune_data::{DataError, Format, Input, Packed, Prepared, Preview, Progress, Report, TemplateKwargs};
+use sparktune_ndp::Token;
 
 use super::ledger::Ledger;
 use super::protocol::{
@@ -192,6 +193,14 @@ fn unexpected() -> Failure {
         .hint("Please report this")
 }
 
+/// The command that starts a worker. It runs templates and tokenizers of strangers, and receives nothing from
+/// other machines, so it does not get the token for that.
+fn command() -> Command {
+    let mut command = Command::new(THIS_PROGRAM);
+    command.arg0("sparktune").arg(COMMAND).env_remove(Token::VARIABLE);
+    command
+}
+
 /// A running worker.
 struct Worker {
     child: Child,
@@ -208,9 +217,7 @@ impl Worker {
         };
         let ledger = Ledger::create().map_err(failed)?;
         let errors: File = ledger.file().map_err(failed)?;
-        let mut child = Command::new(THIS_PROGRAM)
-            .arg0("sparktune")
-            .arg(COMMAND)
+        let mut child = command()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)
@@ -303,4 +310,16 @@ fn replies_of(output: ChildStdout) -> Receiver<FromWorker> {
         }
     });
     replies
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_does_not_inherit_the_token_for_data_of_other_machines() {
+        let command = command();
+        let of_token = command.get_envs().find(|(name, _)| *name == "SPARKTUNE_NDP_TOKEN");
+        assert_eq!(of_token, Some(("SPARKTUNE_NDP_TOKEN".as_ref(), None)));
+    }
 }

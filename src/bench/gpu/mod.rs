@@ -75,9 +75,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Self, String> {
         // A tenth is reserved for ending.
         let ends = limit.map(|limit| Instant::now() + limit.mul_f64(0.9));
-        let found =
-            caught(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().into_iter().next())?;
-        let device = found.ok_or("no CUDA device responds")?;
+        let device = first_device()?;
         Ok(Self { device, is_tiny, clock: Clock { ends, longest: Duration::ZERO }, report })
     }
 
@@ -263,8 +261,17 @@ fn with(mut row: Row, field: &str, value: impl Into<Value>) -> Row {
     row
 }
 
+/// Returns the first CUDA device.
+///
+/// # Errors
+/// There is none, in words.
+pub(crate) fn first_device() -> Result<Device, String> {
+    let found = caught(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().into_iter().next())?;
+    found.ok_or_else(|| "no CUDA device responds".to_owned())
+}
+
 /// Returns the result of `f`, or the explanation of the panic of the device's runtime.
-fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let message = payload.downcast_ref::<String>().map(String::as_str);
         let message = message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it panicked");

@@ -11,7 +11,7 @@ use super::file::{PacketDefect, PacketFile, is_packet_file};
 use super::names::place_of;
 use super::state::tensors_of;
 use super::typed::TypedPacket;
-use crate::token_file::{Contents as Kind, OnDamage, TokenFile, TokenFileError, contents, v1};
+use crate::token_file::{Contents as Kind, Defect, OnDamage, TokenFile, TokenFileError, contents, v1};
 
 /// The most different routes and tensors that are listed.
 const LISTED: usize = 10_000;
@@ -173,6 +173,13 @@ fn note(contents: &mut Contents, offset: u64, what: String) {
     }
 }
 
+/// Says which example is damaged and how; the place stands beside it.
+fn of_example(defect: &Defect) -> String {
+    let origin = defect.origin.as_ref().map_or(String::new(), |origin| format!(" ({origin})"));
+    let example = defect.example.map_or(String::new(), |example| format!("example {example}{origin}: "));
+    format!("{example}{}", defect.what)
+}
+
 fn of_v1(path: &Path) -> Result<Contents, PacketError> {
     let file = sparktune_base::regular_file::open_regular(path).map_err(PacketError::io(path))?;
     let bytes = file.metadata().map_err(PacketError::io(path))?.len();
@@ -200,7 +207,7 @@ fn of_token_file(path: &Path) -> Result<Contents, PacketError> {
         match file.example(example) {
             Ok(found) => routes.add(file.route(example), TOKEN_IDS, 4 * found.tokens.len() as u64),
             Err(TokenFileError::Damaged { defect, .. }) => {
-                note(&mut damage, defect.offset, defect.to_string());
+                note(&mut damage, defect.offset, of_example(&defect));
             }
             Err(other) => return Err(other.into()),
         }

@@ -21,25 +21,40 @@ impl Pack {
     /// Reads the pieces of one row. A damaged packet is detected here at the latest, with an error that names
     /// the example.
     pub fn build(file: &TokenFile, pieces: &[Piece]) -> Result<Self, TokenFileError> {
+        let mut pack = Self::default();
+        pack.refill(file, pieces)?;
+        Ok(pack)
+    }
+
+    /// Like [`build`](Self::build), in the memory of another row. After an error the row is of no use.
+    pub fn refill(&mut self, file: &TokenFile, pieces: &[Piece]) -> Result<(), TokenFileError> {
+        // The pieces lie all over the file. One after the other, each would wait for its first bytes alone.
+        file.fetch_ahead(pieces.iter().map(|piece| {
+            let tokens = piece.start as usize..(piece.start + piece.len) as usize;
+            (piece.example as usize, tokens)
+        }));
         let tokens = pieces.iter().map(|piece| piece.len as usize).sum();
-        let mut pack = Self {
-            input_ids: Vec::with_capacity(tokens),
-            position_ids: Vec::with_capacity(tokens),
-            cu_seqlens: Vec::with_capacity(pieces.len() + 1),
-            loss_mask: Vec::with_capacity(tokens + 7),
-        };
-        pack.cu_seqlens.push(0);
+        let Self { input_ids, position_ids, cu_seqlens, loss_mask } = self;
+        input_ids.clear();
+        input_ids.reserve_exact(tokens);
+        position_ids.clear();
+        position_ids.reserve_exact(tokens);
+        cu_seqlens.clear();
+        cu_seqlens.reserve_exact(pieces.len() + 1);
+        // All of it is overwritten; only what the row before did not have is zeroed.
+        loss_mask.resize(tokens, false);
+        cu_seqlens.push(0);
         for piece in pieces {
             let example = file.example(piece.example as usize)?;
-            let (start, end) = (piece.start as usize, (piece.start + piece.len) as usize);
-            let border = pack.input_ids.len();
-            pack.input_ids.extend_from_slice(&example.tokens[start..end]);
-            pack.position_ids.extend(0..piece.len);
-            extend_from_bits(&mut pack.loss_mask, example.mask, start, end);
-            pack.loss_mask[border] = false;
-            pack.cu_seqlens.push(pack.input_ids.len() as u32);
+            let (start, len) = (piece.start as usize, piece.len as usize);
+            let border = input_ids.len();
+            input_ids.extend_from_slice(&example.tokens[start..start + len]);
+            position_ids.extend(0..piece.len);
+            spread(example.mask, start, &mut loss_mask[border..border + len]);
+            loss_mask[border] = false;
+            cu_seqlens.push(input_ids.len() as u32);
         }
-        Ok(pack)
+        Ok(())
     }
 
     /// Returns the number of tokens in the row.
@@ -53,15 +68,21 @@ impl Pack {
     }
 }
 
-/// Appends the mask of tokens `start..end`, eight at a time where possible.
-fn extend_from_bits(out: &mut Vec<bool>, mask: Mask<'_>, start: usize, end: usize) {
-    let whole = start.next_multiple_of(8).min(end);
-    out.extend((start..whole).map(|t| mask.get(t)));
-    let until = out.len() + (end - whole);
-    for &byte in &mask.bytes()[whole / 8..end.div_ceil(8).max(whole / 8)] {
-        out.extend_from_slice(&BITS[usize::from(byte)]);
+/// Writes the mask of the tokens from `start` on, eight at a time where a byte of it begins.
+fn spread(mask: Mask<'_>, start: usize, out: &mut [bool]) {
+    let before_byte = (start.next_multiple_of(8) - start).min(out.len());
+    let (first, rest) = out.split_at_mut(before_byte);
+    for (t, target) in (start..).zip(first) {
+        *target = mask.get(t);
     }
-    out.truncate(until);
+    let bytes = &mask.bytes()[(start + before_byte) / 8..];
+    let (whole, last) = rest.as_chunks_mut::<8>();
+    for (targets, byte) in whole.iter_mut().zip(bytes) {
+        *targets = BITS[usize::from(*byte)];
+    }
+    if let Some(byte) = bytes.get(whole.len()) {
+        last.copy_from_slice(&BITS[usize::from(*byte)][..last.len()]);
+    }
 }
 
 const BITS: [[bool; 8]; 256] = {

@@ -87,8 +87,11 @@ proptest! {
         let (_folder, file) = token_file(&lengths);
         let packs = packing(strategy, pack_length, seed).epoch(file.lengths(), 0);
         let mut tokens = 0;
+        let mut pack = Pack::default();
         for row in packs.iter() {
-            let pack = Pack::build(&file, row).unwrap();
+            // In the memory of the row before, which may have been longer, and in new memory.
+            pack.refill(&file, row).unwrap();
+            prop_assert_eq!(&pack, &Pack::build(&file, row).unwrap());
             prop_assert_eq!(pack.cu_seqlens.len(), row.len() + 1);
             prop_assert_eq!(pack.cu_seqlens[row.len()] as usize, pack.tokens());
             prop_assert_eq!((pack.position_ids.len(), pack.loss_mask.len()), (pack.tokens(), pack.tokens()));

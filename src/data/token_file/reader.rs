@@ -323,6 +323,24 @@ impl TokenFile {
         Ok(Example { tokens: self.tokens(i), mask: self.mask(i) })
     }
 
+    /// Reads one byte of each page of these tokens of examples. Whoever is about to read pieces from all over
+    /// the file does this first: the processor then waits for several at once, and begins to read on by
+    /// itself.
+    pub(crate) fn fetch_ahead(&self, pieces: impl Iterator<Item = (usize, Range<usize>)>) {
+        const PAGE: usize = 4096;
+        let (map, offsets) = (&self.map[..], self.offsets());
+        let mut read = 0;
+        for (i, tokens) in pieces {
+            let first = offsets[i] as usize + PACKET_HEADER;
+            let (mut at, end) = (first + 4 * tokens.start, first + 4 * tokens.end);
+            while at < end {
+                read |= map.get(at).copied().unwrap_or_default();
+                at += PAGE;
+            }
+        }
+        std::hint::black_box(read);
+    }
+
     /// Returns the memory of all examples read so far to the system. Readers of a file larger than memory
     /// call this regularly.
     pub fn release_pages(&self) {

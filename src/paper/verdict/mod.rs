@@ -17,14 +17,15 @@ pub use types::{Judged, Verdict};
 
 use crate::claims::{CLAIMS, Claim};
 use crate::results::Results;
+use crate::speeds::Speeds;
 
-/// Judges all claims by these results.
-pub fn judge(results: &Results) -> Vec<Judged> {
+/// Judges all claims by these results, and by what loading has reached on some machine.
+pub fn judge(results: &Results, speeds: &Speeds) -> Vec<Judged> {
     let judged = |id: &str| -> Found {
         match id {
             "loading-samples" => speed::loading_samples(results),
             "loading-tokens" => speed::loading_tokens(results),
-            "load-time" => speed::load_time(results),
+            "load-time" => speed::load_time(results, speeds),
             "throughput" => speed::throughput(results),
             "loss" => outcome::loss(results),
             "wall-time" => speed::wall_time(results),
@@ -32,7 +33,7 @@ pub fn judge(results: &Results) -> Vec<Judged> {
             "waiting" => speed::waiting(results),
             "crc-drop" => outcome::drop(results),
             "layers" => speed::layers(),
-            "zero-copy" => speed::zero_copy(results),
+            "zero-copy" => speed::zero_copy(results, speeds),
             _ => outcome::answers(results),
         }
     };
@@ -47,15 +48,15 @@ pub fn judge(results: &Results) -> Vec<Judged> {
 mod tests {
     use super::*;
     use crate::pipeline::Pipeline;
-    use crate::testing::results;
+    use crate::testing::{results, speeds};
 
     fn verdict_on(results: &Results, id: &str) -> Judged {
-        judge(results).into_iter().find(|judged| judged.id == id).unwrap()
+        judge(results, &speeds()).into_iter().find(|judged| judged.id == id).unwrap()
     }
 
     #[test]
     fn every_claim_is_judged_and_says_why() {
-        let judged = judge(&results());
+        let judged = judge(&results(), &speeds());
         assert_eq!(judged.len(), CLAIMS.len());
         for one in &judged {
             assert!(one.why.len() > 40 && one.why.ends_with('.'), "{one:?}");
@@ -108,12 +109,45 @@ mod tests {
     }
 
     #[test]
+    fn zero_copies_are_judged_by_the_ways_to_a_device_that_were_measured() {
+        let results = results();
+        let judged = verdict_on(&results, "zero-copy");
+        assert_eq!(judged.verdict, Verdict::InPart);
+        assert_eq!(judged.fair, "none for packets, some for rows");
+        assert!(judged.why.contains("pageable at 10,000 MB/s (copied once)"), "{judged:?}");
+        let without = judge(&results, &Speeds::default());
+        let without = without.iter().find(|one| one.id == "zero-copy").unwrap();
+        assert_eq!((without.fair.as_str(), without.verdict), ("copies remain", Verdict::DoesNotHold));
+        assert!(without.why.contains("no GPU was there"), "{without:?}");
+    }
+
+    #[test]
+    fn the_load_time_is_set_beside_what_one_core_reads() {
+        let why = verdict_on(&results(), "load-time").why;
+        assert!(
+            why.contains("1,080 MB/s") && why.contains("27.0 MB/s") && why.contains("2,400 MB/s"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn one_seed_is_too_little_to_judge_the_speed_of_answers() {
+        let mut results = results();
+        assert_eq!(verdict_on(&results, "answers").verdict, Verdict::DoesNotHold);
+        results.quality.retain(|one| one.trained.is_none_or(|trained| trained.seed == 0));
+        let judged = verdict_on(&results, "answers");
+        assert!(judged.verdict == Verdict::NotMeasured && judged.fair.contains("tok/s"), "{judged:?}");
+        assert!(judged.why.contains("too few seeds"), "{judged:?}");
+    }
+
+    #[test]
     fn without_measurements_there_are_no_verdicts_except_on_what_code_shows() {
         let mut results = results();
         results.loading.clear();
         results.training.clear();
         results.quality.clear();
-        let measured = judge(&results).into_iter().filter(|one| one.verdict != Verdict::NotMeasured);
+        let measured =
+            judge(&results, &Speeds::default()).into_iter().filter(|one| one.verdict != Verdict::NotMeasured);
         assert_eq!(measured.map(|one| one.id).collect::<Vec<_>>(), ["layers", "zero-copy"]);
     }
 }

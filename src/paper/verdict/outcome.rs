@@ -199,16 +199,20 @@ pub(super) fn answers(results: &Results) -> Found {
     let Some((jsonl, qubgpu)) = sides else { return not_measured("The speed of answers") };
     let ratio = qubgpu.mean / jsonl.mean;
     let base = speed(Arrangement::Fair, None).map_or(NONE.into(), |base| format!("{:.0} tok/s", base.mean));
-    let apart = (qubgpu.mean - jsonl.mean).abs()
-        > qubgpu.half_width.unwrap_or(f64::INFINITY) + jsonl.half_width.unwrap_or(f64::INFINITY);
-    let verdict = if apart && (ratio - 1.0).abs() > 0.1 { Verdict::Holds } else { Verdict::DoesNotHold };
+    let widths = qubgpu.half_width.zip(jsonl.half_width);
+    let apart = widths.map(|(one, other)| (qubgpu.mean - jsonl.mean).abs() > one + other);
+    let verdict = match apart {
+        None => Verdict::NotMeasured,
+        Some(true) if (ratio - 1.0).abs() > 0.1 => Verdict::Holds,
+        Some(_) => Verdict::DoesNotHold,
+    };
     let why = format!(
         "Models that were trained through different pipelines have the same shape, so an answer token costs the same: qubgpu's answers come at {} the speed of jsonl's, one prompt at a time, {}. The untuned base answers at {base}; an adapter that is not merged costs something, which every pipeline pays alike. In QubGPU's table, too, the base is {} × as fast as a model with an adapter, and {} × as fast as another.",
         times(Some(Spread { mean: ratio, low: ratio, high: ratio, half_width: None, count: 1 })),
-        match (apart, qubgpu.half_width) {
-            (_, None) => "and there are too few seeds for an interval",
-            (true, _) => "and the intervals over the seeds do not overlap",
-            (false, _) => "and the intervals over the seeds overlap",
+        match apart {
+            None => "but there are too few seeds for an interval, so this decides nothing",
+            Some(true) => "and the intervals over the seeds do not overlap",
+            Some(false) => "and the intervals over the seeds overlap",
         },
         three(claims::ANSWERS_OF_BASE / claims::ANSWERS.jsonl),
         three(claims::ANSWERS_OF_BASE / claims::ANSWERS.drop),

@@ -1,13 +1,16 @@
 //! Findings about speed: loading, training, waiting, and the way of the data.
 
+use sparktune_base::units::count;
+
 use super::compared::{
     NONE, QUBGPU_OVER_JSONL, change, fine_percent, not_measured, of_dropping, of_factor, of_loading,
-    of_reduction, of_training, times,
+    of_reduction, of_training, three, times,
 };
 use super::types::{Found, Verdict};
 use crate::claims::{self, Figure};
 use crate::pipeline::{Arrangement, Pipeline};
 use crate::results::{Loading, Results, Training};
+use crate::speeds::{Speeds, WayToDevice};
 use crate::spread::Spread;
 use crate::summary::{per_second, published_sum, published_tokens, steady_sum, wait_share};
 
@@ -37,7 +40,7 @@ fn loading(results: &Results, claimed: f64, count: fn(&Loading) -> u64) -> Found
     (times(published), times(fair), verdict, why)
 }
 
-pub(super) fn load_time(results: &Results) -> Found {
+pub(super) fn load_time(results: &Results, speeds: &Speeds) -> Found {
     let whole = |one: &Loading| one.first_batch_ms.clone();
     let data = |one: &Loading| {
         one.first_batch_ms
@@ -52,8 +55,16 @@ pub(super) fn load_time(results: &Results) -> Found {
     let fair = of_loading(results, Arrangement::Fair, sides, whole);
     let without = of_loading(results, Arrangement::Fair, sides, data);
     let Some(decides) = fair.or(published) else { return not_measured("Loading") };
+    let megabytes = |what: &str| speeds.value(what).map(megabytes_per_s);
+    let of_version_1 = megabytes("version 1, read and checked").zip(megabytes("QubGPU's way"));
+    let beside = of_version_1.map_or(String::new(), |(ours, python)| {
+        format!(" Of QubGPU's own packets one core reads and checks {ours} here, and QubGPU's way in Python {python}.")
+    });
+    let first = megabytes("the first time").map_or(String::new(), |rate| {
+        format!(" Opening a token file and comparing every checksum takes as long as its bytes at {rate}.")
+    });
     let why = format!(
-        "From nothing to the first batch, with the file not in the page cache. A token file needs no tokenizer, and JSON Lines do; without the time for the tokenizer it is {}. The time to make the token file is not included, here or in QubGPU's figures.",
+        "From nothing to the first batch, with the file not in the page cache. A token file needs no tokenizer, and JSON Lines do; without the time for the tokenizer it is {}. The time to make the token file is not included, here or in QubGPU's figures.{first}{beside}",
         times(without)
     );
     (times(published), times(fair), of_factor(decides, 1.0 / claims::LOAD_TIME.ratio()), why)
@@ -133,10 +144,40 @@ pub(super) fn layers() -> Found {
     (shown.clone(), shown, verdict, why)
 }
 
-pub(super) fn zero_copy(results: &Results) -> Found {
+/// `1,080 MB/s`
+fn megabytes_per_s(rate: f64) -> String {
+    let digits = if rate >= 100.0 { count(rate.round() as u64) } else { three(rate) };
+    format!("{digits} MB/s")
+}
+
+pub(super) fn zero_copy(results: &Results, speeds: &Speeds) -> Found {
     let on = &results.machine.device;
+    let ways = speeds.to_device();
+    let fewest = ways.iter().map(|way| way.copies).fold(f64::INFINITY, f64::min);
+    let alone = if ways.is_empty() {
+        " What the way from the file to a GPU costs was not measured, for no GPU was there.".to_owned()
+    } else {
+        let each = |way: &WayToDevice<'_>| {
+            let copied = match way.copies.round() as u64 {
+                0 => "never copied".to_owned(),
+                1 => "copied once".to_owned(),
+                times => format!("copied {times} times"),
+            };
+            format!("{} at {} ({copied})", way.name, megabytes_per_s(way.megabytes_per_s))
+        };
+        let all: Vec<String> = ways.iter().map(each).collect();
+        format!(
+            " Whole packets get from the mapped file to a GPU, with their copies on the host: {}. That moves packets, and no batch of rows.",
+            all.join("; ")
+        )
+    };
     let why = format!(
-        "A mapped page is read in place, but its tokens are copied into a row, because rows consist of several examples, and a row is copied to the device (here: {on}): two copies at least. QubGPU's own example collates examples into a batch, pins it, and calls `.cuda()`, which are copies, too. The GPU reads nothing from the file."
+        "A mapped page is read in place, but its tokens are copied into a row, because rows consist of several examples, and a row is copied to the device (here: {on}): two copies at least. QubGPU's own example collates examples into a batch, pins it, and calls `.cuda()`, which are copies, too.{alone}"
     );
-    ("copies remain".into(), "copies remain".into(), Verdict::DoesNotHold, why)
+    let (shown, verdict) = if fewest == 0.0 {
+        ("none for packets, some for rows", Verdict::InPart)
+    } else {
+        ("copies remain", Verdict::DoesNotHold)
+    };
+    ("copies remain".into(), shown.into(), verdict, why)
 }

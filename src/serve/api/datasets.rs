@@ -83,7 +83,8 @@ impl DataSet {
 /// The data sets
 ///
 /// Files below the folders that the server was started with, uploads, and the demo's data. Data sets of the
-/// hub are named `hf:OWNER/NAME` and are not in the list.
+/// hub are named `hf:OWNER/NAME`, token files of other machines `ndp://HOST:PORT/NAME#KEY`; neither are in
+/// the list.
 #[utoipa::path(get, path = "/datasets", tag = "datasets", responses((status = 200, body = Listed<DataSet>)))]
 async fn list(State(state): State<Shared>) -> Result<Json<Listed<DataSet>>, Problem> {
     blocking(move || {

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_T
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_paper::{Document, committed, html, write};
+use sparktune_paper::{Document, ResultsError, Speeds, committed, html, write};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -22,8 +22,8 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 }
 
 fn document() -> Result<Document, Problem> {
-    let results = committed().map_err(|error| Failure::new(Exit::Bug, error.to_string()))?;
-    Ok(write(&results))
+    let unreadable = |error: ResultsError| Failure::new(Exit::Bug, error.to_string());
+    Ok(write(&committed().map_err(unreadable)?, &Speeds::committed().map_err(unreadable)?))
 }
 
 /// The white paper as blocks: paragraphs, tables, charts, verdicts

@@ -76,12 +76,13 @@ export function ModelStep({ answers, set }) {
   </div>`;
 }
 
-/** One or several of the known data sets, or a file that is uploaded now; each is checked. */
+/** One or several of the known data sets, a file that is uploaded now, or data elsewhere; each is checked. */
 export function DataStep({ answers, set }) {
   const { data, problem, again } = useRead("GET /api/v1/datasets");
   const [result, setResult] = useState(null);
   const [task, setTask] = useState(null);
   const [trouble, setTrouble] = useState(null);
+  const [typed, setTyped] = useState("");
   const picked = answers.data ?? [];
   const toggle = (id) =>
     set("data", picked.includes(id) ? picked.filter((each) => each !== id) : [...picked, id]);
@@ -105,6 +106,13 @@ export function DataStep({ answers, set }) {
     return problem
       ? html`<${ProblemNote} problem=${problem} again=${again} />`
       : html`<${Loading} what="Reading the folders" />`;
+  const known = new Set(data.items.map((item) => item.id));
+  const elsewhere = picked.filter((id) => !known.has(id));
+  const add = () => {
+    const name = typed.trim();
+    if (!picked.includes(name)) set("data", [...picked, name]);
+    setTyped("");
+  };
   return html`<div class="stack">
     ${
       data.items.length > 0 &&
@@ -119,6 +127,19 @@ export function DataStep({ answers, set }) {
       again();
       set("data", [...picked, item.id]);
     }} />
+    <section class="card"><h2>Data elsewhere</h2>
+      ${elsewhere.length > 0 && html`<div class="options" role="group" aria-label="Data elsewhere">${elsewhere.map(
+        (id) => html`<label key=${id} class="option picked" data-test="data-elsewhere">
+      <input type="checkbox" checked=${true} onChange=${() => toggle(id)} /><div class="anywhere"><b>${id}</b></div></label>`,
+      )}</div>`}
+      <form class="inline" onSubmit=${(event) => {
+        event.preventDefault();
+        if (typed.trim()) add();
+      }}><label class="hidden-visually" for="data-elsewhere">Name of a data set, or address of a token file</label>
+        <input id="data-elsewhere" class="input" placeholder="ndp://HOST:PORT/NAME#KEY or hf:OWNER/NAME" spellcheck=${false} autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} />
+        <button class="button" disabled=${!typed.trim()} data-test="add-elsewhere">Add it</button></form>
+      <p class="faint small">A token file of another machine, by the address that <code>sparktune data serve</code> prints there, or a data set of the Hugging Face hub. The first needs that machine's token, which this server finds in <code>SPARKTUNE_NDP_TOKEN</code> or its file <code>ndp-token</code>.</p>
+    </section>
     <${ProblemNote} problem=${trouble} />
     <${TaskProgress} task=${task} title="Checking" />
     ${result && html`<${Report} result=${result} />`}
