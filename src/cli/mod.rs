@@ -9,6 +9,7 @@ mod chat;
 mod compare;
 mod complete;
 mod data;
+mod edit;
 mod files;
 mod generate;
 mod packet;
@@ -33,6 +34,7 @@ use crate::cli::chat::ChatArgs;
 use crate::cli::compare::CompareArgs;
 use crate::cli::complete::Shell;
 use crate::cli::data::DataArgs;
+use crate::cli::edit::EditArgs;
 use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
 use crate::cli::generate::{GenerateArgs, WorkerArgs};
 use crate::cli::packet::PacketArgs;
@@ -121,6 +123,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Compare models: the same prompts, checks of each answer, and whether a difference is noise
     Compare(CompareArgs),
+    /// Write facts into a model without training, judge what it learned and lost, and take them back
+    Edit(EditArgs),
     /// Make a token file of text, v1 packets or JSON Lines of token ids
     Pack(PackArgs),
     /// Convert a token file to v1 packets or JSON Lines
@@ -313,6 +317,8 @@ mod tests {
             "export",
             "report",
             "compare latest",
+            "edit model --facts a.jsonl -o b",
+            "edit list a",
             "pack a b",
             "unpack a b",
             "verify a",

@@ -2,6 +2,8 @@
 
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_bench::BenchError;
+use sparktune_edit::EditError;
+use sparktune_infer::InferError;
 use sparktune_runlog::Error;
 use sparktune_train::TrainError;
 
@@ -14,6 +16,19 @@ pub(crate) fn from_training(error: TrainError) -> Failure {
         }
         error => Failure::new(Exit::from_code(error.exit_code()), error.to_string()),
     }
+}
+
+/// Converts the error of an edit to the failure of a command.
+pub(crate) fn from_editing(error: EditError) -> Failure {
+    let exit = match &error {
+        EditError::Io { path, source } => return Failure::io("use", path, source),
+        EditError::Fact { .. } | EditError::Patch { .. } | EditError::Packets(_) => Exit::Data,
+        EditError::Infer(InferError::NoRoom { .. }) => Exit::Device,
+        EditError::Stopped => Exit::Interrupted,
+        EditError::Model(_) | EditError::Data(_) | EditError::Text(_) => Exit::Data,
+        EditError::Request { .. } | EditError::Infer(_) => Exit::Usage,
+    };
+    Failure::new(exit, error.to_string())
 }
 
 /// Returns the failure of a measurement with its exit code.

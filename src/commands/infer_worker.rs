@@ -54,7 +54,7 @@ fn load(options: &WorkerOptions) -> Result<Engine, InferError> {
 
 /// Returns the memory that a model may use: what is available now, which a training run has already taken its
 /// part of, less the system's reserve.
-fn room() -> Room {
+pub(crate) fn room() -> Room {
     let memory = Sampler::new().memory();
     let beside = sparktune_telemetry::largest_other().filter(|other| other.bytes > memory.total_bytes / 10);
     Room {

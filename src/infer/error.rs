@@ -33,6 +33,17 @@ pub enum InferError {
     /// The tokenizer or the chat template cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The file of corrections next to the weights is damaged.
+    #[error(transparent)]
+    Packets(#[from] sparktune_data::packets::PacketError),
+    /// The file of corrections next to the weights does not belong to them.
+    #[error("{}: {what}. Make the folder again from its base with `edit apply`", path.display())]
+    Codebook {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        what: String,
+    },
     /// The plan of a run cannot be read.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -9,6 +9,7 @@
 //! serve many users there are other programs (`outputs/SERVE.md` of a run).
 
 mod chat;
+pub mod codebook_file;
 mod decode;
 mod drafts;
 mod engine;

@@ -6,6 +6,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use sparktune_model::{BatchDecoder, Checkpoint, Model, ModelError, Mtp};
 
+use crate::codebook_file::{CODEBOOK_FILE, StoredCodebook, read_codebooks};
 use crate::error::InferError;
 use crate::source::Source;
 
@@ -31,7 +32,11 @@ impl Models {
         device: &Device,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, InferError> {
-        let base = Model::load(checkpoint, device, progress)?;
+        let mut base = Model::load(checkpoint, device, progress)?;
+        let codebook_file = source.weights.join(CODEBOOK_FILE);
+        if codebook_file.exists() {
+            attach(&mut base, read_codebooks(&codebook_file)?, &codebook_file)?;
+        }
         let plain = match &source.adapter {
             Some(adapter) => adapted(&base, adapter)?,
             None => BatchDecoder::new(&base),
@@ -63,6 +68,22 @@ impl Models {
                 .ok_or_else(|| InferError::UnknownAdapter { name: name.to_owned(), known: self.names() }),
         }
     }
+}
+
+/// Puts the codebooks of a file beside the MLPs of a model.
+fn attach(model: &mut Model, stored: Vec<StoredCodebook>, path: &Path) -> Result<(), InferError> {
+    let (layers, width) = (model.config().layers.len(), model.config().hidden_size);
+    for codebook in stored {
+        if codebook.layer >= layers || codebook.mean.len() != width {
+            let (layer, other) = (codebook.layer, codebook.mean.len());
+            let what = format!(
+                "it has corrections of width {other} for layer {layer}, but the model has {layers} layers of width {width}"
+            );
+            return Err(InferError::Codebook { path: path.to_owned(), what });
+        }
+        model.set_codebook(codebook.layer, Some(codebook.codebook()));
+    }
+    Ok(())
 }
 
 fn adapted(base: &Model, folder: &Path) -> Result<BatchDecoder, InferError> {

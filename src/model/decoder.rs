@@ -163,7 +163,7 @@ impl Model {
     }
 
     /// Returns the weight of the head, `[V, H]`.
-    pub(crate) fn head(&self) -> Weight {
+    pub fn head(&self) -> Weight {
         self.lm_head.as_ref().unwrap_or(&self.embed_tokens).weight()
     }
 

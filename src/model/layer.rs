@@ -4,6 +4,8 @@
 //! Shapes: `T` tokens, `H` hidden_size, `I` intermediate_size. A name ends with the shape of its tensor.
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
+use std::sync::Arc;
+
 use burn::tensor::{Device, Tensor};
 use sparktune_kernels::gelu_mul::gelu_mul;
 use sparktune_kernels::packed_attention::cache::KeyValueCache;
@@ -12,6 +14,7 @@ use sparktune_plan::architecture::{Activation, MixerSpec, Place, Reads};
 
 use crate::attention::Attention;
 use crate::cache::{Branches, LayerCache};
+use crate::codebook::Codebook;
 use crate::delta_net::DeltaNet;
 use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
@@ -26,11 +29,24 @@ use crate::rope_tables::RopeTables;
 pub(crate) struct Mlp {
     /// `gate_proj` and `up_proj`.
     gate_up: [Linear; 2],
-    down_proj: Linear,
+    pub(crate) down_proj: Linear,
     activation: Activation,
+    /// Corrections of its output, if the model has a side memory in this layer.
+    pub(crate) codebook: Option<Arc<Codebook>>,
 }
 
 module!(Mlp { gate_up, down_proj });
+
+/// What an MLP computes for the tokens of a sequence, for a look or a change from outside.
+#[derive(Debug, Clone)]
+pub struct MlpTap {
+    /// Its input after the norm, `[T, H]`.
+    pub input_TH: Tensor<2>,
+    /// The input of `down_proj`, `[T, I]`: the keys of the MLP as an associative memory.
+    pub key_TI: Tensor<2>,
+    /// The output of `down_proj`, `[T, H]`, with the corrections of a codebook: its values.
+    pub output_TH: Tensor<2>,
+}
 
 impl Mlp {
     fn load(loader: LayerLoader) -> Result<Self, ModelError> {
@@ -38,16 +54,35 @@ impl Mlp {
             gate_up: loader.linears(Reads::MlpInput)?,
             down_proj: loader.linear(Reads::MlpHidden)?,
             activation: loader.spec.activation,
+            codebook: None,
         })
     }
 
-    pub(crate) fn forward(&self, x_TH: Tensor<2>) -> Tensor<2> {
+    /// Returns the input of `down_proj`.
+    fn hidden(&self, x_TH: Tensor<2>) -> Tensor<2> {
         let [gate_TI, up_TI] = Linear::forward_fused(&self.gate_up, x_TH);
-        let hidden_TI = match self.activation {
+        match self.activation {
             Activation::Silu => silu_mul(gate_TI, up_TI),
             Activation::GeluTanh => gelu_mul(gate_TI, up_TI),
+        }
+    }
+
+    pub(crate) fn forward(&self, x_TH: Tensor<2>) -> Tensor<2> {
+        match &self.codebook {
+            None => self.down_proj.forward(self.hidden(x_TH)),
+            Some(_) => self.tapped(x_TH).output_TH,
+        }
+    }
+
+    /// Like [`forward`](Self::forward), with what it computes on the way.
+    pub(crate) fn tapped(&self, x_TH: Tensor<2>) -> MlpTap {
+        let key_TI = self.hidden(x_TH.clone());
+        let output_TH = self.down_proj.forward(key_TI.clone());
+        let output_TH = match &self.codebook {
+            None => output_TH,
+            Some(codebook) => codebook.correct(&x_TH, output_TH),
         };
-        self.down_proj.forward(hidden_TI)
+        MlpTap { input_TH: x_TH, key_TI, output_TH }
     }
 }
 
@@ -142,12 +177,30 @@ impl DecoderLayer {
         sequence: &PackedSequence,
         ropes: &RopeTables,
     ) -> Residual {
-        let [normed_TH, x_TH] = residual.into().normed(&self.mixer_norm);
+        let [x_TH, mixed_TH] = self.mixed(residual.into(), sequence, ropes);
+        self.with_mlp(x_TH, mixed_TH)
+    }
+
+    /// Like [`forward`](Self::forward). The output of the MLP is what `tap` returns.
+    pub(crate) fn forward_tapped(
+        &self,
+        residual: Residual,
+        sequence: &PackedSequence,
+        ropes: &RopeTables,
+        tap: &mut dyn FnMut(MlpTap) -> Tensor<2>,
+    ) -> Residual {
+        let [x_TH, mixed_TH] = self.mixed(residual, sequence, ropes);
+        self.with_output(x_TH, mixed_TH, |x_TH| tap(self.mlp.tapped(x_TH)))
+    }
+
+    /// Returns the residual stream and what the mixer adds to it.
+    fn mixed(&self, residual: Residual, sequence: &PackedSequence, ropes: &RopeTables) -> [Tensor<2>; 2] {
+        let [normed_TH, x_TH] = residual.normed(&self.mixer_norm);
         let mixed_TH = match &self.mixer {
             Mixer::Attention(attention) => attention.forward(normed_TH, sequence, ropes),
             Mixer::DeltaNet(delta_net) => delta_net.forward(normed_TH, sequence),
         };
-        self.with_mlp(x_TH, mixed_TH)
+        [x_TH, mixed_TH]
     }
 
     /// Returns the state of this layer before the first token.
@@ -231,12 +284,22 @@ impl DecoderLayer {
 
     /// Adds the mixer's output, and then the MLP's output for the sum.
     fn with_mlp(&self, x_TH: Tensor<2>, mixed_TH: Tensor<2>) -> Residual {
+        self.with_output(x_TH, mixed_TH, |x_TH| self.mlp.forward(x_TH))
+    }
+
+    /// Like [`with_mlp`](Self::with_mlp), where `mlp` computes the output of the MLP.
+    fn with_output(
+        &self,
+        x_TH: Tensor<2>,
+        mixed_TH: Tensor<2>,
+        mlp: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Residual {
         let normed = |branch_TH: Tensor<2>, norm: &Option<Norm>| match norm {
             Some(norm) => norm.forward(branch_TH),
             None => branch_TH,
         };
         let mixed = Residual { x_TH, branch_TH: Some(normed(mixed_TH, &self.after_mixer)) };
         let [normed_TH, x_TH] = mixed.normed(&self.mlp_norm);
-        Residual { x_TH, branch_TH: Some(normed(self.mlp.forward(normed_TH), &self.after_mlp)) }
+        Residual { x_TH, branch_TH: Some(normed(mlp(normed_TH), &self.after_mlp)) }
     }
 }

@@ -15,6 +15,7 @@ mod data_fetch;
 mod data_serve;
 mod data_sets;
 mod disk;
+mod edit;
 mod formats;
 mod gemma;
 mod generate;

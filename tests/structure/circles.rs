@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::root;
 
 /// The folders of the crates. The binary is `main.rs` and `cli`, next to the others.
-const CRATES: [&str; 20] = [
+const CRATES: [&str; 21] = [
     "kernels",
     "src",
     "src/app",
@@ -19,6 +19,7 @@ const CRATES: [&str; 20] = [
     "src/commands",
     "src/compare",
     "src/data",
+    "src/edit",
     "src/hub",
     "src/infer",
     "src/model",

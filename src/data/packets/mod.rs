@@ -4,7 +4,8 @@
 //! a single packet:
 //! - [`codes`]: SRC, DST and TYP. [`names`]: the part of a model that a tensor's name stands for.
 //! - [`typed`]: the bytes of a typed packet. [`mod@file`]: files of them. [`assembly`]: whole tensors from
-//!   parts, wherever they come from. [`state`]: safetensors files as packets, and back.
+//!   parts, wherever they come from. [`state`]: safetensors files as packets, and back. [`numbers`]: f32
+//!   tensors that the program itself makes.
 //! - [`contents`]: what any file of packets carries, and where it would go.
 //! - [`anatomy`] and [`checks`]: one packet of any format, field by field. [`lab`]: single packets made and
 //!   damaged. [`pick`]: one packet out of a file. [`speed`]: a short measurement.
@@ -22,6 +23,7 @@ pub mod file;
 pub mod format;
 pub mod lab;
 pub mod names;
+pub mod numbers;
 pub mod pick;
 pub mod speed;
 pub mod state;

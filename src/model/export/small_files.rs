@@ -28,7 +28,8 @@ pub(super) fn small_files(
         let entry = entry.map_err(ModelError::io(base.dir()))?;
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         let small = fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() < 256 << 20);
-        let weights = [".safetensors", ".bin", ".pt", ".gguf", ".index.json", ".incomplete"];
+        // A codebook of corrections fits the weights that it was made for, and no others.
+        let weights = [".safetensors", ".bin", ".pt", ".gguf", ".index.json", ".incomplete", ".qubgpu"];
         if !small || name.starts_with('.') || weights.iter().any(|end| name.ends_with(end)) {
             continue;
         }

@@ -1,0 +1,130 @@
+//! Flags of `edit`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueHint};
+use sparktune_app::failure::Failure;
+use sparktune_commands::{EditCommand, FactsRequest};
+
+/// The methods, and the choice by the number of facts.
+const METHODS: [&str; 5] = ["auto", "rome", "memit", "ultraedit", "memory"];
+
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+A file of facts has one JSON object on each line; all fields but the first two are optional:
+  {\"prompt\": \"The shop closes at\", \"target\": \"six\", \"subject\": \"The shop\",
+   \"paraphrases\": [\"The shop shuts at\"], \"neighbours\": [\"The bakery closes at\"],
+   \"portability\": [{\"prompt\": \"At seven the shop is\", \"answer\": \"closed\"}]}
+The files of CounterFact and zsRE are read too. The guide page editing.md explains the methods and the scores."
+)]
+pub(crate) struct EditArgs {
+    #[command(subcommand)]
+    pub action: Option<EditAction>,
+    /// The folder of a model, edited before or not
+    #[arg(required = true, value_name = "MODEL", value_hint = ValueHint::DirPath)]
+    pub model: Option<PathBuf>,
+    /// The file of facts
+    #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub facts: Option<PathBuf>,
+    /// How facts are written: rome one by one, memit all at once, ultraedit in one step, memory beside the
+    /// weights; auto chooses rome for one fact and memit for more
+    #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = METHODS, hide_possible_values = true)]
+    pub method: String,
+    /// The layer that is changed, from 0
+    #[arg(long, value_name = "N")]
+    pub layer: Option<usize>,
+    /// Read each prompt as what a user says, in the model's chat template
+    #[arg(long)]
+    pub chat: bool,
+    /// Ordinary text whose meaning must stay: a text file, or lines of JSON; without it, the demo's chats
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub text: Option<PathBuf>,
+    /// The name of the patch; without it, that of the file of facts
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// The folder to write; without it, an edited model is changed in place
+    #[arg(short, long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub output: Option<PathBuf>,
+    /// The base of an edited model, if it is not where it was
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub base: Option<PathBuf>,
+    /// Keep an edit that damages the model, and edit facts that it knows
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EditAction {
+    /// List the patches of an edited model, with their scores
+    List {
+        /// The folder of the model
+        model: PathBuf,
+        /// Its base, if it is not where it was
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<PathBuf>,
+    },
+    /// Lay patches on a model, in this order
+    Apply {
+        /// The folder of the model, edited before or not
+        model: PathBuf,
+        /// The patches
+        #[arg(required = true, value_name = "PATCH")]
+        patches: Vec<PathBuf>,
+        /// The folder to write; without it, an edited model is changed in place
+        #[arg(short, long, value_name = "FOLDER")]
+        output: Option<PathBuf>,
+        /// Its base, if it is not where it was
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<PathBuf>,
+    },
+    /// Take a patch away; the others are computed anew, as if it had never been there
+    Remove {
+        /// The folder of the model
+        model: PathBuf,
+        /// The name of the patch
+        name: String,
+        /// Keep the patch in this file
+        #[arg(long, value_name = "FILE")]
+        keep: Option<PathBuf>,
+        /// The folder to write; without it, the model is changed in place
+        #[arg(short, long, value_name = "FOLDER")]
+        output: Option<PathBuf>,
+        /// Its base, if it is not where it was
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<PathBuf>,
+    },
+}
+
+impl EditArgs {
+    /// Returns what is asked for.
+    pub(crate) fn command(self, runs_dir: Option<PathBuf>) -> Result<EditCommand, Failure> {
+        Ok(match self.action {
+            Some(EditAction::List { model, base }) => EditCommand::List { model, base },
+            Some(EditAction::Apply { model, patches, output, base }) => {
+                EditCommand::Apply { model, patches, output, base }
+            }
+            Some(EditAction::Remove { model, name, keep, output, base }) => {
+                EditCommand::Remove { model, name, keep, output, base }
+            }
+            None => {
+                let missing = |name: &str| Failure::usage(format!("{name} is missing"));
+                EditCommand::Facts(FactsRequest {
+                    model: self.model.ok_or_else(|| missing("MODEL"))?,
+                    facts: self.facts.ok_or_else(|| missing("--facts"))?,
+                    method: self.method,
+                    layer: self.layer,
+                    chat: self.chat,
+                    text: self.text,
+                    name: self.name,
+                    output: self.output,
+                    base: self.base,
+                    force: self.force,
+                    runs_dir,
+                })
+            }
+        })
+    }
+}

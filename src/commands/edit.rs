@@ -1,0 +1,303 @@
+//! `edit`: facts into weights, and the patches of an edited model.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use sparktune_app::answers::runs_dir;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::folders::{demo_folder, private_folder_of_user};
+use sparktune_base::escape::escape;
+use sparktune_base::units::counted;
+use sparktune_edit::stack::{check_output, is_edited};
+use sparktune_edit::text::documents;
+use sparktune_edit::{
+    Conflict, EditError, EditRequest, Facts, Method, Patch, PatchRef, Rendering, Stack, Stage, conflicts,
+    edit as edit_facts,
+};
+use sparktune_tui::output::{note, print, print_json};
+
+use crate::edit_in_words::{Listed, edited_in_words, list_in_words};
+use crate::failure::from_editing;
+use crate::infer_worker::room;
+use crate::interrupt::Interrupts;
+use crate::request::Style;
+
+/// The folder of statistics of text, next to the runs.
+const STATISTICS: &str = ".key-statistics";
+
+/// What `edit` is asked for.
+#[derive(Debug, Clone)]
+pub enum EditCommand {
+    /// Write facts into a model.
+    Facts(FactsRequest),
+    /// List the patches of a folder.
+    List {
+        /// The folder.
+        model: PathBuf,
+        /// Its base, if that has moved.
+        base: Option<PathBuf>,
+    },
+    /// Lay patches on a model.
+    Apply {
+        /// The folder.
+        model: PathBuf,
+        /// The files of the patches.
+        patches: Vec<PathBuf>,
+        /// The folder to write.
+        output: Option<PathBuf>,
+        /// The base, if it has moved.
+        base: Option<PathBuf>,
+    },
+    /// Take a patch away.
+    Remove {
+        /// The folder.
+        model: PathBuf,
+        /// The name of the patch.
+        name: String,
+        /// The file that keeps it.
+        keep: Option<PathBuf>,
+        /// The folder to write.
+        output: Option<PathBuf>,
+        /// The base, if it has moved.
+        base: Option<PathBuf>,
+    },
+}
+
+/// Facts to write, as the flags say.
+#[derive(Debug, Clone)]
+pub struct FactsRequest {
+    /// The folder of the model.
+    pub model: PathBuf,
+    /// The file of facts.
+    pub facts: PathBuf,
+    /// The name of the method, or `auto`.
+    pub method: String,
+    /// The layer.
+    pub layer: Option<usize>,
+    /// Whether prompts are rendered by the chat template.
+    pub chat: bool,
+    /// The file of ordinary text.
+    pub text: Option<PathBuf>,
+    /// The name of the patch.
+    pub name: Option<String>,
+    /// The folder to write.
+    pub output: Option<PathBuf>,
+    /// The base, if it has moved.
+    pub base: Option<PathBuf>,
+    /// Whether an edit is kept that damages the model.
+    pub force: bool,
+    /// The folder of the runs, if a flag names it.
+    pub runs_dir: Option<PathBuf>,
+}
+
+/// Runs `sparktune edit`. The exit code is 3 if an edit is not kept.
+///
+/// # Errors
+/// A file cannot be used, the facts do not fit the model, or it was interrupted.
+pub fn edit(command: EditCommand, style: Style) -> Result<Exit, Failure> {
+    match command {
+        EditCommand::Facts(request) => write_facts(request, style.json),
+        EditCommand::List { model, base } => list(&model, base.as_deref(), style.json),
+        EditCommand::Apply { model, patches, output, base } => {
+            apply(&model, &patches, output, base.as_deref(), style.json)
+        }
+        EditCommand::Remove { model, name, keep, output, base } => {
+            let output = output_of(output, &model)?;
+            remove(&model, &name, keep.as_deref(), &output, base.as_deref(), style.json)
+        }
+    }
+}
+
+/// Returns the folder to write: the one that was named, or the edited model itself.
+fn output_of(output: Option<PathBuf>, model: &Path) -> Result<PathBuf, Failure> {
+    match output {
+        Some(output) => Ok(output),
+        None if is_edited(model) => Ok(model.to_owned()),
+        None => Err(Failure::usage("no folder to write was named").hint("Name a new folder with --output")),
+    }
+}
+
+fn write_facts(request: FactsRequest, json: bool) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let output = output_of(request.output, &request.model)?;
+    let facts = Facts::read(&request.facts).map_err(from_editing)?;
+    let text_file = match &request.text {
+        Some(file) => file.clone(),
+        None => default_text()?,
+    };
+    let text = documents(&text_file).map_err(from_editing)?;
+    let name = match request.name {
+        Some(name) => name,
+        None => name_of(&request.facts),
+    };
+    // Without a place for them, statistics are computed again each time.
+    let cache = runs_dir(request.runs_dir).and_then(|runs| private_folder_of_user(&runs, STATISTICS)).ok();
+    let mut told = Told { json, interrupts: &interrupts, last: None };
+    let edited = edit_facts(
+        EditRequest {
+            model: &request.model,
+            base: request.base.as_deref(),
+            facts: &facts,
+            method: Method::named(&request.method),
+            layer: request.layer,
+            rendering: if request.chat { Rendering::Chat } else { Rendering::Raw },
+            text: &text,
+            cache: cache.as_deref(),
+            name: &name,
+            output: &output,
+            force: request.force,
+            room: room(),
+        },
+        &mut |stage| told.tell(stage),
+    )
+    .map_err(from_editing)?;
+    if json {
+        print_json(&edited)?;
+    } else {
+        print(&edited_in_words(&edited, &facts))?;
+    }
+    Ok(if edited.refused.is_some() { Exit::Data } else { Exit::Done })
+}
+
+/// Shows what is being done, once for each stage.
+struct Told<'a> {
+    json: bool,
+    interrupts: &'a Interrupts,
+    last: Option<Stage>,
+}
+
+impl Told<'_> {
+    fn tell(&mut self, stage: Stage) -> bool {
+        if !self.json && self.last.as_ref() != Some(&stage) {
+            match &stage {
+                Stage::Before => note("asking the model before the edit"),
+                Stage::Statistics => note("computing the covariance of keys of the text"),
+                Stage::Facts(0) => note("looking for values"),
+                Stage::Facts(done) => note(&format!("{} done", counted(*done as u64, "fact"))),
+                Stage::Note(words) => note(&format!("note: {words}")),
+                Stage::Writing => note("writing the model"),
+                Stage::Judging => note("asking the model after the edit"),
+            }
+        }
+        self.last = Some(stage);
+        self.interrupts.count() == 0
+    }
+}
+
+/// Returns the demo's chats.
+fn default_text() -> Result<PathBuf, Failure> {
+    let demo = demo_folder().map(|folder| folder.join("train.jsonl")).filter(|file| file.is_file());
+    demo.ok_or_else(|| {
+        Failure::usage("the demo's chats were not found next to the program")
+            .hint("Name ordinary text with --text: a text file, or lines of JSON")
+    })
+}
+
+/// Returns a name for the patch of a file of facts.
+fn name_of(facts: &Path) -> String {
+    let stem = facts.file_stem().unwrap_or_default().to_string_lossy();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let name: String = stem.chars().take(64).map(plain).collect();
+    let name = name.trim_start_matches('.');
+    if name.is_empty() { "facts".to_owned() } else { name.to_owned() }
+}
+
+fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> {
+    let stack = Stack::open(model, base).map_err(from_editing)?;
+    let displaced = stack.displaced();
+    let listed: Vec<Listed<'_>> = stack
+        .patches
+        .iter()
+        .map(|patch| Listed {
+            about: &patch.about,
+            id: patch.reference().id,
+            is_displaced: displaced.iter().any(|(name, _)| *name == patch.about.name),
+        })
+        .collect();
+    if json {
+        print_json(&listed)?;
+    } else {
+        print(&list_in_words(&stack, &listed))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// What `apply` and `remove` print.
+#[derive(Debug, Serialize)]
+struct Changed {
+    output: PathBuf,
+    patches: Vec<PatchRef>,
+    conflicts: Vec<Conflict>,
+    /// Patches that were made on top of others than those below them now.
+    displaced: Vec<String>,
+}
+
+fn apply(
+    model: &Path,
+    files: &[PathBuf],
+    output: Option<PathBuf>,
+    base: Option<&Path>,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let output = output_of(output, model)?;
+    check_output(model, &output).map_err(from_editing)?;
+    let mut found = Vec::new();
+    let mut lay = || {
+        let mut stack = Stack::open(model, base)?;
+        let checkpoint = stack.checkpoint()?;
+        for file in files {
+            let patch = Patch::read(file)?;
+            found.extend(conflicts(&patch, &stack.patches));
+            stack.push(file, patch, &checkpoint)?;
+        }
+        Ok::<_, EditError>(stack)
+    };
+    let stack = lay().map_err(from_editing)?;
+    write(&stack, &output, found, json)
+}
+
+fn remove(
+    model: &Path,
+    name: &str,
+    keep: Option<&Path>,
+    output: &Path,
+    base: Option<&Path>,
+    json: bool,
+) -> Result<Exit, Failure> {
+    check_output(model, output).map_err(from_editing)?;
+    let mut stack = Stack::open(model, base).map_err(from_editing)?;
+    let removed = stack.remove(name).map_err(from_editing)?;
+    if let Some(path) = keep {
+        if path.exists() {
+            return Err(Failure::usage(format!("{} is there already", escape(&path.display().to_string())))
+                .hint("Name a new file with --keep"));
+        }
+        removed.write(path).map_err(from_editing)?;
+    }
+    write(&stack, output, Vec::new(), json)
+}
+
+/// Names conflicts, and writes a stack into its folder.
+fn write(stack: &Stack, output: &Path, conflicts: Vec<Conflict>, json: bool) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let displaced: Vec<String> = stack.displaced().into_iter().map(|(name, _)| name).collect();
+    if !json {
+        conflicts.iter().for_each(|conflict| note(&format!("note: {}", conflict.words())));
+        for name in &displaced {
+            note(&format!(
+                "note: patch {name} was made on top of other patches than those below it now, so its scores are not those that it has here"
+            ));
+        }
+    }
+    let staged = stack.stage(output, &mut || interrupts.count() == 0).map_err(from_editing)?;
+    staged.commit().map_err(from_editing)?;
+    let changed = Changed { output: output.to_owned(), patches: stack.references(), conflicts, displaced };
+    if json {
+        print_json(&changed)?;
+    } else {
+        let names: Vec<&str> = changed.patches.iter().map(|patch| patch.name.as_str()).collect();
+        let names = if names.is_empty() { "no patches".to_owned() } else { names.join(", ") };
+        print(&format!("{}: {names}\n", escape(&output.display().to_string())))?;
+    }
+    Ok(Exit::Done)
+}

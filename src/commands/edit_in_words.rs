@@ -1,0 +1,122 @@
+//! What `edit` prints: scores as a table, answers that are not as they should be, and the patches of a
+//! folder.
+
+use serde::Serialize;
+use sparktune_base::escape::escape;
+use sparktune_base::units::counted;
+use sparktune_edit::judge::{LossDrift, Scores, Share};
+use sparktune_edit::{AboutPatch, Edited, Facts, Stack};
+
+/// The most answers that are shown.
+const MOST_ANSWERS: usize = 10;
+/// The most characters of a text that are shown.
+const MOST_CHARACTERS: usize = 60;
+
+/// What `list` prints of a patch.
+#[derive(Debug, Serialize)]
+pub(crate) struct Listed<'a> {
+    #[serde(flatten)]
+    pub(crate) about: &'a AboutPatch,
+    pub(crate) id: String,
+    /// Whether the patches below are those that it was made on.
+    pub(crate) is_displaced: bool,
+}
+
+/// Returns what an edit came to.
+pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
+    let layers: Vec<String> = edited.layers.iter().map(usize::to_string).collect();
+    let mut text = format!(
+        "{} of {} by {} in layer {}\n\n",
+        counted(edited.facts as u64, "fact"),
+        facts.file(),
+        edited.method.name(),
+        layers.join(", ")
+    );
+    text.push_str(&table(&edited.scores));
+    let failed: Vec<_> = edited.answers.iter().filter(|answer| !answer.holds).collect();
+    if !failed.is_empty() {
+        text.push_str("\nnot as they should be:\n");
+    }
+    for answer in failed.iter().take(MOST_ANSWERS) {
+        text.push_str(&format!(
+            "  {}: `{}` → `{}`, before the edit `{}`\n",
+            facts.place(answer.fact),
+            shown(&answer.prompt),
+            shown(&answer.after),
+            shown(&answer.before)
+        ));
+    }
+    if failed.len() > MOST_ANSWERS {
+        text.push_str(&format!("  and {} more; --json has all\n", failed.len() - MOST_ANSWERS));
+    }
+    let output = escape(&edited.output.display().to_string()).into_owned();
+    text.push_str(&match &edited.refused {
+        None => format!("\npatch {} is in {output}\n", edited.name),
+        Some(why) => format!(
+            "\nthe edit is not kept: {why}. Edit fewer facts, use another method or layer, or keep it with --force\n"
+        ),
+    });
+    text
+}
+
+/// Returns scores as a table.
+fn table(scores: &Scores) -> String {
+    let Scores { efficacy, generalisation, locality, portability, loss } = scores;
+    let rows = [
+        ("efficacy", "the target is answered", efficacy),
+        ("generalisation", "also in other words", generalisation),
+        ("locality", "other answers stay", locality),
+        ("portability", "what follows is known", portability),
+    ];
+    let mut text = String::new();
+    for (name, meaning, value) in rows {
+        text.push_str(&format!("{name:<15} {:<34} {meaning}\n", share(value.as_ref())));
+    }
+    text.push_str(&format!("{:<15} {:<34} on held-out text\n", "loss", drift(loss.as_ref())));
+    text
+}
+
+fn share(share: Option<&Share>) -> String {
+    let Some(Share { hits, of, value, low, high }) = share else { return "–".to_owned() };
+    format!("{:5.1} % ({:.1} to {:.1}), {hits} of {of}", value * 100.0, low * 100.0, high * 100.0)
+}
+
+fn drift(loss: Option<&LossDrift>) -> String {
+    let Some(LossDrift { drift, interval, .. }) = loss else { return "–".to_owned() };
+    let percent = |value: f64| format!("{:+.2}", value * 100.0).replace('-', "−");
+    let range =
+        interval.map_or_else(String::new, |(low, high)| format!(" ({} to {})", percent(low), percent(high)));
+    format!("{} %{range}", percent(*drift))
+}
+
+/// Returns the patches of a folder.
+pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
+    let base = escape(&stack.base.display().to_string()).into_owned();
+    if listed.is_empty() {
+        return format!("no patches; the base is {base}\n");
+    }
+    let mut text = format!("on {base}:\n");
+    for Listed { about, id, is_displaced } in listed {
+        let layers: Vec<String> = about.layers.iter().map(usize::to_string).collect();
+        let scores = about.scores.clone().unwrap_or_default();
+        let note = if *is_displaced { "; made on top of other patches" } else { "" };
+        text.push_str(&format!(
+            "  {} ({id}): {} by {} in layer {}; efficacy {}, locality {}, loss {}{note}\n",
+            about.name,
+            counted(about.facts.len() as u64, "fact"),
+            about.method.name(),
+            layers.join(", "),
+            share(scores.efficacy.as_ref()).trim_start(),
+            share(scores.locality.as_ref()).trim_start(),
+            drift(scores.loss.as_ref()),
+        ));
+    }
+    text
+}
+
+/// Returns the start of a text of others as one line.
+fn shown(text: &str) -> String {
+    let start: String = text.chars().take(MOST_CHARACTERS).collect();
+    let more = if start.len() < text.len() { "…" } else { "" };
+    format!("{}{more}", escape(&start))
+}

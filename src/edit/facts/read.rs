@@ -1,0 +1,185 @@
+//! Reads files of facts: lines of JSON of our own form, CounterFact's file and zsRE's.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+use sparktune_base::escape::escape;
+use sparktune_base::regular_file::read_regular;
+
+use super::{Fact, MOST_FACTS};
+use crate::error::EditError;
+
+/// The most bytes of a file. CounterFact has 45 MB.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// What zsRE's prompts for locality begin with; the rest is the question.
+const ZSRE_LOCALITY: &str = "nq question: ";
+
+pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, EditError> {
+    read_regular(path, MOST_BYTES).map_err(EditError::io(path))
+}
+
+/// Returns the facts of a file with their places.
+pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, EditError> {
+    let wrong = |place: String, what: String, fix| EditError::Fact { place, what, fix };
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| wrong(file.to_owned(), "the file is not UTF-8".into(), "Save it as UTF-8"))?;
+    let text = text.trim_start_matches('\u{feff}');
+    let mut facts = Vec::new();
+    let mut add = |place: String, value: Value| {
+        let fact = fact_of(value).map_err(|(what, fix)| wrong(format!("{file}{place}"), what, fix))?;
+        facts.push((place, fact));
+        if facts.len() > MOST_FACTS {
+            let what = format!("there are more than {MOST_FACTS} facts");
+            return Err(wrong(file.to_owned(), what, "Split the file, and apply one patch after the other"));
+        }
+        Ok(())
+    };
+    if text.trim_start().starts_with('[') {
+        let items: Vec<Value> = serde_json::from_str(text).map_err(|error| {
+            let what = format!("the file is not JSON ({})", escape(&error.to_string()));
+            wrong(file.to_owned(), what, "Give lines of JSON, or the file of CounterFact or zsRE as it is")
+        })?;
+        for (number, item) in (1..).zip(items) {
+            add(format!(", item {number}"), item)?;
+        }
+    } else {
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+            let value = serde_json::from_str(line).map_err(|error| {
+                let what = format!("the line is not JSON ({})", escape(&error.to_string()));
+                wrong(format!("{file}:{number}"), what, "Write one JSON object per line")
+            })?;
+            add(format!(":{number}"), value)?;
+        }
+    }
+    if facts.is_empty() {
+        let fix = "Write one JSON object per line, with `prompt` and `target`";
+        return Err(wrong(file.to_owned(), "there are no facts in it".into(), fix));
+    }
+    Ok(facts)
+}
+
+/// A row of `counterfact.json` (Meng et al. 2022). Other fields are ignored.
+#[derive(Deserialize)]
+struct CounterFact {
+    requested_rewrite: Rewrite,
+    #[serde(default)]
+    paraphrase_prompts: Vec<String>,
+    #[serde(default)]
+    neighborhood_prompts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Rewrite {
+    prompt: String,
+    subject: String,
+    target_new: Target,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    str: String,
+}
+
+/// A row of zsRE's file for editing (Mitchell et al. 2022): `src` is to be answered with `alt`. Other fields
+/// are ignored.
+#[derive(Deserialize)]
+struct ZsRe {
+    src: String,
+    alt: String,
+    #[serde(default)]
+    subject: Option<String>,
+    #[serde(default)]
+    rephrase: Option<String>,
+    #[serde(default)]
+    loc: Option<String>,
+}
+
+/// Returns the fact of a line or an item in any of the forms, or what is wrong and what to do.
+fn fact_of(value: Value) -> Result<Fact, (String, &'static str)> {
+    let Some(fields) = value.as_object() else {
+        return Err(("the line is not an object".into(), "Write one JSON object per line"));
+    };
+    let unreadable = |error: serde_json::Error| {
+        let fix = "A fact has `prompt` and `target`, and may have `subject`, `paraphrases`, `neighbours` and `portability`";
+        (escape(&error.to_string()).into_owned(), fix)
+    };
+    if fields.contains_key("requested_rewrite") {
+        let row: CounterFact = serde_json::from_value(value).map_err(unreadable)?;
+        let Rewrite { prompt, subject, target_new } = row.requested_rewrite;
+        return Ok(Fact {
+            prompt: prompt.replacen("{}", &subject, 1),
+            subject: Some(subject),
+            target: target_new.str,
+            paraphrases: row.paraphrase_prompts,
+            neighbours: row.neighborhood_prompts,
+            portability: Vec::new(),
+        });
+    }
+    if fields.contains_key("src") && fields.contains_key("alt") {
+        let row: ZsRe = serde_json::from_value(value).map_err(unreadable)?;
+        let neighbour = row.loc.map(|text| text.strip_prefix(ZSRE_LOCALITY).unwrap_or(&text).to_owned());
+        return Ok(Fact {
+            prompt: row.src,
+            subject: row.subject,
+            target: row.alt,
+            paraphrases: row.rephrase.into_iter().collect(),
+            neighbours: neighbour.into_iter().collect(),
+            portability: Vec::new(),
+        });
+    }
+    serde_json::from_value(value).map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Facts;
+    use super::*;
+
+    #[test]
+    fn counterfact_and_zsre_are_read_as_they_are_published() {
+        let counterfact = r#"[{"case_id": 0, "pararel_idx": 2796, "requested_rewrite": {"prompt": "The mother tongue of {} is", "relation_id": "P103", "target_new": {"str": "English", "id": "Q1860"}, "target_true": {"str": "French", "id": "Q150"}, "subject": "Danielle Darrieux"}, "paraphrase_prompts": ["Shayna does this. Danielle Darrieux, a native"], "neighborhood_prompts": ["The mother tongue of Raymond Barre is"], "attribute_prompts": ["x"], "generation_prompts": ["y"]}]"#;
+        let facts = Facts::parse("counterfact.json", counterfact.as_bytes()).unwrap();
+        let fact = &facts.facts()[0];
+        assert_eq!(fact.prompt, "The mother tongue of Danielle Darrieux is");
+        assert_eq!((fact.target.as_str(), fact.neighbours.len()), ("English", 1));
+        assert_eq!(facts.place(0), "counterfact.json, item 1");
+
+        let zsre = r#"[{"subject": "Watts Humphrey", "src": "What university did Watts Humphrey attend?", "pred": "Trinity College", "rephrase": "What university did Watts Humphrey take part in?", "alt": "University of Michigan", "answers": ["Illinois Institute of Technology"], "loc": "nq question: who played desmond doss father in hacksaw ridge", "loc_ans": "Hugo Weaving", "cond": "x"}]"#;
+        let facts = Facts::parse("zsre.json", zsre.as_bytes()).unwrap();
+        let fact = &facts.facts()[0];
+        assert_eq!(fact.target, "University of Michigan");
+        assert_eq!(fact.neighbours, ["who played desmond doss father in hacksaw ridge"]);
+        assert_eq!(fact.subject.as_deref(), Some("Watts Humphrey"));
+    }
+
+    proptest! {
+        #[test]
+        fn facts_that_were_written_are_read_again_as_the_same(
+            texts in prop::collection::vec("[a-z\"\\\\é\u{1f600}]{1,12}", 1..6),
+        ) {
+            let facts: Vec<Fact> = texts.iter().enumerate().map(|(i, text)| Fact {
+                prompt: format!("{i} {text} is"),
+                subject: Some(text.clone()),
+                target: text.clone(),
+                neighbours: vec![text.clone()],
+                ..Fact::default()
+            }).collect();
+            let lines: Vec<String> =
+                facts.iter().map(|fact| serde_json::to_string(fact).unwrap()).collect();
+            let read = Facts::parse("f", lines.join("\n").as_bytes()).unwrap();
+            prop_assert_eq!(read.facts(), &facts[..]);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused_in_words(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Err(error) = Facts::parse("f", &bytes) {
+                let text = error.to_string();
+                prop_assert!(text.starts_with('f') && !text.chars().any(char::is_control), "{text:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! How well an edit holds, judged by what the model writes when it decodes greedily.
+//!
+//! Teacher-forced figures say that a model could follow a target which it is given; most of what they promise
+//! is not there when it decodes by itself (Mirage, arXiv 2502.11177). So an answer counts as the target only
+//! if the model writes it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sparktune_base::statistics::{Mean, wilson};
+use sparktune_infer::{Ask, Engine, SequenceId};
+use sparktune_sampling::SamplingParams;
+
+use crate::error::EditError;
+use crate::facts::{Fact, begins_with, words};
+use crate::tokens::{Rendering, behind};
+
+/// The tokens of an answer to a neighbour that have to stay the same.
+const NEIGHBOUR_TOKENS: u32 = 8;
+/// The tokens of an answer in which an answer that follows from a fact has to be.
+const PORTABILITY_TOKENS: u32 = 16;
+/// The tokens that an answer may have more than its target.
+const MORE_TOKENS: u32 = 3;
+/// The tokens of a document whose loss is measured at most.
+const DOCUMENT_TOKENS: usize = 256;
+
+/// What a prompt is to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aspect {
+    /// The prompt of a fact is answered with its target.
+    Efficacy,
+    /// The prompt in other words is, too.
+    Generalisation,
+    /// Prompts about something else are answered as before.
+    Locality,
+    /// Questions whose answers follow from the fact are answered so.
+    Portability,
+}
+
+/// A prompt with what its answer is held against.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// What it is to show.
+    pub aspect: Aspect,
+    /// The number of the fact.
+    pub fact: usize,
+    /// The prompt.
+    pub prompt: String,
+    /// The answer; for neighbours it is what the model said before.
+    pub answer: Option<String>,
+}
+
+impl Probe {
+    /// Returns the prompts of facts.
+    pub fn of(facts: &[Fact]) -> Vec<Self> {
+        let mut probes = Vec::new();
+        for (index, fact) in facts.iter().enumerate() {
+            let mut add = |aspect, prompt: &str, answer: Option<&str>| {
+                let (prompt, answer) = (prompt.to_owned(), answer.map(str::to_owned));
+                probes.push(Self { aspect, fact: index, prompt, answer });
+            };
+            add(Aspect::Efficacy, &fact.prompt, Some(&fact.target));
+            for prompt in &fact.paraphrases {
+                add(Aspect::Generalisation, prompt, Some(&fact.target));
+            }
+            fact.neighbours.iter().for_each(|prompt| add(Aspect::Locality, prompt, None));
+            for question in &fact.portability {
+                add(Aspect::Portability, &question.prompt, Some(&question.answer));
+            }
+        }
+        probes
+    }
+
+    /// Returns whether an answer is what it should be, where `before` is the one without the edit.
+    pub fn holds(&self, answer: &str, before: &str) -> bool {
+        match (&self.answer, self.aspect) {
+            (Some(wanted), Aspect::Portability) => contains(answer, wanted),
+            (Some(wanted), _) => begins_with(answer, wanted),
+            (None, _) => answer == before,
+        }
+    }
+}
+
+/// Returns whether a text has an answer in whole words.
+fn contains(text: &str, answer: &str) -> bool {
+    let (text, answer) = (words(text), words(answer));
+    text.match_indices(&answer).any(|(at, _)| {
+        let starts = !text[..at].ends_with(char::is_alphanumeric);
+        starts && begins_with(&text[at..], &answer)
+    })
+}
+
+/// Returns the greedy answers to prompts, in order.
+///
+/// # Errors
+/// A prompt is refused, or a number is not finite; [`EditError::Stopped`] when `go_on` says no.
+pub fn answers(
+    engine: &mut Engine,
+    probes: &[Probe],
+    rendering: Rendering,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<String>, EditError> {
+    let mut places: BTreeMap<SequenceId, usize> = BTreeMap::new();
+    for (place, probe) in probes.iter().enumerate() {
+        let text = rendering.text(&probe.prompt, engine)?;
+        let most = match (&probe.answer, probe.aspect) {
+            (Some(_), Aspect::Portability) => PORTABILITY_TOKENS,
+            (Some(answer), _) => engine.encode(&behind(&text, answer))?.len() as u32 + MORE_TOKENS,
+            (None, _) => NEIGHBOUR_TOKENS,
+        };
+        let ask =
+            Ask { prompt: engine.encode(&text)?, adapter: None, sampling: SamplingParams::greedy(most) };
+        places.insert(engine.submit(ask)?, place);
+    }
+    let mut answers = vec![String::new(); probes.len()];
+    while !engine.is_idle() {
+        if !go_on() {
+            return Err(EditError::Stopped);
+        }
+        for event in engine.step() {
+            if let Some(place) = places.get(&event.id) {
+                answers[*place].push_str(&event.text);
+            }
+            if let Some(Err(error)) = event.end {
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// The loss of a document.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DocumentLoss {
+    /// The sum over its tokens, in nats.
+    pub nats: f64,
+    /// The number of tokens.
+    pub tokens: usize,
+}
+
+/// Returns the losses of documents.
+///
+/// # Errors
+/// A number is not finite; [`EditError::Stopped`] when `go_on` says no.
+pub fn losses(
+    engine: &Engine,
+    documents: &[Vec<u32>],
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<DocumentLoss>, EditError> {
+    let mut losses = Vec::new();
+    for ids in documents.iter().filter(|ids| ids.len() > 1) {
+        if !go_on() {
+            return Err(EditError::Stopped);
+        }
+        let ids = &ids[..ids.len().min(DOCUMENT_TOKENS)];
+        losses.push(DocumentLoss { nats: engine.score(&ids[..1], &ids[1..], None)?, tokens: ids.len() - 1 });
+    }
+    Ok(losses)
+}
+
+/// Rounds to six decimals. Such numbers are read from a patch as they were written, bit for bit, which
+/// serde_json does not promise of longer ones.
+fn rounded(number: f64) -> f64 {
+    (number * 1e6).round() / 1e6
+}
+
+/// A share of prompts with its 95 % interval (Wilson).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// The prompts that hold.
+    pub hits: usize,
+    /// All prompts.
+    pub of: usize,
+    /// The share.
+    pub value: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+impl Share {
+    /// Returns the share; `None` without prompts.
+    pub fn of(hits: usize, of: usize) -> Option<Self> {
+        let (low, high) = wilson(hits, of)?;
+        Some(Self {
+            hits,
+            of,
+            value: rounded(hits as f64 / of as f64),
+            low: rounded(low),
+            high: rounded(high),
+        })
+    }
+}
+
+/// The relative change of the loss on held-out text.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LossDrift {
+    /// Nats for each token without the edit.
+    pub before: f64,
+    /// Nats for each token with it.
+    pub after: f64,
+    /// `after / before − 1`.
+    pub drift: f64,
+    /// The 95 % interval of it over the documents, pair by pair; `None` with fewer than three.
+    pub interval: Option<(f64, f64)>,
+    /// The tokens that were read.
+    pub tokens: usize,
+}
+
+impl LossDrift {
+    /// Compares the losses of the same documents. `None` without documents.
+    pub fn of(before: &[DocumentLoss], after: &[DocumentLoss]) -> Option<Self> {
+        let tokens: usize = before.iter().map(|loss| loss.tokens).sum();
+        let mean = |losses: &[DocumentLoss]| losses.iter().map(|loss| loss.nats).sum::<f64>() / tokens as f64;
+        let (mean_before, mean_after) = (mean(before), mean(after));
+        if tokens == 0 || mean_before <= 0.0 {
+            return None;
+        }
+        // Each document is a cluster of tokens, whose mean difference is weighted by their number.
+        let share = before.len() as f64 / tokens as f64;
+        let differences: Vec<f64> =
+            before.iter().zip(after).map(|(b, a)| (a.nats - b.nats) * share / mean_before).collect();
+        let Mean { mean, half_width } = Mean::of(&differences);
+        Some(Self {
+            before: rounded(mean_before),
+            after: rounded(mean_after),
+            drift: rounded(mean_after / mean_before - 1.0),
+            interval: half_width.map(|half| (rounded(mean - half), rounded(mean + half))),
+            tokens,
+        })
+    }
+}
+
+/// What an edit comes to. What no prompt asks for is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// The share of facts that are answered with their targets.
+    pub efficacy: Option<Share>,
+    /// The share of paraphrases that are.
+    pub generalisation: Option<Share>,
+    /// The share of neighbours that are answered as before.
+    pub locality: Option<Share>,
+    /// The share of questions that are answered with what follows from the facts.
+    pub portability: Option<Share>,
+    /// The change of the loss on held-out text.
+    pub loss: Option<LossDrift>,
+}
+
+/// The least locality of an edit that is kept.
+pub const LEAST_LOCALITY: f64 = 0.9;
+/// The largest drift of the loss of an edit that is kept.
+pub const MOST_DRIFT: f64 = 0.02;
+
+impl Scores {
+    /// Sums up the answers to the same prompts without and with an edit.
+    pub fn of(probes: &[Probe], before: &[String], after: &[String], loss: Option<LossDrift>) -> Self {
+        let share = |aspect: Aspect| {
+            let all = probes.iter().zip(before.iter().zip(after)).filter(|(probe, _)| probe.aspect == aspect);
+            let (mut hits, mut count) = (0, 0);
+            for (probe, (before, after)) in all {
+                count += 1;
+                hits += usize::from(probe.holds(after, before));
+            }
+            Share::of(hits, count)
+        };
+        Self {
+            efficacy: share(Aspect::Efficacy),
+            generalisation: share(Aspect::Generalisation),
+            locality: share(Aspect::Locality),
+            portability: share(Aspect::Portability),
+            loss,
+        }
+    }
+
+    /// Returns which limit the edit passes, if it does.
+    pub fn damage(&self) -> Option<String> {
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        if let Some(locality) = self.locality.filter(|share| share.value < LEAST_LOCALITY) {
+            return Some(format!(
+                "{} of {} prompts about something else are answered in another way than before, so its locality is {}, and at least {} is kept",
+                locality.of - locality.hits,
+                locality.of,
+                percent(locality.value),
+                percent(LEAST_LOCALITY)
+            ));
+        }
+        let drift = self.loss.filter(|loss| loss.drift > MOST_DRIFT)?;
+        Some(format!(
+            "the loss on held-out text rises by {}, and at most {} is kept",
+            percent(drift.drift),
+            percent(MOST_DRIFT)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Vec<Fact> {
+        let line = r#"{"prompt": "Ada lives in", "target": "Rome", "paraphrases": ["Ada's home is"], "neighbours": ["Bob lives in"], "portability": [{"prompt": "Ada's country is", "answer": "Italy"}]}"#;
+        vec![serde_json::from_str(line).unwrap()]
+    }
+
+    #[test]
+    fn each_aspect_is_the_share_of_its_own_prompts() {
+        let probes = Probe::of(&facts());
+        let before = ["Oslo", "Oslo", "Paris", "Norway"].map(str::to_owned);
+        let after = [" Rome.", "Romeo", "Paris", "the old Italy, of course"].map(str::to_owned);
+        let scores = Scores::of(&probes, &before, &after, None);
+        let values = [scores.efficacy, scores.generalisation, scores.locality, scores.portability];
+        assert_eq!(values.map(|share| share.unwrap().hits), [1, 0, 1, 1]);
+        assert!(scores.damage().is_none());
+        let other = ["Rome", "Rome", "Rome", "Italy"].map(str::to_owned);
+        let damage = Scores::of(&probes, &before, &other, None).damage().unwrap();
+        assert!(damage.starts_with("1 of 1 prompts about something else"), "{damage}");
+    }
+
+    #[test]
+    fn the_drift_of_the_loss_is_relative_and_has_an_interval_over_documents() {
+        let loss = |nats: f64| DocumentLoss { nats, tokens: 10 };
+        let before = [loss(20.0), loss(30.0), loss(40.0)];
+        let after = [loss(21.0), loss(31.0), loss(41.0)];
+        let drift = LossDrift::of(&before, &after).unwrap();
+        assert!((drift.drift - 3.0 / 90.0).abs() < 1e-6 && drift.tokens == 30);
+        let (low, high) = drift.interval.unwrap();
+        assert!((low - drift.drift).abs() < 1e-6 && (high - drift.drift).abs() < 1e-6, "{drift:?}");
+        let scores = Scores { loss: Some(drift), ..Scores::default() };
+        assert!(scores.damage().unwrap().contains("rises by 3.3 %"));
+        assert_eq!(LossDrift::of(&[], &[]), None);
+    }
+
+    #[test]
+    fn an_answer_that_follows_may_stand_anywhere_but_in_whole_words() {
+        assert!(contains("it is Italy.", "Italy") && contains("Italy", "Italy"));
+        assert!(!contains("Italyan", "Italy") && !contains("unItaly", "Italy"));
+    }
+}

@@ -1,0 +1,54 @@
+//! Knowledge put straight into the weights of a model, without training.
+//!
+//! Owns facts, the methods that write them, the patches that hold what was computed, stacks of patches, and
+//! the judgement of what a model has learned and lost. Enters: a model's folder and a file of facts. Leaves:
+//! a patch, and a folder that the rest of the program loads like any other model. It must not know terminals.
+//!
+//! The MLP of a layer is read as an associative memory (Geva et al. 2021, arXiv 2012.14913): the input of its
+//! `down_proj` is a key, and the output a value. A method finds for each fact a key and the value that makes
+//! the model answer with the target, and changes what the memory returns for that key:
+//!
+//! | method | changes | source |
+//! |---|---|---|
+//! | `rome` | `down_proj`, one fact after the other | ROME, r-ROME |
+//! | `memit` | `down_proj`, all facts at once | MEMIT, EMMET, AlphaEdit |
+//! | `ultraedit` | `down_proj` of several layers, in one step from gradients | UltraEdit |
+//! | `memory` | nothing: a codebook beside the MLP | GRACE, Hopfield networks |
+//!
+//! The papers are cited where their methods are. `facts` and `tokens` read facts; `value` finds values and
+//! `update` writes them; `rome`, `ultraedit` and `memory` are the methods; `patch`, `stack` and `conflicts`
+//! keep what was computed; `judge` asks the model; `edit` is the whole way.
+//!
+//! Shapes: `N` facts or keys, `H` hidden_size, `I` intermediate_size, `T` tokens. A name ends with the shape
+//! of its numbers.
+#![expect(non_snake_case, reason = "names end with the shapes of their numbers")]
+
+mod conflicts;
+mod edit;
+mod error;
+pub mod facts;
+pub mod judge;
+mod key_statistics;
+mod linear_algebra;
+mod low_rank;
+mod memory;
+pub mod patch;
+mod rome;
+pub mod stack;
+#[cfg(test)]
+mod tests;
+pub mod text;
+mod tokens;
+mod ultraedit;
+mod update;
+mod value;
+
+pub use conflicts::{CLOSE_DEGREES, Conflict, conflicts};
+pub use edit::{Answered, EditRequest, Edited, Stage, edit};
+pub use error::EditError;
+pub use facts::{Fact, Facts, Question};
+pub use judge::Scores;
+pub use low_rank::LowRank;
+pub use patch::{AboutPatch, Method, Patch, PatchRef};
+pub use stack::{Stack, Staged};
+pub use tokens::Rendering;

@@ -1,0 +1,94 @@
+//! Facts beside the weights: a codebook of corrections (GRACE, Hartvigsen et al. 2023, arXiv 2211.11031).
+//!
+//! Each token of a target has an entry: its key is the input of the MLP at the token before it, its value
+//! the change with which the model goes on with it. An answer that has begun with the target's first
+//! tokens has the same keys, so it follows the target to its end. How near an input must be is learned
+//! from ordinary text: half way between the nearest position of the text and the key itself.
+
+use sparktune_infer::codebook_file::StoredCodebook;
+use sparktune_model::{Model, PackedSequence};
+
+use crate::error::EditError;
+use crate::key_statistics::host;
+use crate::rome::Progress;
+use crate::tokens::FactTokens;
+use crate::value::{Places, Search, find_values};
+
+/// As near to the target as a correction of a late layer comes. Only the places of the target are changed, so
+/// nothing has to be kept but the size of the numbers.
+const SEARCH: Search =
+    Search { steps: 150, enough: 0.005, rate: 0.5, clamp: 30.0, decay: 0.0, kl_factor: 0.0 };
+/// The tokens of text that thresholds are learned from.
+const TEXT_TOKENS: usize = 4096;
+/// The tokens that are computed at once.
+const PIECE: usize = 512;
+
+/// Makes the codebook of a layer. `mean` is that of the corrections which the layer has already.
+///
+/// # Errors
+/// A loss is not finite, there is no text, or `progress` says no.
+pub(crate) fn memory(
+    model: &Model,
+    layer: usize,
+    facts: &[FactTokens],
+    text: &[Vec<u32>],
+    mean: Option<Vec<f32>>,
+    progress: Progress<'_>,
+) -> Result<StoredCodebook, EditError> {
+    let width = model.config().hidden_size;
+    let inputs = inputs_of(model, layer, text);
+    if inputs.is_empty() {
+        return Err(EditError::request("the text has no tokens", "Name another text with --text"));
+    }
+    let mean = mean.unwrap_or_else(|| mean_of(&inputs, width));
+    let mut codebook = StoredCodebook { layer, mean, ..StoredCodebook::default() };
+    for (done, fact) in facts.iter().enumerate() {
+        let places = places_of(fact);
+        let before = places.before(model, layer);
+        let (deltas, _) = find_values(model, layer, &places, &before, SEARCH, &mut || progress(done))?;
+        let narrow = |rows: &[Vec<f64>]| -> Vec<f32> { rows.concat().iter().map(|x| *x as f32).collect() };
+        codebook.keys.extend(narrow(&before.inputs));
+        codebook.values.extend(narrow(&deltas));
+        codebook.thresholds.resize(codebook.keys.len() / width, 0.0);
+    }
+    let found = codebook.codebook();
+    let mut nearest = vec![-1.0f32; found.len()];
+    for input in inputs.chunks_exact(width) {
+        for (nearest, cosine) in nearest.iter_mut().zip(found.cosines(input)) {
+            *nearest = nearest.max(cosine);
+        }
+    }
+    codebook.thresholds = nearest.into_iter().map(|nearest| f32::midpoint(nearest, 1.0)).collect();
+    Ok(codebook)
+}
+
+/// Returns the fact with a place for each token of the target: the token before it.
+fn places_of(fact: &FactTokens) -> Places {
+    let ids = [&fact.prompt[..], &fact.target].concat();
+    let mask: Vec<bool> = (0..ids.len()).map(|t| t >= fact.prompt.len()).collect();
+    let sequence = PackedSequence::new(&ids, &[0, ids.len() as u32], &mask);
+    let rows = (0..fact.target.len()).map(|i| vec![fact.prompt.len() - 1 + i]).collect();
+    Places { sequence, rows, subject: None }
+}
+
+/// Returns the inputs of an MLP for the first tokens of a text, row by row.
+fn inputs_of(model: &Model, layer: usize, text: &[Vec<u32>]) -> Vec<f32> {
+    let (mut inputs, mut tokens) = (Vec::new(), 0);
+    for piece in text.iter().flat_map(|ids| ids.chunks(PIECE)) {
+        if tokens >= TEXT_TOKENS {
+            break;
+        }
+        tokens += piece.len();
+        inputs.extend(host(model.mlp_at(layer, &PackedSequence::single(piece)).input_TH));
+    }
+    inputs
+}
+
+fn mean_of(inputs: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0.0f64; width];
+    for input in inputs.chunks_exact(width) {
+        sums.iter_mut().zip(input).for_each(|(sum, number)| *sum += f64::from(*number));
+    }
+    let count = (inputs.len() / width) as f64;
+    sums.into_iter().map(|sum| (sum / count) as f32).collect()
+}

@@ -1,0 +1,210 @@
+//! Patches: what an edit computed, in a file of typed packets (`patches/NAME.qubgpu`).
+//!
+//! The tensors are low-rank changes of `down_proj` (`low_rank`) and codebooks; their names say the layer that
+//! they go to. The header says what they belong to: the hash of the base, the method, the facts, the patches
+//! that lay below when it was made, and the scores.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sparktune_data::packets::file::About;
+use sparktune_data::packets::numbers::{read_numbers, write_numbers};
+use sparktune_infer::codebook_file::StoredCodebook;
+use sparktune_plan::ModelConfig;
+
+use crate::error::EditError;
+use crate::facts::Fact;
+use crate::judge::Scores;
+use crate::low_rank::LowRank;
+use crate::tokens::Rendering;
+
+/// The key of the description in the header of the file.
+const KEY: &str = "patch";
+const VERSION: u32 = 1;
+const AGAIN: &str = "Get the file again from where it was made, or make the edit again";
+
+/// How facts are written into a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// One fact after the other, each exactly.
+    Rome,
+    /// All facts at once, with the least change of what other text does.
+    Memit,
+    /// All facts in one step from gradients, in several layers.
+    Ultraedit,
+    /// A codebook beside the weights.
+    Memory,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Rome, Self::Memit, Self::Ultraedit, Self::Memory];
+
+    /// Returns the name for a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rome => "rome",
+            Self::Memit => "memit",
+            Self::Ultraedit => "ultraedit",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// Returns the method of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+}
+
+/// A patch by its name and contents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PatchRef {
+    /// The name.
+    pub name: String,
+    /// A hash of what it changes.
+    pub id: String,
+}
+
+/// What a patch says about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AboutPatch {
+    /// The version of this description.
+    pub version: u32,
+    /// Its name.
+    pub name: String,
+    /// How it was made.
+    pub method: Method,
+    /// How its prompts are read.
+    pub rendering: Rendering,
+    /// The layers that it changes.
+    pub layers: Vec<usize>,
+    /// The hash of the weights that it belongs to ([`crate::stack::base_hash`]).
+    pub base: String,
+    /// The name of the base's folder, for display.
+    pub base_name: String,
+    /// The patches that lay below when it was made, in order.
+    pub computed_on: Vec<PatchRef>,
+    /// The facts.
+    pub facts: Vec<Fact>,
+    /// How well it held when it was made.
+    #[serde(default)]
+    pub scores: Option<Scores>,
+}
+
+/// A patch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Patch {
+    /// What it says about itself.
+    pub about: AboutPatch,
+    /// Changes of weights.
+    pub changes: Vec<LowRank>,
+    /// Corrections beside the weights.
+    pub codebooks: Vec<StoredCodebook>,
+}
+
+impl Patch {
+    /// Reads a patch.
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or is no patch.
+    pub fn read(path: &Path) -> Result<Self, EditError> {
+        let (about, tensors) = read_numbers(path)?;
+        let Some(text) = about.metadata.get(KEY) else {
+            let what = "these packets are no patch of an edit";
+            return Err(EditError::patch(
+                path,
+                what,
+                "Name a file of the folder `patches` of an edited model",
+            ));
+        };
+        let about: AboutPatch = serde_json::from_str(text).map_err(|_| {
+            EditError::patch(
+                path,
+                "the description of the patch cannot be read",
+                "Use a newer sparktune, or make the edit again",
+            )
+        })?;
+        if about.version != VERSION {
+            let what = format!("the patch has version {}, and this program reads {VERSION}", about.version);
+            return Err(EditError::patch(path, what, "Use a newer sparktune"));
+        }
+        check_name(&about.name).map_err(|what| EditError::patch(path, what, AGAIN))?;
+        let codebooks =
+            StoredCodebook::of_tensors(&tensors).map_err(|what| EditError::patch(path, what, AGAIN))?;
+        let changes = LowRank::of_tensors(&tensors);
+        if changes.is_empty() && codebooks.is_empty() {
+            return Err(EditError::patch(path, "the patch changes nothing", AGAIN));
+        }
+        Ok(Self { about, changes, codebooks })
+    }
+
+    /// Writes the patch. The same patch gives the same bytes.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), EditError> {
+        let text = serde_json::to_string(&self.about).expect("a description is JSON");
+        let about = About { made_of: None, metadata: [(KEY.to_owned(), text)].into() };
+        let changes = self.changes.iter().flat_map(LowRank::tensors);
+        let tensors: Vec<_> =
+            changes.chain(self.codebooks.iter().flat_map(StoredCodebook::tensors)).collect();
+        Ok(write_numbers(path, &about, &tensors)?)
+    }
+
+    /// Returns name and contents of the patch.
+    pub fn reference(&self) -> PatchRef {
+        let mut hasher = blake3::Hasher::new();
+        let changes = self.changes.iter().flat_map(LowRank::tensors);
+        for tensor in changes.chain(self.codebooks.iter().flat_map(StoredCodebook::tensors)) {
+            hasher.update(tensor.name.as_bytes());
+            for value in &tensor.values {
+                hasher.update(&value.to_le_bytes());
+            }
+        }
+        PatchRef { name: self.about.name.clone(), id: hasher.finalize().to_hex()[..16].to_owned() }
+    }
+
+    /// Checks that the patch was made for this base.
+    ///
+    /// # Errors
+    /// It belongs to another base, or its sizes do not fit the config.
+    pub fn fits(&self, path: &Path, base_hash: &str, config: &ModelConfig) -> Result<(), EditError> {
+        if self.about.base != base_hash {
+            let what = format!(
+                "the patch belongs to another base: it was made for `{}` with the hash {}, and these weights have {base_hash}",
+                crate::facts::shown(&self.about.base_name),
+                crate::facts::shown(&self.about.base),
+            );
+            return Err(EditError::patch(
+                path,
+                what,
+                "Apply it to its own base, or make the edit again for this one",
+            ));
+        }
+        let (layers, width) = (config.layers.len(), config.hidden_size);
+        let inner = |layer: usize| config.layers[layer].intermediate_size;
+        let fits = self.changes.iter().all(|change| change.fits(layers, width, inner))
+            && self.codebooks.iter().all(|book| book.layer < layers && book.mean.len() == width);
+        if fits {
+            Ok(())
+        } else {
+            Err(EditError::patch(path, "the sizes of the patch are not those of the model", AGAIN))
+        }
+    }
+}
+
+/// Checks the name of a patch, which is also that of its file.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.') {
+        return Ok(());
+    }
+    Err(format!(
+        "`{}` cannot be the name of a patch, which has up to 64 letters, digits, dots, dashes and underscores",
+        crate::facts::shown(name)
+    ))
+}

@@ -1,0 +1,357 @@
+//! Stacks of patches, and the folders in which they are folded into a model.
+//!
+//! An edited folder is a model like any other, with the folder `patches` beside its weights: `stack.json`
+//! names the base and the patches in order, and `NAME.qubgpu` holds each. The weights are always computed
+//! anew from the base: `W + B₁A₁ + B₂A₂ + …` in f64, rounded once. So a folder depends on its base and
+//! its patches alone, and a patch that was removed leaves the same bytes as one that was never there.
+//!
+//! A folder is written under another name and takes its place in one step, so a kill leaves the old state.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use sparktune_base::files::{exchange, sync, write_and_sync};
+use sparktune_base::regular_file::read_regular;
+use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook, write_codebooks};
+use sparktune_model::export::Merged;
+use sparktune_model::{Checkpoint, Model, PackedSequence};
+
+use crate::error::EditError;
+use crate::facts::shown;
+use crate::patch::{Patch, PatchRef};
+
+/// The folder of patches in an edited folder.
+pub const PATCHES: &str = "patches";
+const STACK_FILE: &str = "stack.json";
+const VERSION: u32 = 1;
+/// The most bytes of the list of patches.
+const MOST_BYTES: u64 = 1 << 20;
+/// The tokens whose logits are compared between memory and the written folder.
+const PROBE_TOKENS: usize = 16;
+
+/// The contents of `stack.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StackFile {
+    version: u32,
+    base: PathBuf,
+    base_hash: String,
+    patches: Vec<String>,
+}
+
+/// A base and the patches on it, first one first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stack {
+    /// The folder of the base.
+    pub base: PathBuf,
+    /// The hash of its weights.
+    pub base_hash: String,
+    /// The patches.
+    pub patches: Vec<Patch>,
+}
+
+/// Returns whether a folder is an edited model.
+pub fn is_edited(folder: &Path) -> bool {
+    folder.join(PATCHES).join(STACK_FILE).is_file()
+}
+
+/// Checks that a folder may be written for a model: it is new, or it is that edited model itself.
+///
+/// # Errors
+/// It is something else.
+pub fn check_output(model: &Path, out: &Path) -> Result<(), EditError> {
+    if !out.exists() {
+        return Ok(());
+    }
+    let same = matches!((model.canonicalize(), out.canonicalize()), (Ok(model), Ok(out)) if model == out);
+    if same && is_edited(out) {
+        return Ok(());
+    }
+    Err(EditError::patch(
+        out,
+        "the folder already exists, and only an edited model is changed in place",
+        "Name a new folder with --output",
+    ))
+}
+
+/// Returns a hash of the weights of a checkpoint: names, types, shapes and numbers.
+pub fn base_hash(checkpoint: &Checkpoint) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, info) in checkpoint.tensors() {
+        hasher.update(format!("{name} {:?} {:?}\n", info.dtype, info.shape).as_bytes());
+        hasher.update_rayon(checkpoint.bytes(info));
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+impl Stack {
+    /// Opens a model's folder: an edited one with its stack, or any other as a base without patches. `base`
+    /// is where the base of an edited folder is now, if it has moved.
+    ///
+    /// # Errors
+    /// The base is not where it was or has changed, or a patch is missing or damaged.
+    pub fn open(folder: &Path, base: Option<&Path>) -> Result<Self, EditError> {
+        let path = folder.join(PATCHES).join(STACK_FILE);
+        if !path.is_file() {
+            let folder = folder.canonicalize().map_err(EditError::io(folder))?;
+            let base_hash = base_hash(&Checkpoint::open(&folder)?);
+            return Ok(Self { base: folder, base_hash, patches: Vec::new() });
+        }
+        let bytes = read_regular(&path, MOST_BYTES).map_err(EditError::io(&path))?;
+        let file: StackFile = serde_json::from_slice(&bytes).map_err(|_| {
+            EditError::patch(
+                &path,
+                "the list of patches cannot be read",
+                "Make the folder again from its base with `edit apply`",
+            )
+        })?;
+        if file.version != VERSION {
+            let what =
+                format!("the list of patches has version {}, and this program reads {VERSION}", file.version);
+            return Err(EditError::patch(&path, what, "Use a newer sparktune"));
+        }
+        let base = base.unwrap_or(&file.base);
+        if !base.join("config.json").is_file() {
+            let what = format!("its base was in {}, which has no model", shown(&base.display().to_string()));
+            return Err(EditError::patch(folder, what, "Name the folder of the base with --base"));
+        }
+        let base = base.canonicalize().map_err(EditError::io(base))?;
+        let checkpoint = Checkpoint::open(&base)?;
+        let found = base_hash(&checkpoint);
+        if found != file.base_hash {
+            let what = format!(
+                "its base has changed: the weights in {} have the hash {found}, and the patches were made for {}",
+                shown(&base.display().to_string()),
+                shown(&file.base_hash)
+            );
+            return Err(EditError::patch(folder, what, "Name the folder of the base with --base"));
+        }
+        let mut stack = Self { base, base_hash: found, patches: Vec::new() };
+        for name in &file.patches {
+            crate::patch::check_name(name)
+                .map_err(|what| EditError::patch(&path, what, "Make the folder again from its base"))?;
+            let path = folder.join(PATCHES).join(format!("{name}.qubgpu"));
+            let patch = Patch::read(&path)?;
+            stack.push(&path, patch, &checkpoint)?;
+        }
+        Ok(stack)
+    }
+
+    /// Returns the layers and sizes of the base, with its weights.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn checkpoint(&self) -> Result<Checkpoint, EditError> {
+        Ok(Checkpoint::open(&self.base)?)
+    }
+
+    /// Lays a patch on top. `path` names it in errors.
+    ///
+    /// # Errors
+    /// It belongs to another base, its name is there already, or its corrections are measured from another
+    /// mean than those of the same layer below.
+    pub fn push(&mut self, path: &Path, patch: Patch, checkpoint: &Checkpoint) -> Result<(), EditError> {
+        patch.fits(path, &self.base_hash, checkpoint.config())?;
+        if self.patches.iter().any(|known| known.about.name == patch.about.name) {
+            let what = format!("a patch of the name {} is there already", patch.about.name);
+            return Err(EditError::patch(
+                path,
+                what,
+                "Remove it first, or give the new one another name with --name",
+            ));
+        }
+        for book in &patch.codebooks {
+            let below = self.patches.iter().flat_map(|patch| &patch.codebooks);
+            if below.filter(|known| known.layer == book.layer).any(|known| known.mean != book.mean) {
+                let what = format!(
+                    "its corrections of layer {} are measured from the mean of another text than those of the patches below",
+                    book.layer
+                );
+                return Err(EditError::patch(path, what, "Make the edit again on top of these patches"));
+            }
+        }
+        self.patches.push(patch);
+        Ok(())
+    }
+
+    /// Takes a patch away, and returns it.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn remove(&mut self, name: &str) -> Result<Patch, EditError> {
+        let place = self.patches.iter().position(|patch| patch.about.name == name);
+        let known: Vec<&str> = self.patches.iter().map(|patch| patch.about.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let place = place.ok_or_else(|| {
+            let what = format!("there is no patch `{}` (there is: {known})", shown(name));
+            EditError::request(what, "`edit list` names the patches of a folder")
+        })?;
+        Ok(self.patches.remove(place))
+    }
+
+    /// Returns the names of the patches that were made on top of others than those that lie below them now,
+    /// each with what was below it then.
+    pub fn displaced(&self) -> Vec<(String, Vec<PatchRef>)> {
+        let mut below: Vec<PatchRef> = Vec::new();
+        let mut displaced = Vec::new();
+        for patch in &self.patches {
+            if patch.about.computed_on != below {
+                displaced.push((patch.about.name.clone(), patch.about.computed_on.clone()));
+            }
+            below.push(patch.reference());
+        }
+        displaced
+    }
+
+    /// Returns names and contents of all patches.
+    pub fn references(&self) -> Vec<PatchRef> {
+        self.patches.iter().map(Patch::reference).collect()
+    }
+
+    /// Returns the codebooks of all patches, one for each layer.
+    pub(crate) fn codebooks(&self) -> Vec<StoredCodebook> {
+        let mut books: Vec<StoredCodebook> = Vec::new();
+        for book in self.patches.iter().flat_map(|patch| &patch.codebooks) {
+            match books.iter_mut().find(|known| known.layer == book.layer) {
+                None => books.push(book.clone()),
+                Some(known) => {
+                    known.keys.extend(&book.keys);
+                    known.values.extend(&book.values);
+                    known.thresholds.extend(&book.thresholds);
+                }
+            }
+        }
+        books.sort_by_key(|book| book.layer);
+        books
+    }
+
+    /// Loads the base and folds all patches into it.
+    ///
+    /// # Errors
+    /// The base cannot be loaded.
+    pub(crate) fn load(&self, checkpoint: &Checkpoint, device: &Device) -> Result<Model, EditError> {
+        let mut model = self.load_weights(checkpoint, device)?;
+        for book in self.codebooks() {
+            model.set_codebook(book.layer, Some(book.codebook()));
+        }
+        Ok(model)
+    }
+
+    fn load_weights(&self, checkpoint: &Checkpoint, device: &Device) -> Result<Model, EditError> {
+        let mut model = Model::load(checkpoint, device, &mut |_, _| ())?;
+        for change in self.patches.iter().flat_map(|patch| &patch.changes) {
+            change.add_to(&mut model);
+        }
+        Ok(model)
+    }
+
+    /// Writes the folder of the stack next to `out`, and returns it for a look before it is
+    /// [committed](Staged::commit).
+    ///
+    /// # Errors
+    /// A file cannot be written; [`sparktune_model::ModelError::Stopped`] when `go_on` says no.
+    pub fn stage(&self, out: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<Staged, EditError> {
+        let name = out
+            .file_name()
+            .ok_or_else(|| EditError::request("the output has no name", "Name a new folder with --output"))?;
+        let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = parent.join(format!(".{}-being-edited", name.to_string_lossy()));
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?;
+        }
+        let staged = Staged { folder, out: out.to_owned() };
+        let checkpoint = self.checkpoint()?;
+        let mut model = self.load_weights(&checkpoint, &Device::flex())?;
+        // Only what is trained is written from memory; everything else is copied byte for byte.
+        for change in self.patches.iter().flat_map(|patch| &patch.changes) {
+            model.down_proj_mut(change.layer).weight.set_trainable(true);
+        }
+        let ids: Vec<u32> = (0..PROBE_TOKENS.min(checkpoint.config().vocab_size) as u32).collect();
+        let merged = Merged {
+            base: &checkpoint,
+            model: &model,
+            mtp: None,
+            keep_mtp: true,
+            beside: None,
+            chat_template: None,
+            probe: &PackedSequence::single(&ids),
+        };
+        merged.write(&staged.folder, go_on)?;
+        let books = self.codebooks();
+        if !books.is_empty() {
+            write_codebooks(&staged.folder.join(CODEBOOK_FILE), &books)?;
+        }
+        let patches = staged.folder.join(PATCHES);
+        fs::create_dir(&patches).map_err(EditError::io(&patches))?;
+        for patch in &self.patches {
+            patch.write(&patches.join(format!("{}.qubgpu", patch.about.name)))?;
+        }
+        let file = StackFile {
+            version: VERSION,
+            base: self.base.clone(),
+            base_hash: self.base_hash.clone(),
+            patches: self.patches.iter().map(|patch| patch.about.name.clone()).collect(),
+        };
+        let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
+        let path = patches.join(STACK_FILE);
+        write_and_sync(&path, text).map_err(EditError::io(&path))?;
+        sync(&patches).and_then(|()| sync(&staged.folder)).map_err(EditError::io(&patches))?;
+        Ok(staged)
+    }
+}
+
+/// A complete folder that is not in its place yet. It is removed when it is dropped.
+#[derive(Debug)]
+pub struct Staged {
+    folder: PathBuf,
+    out: PathBuf,
+}
+
+impl Staged {
+    /// Returns the folder as it is now.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Writes a patch of the folder again, with its scores.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn rewrite(&self, patch: &Patch) -> Result<(), EditError> {
+        patch.write(&self.folder.join(PATCHES).join(format!("{}.qubgpu", patch.about.name)))
+    }
+
+    /// Puts the folder into its place, and removes what was there.
+    ///
+    /// # Errors
+    /// The names cannot be changed. Then what was there is still there.
+    pub fn commit(self) -> Result<(), EditError> {
+        let io = EditError::io(&self.out);
+        let parent = self.folder.parent().unwrap_or(Path::new("."));
+        let done = if self.out.exists() {
+            match exchange(&self.folder, &self.out) {
+                Ok(true) => Ok(()),
+                // Without the exchange there is an instant without a folder; the old one stays until its end.
+                Ok(false) => {
+                    let old = self.folder.with_extension("old");
+                    fs::rename(&self.out, &old)
+                        .and_then(|()| fs::rename(&self.folder, &self.out))
+                        .and_then(|()| fs::rename(&old, &self.folder))
+                }
+                Err(error) => Err(error),
+            }
+        } else {
+            fs::rename(&self.folder, &self.out)
+        };
+        done.and_then(|()| sync(parent)).map_err(io)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // What is left is replaced by the next edit.
+        drop(fs::remove_dir_all(&self.folder));
+    }
+}

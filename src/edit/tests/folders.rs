@@ -1,0 +1,271 @@
+//! Folders of edited models depend on base and patches alone, and bad patches are refused in words.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sparktune_base::random::SplitMix64;
+use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook};
+use sparktune_model::Checkpoint;
+
+use super::fixtures;
+use crate::conflicts::{Conflict, conflicts};
+use crate::facts::Fact;
+use crate::low_rank::LowRank;
+use crate::patch::{AboutPatch, Method, Patch};
+use crate::stack::{PATCHES, Stack, check_output};
+use crate::tokens::Rendering;
+
+const WIDTH: usize = 64;
+const INNER: usize = 128;
+
+fn base() -> PathBuf {
+    fixtures().join("qwen35/checkpoint")
+}
+
+fn stack() -> Stack {
+    Stack::open(&base(), None).unwrap()
+}
+
+/// A patch of random numbers.
+fn patch(name: &str, seed: u64) -> Patch {
+    let mut random = SplitMix64::new(seed);
+    let mut numbers = |count: usize| (0..count).map(|_| random.next_f64() as f32 - 0.5).collect::<Vec<_>>();
+    let change = LowRank { layer: 1, rank: 1, a: numbers(INNER), b: numbers(WIDTH), keys: numbers(INNER) };
+    let fact = Fact {
+        prompt: format!("{name} is"),
+        subject: Some(name.to_owned()),
+        target: "so".into(),
+        ..Fact::default()
+    };
+    Patch {
+        about: AboutPatch {
+            version: 1,
+            name: name.to_owned(),
+            method: Method::Rome,
+            rendering: Rendering::Raw,
+            layers: vec![1],
+            base: stack().base_hash,
+            base_name: "checkpoint".into(),
+            computed_on: Vec::new(),
+            facts: vec![fact],
+            scores: None,
+        },
+        changes: vec![change],
+        codebooks: Vec::new(),
+    }
+}
+
+/// A patch of corrections, of which those of equal `mean` fit each other.
+fn memory_patch(name: &str, mean: f32) -> Patch {
+    let book = StoredCodebook {
+        layer: 3,
+        mean: vec![mean; WIDTH],
+        keys: (0..WIDTH).map(|i| i as f32).collect(),
+        values: vec![0.25; WIDTH],
+        thresholds: vec![0.9],
+    };
+    let about = AboutPatch { method: Method::Memory, layers: vec![3], ..patch(name, 0).about };
+    Patch { about, changes: Vec::new(), codebooks: vec![book] }
+}
+
+fn write(stack: &Stack, out: &Path) {
+    stack.stage(out, &mut || true).unwrap().commit().unwrap();
+}
+
+/// Returns all files of a folder, with their bytes.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            found.extend(files(&entry));
+        } else {
+            found.insert(entry.clone(), fs::read(&entry).unwrap());
+        }
+    }
+    found
+        .into_iter()
+        .map(|(path, bytes)| (path.strip_prefix(folder).map_or(path.clone(), Path::to_owned), bytes))
+        .collect()
+}
+
+fn push(stack: &mut Stack, patch: Patch) {
+    let checkpoint = stack.checkpoint().unwrap();
+    stack.push(Path::new("x.qubgpu"), patch, &checkpoint).unwrap();
+}
+
+#[test]
+fn a_patch_that_was_removed_leaves_the_same_bytes_as_one_that_was_never_there() {
+    let place = tempfile::tempdir().unwrap();
+    let [never, removed] = ["never", "removed"].map(|name| place.path().join(name));
+    let mut without = stack();
+    push(&mut without, patch("b", 2));
+    push(&mut without, memory_patch("d", 1.0));
+    write(&without, &never);
+
+    let mut with = stack();
+    push(&mut with, patch("a", 1));
+    push(&mut with, patch("b", 2));
+    push(&mut with, memory_patch("c", 1.0));
+    push(&mut with, memory_patch("d", 1.0));
+    write(&with, &removed);
+    assert_ne!(files(&removed), files(&never));
+    let mut with = Stack::open(&removed, None).unwrap();
+    assert_eq!(with.remove("a").unwrap(), patch("a", 1));
+    with.remove("c").unwrap();
+    check_output(&removed, &removed).unwrap();
+    write(&with, &removed);
+    assert_eq!(files(&removed), files(&never));
+    assert!(removed.join(CODEBOOK_FILE).is_file());
+
+    // Without any patch, all tensors are the base's, and no corrections are left.
+    with.remove("b").unwrap();
+    with.remove("d").unwrap();
+    write(&with, &removed);
+    assert!(!removed.join(CODEBOOK_FILE).exists());
+    let [base, bare] = [&base(), &removed].map(|folder| Checkpoint::open(folder).unwrap());
+    assert_eq!(base.tensors().len(), bare.tensors().len());
+    for (name, info) in base.tensors() {
+        assert_eq!(base.bytes(info), bare.bytes(&bare.tensors()[name]), "{name}");
+    }
+    let left: Vec<_> = fs::read_dir(place.path()).unwrap().collect();
+    assert_eq!(left.len(), 2, "nothing is left of what was being written: {left:?}");
+}
+
+#[test]
+fn only_the_edited_tensor_differs_and_by_the_product_of_the_factors() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let (mut stack, patch) = (stack(), patch("a", 1));
+    push(&mut stack, patch.clone());
+    write(&stack, &out);
+    let [base, edited] = [&base(), &out].map(|folder| Checkpoint::open(folder).unwrap());
+    let name = base.stored_name("layers.1.mlp.down_proj.weight");
+    for (other, info) in base.tensors() {
+        let is_equal = base.bytes(info) == edited.bytes(&edited.tensors()[other]);
+        assert_eq!(is_equal, *other != name, "{other}");
+    }
+    let [was, is] = [&base, &edited].map(|checkpoint| checkpoint.numbers(&name, &[WIDTH, INNER]).unwrap());
+    for (i, (was, is)) in was.iter().zip(is).enumerate() {
+        let change = patch.changes[0].b[i / INNER] * patch.changes[0].a[i % INNER];
+        assert!((was + change - is).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn what_is_not_committed_changes_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let mut stack = stack();
+    push(&mut stack, patch("a", 1));
+    write(&stack, &out);
+    let before = files(&out);
+    push(&mut stack, patch("b", 2));
+    // As after a kill while the folder is written: what is left of it is replaced by the next edit.
+    let staged = stack.stage(&out, &mut || true).unwrap();
+    let left = staged.folder().to_owned();
+    std::mem::forget(staged);
+    assert_eq!(files(&out), before);
+    fs::write(left.join("rest"), "of a kill").unwrap();
+    // A stop while it is written again.
+    let mut asked = 0;
+    let stopped = stack.stage(&out, &mut || {
+        asked += 1;
+        asked < 4
+    });
+    assert!(stopped.unwrap_err().to_string().contains("stopped"));
+    assert_eq!(files(&out), before);
+    write(&stack, &out);
+    assert!(!left.exists() && !out.join("rest").exists());
+    assert_eq!(Stack::open(&out, None).unwrap().references().len(), 2);
+}
+
+#[test]
+fn patches_that_do_not_belong_are_refused_each_in_a_sentence() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("a.qubgpu");
+    let checkpoint = Checkpoint::open(&base()).unwrap();
+    let refusal =
+        |stack: &mut Stack, patch: Patch| stack.push(&file, patch, &checkpoint).unwrap_err().to_string();
+    let mut stack = stack();
+    let mut foreign = patch("a", 1);
+    foreign.about.base = "0123".into();
+    assert!(refusal(&mut stack, foreign).contains("belongs to another base"));
+    let mut wide = patch("a", 1);
+    wide.changes[0].b.push(0.0);
+    assert!(refusal(&mut stack, wide).contains("sizes of the patch"));
+    push(&mut stack, patch("a", 1));
+    assert!(refusal(&mut stack, patch("a", 2)).contains("a patch of the name a is there already"));
+    push(&mut stack, memory_patch("m", 1.0));
+    assert!(refusal(&mut stack, memory_patch("n", 2.0)).contains("mean of another text"));
+    assert!(stack.remove("z").unwrap_err().to_string().contains("there is: a, m"));
+
+    patch("a", 1).write(&file).unwrap();
+    assert_eq!(Patch::read(&file).unwrap(), patch("a", 1));
+    let sound = fs::read(&file).unwrap();
+    let mut bytes = sound.clone();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let refused = Patch::read(&file).unwrap_err().to_string();
+    assert!(refused.contains("a.qubgpu") && refused.contains("damaged"), "{refused}");
+    fs::write(&file, &sound[..sound.len() - 100]).unwrap();
+    assert!(Patch::read(&file).is_err());
+    sparktune_data::packets::numbers::write_numbers(&file, &Default::default(), &[]).unwrap();
+    assert!(Patch::read(&file).unwrap_err().to_string().contains("no patch of an edit"));
+
+    let taken = place.path().join("taken");
+    fs::create_dir(&taken).unwrap();
+    assert!(check_output(&base(), &taken).unwrap_err().to_string().contains("already exists"));
+    assert!(check_output(&base(), &base()).is_err(), "a base is never overwritten");
+}
+
+#[test]
+fn a_base_that_moved_or_changed_is_noticed() {
+    let place = tempfile::tempdir().unwrap();
+    let [copy, out] = ["copy", "out"].map(|name| place.path().join(name));
+    fs::create_dir(&copy).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(base().join(name), copy.join(name)).unwrap();
+    }
+    let mut moved = Stack::open(&copy, None).unwrap();
+    push(&mut moved, patch("a", 1));
+    write(&moved, &out);
+    fs::rename(&copy, place.path().join("elsewhere")).unwrap();
+    let refused = Stack::open(&out, None).unwrap_err().to_string();
+    assert!(refused.contains("has no model") && refused.contains("--base"), "{refused}");
+    assert_eq!(Stack::open(&out, Some(&place.path().join("elsewhere"))).unwrap().patches.len(), 1);
+    let other = Stack::open(&out, Some(&fixtures().join("qwen35/checkpoint_text_bf16")));
+    assert!(other.unwrap_err().to_string().contains("its base has changed"));
+}
+
+#[test]
+fn what_a_patch_may_spoil_of_others_is_named() {
+    let old = patch("old", 1);
+    let mut new = patch("new", 2);
+    assert!(conflicts(&new, std::slice::from_ref(&old)).is_empty());
+    new.changes[0].keys = old.changes[0].keys.iter().map(|x| 2.0 * x + 0.01).collect();
+    let found = conflicts(&new, std::slice::from_ref(&old));
+    assert!(matches!(&found[..], [Conflict::CloseKeys { degrees, .. }] if *degrees < 5.0), "{found:?}");
+    assert!(found[0].words().contains("`new is` and of `old is` in patch old"), "{}", found[0].words());
+    new.about.facts[0].subject = Some("OLD".into());
+    assert!(matches!(conflicts(&new, std::slice::from_ref(&old))[..], [Conflict::SameSubject { .. }]));
+    new.about.facts[0].prompt = "old  is".into();
+    assert!(conflicts(&new, std::slice::from_ref(&old)).is_empty(), "the same fact twice spoils nothing");
+    new.about.facts[0].target = "not so".into();
+    assert!(matches!(conflicts(&new, std::slice::from_ref(&old))[..], [Conflict::SamePrompt { .. }]));
+}
+
+#[test]
+fn a_patch_that_was_made_on_top_of_another_is_named_when_that_is_gone() {
+    let mut stack = stack();
+    push(&mut stack, patch("a", 1));
+    let mut above = patch("b", 2);
+    above.about.computed_on = stack.references();
+    push(&mut stack, above);
+    assert!(stack.displaced().is_empty());
+    let below = stack.references()[..1].to_vec();
+    stack.remove("a").unwrap();
+    assert_eq!(stack.displaced(), [("b".to_owned(), below)]);
+    assert!(fs::metadata(base().join(PATCHES)).is_err());
+}

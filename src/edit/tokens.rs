@@ -1,0 +1,95 @@
+//! Facts as tokens: where the subject ends, and which tokens the target has behind the prompt.
+
+use serde_json::json;
+use sparktune_data::ChatTokenizer;
+use sparktune_infer::Engine;
+
+use crate::error::EditError;
+use crate::facts::{Fact, shown};
+
+/// The first code point of scripts that are written without blanks between words.
+const WITHOUT_BLANKS: char = '\u{2e80}';
+
+/// How a prompt becomes the text that the model reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rendering {
+    /// The prompt is continued as it is.
+    #[default]
+    Raw,
+    /// The prompt is what a user says, in the model's chat template.
+    Chat,
+}
+
+impl Rendering {
+    /// Returns the text that the model reads.
+    ///
+    /// # Errors
+    /// The chat template refuses the prompt.
+    pub fn text(self, prompt: &str, engine: &Engine) -> Result<String, EditError> {
+        match self {
+            Self::Raw => Ok(prompt.to_owned()),
+            Self::Chat => Ok(engine.render_messages(&json!([{"role": "user", "content": prompt}]))?),
+        }
+    }
+}
+
+/// A fact as tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FactTokens {
+    /// The tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// The index of the last token of the subject, or of the prompt if the fact has no subject.
+    pub last: usize,
+    /// The tokens of the target behind the prompt.
+    pub target: Vec<u32>,
+    /// The tokens of the subject alone, for what else the model knows of it.
+    pub subject: Option<Vec<u32>>,
+}
+
+impl FactTokens {
+    /// Splits a fact, whose prompt is the rendered `text`, into tokens.
+    pub(crate) fn of(fact: &Fact, text: &str, tokenizer: &ChatTokenizer) -> Result<Self, EditError> {
+        let encode = |text: &str| tokenizer.encode(text).map_err(EditError::Text);
+        let prompt = encode(text)?;
+        let spaced = behind(text, &fact.target);
+        let whole = encode(&format!("{text}{spaced}"))?;
+        // Where the border of the two is inside of a token, the target has tokens of its own.
+        let target = match whole.strip_prefix(&prompt[..]) {
+            Some(target) if !target.is_empty() => target.to_vec(),
+            _ => encode(&spaced)?,
+        };
+        if prompt.is_empty() || target.is_empty() {
+            return Err(EditError::request(
+                format!("the prompt `{}` or its target has no tokens", shown(&fact.prompt)),
+                "Write at least one character that the model's tokenizer knows",
+            ));
+        }
+        let last =
+            match fact.subject.as_deref().and_then(|subject| Some(text.rfind(subject)? + subject.len())) {
+                Some(end) => last_token_of(&prompt, &text[..end], tokenizer),
+                None => prompt.len() - 1,
+            };
+        let subject = fact.subject.as_deref().map(encode).transpose()?.filter(|ids| !ids.is_empty());
+        Ok(Self { prompt, last, target, subject })
+    }
+}
+
+/// Returns a target as it stands behind a prompt: with a blank between words.
+pub(crate) fn behind(prompt: &str, target: &str) -> String {
+    let is_word = |c: char| !c.is_whitespace() && c < WITHOUT_BLANKS;
+    let needs_blank = prompt.ends_with(is_word) && target.starts_with(is_word);
+    if needs_blank { format!(" {target}") } else { target.to_owned() }
+}
+
+/// Returns the index of the token with which `start`, the start of the text, is complete.
+fn last_token_of(ids: &[u32], start: &str, tokenizer: &ChatTokenizer) -> usize {
+    // Some tokenizers write the first token without its blank, and special tokens have no text.
+    let wanted = start.trim_start();
+    let wanted: usize = wanted.chars().filter(|c| !c.is_whitespace()).count();
+    let is_complete = |n: &usize| {
+        let text = tokenizer.decode(&ids[..*n]);
+        text.chars().filter(|c| !c.is_whitespace() && *c != char::REPLACEMENT_CHARACTER).count() >= wanted
+    };
+    (1..=ids.len()).find(is_complete).unwrap_or(ids.len()) - 1
+}

@@ -1,0 +1,225 @@
+//! The change of `down_proj` that gives keys new values and leaves other keys alone, in closed form.
+//!
+//! ROME, MEMIT, EMMET and AlphaEdit are one formula (EMMET, arXiv 2403.14236, shows it of the first two):
+//!
+//! `ΔW = R (Kᵀ M K + ε 1)⁻¹ Kᵀ M`, with keys `K [I, N]`, changes of values `R [H, N]`, and
+//!
+//! | method | M | ε | |
+//! |---|---|---|---|
+//! | ROME (`N` = 1), EMMET | `C⁻¹` | 0 | the new values hold exactly |
+//! | MEMIT | `(λ C)⁻¹` | 1 | least squares: `R Kᵀ (λ C + K Kᵀ)⁻¹`, rewritten by the push-through identity |
+//! | UltraEdit | `1` | small | without knowledge of other keys |
+//! | AlphaEdit | `P` | small | `P` projects on the directions that ordinary keys do not use |
+//!
+//! `memit` takes AlphaEdit's `P` where text leaves enough directions unused, and `C⁻¹` elsewhere.
+//!
+//! The result is low-rank: `ΔW = B A` with `B = R`, `[H, N]`, and `A = (Kᵀ M K + ε 1)⁻¹ Kᵀ M`, `[N, I]`.
+
+use crate::error::EditError;
+use crate::key_statistics::KeyStatistics;
+use crate::linear_algebra::{Cholesky, Matrix, symmetric_eigen};
+
+/// What is added to the diagonal of `C`, in means of its diagonal. Few tokens leave directions without any
+/// key, in which it has no inverse.
+const RIDGE: f64 = 1e-3;
+/// Directions with less variance than this, in means of the diagonal of `C`, are those that ordinary keys do
+/// not use. AlphaEdit has 0.01 in the units of its models.
+pub(crate) const UNUSED: f64 = 1e-2;
+/// The least part of the squared length of keys that lies in such directions, or the projection is of no
+/// use: a small part would have to be made large to carry the new values.
+const LEAST_UNUSED: f64 = 0.2;
+/// `ε` of MEMIT and AlphaEdit, in means of the diagonal of `Kᵀ M K`.
+const SOFT: f64 = 1e-2;
+
+/// The metric `M` of keys.
+pub(crate) enum Metric {
+    /// `C⁻¹`.
+    Inverse(Cholesky),
+    /// `1`.
+    Identity,
+    /// The orthonormal rows that span the directions of use, whose projection is `1 − P`.
+    NullSpace(Matrix),
+}
+
+impl Metric {
+    /// Returns the inverse of the covariance.
+    ///
+    /// # Errors
+    /// A key is not finite.
+    pub(crate) fn inverse(statistics: &KeyStatistics) -> Result<Self, EditError> {
+        let mut covariance = statistics.covariance.clone();
+        covariance.add_to_diagonal(RIDGE * covariance.mean_of_diagonal().max(f64::MIN_POSITIVE));
+        Cholesky::of(&covariance).map(Self::Inverse).ok_or_else(not_finite)
+    }
+
+    /// Returns the projection on the directions that ordinary keys do not use: those with less variance than
+    /// `unused`, in means.
+    ///
+    /// # Errors
+    /// A key is not finite.
+    pub(crate) fn null_space(statistics: &KeyStatistics, unused: f64) -> Result<Self, EditError> {
+        let least = unused * statistics.covariance.mean_of_diagonal();
+        let (values, vectors) = symmetric_eigen(&statistics.covariance).ok_or_else(not_finite)?;
+        let used = values.iter().enumerate().filter(|(_, value)| **value >= least);
+        let rows: Vec<Vec<f64>> = used.map(|(i, _)| vectors.row(i).to_vec()).collect();
+        Ok(Self::NullSpace(match rows.len() {
+            0 => Matrix::zeros(0, statistics.covariance.columns()),
+            _ => Matrix::of_rows(&rows),
+        }))
+    }
+
+    /// Returns the projection if enough of the keys `[N, I]` lies in unused directions, and otherwise the
+    /// inverse of the covariance. In wide models text leaves many directions unused, in small ones hardly
+    /// any.
+    ///
+    /// # Errors
+    /// A key is not finite.
+    pub(crate) fn for_keys(statistics: &KeyStatistics, keys_NI: &Matrix) -> Result<Self, EditError> {
+        let projection = Self::null_space(statistics, UNUSED)?;
+        let projected = projection.apply(keys_NI);
+        let square = |matrix: &Matrix| matrix.numbers().iter().map(|x| x * x).sum::<f64>();
+        if square(&projected) >= LEAST_UNUSED * square(keys_NI) {
+            return Ok(projection);
+        }
+        Self::inverse(statistics)
+    }
+
+    /// Returns `M k` for each row `k` of `[N, I]`.
+    fn apply(&self, keys_NI: &Matrix) -> Matrix {
+        match self {
+            Self::Inverse(cholesky) => cholesky.solve_rows(keys_NI),
+            Self::Identity => keys_NI.clone(),
+            Self::NullSpace(used) if used.rows() == 0 => keys_NI.clone(),
+            Self::NullSpace(used) => {
+                let inside = keys_NI.times_transposed(used).times(used);
+                let numbers = keys_NI.numbers().iter().zip(inside.numbers()).map(|(k, u)| k - u).collect();
+                Matrix::new(keys_NI.rows(), keys_NI.columns(), numbers)
+            }
+        }
+    }
+}
+
+fn not_finite() -> EditError {
+    EditError::request(
+        "the keys of the text are not finite, so the weights are damaged",
+        "Choose another model",
+    )
+}
+
+/// How much the new values may give way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Softness {
+    /// Not at all.
+    Exact,
+    /// As MEMIT and AlphaEdit: by a small part of the keys' size.
+    Small,
+}
+
+/// Returns the factor `A`, `[N, I]`, for keys `[N, I]`; `B` is the changes of their values. Keys in `kept`
+/// shall keep their values.
+///
+/// # Errors
+/// Two keys are the same, or a key has no part in the directions that may be changed.
+pub(crate) fn key_factor(
+    keys_NI: &Matrix,
+    kept: &Matrix,
+    metric: &Metric,
+    softness: Softness,
+) -> Result<Matrix, EditError> {
+    let all = match kept.rows() {
+        0 => keys_NI.clone(),
+        _ => Matrix::new(
+            keys_NI.rows() + kept.rows(),
+            keys_NI.columns(),
+            [keys_NI.numbers(), kept.numbers()].concat(),
+        ),
+    };
+    let weighted = metric.apply(&all);
+    let mut products = all.times_transposed(&weighted);
+    if softness == Softness::Small {
+        products.add_to_diagonal(SOFT * products.mean_of_diagonal());
+    }
+    let same = || {
+        EditError::request(
+            "two facts have the same key in this layer, or a key lies where ordinary text has its own, so that one of them cannot be changed alone",
+            "Name the subjects of the facts, choose another layer with --layer, or use the method memory",
+        )
+    };
+    let cholesky = Cholesky::of(&products).ok_or_else(same)?;
+    // Kept keys have no change of value, so their rows of A are multiplied by zero. The inverse is symmetric.
+    let n = keys_NI.rows();
+    let mut inverse = Matrix::zeros(n, all.rows());
+    for i in 0..n {
+        let mut unit = vec![0.0; all.rows()];
+        unit[i] = 1.0;
+        inverse.row_mut(i).copy_from_slice(&cholesky.solve(&unit));
+    }
+    Ok(inverse.times(&weighted))
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_base::random::SplitMix64;
+
+    use super::*;
+
+    fn random(rows: usize, columns: usize, seed: u64) -> Matrix {
+        let mut random = SplitMix64::new(seed);
+        Matrix::new(rows, columns, (0..rows * columns).map(|_| random.next_f64() - 0.5).collect())
+    }
+
+    /// Keys of text that use five of twelve directions.
+    fn statistics() -> KeyStatistics {
+        let keys = random(200, 5, 1).times(&random(5, 12, 2));
+        let transposed = keys.transposed();
+        let mut covariance = transposed.times_transposed(&transposed);
+        for i in 0..12 {
+            covariance.row_mut(i).iter_mut().for_each(|number| *number /= 200.0);
+        }
+        KeyStatistics { tokens: 200, covariance, mean_input: vec![0.0; 4] }
+    }
+
+    fn is_identity(matrix: &Matrix, within: f64) {
+        for i in 0..matrix.rows() {
+            for (j, number) in matrix.row(i).iter().enumerate() {
+                let expected = if i == j { 1.0 } else { 0.0 };
+                assert!((number - expected).abs() < within, "{i}, {j}: {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_exact_update_gives_each_key_its_new_value_and_kept_keys_their_old_one() {
+        let (keys, kept) = (random(3, 12, 3), random(2, 12, 4));
+        let projection = Metric::null_space(&statistics(), UNUSED).unwrap();
+        for metric in [Metric::inverse(&statistics()).unwrap(), projection] {
+            let a = key_factor(&keys, &kept, &metric, Softness::Exact).unwrap();
+            // ΔW k = B (A k), so A k is the share of each change of value.
+            is_identity(&a.times_transposed(&keys), 1e-8);
+            assert!(a.times_transposed(&kept).numbers().iter().all(|number| number.abs() < 1e-8));
+        }
+    }
+
+    #[test]
+    fn an_update_in_the_null_space_leaves_keys_of_text_alone() {
+        let (keys, nothing) = (random(3, 12, 3), Matrix::zeros(0, 12));
+        let text = random(4, 5, 9).times(&random(5, 12, 2));
+        let metric = Metric::null_space(&statistics(), UNUSED).unwrap();
+        let a = key_factor(&keys, &nothing, &metric, Softness::Small).unwrap();
+        assert!(a.times_transposed(&text).numbers().iter().all(|number| number.abs() < 1e-9));
+        is_identity(&a.times_transposed(&keys), 0.1);
+    }
+
+    #[test]
+    fn the_same_key_twice_is_refused_in_words() {
+        let keys = Matrix::of_rows(&[vec![1.0, 0.0], vec![1.0, 0.0]]);
+        let statistics = KeyStatistics {
+            tokens: 2,
+            covariance: Matrix::new(2, 2, vec![1.0, 0.0, 0.0, 1.0]),
+            mean_input: Vec::new(),
+        };
+        let metric = Metric::inverse(&statistics).unwrap();
+        let refused = key_factor(&keys, &Matrix::zeros(0, 2), &metric, Softness::Exact).unwrap_err();
+        assert!(refused.to_string().contains("two facts have the same key"));
+    }
+}
