@@ -58,7 +58,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     match command {
         Command::Train(args) => train(program, args, style, false),
         Command::Plan(args) => {
-            let given = Given { flags: args.settings.0, demo: args.demo };
+            let given = Given { flags: args.settings.0, demo: args.demo, sum_as: None };
             commands::plan(program, given, style, args.explain)
         }
         Command::Check(args) => {
@@ -67,9 +67,14 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Data(args) => args.command.run(style),
         Command::Watch(name) => commands::watch(named(name), style),
         Command::Runs(args) => commands::list(program, runs_dir, args.all, style),
-        Command::Resume(args) => {
-            commands::resume(program, named(args.run), args.checkpoint, args.accept_changes, style)
-        }
+        Command::Resume(args) => commands::resume(
+            program,
+            named(args.run),
+            args.checkpoint,
+            args.accept_changes,
+            args.sum_as,
+            style,
+        ),
         Command::Head(args) => {
             commands::head(program, RunName { run: args.run, runs_dir }, args.settings.0, style)
         }
@@ -112,7 +117,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::DataWorker => sparktune_app::data_worker::serve(),
         Command::Generate(args) => commands::generate(program, args.request(runs_dir), style.json),
         Command::InferWorker(args) => commands::infer_worker(&args.options()),
-        Command::Trainer { run_dir, accept_changes } => commands::trainer(program, &run_dir, accept_changes),
+        Command::Trainer { run_dir, accept_changes, sum_as } => {
+            commands::trainer(program, &run_dir, accept_changes, sum_as)
+        }
     }
 }
 
@@ -122,6 +129,6 @@ fn train(
     style: Style,
     is_front_door: bool,
 ) -> Result<Exit, Failure> {
-    let given = Given { flags: args.settings.0, demo: args.demo };
+    let given = Given { flags: args.settings.0, demo: args.demo, sum_as: args.sum_as };
     commands::train(program, given, style, args.dry_run, is_front_door)
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
+use sparktune_cluster::Error as ClusterError;
 use sparktune_data::DataError;
 use sparktune_data::packets::PacketError;
 use sparktune_data::token_file::TokenFileError;
@@ -56,6 +57,23 @@ impl Exit {
             130 => Self::Interrupted,
             _ => Self::Bug,
         }
+    }
+}
+
+impl From<ClusterError> for Failure {
+    fn from(error: ClusterError) -> Self {
+        let exit = match &error {
+            ClusterError::Environment { .. }
+            | ClusterError::NoToken { .. }
+            | ClusterError::ShortToken
+            | ClusterError::OtherToken { .. }
+            | ClusterError::Refused { .. } => Exit::Usage,
+            ClusterError::File { .. } => Exit::Device,
+            ClusterError::Interrupted => Exit::Interrupted,
+            _ if error.is_of_a_rank() => Exit::Stopped,
+            _ => Exit::Network,
+        };
+        Self::new(exit, error.to_string())
     }
 }
 

@@ -46,6 +46,21 @@ pub enum Changes {
     Accepted,
 }
 
+/// What is special about an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditions {
+    /// What happens if the inputs have changed.
+    pub changes: Changes,
+    /// The number of ranks whose order of sums the trainer keeps, for tests and replays.
+    pub sum_as: Option<usize>,
+}
+
+impl From<Changes> for Conditions {
+    fn from(changes: Changes) -> Self {
+        Self { changes, sum_as: None }
+    }
+}
+
 /// The end of the trainer process of an attempt.
 pub struct Ending {
     /// The resulting exit code of the interface.
@@ -68,9 +83,13 @@ pub struct LogEnd {
 ///
 /// # Errors
 /// The trainer cannot be started.
-pub fn launch(program: &Program, run: &RunDir, changes: Changes) -> Result<Following, Failure> {
+pub fn launch(
+    program: &Program,
+    run: &RunDir,
+    conditions: impl Into<Conditions>,
+) -> Result<Following, Failure> {
     let attempt = run.next_attempt()?;
-    let trainer = spawn(program, run, attempt, changes)?;
+    let trainer = spawn(program, run, attempt, conditions.into())?;
     Ok(Following { run: run.clone(), attempt, trainer, ended: None, stop_request: None })
 }
 
@@ -174,7 +193,8 @@ impl Following {
     }
 }
 
-fn spawn(program: &Program, run: &RunDir, attempt: u32, changes: Changes) -> Result<Child, Failure> {
+fn spawn(program: &Program, run: &RunDir, attempt: u32, conditions: Conditions) -> Result<Child, Failure> {
+    let Conditions { changes, sum_as } = conditions;
     let path = run.trainer_log(attempt);
     let log = private_file().append(true).create(true).open(&path);
     let mut log = log.map_err(|error| Failure::io("write", &path, &error))?;
@@ -188,6 +208,7 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32, changes: Changes) -> Res
         .arg("trainer")
         .arg(folder)
         .args((changes == Changes::Accepted).then_some("--accept-changes"))
+        .args(sum_as.map(|ranks| format!("--sum-as={ranks}")))
         .stdin(Stdio::null())
         .stdout(both)
         .stderr(log)

@@ -206,6 +206,8 @@ fn step_event(step: u64, steps: u64) -> Step {
         mem_used_bytes: Some(23_456_789_012 + step),
         data_ms: Some(ms(1.5 + noise)),
         optimizer_ms: Some(ms(step_ms * 0.05)),
+        exchange_ms: None,
+        exchange_bytes: None,
     }
 }
 

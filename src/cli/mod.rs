@@ -169,6 +169,9 @@ pub(crate) enum Command {
         /// Continue although its inputs have changed
         #[arg(long)]
         accept_changes: bool,
+        /// Add gradients like this many ranks
+        #[arg(long)]
+        sum_as: Option<usize>,
     },
 }
 
@@ -183,6 +186,9 @@ pub(crate) struct TrainArgs {
     /// Print the plan and stop; no weights are downloaded
     #[arg(long)]
     pub dry_run: bool,
+    /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
+    #[arg(long, value_name = "RANKS", hide = true)]
+    pub sum_as: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -95,7 +95,7 @@ impl PipelinesArgs {
     /// Returns the arguments of the command.
     pub(crate) fn request(self) -> request::PipelinesArgs {
         request::PipelinesArgs {
-            given: Given { flags: self.settings.0, demo: self.demo },
+            given: Given { flags: self.settings.0, demo: self.demo, sum_as: None },
             steps: self.steps,
             arrangements: match self.arrangement {
                 Which::Published => vec![Arrangement::Published],

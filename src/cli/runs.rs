@@ -33,6 +33,9 @@ pub(crate) struct ResumeArgs {
     /// Continue although the plan, the tokens or the base model have changed since the run started
     #[arg(long)]
     pub accept_changes: bool,
+    /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
+    #[arg(long, value_name = "RANKS", hide = true)]
+    pub sum_as: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use std::io;
 
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::launch::{Changes, Following, launch};
+use sparktune_app::launch::{Conditions, Following, launch};
 use sparktune_app::program::Program;
 use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
@@ -49,11 +49,11 @@ impl Display {
 pub(crate) fn run_attempt(
     program: &Program,
     run: &RunDir,
-    changes: Changes,
+    conditions: impl Into<Conditions>,
     display: Display,
     interrupts: &Interrupts,
 ) -> Result<Exit, Failure> {
-    let following = launch(program, run, changes)?;
+    let following = launch(program, run, conditions)?;
     match display {
         Display::Screen => {
             Screens::open()?.dashboard(run)?;

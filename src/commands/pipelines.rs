@@ -365,8 +365,9 @@ pub(crate) fn white_paper(args: &WhitePaperArgs, json: bool) -> Result<Exit, Fai
 
 /// Reads what a benchmark has written into a file.
 fn given<T>(path: &Path, read: fn(&str) -> Result<T, ResultsError>) -> Result<T, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
-    read(&text).map_err(|error| Failure::usage(format!("{}: {error}", shown_word(path.as_os_str()))))
+    let bytes = read_regular(path, MOST_RESULTS).map_err(|error| Failure::io("read", path, &error))?;
+    read(&String::from_utf8_lossy(&bytes))
+        .map_err(|error| Failure::usage(format!("{}: {error}", shown_word(path.as_os_str()))))
 }
 
 /// Runs the process of one measurement.

@@ -33,6 +33,8 @@ pub struct Given {
     pub flags: Answers,
     /// Fill in the demo.
     pub demo: bool,
+    /// The number of ranks whose order of sums one process keeps.
+    pub sum_as: Option<usize>,
 }
 
 /// Sections that are measured on a GPU.

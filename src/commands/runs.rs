@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::launch::{Changes, may_resume};
+use sparktune_app::launch::{Changes, Conditions, may_resume};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::Provenance;
 use sparktune_app::runs::{Awaited, find, find_running, go_back_to, request_stop};
@@ -24,7 +24,9 @@ use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
 
 use crate::attempt::{Display, run_attempt};
 use crate::failure::from_training;
+use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
+use crate::rank::other_rank;
 use crate::request::{RunName, Style};
 use crate::trainer::make_files_private;
 
@@ -90,7 +92,8 @@ pub fn list(
 }
 
 /// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step. With `accept_changes`
-/// it goes on with other inputs than the run started with.
+/// it goes on with other inputs than the run started with. A rank other than 0 has no run, and joins rank
+/// 0's.
 ///
 /// # Errors
 /// The run is being trained, has no such checkpoint, or the trainer cannot be started.
@@ -99,8 +102,12 @@ pub fn resume(
     name: RunName,
     checkpoint: Option<u64>,
     accept_changes: bool,
+    sum_as: Option<usize>,
     style: Style,
 ) -> Result<Exit, Failure> {
+    if let Some(placement) = other_rank()? {
+        return follow_rank_0(program, &placement, name.runs_dir);
+    }
     let interrupts = Interrupts::listen()?;
     let run = find_run(name)?;
     let view = RunView::replay(&run)?;
@@ -129,7 +136,7 @@ pub fn resume(
         );
     }
     let changes = if accept_changes { Changes::Accepted } else { Changes::Refused };
-    run_attempt(program, &run, changes, Display::suited_to(style), &interrupts)
+    run_attempt(program, &run, Conditions { changes, sum_as }, Display::suited_to(style), &interrupts)
 }
 
 /// Runs `sparktune stop`: for the run of this name, or without one for the run that is being trained. With

@@ -3,12 +3,14 @@
 use sparktune_app::answers::gather;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::job;
-use sparktune_app::launch::Changes;
+use sparktune_app::launch::{Changes, Conditions};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::create_run;
 use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
+use sparktune_base::escape::escape;
 use sparktune_base::program_name;
+use sparktune_cluster::Placement;
 use sparktune_plan::{Answers, Plan, render};
 use sparktune_tui::interview::Interview;
 use sparktune_tui::output::{can_ask, columns, note, print, print_json};
@@ -17,7 +19,9 @@ use sparktune_tui::prompts::Prompter;
 use sparktune_tui::screens::{Screens, WizardEnd};
 
 use crate::attempt::{Display, note_how_it_stands, run_attempt};
+use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
+use crate::rank::placement;
 use crate::request::{Given, Style};
 
 /// The width of a table in columns, if it is not printed on a terminal.
@@ -49,6 +53,13 @@ fn start(
     dry_run: bool,
     is_front_door: bool,
 ) -> Result<Exit, Failure> {
+    let placement = if dry_run { None } else { placement()? };
+    if let Some(placement) = placement.as_ref().filter(|placement| placement.rank > 0) {
+        return follow_rank_0(program, placement, given.flags.runs_dir.map(|answer| answer.value));
+    }
+    // Nobody sits in front of the ranks that a launcher starts.
+    let alone = placement.is_none();
+    let style = Style { non_interactive: style.non_interactive || !alone, ..style };
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
     let prompter = Prompter::new(interrupts.flag());
@@ -79,7 +90,11 @@ fn start(
         return Ok(Exit::Stopped);
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
-    run_attempt(program, &run, Changes::Refused, Display::suited_to(style), &interrupts)
+    if let Some(Placement { world_size, host, port, .. }) = placement {
+        note(&format!("rank 0 of {world_size} waits for the others at {}, port {port}", escape(&host)));
+    }
+    let conditions = Conditions { changes: Changes::Refused, sum_as: given.sum_as };
+    run_attempt(program, &run, conditions, Display::suited_to(style), &interrupts)
 }
 
 fn wizard(program: &Program, answers: Answers) -> Result<Exit, Failure> {

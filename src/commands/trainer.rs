@@ -22,6 +22,7 @@ use sparktune_tui::output::note;
 
 use crate::crash;
 use crate::failure::from_training;
+use crate::rank::{join, placement, refuse_second_gpu, share_run};
 
 /// The file with the devices that passed the self-tests, next to the runs.
 const PASSED: &str = ".self-tests";
@@ -34,11 +35,17 @@ const TILES: &str = ".tiles";
 const FEWEST_STEPS: u64 = 4;
 
 /// Trains the run of this folder. With `accept_changes` it goes on with other inputs than the run started
-/// with.
+/// with; with `sum_as` it adds gradients like so many ranks. In a process that a launcher made rank 0 of
+/// several, it waits for the others and trains with them.
 ///
 /// # Errors
 /// Any failure that ended the training early.
-pub fn trainer(program: &Program, folder: &Path, accept_changes: bool) -> Result<Exit, Failure> {
+pub fn trainer(
+    program: &Program,
+    folder: &Path,
+    accept_changes: bool,
+    sum_as: Option<usize>,
+) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection does not end the trainer. The system
     // refuses only if this process already leads a group, for example when started by hand.
     let _ = rustix::process::setsid();
@@ -52,9 +59,22 @@ pub fn trainer(program: &Program, folder: &Path, accept_changes: bool) -> Result
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
     // The driver may have been updated since the run was created.
-    refuse_unready_gpu(&Plan::from_toml(&run.read_plan()?, "plan.toml")?)?;
-    let options = TrainOptions { accept_changes, ..options(program, &run)? };
-    let finished = sparktune_train::train_with(&run, &stop, &options).map_err(from_training)?;
+    let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+    refuse_unready_gpu(&plan)?;
+    let options = TrainOptions { accept_changes, sum_as, ..options(program, &run)? };
+    let finished = match placement()? {
+        None => sparktune_train::train_with(&run, &stop, &options),
+        Some(_) if sum_as.is_some() => {
+            return Err(Failure::usage("--sum-as is for one process, and this one is a rank of several"));
+        }
+        Some(placement) => {
+            refuse_second_gpu(&plan, &placement)?;
+            let mut tcp = join(program, &placement, &stop)?;
+            share_run(&mut tcp, &run)?;
+            sparktune_train::train_as_rank(&run, &stop, &options, &mut tcp)
+        }
+    };
+    let finished = finished.map_err(from_training)?;
     // The measured rates are readable by all users who train here.
     rustix::process::umask(previous_mask);
     match finished.outcome {
@@ -77,7 +97,7 @@ pub(crate) fn make_files_private() -> Mode {
 
 /// Returns the options of a run on a GPU: the self-tests with the demo's model, if this build has not trained
 /// on the GPU yet, and the measured tiles.
-fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
+pub(crate) fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     let mut options = TrainOptions::default();
     let Some(runs) = run.path().parent().filter(|_| plan.device == Device::Cuda) else {

@@ -46,6 +46,11 @@ impl Gradients {
         self.sums.remove(name)
     }
 
+    /// Puts the summed gradient of a parameter in the place of any other.
+    pub fn put(&mut self, name: String, sum: Tensor<2>) {
+        self.sums.insert(name, sum);
+    }
+
     /// Returns all summed gradients, in the order of names.
     pub fn all(&self) -> Vec<&Tensor<2>> {
         self.sums.values().collect()

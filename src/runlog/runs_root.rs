@@ -13,6 +13,8 @@ use crate::new_run::{NewRun, remove_abandoned};
 use crate::run_dir::{RunDir, random_hex};
 
 const LABEL_CHARS: usize = 48;
+/// The longest name of a run that another machine may give.
+const LONGEST_NAME: usize = 200;
 
 /// A folder of runs. It need not exist before the first run.
 #[derive(Debug, Clone)]
@@ -57,6 +59,21 @@ impl RunsRoot {
     /// As [`begin`](Self::begin) and [`NewRun::finish`].
     pub fn create(&self, label: &str, method: &str) -> Result<RunDir> {
         self.begin(label, method)?.finish()
+    }
+
+    /// Opens or creates the folder in which a rank other than 0 keeps its part of the run `name` of rank 0.
+    /// It is hidden: no list has it.
+    ///
+    /// # Errors
+    /// [`Error::NotARun`] when `name` is no name of a run; [`Error::Io`] when the folder cannot be created.
+    pub fn of_rank(&self, name: &str, rank: usize) -> Result<RunDir> {
+        let path = self.path.join(format!(".rank-{rank}-of-{name}"));
+        let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_safe) {
+            return Err(Error::NotARun { path });
+        }
+        fs::create_dir_all(&self.path).doing("create", &self.path)?;
+        if path.exists() { RunDir::open(path) } else { RunDir::create(path) }
     }
 
     /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
@@ -180,6 +197,24 @@ fn safe_name(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_folder_of_a_rank_is_in_no_list_and_a_name_of_another_machine_leads_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let runs = RunsRoot::new(root.path());
+        let name = runs.create("m", "lora").unwrap().name();
+        let folder = runs.of_rank(&name, 3).unwrap();
+        assert_eq!(runs.of_rank(&name, 3).unwrap(), folder, "it is used again");
+        assert_ne!(runs.of_rank(&name, 2).unwrap(), folder);
+        assert_eq!(folder.path().parent(), Some(root.path()));
+        assert_eq!(runs.list().unwrap().len(), 1);
+        for name in ["", "a/b", "..", "a b", "a\u{1b}"] {
+            let made = runs.of_rank(name, 3);
+            assert!(name == ".." || made.is_err(), "{name:?}");
+        }
+        let dots = runs.of_rank("..", 3).unwrap();
+        assert_eq!(dots.path().parent(), Some(root.path()));
+    }
 
     #[test]
     fn names_carry_time_model_method_and_four_random_digits() {

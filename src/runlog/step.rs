@@ -31,6 +31,11 @@ pub struct Step {
     pub data_ms: Option<f64>,
     /// The part of `step_ms` spent in clipping and the optimizer.
     pub optimizer_ms: Option<f64>,
+    /// The part of `step_ms` spent in adding the gradients of several ranks, waiting for slower ones
+    /// included.
+    pub exchange_ms: Option<f64>,
+    /// The bytes that this rank sent and received for that.
+    pub exchange_bytes: Option<u64>,
 }
 
 /// An evaluation on the eval set.
@@ -112,6 +117,10 @@ struct StepWire {
     data_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     optimizer_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exchange_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exchange_bytes: Option<u64>,
 }
 
 impl From<Step> for StepWire {
@@ -131,6 +140,8 @@ impl From<Step> for StepWire {
             mem_used_bytes: s.mem_used_bytes,
             data_ms: s.data_ms,
             optimizer_ms: s.optimizer_ms,
+            exchange_ms: s.exchange_ms,
+            exchange_bytes: s.exchange_bytes,
         }
     }
 }
@@ -152,6 +163,8 @@ impl TryFrom<StepWire> for Step {
             mem_used_bytes: w.mem_used_bytes,
             data_ms: w.data_ms,
             optimizer_ms: w.optimizer_ms,
+            exchange_ms: w.exchange_ms,
+            exchange_bytes: w.exchange_bytes,
         })
     }
 }

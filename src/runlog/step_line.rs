@@ -43,6 +43,8 @@ fn read(line: &[u8]) -> Option<Event> {
         mem_used_bytes: line.whole_after(b",\"mem_used_bytes\":")?,
         data_ms: line.float_after(b",\"data_ms\":")?,
         optimizer_ms: line.float_after(b",\"optimizer_ms\":")?,
+        exchange_ms: line.float_after(b",\"exchange_ms\":")?,
+        exchange_bytes: line.whole_after(b",\"exchange_bytes\":")?,
     };
     (line.0 == b"}").then_some(Event { attempt, seq, time_us, kind: Kind::Step(step) })
 }
@@ -108,26 +110,32 @@ mod tests {
 
     fn step_event() -> impl Strategy<Value = Event> {
         let float = || proptest::option::of(proptest::num::f64::NORMAL | proptest::num::f64::ZERO);
-        let floats = [float(), float(), float(), float(), float(), float(), float()];
-        let whole = (1_u64..1 << 50, any::<u32>(), proptest::option::of(0_u64..1 << 40));
-        (whole, floats, -9e9..9e9).prop_map(|((seq, n, mem_used_bytes), floats, loss_nats)| {
-            let [epoch, lr, grad_norm, step_ms, tokens_per_s, data_ms, optimizer_ms] = floats;
-            let kind = Kind::Step(Step {
-                step: seq / 2,
-                epoch,
-                loss_nats,
-                target_tokens: u64::from(n),
-                tokens: u64::from(n) * 7,
-                lr,
-                grad_norm,
-                step_ms,
-                tokens_per_s,
-                mem_used_bytes,
-                data_ms,
-                optimizer_ms,
-            });
-            Event { attempt: n, seq, time_us: seq * 1000, kind }
-        })
+        let floats = [float(), float(), float(), float(), float(), float(), float(), float()];
+        let bytes = || proptest::option::of(0_u64..1 << 40);
+        let whole = (1_u64..1 << 50, any::<u32>(), bytes(), bytes());
+        (whole, floats, -9e9..9e9).prop_map(
+            |((seq, n, mem_used_bytes, exchange_bytes), floats, loss_nats)| {
+                let [epoch, lr, grad_norm, step_ms, tokens_per_s, data_ms, optimizer_ms, exchange_ms] =
+                    floats;
+                let kind = Kind::Step(Step {
+                    step: seq / 2,
+                    epoch,
+                    loss_nats,
+                    target_tokens: u64::from(n),
+                    tokens: u64::from(n) * 7,
+                    lr,
+                    grad_norm,
+                    step_ms,
+                    tokens_per_s,
+                    mem_used_bytes,
+                    data_ms,
+                    optimizer_ms,
+                    exchange_ms,
+                    exchange_bytes,
+                });
+                Event { attempt: n, seq, time_us: seq * 1000, kind }
+            },
+        )
     }
 
     /// Compares events, except for the last bits of floats, which the JSON parser does not guarantee.

@@ -29,7 +29,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{chosen, draft_vocab, load, parent};
+use crate::{chosen, draft_vocab, from_first, load, parent};
 
 /// The end of an attempt without an error.
 pub(crate) enum Ending {
@@ -54,6 +54,13 @@ pub(crate) fn make(
     state: &mut State,
     options: &TrainOptions,
 ) -> Result<Ending, TrainError> {
+    if session.ranks.has_others() && from_first::share_checkpoint(session, state)? {
+        let is_first = session.ranks.is_first();
+        session.ranks.part();
+        if !is_first {
+            return Ok(Ending::Completed { outputs: Vec::new() });
+        }
+    }
     // All checks that can refuse the run come before the weights are read, which may take minutes.
     let (mut attempt, batches) = Attempt::start(objective, session, state, options)?;
     let device = attempt.prepare_device(options)?;
@@ -64,6 +71,12 @@ pub(crate) fn make(
         if let StageOutcome::Stopped { reason } = outcome {
             return Ok(Ending::Stopped { reason });
         }
+    }
+    // The head is trained, and everything written, by the first rank alone.
+    let is_first = attempt.session.ranks.is_first();
+    attempt.session.ranks.part();
+    if !is_first {
+        return Ok(Ending::Completed { outputs: Vec::new() });
     }
     if attempt.state.stage == Stage::Main {
         // What training leaves makes room for the export. The head has an optimizer of its own.
@@ -124,6 +137,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let accept = options.accept_changes;
         let mut changes = Vec::new();
         state.inputs = state.inputs.check(session.run, &base, accept, |change| changes.push(change))?;
+        from_first::require_the_same_base(session, &state.inputs)?;
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
         let mut batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
@@ -151,6 +165,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }));
         for change in changes {
             session.warn(change, None);
+        }
+        if let Some(warning) = session.ranks.idle(plan.batch.grad_accum_steps) {
+            session.warn(warning, None);
         }
         for skipped in &found.skipped {
             let (name, damage) = (skipped.path.display(), &skipped.damage);

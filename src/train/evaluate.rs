@@ -120,19 +120,33 @@ impl EvalSet {
         let mut trained_tokens = 0;
         // Sum and number of terms of each part of the loss.
         let mut parts: Vec<(f64, u64)> = Vec::new();
-        let mut add = |losses: Vec<(Loss, usize)>| {
+        let mut add = |losses: Vec<(f64, usize)>| {
             parts.resize(parts.len().max(losses.len()), (0.0, 0));
             for ((sum, terms), (loss, count)) in parts.iter_mut().zip(losses) {
-                *sum += loss.nats();
+                *sum += loss;
                 *terms += count as u64;
             }
         };
+        let computed = |losses: Vec<(Loss, usize)>| -> Vec<(f64, usize)> {
+            losses.into_iter().map(|(loss, count)| (loss.nats(), count)).collect()
+        };
+        // Several ranks take the packs in turn, and everything is added in the order of packs all the same.
+        let (own, ranks) = (session.ranks.own(), session.ranks.count());
+        let has_others = session.ranks.has_others();
+        let mut of_packs: Vec<Sums> = Vec::new();
         // The device computes one sequence while the next one is prepared.
         let mut in_flight = Vec::new();
         for (done, sequence) in self.sequences().enumerate() {
             let sequence = sequence?;
-            add(std::mem::replace(&mut in_flight, objective.parts(trainee, &sequence)));
             trained_tokens += sequence.target_tokens() as u64;
+            if has_others {
+                if own.contains(&(done % ranks)) {
+                    let losses = computed(objective.parts(trainee, &sequence));
+                    of_packs.push(losses.into_iter().map(|(loss, count)| (loss.to_bits(), count)).collect());
+                }
+            } else {
+                add(computed(std::mem::replace(&mut in_flight, objective.parts(trainee, &sequence))));
+            }
             session.sample_machine();
             if self.packs.len() > 16 && done % 16 == 15 {
                 session.progress("eval", done as u64 + 1, self.packs.len() as u64, "packs");
@@ -140,7 +154,10 @@ impl EvalSet {
                 session.still("eval", done as u64 + 1, self.packs.len() as u64, "packs");
             }
         }
-        add(in_flight);
+        add(computed(in_flight));
+        for pack in in_turn(session.ranks.gather(of_packs)?) {
+            add(pack.into_iter().map(|(bits, count)| (f64::from_bits(bits), count)).collect());
+        }
         let means: Vec<f64> = parts.iter().map(|(sum, terms)| sum / (*terms).max(1) as f64).collect();
         let loss = objective.loss_of_parts(&means);
         TrainError::require_finite("held-out loss", loss, step)?;
@@ -200,9 +217,9 @@ impl EvalSet {
         self.tokenizer.as_ref().map(|tokenizer| tokenizer.eos_token_ids().to_vec()).unwrap_or_default()
     }
 
-    /// Generates greedy answers to the first prompts and records their text.
+    /// Generates greedy answers to the first prompts and records their text, on the first rank.
     pub(crate) fn record_samples(&self, session: &Session, model: &Model, step: u64) {
-        let Some(tokenizer) = &self.tokenizer else { return };
+        let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| session.ranks.is_first()) else { return };
         let plan = &session.plan.eval;
         if plan.sample_count == 0 {
             return;
@@ -227,6 +244,17 @@ impl EvalSet {
     }
 }
 
+/// The bits of the losses of a pack's parts, and the numbers of their terms.
+type Sums = Vec<(u64, usize)>;
+
+/// Returns what the ranks have computed in turn, in the order of packs.
+fn in_turn<T>(of_ranks: Vec<Vec<T>>) -> Vec<T> {
+    let count = of_ranks.iter().map(Vec::len).sum();
+    let mut of_ranks: Vec<_> = of_ranks.into_iter().map(Vec::into_iter).collect();
+    let ranks = of_ranks.len();
+    (0..count).filter_map(|pack| of_ranks[pack % ranks].next()).collect()
+}
+
 /// Returns the first `count` of these places of examples whose prompts are not longer than
 /// [`LONGEST_PROMPT`]; if there are too few, the shortest others too.
 fn without_long_ones(mut prompts: Vec<(usize, Place)>, count: usize) -> Vec<(usize, Place)> {
@@ -242,6 +270,13 @@ fn without_long_ones(mut prompts: Vec<(usize, Place)>, count: usize) -> Vec<(usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ranks_compute_in_turn_is_put_together_in_the_order_of_packs() {
+        assert_eq!(in_turn(vec![vec![0, 3, 6], vec![1, 4], vec![2, 5]]), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(in_turn(vec![vec![0], vec![], vec![]]), [0]);
+        assert!(in_turn::<u8>(vec![vec![], vec![]]).is_empty());
+    }
 
     #[test]
     fn samples_pass_over_prompts_that_would_take_long_unless_there_are_no_others() {

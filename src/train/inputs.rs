@@ -117,6 +117,14 @@ impl Inputs {
         Self { base_files: self.base_files, ..Self::default() }
     }
 
+    /// Describes the first file of the base that is not the same in both records.
+    pub(crate) fn base_difference(&self, other: &Self) -> Option<String> {
+        self.base_files
+            .as_ref()
+            .zip(other.base_files.as_ref())
+            .and_then(|(one, other)| difference(one, other))
+    }
+
     /// Compares the inputs with those that the run has now, and returns the record of the latter. With
     /// `accept`, differences are passed to `warn`.
     ///

@@ -14,4 +14,7 @@ pub struct TrainOptions {
     pub tiles: Option<TileFile>,
     /// Whether to go on although the plan, the tokens or the base are not those that the run started with.
     pub accept_changes: bool,
+    /// The number of ranks whose order of sums one process has to keep; `None` adds everything in one sum. It
+    /// gives the bits of a cluster of so many.
+    pub sum_as: Option<usize>,
 }

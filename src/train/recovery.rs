@@ -29,18 +29,16 @@ pub(crate) fn returns(session: &mut Session, state: &mut State, error: &TrainErr
     if state.stage != Stage::Main || state.order.is_some() {
         return false;
     }
-    match return_to_checkpoint(session, step) {
-        Ok(Some(order)) => {
-            *state = State::start();
-            state.order = Some(order);
-            true
-        }
-        Ok(None) => false,
-        Err(error) => {
-            session.warn(format!("the run could not return to an earlier checkpoint: {error}"), Some(step));
-            false
-        }
-    }
+    // Rank 0 has the checkpoints, so it decides for all.
+    let found = if session.ranks.is_first() { return_to_checkpoint(session, step) } else { Ok(None) };
+    let order = found.unwrap_or_else(|error| {
+        session.warn(format!("the run could not return to an earlier checkpoint: {error}"), Some(step));
+        None
+    });
+    let Ok(Some(order)) = session.ranks.of_first(order) else { return false };
+    *state = State::start();
+    state.order = Some(order);
+    true
 }
 
 /// A checkpoint is good if a finite loss was computed with its weights.

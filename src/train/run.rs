@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
+use sparktune_cluster::Collective;
 use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished};
 
 use crate::attempt::{self, Ending};
@@ -12,6 +13,7 @@ use crate::error::TrainError;
 use crate::health::Given;
 use crate::objective::{NextToken, Objective, TextModel};
 use crate::options::TrainOptions;
+use crate::ranks::Ranks;
 use crate::recovery;
 use crate::session::Session;
 use crate::state::State;
@@ -53,7 +55,22 @@ pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
 /// # Errors
 /// The same as for [`train`].
 pub fn train_with(run: &RunDir, stop: &AtomicBool, options: &TrainOptions) -> Result<Finished, TrainError> {
-    train_for(&NextToken, run, stop, options)
+    train_for(&NextToken, run, stop, options, Ranks::of(options.sum_as))
+}
+
+/// Like [`train_with`], as one of several ranks, which all call this with the same plan and tokens. Rank 0
+/// has the run: it alone writes checkpoints and outputs. The others need a run folder with the plan and the
+/// tokens, and get the checkpoint that is continued from; their part ends with the text model.
+///
+/// # Errors
+/// The same as for [`train`]. A rank that is gone is no error: the run stops, and can be resumed.
+pub fn train_as_rank(
+    run: &RunDir,
+    stop: &AtomicBool,
+    options: &TrainOptions,
+    collective: &mut (dyn Collective + 'static),
+) -> Result<Finished, TrainError> {
+    train_for(&NextToken, run, stop, options, Ranks::Member(collective))
 }
 
 /// Trains the text model for any objective.
@@ -62,8 +79,9 @@ pub(crate) fn train_for(
     run: &RunDir,
     stop: &AtomicBool,
     options: &TrainOptions,
+    ranks: Ranks,
 ) -> Result<Finished, TrainError> {
-    let mut session = Session::open(run, stop, options.reserve_bytes)?;
+    let mut session = Session::open(run, stop, options.reserve_bytes, ranks)?;
     let mut state = State::start();
     let number = session.events.attempt();
     let mut result = loop {
@@ -81,6 +99,13 @@ pub(crate) fn train_for(
     {
         result = Err(error);
     }
+    // What was not saved since the last checkpoint is trained again.
+    if let Err(TrainError::Cluster(error)) = &result
+        && error.is_of_a_rank()
+    {
+        result = Ok(Ending::Stopped { reason: Some(error.to_string()) });
+    }
+    session.ranks.leave(result.as_ref().err().map(ToString::to_string).as_deref());
     let (outcome, reason, outputs) = match &result {
         Ok(Ending::Completed { outputs }) => {
             let why = state.diverged(Given::of(&session.plan));

@@ -20,6 +20,7 @@ use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
 
 use crate::control::ControlRequests;
 use crate::error::TrainError;
+use crate::ranks::Ranks;
 use crate::saver::{Committer, Saver};
 use crate::snapshot::Snapshot;
 
@@ -33,6 +34,8 @@ pub(crate) struct Session<'a> {
     pub(crate) plan: Plan,
     pub(crate) events: Arc<EventWriter>,
     pub(crate) lease: Arc<Lease>,
+    /// The other processes that train the same steps, if there are any.
+    pub(crate) ranks: Ranks<'a>,
     saver: Saver,
     /// The requests that the checkpoint being written answers, and its step.
     answering: Option<(ControlRequests, u64)>,
@@ -59,6 +62,7 @@ impl<'a> Session<'a> {
         run: &'a RunDir,
         stop: &'a AtomicBool,
         reserve_bytes: Option<u64>,
+        ranks: Ranks<'a>,
     ) -> Result<Self, TrainError> {
         let lease = Arc::new(Lease::acquire(run)?);
         let plan = read_plan(run)?;
@@ -78,6 +82,7 @@ impl<'a> Session<'a> {
             plan,
             events,
             lease,
+            ranks,
             saver,
             answering: None,
             inbox,
@@ -165,15 +170,16 @@ impl<'a> Session<'a> {
         bytes.saturating_sub(self.own_bytes)
     }
 
-    /// Describes the device and its number formats in training.
+    /// Describes the device and its number formats in training, and which of several ranks this is.
     pub(crate) fn describe_device(&self) -> String {
-        match self.plan.device {
+        let device = match self.plan.device {
             DeviceKind::Cpu => format!("CPU, {} threads, f32", rayon::current_num_threads()),
             DeviceKind::Cuda => {
                 let fp8 = if self.plan.fp8 { " and fp8 (not lossless)" } else { "" };
                 format!("{}, bf16{fp8}", self.sampler.gpu_name().as_deref().unwrap_or("CUDA"))
             }
-        }
+        };
+        format!("{device}{}", self.ranks.in_words())
     }
 
     /// Returns the reason why the run must end at once, even in the middle of a step, because memory runs
@@ -230,11 +236,16 @@ impl<'a> Session<'a> {
     }
 
     /// Starts to write a checkpoint in the background, which answers `requests`. First waits for the previous
-    /// checkpoint.
+    /// checkpoint. Of several ranks, only the first one writes it.
     ///
     /// # Errors
     /// When the previous checkpoint could not be written.
     pub(crate) fn save(&mut self, snapshot: Snapshot, requests: ControlRequests) -> Result<(), TrainError> {
+        if !self.ranks.is_first() {
+            // Rank 0 writes it for all.
+            self.acknowledge(requests, snapshot.state.checkpoint_step());
+            return Ok(());
+        }
         self.wait_for_checkpoint()?;
         self.answering = Some((requests, snapshot.state.checkpoint_step()));
         self.saver.save(snapshot);

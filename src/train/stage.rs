@@ -62,8 +62,10 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         self.before_first_step()?;
         while !self.steps.is_last_done() {
             self.session.poll_checkpoint()?;
-            if self.steps.queue_next(self.session)? == Queued::OutOfMemory {
-                return self.give_up(has_unsaved_steps);
+            match self.steps.queue_next(self.session)? {
+                Queued::Step => {}
+                Queued::OutOfMemory => return self.give_up(has_unsaved_steps, None),
+                Queued::RankLost(reason) => return self.give_up(has_unsaved_steps, Some(reason)),
             }
             has_unsaved_steps = true;
             self.session.sample_machine();
@@ -82,8 +84,16 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             }
             // An evaluation may take minutes; requests in the meantime are answered with the same checkpoint.
             let requests = self.session.poll_requests();
-            let reason = requests.out_of_memory.clone();
+            let mut reason = requests.out_of_memory.clone();
             due = due.with_requests(&requests);
+            if self.session.ranks.has_others() {
+                (due, reason) = match self.agreed(due, reason) {
+                    Err(TrainError::Cluster(error)) if error.is_of_a_rank() => {
+                        (Due { save: true, stop: true, ..due }, Some(error.to_string()))
+                    }
+                    agreed => agreed?,
+                };
+            }
             if due.save {
                 self.steps.settle(self.session)?;
                 self.save(due.is_best, requests)?;
@@ -147,8 +157,10 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             }
         }
         let Some(eval_set) = eval_set else { return Ok(()) };
-        let loss = match logged.base_eval {
-            Some(eval) => eval.loss_nats,
+        // The ranks evaluate together, or none of them does.
+        let known = session.ranks.of_first(logged.base_eval.map(|eval| eval.loss_nats.to_bits()))?;
+        let loss = match known {
+            Some(bits) => f64::from_bits(bits),
             None => eval_set.loss(session, steps.objective, steps.trainee, 0)?,
         };
         steps.state.health.base(loss, session.plan.model.from.is_some());
@@ -240,10 +252,22 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         fp8_loss::record(session, *objective, trainee, batches, *eval_set, state.checkpoint_step())
     }
 
-    /// Stops because memory ran out in the middle of a step, with all previous steps in a checkpoint.
-    fn give_up(mut self, has_unsaved_steps: bool) -> Result<StageOutcome, TrainError> {
+    /// Returns what is due if any rank was asked to stop: then all stop after this step, and rank 0 saves it.
+    fn agreed(&mut self, due: Due, reason: Option<String>) -> Result<(Due, Option<String>), TrainError> {
+        let wishes = self.session.ranks.gather((due.stop, reason))?;
+        let reason = wishes
+            .iter()
+            .enumerate()
+            .find_map(|(rank, (_, reason))| reason.as_ref().map(|reason| format!("rank {rank}: {reason}")));
+        let stop = wishes.iter().any(|(stop, _)| *stop);
+        Ok((Due { stop, save: due.save || stop, ..due }, reason))
+    }
+
+    /// Stops because memory ran out or a rank was lost in the middle of a step, with all previous steps in a
+    /// checkpoint.
+    fn give_up(mut self, has_unsaved_steps: bool, lost: Option<String>) -> Result<StageOutcome, TrainError> {
         let requests = self.session.poll_requests();
-        let reason = requests.out_of_memory.clone();
+        let reason = lost.or_else(|| requests.out_of_memory.clone());
         if has_unsaved_steps {
             self.save(false, requests)?;
             self.session.wait_for_checkpoint()?;

@@ -19,6 +19,7 @@ use crate::error::TrainError;
 use crate::health::Given;
 use crate::objective::{Objective, Trainee};
 use crate::optimizer::Optimizer;
+use crate::ranks::{Computed, Summed, Trained, add_rank};
 use crate::schedule::learning_rate;
 use crate::session::Session;
 use crate::state::{Stage, State};
@@ -37,17 +38,23 @@ pub(crate) struct Steps<'a, O: Objective> {
     pub(crate) batches: Batches,
     settings: OptimizerPlan,
     in_flight: Option<InFlight>,
+    /// The gradient norm of the last step that was settled in this attempt.
+    last_norm: Option<f64>,
+    /// The duration of adding the gradients of several ranks in the step that is queued.
+    exchange_ms: Option<f64>,
     /// The time when the last step was settled.
     settled_at: Instant,
 }
 
 /// The result of queueing a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Queued {
     /// The step counts as done, even if it had no trained tokens.
     Step,
     /// Memory ran out during the step; weights, optimizer and state are those of the previous step.
     OutOfMemory,
+    /// The same, because another rank is gone or cannot go on, for this reason.
+    RankLost(String),
 }
 
 /// A step that the device may still be computing.
@@ -55,8 +62,7 @@ struct InFlight {
     started: Instant,
     step: u64,
     epoch: f64,
-    /// The losses, one per micro-batch, already divided by the number of terms of the step.
-    losses: Vec<Loss>,
+    loss: StepLoss,
     clip: Clip,
     learning_rate: f64,
     trained_tokens: u64,
@@ -64,6 +70,25 @@ struct InFlight {
     data_ms: f64,
     /// The duration of the optimizer, which is only known if the host does the work itself.
     optimizer_ms: Option<f64>,
+    /// The duration and the bytes of adding the gradients of several ranks.
+    exchange: Option<(f64, u64)>,
+}
+
+/// The loss of a step, already divided by the number of its terms.
+enum StepLoss {
+    /// One per micro-batch, which the device may still be computing.
+    Queued(Vec<Loss>),
+    /// Their sum.
+    Known(f64),
+}
+
+impl StepLoss {
+    fn nats(&self) -> f64 {
+        match self {
+            Self::Queued(losses) => losses.iter().map(Loss::nats).sum(),
+            Self::Known(loss) => *loss,
+        }
+    }
 }
 
 impl<'a, O: Objective> Steps<'a, O> {
@@ -76,7 +101,18 @@ impl<'a, O: Objective> Steps<'a, O> {
         settings: OptimizerPlan,
     ) -> Self {
         let settled_at = Instant::now();
-        Self { objective, trainee, state, optimizer, batches, settings, in_flight: None, settled_at }
+        Self {
+            objective,
+            trainee,
+            state,
+            optimizer,
+            batches,
+            settings,
+            in_flight: None,
+            last_norm: None,
+            exchange_ms: None,
+            settled_at,
+        }
     }
 
     /// Returns the number of steps in the stage.
@@ -129,8 +165,22 @@ impl<'a, O: Objective> Steps<'a, O> {
             }
             return Ok(Queued::Step);
         }
-        let Some((losses, gradients)) = self.losses_and_gradients(session, &batch, terms) else {
-            return Ok(Queued::OutOfMemory);
+        let before = session.ranks.traffic();
+        self.exchange_ms = None;
+        let (loss, gradients) = if session.ranks.is_alone() {
+            match self.losses_and_gradients(session, &batch, terms) {
+                Some((losses, gradients)) => (StepLoss::Queued(losses), gradients),
+                None => return Ok(Queued::OutOfMemory),
+            }
+        } else {
+            match self.summed_over_ranks(session, &batch, terms) {
+                Ok(Summed::Step(loss, gradients)) => (StepLoss::Known(loss), gradients),
+                Ok(Summed::GivenUp(reason)) => return Ok(Queued::RankLost(reason)),
+                Err(TrainError::Cluster(error)) if error.is_of_a_rank() => {
+                    return Ok(Queued::RankLost(error.to_string()));
+                }
+                Err(error) => return Err(error),
+            }
         };
         session.make_room_for_update()?;
         let update_started = Instant::now();
@@ -142,13 +192,14 @@ impl<'a, O: Objective> Steps<'a, O> {
             started,
             step,
             epoch: batch.epoch,
-            losses,
+            loss,
             clip,
             learning_rate,
             trained_tokens: batch.trained_tokens(),
             tokens: batch.tokens(),
             data_ms,
             optimizer_ms,
+            exchange: self.exchange_ms.map(|ms| (ms, session.ranks.traffic().since(before))),
         });
         Ok(Queued::Step)
     }
@@ -175,11 +226,56 @@ impl<'a, O: Objective> Steps<'a, O> {
         Some((losses, gradients))
     }
 
+    /// Returns the loss and the gradients of a step that other ranks compute parts of, or that is added as
+    /// they add it.
+    fn summed_over_ranks(
+        &mut self,
+        session: &mut Session,
+        batch: &Batch,
+        terms: usize,
+    ) -> Result<Summed, TrainError> {
+        let scale = 1.0 / terms as f64;
+        let trained = Trained::of(&self.trainee.trained());
+        let device = self.trainee.model().device().clone();
+        let (step, count) = (self.state.step, session.ranks.count());
+        let (mut losses, mut sums, mut gives_up) = (Vec::new(), None, None);
+        'ranks: for rank in session.ranks.own() {
+            let mut gradients = Gradients::default();
+            for place in (rank..batch.sequences.len()).step_by(count) {
+                gives_up = session.out_of_memory();
+                if gives_up.is_some() {
+                    break 'ranks;
+                }
+                self.trainee.begin_sequence(step, place);
+                let sequence = &batch.sequences[place];
+                let loss = self.objective.loss_and_gradients(self.trainee, sequence, scale, &mut gradients);
+                losses.push((place, loss));
+            }
+            // A rank without micro-batches contributes zeros; any other must have every gradient.
+            if rank < batch.sequences.len() {
+                require_gradients(&trained, &gradients, step + 1)?;
+            }
+            sums = Some(match sums {
+                None => gradients,
+                Some(sums) => add_rank(sums, gradients, &trained, &device),
+            });
+        }
+        let losses = losses.into_iter().map(|(place, loss)| (place, loss.nats())).collect();
+        let last_norm = self.last_norm;
+        let gradients = sums.unwrap_or_default();
+        let computed = Computed { step, losses, gradients, last_norm, gives_up };
+        let exchanged = Instant::now();
+        let summed = session.ranks.sum(computed, &trained, &device);
+        self.exchange_ms = session.ranks.has_others().then(|| milliseconds(exchanged));
+        summed
+    }
+
     fn settle_step(&mut self, session: &mut Session, step: Option<InFlight>) -> Result<(), TrainError> {
         let Some(settling) = step else { return Ok(()) };
         let step = settling.step;
-        let loss: f64 = settling.losses.iter().map(Loss::nats).sum();
+        let loss = settling.loss.nats();
         let grad_norm = settling.clip.norm();
+        self.last_norm = Some(grad_norm);
         let is_finite = loss.is_finite() && grad_norm.is_finite();
         match O::Trainee::STAGE {
             Stage::Main if is_finite => self.record_step(session, &settling, loss, grad_norm),
@@ -247,6 +343,8 @@ impl<'a, O: Objective> Steps<'a, O> {
             mem_used_bytes,
             data_ms: Some(settled.data_ms),
             optimizer_ms: settled.optimizer_ms,
+            exchange_ms: settled.exchange.map(|(ms, _)| ms),
+            exchange_bytes: settled.exchange.map(|(_, bytes)| bytes),
         });
         for warning in warnings.into_iter().flatten() {
             session.warn(warning, Some(settled.step));
@@ -263,6 +361,17 @@ impl<'a, O: Objective> Steps<'a, O> {
             session.phase("mtp", format!("step {step} of {total}, loss {loss:.4}"));
         }
         session.progress("mtp", step, total, "steps");
+    }
+}
+
+/// Checks that a rank has computed the gradient of every trained parameter.
+fn require_gradients(trained: &[Trained], gradients: &Gradients, step: u64) -> Result<(), TrainError> {
+    let missing = || trained.iter().map(Trained::name).filter(|name| gradients.get(name).is_none());
+    match missing().next() {
+        None => Ok(()),
+        Some(first) => {
+            Err(TrainError::NoGradient { first: first.to_owned(), count: missing().count(), step })
+        }
     }
 }
 

@@ -121,6 +121,7 @@ mod tests {
     use sparktune_runlog::{EventTailer, Kind, Limit, RunsRoot};
 
     use super::*;
+    use crate::ranks::Ranks;
 
     const ON: &str = "a GPU, driver 1, this build";
 
@@ -143,7 +144,7 @@ mod tests {
             let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
             run.write_plan(include_str!("../../tests/fixtures/run-261c35e/run/plan.toml")).unwrap();
             let stop = AtomicBool::new(false);
-            let session = Session::open(&run, &stop, Some(1)).unwrap();
+            let session = Session::open(&run, &stop, Some(1), Ranks::Alone).unwrap();
             let file = TileFile { on: ON.into(), path: root.path().join(".tiles") };
             fs::write(&file.path, &text).unwrap();
             if file.read(&session) {

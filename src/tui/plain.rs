@@ -85,7 +85,10 @@ fn progress_words(progress: &Progress) -> String {
 fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
     let total = or_unknown(view.total_steps(), count);
     let average = view.loss_ema.map(|ema| format!(" (avg {})", loss(ema))).unwrap_or_default();
-    vec![
+    let exchange = step
+        .exchange_ms
+        .map(|ms| format!("exchange {} of {}", milliseconds(ms), or_unknown(step.exchange_bytes, bytes)));
+    let parts = [
         format!("{}/{total}", count(step.step)),
         format!("epoch {}", or_unknown(step.epoch, |e| format!("{e:.2}"))),
         format!("loss {}{average}", loss(step.loss_nats)),
@@ -95,7 +98,8 @@ fn step_parts(step: &Step, view: &RunView) -> Vec<String> {
         format!("{} tok/s", or_unknown(step.tokens_per_s, tokens_per_s)),
         format!("mem {}", or_unknown(step.mem_used_bytes, bytes)),
         format!("left {}", or_unknown(view.eta(), |eta| duration(eta.seconds))),
-    ]
+    ];
+    parts.into_iter().chain(exchange).collect()
 }
 
 fn eval_parts(eval: &Eval, view: &RunView) -> Vec<String> {

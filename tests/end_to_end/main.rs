@@ -8,6 +8,7 @@
 
 mod bench;
 mod chat;
+mod cluster;
 mod compare;
 mod crashes;
 mod data;

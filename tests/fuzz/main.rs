@@ -33,6 +33,7 @@ const MOST_MEMORY: u64 = 8 << 30;
 const CHANGES: &[(&str, u32)] = &[
     ("adapter_config", 12_000),
     ("checkpoint", 1_200),
+    ("cluster_parts", 9_000),
     ("compressed", 600),
     ("control", 1_800),
     ("events", 1_800),
@@ -70,6 +71,7 @@ macro_rules! targets {
 targets!(
     adapter_config,
     checkpoint,
+    cluster_parts,
     compressed,
     control,
     events,

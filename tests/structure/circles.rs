@@ -16,6 +16,7 @@ const CRATES: [&str; 21] = [
     "src/app",
     "src/base",
     "src/bench",
+    "src/cluster",
     "src/commands",
     "src/compare",
     "src/data",

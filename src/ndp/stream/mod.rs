@@ -50,9 +50,9 @@ pub struct Channel<'a> {
     dealt_with: u64,
 }
 
-trait Link: Read + Write {}
+trait Link: Read + Write + Send {}
 
-impl<T: Read + Write> Link for T {}
+impl<T: Read + Write + Send> Link for T {}
 
 /// The first message of a client.
 #[derive(Debug, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ impl<'a> Channel<'a> {
         if admitted { Ok(channel) } else { Err(Error::Refused { place }) }
     }
 
-    fn new(link: impl Read + Write + 'a, place: String) -> Self {
+    fn new(link: impl Read + Write + Send + 'a, place: String) -> Self {
         Self {
             link: Box::new(link),
             gathered: Vec::with_capacity(GATHERED),

@@ -76,6 +76,9 @@ pub(crate) trait Trainee: Sized {
     /// Returns the parameters that a checkpoint of this stage must contain.
     fn checkpointed(&self) -> Vec<&Param>;
 
+    /// Returns the parameters that the optimizer updates.
+    fn trained(&self) -> Vec<&Param>;
+
     /// Is called before each sequence of a training step, with the number of steps before it and the place of
     /// the sequence in it.
     fn begin_sequence(&mut self, _step: u64, _place: usize) {}
@@ -117,6 +120,10 @@ impl Trainee for TextModel {
     }
 
     fn checkpointed(&self) -> Vec<&Param> {
+        trained_parameters(&self.model)
+    }
+
+    fn trained(&self) -> Vec<&Param> {
         trained_parameters(&self.model)
     }
 
@@ -181,6 +188,12 @@ impl Trainee for DraftHead {
         });
         self.mtp.visit(&mut |param| all.push(param));
         all
+    }
+
+    fn trained(&self) -> Vec<&Param> {
+        let mut trained = Vec::new();
+        self.mtp.visit(&mut |param| trained.push(param));
+        trained
     }
 }
 

@@ -4,11 +4,15 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use burn::tensor::activation::log_sigmoid;
 use burn::tensor::{Device, Tensor};
+use sparktune_cluster::tcp::join;
+use sparktune_cluster::{Launcher, Limits, Placement};
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_kernels::Weight;
 use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
@@ -19,6 +23,7 @@ use sparktune_runlog::{Checkpoints, Outcome, RunDir, RunView, RunsRoot};
 use super::*;
 use crate::batches::{Batches, NewOrder};
 use crate::examples::Examples;
+use crate::ranks::Ranks;
 use crate::run::{Finished, train_for};
 use crate::state::State;
 use crate::{TrainError, TrainOptions};
@@ -143,7 +148,7 @@ fn run_of_pairs(root: &Path, method: &str, recompute: bool) -> RunDir {
 }
 
 fn train(run: &RunDir, stop: bool) -> Finished {
-    train_for(&PREFERENCE, run, &AtomicBool::new(stop), &TrainOptions::default()).unwrap()
+    train_for(&PREFERENCE, run, &AtomicBool::new(stop), &TrainOptions::default(), Ranks::Alone).unwrap()
 }
 
 /// Returns a field of all events of a kind by their step, with the text of the event files.
@@ -231,7 +236,7 @@ fn train_poisoned(
     stop: bool,
     is_poisoned: impl Fn(&PackedSequence) -> bool,
 ) -> Result<Finished, TrainError> {
-    train_for(&Poisoned(is_poisoned), run, &AtomicBool::new(stop), &TrainOptions::default())
+    train_for(&Poisoned(is_poisoned), run, &AtomicBool::new(stop), &TrainOptions::default(), Ranks::Alone)
 }
 
 /// Returns a property that only the sequences of some calls have.
@@ -337,6 +342,53 @@ fn where_a_run_returns_to_follows_from_its_steps_and_not_from_when_it_was_saved(
     assert_eq!(recorded(&whole, "step", "loss_nats"), recorded(&parts, "step", "loss_nats"));
     let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors")).unwrap();
     assert!(weights(&whole) == weights(&parts));
+}
+
+#[test]
+fn ranks_skip_steps_and_return_to_a_checkpoint_together_with_the_bits_of_one_process() {
+    let root = tempfile::tempdir().unwrap();
+    let run = || {
+        let run = run_of_pairs(root.path(), LORA, false);
+        replan(&run, "save_steps = 4", "save_steps = 3");
+        run
+    };
+    // All steps after the fifth are poisoned until the run returns.
+    let train = |run: &RunDir, ranks: Ranks| {
+        let is_poisoned = |_: &PackedSequence| {
+            let log = fs::read_to_string(run.event_file(1)).unwrap();
+            recorded(run, "step", "loss_nats").len() >= 5 && !log.contains("order_seed")
+        };
+        let stop = AtomicBool::new(false);
+        train_for(&Poisoned(is_poisoned), run, &stop, &TrainOptions::default(), ranks).unwrap()
+    };
+    let alone = run();
+    assert_eq!(train(&alone, Ranks::SumAs(2)).outcome, Outcome::Completed);
+
+    let members = [run(), run()];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    std::thread::scope(|scope| {
+        for (rank, run) in members.iter().enumerate() {
+            let train = &train;
+            scope.spawn(move || {
+                let host = "127.0.0.1".to_owned();
+                let launcher = Launcher::Torchrun;
+                let placement = Placement { rank, world_size: 2, local_rank: rank, host, port, launcher };
+                let mut tcp = join(&placement, None, "test", Limits::default(), Arc::new(|| false)).unwrap();
+                assert_eq!(train(run, Ranks::Member(&mut tcp)).outcome, Outcome::Completed);
+            });
+        }
+    });
+    assert_eq!(warnings(&members[0], "returns to the checkpoint of step 3"), 1);
+    for (kind, field) in [("step", "loss_nats"), ("step", "grad_norm"), ("eval", "loss_nats")] {
+        for member in &members {
+            assert_eq!(recorded(&alone, kind, field), recorded(member, kind, field), "{kind} {field}");
+        }
+    }
+    let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors"));
+    assert!(weights(&alone).unwrap() == weights(&members[0]).unwrap());
+    assert!(weights(&members[1]).is_err(), "only rank 0 writes outputs");
 }
 
 #[test]

@@ -104,6 +104,8 @@ impl Story {
                 mem_used_bytes: Some(38_654_705_664 + step * 1000),
                 data_ms: Some(14.0 + b * 6.0),
                 optimizer_ms: Some(61.0),
+                exchange_ms: None,
+                exchange_bytes: None,
             }),
         );
         if step.is_multiple_of(10) {

@@ -20,7 +20,7 @@ pub struct Times {
     /// The duration of those steps in milliseconds.
     pub step_ms: f64,
     /// The parts of that duration by name, as far as they were measured.
-    pub parts: [(&'static str, f64); 2],
+    pub parts: [(&'static str, f64); 3],
     /// The index of the current phase.
     phase: Option<usize>,
     /// The attempt and the time of the previous event.
@@ -61,7 +61,11 @@ impl Times {
         self.steps += 1;
         self.tokens = self.tokens.saturating_add(step.tokens);
         self.step_ms += ms;
-        let parts = [("waiting for data", step.data_ms), ("clipping and optimizer", step.optimizer_ms)];
+        let parts = [
+            ("waiting for data", step.data_ms),
+            ("clipping and optimizer", step.optimizer_ms),
+            ("exchange with other ranks", step.exchange_ms),
+        ];
         for (sum, (name, ms)) in self.parts.iter_mut().zip(parts) {
             *sum = (name, sum.1 + ms.filter(|ms| ms.is_finite() && *ms > 0.0).unwrap_or(0.0));
         }

@@ -8,6 +8,7 @@
 //!
 //! A target that needs several files takes them from one input, whose parts a line of `%%%%` separates.
 
+mod cluster;
 mod data;
 mod hub;
 mod model;
@@ -37,6 +38,7 @@ pub(crate) struct Target {
 pub(crate) const TARGETS: &[Target] = &[
     Target { name: "adapter_config", run: model::adapter_config },
     Target { name: "checkpoint", run: runs::checkpoint },
+    Target { name: "cluster_parts", run: cluster::parts },
     Target { name: "compressed", run: data::compressed },
     Target { name: "control", run: runs::control },
     Target { name: "events", run: runs::events },

@@ -80,6 +80,8 @@ fn step(attempt: u32, n: u64) -> Step {
         mem_used_bytes: Some(27_000_000_000_u64.saturating_add_signed((noise(n / 40) * 4e9) as i64)),
         data_ms: Some(14.0 + 5.0 * noise(n)),
         optimizer_ms: Some(118.0),
+        exchange_ms: None,
+        exchange_bytes: None,
     }
 }
 

@@ -1,0 +1,67 @@
+//! Why ranks do not work together. Each message says what happened, where, and what to do. What other ranks
+//! wrote is escaped before it is part of one.
+
+use std::io;
+use std::path::PathBuf;
+
+use sparktune_base::program_name;
+
+/// Any failure of this crate.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message of each variant says what it is")]
+pub enum Error {
+    #[error("{what}. {fix}")]
+    Environment { what: String, fix: &'static str },
+    #[error(
+        "the ranks meet at {host}, which other machines can reach, but there is no token that keeps strangers out. Set {variable} to the same secret for all ranks, for example from `openssl rand -hex 32`",
+        variable = crate::JobToken::VARIABLE
+    )]
+    NoToken { host: String },
+    #[error(
+        "the token in {variable} is shorter than 32 characters, so it could be guessed. `openssl rand -hex 32` prints a good one",
+        variable = crate::JobToken::VARIABLE
+    )]
+    ShortToken,
+    #[error(
+        "cannot listen on {at} for the other ranks: {source}. Another job may use this port: give this one another MASTER_PORT"
+    )]
+    Listen { at: String, source: io::Error },
+    #[error(
+        "after {waited_s} s, these ranks are missing: {missing}. Look at their logs; they must reach {at} and have the same token"
+    )]
+    Missing { waited_s: u64, missing: String, at: String },
+    #[error(
+        "rank {rank} could not connect to rank {to} at {at} within {waited_s} s: {why}. Is that rank running, and does a firewall let the port pass?"
+    )]
+    Unreachable { rank: usize, to: usize, at: String, waited_s: u64, why: String },
+    #[error("{at}: another token is used there than here. Give all ranks the same {variable}", variable = crate::JobToken::VARIABLE)]
+    OtherToken { at: String },
+    #[error("rank {by} refuses this rank: {why}")]
+    Refused { by: usize, why: String },
+    #[error(
+        "rank {rank} ({at}) is gone: {why}. When all ranks have ended, start them again with `{program} resume` on each: nothing that is in a checkpoint is lost",
+        program = program_name()
+    )]
+    Lost { rank: usize, at: String, why: String },
+    #[error(
+        "rank {rank} ({at}) has ended{}. When its problem is solved, start all ranks again with `{program} resume` on each",
+        reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}")),
+        program = program_name()
+    )]
+    Left { rank: usize, at: String, reason: Option<String> },
+    #[error(
+        "rank {rank} ({at}) does something else than this one: {what}. Start all ranks with the same command and program"
+    )]
+    OutOfStep { rank: usize, at: String, what: String },
+    #[error("{}: {source}. Check the folder's permissions and the free space", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("interrupted while waiting for the other ranks")]
+    Interrupted,
+}
+
+impl Error {
+    /// Returns whether a rank is gone or ended, so that the others keep what they have and stop.
+    pub fn is_of_a_rank(&self) -> bool {
+        matches!(self, Self::Lost { .. } | Self::Left { .. } | Self::OutOfStep { .. })
+    }
+}

@@ -1,0 +1,83 @@
+//! What two ranks say when one has connected to the other.
+
+use std::net::{IpAddr, TcpStream};
+
+use serde::{Deserialize, Serialize};
+use sparktune_ndp::medium::Cancelled;
+use sparktune_ndp::stream::{Channel, Gate};
+use sparktune_ndp::{Error as NdpError, Patience};
+
+/// The version of what the ranks say to each other.
+pub(crate) const VERSION: u32 = 1;
+
+/// What a rank says when it has connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) version: u32,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) build: String,
+    /// Where it listens.
+    pub(crate) port: u16,
+}
+
+/// What it is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// Others are missing.
+    Wait,
+    /// It belongs here. Rank 0 adds where all ranks listen.
+    Welcome { members: Vec<Member> },
+    /// It does not.
+    Refused { why: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// A rank that has connected.
+pub(crate) struct Caller {
+    pub(crate) hello: Hello,
+    pub(crate) ip: IpAddr,
+    pub(crate) channel: Channel<'static>,
+}
+
+/// Lets a rank in that knows the token and belongs to this job. Ranks other than 0 answer at once, so that
+/// two that connect to each other do not wait for each other.
+pub(crate) fn admitted(
+    gate: &Gate,
+    stream: TcpStream,
+    patience: Patience,
+    cancelled: Cancelled<'static>,
+    own: &Hello,
+    ip: IpAddr,
+) -> Result<Caller, NdpError> {
+    let mut channel = gate.admit(stream, patience, cancelled)?;
+    let hello: Hello = channel.hear()?;
+    if let Some(why) = refusal(&hello, own) {
+        channel.tell(&Answer::Refused { why })?;
+        return Err(NdpError::Cancelled);
+    }
+    if own.rank != 0 {
+        channel.tell(&Answer::Welcome { members: Vec::new() })?;
+    }
+    Ok(Caller { hello, ip: ip.to_canonical(), channel })
+}
+
+/// Says why a rank does not belong to this job.
+fn refusal(hello: &Hello, own: &Hello) -> Option<String> {
+    if hello.version != own.version || hello.build != own.build {
+        return Some(
+            "the two are different builds of sparktune, which may compute different bits. Use the same program on all"
+                .into(),
+        );
+    }
+    if hello.world_size != own.world_size {
+        return Some(format!("it is one of {} ranks, and this job has {}", hello.world_size, own.world_size));
+    }
+    (hello.rank >= own.world_size || hello.rank == own.rank)
+        .then(|| format!("there cannot be another rank {}", hello.rank))
+}

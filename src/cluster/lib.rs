@@ -1,0 +1,29 @@
+//! Several processes, the ranks, that train one model together.
+//!
+//! Owns who the ranks are ([`Placement`], read from the launcher's environment), how they meet and know each
+//! other ([`tcp::join`], over the authenticated channel of `sparktune-ndp`), and what they do together: the
+//! trait [`Collective`], with sums in a stated order. Enters: the numbers or bytes of each rank. Leaves: the
+//! same result on every rank, bit for bit, or an error that says who is missing and what to do. It must not
+//! know tensors, models, runs or plans, and it never prints.
+//!
+//! **Order of a sum.** `all_reduce` computes `((v₀ + v₁) + v₂) + …` in f32 for every number, where `vᵣ` is
+//! the contribution of rank r. Who computes it, and how it is cut for the network, changes no bit, so one
+//! process that adds the same parts in the same order gets the same result.
+
+mod collective;
+mod environment;
+mod error;
+mod files;
+mod introduction;
+mod link;
+mod rendezvous;
+pub mod tcp;
+mod token;
+pub mod wire;
+
+pub use collective::{Collective, Traffic};
+pub use environment::{Launcher, Placement};
+pub use error::Error;
+pub use files::share_files;
+pub use rendezvous::Limits;
+pub use token::JobToken;

@@ -1,0 +1,208 @@
+//! The connections of one rank: one to each other rank, on which it only sends, and one from each, on which
+//! it only receives. A thread serves each of them, so no order of sending and receiving can block.
+//!
+//! A sender that has nothing to send says once a second that it lives. A receiver that hears nothing for
+//! [`Limits::silence`](crate::Limits::silence) gives the other rank up, also while this rank computes.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
+use sparktune_ndp::Error as NdpError;
+use sparktune_ndp::frame::CONTROL;
+use sparktune_ndp::stream::Channel;
+
+use crate::error::Error;
+use crate::wire::{Assembly, HEAD, Kind, MOST, Part, WireFault};
+
+/// The pause after which a sender says that it lives.
+const BEAT: Duration = Duration::from_secs(1);
+/// The most characters of another rank's reason that are repeated.
+const LONGEST_REASON: usize = 500;
+
+/// What a sender says beside messages.
+#[derive(Debug, Serialize, Deserialize)]
+enum Signal {
+    /// It lives.
+    Beat,
+    /// It sends nothing more.
+    Farewell { reason: Option<String> },
+}
+
+/// What is to be sent.
+enum Letter {
+    Message { kind: Kind, operation: u64, bytes: Arc<Vec<u8>> },
+    Farewell { reason: Option<String> },
+}
+
+/// The connection to another rank.
+pub(crate) struct Outgoing {
+    letters: Option<Sender<Letter>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Outgoing {
+    /// Starts the thread that sends to a rank.
+    pub(crate) fn start(rank: usize, channel: Channel<'static>) -> std::io::Result<Self> {
+        let (letters, received) = self::channel();
+        let thread =
+            Builder::new().name(format!("to rank {rank}")).spawn(move || send_all(channel, &received))?;
+        Ok(Self { letters: Some(letters), thread: Some(thread) })
+    }
+
+    /// Sends a message in the background. If the connection has failed, the other direction reports it.
+    pub(crate) fn send(&self, kind: Kind, operation: u64, bytes: Arc<Vec<u8>>) {
+        if let Some(letters) = &self.letters {
+            let _ = letters.send(Letter::Message { kind, operation, bytes });
+        }
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) fn bid_farewell(&mut self, reason: Option<&str>) {
+        if let Some(letters) = self.letters.take() {
+            let _ = letters.send(Letter::Farewell { reason: reason.map(str::to_owned) });
+        }
+    }
+
+    /// Returns whether something may still be sent.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Waits until everything is sent or cannot be sent.
+    pub(crate) fn finish(&mut self) {
+        self.letters = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn send_all(mut channel: Channel<'static>, letters: &Receiver<Letter>) {
+    let mut payload = Vec::with_capacity(HEAD + MOST);
+    loop {
+        let sent = match letters.recv_timeout(BEAT) {
+            Ok(Letter::Message { kind, operation, bytes }) => {
+                let parts = Part::of(operation, &bytes).try_for_each(|part| {
+                    part.write(&mut payload);
+                    channel.send(kind.codes(), &payload)
+                });
+                parts.and_then(|()| channel.flush())
+            }
+            Ok(Letter::Farewell { reason }) => {
+                let _ = channel.tell(&Signal::Farewell { reason });
+                return;
+            }
+            Err(RecvTimeoutError::Timeout) => channel.tell(&Signal::Beat),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        // The receiving direction finds out why.
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// What comes from another rank.
+enum Event {
+    Part { kind: Option<Kind>, payload: Vec<u8> },
+    Left { reason: Option<String> },
+    Lost { why: String },
+}
+
+/// The connection from another rank.
+pub(crate) struct Incoming {
+    rank: usize,
+    at: String,
+    events: Receiver<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Incoming {
+    /// Starts the thread that receives from a rank.
+    pub(crate) fn start(rank: usize, at: String, channel: Channel<'static>) -> std::io::Result<Self> {
+        let (send_event, events) = self::channel();
+        let thread = Builder::new()
+            .name(format!("from rank {rank}"))
+            .spawn(move || receive_all(channel, &send_event))?;
+        Ok(Self { rank, at, events, thread: Some(thread) })
+    }
+
+    /// Waits for the message of this kind and operation, with at most `most` bytes.
+    ///
+    /// # Errors
+    /// The rank is gone or does something else.
+    pub(crate) fn receive(&self, kind: Kind, operation: u64, most: u64) -> Result<Vec<u8>, Error> {
+        let (rank, at) = (self.rank, self.at.clone());
+        let unfit =
+            |fault: WireFault| Error::OutOfStep { rank, at: self.at.clone(), what: fault.to_string() };
+        let mut assembly = Assembly::new(kind, operation, most);
+        loop {
+            match self.events.recv() {
+                Ok(Event::Part { kind, payload }) => {
+                    let part = Part::parse(&payload).map_err(unfit)?;
+                    if assembly.add(kind, part).map_err(unfit)? {
+                        return Ok(assembly.into_bytes());
+                    }
+                }
+                Ok(Event::Left { reason }) => return Err(Error::Left { rank, at, reason }),
+                Ok(Event::Lost { why }) => return Err(Error::Lost { rank, at, why }),
+                Err(_) => return Err(Error::Lost { rank, at, why: "its connection has ended".into() }),
+            }
+        }
+    }
+
+    /// Waits until the other rank sends nothing more.
+    pub(crate) fn finish(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn receive_all(mut channel: Channel<'static>, events: &Sender<Event>) {
+    let lost = |error: &NdpError| Event::Lost { why: why(error) };
+    loop {
+        let event = match channel.receive(HEAD + MOST) {
+            Ok(frame) if frame.codes == CONTROL => match serde_json::from_slice(&frame.payload) {
+                Ok(Signal::Beat) => continue,
+                Ok(Signal::Farewell { reason }) => {
+                    let short = |reason: String| reason.chars().take(LONGEST_REASON).collect::<String>();
+                    let reason = reason.map(|reason| escape(&short(reason)).into_owned());
+                    let _ = events.send(Event::Left { reason });
+                    return;
+                }
+                Err(_) => Event::Lost { why: "it says something that this program does not know".into() },
+            },
+            Ok(frame) => match channel.deal_with(&frame) {
+                Ok(()) => {
+                    let part = Event::Part { kind: Kind::of(frame.codes), payload: frame.payload };
+                    if events.send(part).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(error) => lost(&error),
+            },
+            Err(error) => lost(&error),
+        };
+        let _ = events.send(event);
+        return;
+    }
+}
+
+/// Says why a channel failed, without the advice that holds for token files.
+pub(crate) fn why(error: &NdpError) -> String {
+    match error {
+        NdpError::Cut { .. } => "its connection was cut".into(),
+        NdpError::Medium { fault, .. } => fault.to_string(),
+        NdpError::Frame { fault, .. } => fault.to_string(),
+        NdpError::Tls { why, .. } => format!("the encrypted channel failed: {why}"),
+        NdpError::Unreachable { source, .. } => source.to_string(),
+        NdpError::Cancelled => "this rank has ended".into(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,364 @@
+//! How the ranks find each other and learn who is who.
+//!
+//! Every rank listens. The others connect to rank 0, whose address the launcher has told them, and say
+//! which rank they are and where they listen. When all have come, rank 0 tells each of them all addresses,
+//! and every rank connects to every other. Each connection is a channel of `sparktune-ndp`: TLS 1.3 with a
+//! raw public key that follows from the job's token, and a proof of the token by who connects. So who does
+//! not know the token can neither be taken for a rank nor become one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use sparktune_base::escape::escape;
+use sparktune_ndp::stream::{Channel, Gate};
+use sparktune_ndp::{Address, Error as NdpError, Patience};
+
+use crate::environment::Placement;
+use crate::error::Error;
+use crate::introduction::{Answer, Caller, Hello, Member, VERSION, admitted};
+use crate::link::why;
+use crate::token::JobToken;
+
+/// The pause between two looks at what has changed.
+const LOOK: Duration = Duration::from_millis(50);
+/// The pause between two attempts to connect, and between two signs that rank 0 still waits.
+const AGAIN: Duration = Duration::from_millis(500);
+/// The most connections whose other side is not known yet.
+const MOST_STRANGERS: usize = 64;
+
+/// How long the others are waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The time until all ranks must have met.
+    pub meeting: Duration,
+    /// The longest silence of a rank, after which it is given up.
+    pub silence: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { meeting: Duration::from_secs(600), silence: Duration::from_secs(30) }
+    }
+}
+
+/// The channels of a rank to and from each other rank.
+pub(crate) struct Met {
+    pub(crate) outgoing: BTreeMap<usize, Channel<'static>>,
+    /// With the place of the other rank, for messages.
+    pub(crate) incoming: BTreeMap<usize, (String, Channel<'static>)>,
+}
+
+/// Ends waiting: before the ranks have met by the caller's wish, later only when this rank has ended.
+pub(crate) struct Ends {
+    interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+    has_met: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+impl Ends {
+    pub(crate) fn new(interrupted: Arc<dyn Fn() -> bool + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self { interrupted, has_met: false.into(), has_ended: false.into() })
+    }
+
+    /// Makes all waits end.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+    }
+
+    fn is_over(&self) -> bool {
+        let is_interrupted = || !self.has_met.load(Ordering::SeqCst) && (self.interrupted)();
+        self.has_ended.load(Ordering::SeqCst) || is_interrupted()
+    }
+}
+
+/// What is the same for all connections of a rank.
+struct Job<'a> {
+    placement: &'a Placement,
+    token: &'a JobToken,
+    build: &'a str,
+    limits: Limits,
+    ends: &'a Arc<Ends>,
+    deadline: Instant,
+    /// Where this rank listens.
+    port: u16,
+}
+
+/// Waits until all ranks have met.
+///
+/// # Errors
+/// Some do not come, or cannot be reached, or are no ranks of this job.
+pub(crate) fn meet(
+    placement: &Placement,
+    token: Option<&JobToken>,
+    build: &str,
+    limits: Limits,
+    ends: &Arc<Ends>,
+) -> Result<Met, Error> {
+    let deadline = Instant::now() + limits.meeting;
+    let is_here = resolve(placement, deadline, ends)?.iter().all(|address| address.ip().is_loopback());
+    let of_loopback = JobToken::of_loopback();
+    let token = match token {
+        Some(token) => token,
+        None if is_here => &of_loopback,
+        None => return Err(Error::NoToken { host: escape(&placement.host).into_owned() }),
+    };
+    let (listener, port) = listen(placement, is_here)?;
+    let job = Job { placement, token, build, limits, ends, deadline, port };
+    let (send_caller, callers) = channel();
+    let done = Arc::new(AtomicBool::new(false));
+    let accepting = job.accept(listener, send_caller, Arc::clone(&done));
+    let met = accepting.and_then(|()| job.meet(&callers));
+    done.store(true, Ordering::SeqCst);
+    if met.is_ok() {
+        ends.has_met.store(true, Ordering::SeqCst);
+    } else {
+        ends.end();
+    }
+    met
+}
+
+/// Returns the addresses of rank 0. A name may become known only after a while.
+fn resolve(placement: &Placement, deadline: Instant, ends: &Ends) -> Result<Vec<SocketAddr>, Error> {
+    loop {
+        let why = match (placement.host.as_str(), placement.port).to_socket_addrs() {
+            Ok(addresses) => {
+                let addresses: Vec<_> = addresses.collect();
+                if !addresses.is_empty() {
+                    return Ok(addresses);
+                }
+                "the host has no address".to_owned()
+            }
+            Err(error) => error.to_string(),
+        };
+        if ends.is_over() {
+            return Err(Error::Interrupted);
+        }
+        if Instant::now() >= deadline {
+            let what = format!("the host of rank 0, \"{}\", is unknown: {why}", escape(&placement.host));
+            return Err(Error::Environment { what, fix: "Correct MASTER_ADDR" });
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
+/// Starts to listen: rank 0 on its port, others on any; without a token only where this machine alone can
+/// connect.
+fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
+    let port = if placement.rank == 0 { placement.port } else { 0 };
+    let [v4, v6]: [IpAddr; 2] = if is_here {
+        [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+    } else {
+        [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
+    };
+    // The IPv6 address of all interfaces takes IPv4 too; that of the loopback interface does not.
+    let order = if is_here && placement.host != "::1" { [v4, v6] } else { [v6, v4] };
+    let bound = TcpListener::bind((order[0], port)).or_else(|first| {
+        let is_family = first.kind() != io::ErrorKind::AddrInUse;
+        if is_family { TcpListener::bind((order[1], port)) } else { Err(first) }
+    });
+    let bound = bound.and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        Ok((listener, port))
+    });
+    bound.map_err(|source| Error::Listen { at: format!("port {port}"), source })
+}
+
+impl Job<'_> {
+    fn patience(&self) -> Patience {
+        // A rank says that it lives, and nothing more, while it computes.
+        Patience { silence: self.limits.silence, period: Duration::MAX, ..Patience::default() }
+    }
+
+    fn cancelled(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let ends = Arc::clone(self.ends);
+        Arc::new(move || ends.is_over())
+    }
+
+    fn hello(&self) -> Hello {
+        let Placement { rank, world_size, .. } = *self.placement;
+        Hello { version: VERSION, rank, world_size, build: self.build.to_owned(), port: self.port }
+    }
+
+    /// Accepts connections in the background. Each has a thread until it is known who it is, because a
+    /// stranger may take its time.
+    fn accept(
+        &self,
+        listener: TcpListener,
+        callers: Sender<Caller>,
+        done: Arc<AtomicBool>,
+    ) -> Result<(), Error> {
+        let gate = Arc::new(Gate::new(&self.token.key(), &self.token.proof()));
+        let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello());
+        let strangers = Arc::new(());
+        let serve = move || {
+            while !done.load(Ordering::SeqCst) && !cancelled() {
+                let (stream, from) = match listener.accept() {
+                    Ok(accepted) => accepted,
+                    Err(_) => {
+                        std::thread::sleep(LOOK);
+                        continue;
+                    }
+                };
+                let stranger = Arc::clone(&strangers);
+                if Arc::strong_count(&stranger) > MOST_STRANGERS {
+                    continue;
+                }
+                let (gate, callers, own) = (Arc::clone(&gate), callers.clone(), own.clone());
+                let cancelled = Arc::clone(&cancelled);
+                let admit = move || {
+                    let _stranger = stranger;
+                    // Who does not know the token is sent away, and nobody waits for it.
+                    let _ = admitted(&gate, stream, patience, cancelled, &own, from.ip())
+                        .map(|c| callers.send(c));
+                };
+                let _ = Builder::new().name("stranger".into()).spawn(admit);
+            }
+        };
+        let started = Builder::new().name("rendezvous".into()).spawn(serve);
+        started.map(drop).map_err(|source| Error::Listen { at: format!("port {}", self.port), source })
+    }
+
+    fn meet(&self, callers: &Receiver<Caller>) -> Result<Met, Error> {
+        let Placement { rank: own, ref host, port, .. } = *self.placement;
+        let mut met = Met { outgoing: BTreeMap::new(), incoming: BTreeMap::new() };
+        let members = if own == 0 {
+            self.gather(callers, &mut met)?
+        } else {
+            let (channel, members) = self.connect(0, host, port)?;
+            met.outgoing.insert(0, channel);
+            members
+        };
+        for (rank, member) in members.iter().enumerate() {
+            if rank != own && rank != 0 {
+                met.outgoing.insert(rank, self.connect(rank, &member.host, member.port)?.0);
+            }
+        }
+        while let Some(missing) = self.missing(&met) {
+            let Some(caller) = self.next_caller(callers, &missing)? else { continue };
+            met.incoming.insert(caller.hello.rank, (caller.ip.to_string(), caller.channel));
+        }
+        Ok(met)
+    }
+
+    /// Waits for all others at rank 0, and tells them where all ranks listen.
+    fn gather(&self, callers: &Receiver<Caller>, met: &mut Met) -> Result<Vec<Member>, Error> {
+        let Placement { world_size, ref host, .. } = *self.placement;
+        let here = Member { host: host.clone(), port: self.port };
+        let mut members = vec![here; world_size];
+        let mut told = Instant::now();
+        while let Some(missing) = self.missing(met) {
+            if told.elapsed() >= AGAIN {
+                told = Instant::now();
+                // One that is gone may come back.
+                met.incoming.retain(|_, (_, channel)| channel.tell(&Answer::Wait).is_ok());
+            }
+            let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
+            let rank = caller.hello.rank;
+            if met.incoming.contains_key(&rank) {
+                let why = format!("there is another rank {rank} already");
+                let _ = caller.channel.tell(&Answer::Refused { why });
+                continue;
+            }
+            // Rank 0's machine has another name for others than for itself.
+            let host = if caller.ip.is_loopback() { host.clone() } else { caller.ip.to_string() };
+            members[rank] = Member { host, port: caller.hello.port };
+            met.incoming.insert(rank, (caller.ip.to_string(), caller.channel));
+        }
+        for (rank, (at, channel)) in &mut met.incoming {
+            let welcomed = channel.tell(&Answer::Welcome { members: members.clone() });
+            welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
+        }
+        Ok(members)
+    }
+
+    /// Returns the ranks that have not connected to this one, in words.
+    fn missing(&self, met: &Met) -> Option<String> {
+        let Placement { rank: own, world_size, .. } = *self.placement;
+        let missing = (0..world_size).filter(|rank| *rank != own && !met.incoming.contains_key(rank));
+        let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
+        (!missing.is_empty()).then(|| missing.join(", "))
+    }
+
+    /// Returns a rank that has connected, or `None` after a moment.
+    fn next_caller(&self, callers: &Receiver<Caller>, missing: &str) -> Result<Option<Caller>, Error> {
+        if self.ends.is_over() {
+            return Err(Error::Interrupted);
+        }
+        if Instant::now() >= self.deadline {
+            return Err(Error::Missing {
+                waited_s: self.limits.meeting.as_secs(),
+                missing: missing.to_owned(),
+                at: format!("{}, port {}", escape(&self.placement.host), self.port),
+            });
+        }
+        match callers.recv_timeout(LOOK) {
+            Ok(caller) => Ok(Some(caller)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Interrupted),
+        }
+    }
+
+    /// Connects to a rank, which may not listen yet. Also returns what rank 0 says of all.
+    fn connect(&self, to: usize, host: &str, port: u16) -> Result<(Channel<'static>, Vec<Member>), Error> {
+        let at = format!("{}, port {port}", escape(host));
+        let address = Address {
+            host: host.to_owned(),
+            port,
+            name: format!("rank-{to}"),
+            key: self.token.key().public(),
+            hash: None,
+        };
+        loop {
+            let connected =
+                Channel::connect(&address, &self.token.proof(), self.patience(), self.cancelled());
+            let answered = connected.and_then(|mut channel| {
+                channel.tell(&self.hello())?;
+                loop {
+                    match channel.hear()? {
+                        Answer::Wait => {}
+                        answer => return Ok((channel, answer)),
+                    }
+                }
+            });
+            let error = match answered {
+                Ok((channel, Answer::Welcome { members })) if self.fits(to, &members) => {
+                    return Ok((channel, members));
+                }
+                Ok((_, Answer::Refused { why })) => {
+                    return Err(Error::Refused { by: to, why: escape(&why).into_owned() });
+                }
+                Ok(_) => {
+                    return Err(Error::Refused { by: to, why: "it knows other ranks than this one".into() });
+                }
+                Err(NdpError::WrongKey { .. } | NdpError::Refused { .. }) => {
+                    return Err(Error::OtherToken { at });
+                }
+                Err(error) => error,
+            };
+            if self.ends.is_over() {
+                return Err(Error::Interrupted);
+            }
+            if Instant::now() >= self.deadline {
+                return Err(Error::Unreachable {
+                    rank: self.placement.rank,
+                    to,
+                    at,
+                    waited_s: self.limits.meeting.as_secs(),
+                    why: why(&error),
+                });
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    fn fits(&self, to: usize, members: &[Member]) -> bool {
+        to != 0 || members.len() == self.placement.world_size
+    }
+}

@@ -1,0 +1,236 @@
+//! Ranks that meet on loopback, in threads of this process: sums, words and files, and what is refused.
+#![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sparktune_base::random::SplitMix64;
+use sparktune_cluster::tcp::{BUCKET, Tcp, join};
+use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, share_files};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn placement(rank: usize, world_size: usize, host: &str, port: u16) -> Placement {
+    let host = host.to_owned();
+    Placement { rank, world_size, local_rank: rank, host, port, launcher: Launcher::Torchrun }
+}
+
+/// What one rank says of itself.
+#[derive(Clone, Copy)]
+struct Rank<'a> {
+    rank: usize,
+    world_size: usize,
+    host: &'a str,
+    token: Option<&'a str>,
+    build: &'a str,
+    meeting: Duration,
+}
+
+impl Rank<'_> {
+    fn of(rank: usize, world_size: usize) -> Self {
+        let meeting = Duration::from_secs(60);
+        Self { rank, world_size, host: "127.0.0.1", token: Some(TOKEN), build: "build", meeting }
+    }
+
+    fn join(self, port: u16) -> Result<Tcp, Error> {
+        let token = self.token.map(|text| JobToken::parse(text).unwrap());
+        let limits = Limits { meeting: self.meeting, ..Limits::default() };
+        let placement = placement(self.rank, self.world_size, self.host, port);
+        join(&placement, token.as_ref(), self.build, limits, Arc::new(|| false))
+    }
+}
+
+/// Lets all ranks do the same, and returns their results.
+fn together<T: Send>(ranks: &[Rank], work: impl Fn(Result<Tcp, Error>) -> T + Sync) -> Vec<T> {
+    let port = free_port();
+    thread::scope(|scope| {
+        let work = &work;
+        let ranks = ranks.iter().map(|rank| scope.spawn(move || work(rank.join(port))));
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn all(world_size: usize) -> Vec<Rank<'static>> {
+    (0..world_size).map(|rank| Rank::of(rank, world_size)).collect()
+}
+
+/// Numbers of very different sizes, so that another order of a sum is another sum.
+fn numbers(rank: usize, length: usize) -> Vec<f32> {
+    let mut random = SplitMix64::new(rank as u64 + 1);
+    let number = |bits: u64| {
+        let exponent = (bits % 24) as i32 - 12;
+        let mantissa = (bits >> 40) as f32 / (1 << 24) as f32 - 0.5;
+        mantissa * 2f32.powi(exponent)
+    };
+    (0..length).map(|_| number(random.next_u64())).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn sums_are_those_of_one_process_that_adds_in_the_order_of_ranks() {
+    for world_size in [2, 3, 4] {
+        let lengths = [0, 1, world_size - 1, world_size, 1003, BUCKET + 5];
+        let sums = together(&all(world_size), |tcp| {
+            let mut tcp = tcp.unwrap();
+            let rank = tcp.rank();
+            let sums = lengths.map(|length| {
+                let mut values = numbers(rank, length);
+                tcp.all_reduce(&mut values).unwrap();
+                bits(&values)
+            });
+            tcp.leave(None);
+            (sums, tcp.traffic())
+        });
+        for (place, length) in lengths.into_iter().enumerate() {
+            let mut expected = numbers(0, length);
+            for rank in 1..world_size {
+                expected.iter_mut().zip(numbers(rank, length)).for_each(|(sum, value)| *sum += value);
+            }
+            let same = sums.iter().all(|(sums, _)| sums[place] == bits(&expected));
+            assert!(same, "{length} numbers of {world_size} ranks");
+            if length > 1000 && world_size > 2 {
+                let mut reversed = numbers(world_size - 1, length);
+                for rank in (0..world_size - 1).rev() {
+                    reversed.iter_mut().zip(numbers(rank, length)).for_each(|(sum, value)| *sum += value);
+                }
+                assert_ne!(bits(&reversed), bits(&expected), "the order shows");
+            }
+        }
+        // 2 (W - 1) / W of the bytes each way, up to the uneven cut.
+        let numbers = lengths.iter().sum::<usize>() as f64;
+        let expected = 4.0 * numbers * 2.0 * (world_size - 1) as f64 / world_size as f64;
+        for (_, traffic) in &sums {
+            for bytes in [traffic.sent, traffic.received] {
+                assert!((bytes as f64 / expected - 1.0).abs() < 1e-3, "{traffic:?} for {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn words_come_in_the_order_of_ranks_and_rank_0_is_heard_by_all() {
+    for words in together(&all(3), |tcp| {
+        let mut tcp = tcp.unwrap();
+        let own = vec![tcp.rank() as u8; tcp.rank() * 3];
+        let words = tcp.all_gather(&own).unwrap();
+        let first = tcp.broadcast(format!("rank {}", tcp.rank()).as_bytes()).unwrap();
+        tcp.leave(None);
+        (words, first)
+    }) {
+        assert_eq!(words, (vec![vec![], vec![1; 3], vec![2; 6]], b"rank 0".to_vec()));
+    }
+}
+
+#[test]
+fn files_of_rank_0_are_copied_to_all() {
+    let root = tempfile::tempdir().unwrap();
+    let folders = [0, 1, 2].map(|rank| root.path().join(rank.to_string()));
+    for folder in &folders {
+        std::fs::create_dir_all(folder.join("data")).unwrap();
+    }
+    let large: Vec<u8> = (0..9_000_000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    let names = ["plan.toml", "data/large", "empty"].map(str::to_owned);
+    std::fs::write(folders[0].join("plan.toml"), "seed = 3").unwrap();
+    std::fs::write(folders[0].join("data/large"), &large).unwrap();
+    std::fs::write(folders[0].join("empty"), "").unwrap();
+    std::fs::write(folders[2].join("plan.toml"), "an older one").unwrap();
+    together(&all(3), |tcp| {
+        let mut tcp = tcp.unwrap();
+        let rank = tcp.rank();
+        let names = if rank == 0 { &names[..] } else { &[] };
+        share_files(&mut tcp, &folders[rank], names).unwrap();
+        tcp.leave(None);
+    });
+    for folder in &folders {
+        assert_eq!(std::fs::read(folder.join("plan.toml")).unwrap(), b"seed = 3");
+        assert!(std::fs::read(folder.join("data/large")).unwrap() == large);
+        assert_eq!(std::fs::read(folder.join("empty")).unwrap(), b"");
+    }
+}
+
+#[test]
+fn a_rank_that_ends_says_why_to_all_others() {
+    let said = together(&all(3), |tcp| {
+        let mut tcp = tcp.unwrap();
+        if tcp.rank() == 1 {
+            tcp.leave(Some("the disk is full\u{1b}[2J"));
+            return String::new();
+        }
+        let error = tcp.all_reduce(&mut [1.0; 100]).unwrap_err();
+        assert!(error.is_of_a_rank());
+        error.to_string()
+    });
+    for said in [&said[0], &said[2]] {
+        assert!(said.contains("has ended") && said.contains("resume"), "{said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+    assert!(
+        said.iter().any(|said| said.contains("rank 1 (127.0.0.1) has ended: the disk is full")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn ranks_that_do_different_things_notice_it() {
+    let said = together(&all(2), |tcp| {
+        let mut tcp = tcp.unwrap();
+        let mut values = vec![1.0; if tcp.rank() == 0 { 100 } else { 300 }];
+        tcp.all_reduce(&mut values).map_err(|error| error.to_string())
+    });
+    assert!(said.iter().all(Result::is_err), "{said:?}");
+    assert!(said.iter().any(|said| said.as_ref().unwrap_err().contains("does something else")), "{said:?}");
+}
+
+#[test]
+fn without_a_token_ranks_meet_on_loopback_only() {
+    let without = |rank: Rank<'static>| Rank { token: None, ..rank };
+    let met = together(&all(2).into_iter().map(without).collect::<Vec<_>>(), |tcp| {
+        tcp.unwrap().leave(None);
+    });
+    assert_eq!(met.len(), 2);
+    let elsewhere = Rank { host: "192.0.2.1", ..without(Rank::of(1, 2)) };
+    let Err(error) = elsewhere.join(free_port()) else { panic!("it met somebody") };
+    assert!(matches!(error, Error::NoToken { .. }), "{error}");
+    assert!(error.to_string().contains(JobToken::VARIABLE), "{error}");
+}
+
+#[test]
+fn who_has_another_token_or_another_build_is_no_rank_and_one_that_does_not_come_is_named() {
+    let short = Duration::from_secs(5);
+    let intruders = [
+        (Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 3) }, "another token"),
+        (Rank { token: None, ..Rank::of(1, 3) }, "another token"),
+        (Rank { build: "another", ..Rank::of(1, 3) }, "different builds"),
+        (Rank { world_size: 2, ..Rank::of(1, 3) }, "one of 2 ranks"),
+    ];
+    thread::scope(|scope| {
+        for (intruder, word) in intruders {
+            scope.spawn(move || {
+                let ranks = [Rank { meeting: short, ..Rank::of(0, 3) }, Rank { meeting: short, ..intruder }];
+                let said = together(&ranks, |tcp| tcp.map(drop).unwrap_err().to_string());
+                assert!(said[0].contains("these ranks are missing: 1, 2"), "{said:?}");
+                assert!(said[1].contains(word), "{word}: {said:?}");
+            });
+        }
+    });
+}
+
+#[test]
+fn an_interrupted_wait_ends() {
+    let since = Instant::now();
+    let alone = placement(0, 2, "127.0.0.1", free_port());
+    let interrupted = Arc::new(|| true);
+    let Err(error) = join(&alone, None, "build", Limits::default(), interrupted) else { panic!("met") };
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    assert!(since.elapsed() < Duration::from_secs(60));
+}

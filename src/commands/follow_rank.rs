@@ -1,0 +1,106 @@
+//! The whole life of a rank other than 0, which has no run of its own.
+//!
+//! Rank 0 plans, has the run folder and is followed like any run. The others get the plan and the tokens from
+//! it, in a hidden folder next to their runs, where they log too; it is removed when the run is complete.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use sparktune_app::answers::runs_dir;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::program::Program;
+use sparktune_app::run_folder::refuse_unready_gpu;
+use sparktune_base::escape::escape;
+use sparktune_cluster::tcp::Tcp;
+use sparktune_cluster::{Collective, Placement, share_files};
+use sparktune_plan::Plan;
+use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
+use sparktune_tui::output::note;
+
+use crate::crash;
+use crate::failure::from_training;
+use crate::rank::{join, refuse_second_gpu};
+use crate::trainer::{make_files_private, options};
+
+/// Trains as a rank other than 0, from meeting the others to the end of the text model.
+///
+/// # Errors
+/// Any failure that ended the training early.
+pub(crate) fn follow_rank_0(
+    program: &Program,
+    placement: &Placement,
+    runs_dir_flag: Option<PathBuf>,
+) -> Result<Exit, Failure> {
+    let Placement { rank, world_size, ref host, port, .. } = *placement;
+    make_files_private();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, stop.clone())
+            .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
+    }
+    note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
+    let mut tcp = join(program, placement, &stop)?;
+    let run = receive_run(&mut tcp, runs_dir_flag);
+    let run = run.inspect_err(|failure| tcp.leave(Some(&failure.to_string())))?;
+    note(&format!("rank {rank} of {world_size} trains; its log is {}", run.path().display()));
+    let exit = train(program, &run, placement, &stop, &mut tcp)?;
+    if exit == Exit::Done {
+        // Rank 0 has everything. What stays behind here is in nobody's way.
+        let _ = fs::remove_dir_all(run.path());
+    }
+    Ok(exit)
+}
+
+fn receive_run(tcp: &mut Tcp, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
+    let name = String::from_utf8_lossy(&tcp.broadcast(&[])?).into_owned();
+    let run = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, tcp.rank())?;
+    share_files(tcp, run.path(), &[])?;
+    Ok(run)
+}
+
+fn train(
+    program: &Program,
+    run: &RunDir,
+    placement: &Placement,
+    stop: &AtomicBool,
+    tcp: &mut Tcp,
+) -> Result<Exit, Failure> {
+    let prepared = prepare(program, run, placement);
+    let options = prepared.inspect_err(|failure| tcp.leave(Some(&failure.to_string())))?;
+    crash::report_to(run.crash_report(run.next_attempt()?));
+    let finished = sparktune_train::train_as_rank(run, stop, &options, tcp).map_err(from_training)?;
+    match finished.outcome {
+        outcome if outcome.is_complete() => Ok(Exit::Done),
+        Outcome::Stopped => {
+            let view = RunView::replay(run)?;
+            let reason = view.finished().and_then(|finished| finished.reason.clone());
+            note(&match reason {
+                Some(reason) => format!("stopped: {}", escape(&reason)),
+                None => "stopped. `resume` on all ranks continues from rank 0's checkpoint".to_owned(),
+            });
+            Ok(Exit::Stopped)
+        }
+        _ => Ok(Exit::Bug),
+    }
+}
+
+fn prepare(
+    program: &Program,
+    run: &RunDir,
+    placement: &Placement,
+) -> Result<sparktune_train::TrainOptions, Failure> {
+    let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+    refuse_second_gpu(&plan, placement)?;
+    refuse_unready_gpu(&plan)?;
+    if let Some(model) = plan.model.path.as_deref().filter(|path| !path.is_dir()) {
+        return Err(Failure::usage(format!(
+            "the model that rank 0 trains is in {}, which does not exist on this machine",
+            escape(&model.display().to_string())
+        ))
+        .hint("Put the same files there"));
+    }
+    options(program, run)
+}

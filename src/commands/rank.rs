@@ -1,0 +1,93 @@
+//! One rank of several processes that train together: who it is, how it joins, and what rank 0 gives the
+//! others.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sparktune_app::failure::Failure;
+use sparktune_app::program::Program;
+use sparktune_cluster::tcp::{self, Tcp};
+use sparktune_cluster::{Collective, JobToken, Limits, Placement, share_files};
+use sparktune_plan::{Device, Plan};
+use sparktune_runlog::RunDir;
+
+/// The time that the others wait for rank 0, which may first have to download a model and tokenise data.
+const WAIT_FOR_RANK_0: Duration = Duration::from_secs(6 * 3600);
+
+/// Returns the place that a launcher gave this process, or `None` if it trains alone.
+///
+/// # Errors
+/// The launcher's variables are incomplete or contradict each other.
+pub(crate) fn placement() -> Result<Option<Placement>, Failure> {
+    let get = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    Ok(Placement::from_environment(get)?)
+}
+
+/// Returns this process's place if it is a rank other than 0.
+///
+/// # Errors
+/// The same as for [`placement`].
+pub(crate) fn other_rank() -> Result<Option<Placement>, Failure> {
+    Ok(placement()?.filter(|placement| placement.rank > 0))
+}
+
+/// Meets the other ranks.
+///
+/// # Errors
+/// They do not come, or do not belong to this job.
+pub(crate) fn join(program: &Program, placement: &Placement, stop: &Arc<AtomicBool>) -> Result<Tcp, Failure> {
+    let token = std::env::var_os(JobToken::VARIABLE).map(|text| JobToken::parse(&text.to_string_lossy()));
+    let token = token.transpose()?;
+    let stop = Arc::clone(stop);
+    let interrupted = Arc::new(move || stop.load(Ordering::SeqCst));
+    let build = program.build_hash()?;
+    let mut limits = Limits::default();
+    if placement.rank > 0 {
+        limits.meeting = WAIT_FOR_RANK_0;
+    }
+    Ok(tcp::join(placement, token.as_ref(), &build, limits, interrupted)?)
+}
+
+/// Gives the other ranks what they need of a run, at rank 0.
+///
+/// # Errors
+/// A file cannot be read, or a rank is gone.
+pub(crate) fn share_run(tcp: &mut Tcp, run: &RunDir) -> Result<(), Failure> {
+    tcp.broadcast(run.name().as_bytes())?;
+    let mut names = vec!["plan.toml".to_owned()];
+    for folder in [run.data(), run.parent()] {
+        names.extend(files_of(run, &folder)?);
+    }
+    names.extend(run.chat_template().exists().then(|| "chat_template.jinja".to_owned()));
+    Ok(share_files(tcp, run.path(), &names)?)
+}
+
+/// Returns the files that a folder of a run has, by their names in the run.
+fn files_of(run: &RunDir, folder: &Path) -> Result<Vec<String>, Failure> {
+    let failed = |error| Failure::io("list", folder, &error);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let name = path.strip_prefix(run.path()).unwrap_or(&path);
+        names.extend(path.is_file().then(|| name.to_string_lossy().into_owned()));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Refuses a second rank on a machine with a GPU: each rank trains on the first one.
+pub(crate) fn refuse_second_gpu(plan: &Plan, placement: &Placement) -> Result<(), Failure> {
+    if plan.device == Device::Cuda && placement.local_rank > 0 {
+        return Err(Failure::usage(
+            "two ranks on one machine would train on the same GPU. Start one rank on each machine",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Several ranks that train one model, as processes on loopback: the same bits as one process that adds in
+//! their order, whatever is stopped, killed and resumed.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use crate::crashes::numbers;
+use crate::runs::wait;
+use crate::sparktune::{Done, Place, events, files, outputs};
+
+const LORA: [&str; 2] = ["--rank", "4"];
+const FULL: [&str; 2] = ["--method", "full"];
+
+/// A port that nobody listens on.
+fn port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+/// Starts this command as every rank, with torchrun's variables.
+fn ranks(world_size: usize, command: impl Fn() -> Command) -> Vec<Child> {
+    let port = port();
+    let start = |rank: usize| {
+        command()
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", world_size.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .spawn()
+            .unwrap()
+    };
+    (0..world_size).map(start).collect()
+}
+
+fn ended(ranks: Vec<Child>) -> Vec<Done> {
+    let ended = ranks.into_iter().map(|rank| {
+        let output = rank.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    });
+    ended.collect()
+}
+
+#[track_caller]
+fn exit(done: Vec<Done>, code: i32) -> Vec<Done> {
+    done.into_iter().map(|done| done.exits(code)).collect()
+}
+
+/// Steps of five micro-batches, which no number of ranks divides, of packed rows, with evaluations.
+fn training<'a>(place: &'a Place, steps: &str, more: &[&str]) -> impl Fn() -> Command + use<'a> {
+    place.chats(40);
+    let common = ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", "40", "--max-steps"];
+    let all: Vec<String> =
+        common.iter().copied().chain([steps]).chain(more.iter().copied()).map(str::to_owned).collect();
+    move || {
+        let mut command = place.train(&all.iter().map(String::as_str).collect::<Vec<_>>());
+        command.env("SPARKTUNE_GRAD_ACCUM_STEPS", "5");
+        command
+    }
+}
+
+fn run_of(place: &Place) -> Option<PathBuf> {
+    let runs = fs::read_dir(place.join("runs")).ok()?;
+    let is_run = |path: &PathBuf| {
+        path.join("events").is_dir() && !path.file_name().unwrap().to_string_lossy().starts_with('.')
+    };
+    runs.map(|entry| entry.unwrap().path()).find(is_run)
+}
+
+/// The hidden folders of ranks other than 0.
+fn folders_of_ranks(place: &Place) -> Vec<PathBuf> {
+    let all = fs::read_dir(place.join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(".rank-")).collect()
+}
+
+/// The losses on the eval set, as their text in the events.
+fn evals(run: &Path) -> Vec<(u64, String)> {
+    let evals = events(run).into_iter().filter(|event| event["kind"] == "eval");
+    evals.map(|eval| (eval["step"].as_u64().unwrap(), eval["loss_nats"].to_string())).collect()
+}
+
+/// Fails unless two runs have the same losses, norms, evaluations and weights, to the last bit.
+#[track_caller]
+fn assert_same(one: &Path, other: &Path) {
+    let last_of_each = |run: &Path| numbers(run).into_iter().collect::<std::collections::BTreeMap<_, _>>();
+    assert_eq!(last_of_each(one), last_of_each(other));
+    let last_of_each = |run: &Path| evals(run).into_iter().collect::<std::collections::BTreeMap<_, _>>();
+    assert_eq!(last_of_each(one), last_of_each(other));
+    let weights = |run: &Path| {
+        let outputs = outputs(run).into_iter();
+        outputs
+            .filter(|(name, _)| name.extension().is_some_and(|end| end == "safetensors"))
+            .collect::<Vec<_>>()
+    };
+    let (one, other) = (weights(one), weights(other));
+    assert!(!one.is_empty() && one == other, "the weights differ");
+}
+
+/// One process that adds like so many ranks.
+fn alone(world_size: usize, steps: &str, more: &[&str]) -> (Place, PathBuf) {
+    let place = Place::new();
+    let sum_as = format!("--sum-as={world_size}");
+    let done = crate::sparktune::done(&mut training(&place, steps, &[more, &[&sum_as]].concat())());
+    done.exits(0);
+    let run = run_of(&place).unwrap();
+    (place, run)
+}
+
+#[test]
+fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
+    let mut seen = Vec::new();
+    for (world_size, method) in [(2, &LORA), (2, &FULL), (3, &LORA), (4, &FULL), (4, &LORA)] {
+        let place = Place::new();
+        let done = exit(ended(ranks(world_size, training(&place, "4", method))), 0);
+        assert!(done[1].err.contains("rank 1 of") && done[1].out.is_empty(), "{:?}", done[1]);
+        let run = run_of(&place).unwrap();
+        let (_alone, one_process) = alone(world_size, "4", method);
+        assert_same(&run, &one_process);
+        assert_eq!(folders_of_ranks(&place), [] as [PathBuf; 0], "nothing is left of the other ranks");
+        if method == &LORA {
+            seen.push(numbers(&run));
+        }
+    }
+    let first: Vec<_> =
+        seen.iter().map(|numbers| numbers[0].1.split_once(' ').unwrap().0.to_owned()).collect();
+    assert!(
+        first.iter().all(|loss| *loss == first[0]),
+        "the first loss is the same for any number: {first:?}"
+    );
+    assert!(seen[0] != seen[1] || seen[1] != seen[2], "another order of sums shows in the bits");
+}
+
+#[test]
+fn ranks_that_are_stopped_and_killed_continue_with_the_same_bits() {
+    let place = Place::new();
+    let has = |step: u64| {
+        wait("a step", || {
+            let run = run_of(&place)?;
+            let is_there =
+                |event: &serde_json::Value| event["kind"] == "step" && event["step"].as_u64() >= Some(step);
+            events(&run).iter().any(is_there).then_some(run)
+        })
+    };
+    let train = training(&place, "30", &LORA);
+
+    // A signal to any rank stops all, after a checkpoint.
+    let stopped = ranks(3, train);
+    let run = has(3);
+    signal("TERM", &stopped[2]);
+    let done = exit(ended(stopped), 5);
+    assert!(done[2].err.contains("`resume` on all ranks"), "{}", done[2].err);
+    assert_eq!(folders_of_ranks(&place).len(), 2, "they keep their logs");
+    let newest = |run: &Path| fs::read_dir(run.join("checkpoints")).unwrap().map(|e| e.unwrap().path()).max();
+    assert!(newest(&run).is_some());
+    for rank in folders_of_ranks(&place) {
+        let kept = newest(&rank);
+        assert_eq!(kept, None, "only rank 0 writes checkpoints");
+        assert!(events(&rank).iter().any(|event| event["kind"] == "step"), "it logs its steps");
+    }
+
+    // One that is killed is told by the others, which keep all finished steps.
+    let before = events(&run).len();
+    let killed = ranks(3, || place.command(["resume", "--json", "--non-interactive"]));
+    wait("a step after the resume", || {
+        events(&run)[before..].iter().any(|event| event["kind"] == "step").then_some(())
+    });
+    signal("KILL", &killed[1]);
+    let done = ended(killed);
+    assert_eq!([done[0].code, done[1].code, done[2].code], [Some(5), None, Some(5)], "{done:?}");
+    // Rank 0 may have noticed it first, and says so.
+    let told = done[2].err.lines().find(|line| line.starts_with("stopped: rank "));
+    assert!(told.is_some_and(|line| line.contains("rank 1 (127.0.0.1) is gone")), "{}", done[2].err);
+    let reason = events(&run).last().unwrap()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("rank 1") && reason.contains("resume"), "{reason}");
+
+    exit(ended(ranks(3, || place.command(["resume", "--json", "--non-interactive"]))), 0);
+    let (_alone, one_process) = alone(3, "30", &LORA);
+    assert_same(&run, &one_process);
+}
+
+#[test]
+fn half_of_a_launchers_variables_is_refused_before_anything_is_done() {
+    let place = Place::new();
+    let train = training(&place, "4", &LORA);
+    for (name, value, word) in
+        [("RANK", "1", "WORLD_SIZE is not"), ("SLURM_PROCID", "0", "SLURM_NTASKS is not")]
+    {
+        let done = crate::sparktune::done(train().env(name, value)).exits(2);
+        assert!(done.err.contains(word) || done.out.contains(word), "{done:?}");
+    }
+    let elsewhere =
+        [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1"), ("MASTER_PORT", "29500")];
+    let done = crate::sparktune::done(train().envs(elsewhere)).exits(2);
+    assert!(done.err.contains("SPARKTUNE_CLUSTER_TOKEN"), "{done:?}");
+    assert!(!place.join("runs").exists() || files(&place.join("runs")).is_empty());
+}
+
+fn signal(name: &str, process: &Child) {
+    assert!(Command::new("kill").args(["-s", name, &process.id().to_string()]).status().unwrap().success());
+}
