@@ -142,6 +142,7 @@ struct Open {
     text: String,
     opens_thinking: bool,
     printed: usize,
+    is_named: bool,
     end: Option<Result<Finished, String>>,
 }
 
@@ -173,17 +174,19 @@ fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<Vec
             continue;
         }
         while let Some(answer) = open.get_mut(shown) {
-            if answer.printed == 0 && names.len() > 1 && (answer.end.is_some() || !answer.text.is_empty()) {
+            if !answer.is_named && names.len() > 1 && (answer.end.is_some() || !answer.text.is_empty()) {
+                answer.is_named = true;
                 print(&format!("{}{}:\n", if shown > 0 { "\n" } else { "" }, escape(&names[shown])))?;
             }
             show_more(answer)?;
             let Some(end) = &answer.end else { break };
             if answer.printed > 0 {
                 print("\n")?;
-            } else if let (Some(thought), _) = without_thinking(&answer.text, answer.opens_thinking) {
-                let words = thought.split_whitespace().count() as u64;
+            } else if end.is_ok() {
+                let (thought, _) = without_thinking(&answer.text, answer.opens_thinking);
+                let words = thought.map_or(0, |thought| thought.split_whitespace().count()) as u64;
                 note(&format!(
-                    "it thought {} and gave no answer; `/set max-tokens` or `/think off` may help",
+                    "it thought {} and gave no answer; /think off, a larger max-tokens or a lower temperature may help",
                     counted(words, "word")
                 ));
             }

@@ -57,6 +57,7 @@ pub fn compare(program: &Program, request: CompareRequest, style: Style) -> Resu
     let named =
         request.models.iter().map(|name| find_named(name, &runs_dir)).collect::<Result<Vec<_>, _>>()?;
     let models = with_base(named);
+    let has_judge = judge.is_some();
     let listener = OnStderr::new(interrupts.flag());
     let answers = request.answers;
     let request = Request {
@@ -78,6 +79,11 @@ pub fn compare(program: &Program, request: CompareRequest, style: Style) -> Resu
         print(&text(&comparison, answers, columns().unwrap_or(COLUMNS)))?;
         kept?;
         note(&format!("kept as {}", escape(&comparison.id)));
+    }
+    let mut judged = comparison.models.iter().flat_map(|model| &model.answers).flat_map(|a| &a.outcomes);
+    if has_judge && judged.by_ref().filter(|outcome| outcome.kind == "judge").all(|one| one.score.is_none()) {
+        return Err(Failure::usage("the judge gave no score to any answer; the notes above say why")
+            .hint("Try the command by hand with one JSON object on its standard input"));
     }
     Ok(Exit::Done)
 }

@@ -67,7 +67,7 @@ mod tests {
                 "· ratio to the memory copy | 0.71 × | ≥ 0.80 × | no",
                 "· the first time | 2,400 MB/s | – | –",
                 "version 1, read and checked | 1,080 MB/s | ≥ 1,000 MB/s | yes",
-                "· QubGPU's way | 27.0 MB/s | – | –",
+                "· QubGPU's way | 27 MB/s | – | –",
                 "to the device: pageable | 10,000 MB/s | – | –",
                 "· copies on the host | 1 | – | –",
                 "to the device: pages of the file pinned in place | – | – | –",

@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_base::escape::escape;
 use tokio::sync::watch;
 
 use crate::address::{checked_host, checked_name, listen};
@@ -50,6 +51,10 @@ pub(crate) fn serve_until(
     stop: watch::Receiver<bool>,
     listening: impl FnOnce(&Listening) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    if let Some(missing) = options.data_dirs.iter().find(|folder| !folder.is_dir()) {
+        let text = format!("--data-dir: there is no folder {}", escape(&missing.display().to_string()));
+        return Err(Failure::usage(text).hint("Correct it, or omit the flag"));
+    }
     options.allowed_hosts.iter().try_for_each(|name| checked_name(name))?;
     let ip = checked_host(&options.host, !options.allowed_hosts.is_empty())?;
     let mut notes = Vec::new();

@@ -81,7 +81,7 @@ fn nested_lists_of_parquet_in_several_row_groups_become_lines_that_check_accepts
 fn the_catalog_is_listed_and_its_names_are_fetched() {
     let (place, hub) = (Place::new(), Hub::open());
     let listed = place.sparktune(["data", "list"]).exits(0);
-    assert!(listed.out.contains("gsm8k") && listed.out.contains("--map question=prompt,answer=completion"));
+    assert!(listed.out.contains("gsm8k") && listed.out.contains("--map question=instruction,answer=output"));
     assert!(listed.out.contains("are unverified"), "{}", listed.out);
     let rows = place.sparktune(["data", "list", "--json"]).exits(0).last();
     assert!(rows.as_array().unwrap().iter().any(|row| row["id"] == "gsm8k" && row["licence"] == "mit"));

@@ -1,5 +1,6 @@
-//! Conversations that are kept with a run: private files in its folder `chats`, one line for each model, in
-//! the format `messages`, so that they can be trained on as they are.
+//! Conversations that are kept with a run: private files in its folder `chats` in the format `messages`, so
+//! that they can be trained on as they are. Only the answers of the run are kept: those of a model beside it,
+//! such as its base, are what the run was to do better.
 
 use std::path::{Path, PathBuf};
 
@@ -30,38 +31,40 @@ pub struct Kept {
 
 /// The file of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HistoryFile(PathBuf);
+pub struct HistoryFile {
+    path: PathBuf,
+    /// The id of the run.
+    model: String,
+}
 
 impl HistoryFile {
-    /// Returns a new file in the folder of the first run among the models; `None` if none is a run. Nothing
+    /// Returns a new file in the folder of the last run among the models; `None` if none is a run. Nothing
     /// is written before there is an answer.
     pub fn of(models: &[OpenableModel]) -> Option<Self> {
-        let run = models.iter().find(|model| model.kind == ModelKind::Run)?;
+        let run = models.iter().rfind(|model| model.kind == ModelKind::Run)?;
         let now = now_us();
         let random = mix(now ^ (u64::from(std::process::id()) << 32)) & 0xffff;
-        Some(Self(run.path.join(FOLDER).join(format!("{}-{random:04x}.jsonl", now / 1_000_000))))
+        let path = run.path.join(FOLDER).join(format!("{}-{random:04x}.jsonl", now / 1_000_000));
+        Some(Self { path, model: run.id.clone() })
     }
 
     /// Returns the path.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
-    /// Writes the conversation in the place of what was kept of it before, if anything was said.
+    /// Writes what the run has said, of a conversation with all models, in the place of what was kept of it
+    /// before.
     ///
     /// # Errors
     /// The folder or the file cannot be written.
     pub fn write(&self, conversation: &[Kept]) -> Result<(), Failure> {
-        if conversation.is_empty() {
-            return Ok(());
-        }
-        let folder = self.0.parent().unwrap_or(&self.0);
+        let of_run = conversation.iter().find(|kept| kept.model == self.model);
+        let Some(kept) = of_run else { return Ok(()) };
+        let folder = self.path.parent().unwrap_or(&self.path);
         create_private_folder(folder).map_err(|error| Failure::io("create", folder, &error))?;
-        let lines: String = conversation
-            .iter()
-            .map(|kept| serde_json::to_string(kept).expect("a conversation is JSON") + "\n")
-            .collect();
-        write_shared(&self.0, lines).map_err(|error| Failure::io("write", &self.0, &error))
+        let line = serde_json::to_string(kept).expect("a conversation is JSON") + "\n";
+        write_shared(&self.path, line).map_err(|error| Failure::io("write", &self.path, &error))
     }
 }
 
@@ -101,10 +104,11 @@ mod tests {
         let turns = vec![json!({"role": "user", "content": format!("two\nlines {}", "x".repeat(100))})];
         let kept = Kept { title: title(&turns), messages: turns, model: "run:a".into() };
         assert!(kept.title.starts_with("two lines x") && kept.title.len() == 60, "{}", kept.title);
-        file.write(&[kept.clone(), kept.clone()]).unwrap();
-        file.write(std::slice::from_ref(&kept)).unwrap();
+        let of_base = Kept { model: "run:a@base".into(), ..kept.clone() };
+        file.write(&[of_base.clone(), kept.clone()]).unwrap();
+        file.write(&[kept.clone(), of_base]).unwrap();
         let text = fs::read_to_string(file.path()).unwrap();
-        assert_eq!(serde_json::from_str::<Kept>(text.trim_end()).unwrap(), kept, "one line");
+        assert_eq!(serde_json::from_str::<Kept>(text.trim_end()).unwrap(), kept, "the run's own turns");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(file.path()), mode(file.path().parent().unwrap())), (0o600, 0o700));
     }

@@ -273,7 +273,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Returns the conversation as it is kept: a line for each model.
+    /// Returns the conversation with each model, for [`history`].
     pub fn kept(&self, settings: &Settings) -> Vec<Kept> {
         let kept = |side: &Side| Kept {
             messages: side.messages(settings),

@@ -159,6 +159,9 @@ fn answer_lines(answer: &AnswerShown, width: usize, shows_thoughts: bool) -> Vec
     if let Some(error) = &answer.error {
         add(error, Role::Bad);
     }
+    if answer.finished.is_some() && text.trim().is_empty() {
+        add("(no answer; another seed or a lower temperature may give one)", Role::Dim);
+    }
     if let Some(finished) = &answer.finished {
         add(&in_words(finished), Role::Dim);
     }
