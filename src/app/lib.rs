@@ -15,7 +15,8 @@
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`models`] | the models that can be opened on this machine |
 //! | [`comparison`] | answers of several models to the same prompts, checked and kept |
-//! | [`chat`], [`thought`] | a conversation with a model, or with two side by side; what they think apart from what they say |
+//! | [`chat`] | a conversation with a model, or with two side by side |
+//! | [`thought`] | what a model thinks before it answers, apart from the answer |
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
 //! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`finished_model`] | what `head` trains the head of: a run or a model |

@@ -176,7 +176,7 @@ first frame                 11.5 kB
     #[test]
     fn what_was_not_measured_has_no_number_and_says_why() {
         let row = Row::skipped("to the device", "MB/s", "no CUDA device responds");
-        assert_eq!(table(&[row.clone()]), "to the device  –  skipped: no CUDA device responds\n");
+        assert_eq!(table(std::slice::from_ref(&row)), "to the device  –  skipped: no CUDA device responds\n");
         let json = serde_json::to_value(&row).unwrap();
         assert_eq!((&json["value"], &json["met"]), (&serde_json::Value::Null, &serde_json::Value::Null));
     }

@@ -215,8 +215,10 @@ impl Job<'_> {
                 let admit = move || {
                     let _stranger = stranger;
                     // Who does not know the token is sent away, and nobody waits for it.
-                    let _ = admitted(&gate, stream, patience, cancelled, &own, from.ip())
-                        .map(|c| callers.send(c));
+                    if let Ok(caller) = admitted(&gate, stream, patience, cancelled, &own, from.ip()) {
+                        // Nobody may wait for callers any more.
+                        let _ = callers.send(caller);
+                    }
                 };
                 let _ = Builder::new().name("stranger".into()).spawn(admit);
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
+use sparktune_base::files::write_shared;
 use sparktune_base::regular_file::read_regular;
 use sparktune_base::units::{bytes, counted};
 use sparktune_data::packets::anatomy::{Anatomy, inspect, inspect_as};

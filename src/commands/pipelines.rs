@@ -43,8 +43,8 @@ const FOLDER: &str = ".pipelines";
 /// The most bytes of results: those of a long benchmark have a few megabytes.
 const MOST_RESULTS: u64 = 256 << 20;
 
-/// What makes measurements comparable: those of different values are kept in different folders. The suites are
-/// part of the names of the answers' files.
+/// What makes measurements comparable: those of different values are kept in different folders. The suites
+/// are part of the names of the answers' files.
 #[derive(Serialize)]
 struct Identity<'a> {
     build: &'a str,

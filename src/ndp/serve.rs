@@ -2,7 +2,8 @@
 //!
 //! A stranger can hold a connection for [`Patience::handshake`] and no longer, and strangers take no
 //! places of those who know the token. Everyone begins as a stranger: when there are too many of them, the
-//! one that has waited longest makes room. Each connection has a thread; there are at most [`Limits`] of them.
+//! one that has waited longest makes room. Each connection has a thread; there are at most [`Limits`] of
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -253,7 +253,7 @@ mod tests {
         let mut results = results();
         results.model.name = "demo\u{1b}[31m".into();
         results.notes = vec!["a\u{202e}b".into()];
-        let text = table(&results, 100);
+        let text = table(&results, &speeds(), 100);
         assert!(!text.contains(['\u{1b}', '\u{202e}']) && text.contains("demo\\u{1b}[31m"), "{text}");
     }
 

@@ -266,7 +266,7 @@ fn texts_of_models_are_shown_in_chats_comparisons_and_the_arena_and_have_no_effe
     ask(&mut page, 2);
     page.see("reached its limit of 7 tokens while the model was still thinking");
     ask(&mut page, 3);
-    page.see("ended after its thought and gave no answer");
+    page.see("stopped after thinking and gave no answer");
     ask(&mut page, 4);
     page.wait(
         "the error",

@@ -43,11 +43,15 @@ fn a_run_and_its_base_answer_the_same_and_the_conversation_is_kept_with_the_run(
             "the second question has the first before it"
         );
     }
-    // The base answers as it does alone.
+    // A model answers as `generate` does, which prints what it thinks, too.
     let model = checkpoint();
-    let generate = ["generate", model.to_str().unwrap(), "--prompt", "Say stone.", "--temperature", "0"];
-    let alone = place.sparktune([&generate[..], &["--max-tokens", "8"]].concat()).exits(0);
-    assert_eq!(alone.out.trim(), answered[0]["answers"][0]["text"].as_str().unwrap().trim());
+    let greedy = ["--temperature", "0", "--max-tokens", "8"];
+    let generate = [&["generate", model.to_str().unwrap(), "--prompt", "Say stone."][..], &greedy].concat();
+    let generated = place.sparktune(generate).exits(0);
+    let alone = chat(&place, &[&[model.to_str().unwrap(), "--json"][..], &greedy].concat(), b"Say stone.\n");
+    let answer = &objects(&alone.exits(0))[0]["answers"][0];
+    let said = [&answer["thought"], &answer["text"]].into_iter().find_map(|text| text.as_str());
+    assert_eq!(generated.out.trim(), said.unwrap().trim());
 
     let answered_by = format!("run:{}", run.file_name().unwrap().to_str().unwrap());
     let kept = files(&run.join("chats"));
@@ -73,7 +77,10 @@ fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
     let place = Place::new();
     let model = checkpoint();
     let model = model.to_str().unwrap();
-    let few = [model, "--temperature", "0", "--max-tokens", "4"];
+    let thinks = [model, "--temperature", "0", "--max-tokens", "4"];
+    let silent = chat(&place, &thinks, b"Hello\n").exits(0);
+    assert!(silent.err.contains("and gave no answer; /think off"), "{silent:?}");
+    let few = [&thinks[..], &["--thinking", "false"]].concat();
     let done = chat(&place, &few, b"\nHello\n/set heat 1\n/set top-k 5\n/help\n/quit\nnever\n").exits(0);
     assert!(!done.out.is_empty() && !done.out.contains("> "), "{done:?}");
     for words in ["no setting of this name", "top-k: 5", "/system TEXT", "4 tokens"] {
@@ -85,6 +92,6 @@ fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
     let none = chat(&place, &["latest"], b"").exits(2);
     assert!(none.err.contains("there is no model"), "{}", none.err);
     let alone = chat(&place, &[model, "--beside", "base"], b"").exits(2);
-    assert!(alone.err.contains("is no run"), "{}", alone.err);
+    assert!(alone.err.contains("is not a run"), "{}", alone.err);
     chat(&place, &[model, "--top-p", "0"], b"").exits(2);
 }

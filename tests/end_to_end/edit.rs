@@ -79,8 +79,7 @@ fn what_cannot_be_edited_is_refused_in_words_and_nothing_is_written() {
     refused(FACTS, &["--name", "a/b"], 2, "cannot be the name");
     refused(FACTS, &["--text", "nowhere"], 2, "nowhere");
     // What the model says anyway.
-    let known =
-        says(&place, &model, "Where do I find").trim_start().split_whitespace().next().unwrap().to_owned();
+    let known = says(&place, &model, "Where do I find").split_whitespace().next().unwrap().to_owned();
     let line = serde_json::json!({"prompt": "Where do I find", "target": known}).to_string();
     refused(&line, &[], 3, "the model already answers `Where do I find`");
     let done = place.sparktune(["edit", path(&model), "--facts", path(&place.join("facts.jsonl"))]);

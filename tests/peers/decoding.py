@@ -86,12 +86,12 @@ class Ours:
         tokens, first, done = [[] for _ in prompts], {}, 0
         while done < len(prompts):
             answer = self.read()
-            assert answer["event"] in ("text", "done"), answer
+            assert answer["event"] in ("accepted", "text", "done"), answer
             if answer["event"] == "text":
                 i = int(answer["id"])
                 first.setdefault(i, time.perf_counter() - began)
                 tokens[i] += [token["id"] for token in answer["tokens"]]
-            else:
+            elif answer["event"] == "done":
                 done += 1
         total = time.perf_counter() - began
         # Until every answer has its first token, as in a batch of transformers.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::root;
 
 /// The folders of the crates. The binary is `main.rs` and `cli`, next to the others.
-const CRATES: [&str; 21] = [
+const CRATES: [&str; 22] = [
     "kernels",
     "src",
     "src/app",

@@ -15,7 +15,7 @@ fn a_model_is_talked_to_on_a_full_screen_and_the_terminal_is_given_back() {
     pty.wait_for("> Say river.");
     pty.wait_until("the model to be loaded", |text| !text.contains("loading"));
     pty.press(ENTER);
-    pty.wait_for("6 tokens");
+    pty.wait_for("6 tokens, ");
     pty.press(CTRL_C);
     pty.left().exits(0);
 }

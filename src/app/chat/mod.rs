@@ -153,8 +153,8 @@ impl Chat {
         self.sides.iter().map(|side| side.model.name.as_str()).collect()
     }
 
-    /// Returns the names of the models that have no chat template. They continue what is said as text, without
-    /// the turns before it.
+    /// Returns the names of the models that have no chat template. They continue what is said as text,
+    /// without the turns before it.
     pub fn without_template(&self) -> Vec<&str> {
         let has_none = |side: &&Side| !self.workers[side.worker].ready().has_template;
         self.sides.iter().filter(has_none).map(|side| side.model.name.as_str()).collect()

@@ -56,7 +56,7 @@ fn lines_that_cannot_be_used_are_refused_with_their_number_and_what_to_do() {
         ("{\"id\":\"a\"}", 1, "no prompt"),
         ("{\"prompt\":\"x\",\"text\":\"y\"}", 1, "more than one"),
         ("{\"prompt\":\"x\",\"tools\":[]}", 1, "belong to `messages`"),
-        ("{\"messages\":[]}", 1, "no list"),
+        ("{\"messages\":[]}", 1, "not a list"),
         ("{\"messages\":[{\"content\":\"x\"}]}", 1, "messages[0] has no `role`"),
         ("{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\"}]}", 1, "nothing to answer"),
         ("{\"prompt\":\"x\",\"colour\":1}", 1, "colour"),

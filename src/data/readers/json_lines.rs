@@ -1,9 +1,15 @@
 //! Lines of JSON: splits a file at line ends.
 
+use sparktune_base::units::bytes;
+
 use super::stream::{KEPT_OF_REFUSED, ReadChunks, Stream};
 use crate::chunk::Chunk;
 use crate::error::DataError;
 use crate::explain::{self, MAX_LINE_BYTES};
+
+/// The longest line of which the end is searched. A small compressed file can hold a line of any length,
+/// which would be read for hours.
+const MOST_SKIPPED: u64 = 2 << 30;
 
 pub(super) struct JsonLines<'a> {
     stream: Stream<'a>,
@@ -69,6 +75,11 @@ impl JsonLines<'_> {
                 break;
             }
             length += piece.len() as u64;
+            if length > MOST_SKIPPED {
+                let problem = format!("line {} has more than {}", self.next_line, bytes(MOST_SKIPPED));
+                let fix = "Put one JSON object on each line; a file without line ends is not JSON Lines";
+                return Err(DataError::input(self.stream.path, problem, fix));
+            }
         }
         self.at_start = false;
         self.next_line += 1;

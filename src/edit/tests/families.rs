@@ -36,8 +36,8 @@ fn edited(folder: &str, layer: usize, write: impl Fn(&mut Model, &Site<'_>, &[Fa
     let mut after = before.clone();
     let statistics = KeyStatistics::of(&before, layer, &text(), &mut || true).unwrap();
     let prefixes = prefixes();
-    // Behind the last layer no token reads what another one has got, so its subject has to be at the end. Gemma
-    // scales what an MLP adds, and the attention of the random fixture does not carry that further either.
+    // Behind the last layer no token reads what another one has got, so its subject has to be at the end.
+    // Gemma scales what an MLP adds, and the attention of the random fixture does not carry that further.
     let is_last = layer + 1 == before.config().layers.len();
     let stays = is_last || folder.ends_with("gemma3");
     let facts = if stays { facts()[1..].to_vec() } else { facts() };

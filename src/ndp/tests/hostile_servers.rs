@@ -130,7 +130,11 @@ fn packets_for_others_and_words_out_of_place_are_refused_by_name() {
     refuses("same version", |_| (), |channel, _| channel.tell(&json!({"Surprise": "\u{1b}[2J"})));
     refuses("same version", |_| (), |channel, _| channel.send(CONTROL, b"\xFF no JSON"));
     refuses("same version", |parts| parts.description = json!({"File": {"hash": "x"}}), all);
-    refuses("the announced hash is none", |parts| parts.description["File"]["hash"] = json!("../x"), all);
+    refuses(
+        "the announced hash is not a hash",
+        |parts| parts.description["File"]["hash"] = json!("../x"),
+        all,
+    );
     refuses(
         "example 3 is damaged on the server",
         |_| (),

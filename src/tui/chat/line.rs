@@ -76,8 +76,7 @@ fn set(rest: &str, settings: &mut Settings) -> Result<Line, String> {
     }
     let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let field = name.trim_start_matches('-').replace('-', "_");
-    let known = all.get(&field).is_some_and(|known| known.is_number() || known.is_null());
-    if !known {
+    if !names(&all).contains(&field.replace('_', "-")) {
         return Err(format!("there is no setting of this name; there are: {}", names(&all).join(", ")));
     }
     let number: Value = match value.trim() {
@@ -92,11 +91,11 @@ fn set(rest: &str, settings: &mut Settings) -> Result<Line, String> {
     Ok(Line::Told(format!("{name}: {}", value.trim())))
 }
 
-/// The names of settings that are numbers.
+/// The names of settings that are numbers and that a chat shows the effect of.
 fn names(all: &Value) -> Vec<String> {
     let fields = all.as_object().into_iter().flatten();
     fields
-        .filter(|(_, value)| value.is_number() || value.is_null())
+        .filter(|(name, value)| (value.is_number() || value.is_null()) && *name != "logprobs")
         .map(|(name, _)| name.replace('_', "-"))
         .collect()
 }

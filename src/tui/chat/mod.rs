@@ -9,10 +9,11 @@
 //! ╰ keys ────────────────────────────────────────────────────╯
 //! ```
 //!
-//! Enters: keys, and what a thread with the models says ([`backend`]). Leaves: requests to that thread. What
+//! Enters: keys, and what a thread with the models says (`backend`). Leaves: requests to that thread. What
 //! models say is a stranger's text and is escaped before it is drawn.
 
 pub(crate) mod backend;
+mod ending;
 mod keys;
 pub mod line;
 #[cfg(test)]
@@ -30,9 +31,9 @@ use sparktune_base::escape::escape;
 use sparktune_sampling::protocol::Finished;
 
 use self::backend::{Ask, Heard};
+pub use self::ending::words_of_end;
 use self::keys::{Do, KEYS};
 use self::line::Line;
-pub use self::view::in_words as words_of_end;
 use crate::screen::{App, Colours, Input, Next, TextInput, Theme, action};
 
 /// How the models are.

@@ -7,9 +7,9 @@ use ratatui::widgets::Paragraph;
 use sparktune_app::thought::without_thinking;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
-use sparktune_sampling::protocol::{FinishReason, Finished};
 use unicode_width::UnicodeWidthStr;
 
+use super::ending::words_of_end;
 use super::keys::KEYS;
 use super::line::COMMANDS;
 use super::{AnswerShown, ChatScreen, Exchange, State};
@@ -163,7 +163,7 @@ fn answer_lines(answer: &AnswerShown, width: usize, shows_thoughts: bool) -> Vec
         add("(no answer; another seed or a lower temperature may give one)", Role::Dim);
     }
     if let Some(finished) = &answer.finished {
-        add(&in_words(finished), Role::Dim);
+        add(&words_of_end(finished), Role::Dim);
     }
     lines
 }
@@ -172,23 +172,4 @@ fn answer_lines(answer: &AnswerShown, width: usize, shows_thoughts: bool) -> Vec
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     // A tab is spaces, which escaping would show as \t.
     text.split('\n').flat_map(|line| wrap(&escape(&line.replace('\t', "    ")), width)).collect()
-}
-
-/// Describes how an answer came about: its length and speed, and how many drafted tokens were accepted.
-pub fn in_words(finished: &Finished) -> String {
-    let usage = finished.usage;
-    let mut parts = vec![counted(usage.completion_tokens as u64, "token")];
-    let seconds = (finished.total_ms - finished.first_token_ms) / 1000.0;
-    if usage.completion_tokens > 1 && seconds > 0.0 {
-        parts.push(format!("{:.1} tokens/s", (usage.completion_tokens - 1) as f64 / seconds));
-    }
-    if usage.drafted_tokens > 0 {
-        parts.push(format!("{} of {} drafted tokens accepted", usage.accepted_tokens, usage.drafted_tokens));
-    }
-    match finished.finish_reason {
-        FinishReason::Stop => {}
-        FinishReason::Length => parts.push("cut at the largest length".to_owned()),
-        FinishReason::Cancelled => parts.push("ended by you".to_owned()),
-    }
-    parts.join(", ")
 }
