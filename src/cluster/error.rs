@@ -31,7 +31,7 @@ pub enum Error {
     )]
     Missing { waited_s: u64, missing: String, at: String },
     #[error(
-        "rank {rank} could not connect to rank {to} at {at} within {waited_s} s: {why}. Is that rank running, and does a firewall let the port pass?"
+        "rank {rank} could not connect to rank {to} at {at} within {waited_s} s: {why}. Is that rank running, and does a firewall let this port through?"
     )]
     Unreachable { rank: usize, to: usize, at: String, waited_s: u64, why: String },
     #[error("{at}: another token is used there than here. Give all ranks the same {variable}", variable = crate::JobToken::VARIABLE)]
