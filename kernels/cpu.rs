@@ -65,15 +65,18 @@ pub(crate) fn product(scale: f32, lhs: Matrix, rhs: Matrix) -> Vec<f32> {
 /// Returns `x Wᵀ`, `[T, out]`, of `x [T, in]` and a weight `[out, in]`. A narrow weight is widened in pieces
 /// that stay in the cache of a processor.
 pub(crate) fn product_with(x: &FlexTensor, weight: &FlexTensor) -> Vec<f32> {
-    /// The numbers of a piece.
-    const PIECE: usize = 1 << 17;
+    /// The numbers of a piece at least, and at most.
+    const PIECE: [usize; 2] = [1 << 17, 1 << 19];
     let Numbers::Bf16(narrow) = numbers(weight) else {
         return product(1.0, matrix(x), matrix(weight).t());
     };
     let ((rows, width), (outputs, columns)) = (dims(x), dims(weight));
     assert_eq!(columns, width, "x is not [T, in]");
     let mut y = vec![0.0; rows * outputs];
-    let outputs_of_piece = (PIECE / width.max(1)).max(32);
+    // Each product arranges `x` anew, so pieces are large, but there are enough for all threads.
+    let [least, most] = PIECE.map(|numbers| (numbers / width.max(1)).max(32));
+    let outputs_of_piece =
+        outputs.div_ceil(3 * rayon::current_num_threads()).clamp(least, most).next_multiple_of(16);
     let tiles = Tiled::new(&mut y);
     let pieces = narrow.par_chunks((outputs_of_piece * width).max(1)).enumerate();
     pieces.for_each_init(Vec::new, |wide, (piece, narrow)| {

@@ -6,8 +6,8 @@
 //! [`LANES`] floats and start on a cache line; row and column counts are multiples of [`LANES`], so there are
 //! no edge cases. Padding holds zeros and stays zero under every operation of the delta rule.
 
+use std::array;
 use std::ops::Range;
-use std::{array, iter};
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -292,7 +292,8 @@ fn tiles<S: Simd, const NR: usize>(
     }
 }
 
-/// `MR` × `NR` vectors of the product, kept in registers.
+/// `MR` × `NR` vectors of the product, kept in registers. The loops count instead of iterating, because the
+/// compiler leaves calls of `zip` in the innermost one.
 #[inline(always)]
 fn tile<S: Simd, const MR: usize, const NR: usize>(
     simd: S,
@@ -302,30 +303,25 @@ fn tile<S: Simd, const MR: usize, const NR: usize>(
     j: usize,
 ) -> [[S::f32s; NR]; MR] {
     let Left { a, first, depth } = left;
-    let first = first + offset;
+    let (first, length) = (first + offset, depth.len());
     let mut sums = [[simd.splat_f32s(0.0); NR]; MR];
-    let b_rows = right.rows.chunks_exact(right.stride).map(|row| &row[j..j + NR]);
-    if a.transposed {
-        let a_cols =
-            a.floats[depth.start * a.stride..].chunks_exact(a.stride).map(|row| &row[first..first + MR]);
-        for (a_col, b_row) in iter::zip(a_cols, b_rows) {
-            for (sums, &x) in iter::zip(&mut sums, a_col) {
-                let x = simd.splat_f32s(x);
-                for (sum, &b) in iter::zip(sums, b_row) {
-                    *sum = simd.mul_add_e_f32s(x, b, *sum);
-                }
-            }
-        }
+    let a_rows: [&[f32]; MR] = if a.transposed {
+        [&[]; MR]
     } else {
-        let length = depth.len();
-        let a_rows: [&[f32]; MR] =
-            array::from_fn(|i| &a.floats[(first + i) * a.stride + depth.start..][..length]);
-        for (k, b_row) in (0..length).zip(b_rows) {
-            for (sums, a_row) in iter::zip(&mut sums, a_rows) {
-                let x = simd.splat_f32s(a_row[k]);
-                for (sum, &b) in iter::zip(sums, b_row) {
-                    *sum = simd.mul_add_e_f32s(x, b, *sum);
-                }
+        array::from_fn(|i| &a.floats[(first + i) * a.stride + depth.start..][..length])
+    };
+    for k in 0..length {
+        let b_row = &right.rows[k * right.stride + j..][..NR];
+        let a_col: [f32; MR] = if a.transposed {
+            let a_col = &a.floats[(depth.start + k) * a.stride + first..][..MR];
+            array::from_fn(|i| a_col[i])
+        } else {
+            array::from_fn(|i| a_rows[i][k])
+        };
+        for i in 0..MR {
+            let x = simd.splat_f32s(a_col[i]);
+            for c in 0..NR {
+                sums[i][c] = simd.mul_add_e_f32s(x, b_row[c], sums[i][c]);
             }
         }
     }
@@ -341,12 +337,13 @@ fn store<S: Simd, const MR: usize, const NR: usize>(
     tile: [[S::f32s; NR]; MR],
     j: usize,
 ) {
-    for (row, sums) in iter::zip(out.chunks_exact_mut(stride), tile) {
-        for (to, sum) in iter::zip(&mut row[j..j + NR], sums) {
-            *to = match write {
-                Write::Set => sum,
-                Write::Add => simd.add_f32s(*to, sum),
-                Write::Sub => simd.sub_f32s(*to, sum),
+    for i in 0..MR {
+        let row = &mut out[i * stride + j..][..NR];
+        for c in 0..NR {
+            row[c] = match write {
+                Write::Set => tile[i][c],
+                Write::Add => simd.add_f32s(row[c], tile[i][c]),
+                Write::Sub => simd.sub_f32s(row[c], tile[i][c]),
             };
         }
     }

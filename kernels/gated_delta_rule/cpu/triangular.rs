@@ -12,8 +12,6 @@
 //! processed in blocks of [`PANEL`]: the contribution of earlier blocks is one panel of a product, the rest
 //! is substituted in registers.
 
-use std::iter;
-
 use pulp::{Arch, Simd, WithSimd};
 
 use super::matrix::{Left, Matrix, PANEL, View, Write, panel};
@@ -107,8 +105,8 @@ fn substitute<S: Simd>(
         for i in 0..PANEL {
             let at = order[i] * stride + col;
             let mut error = errors[at];
-            for (&weight, &write) in iter::zip(&weights[i][..i], &done[..i]) {
-                error = simd.negate_mul_add_e_f32s(simd.splat_f32s(weight), write, error);
+            for j in 0..i {
+                error = simd.negate_mul_add_e_f32s(simd.splat_f32s(weights[i][j]), done[j], error);
             }
             done[i] = simd.mul_f32s(simd.splat_f32s(beta[i]), error);
             errors[at] = error;
