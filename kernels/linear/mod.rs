@@ -30,6 +30,10 @@ pub struct Linears {
     pub fp8: bool,
 }
 
+/// The number of rows from which on, on the CPU, the bits of a row of a product do not depend on the number of
+/// rows: those with fewer may be blocked in another way.
+pub const FEWEST_ROWS: usize = 65;
+
 /// Maps `x [T, in]` and `weight [out, in]` to `[T, out]`.
 pub fn linear(x: Tensor<2>, weight: impl Into<Weight>) -> Tensor<2> {
     linears(x, vec![weight.into()], false).remove(0)
@@ -86,6 +90,8 @@ impl Group for Linears {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::DType;
+
     use super::*;
     use crate::check::{agrees_with_reference, random};
 
@@ -94,6 +100,21 @@ mod tests {
         let one = || Linears { sums: vec![None], fp8: false };
         for (rows, input, output) in [(1, 3, 5), (17, 64, 70), (130, 33, 64), (1, 64, 16), (130, 72, 200)] {
             agrees_with_reference::<_, 2, 1>(one(), [random(1, rows, input), random(2, output, input)], 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_among_any_number_of_others_from_the_fewest_on() {
+        for (input, output) in [(900, 16), (900, 700), (33, 64), (3000, 30)] {
+            let x = random(1, 600, input);
+            for weight in [random(2, output, input), random(2, output, input).cast(DType::BF16)] {
+                let all = linear(x.clone(), weight.clone());
+                for (first, rows) in [(0, FEWEST_ROWS), (100, 66), (3, 130), (80, 512)] {
+                    let some = linear(x.clone().narrow(0, first, rows), weight.clone());
+                    let same = all.clone().narrow(0, first, rows);
+                    assert_eq!(some.into_data(), same.into_data(), "{rows} rows of {input} → {output}");
+                }
+            }
         }
     }
 

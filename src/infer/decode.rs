@@ -1,38 +1,66 @@
-//! A step of the engine: a piece of a prompt, and the next tokens of all answers.
+//! A step of the engine: pieces of prompts, and the next tokens of all answers.
 
 use std::collections::BTreeSet;
 
 use burn::tensor::Tensor;
 use sparktune_data::ChatTokenizer;
-use sparktune_model::{BatchDecoder, Continued};
+use sparktune_model::{BatchDecoder, Continued, FEWEST_ROWS};
 use sparktune_sampling::draw;
 
-use crate::engine::{Engine, PREFILL};
+use crate::engine::Engine;
 use crate::error::InferError;
 use crate::event::SequenceId;
-use crate::sequence::Sequence;
+use crate::sequence::{PREFILL, Sequence};
 
 impl Engine {
-    /// Computes one piece of the oldest prompt that is not complete, and the token after it if it is the last
-    /// piece.
+    /// Computes a piece of the oldest prompt that is not complete, and with it those of others that use the same
+    /// adapter, up to [`PREFILL`] tokens in all; and the token after each prompt that it completes.
     pub(crate) fn prefill(&mut self, failed: &mut Vec<(SequenceId, InferError)>) {
-        let next = self.running.iter_mut().find(|next| !next.is_decoding() && !next.has_ended());
-        let Some(sequence) = next else { return };
-        let decoder = match self.models.get(sequence.adapter.as_deref()) {
+        let mut incomplete = self.running.iter_mut().filter(|next| !next.is_decoding() && !next.has_ended());
+        let Some(oldest) = incomplete.next() else { return };
+        let decoder = match self.models.get(oldest.adapter.as_deref()) {
             Ok(decoder) => decoder,
-            Err(error) => return failed.push((sequence.id, error)),
+            Err(error) => return failed.push((oldest.id, error)),
         };
-        let end = (sequence.prefilled + PREFILL).min(sequence.prompt.len());
-        let piece = &sequence.prompt[sequence.prefilled..end];
-        let hidden = decoder.prefill(piece, &mut sequence.cache);
-        if let Some(drafts) = &mut sequence.drafts {
-            drafts.add(hidden.clone(), piece);
+        let mut rows = oldest.piece().len();
+        let mut group = vec![oldest];
+        // A short piece is computed alone, since its bits would depend on the others.
+        if rows >= FEWEST_ROWS {
+            for next in incomplete {
+                let more = next.piece().len();
+                if more >= FEWEST_ROWS && rows + more <= PREFILL && next.adapter == group[0].adapter {
+                    rows += more;
+                    group.push(next);
+                }
+            }
         }
-        let last = hidden.narrow(0, piece.len() - 1, 1);
-        sequence.prefilled = end;
-        if sequence.is_decoding() {
-            let logits = decoder.logits(last);
-            let kept = accept(sequence, &[], &logits, &self.tokenizer, &self.hidden);
+        let pieces = group.iter_mut().map(|sequence| {
+            let piece = sequence.piece();
+            Continued { input_ids: &sequence.prompt[piece], cache: &mut sequence.cache }
+        });
+        let hidden = decoder.prefill(&mut pieces.collect::<Vec<_>>());
+        let (mut first, mut complete, mut last) = (0, Vec::new(), Vec::new());
+        for sequence in group {
+            let piece = sequence.piece();
+            let rows = hidden.clone().narrow(0, first, piece.len());
+            first += piece.len();
+            sequence.prefilled = piece.end;
+            if sequence.is_decoding() {
+                last.push(rows.clone().narrow(0, piece.len() - 1, 1));
+            }
+            if let Some(drafts) = &mut sequence.drafts {
+                drafts.add(rows, &sequence.prompt[piece]);
+            }
+            if sequence.is_decoding() {
+                complete.push(sequence);
+            }
+        }
+        if complete.is_empty() {
+            return;
+        }
+        let logits = decoder.logits(Tensor::cat(last, 0));
+        for (sequence, logits) in complete.into_iter().zip(logits.chunks_exact(self.vocab_size)) {
+            let kept = accept(sequence, &[], logits, &self.tokenizer, &self.hidden);
             failed.extend(kept.err().map(|error| (sequence.id, error)));
         }
     }

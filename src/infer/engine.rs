@@ -1,7 +1,7 @@
 //! Decodes several answers at once. Answers join and leave between two tokens.
 //!
 //! The engine has no threads and no clock of its own: the caller adds requests and calls [`Engine::step`],
-//! which computes one piece of a prompt, and one token (with a draft, up to some) of each answer whose prompt
+//! which computes some pieces of prompts, and one token (with a draft, up to some) of each answer whose prompt
 //! is computed.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -20,12 +20,8 @@ use crate::error::InferError;
 use crate::event::{Event, SequenceId};
 use crate::memory::{MemoryPlan, Room};
 use crate::models::Models;
-use crate::sequence::{Beginning, Sequence};
+use crate::sequence::{Beginning, PREFILL, Sequence};
 use crate::source::Source;
-
-/// The number of tokens of a prompt that are computed in a step, so that other answers go on meanwhile. It is
-/// counted from the start of a prompt, whose bits therefore do not depend on other answers.
-pub(crate) const PREFILL: usize = 512;
 
 /// The limits of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

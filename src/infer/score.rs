@@ -1,7 +1,10 @@
 //! How likely a given text is behind a prompt.
 
-use crate::engine::{Engine, PREFILL};
+use sparktune_model::Continued;
+
+use crate::engine::Engine;
 use crate::error::InferError;
+use crate::sequence::PREFILL;
 
 /// The number of positions whose logits exist at a time.
 const ROWS: usize = 64;
@@ -38,7 +41,7 @@ impl Engine {
         let mut nats = 0.0;
         // The state after the last token predicts nothing that is asked for.
         for (piece, start) in ids[..ids.len() - 1].chunks(PREFILL).zip((0..).step_by(PREFILL)) {
-            let hidden = decoder.prefill(piece, &mut cache);
+            let hidden = decoder.prefill(&mut [Continued { input_ids: piece, cache: &mut cache }]);
             // Position `t` predicts token `t + 1`.
             let first = (prompt.len() - 1).saturating_sub(start).min(piece.len());
             for row in (first..piece.len()).step_by(ROWS) {

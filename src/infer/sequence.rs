@@ -1,6 +1,7 @@
 //! One answer while it is decoded.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Instant;
 
 use sparktune_data::ChatTokenizer;
@@ -11,6 +12,9 @@ use sparktune_sampling::{Draw, History, SamplingParams, StopStrings};
 use crate::drafts::Drafts;
 use crate::event::{Event, SequenceId};
 use crate::text::TextStream;
+
+/// The number of tokens of prompts that are computed in a step at most, so that other answers go on meanwhile.
+pub(crate) const PREFILL: usize = 512;
 
 pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
@@ -89,6 +93,12 @@ impl Sequence {
     /// Returns whether the prompt was computed, so that the next step continues from `newest`.
     pub(crate) fn is_decoding(&self) -> bool {
         self.prefilled == self.prompt.len()
+    }
+
+    /// Returns which tokens of the prompt are computed next. Pieces are counted from the start of a prompt,
+    /// whose bits therefore do not depend on other answers.
+    pub(crate) fn piece(&self) -> Range<usize> {
+        self.prefilled..(self.prefilled + PREFILL).min(self.prompt.len())
     }
 
     /// Returns whether the answer is complete.

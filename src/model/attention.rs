@@ -15,7 +15,7 @@ use sparktune_kernels::rope::rope;
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::architecture::{AttentionSpec, Place, Reads};
 
-use crate::cache::Branches;
+use crate::cache::{Branches, Rows};
 use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
 use crate::linear::Linear;
@@ -87,24 +87,14 @@ impl Attention {
         self.gate_and_project(packed_attention(op, q_TND, k_TGD, v_TGD), q_and_gate)
     }
 
-    /// Continues one example whose keys and values are in `cache`, and appends the new ones.
-    pub(crate) fn continue_from(
-        &self,
-        x_TH: Tensor<2>,
-        ropes: &RopeTables,
-        cache: &mut KeyValueCache,
-    ) -> Tensor<2> {
-        let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
-        cache.append(k_TGD, v_TGD);
-        self.gate_and_project(cache.attend(self.over_cache(), q_TND), q_and_gate)
-    }
-
-    /// Continues several examples, each by some rows of `x_TH` and from a cache of its own.
+    /// Continues examples, each by some rows of `x_TH` and from a cache of its own, which it appends the new
+    /// keys and values to.
     pub(crate) fn continue_batch(
         &self,
         x_TH: Tensor<2>,
         ropes: &RopeTables,
         caches: &mut [(usize, &mut KeyValueCache)],
+        computed: Rows,
     ) -> Tensor<2> {
         let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
         let mut first = 0;
@@ -112,7 +102,10 @@ impl Attention {
             let [q, k, v] = [&q_TND, &k_TGD, &v_TGD].map(|x| x.clone().narrow(0, first, *rows));
             first += *rows;
             cache.append(k, v);
-            cache.attend_by_row(self.over_cache(), q)
+            match computed {
+                Rows::InBlocks => cache.attend(self.over_cache(), q),
+                Rows::OneByOne => cache.attend_by_row(self.over_cache(), q),
+            }
         });
         let mixed_TND = Tensor::cat(mixed.collect(), 0);
         self.gate_and_project(mixed_TND, q_and_gate)

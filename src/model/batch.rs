@@ -7,20 +7,12 @@
 //! depend on its number of rows.
 
 use burn::tensor::Tensor;
+pub use sparktune_kernels::linear::FEWEST_ROWS;
 use sparktune_kernels::linear::by_row::linears_by_row;
 use sparktune_kernels::lora_linear::Adapted;
 
-use crate::cache::Cache;
+use crate::cache::{Continued, Rows};
 use crate::decoder::Model;
-use crate::layer::Residual;
-
-/// The tokens of one example in a step, and its state, which the step updates.
-pub struct Continued<'a> {
-    /// The new tokens, at least one.
-    pub input_ids: &'a [u32],
-    /// The state after the tokens before them.
-    pub cache: &'a mut Cache,
-}
 
 /// A frozen model, prepared for decoding. It shares the numbers of the model that it was made of.
 #[derive(Debug, Clone)]
@@ -44,32 +36,18 @@ impl BatchDecoder {
         &self.blocked
     }
 
-    /// Continues one example by many tokens, such as those of a prompt; returns their hidden states `[n, H]`
-    /// after the final norm.
-    pub fn prefill(&self, input_ids: &[u32], cache: &mut Cache) -> Tensor<2> {
-        self.blocked.continue_from(input_ids, cache)
+    /// Continues examples by many tokens each, such as those of their prompts; returns the hidden states
+    /// `[rows, H]` of all their new tokens after the final norm, in order.
+    ///
+    /// On the CPU the bits of an example that is continued by at least [`FEWEST_ROWS`] tokens do not depend
+    /// on the others, if those are too.
+    pub fn prefill(&self, batch: &mut [Continued<'_>]) -> Tensor<2> {
+        self.blocked.continue_batch(batch, Rows::InBlocks)
     }
 
-    /// Continues several examples; returns the hidden states `[rows, H]` of all their new tokens after the
-    /// final norm, in order.
+    /// Continues examples by few tokens each; returns the hidden states like [`prefill`](Self::prefill).
     pub fn step(&self, batch: &mut [Continued<'_>]) -> Tensor<2> {
-        let model = &self.by_row;
-        let (mut ids, mut positions) = (Vec::new(), Vec::new());
-        for Continued { input_ids, cache } in &*batch {
-            ids.extend_from_slice(input_ids);
-            positions.extend((0..input_ids.len()).map(|i| (cache.len() + i) as u32));
-        }
-        let ropes = model.rope_tables(&positions);
-        let mut residual = Residual::from(model.embed(&ids[..].into()));
-        for (i, layer) in model.layers.iter().enumerate() {
-            let caches =
-                batch.iter_mut().map(|c| (c.input_ids.len(), &mut c.cache.layers_mut()[i])).collect();
-            residual = layer.continue_batch(residual, &ropes, caches);
-        }
-        for Continued { input_ids, cache } in batch {
-            cache.advance(input_ids.len());
-        }
-        model.final_norm(residual)
+        self.by_row.continue_batch(batch, Rows::OneByOne)
     }
 
     /// Returns the logits `[n, V]` of hidden states `[n, H]`, row-major, on the host; each row as if it were

@@ -4,6 +4,15 @@
 use burn::tensor::Tensor;
 use sparktune_kernels::packed_attention::cache::KeyValueCache;
 
+/// How the rows are computed that a step adds to an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// In blocks, which is fast for many.
+    InBlocks,
+    /// One by one: their bits do not depend on how many there are, and they can be taken back.
+    OneByOne,
+}
+
 /// The keys and values of branches from one example: for each token of a branch, those of all branches,
 /// `[branches, G·D]` each.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +55,14 @@ pub(crate) enum LayerCache {
 pub struct Cache {
     layers: Vec<LayerCache>,
     length: usize,
+}
+
+/// The tokens of one example in a step, and its state, which the step updates.
+pub struct Continued<'a> {
+    /// The new tokens, at least one.
+    pub input_ids: &'a [u32],
+    /// The state after the tokens before them.
+    pub cache: &'a mut Cache,
 }
 
 impl Cache {

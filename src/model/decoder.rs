@@ -14,7 +14,7 @@ use sparktune_kernels::{Table, Weight};
 use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::TensorSpec;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Continued, Rows};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
 use crate::gradients::Gradients;
@@ -325,13 +325,27 @@ impl Model {
     /// Continues one example by `n` tokens: returns their hidden states `[n, H]` after the final norm and
     /// updates `cache`.
     pub fn continue_from(&self, input_ids: &[u32], cache: &mut Cache) -> Tensor<2> {
-        let positions: Vec<u32> = (0..input_ids.len()).map(|i| (cache.len() + i) as u32).collect();
-        let ropes = self.rope_tables(&positions);
-        let mut residual = Residual::from(self.embed(&input_ids.into()));
-        for (layer, cache) in self.layers.iter().zip(cache.layers_mut()) {
-            residual = layer.continue_from(residual, &ropes, cache);
+        self.continue_batch(&mut [Continued { input_ids, cache }], Rows::InBlocks)
+    }
+
+    /// Continues examples; returns the hidden states `[rows, H]` of all their new tokens after the final
+    /// norm, in order, and updates their caches.
+    pub(crate) fn continue_batch(&self, batch: &mut [Continued<'_>], computed: Rows) -> Tensor<2> {
+        let (mut ids, mut positions) = (Vec::new(), Vec::new());
+        for Continued { input_ids, cache } in &*batch {
+            ids.extend_from_slice(input_ids);
+            positions.extend((0..input_ids.len()).map(|i| (cache.len() + i) as u32));
         }
-        cache.advance(input_ids.len());
+        let ropes = self.rope_tables(&positions);
+        let mut residual = Residual::from(self.embed(&ids[..].into()));
+        for (i, layer) in self.layers.iter().enumerate() {
+            let caches =
+                batch.iter_mut().map(|c| (c.input_ids.len(), &mut c.cache.layers_mut()[i])).collect();
+            residual = layer.continue_batch(residual, &ropes, caches, computed);
+        }
+        for Continued { input_ids, cache } in batch {
+            cache.advance(input_ids.len());
+        }
         self.final_norm(residual)
     }
 

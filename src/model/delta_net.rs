@@ -12,7 +12,7 @@ use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, gated_delta
 use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 use sparktune_plan::architecture::{DeltaNetSpec, Place, Reads};
 
-use crate::cache::DeltaCache;
+use crate::cache::{DeltaCache, Rows};
 use crate::error::ModelError;
 use crate::layer_loader::LayerLoader;
 use crate::linear::Linear;
@@ -83,30 +83,29 @@ impl DeltaNet {
         }
     }
 
-    /// Continues one example from the window and the state in `cache`, and updates both.
-    pub(crate) fn continue_from(&self, x_TH: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
-        let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
-        let mixed_TMV = self.mix(u_TC, g_TM, beta_TM, cache);
-        self.gate_and_project(mixed_TMV, z_TMV)
-    }
-
-    /// Continues several examples, each by some rows of `x_TH` and from a cache of its own. The rows of an
-    /// example are computed one by one, and the caches before them are kept.
+    /// Continues examples, each by some rows of `x_TH` and from a cache of its own, which it updates. Of rows
+    /// that are computed one by one, the caches before them are kept.
     pub(crate) fn continue_batch(
         &self,
         x_TH: Tensor<2>,
         caches: &mut [(usize, &mut DeltaCache)],
+        computed: Rows,
     ) -> Tensor<2> {
         let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
-        let mut mixed = Vec::new();
+        let (mut mixed, mut first) = (Vec::new(), 0);
         for (rows, cache) in caches {
             cache.before.clear();
-            for i in 0..*rows {
+            let count = match computed {
+                Rows::InBlocks => *rows,
+                Rows::OneByOne => 1,
+            };
+            for i in (0..*rows).step_by(count) {
                 if i > 0 {
                     cache.before.push((cache.window.clone(), cache.state.clone()));
                 }
-                let [u, g, beta] = [&u_TC, &g_TM, &beta_TM].map(|x| x.clone().narrow(0, mixed.len(), 1));
+                let [u, g, beta] = [&u_TC, &g_TM, &beta_TM].map(|x| x.clone().narrow(0, first, count));
                 mixed.push(self.mix(u, g, beta, cache));
+                first += count;
             }
         }
         self.gate_and_project(Tensor::cat(mixed, 0), z_TMV)

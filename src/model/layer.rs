@@ -13,7 +13,7 @@ use sparktune_kernels::silu_mul::silu_mul;
 use sparktune_plan::architecture::{Activation, MixerSpec, Place, Reads};
 
 use crate::attention::Attention;
-use crate::cache::{Branches, LayerCache};
+use crate::cache::{Branches, LayerCache, Rows};
 use crate::codebook::Codebook;
 use crate::delta_net::DeltaNet;
 use crate::error::ModelError;
@@ -213,49 +213,30 @@ impl DecoderLayer {
         }
     }
 
-    /// Continues one example from `cache`, which must come from this layer.
-    pub(crate) fn continue_from(
+    /// Continues examples, each by some rows of the residual and from a cache of its own, which must come from
+    /// this layer.
+    pub(crate) fn continue_batch(
         &self,
         residual: impl Into<Residual>,
         ropes: &RopeTables,
-        cache: &mut LayerCache,
+        caches: Vec<(usize, &mut LayerCache)>,
+        computed: Rows,
     ) -> Residual {
         let [normed_TH, x_TH] = residual.into().normed(&self.mixer_norm);
-        let mixed_TH = match (&self.mixer, cache) {
-            (Mixer::Attention(attention), LayerCache::Attention(cache)) => {
-                attention.continue_from(normed_TH, ropes, cache)
-            }
-            (Mixer::DeltaNet(delta_net), LayerCache::Delta(cache)) => {
-                delta_net.continue_from(normed_TH, cache)
-            }
-            _ => unreachable!("{OWN_CACHE}"),
-        };
-        self.with_mlp(x_TH, mixed_TH)
-    }
-
-    /// Continues several examples, each by some rows of the residual and from a cache of its own, which must
-    /// come from this layer.
-    pub(crate) fn continue_batch(
-        &self,
-        residual: Residual,
-        ropes: &RopeTables,
-        caches: Vec<(usize, &mut LayerCache)>,
-    ) -> Residual {
-        let [normed_TH, x_TH] = residual.normed(&self.mixer_norm);
         let mixed_TH = match &self.mixer {
             Mixer::Attention(attention) => {
                 let caches = caches.into_iter().map(|(rows, cache)| match cache {
                     LayerCache::Attention(cache) => (rows, cache),
                     LayerCache::Delta(_) => unreachable!("{OWN_CACHE}"),
                 });
-                attention.continue_batch(normed_TH, ropes, &mut caches.collect::<Vec<_>>())
+                attention.continue_batch(normed_TH, ropes, &mut caches.collect::<Vec<_>>(), computed)
             }
             Mixer::DeltaNet(delta_net) => {
                 let caches = caches.into_iter().map(|(rows, cache)| match cache {
                     LayerCache::Delta(cache) => (rows, cache.as_mut()),
                     LayerCache::Attention(_) => unreachable!("{OWN_CACHE}"),
                 });
-                delta_net.continue_batch(normed_TH, &mut caches.collect::<Vec<_>>())
+                delta_net.continue_batch(normed_TH, &mut caches.collect::<Vec<_>>(), computed)
             }
         };
         self.with_mlp(x_TH, mixed_TH)

@@ -41,8 +41,8 @@ mod tap;
 mod weight_file;
 mod weight_writer;
 
-pub use batch::{BatchDecoder, Continued};
-pub use cache::Cache;
+pub use batch::{BatchDecoder, FEWEST_ROWS};
+pub use cache::{Cache, Continued};
 pub use checkpoint::Checkpoint;
 pub use codebook::Codebook;
 pub use decoder::Model;

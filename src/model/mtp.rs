@@ -8,7 +8,7 @@ use sparktune_kernels::Table;
 use sparktune_kernels::embedding::embedding;
 use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 
-use crate::cache::{Branches, LayerCache};
+use crate::cache::{Branches, LayerCache, Rows};
 use crate::checkpoint::Checkpoint;
 use crate::decoder::Model;
 use crate::error::ModelError;
@@ -302,7 +302,10 @@ impl Mtp {
         let positions: Vec<u32> = (0..next_ids.len()).map(|i| (cache.length + i) as u32).collect();
         let ropes = model.rope_tables(&positions);
         cache.length += next_ids.len();
-        let [normed, _] = self.layer.continue_from(x, &ropes, &mut cache.layer).normed(&self.norm);
+        let [normed, _] = self
+            .layer
+            .continue_batch(x, &ropes, vec![(next_ids.len(), &mut cache.layer)], Rows::InBlocks)
+            .normed(&self.norm);
         normed
     }
 

@@ -6,6 +6,7 @@ use sparktune_sampling::SamplingParams;
 
 use super::{Answered, answer, ask, engine, finish, qwen35, step};
 use crate::engine::{Ask, EngineOptions};
+use crate::event::SequenceId;
 
 fn sampled(seed: u64, max_tokens: u32) -> SamplingParams {
     SamplingParams {
@@ -48,6 +49,27 @@ fn answers_that_join_and_leave_a_batch_have_the_tokens_and_logprobs_that_they_ha
             assert_eq!(answers[id].tokens, alone.tokens);
             assert_eq!(answers[id].text, alone.text);
             assert_eq!(answers[id].finished().seed, alone.finished().seed);
+        }
+    }
+}
+
+#[test]
+fn prompts_that_are_computed_together_have_the_bits_that_they_have_alone() {
+    for draft_tokens in [0, 2] {
+        let mut engine = engine("checkpoint", draft_tokens);
+        // Short ones are computed alone, and the last do not fit into one step.
+        let lengths = [70, 3, 100, 65, 64, 130, 300, 200];
+        let asks = || (0..).zip(lengths).map(|(i, length)| ask(&prompt(length, i), sampled(u64::from(i), 6)));
+        let alone: Vec<Answered> = asks().map(|ask| answer(&mut engine, ask)).collect();
+        let ids: Vec<SequenceId> = asks().map(|ask| engine.submit(ask).unwrap()).collect();
+        let mut answers = BTreeMap::new();
+        step(&mut engine, &mut answers);
+        assert_eq!(answers.len(), 4, "70, 100, 65 and 130 tokens are computed in the first step");
+        while !engine.is_idle() {
+            step(&mut engine, &mut answers);
+        }
+        for (id, alone) in ids.iter().zip(&alone) {
+            assert_eq!(answers[id].tokens, alone.tokens);
         }
     }
 }

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 
 use super::{engine, qwen35};
-use crate::engine::PREFILL;
+use crate::sequence::PREFILL;
 
 #[test]
 fn the_score_of_a_continuation_is_the_loss_of_training() {

@@ -17,7 +17,7 @@ fn prompts_and_continuations() -> Vec<(String, Vec<u32>, Vec<u32>)> {
 
 fn prefilled(decoder: &BatchDecoder, prompt: &[u32]) -> (Cache, Vec<f32>) {
     let mut cache = decoder.model().empty_cache();
-    let hidden = decoder.prefill(prompt, &mut cache);
+    let hidden = decoder.prefill(&mut [Continued { input_ids: prompt, cache: &mut cache }]);
     let last = hidden.narrow(0, prompt.len() - 1, 1);
     (cache, decoder.logits(last))
 }
@@ -146,7 +146,7 @@ fn an_adapter_decodes_in_batches_like_the_full_forward_pass() {
     let sequence = crate::PackedSequence::single(&ids);
     let decoder = BatchDecoder::new(&adapted);
     let mut cache = decoder.model().empty_cache();
-    decoder.prefill(&ids[..15], &mut cache);
+    decoder.prefill(&mut [Continued { input_ids: &ids[..15], cache: &mut cache }]);
     let got = host(decoder.step(&mut [Continued { input_ids: &ids[15..], cache: &mut cache }]));
     let full = host(adapted.hidden(&sequence).narrow(0, 15, 5));
     assert!(super::difference(&got, &full) < 1e-4);
