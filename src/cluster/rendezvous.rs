@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
 use sparktune_ndp::stream::{Channel, Gate};
-use sparktune_ndp::{Address, Error as NdpError, Patience};
+use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
 use crate::environment::Placement;
 use crate::error::Error;
@@ -196,7 +196,7 @@ impl Job<'_> {
     ) -> Result<(), Error> {
         let gate = Arc::new(Gate::new(&self.token.key(), &self.token.proof()));
         let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello());
-        let strangers = Arc::new(());
+        let strangers = Strangers::new(MOST_STRANGERS);
         let serve = move || {
             while !done.load(Ordering::SeqCst) && !cancelled() {
                 let (stream, from) = match listener.accept() {
@@ -206,16 +206,14 @@ impl Job<'_> {
                         continue;
                     }
                 };
-                let stranger = Arc::clone(&strangers);
-                if Arc::strong_count(&stranger) > MOST_STRANGERS {
-                    continue;
-                }
+                let Some(stranger) = strangers.admit(&stream) else { continue };
                 let (gate, callers, own) = (Arc::clone(&gate), callers.clone(), own.clone());
                 let cancelled = Arc::clone(&cancelled);
                 let admit = move || {
-                    let _stranger = stranger;
                     // Who does not know the token is sent away, and nobody waits for it.
-                    if let Ok(caller) = admitted(&gate, stream, patience, cancelled, &own, from.ip()) {
+                    let caller = admitted(&gate, stream, patience, cancelled, &own, from.ip());
+                    drop(stranger);
+                    if let Ok(caller) = caller {
                         // Nobody may wait for callers any more.
                         let _ = callers.send(caller);
                     }

@@ -27,6 +27,7 @@ mod receive;
 pub mod routing;
 mod secret;
 mod serve;
+mod strangers;
 pub mod stream;
 
 pub use address::Address;
@@ -35,3 +36,4 @@ pub use medium::Patience;
 pub use receive::{Received, Watch, receive};
 pub use secret::{ServerKey, Token};
 pub use serve::{Event, Limits, ServedFile, serve};
+pub use strangers::{StrangerPlace, Strangers};

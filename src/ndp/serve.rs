@@ -1,16 +1,14 @@
 //! The serving side: accepts connections and sends files, until it is stopped.
 //!
 //! A stranger can hold a connection for [`Patience::handshake`] and no longer, and strangers take no
-//! places of those who know the token. Everyone begins as a stranger: when there are too many of them, the
-//! one that has waited longest makes room. Each connection has a thread; there are at most [`Limits`] of
-//! them.
+//! places of those who know the token. Each connection has a thread; there are at most [`Limits`] of them.
 
 use std::collections::BTreeMap;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
@@ -23,13 +21,11 @@ use crate::messages::{Reply, Want};
 use crate::payload::{Description, Source};
 use crate::routing::{CLOSING, OPENING, TOKENS};
 use crate::secret::{ServerKey, Token};
+use crate::strangers::{StrangerPlace, Strangers};
 use crate::stream::{Channel, Gate};
 
 /// The time between two looks for a new connection or the end.
 const LOOK_UP: Duration = Duration::from_millis(50);
-/// The time that a stranger has to say who it is, whatever others want. Whoever knows the token needs a few
-/// round trips.
-const TIME_TO_SAY: Duration = Duration::from_secs(1);
 /// Examples after which what was sent leaves this process's memory.
 const RELEASE_AFTER: u64 = 4096;
 
@@ -130,7 +126,6 @@ struct Server<'a> {
     limits: Limits,
     stop: &'a AtomicBool,
     clients: AtomicUsize,
-    strangers: Strangers,
     notice: &'a (dyn Fn(Event<'_>) + Sync),
 }
 
@@ -168,10 +163,9 @@ pub fn serve(
         limits,
         stop,
         clients: AtomicUsize::new(0),
-        strangers: Strangers::default(),
         notice,
     };
-    let server = &server;
+    let (server, strangers) = (&server, Strangers::new(limits.strangers));
     std::thread::scope(|scope| {
         while !stop.load(Ordering::SeqCst) {
             // Whatever is wrong with one connection is not the server's end.
@@ -179,7 +173,7 @@ pub fn serve(
                 std::thread::sleep(LOOK_UP);
                 continue;
             };
-            let Some(place) = server.strangers.admit(&stream, limits.strangers) else { continue };
+            let Some(place) = strangers.admit(&stream) else { continue };
             let spawned = std::thread::Builder::new()
                 .name("ndp".into())
                 .spawn_scoped(scope, || server.meet(stream, place));
@@ -189,51 +183,6 @@ pub fn serve(
         }
     });
     Ok(())
-}
-
-/// The connections that have not said who they are, the oldest first.
-#[derive(Default)]
-struct Strangers {
-    waiting: Mutex<Vec<Stranger>>,
-    next: AtomicU64,
-}
-
-struct Stranger {
-    number: u64,
-    since: Instant,
-    stream: TcpStream,
-}
-
-/// The place of a stranger, given back when it is dropped.
-struct StrangerPlace<'a> {
-    all: &'a Strangers,
-    number: u64,
-}
-
-impl Strangers {
-    /// Gives a connection a place, if necessary that of the one that has waited longest; none if all have
-    /// just come.
-    fn admit(&self, stream: &TcpStream, most: usize) -> Option<StrangerPlace<'_>> {
-        let stream = stream.try_clone().ok()?;
-        let mut all = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= most {
-            if all.first().is_none_or(|oldest| oldest.since.elapsed() < TIME_TO_SAY) {
-                return None;
-            }
-            // Its thread finds the connection closed.
-            let _ = all.remove(0).stream.shutdown(Shutdown::Both);
-        }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        all.push(Stranger { number, since: Instant::now(), stream });
-        Some(StrangerPlace { all: self, number })
-    }
-}
-
-impl Drop for StrangerPlace<'_> {
-    fn drop(&mut self) {
-        let mut all = self.all.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|stranger| stranger.number != self.number);
-    }
 }
 
 /// A place among a limited number, given back when it is dropped.
@@ -253,7 +202,7 @@ impl Drop for Place<'_> {
 }
 
 impl Server<'_> {
-    fn meet(&self, stream: TcpStream, stranger: StrangerPlace<'_>) {
+    fn meet(&self, stream: TcpStream, stranger: StrangerPlace) {
         // A connection that ends with the server is not worth a word.
         if let Err(error) = self.converse(stream, stranger)
             && !self.stop.load(Ordering::SeqCst)
@@ -262,7 +211,7 @@ impl Server<'_> {
         }
     }
 
-    fn converse(&self, stream: TcpStream, stranger: StrangerPlace<'_>) -> Result<(), Error> {
+    fn converse(&self, stream: TcpStream, stranger: StrangerPlace) -> Result<(), Error> {
         let cancelled = Arc::new(|| self.stop.load(Ordering::SeqCst));
         let mut channel = self.gate.admit(stream, self.patience, cancelled)?;
         let client = channel.place().to_owned();

@@ -1,7 +1,7 @@
 //! Ranks that meet on loopback, in threads of this process: sums, words and files, and what is refused.
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -233,4 +233,28 @@ fn an_interrupted_wait_ends() {
     let Err(error) = join(&alone, None, "build", Limits::default(), interrupted) else { panic!("met") };
     assert!(matches!(error, Error::Interrupted), "{error}");
     assert!(since.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn strangers_that_keep_quiet_do_not_keep_the_ranks_from_each_other() {
+    let port = free_port();
+    thread::scope(|scope| {
+        let first = scope.spawn(move || Rank::of(0, 2).join(port).map(drop));
+        // More than rank 0 lets wait at a time.
+        let silent = (0..80).map(|_| {
+            let since = Instant::now();
+            loop {
+                match TcpStream::connect(("127.0.0.1", port)) {
+                    Ok(stream) => return stream,
+                    Err(error) => assert!(since.elapsed() < Duration::from_secs(60), "{error}"),
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let silent: Vec<TcpStream> = silent.collect();
+        let second = scope.spawn(move || Rank::of(1, 2).join(port).map(drop));
+        second.join().unwrap().unwrap();
+        first.join().unwrap().unwrap();
+        drop(silent);
+    });
 }
