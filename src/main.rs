@@ -98,7 +98,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Unpack(args) => {
             let to_v1 = args.to == "v1";
             let drop_damaged = args.on_damage == "drop";
-            commands::unpack(&args.input, &args.output, to_v1, drop_damaged, style.json)
+            commands::unpack(&args.input, args.output(), to_v1, drop_damaged, style.json)
         }
         Command::Packet(args) => commands::packet(&args.request(), style.json),
         Command::Verify(args) => commands::verify(&args.file, args.rebuild.as_deref(), style.json),

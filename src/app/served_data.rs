@@ -27,6 +27,8 @@ pub struct DataServer {
     pub offers: Vec<Offer>,
     /// The name of this machine.
     pub host: String,
+    /// Whether all networks of this machine can reach it.
+    pub is_everywhere: bool,
     /// The file with the token, which the other machines need.
     pub token_file: PathBuf,
     files: Vec<ServedFile>,
@@ -77,7 +79,8 @@ impl DataServer {
             }
         };
         let offers = files.iter().map(offer).collect();
-        Ok(Self { offers, host, token_file, files, listener, key, token })
+        let is_everywhere = bound.ip().is_unspecified();
+        Ok(Self { offers, host, is_everywhere, token_file, files, listener, key, token })
     }
 
     /// Serves until `stop` is set. `note` receives a line for each thing that happens.

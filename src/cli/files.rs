@@ -1,6 +1,6 @@
 //! Flags of the commands about data and token files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use sparktune_app::failure::Failure;
@@ -71,13 +71,24 @@ pub(crate) struct UnpackArgs {
     /// A token file
     pub input: PathBuf,
     /// The file to write
-    pub output: PathBuf,
+    #[arg(required_unless_present = "named")]
+    output: Option<PathBuf>,
+    /// The file to write, as for `pack`
+    #[arg(short = 'o', long = "output", id = "named", value_name = "FILE", conflicts_with = "output")]
+    named: Option<PathBuf>,
     /// `v1` packets (tokens only) or `jsonl`
     #[arg(long, default_value = "jsonl", value_parser = ["v1", "jsonl"])]
     pub to: String,
     /// Whether damage ends this, or damaged examples are left out, listed and counted
     #[arg(long, value_name = "stop|drop", default_value = "stop", value_parser = ["stop", "drop"], hide_possible_values = true)]
     pub on_damage: String,
+}
+
+impl UnpackArgs {
+    /// Returns the file to write.
+    pub(crate) fn output(&self) -> &Path {
+        self.output.as_deref().or(self.named.as_deref()).expect("one of both is required")
+    }
 }
 
 #[derive(Debug, Args)]

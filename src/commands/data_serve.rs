@@ -47,6 +47,9 @@ pub fn serve_data(request: &ServeDataRequest, style: Style) -> Result<Exit, Fail
             note(&format!("{}: {}, {}", escape(&path), counted(*examples, "example"), bytes(*size)));
             print(&format!("{address}\n"))?;
         }
+        if server.is_everywhere {
+            note("All networks of this machine can reach this; --host names one address to listen on.");
+        }
         note(&needs(&server));
     }
     let stop = interrupts.flag();

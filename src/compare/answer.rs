@@ -71,18 +71,22 @@ pub struct Answer {
     pub reference: Option<ReferenceLoss>,
     /// What each check says, in the order of the prompt's checks, and then the judge.
     pub outcomes: Vec<Outcome>,
-    /// Whether every check that decides has passed; `None` if none does.
+    /// Whether every check that decides has passed; `None` if none does, or if all that were made passed and
+    /// one was not made.
     pub passed: Option<bool>,
-    /// The mean of the checks' scores, 0 to 1; `None` without scores.
+    /// The mean of the checks' scores, 0 to 1; `None` without scores, or if a check that has one was not made.
     pub score: Option<f64>,
 }
 
 impl Answer {
     /// Sets what the outcomes come to.
     pub fn settle(&mut self) {
+        let is_open = self.outcomes.iter().any(|outcome| outcome.is_missing);
         let decided: Vec<bool> = self.outcomes.iter().filter_map(|outcome| outcome.passed).collect();
-        self.passed = (!decided.is_empty()).then(|| decided.iter().all(|passed| *passed));
+        let passes = decided.iter().all(|passed| *passed);
+        self.passed = (!decided.is_empty() && !(passes && is_open)).then_some(passes);
         let scores: Vec<f64> = self.outcomes.iter().filter_map(|outcome| outcome.score).collect();
-        self.score = (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64);
+        self.score =
+            (!scores.is_empty() && !is_open).then(|| scores.iter().sum::<f64>() / scores.len() as f64);
     }
 }

@@ -46,6 +46,15 @@ impl Measure {
         matches!(self, Self::ReferenceNats)
     }
 
+    /// Returns the largest difference that two answers can have.
+    fn largest(self) -> f64 {
+        match self {
+            Self::Passed | Self::Score => 1.0,
+            Self::Chrf => 100.0,
+            Self::ReferenceNats => f64::INFINITY,
+        }
+    }
+
     /// Returns what it is in a few words.
     pub fn words(self) -> &'static str {
         match self {
@@ -171,7 +180,8 @@ impl Difference {
         };
         let better = values.iter().filter(|value| ordering(value) == Ordering::Greater).count();
         let worse = values.iter().filter(|value| ordering(value) == Ordering::Less).count();
-        let interval = half_width.map(|half| (mean - half, mean + half));
+        let most = measure.largest();
+        let interval = half_width.map(|half| ((mean - half).max(-most), (mean + half).min(most)));
         let p = sign_flip_p(&values);
         let excludes_zero = interval.is_some_and(|(low, high)| low > 0.0 || high < 0.0);
         let verdict = match () {
@@ -218,7 +228,8 @@ impl Difference {
             ),
             Verdict::Equal => format!("{model} and {against} are equal on every prompt ({what}, {prompts})"),
             Verdict::TooFew => {
-                format!("{prompts} are too few to tell {model} from {against} ({what}: {size})")
+                let are = if *pairs == 1 { "is" } else { "are" };
+                format!("{prompts} {are} too few to tell {model} from {against} ({what}: {size})")
             }
         }
     }

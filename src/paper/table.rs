@@ -176,7 +176,7 @@ pub fn table(results: &Results, speeds: &Speeds, width: usize) -> String {
         text.push('\n');
         text.push_str(&wrapped(&format!("{}: {}", judged.verdict.in_words(), judged.claim), width, ""));
         text.push_str(&wrapped(
-            &format!("here: {}; as published: {}", judged.fair, judged.published),
+            &format!("the same work: {}; as QubGPU counts: {}", judged.fair, judged.published),
             width,
             "  ",
         ));

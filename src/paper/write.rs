@@ -39,7 +39,13 @@ pub fn write(results: &Results, speeds: &Speeds) -> Document {
     sections.push(repeat(results));
     Document {
         title: "Packets against JSON Lines: a training data pipeline, measured".into(),
-        about: format!("Measured on {}, {}.", date(results.created_us), results.machine.words),
+        about: format!(
+            "{} per training, {}, measured on {}, {}.",
+            counted(results.settings.steps, "step"),
+            counted(results.settings.seeds.len() as u64, "seed"),
+            date(results.created_us),
+            results.machine.words
+        ),
         sections,
     }
 }

@@ -25,10 +25,6 @@ const CLIPPED: &str = "method.clipped";
 /// These with the types that a plan gives them. With another type, they are unknown like any other key.
 const OF_PLAN: [(&str, &str); 3] = [(MODEL_PATH, "string"), (MTP_PATH, "string"), (CLIPPED, "boolean")];
 
-fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<(usize, &'a str)> {
-    known.map(|name| (strsim::damerau_levenshtein(word, name), name)).min()
-}
-
 fn unknown(source: &str, key: &str) -> PlanError {
     // A single word is also compared with the last part: `rank` at the top level means `method.rank`.
     let tail = key.rsplit('.').next().unwrap_or(key);
@@ -37,11 +33,15 @@ fn unknown(source: &str, key: &str) -> PlanError {
         let mut names = [setting.name].into_iter().chain(setting.aliases.iter().copied());
         names.any(|name| name == dashed) || setting.key.ends_with(&format!(".{tail}"))
     };
-    let exact = SETTINGS.iter().find(is_meant);
-    let near = exact
-        .map(|setting| setting.key)
-        .or_else(|| nearest(key, SETTINGS.iter().map(|s| s.key)).map(|(_, name)| name))
-        .unwrap_or("model.id");
+    let last_part = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
+    let distance = |setting: &&Setting| {
+        let whole = strsim::damerau_levenshtein(key, setting.key);
+        let parts =
+            [last_part(setting.key), setting.name].map(|name| strsim::damerau_levenshtein(tail, name));
+        parts.into_iter().fold(whole, usize::min)
+    };
+    let meant = SETTINGS.iter().find(is_meant).or_else(|| SETTINGS.iter().min_by_key(distance));
+    let near = meant.map_or("model.id", |setting| setting.key);
     PlanError::UnknownKey { source_name: source.into(), key: key.into(), nearest: near.into() }
 }
 
@@ -126,12 +126,13 @@ impl Answers {
                 answers.set(setting.name, &text, Origin::Environment)?;
                 continue;
             }
-            let known: Vec<String> = SETTINGS.iter().map(Setting::env).collect();
-            if let Some((1..=2, near)) = nearest(&variable, known.iter().map(String::as_str)) {
+            let known = SETTINGS.iter().map(Setting::env);
+            let near = known.map(|name| (strsim::damerau_levenshtein(&variable, &name), name)).min();
+            if let Some((1..=2, nearest)) = near {
                 return Err(PlanError::UnknownKey {
                     source_name: "environment".into(),
                     key: variable,
-                    nearest: near.into(),
+                    nearest,
                 });
             }
         }

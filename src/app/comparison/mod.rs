@@ -69,11 +69,11 @@ pub fn compare(program: &Program, request: &Request, listener: &dyn Listener) ->
     let code = sandbox.as_ref().map_or_else(|(code, _)| *code, |_| CodeRuns::Ran);
     match (&sandbox, code) {
         (Err(_), CodeRuns::NotAsked) => notes.push(
-            "Code that the models wrote was not run, so only the other checks count (--run-code runs it in a sandbox)."
+            "Code that the models wrote was not run, so no answer with code passes (--run-code runs it in a sandbox)."
                 .to_owned(),
         ),
         (Err((_, why)), CodeRuns::Refused) => {
-            notes.push(format!("Code that the models wrote was not run, so only the other checks count: {why}."));
+            notes.push(format!("Code that the models wrote was not run, so no answer with code passes: {why}."));
         }
         _ => {}
     }

@@ -125,6 +125,9 @@ pub struct Outcome {
     /// Why it failed or was not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// Whether the check would decide, but was not made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_missing: bool,
 }
 
 impl Check {
@@ -304,7 +307,13 @@ impl Check {
     }
 
     fn not_made(&self, why: &str) -> Outcome {
-        Outcome { note: Some(why.to_owned()), ..self.outcome_of_kind() }
+        let only_measures = matches!(
+            self.spec,
+            Spec::Chrf { at_least: None }
+                | Spec::Bleu { at_least: None }
+                | Spec::Perplexity { at_most: None }
+        );
+        Outcome { note: Some(why.to_owned()), is_missing: !only_measures, ..self.outcome_of_kind() }
     }
 
     fn outcome_of_kind(&self) -> Outcome {

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::answer::Answer;
 
 fn check(spec: &str) -> Check {
     Check::new(serde_json::from_str(spec).unwrap()).unwrap()
@@ -52,11 +53,26 @@ fn a_check_that_only_measures_decides_nothing() {
 }
 
 #[test]
-fn code_that_is_not_run_is_no_failure() {
+fn an_answer_whose_code_is_not_run_neither_passes_nor_fails_for_that() {
     let spec = r#"{"type":"python","tests":["assert f() == 1"]}"#;
-    let outcome = outcome(spec, "```python\ndef f(): return 1\n```");
-    assert_eq!((outcome.passed, outcome.score), (None, None));
-    assert_eq!(outcome.note.as_deref(), Some("code is not run"));
+    let text = "```python\ndef f(): return 1\n```";
+    let not_run = outcome(spec, text);
+    assert_eq!((not_run.passed, not_run.score, not_run.is_missing), (None, None, true));
+    assert_eq!(not_run.note.as_deref(), Some("code is not run"));
+
+    let settled = |others: &[Outcome]| {
+        let outcomes = others.iter().cloned().chain([not_run.clone()]).collect();
+        let mut answer = Answer { outcomes, ..Answer::default() };
+        answer.settle();
+        (answer.passed, answer.score)
+    };
+    let [defines, calls] = ["def f", "f()"].map(|value| {
+        outcome(&format!(r#"{{"type":"lacks","value":"{value}"}}"#), "```python\ndef f: return 1\n```")
+    });
+    assert_eq!((defines.passed, calls.passed), (Some(false), Some(true)));
+    assert_eq!(settled(&[]), (None, None));
+    assert_eq!(settled(&[calls.clone()]), (None, None), "the check that was made is not enough to pass");
+    assert_eq!(settled(&[calls, defines]), (Some(false), None));
 }
 
 #[test]

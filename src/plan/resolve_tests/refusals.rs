@@ -164,6 +164,7 @@ fn a_mistyped_key_names_the_file_and_the_nearest_known_one() {
         "{text}"
     );
     assert!(error("rank = 8").contains("`method.rank`"));
+    assert!(error("max_step = 8").contains("max_steps`"));
     assert!(error("[method]\nrank = \"eight\"").contains("expected a whole number"));
     assert!(error("[method\nrank = 8").contains("line 1"));
 }
