@@ -33,9 +33,9 @@ pub(crate) struct EditArgs {
     /// weights; auto chooses rome for one fact and memit for more
     #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = METHODS, hide_possible_values = true)]
     pub method: String,
-    /// The layer that is changed, from 0
-    #[arg(long, value_name = "N")]
-    pub layer: Option<usize>,
+    /// The layer that is changed, from 0; several for memit and ultraedit, as 2,3 or 2-4
+    #[arg(long, value_name = "N", value_parser = layers)]
+    pub layer: Option<Layers>,
     /// Read each prompt as what a user says, in the model's chat template
     #[arg(long)]
     pub chat: bool,
@@ -80,6 +80,10 @@ pub(crate) enum EditAction {
         #[arg(long, value_name = "FOLDER")]
         base: Option<PathBuf>,
     },
+    /// Switch a patch off: it stays in the folder, but the model is computed without it
+    Disable(SwitchArgs),
+    /// Switch a patch on again
+    Enable(SwitchArgs),
     /// Take a patch away; the others are computed anew, as if it had never been there
     Remove {
         /// The folder of the model
@@ -98,6 +102,54 @@ pub(crate) enum EditAction {
     },
 }
 
+/// A patch that is switched.
+#[derive(Debug, Args)]
+pub(crate) struct SwitchArgs {
+    /// The folder of the model
+    model: PathBuf,
+    /// The name of the patch
+    name: String,
+    /// The folder to write; without it, the model is changed in place
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Its base, if it is not where it was
+    #[arg(long, value_name = "FOLDER")]
+    base: Option<PathBuf>,
+}
+
+impl SwitchArgs {
+    fn command(self, on: bool) -> EditCommand {
+        let Self { model, name, output, base } = self;
+        EditCommand::Switch { model, name, on, output, base }
+    }
+}
+
+/// Layers of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layers(Vec<usize>);
+
+/// Reads layers, as `2`, `2,3` or `2-4`.
+fn layers(text: &str) -> Result<Layers, String> {
+    /// More layers than any model has.
+    const MOST: usize = 4096;
+    let wrong = || format!("`{text}` names no layers; write 2, 2,3 or 2-4");
+    let number = |text: &str| text.trim().parse::<usize>().ok().filter(|n| *n < MOST).ok_or_else(wrong);
+    let mut found = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            None => found.push(number(part)?),
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if first > last {
+                    return Err(wrong());
+                }
+                found.extend(first..=last);
+            }
+        }
+    }
+    Ok(Layers(found))
+}
+
 impl EditArgs {
     /// Returns what is asked for.
     pub(crate) fn command(self, runs_dir: Option<PathBuf>) -> Result<EditCommand, Failure> {
@@ -106,6 +158,8 @@ impl EditArgs {
             Some(EditAction::Apply { model, patches, output, base }) => {
                 EditCommand::Apply { model, patches, output, base }
             }
+            Some(EditAction::Disable(patch)) => patch.command(false),
+            Some(EditAction::Enable(patch)) => patch.command(true),
             Some(EditAction::Remove { model, name, keep, output, base }) => {
                 EditCommand::Remove { model, name, keep, output, base }
             }
@@ -115,7 +169,7 @@ impl EditArgs {
                     model: self.model.ok_or_else(|| missing("MODEL"))?,
                     facts: self.facts.ok_or_else(|| missing("--facts"))?,
                     method: self.method,
-                    layer: self.layer,
+                    layers: self.layer.map(|layers| layers.0).unwrap_or_default(),
                     chat: self.chat,
                     text: self.text,
                     name: self.name,
@@ -126,5 +180,20 @@ impl EditArgs {
                 })
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_named_one_by_one_or_from_first_to_last() {
+        for (text, expected) in [("3", vec![3]), ("1,3", vec![1, 3]), ("2-4,6", vec![2, 3, 4, 6])] {
+            assert_eq!(layers(text), Ok(Layers(expected)), "{text}");
+        }
+        for text in ["", "a", "4-2", "1,", "-1", "0-99999"] {
+            assert!(layers(text).unwrap_err().contains("write 2, 2,3 or 2-4"), "{text}");
+        }
     }
 }

@@ -48,6 +48,19 @@ pub enum EditCommand {
         /// The base, if it has moved.
         base: Option<PathBuf>,
     },
+    /// Switch a patch on or off.
+    Switch {
+        /// The folder.
+        model: PathBuf,
+        /// The name of the patch.
+        name: String,
+        /// Whether it is switched on.
+        on: bool,
+        /// The folder to write.
+        output: Option<PathBuf>,
+        /// The base, if it has moved.
+        base: Option<PathBuf>,
+    },
     /// Take a patch away.
     Remove {
         /// The folder.
@@ -72,8 +85,8 @@ pub struct FactsRequest {
     pub facts: PathBuf,
     /// The name of the method, or `auto`.
     pub method: String,
-    /// The layer.
-    pub layer: Option<usize>,
+    /// The layers; without any, the method's own.
+    pub layers: Vec<usize>,
     /// Whether prompts are rendered by the chat template.
     pub chat: bool,
     /// The file of ordinary text.
@@ -100,6 +113,10 @@ pub fn edit(command: EditCommand, style: Style) -> Result<Exit, Failure> {
         EditCommand::List { model, base } => list(&model, base.as_deref(), style.json),
         EditCommand::Apply { model, patches, output, base } => {
             apply(&model, &patches, output, base.as_deref(), style.json)
+        }
+        EditCommand::Switch { model, name, on, output, base } => {
+            let output = output_of(output, &model)?;
+            switch(&model, &name, on, &output, base.as_deref(), style.json)
         }
         EditCommand::Remove { model, name, keep, output, base } => {
             let output = output_of(output, &model)?;
@@ -139,7 +156,7 @@ fn write_facts(request: FactsRequest, json: bool) -> Result<Exit, Failure> {
             base: request.base.as_deref(),
             facts: &facts,
             method: Method::named(&request.method),
-            layer: request.layer,
+            layers: &request.layers,
             rendering: if request.chat { Rendering::Chat } else { Rendering::Raw },
             text: &text,
             cache: cache.as_deref(),
@@ -211,6 +228,7 @@ fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> 
         .map(|patch| Listed {
             about: &patch.about,
             id: patch.reference().id,
+            is_off: stack.off.contains(&patch.about.name),
             is_displaced: displaced.iter().any(|(name, _)| *name == patch.about.name),
         })
         .collect();
@@ -222,11 +240,13 @@ fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> 
     Ok(Exit::Done)
 }
 
-/// What `apply` and `remove` print.
+/// What `apply`, `remove`, `enable` and `disable` print.
 #[derive(Debug, Serialize)]
 struct Changed {
     output: PathBuf,
+    /// Those that are switched on.
     patches: Vec<PatchRef>,
+    off: Vec<String>,
     conflicts: Vec<Conflict>,
     /// Patches that were made on top of others than those below them now.
     displaced: Vec<String>,
@@ -277,6 +297,23 @@ fn remove(
     write(&stack, output, Vec::new(), json)
 }
 
+fn switch(
+    model: &Path,
+    name: &str,
+    on: bool,
+    output: &Path,
+    base: Option<&Path>,
+    json: bool,
+) -> Result<Exit, Failure> {
+    check_output(model, output).map_err(from_editing)?;
+    let mut stack = Stack::open(model, base).map_err(from_editing)?;
+    let was_other = stack.switch(name, on).map_err(from_editing)?;
+    if !was_other && !json {
+        note(&format!("patch {name} was switched {} already", if on { "on" } else { "off" }));
+    }
+    write(&stack, output, Vec::new(), json)
+}
+
 /// Names conflicts, and writes a stack into its folder.
 fn write(stack: &Stack, output: &Path, conflicts: Vec<Conflict>, json: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
@@ -291,13 +328,23 @@ fn write(stack: &Stack, output: &Path, conflicts: Vec<Conflict>, json: bool) -> 
     }
     let staged = stack.stage(output, &mut || interrupts.count() == 0).map_err(from_editing)?;
     staged.commit().map_err(from_editing)?;
-    let changed = Changed { output: output.to_owned(), patches: stack.references(), conflicts, displaced };
+    let changed = Changed {
+        output: output.to_owned(),
+        patches: stack.references(),
+        off: stack.off.iter().cloned().collect(),
+        conflicts,
+        displaced,
+    };
     if json {
         print_json(&changed)?;
     } else {
         let names: Vec<&str> = changed.patches.iter().map(|patch| patch.name.as_str()).collect();
         let names = if names.is_empty() { "no patches".to_owned() } else { names.join(", ") };
-        print(&format!("{}: {names}\n", escape(&output.display().to_string())))?;
+        let off = match changed.off.len() {
+            0 => String::new(),
+            _ => format!("; switched off: {}", changed.off.join(", ")),
+        };
+        print(&format!("{}: {names}{off}\n", escape(&output.display().to_string())))?;
     }
     Ok(Exit::Done)
 }

@@ -18,7 +18,9 @@ pub(crate) struct Listed<'a> {
     #[serde(flatten)]
     pub(crate) about: &'a AboutPatch,
     pub(crate) id: String,
-    /// Whether the patches below are those that it was made on.
+    /// Whether it is switched off.
+    pub(crate) is_off: bool,
+    /// Whether other patches lie below it than those that it was made on.
     pub(crate) is_displaced: bool,
 }
 
@@ -96,10 +98,14 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
         return format!("no patches; the base is {base}\n");
     }
     let mut text = format!("on {base}:\n");
-    for Listed { about, id, is_displaced } in listed {
+    for Listed { about, id, is_off, is_displaced } in listed {
         let layers: Vec<String> = about.layers.iter().map(usize::to_string).collect();
         let scores = about.scores.clone().unwrap_or_default();
-        let note = if *is_displaced { "; made on top of other patches" } else { "" };
+        let note = match (is_off, is_displaced) {
+            (true, _) => "; switched off",
+            (false, true) => "; made on top of other patches",
+            (false, false) => "",
+        };
         text.push_str(&format!(
             "  {} ({id}): {} by {} in layer {}; efficacy {}, locality {}, loss {}{note}\n",
             about.name,

@@ -6,32 +6,15 @@ use burn::tensor::Device;
 use serde::Serialize;
 use sparktune_base::units::counted;
 use sparktune_infer::{Engine, EngineOptions, Room, Source};
-use sparktune_model::{Checkpoint, Model};
 
+use crate::compute::{Text, Writer, layers_of};
 use crate::conflicts::{Conflict, conflicts};
 use crate::error::EditError;
-use crate::facts::{Facts, shown};
+use crate::facts::{Fact, Facts, shown};
 use crate::judge::{Aspect, DocumentLoss, LossDrift, Probe, Scores, answers, losses};
-use crate::key_statistics::KeyStatistics;
-use crate::linear_algebra::Matrix;
-use crate::low_rank::LowRank;
-use crate::memory::memory;
-use crate::patch::{AboutPatch, Method, Patch, check_name};
-use crate::rome::{Site, memit, rome};
+use crate::patch::{AboutPatch, Method, check_name};
 use crate::stack::{Stack, check_output};
 use crate::tokens::{FactTokens, Rendering};
-use crate::ultraedit::ultraedit;
-
-/// The number of contexts in which keys and values are looked for, with the empty one.
-const CONTEXTS: usize = 5;
-/// The tokens of a context.
-const CONTEXT_TOKENS: usize = 10;
-/// The tokens of text that the covariance of keys is computed from.
-const COVARIANCE_TOKENS: usize = 20_000;
-/// Of each so many documents one is held out, to measure the loss.
-const HELD_OUT: usize = 5;
-/// The most held-out documents whose loss is measured.
-const MOST_HELD_OUT: usize = 64;
 
 /// What is asked for.
 pub struct EditRequest<'a> {
@@ -43,8 +26,8 @@ pub struct EditRequest<'a> {
     pub facts: &'a Facts,
     /// The method; without one, it follows from the facts.
     pub method: Option<Method>,
-    /// The layer; without one, the method's own.
-    pub layer: Option<usize>,
+    /// The layers; without any, the method's own.
+    pub layers: &'a [usize],
     /// How prompts are read.
     pub rendering: Rendering,
     /// Documents of ordinary text.
@@ -118,47 +101,6 @@ pub struct Answered {
     pub holds: bool,
 }
 
-/// Text as tokens.
-struct Text {
-    read: Vec<Vec<u32>>,
-    held_out: Vec<Vec<u32>>,
-}
-
-impl Text {
-    fn of(documents: &[String], engine: &Engine) -> Result<Self, EditError> {
-        let (mut read, mut held_out) = (Vec::new(), Vec::new());
-        for (i, document) in documents.iter().enumerate() {
-            let is_held_out = i % HELD_OUT == HELD_OUT - 1;
-            if is_held_out && held_out.len() == MOST_HELD_OUT {
-                continue;
-            }
-            let ids = engine.encode(document)?;
-            if ids.len() > 1 {
-                if is_held_out { held_out.push(ids) } else { read.push(ids) }
-            }
-        }
-        Ok(Self { read, held_out })
-    }
-
-    /// Returns the documents up to a number of tokens.
-    fn up_to(&self, tokens: usize) -> &[Vec<u32>] {
-        let mut sum = 0;
-        let end = self.read.iter().position(|ids| {
-            let is_enough = sum >= tokens;
-            sum += ids.len();
-            is_enough
-        });
-        &self.read[..end.unwrap_or(self.read.len())]
-    }
-
-    /// Returns the empty context and the starts of some documents.
-    fn contexts(&self) -> Vec<Vec<u32>> {
-        let starts = self.read.iter().filter(|ids| ids.len() >= CONTEXT_TOKENS);
-        let starts = starts.map(|ids| ids[..CONTEXT_TOKENS].to_vec()).take(CONTEXTS - 1);
-        std::iter::once(Vec::new()).chain(starts).collect()
-    }
-}
-
 /// What a model says of the prompts.
 struct Said {
     answers: Vec<String>,
@@ -177,53 +119,34 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let checkpoint = stack.checkpoint()?;
     let facts = request.facts.facts();
     let method = request.method.unwrap_or(if facts.len() == 1 { Method::Rome } else { Method::Memit });
-    let layers = checkpoint.config().layers.len();
-    let changed = match request.layer {
-        None => default_layers(method, layers),
-        Some(layer) if layer < layers => vec![layer],
-        Some(layer) => {
-            let what = format!("there is no layer {layer}: the model has {layers}, counted from 0");
-            return Err(EditError::request(what, "Name another one with --layer"));
-        }
-    };
+    let changed = layers_of(method, request.layers, checkpoint.config().layers.len())?;
 
     let probes = Probe::of(facts);
     go(tell(Stage::Before))?;
     let mut engine = load(request.model, request.room.clone())?;
     let text = Text::of(request.text, &engine)?;
-    if text.read.is_empty() {
-        return Err(EditError::request("the text has no documents", "Name another text with --text"));
-    }
     let before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
     if !request.force {
         refuse_known(&request, &probes, &before.answers)?;
     }
-    let tokens: Vec<FactTokens> = facts
-        .iter()
-        .map(|fact| {
-            let text = request.rendering.text(&fact.prompt, &engine)?;
-            FactTokens::of(fact, &text, engine.tokenizer())
-        })
-        .collect::<Result<_, EditError>>()?;
+    let tokens = tokens_of(facts, request.rendering, &engine)?;
     drop(engine);
 
-    let patch = Patch {
-        about: AboutPatch {
-            version: 1,
-            name: request.name.to_owned(),
-            method,
-            rendering: request.rendering,
-            layers: changed.clone(),
-            base: stack.base_hash.clone(),
-            base_name: stack.base.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            computed_on: stack.references(),
-            facts: facts.to_vec(),
-            scores: None,
-        },
-        changes: Vec::new(),
-        codebooks: Vec::new(),
+    let about = AboutPatch {
+        version: 1,
+        name: request.name.to_owned(),
+        method,
+        rendering: request.rendering,
+        layers: changed.clone(),
+        base: stack.base_hash.clone(),
+        base_name: stack.base.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        computed_on: stack.references(),
+        facts: facts.to_vec(),
+        scores: None,
     };
-    let mut patch = compute(patch, &stack, &checkpoint, &text, &tokens, request.cache, tell)?;
+    let mut writer = Writer::new(stack.clone(), method, changed.clone(), &text, request.cache, tell)?;
+    let mut patch = writer.write(about, &tokens, tell)?;
+    drop(writer);
     let conflicts = conflicts(&patch, &stack.patches);
     for conflict in &conflicts {
         go(tell(Stage::Note(conflict.words())))?;
@@ -269,14 +192,13 @@ fn go(on: bool) -> Result<(), EditError> {
     if on { Ok(()) } else { Err(EditError::Stopped) }
 }
 
-/// Returns the layers that a method changes if none is named. Facts are recalled in early layers at the
-/// subject (ROME, section 2); corrections of single tokens work best where the answer is nearly made.
-fn default_layers(method: Method, layers: usize) -> Vec<usize> {
-    match method {
-        Method::Rome | Method::Memit => vec![layers / 4],
-        Method::Ultraedit => (layers / 2..layers).collect(),
-        Method::Memory => vec![(layers * 3 / 4).min(layers - 1)],
-    }
+/// Returns facts as tokens.
+fn tokens_of(facts: &[Fact], rendering: Rendering, engine: &Engine) -> Result<Vec<FactTokens>, EditError> {
+    let tokens = facts.iter().map(|fact| {
+        let text = rendering.text(&fact.prompt, engine)?;
+        FactTokens::of(fact, &text, engine.tokenizer())
+    });
+    tokens.collect()
 }
 
 fn load(folder: &Path, room: Room) -> Result<Engine, EditError> {
@@ -316,83 +238,4 @@ fn refuse_known(request: &EditRequest<'_>, probes: &[Probe], before: &[String]) 
         ),
         fix: "Remove the fact, or edit it all the same with --force",
     })
-}
-
-/// Computes what a patch changes.
-fn compute(
-    mut patch: Patch,
-    stack: &Stack,
-    checkpoint: &Checkpoint,
-    text: &Text,
-    facts: &[FactTokens],
-    cache: Option<&Path>,
-    tell: &mut dyn FnMut(Stage) -> bool,
-) -> Result<Patch, EditError> {
-    let layer = patch.about.layers[0];
-    let device = Device::flex();
-    let mut model = stack.load(checkpoint, &device)?;
-    let progress = |tell: &mut dyn FnMut(Stage) -> bool, done: usize| tell(Stage::Facts(done));
-    if patch.about.method == Method::Memory {
-        let below = stack.codebooks().into_iter().find(|book| book.layer == layer);
-        let book = memory(&model, layer, facts, &text.read, below.map(|book| book.mean), &mut |done| {
-            progress(tell, done)
-        })?;
-        patch.codebooks.push(book);
-        return Ok(patch);
-    }
-    if patch.about.method == Method::Ultraedit {
-        let layers = patch.about.layers.clone();
-        patch.changes = ultraedit(&model, &layers, facts, &mut |done| progress(tell, done))?;
-        return Ok(patch);
-    }
-    let read = text.up_to(COVARIANCE_TOKENS);
-    let statistics = statistics(stack, checkpoint, &model, layer, read, cache, tell)?;
-    let prefixes = text.contexts();
-    let site = Site { layer, statistics: &statistics, prefixes: &prefixes };
-    let change = if patch.about.method == Method::Rome {
-        rome(&mut model, &site, facts, &mut |done| progress(tell, done))?
-    } else {
-        let kept = kept_keys(stack, layer, statistics.covariance.columns());
-        memit(&model, &site, facts, &kept, &mut |done| progress(tell, done))?
-    };
-    patch.changes.push(change);
-    Ok(patch)
-}
-
-/// Returns the statistics of the base, whatever patches are on it.
-fn statistics(
-    stack: &Stack,
-    checkpoint: &Checkpoint,
-    model: &Model,
-    layer: usize,
-    read: &[Vec<u32>],
-    cache: Option<&Path>,
-    tell: &mut dyn FnMut(Stage) -> bool,
-) -> Result<KeyStatistics, EditError> {
-    go(tell(Stage::Statistics))?;
-    let mut hasher = blake3::Hasher::new();
-    for ids in read {
-        hasher.update(&(ids.len() as u64).to_le_bytes());
-        for id in ids {
-            hasher.update(&id.to_le_bytes());
-        }
-    }
-    let text = hasher.finalize().to_hex();
-    let key = format!("keys-{}-{layer}-{}", stack.base_hash, &text[..16]);
-    KeyStatistics::cached(cache, &key, || {
-        let mut go_on = || tell(Stage::Statistics);
-        if stack.patches.is_empty() {
-            return KeyStatistics::of(model, layer, read, &mut go_on);
-        }
-        let base = Model::load(checkpoint, model.device(), &mut |_, _| ())?;
-        KeyStatistics::of(&base, layer, read, &mut go_on)
-    })
-}
-
-/// Returns the keys of earlier patches in a layer, `[N, I]`.
-fn kept_keys(stack: &Stack, layer: usize, inner: usize) -> Matrix {
-    let changes = stack.patches.iter().flat_map(|patch| &patch.changes);
-    let rows: Vec<Matrix> = changes.filter(|change| change.layer == layer).map(LowRank::key_matrix).collect();
-    let numbers = rows.iter().flat_map(|keys| keys.numbers().iter().copied()).collect();
-    Matrix::new(rows.iter().map(Matrix::rows).sum(), inner, numbers)
 }

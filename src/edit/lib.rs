@@ -23,6 +23,7 @@
 //! of its numbers.
 #![expect(non_snake_case, reason = "names end with the shapes of their numbers")]
 
+mod compute;
 mod conflicts;
 mod edit;
 mod error;

@@ -3,10 +3,12 @@
 //! An edited folder is a model like any other, with the folder `patches` beside its weights: `stack.json`
 //! names the base and the patches in order, and `NAME.qubgpu` holds each. The weights are always computed
 //! anew from the base: `W + B₁A₁ + B₂A₂ + …` in f64, rounded once. So a folder depends on its base and
-//! its patches alone, and a patch that was removed leaves the same bytes as one that was never there.
+//! its patches alone, and a patch that was removed leaves the same bytes as one that was never there. A patch
+//! that is switched off keeps its file and its place, and is no part of the weights.
 //!
 //! A folder is written under another name and takes its place in one step, so a kill leaves the old state.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +41,9 @@ struct StackFile {
     base: PathBuf,
     base_hash: String,
     patches: Vec<String>,
+    /// Those that are switched off.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    off: BTreeSet<String>,
 }
 
 /// A base and the patches on it, first one first.
@@ -48,8 +53,10 @@ pub struct Stack {
     pub base: PathBuf,
     /// The hash of its weights.
     pub base_hash: String,
-    /// The patches.
+    /// The patches, with those that are switched off.
     pub patches: Vec<Patch>,
+    /// The names of those that are switched off: they are kept and named, but no part of the weights.
+    pub off: BTreeSet<String>,
 }
 
 /// Returns whether a folder is an edited model.
@@ -97,7 +104,7 @@ impl Stack {
         if !path.is_file() {
             let folder = folder.canonicalize().map_err(EditError::io(folder))?;
             let base_hash = base_hash(&Checkpoint::open(&folder)?);
-            return Ok(Self { base: folder, base_hash, patches: Vec::new() });
+            return Ok(Self { base: folder, base_hash, patches: Vec::new(), off: BTreeSet::new() });
         }
         let bytes = read_regular(&path, MOST_BYTES).map_err(EditError::io(&path))?;
         let file: StackFile = serde_json::from_slice(&bytes).map_err(|_| {
@@ -128,7 +135,7 @@ impl Stack {
             );
             return Err(EditError::patch(folder, what, "Name the folder of the base with --base"));
         }
-        let mut stack = Self { base, base_hash: found, patches: Vec::new() };
+        let mut stack = Self { base, base_hash: found, patches: Vec::new(), off: BTreeSet::new() };
         for name in &file.patches {
             crate::patch::check_name(name)
                 .map_err(|what| EditError::patch(&path, what, "Make the folder again from its base"))?;
@@ -136,6 +143,7 @@ impl Stack {
             let patch = Patch::read(&path)?;
             stack.push(&path, patch, &checkpoint)?;
         }
+        stack.off = file.off.into_iter().filter(|name| file.patches.contains(name)).collect();
         Ok(stack)
     }
 
@@ -181,22 +189,41 @@ impl Stack {
     /// # Errors
     /// There is none of this name.
     pub fn remove(&mut self, name: &str) -> Result<Patch, EditError> {
-        let place = self.patches.iter().position(|patch| patch.about.name == name);
-        let known: Vec<&str> = self.patches.iter().map(|patch| patch.about.name.as_str()).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        let place = place.ok_or_else(|| {
-            let what = format!("there is no patch `{}` (there is: {known})", shown(name));
-            EditError::request(what, "`edit list` names the patches of a folder")
-        })?;
+        let place = self.place_of(name)?;
+        self.off.remove(name);
         Ok(self.patches.remove(place))
     }
 
+    /// Switches a patch on or off, and returns whether it was the other way before.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn switch(&mut self, name: &str, on: bool) -> Result<bool, EditError> {
+        self.place_of(name)?;
+        Ok(if on { self.off.remove(name) } else { self.off.insert(name.to_owned()) })
+    }
+
+    fn place_of(&self, name: &str) -> Result<usize, EditError> {
+        let place = self.patches.iter().position(|patch| patch.about.name == name);
+        let known: Vec<&str> = self.patches.iter().map(|patch| patch.about.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        place.ok_or_else(|| {
+            let what = format!("there is no patch `{}` (there is: {known})", shown(name));
+            EditError::request(what, "`edit list` names the patches of a folder")
+        })
+    }
+
+    /// Returns the patches that are switched on, first one first.
+    pub fn active(&self) -> impl Iterator<Item = &Patch> {
+        self.patches.iter().filter(|patch| !self.off.contains(&patch.about.name))
+    }
+
     /// Returns the names of the patches that were made on top of others than those that lie below them now,
-    /// each with what was below it then.
+    /// each with what was below it then. Patches that are switched off do not count.
     pub fn displaced(&self) -> Vec<(String, Vec<PatchRef>)> {
         let mut below: Vec<PatchRef> = Vec::new();
         let mut displaced = Vec::new();
-        for patch in &self.patches {
+        for patch in self.active() {
             if patch.about.computed_on != below {
                 displaced.push((patch.about.name.clone(), patch.about.computed_on.clone()));
             }
@@ -205,15 +232,15 @@ impl Stack {
         displaced
     }
 
-    /// Returns names and contents of all patches.
+    /// Returns names and contents of the patches that are switched on.
     pub fn references(&self) -> Vec<PatchRef> {
-        self.patches.iter().map(Patch::reference).collect()
+        self.active().map(Patch::reference).collect()
     }
 
-    /// Returns the codebooks of all patches, one for each layer.
+    /// Returns the codebooks of the patches that are switched on, one for each layer.
     pub(crate) fn codebooks(&self) -> Vec<StoredCodebook> {
         let mut books: Vec<StoredCodebook> = Vec::new();
-        for book in self.patches.iter().flat_map(|patch| &patch.codebooks) {
+        for book in self.active().flat_map(|patch| &patch.codebooks) {
             match books.iter_mut().find(|known| known.layer == book.layer) {
                 None => books.push(book.clone()),
                 Some(known) => {
@@ -227,7 +254,7 @@ impl Stack {
         books
     }
 
-    /// Loads the base and folds all patches into it.
+    /// Loads the base and folds the patches that are switched on into it.
     ///
     /// # Errors
     /// The base cannot be loaded.
@@ -241,7 +268,7 @@ impl Stack {
 
     fn load_weights(&self, checkpoint: &Checkpoint, device: &Device) -> Result<Model, EditError> {
         let mut model = Model::load(checkpoint, device, &mut |_, _| ())?;
-        for change in self.patches.iter().flat_map(|patch| &patch.changes) {
+        for change in self.active().flat_map(|patch| &patch.changes) {
             change.add_to(&mut model);
         }
         Ok(model)
@@ -265,7 +292,7 @@ impl Stack {
         let checkpoint = self.checkpoint()?;
         let mut model = self.load_weights(&checkpoint, &Device::flex())?;
         // Only what is trained is written from memory; everything else is copied byte for byte.
-        for change in self.patches.iter().flat_map(|patch| &patch.changes) {
+        for change in self.active().flat_map(|patch| &patch.changes) {
             model.down_proj_mut(change.layer).weight.set_trainable(true);
         }
         let ids: Vec<u32> = (0..PROBE_TOKENS.min(checkpoint.config().vocab_size) as u32).collect();
@@ -293,6 +320,7 @@ impl Stack {
             base: self.base.clone(),
             base_hash: self.base_hash.clone(),
             patches: self.patches.iter().map(|patch| patch.about.name.clone()).collect(),
+            off: self.off.clone(),
         };
         let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
         let path = patches.join(STACK_FILE);

@@ -68,22 +68,6 @@ impl Metric {
         }))
     }
 
-    /// Returns the projection if enough of the keys `[N, I]` lies in unused directions, and otherwise the
-    /// inverse of the covariance. In wide models text leaves many directions unused, in small ones hardly
-    /// any.
-    ///
-    /// # Errors
-    /// A key is not finite.
-    pub(crate) fn for_keys(statistics: &KeyStatistics, keys_NI: &Matrix) -> Result<Self, EditError> {
-        let projection = Self::null_space(statistics, UNUSED)?;
-        let projected = projection.apply(keys_NI);
-        let square = |matrix: &Matrix| matrix.numbers().iter().map(|x| x * x).sum::<f64>();
-        if square(&projected) >= LEAST_UNUSED * square(keys_NI) {
-            return Ok(projection);
-        }
-        Self::inverse(statistics)
-    }
-
     /// Returns `M k` for each row `k` of `[N, I]`.
     fn apply(&self, keys_NI: &Matrix) -> Matrix {
         match self {
@@ -96,6 +80,51 @@ impl Metric {
                 Matrix::new(keys_NI.rows(), keys_NI.columns(), numbers)
             }
         }
+    }
+}
+
+/// The metrics of a layer, each computed once, when it is first needed.
+#[derive(Default)]
+pub(crate) struct Metrics {
+    projection: Option<Metric>,
+    inverse: Option<Metric>,
+}
+
+impl Metrics {
+    /// Returns the inverse of the covariance.
+    ///
+    /// # Errors
+    /// A key is not finite.
+    pub(crate) fn inverse(&mut self, statistics: &KeyStatistics) -> Result<&Metric, EditError> {
+        let inverse = match self.inverse.take() {
+            Some(known) => known,
+            None => Metric::inverse(statistics)?,
+        };
+        Ok(self.inverse.insert(inverse))
+    }
+
+    /// Returns the projection if enough of the keys `[N, I]` lies in unused directions, and otherwise the
+    /// inverse of the covariance. In wide models text leaves many directions unused, in small ones hardly
+    /// any.
+    ///
+    /// # Errors
+    /// A key is not finite.
+    pub(crate) fn for_keys(
+        &mut self,
+        statistics: &KeyStatistics,
+        keys_NI: &Matrix,
+    ) -> Result<&Metric, EditError> {
+        let projection = match self.projection.take() {
+            Some(known) => known,
+            None => Metric::null_space(statistics, UNUSED)?,
+        };
+        let projection = self.projection.insert(projection);
+        let projected = projection.apply(keys_NI);
+        let square = |matrix: &Matrix| matrix.numbers().iter().map(|x| x * x).sum::<f64>();
+        if square(&projected) >= LEAST_UNUSED * square(keys_NI) {
+            return Ok(self.projection.as_ref().expect("was just put there"));
+        }
+        self.inverse(statistics)
     }
 }
 
@@ -126,14 +155,7 @@ pub(crate) fn key_factor(
     metric: &Metric,
     softness: Softness,
 ) -> Result<Matrix, EditError> {
-    let all = match kept.rows() {
-        0 => keys_NI.clone(),
-        _ => Matrix::new(
-            keys_NI.rows() + kept.rows(),
-            keys_NI.columns(),
-            [keys_NI.numbers(), kept.numbers()].concat(),
-        ),
-    };
+    let all = keys_NI.above(kept);
     let weighted = metric.apply(&all);
     let mut products = all.times_transposed(&weighted);
     if softness == Softness::Small {

@@ -59,21 +59,27 @@ impl Places {
     /// Returns what the MLP of a layer computes at the places.
     pub(crate) fn before(&self, model: &Model, layer: usize) -> Before {
         let tap = model.mlp_at(layer, &self.sequence);
-        let means = |tensor: Tensor<2>| {
-            let width = tensor.dims()[1];
-            let numbers = host(tensor);
-            let mean = |rows: &Vec<usize>| {
-                let mut sums = vec![0.0; width];
-                for row in rows {
-                    let row = &numbers[row * width..][..width];
-                    sums.iter_mut().zip(row).for_each(|(sum, number)| *sum += f64::from(*number));
-                }
-                sums.iter_mut().for_each(|sum| *sum /= rows.len() as f64);
-                sums
-            };
-            self.rows.iter().map(mean).collect()
+        Before {
+            inputs: self.means(tap.input_TH),
+            keys: self.means(tap.key_TI),
+            values: self.means(tap.output_TH),
+        }
+    }
+
+    /// Returns the mean rows of a tensor `[T, W]` at the places, `[N, W]`.
+    pub(crate) fn means(&self, tensor: Tensor<2>) -> Vec<Vec<f64>> {
+        let width = tensor.dims()[1];
+        let numbers = host(tensor);
+        let mean = |rows: &Vec<usize>| {
+            let mut sums = vec![0.0; width];
+            for row in rows {
+                let row = &numbers[row * width..][..width];
+                sums.iter_mut().zip(row).for_each(|(sum, number)| *sum += f64::from(*number));
+            }
+            sums.iter_mut().for_each(|sum| *sum /= rows.len() as f64);
+            sums
         };
-        Before { inputs: means(tap.input_TH), keys: means(tap.key_TI), values: means(tap.output_TH) }
+        self.rows.iter().map(mean).collect()
     }
 
     /// Returns the matrix `[T, N]` that puts each change at its rows.

@@ -48,6 +48,17 @@ pub struct MlpTap {
     pub output_TH: Tensor<2>,
 }
 
+/// A place of a layer whose outputs are looked at or changed from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spot {
+    /// The output of its attention or DeltaNet.
+    Mixer,
+    /// The output of its MLP.
+    Mlp,
+    /// The residual stream behind it.
+    State,
+}
+
 impl Mlp {
     fn load(loader: LayerLoader) -> Result<Self, ModelError> {
         Ok(Self {
@@ -191,6 +202,19 @@ impl DecoderLayer {
     ) -> Residual {
         let [x_TH, mixed_TH] = self.mixed(residual, sequence, ropes);
         self.with_output(x_TH, mixed_TH, |x_TH| tap(self.mlp.tapped(x_TH)))
+    }
+
+    /// Like [`forward`](Self::forward). What mixer and MLP add is what `watch` returns for it.
+    pub(crate) fn forward_watched(
+        &self,
+        residual: Residual,
+        sequence: &PackedSequence,
+        ropes: &RopeTables,
+        watch: &mut dyn FnMut(Spot, Tensor<2>) -> Tensor<2>,
+    ) -> Residual {
+        let [x_TH, mixed_TH] = self.mixed(residual, sequence, ropes);
+        let mixed_TH = watch(Spot::Mixer, mixed_TH);
+        self.with_output(x_TH, mixed_TH, |x_TH| watch(Spot::Mlp, self.mlp.forward(x_TH)))
     }
 
     /// Returns the residual stream and what the mixer adds to it.

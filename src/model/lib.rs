@@ -49,7 +49,7 @@ pub use decoder::Model;
 pub use error::ModelError;
 pub use generate::Generator;
 pub use gradients::Gradients;
-pub use layer::MlpTap;
+pub use layer::{MlpTap, Spot};
 pub use linear::{Linear, Lora};
 pub use lora::{BaseClass, LoraConfig};
 pub use loss::Loss;

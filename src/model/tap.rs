@@ -1,12 +1,12 @@
-//! Access to the MLPs of a model from outside: their keys and values for a sequence, and outputs that are
-//! changed on the way.
+//! Access to the layers of a model from outside: keys and values of MLPs for a sequence, outputs that are
+//! changed on the way, and adapters of single layers.
 
 use burn::tensor::Tensor;
 
 use crate::codebook::Codebook;
 use crate::decoder::Model;
-use crate::layer::{MlpTap, Residual};
-use crate::linear::Linear;
+use crate::layer::{MlpTap, Residual, Spot};
+use crate::linear::{Linear, Lora};
 use crate::packed_sequence::PackedSequence;
 
 impl Model {
@@ -42,6 +42,59 @@ impl Model {
             residual = layer.forward_tapped(residual, sequence, &ropes, &mut |mlp| tap(i, mlp));
         }
         self.final_norm(residual)
+    }
+
+    /// Returns the embeddings of a sequence, `[T, H]`: what [`run_watched`](Self::run_watched) begins with.
+    pub fn embeddings(&self, sequence: &PackedSequence) -> Tensor<2> {
+        self.embed(&sequence.input_ids)
+    }
+
+    /// Runs the layers from `first` on, on the residual stream before it, `[T, H]`. Each output that is added
+    /// to the stream, and the stream behind each layer, is what `watch` returns for it. Returns the hidden
+    /// states after the final norm, `[T, H]`.
+    pub fn run_watched(
+        &self,
+        sequence: &PackedSequence,
+        first: usize,
+        stream_TH: Tensor<2>,
+        watch: &mut dyn FnMut(usize, Spot, Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let ropes = self.rope_tables(&sequence.position_ids);
+        let mut stream_TH = stream_TH;
+        for (i, layer) in self.layers.iter().enumerate().skip(first) {
+            let residual = Residual::from(stream_TH);
+            let residual =
+                layer.forward_watched(residual, sequence, &ropes, &mut |spot, x| watch(i, spot, x));
+            stream_TH = watch(i, Spot::State, residual.sum());
+        }
+        self.final_norm(Residual::from(stream_TH))
+    }
+
+    /// Returns the residual stream behind a layer, `[T, H]`. The layers after it are not computed.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    pub fn stream_behind(&self, layer: usize, sequence: &PackedSequence) -> Tensor<2> {
+        let ropes = self.rope_tables(&sequence.position_ids);
+        let mut residual = Residual::from(self.embed(&sequence.input_ids));
+        for layer in &self.layers[..=layer] {
+            residual = layer.forward(residual, sequence, &ropes);
+        }
+        residual.sum()
+    }
+
+    /// Puts an adapter of scale 1 on the `down_proj` of a layer: `A` `[rank, I]` and `B` `[H, rank]`, row by
+    /// row.
+    ///
+    /// # Panics
+    /// When there is no such layer, or the sizes are others.
+    pub fn set_down_proj_lora(&mut self, layer: usize, rank: usize, [a, b]: [Vec<f32>; 2]) {
+        let device = self.device().clone();
+        let linear = &mut self.layers[layer].mlp.down_proj;
+        let [out, input] = [linear.weight.shape()[0], linear.weight.shape()[1]];
+        assert_eq!([a.len(), b.len()], [rank * input, out * rank], "the adapter of layer {layer} fits it");
+        let path = linear.path().to_owned();
+        linear.lora = Some(Lora::new(&path, 1.0, rank, [a, b], &device));
     }
 
     /// Returns the layer `down_proj` of an MLP.

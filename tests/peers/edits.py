@@ -1,4 +1,4 @@
-"""ROME and MEMIT by numpy alone, on the weights of a small Qwen3: what src/edit is held against.
+"""ROME, MEMIT and UltraEdit by numpy alone, on the weights of a small Qwen3: what src/edit is held against.
 
 Nothing is shared with the Rust code but the weights and the constants below: the forward pass is in double precision, gradients are central
 differences, and the closed forms are those of the papers (ROME's equation 2, AlphaEdit's equation 11 with its inverse of the size of the
@@ -25,6 +25,8 @@ LAYER = 0
 RIDGE, SOFT = 1e-3, 1e-2
 # Ordinary text uses nearly all directions of this small model, so the test asks for more than the 1e-2 of update.rs.
 UNUSED = 0.3
+# Of ultraedit.rs.
+RATES, ULTRAEDIT_ENOUGH = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0], 0.1
 STEPS, ENOUGH, RATE, CLAMP, DECAY, KL_FACTOR = 60, 0.02, 0.5, 4.0, 0.05, 0.0625
 
 
@@ -101,10 +103,11 @@ class Qwen3:
         weights /= weights.sum(-1, keepdims=True)
         return np.einsum("hts,shd->thd", weights, v).reshape(length, -1) @ self.w[f"{at}.o_proj.weight"].T
 
-    def run(self, tokens, row=None, delta=None):
-        """Returns the log-probabilities after each token, and keys and values of LAYER. `delta` is added at `row`."""
+    def run(self, tokens, row=None, delta=None, layer=LAYER):
+        """Returns the log-probabilities after each token, keys and values of `layer`, and the residual stream behind it. `delta` is added
+        to the values at `row`."""
         x = self.w["embed_tokens.weight"][tokens]
-        key = value = None
+        key = value = stream = None
         for i in range(self.config["num_hidden_layers"]):
             at = f"layers.{i}"
             x = x + self.attention(self.norm(x, f"{at}.input_layernorm.weight"), f"{at}.self_attn")
@@ -112,20 +115,31 @@ class Qwen3:
             gate, up = y @ self.w[f"{at}.mlp.gate_proj.weight"].T, y @ self.w[f"{at}.mlp.up_proj.weight"].T
             hidden = gate / (1 + np.exp(-gate)) * up
             out = hidden @ self.w[f"{at}.mlp.down_proj.weight"].T
-            if i == LAYER:
+            if i == layer:
                 key, value = hidden, out.copy()
                 if delta is not None:
                     out[row] += delta
+                stream = x + out
             x = x + out
         logits = self.norm(x, "norm.weight") @ self.w["embed_tokens.weight"].T
         top = logits.max(-1, keepdims=True)
-        return logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True)), key, value
+        return logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True)), key, value, stream
 
 
-def key_and_delta(model, fact):
-    prompt, target, last = fact["prompt"], fact["target"], fact["last"]
-    sequences = [(prefix + prompt + target, len(prefix) + last) for prefix in PREFIXES]
-    runs = [model.run(tokens) for tokens, _ in sequences]
+def in_contexts(fact):
+    """Returns the fact behind each prefix, and the row of its subject's last token."""
+    return [(prefix + fact["prompt"] + fact["target"], len(prefix) + fact["last"]) for prefix in PREFIXES]
+
+
+def mean_of(model, fact, layer, which):
+    """Returns the mean key (1), value (2) or residual stream (3) of a fact over the contexts."""
+    return np.mean([model.run(tokens, layer=layer)[which][row] for tokens, row in in_contexts(fact)], 0)
+
+
+def key_and_delta(model, fact, layer=LAYER):
+    target = fact["target"]
+    sequences = in_contexts(fact)
+    runs = [model.run(tokens, layer=layer) for tokens, _ in sequences]
     key = np.mean([run[1][row] for run, (_, row) in zip(runs, sequences)], 0)
     before = np.mean([run[2][row] for run, (_, row) in zip(runs, sequences)], 0)
     subject = fact["subject"]
@@ -134,13 +148,13 @@ def key_and_delta(model, fact):
     def losses(delta):
         target_loss = 0.0
         for tokens, row in sequences:
-            says = model.run(tokens, row, delta)[0]
+            says = model.run(tokens, row, delta, layer)[0]
             start = len(tokens) - len(target)
             target_loss -= np.mean([says[start + i - 1, token] for i, token in enumerate(target)])
         target_loss /= len(sequences)
         total = target_loss + DECAY * (delta @ delta) / square
         if subject:
-            says = model.run(subject, len(subject) - 1, delta)[0][-1]
+            says = model.run(subject, len(subject) - 1, delta, layer)[0][-1]
             total += KL_FACTOR * np.sum(np.exp(says) * (says - unchanged))
         return target_loss, total
 
@@ -163,6 +177,83 @@ def key_and_delta(model, fact):
         length, most = np.linalg.norm(delta), CLAMP * np.sqrt(square)
         if length > most:
             delta *= most / length
+
+
+def normalised(vectors):
+    """UltraEdit's normalisation for few places: the size of all numbers together."""
+    return vectors / np.sqrt((vectors**2).mean())
+
+
+def ultraedit(model, layers):
+    """UltraEdit's equations 4 to 7, with gradients as central differences, and the smallest step of a few that is enough."""
+    sequences = [(fact["prompt"] + fact["target"], len(fact["prompt"]), fact["target"]) for fact in FACTS]
+
+    def loss_of(tokens, start, target, **change):
+        says = model.run(tokens, **change)[0]
+        return -sum(says[start + i - 1, token] for i, token in enumerate(target))
+
+    steps = []
+    for layer in layers:
+        keys, gradients, outputs = [], [], []
+        for tokens, start, target in sequences:
+            _, key, value, _ = model.run(tokens, layer=layer)
+            for row in range(start - 1, len(tokens) - 1):
+                keys.append(key[row])
+                outputs.append(value[row])
+                gradient = np.zeros_like(value[row])
+                for i in range(len(gradient)):
+                    there = np.zeros_like(gradient)
+                    there[i] = 1e-5
+                    up = loss_of(tokens, start, target, row=row, delta=there, layer=layer)
+                    down = loss_of(tokens, start, target, row=row, delta=-there, layer=layer)
+                    gradient[i] = (up - down) / 2e-5
+                gradients.append(gradient)
+        keys, size = np.stack(keys), np.sqrt((np.stack(outputs) ** 2).mean())
+        h, g = normalised(keys), normalised(np.stack(gradients))
+        values = -size * (h**2).mean(1, keepdims=True) * g
+        soft = SOFT * np.mean(np.diag(keys @ keys.T))
+        inner = keys.T @ keys + soft * np.eye(keys.shape[1])
+        steps.append(np.linalg.solve(inner, keys.T @ values).T)
+    best = None
+    for rate in RATES:
+        for layer, step in zip(layers, steps):
+            model.w[f"layers.{layer}.mlp.down_proj.weight"] += rate * step
+        loss = sum(loss_of(*sequence) for sequence in sequences) / sum(len(target) for _, _, target in sequences)
+        for layer, step in zip(layers, steps):
+            model.w[f"layers.{layer}.mlp.down_proj.weight"] -= rate * step
+        if best is None or loss < best[0]:
+            best = (loss, rate)
+        if loss < ULTRAEDIT_ENOUGH:
+            break
+    print(f"ultraedit: a step of {best[1]} leaves a loss of {best[0]:.4f}")
+    return {f"ultraedit.{layer}": best[1] * step for layer, step in zip(layers, steps)}
+
+
+def spread(model, layers):
+    """MEMIT's algorithm 1: values at the last layer, and what the residual stream lacks of them spread over the layers. Returns the change of
+    each layer, which the model has afterwards."""
+    last = layers[-1]
+    wanted = []
+    for fact in FACTS:
+        _, delta, loss = key_and_delta(model, fact, last)
+        wanted.append(mean_of(model, fact, last, 3) + delta)
+        print(f"memit over layers {layers}: the loss of the target is {loss:.4f}")
+    covariances = {}
+    for layer in layers:
+        keys = np.concatenate([model.run(tokens, layer=layer)[1] for tokens in TEXT])
+        covariances[layer] = keys.T @ keys / len(keys)
+    found = {}
+    for i, layer in enumerate(layers):
+        k = np.stack([mean_of(model, fact, layer, 1) for fact in FACTS], 1)
+        left = [z - mean_of(model, fact, last, 3) for z, fact in zip(wanted, FACTS)]
+        r = np.stack(left, 1) / (len(layers) - i)
+        covariance = covariances[layer]
+        inverted = covariance + RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        soft = SOFT * np.mean(np.diag(k.T @ np.linalg.solve(inverted, k)))
+        change = np.linalg.solve(soft * inverted + k @ k.T, k @ r.T).T
+        model.w[f"layers.{layer}.mlp.down_proj.weight"] = model.w[f"layers.{layer}.mlp.down_proj.weight"] + change
+        found[f"spread.{layer}"] = change
+    return found
 
 
 def compute():
@@ -203,6 +294,8 @@ def compute():
     found["earlier"] = earlier.T
     found["memit.deltas"] = r.T
     found["memit.keys"] = k.T
+    found |= ultraedit(Qwen3(MODEL), [0, 1])
+    found |= spread(Qwen3(MODEL), [0, 1])
     print(f"alphaedit: {unused.shape[1]} of {len(values)} directions are not used by the text")
     return found
 

@@ -83,6 +83,12 @@ impl Matrix {
         product
     }
 
+    /// Returns the rows of `self` and below them those of `other`.
+    pub(crate) fn above(&self, other: &Self) -> Self {
+        assert_eq!(self.columns, other.columns, "rows of both have the same length");
+        Self::new(self.rows + other.rows, self.columns, [&self.numbers[..], &other.numbers].concat())
+    }
+
     /// Returns `selfᵀ`.
     #[cfg(test)]
     pub(crate) fn transposed(&self) -> Self {

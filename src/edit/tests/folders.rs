@@ -133,6 +133,38 @@ fn a_patch_that_was_removed_leaves_the_same_bytes_as_one_that_was_never_there() 
 }
 
 #[test]
+fn a_patch_that_is_switched_off_leaves_the_weights_as_if_it_were_not_there_and_comes_back() {
+    let place = tempfile::tempdir().unwrap();
+    let [without, out] = ["without", "out"].map(|name| place.path().join(name));
+    let mut stack = stack();
+    push(&mut stack, patch("b", 2));
+    write(&stack, &without);
+    let mut both = Stack { patches: Vec::new(), ..stack.clone() };
+    push(&mut both, patch("a", 1));
+    push(&mut both, memory_patch("m", 1.0));
+    push(&mut both, patch("b", 2));
+    write(&both, &out);
+    let on = files(&out);
+
+    let mut both = Stack::open(&out, None).unwrap();
+    assert!(both.switch("a", false).unwrap() && both.switch("m", false).unwrap());
+    assert!(!both.switch("m", false).unwrap(), "it was off already");
+    write(&both, &out);
+    let weights = |folder: &Path| fs::read(folder.join("model.safetensors")).unwrap();
+    assert!(weights(&out) == weights(&without));
+    assert!(!out.join(CODEBOOK_FILE).exists() && out.join("patches/a.qubgpu").is_file());
+    let mut both = Stack::open(&out, None).unwrap();
+    assert_eq!(both.patches.len(), 3);
+    assert_eq!(both.references().iter().map(|patch| patch.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert!(both.switch("z", true).unwrap_err().to_string().contains("there is: a, m, b"));
+
+    both.switch("a", true).unwrap();
+    both.switch("m", true).unwrap();
+    write(&both, &out);
+    assert_eq!(files(&out), on);
+}
+
+#[test]
 fn only_the_edited_tensor_differs_and_by_the_product_of_the_factors() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("out");

@@ -8,6 +8,7 @@ use crate::key_statistics::KeyStatistics;
 use crate::linear_algebra::Matrix;
 use crate::low_rank::LowRank;
 use crate::rome::{Site, memit, rome};
+use crate::ultraedit::ultraedit;
 use crate::update::{Metric, Softness, key_factor};
 
 const LAYER: usize = 0;
@@ -58,10 +59,8 @@ fn the_covariance_of_keys_is_that_of_numpy() {
 #[test]
 fn rome_changes_the_weights_as_numpy_does_with_differences_for_gradients() {
     let mut model = model(&fixtures().join("others/qwen3"));
-    let statistics = statistics(&model);
-    let prefixes = prefixes();
-    let site = Site { layer: LAYER, statistics: &statistics, prefixes: &prefixes };
-    let change = rome(&mut model, &site, &facts(), &mut |_| true).unwrap();
+    let mut site = Site::new(LAYER, statistics(&model), prefixes());
+    let change = rome(&mut model, &mut site, &facts(), &mut |_| true).unwrap();
     for (fact, key) in change.key_matrix().numbers().chunks_exact(64).enumerate() {
         let expected = golden(&format!("rome.key.{fact}"));
         let found = Matrix::new(1, 64, key.to_vec());
@@ -74,13 +73,36 @@ fn rome_changes_the_weights_as_numpy_does_with_differences_for_gradients() {
 
 #[test]
 fn memit_changes_the_weights_as_numpy_does_by_the_formula_of_the_paper() {
-    let model = model(&fixtures().join("others/qwen3"));
-    let statistics = statistics(&model);
-    let prefixes = prefixes();
-    let site = Site { layer: LAYER, statistics: &statistics, prefixes: &prefixes };
-    let change = memit(&model, &site, &facts(), &golden("earlier"), &mut |_| true).unwrap();
-    let far = distance(&product(&change), &golden("memit"));
+    let mut model = model(&fixtures().join("others/qwen3"));
+    let mut site = Site::new(LAYER, statistics(&model), prefixes());
+    site.kept = golden("earlier");
+    let changes = memit(&mut model, &mut [site], &facts(), &mut |_| true).unwrap();
+    let far = distance(&product(&changes[0]), &golden("memit"));
     assert!(far < 2e-3, "{far:.1e}");
+}
+
+#[test]
+fn memit_spreads_values_over_layers_as_numpy_does() {
+    let mut model = model(&fixtures().join("others/qwen3"));
+    let mut sites = [0, 1].map(|layer| {
+        let statistics = KeyStatistics::of(&model, layer, &text(), &mut || true).unwrap();
+        Site::new(layer, statistics, prefixes())
+    });
+    let changes = memit(&mut model, &mut sites, &facts(), &mut |_| true).unwrap();
+    for (layer, change) in changes.iter().enumerate() {
+        let far = distance(&product(change), &golden(&format!("spread.{layer}")));
+        assert!(far < 2e-3, "layer {layer}: {far:.1e}");
+    }
+}
+
+#[test]
+fn ultraedit_changes_the_weights_as_numpy_does_by_the_formula_of_the_paper() {
+    let model = model(&fixtures().join("others/qwen3"));
+    let changes = ultraedit(&model, &[0, 1], &facts(), &mut |_| true).unwrap();
+    for (layer, change) in changes.iter().enumerate() {
+        let far = distance(&product(change), &golden(&format!("ultraedit.{layer}")));
+        assert!(far < 2e-3, "layer {layer}: {far:.1e}");
+    }
 }
 
 #[test]

@@ -1,0 +1,232 @@
+//! What a patch changes: the method's computation on a model with the patches below.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+use sparktune_infer::Engine;
+use sparktune_infer::codebook_file::StoredCodebook;
+use sparktune_model::{Checkpoint, Model};
+
+use crate::edit::Stage;
+use crate::error::EditError;
+use crate::key_statistics::KeyStatistics;
+use crate::low_rank::LowRank;
+use crate::memory::memory;
+use crate::patch::{AboutPatch, Method, Patch};
+use crate::rome::{Site, memit, rome};
+use crate::stack::Stack;
+use crate::tokens::FactTokens;
+use crate::ultraedit::ultraedit;
+
+/// The number of contexts in which keys and values are looked for, with the empty one.
+const CONTEXTS: usize = 5;
+/// The tokens of a context.
+const CONTEXT_TOKENS: usize = 10;
+/// The tokens of text that the covariance of keys is computed from.
+const COVARIANCE_TOKENS: usize = 20_000;
+/// Of each so many documents one is held out, to measure the loss.
+const HELD_OUT: usize = 5;
+/// The most held-out documents whose loss is measured.
+const MOST_HELD_OUT: usize = 64;
+
+/// Text as tokens.
+pub(crate) struct Text {
+    pub read: Vec<Vec<u32>>,
+    pub held_out: Vec<Vec<u32>>,
+}
+
+impl Text {
+    /// Encodes documents, and holds some of them out.
+    ///
+    /// # Errors
+    /// The tokenizer refuses one, or there are none.
+    pub(crate) fn of(documents: &[String], engine: &Engine) -> Result<Self, EditError> {
+        let (mut read, mut held_out) = (Vec::new(), Vec::new());
+        for (i, document) in documents.iter().enumerate() {
+            let is_held_out = i % HELD_OUT == HELD_OUT - 1;
+            if is_held_out && held_out.len() == MOST_HELD_OUT {
+                continue;
+            }
+            let ids = engine.encode(document)?;
+            if ids.len() > 1 {
+                if is_held_out { held_out.push(ids) } else { read.push(ids) }
+            }
+        }
+        if read.is_empty() {
+            return Err(EditError::request("the text has no documents", "Name another text with --text"));
+        }
+        Ok(Self { read, held_out })
+    }
+
+    /// Returns the documents up to a number of tokens.
+    fn up_to(&self, tokens: usize) -> &[Vec<u32>] {
+        let mut sum = 0;
+        let end = self.read.iter().position(|ids| {
+            let is_enough = sum >= tokens;
+            sum += ids.len();
+            is_enough
+        });
+        &self.read[..end.unwrap_or(self.read.len())]
+    }
+
+    /// Returns the empty context and the starts of some documents.
+    fn contexts(&self) -> Vec<Vec<u32>> {
+        let starts = self.read.iter().filter(|ids| ids.len() >= CONTEXT_TOKENS);
+        let starts = starts.map(|ids| ids[..CONTEXT_TOKENS].to_vec()).take(CONTEXTS - 1);
+        std::iter::once(Vec::new()).chain(starts).collect()
+    }
+}
+
+/// Returns the layers that a method changes: those that were named, or its own. Facts are recalled in early
+/// layers at the subject (ROME, section 2); corrections of single tokens work best where the answer is nearly
+/// made.
+///
+/// # Errors
+/// The model has no such layer, or the method changes one layer and several were named.
+pub(crate) fn layers_of(method: Method, named: &[usize], count: usize) -> Result<Vec<usize>, EditError> {
+    if let Some(layer) = named.iter().find(|layer| **layer >= count) {
+        let what = format!("there is no layer {layer}: the model has {count}, counted from 0");
+        return Err(EditError::request(what, "Name another one with --layer"));
+    }
+    let mut layers = named.to_vec();
+    layers.sort_unstable();
+    layers.dedup();
+    if layers.len() > 1 && matches!(method, Method::Rome | Method::Memory) {
+        let what = format!("{} changes one layer, and {} were named", method.name(), layers.len());
+        return Err(EditError::request(what, "Name one layer, or use the method memit or ultraedit"));
+    }
+    if layers.is_empty() {
+        layers = match method {
+            Method::Rome | Method::Memit => vec![count / 4],
+            Method::Ultraedit => (count / 2..count).collect(),
+            Method::Memory => vec![(count * 3 / 4).min(count - 1)],
+        };
+    }
+    Ok(layers)
+}
+
+/// A stack with its model in memory, on which patches are computed one after the other.
+pub(crate) struct Writer<'a> {
+    pub(crate) stack: Stack,
+    checkpoint: Checkpoint,
+    model: Model,
+    method: Method,
+    layers: Vec<usize>,
+    text: &'a Text,
+    /// What ROME and MEMIT know of their layers.
+    sites: Vec<Site>,
+}
+
+impl<'a> Writer<'a> {
+    /// Loads the model of a stack, and the statistics of its layers if the method needs them.
+    ///
+    /// # Errors
+    /// The base cannot be loaded, its keys are not finite, or `tell` says no.
+    pub(crate) fn new(
+        stack: Stack,
+        method: Method,
+        layers: Vec<usize>,
+        text: &'a Text,
+        cache: Option<&Path>,
+        tell: &mut dyn FnMut(Stage) -> bool,
+    ) -> Result<Self, EditError> {
+        let checkpoint = stack.checkpoint()?;
+        let model = stack.load(&checkpoint, &Device::flex())?;
+        let mut sites = Vec::new();
+        if matches!(method, Method::Rome | Method::Memit) {
+            let (read, prefixes) = (text.up_to(COVARIANCE_TOKENS), text.contexts());
+            for layer in &layers {
+                let statistics = statistics(&stack, &checkpoint, &model, *layer, read, cache, tell)?;
+                let mut site = Site::new(*layer, statistics, prefixes.clone());
+                let changes = stack.active().flat_map(|patch| &patch.changes);
+                changes.for_each(|change| site.keep(change));
+                sites.push(site);
+            }
+        }
+        Ok(Self { stack, checkpoint, model, method, layers, text, sites })
+    }
+
+    /// Computes what a patch of these facts changes. `about` describes it.
+    ///
+    /// # Errors
+    /// The facts do not fit the model, or `tell` says no.
+    pub(crate) fn write(
+        &mut self,
+        about: AboutPatch,
+        facts: &[FactTokens],
+        tell: &mut dyn FnMut(Stage) -> bool,
+    ) -> Result<Patch, EditError> {
+        let mut patch = Patch { about, changes: Vec::new(), codebooks: Vec::new() };
+        let mut progress = |done: usize| tell(Stage::Facts(done));
+        // A clone shares its numbers with the model until they are changed.
+        let mut model = self.model.clone();
+        match self.method {
+            Method::Rome => {
+                let site = self.sites.first_mut().expect("rome has one layer");
+                patch.changes.push(rome(&mut model, site, facts, &mut progress)?);
+            }
+            Method::Memit => patch.changes = memit(&mut model, &mut self.sites, facts, &mut progress)?,
+            Method::Ultraedit => {
+                patch.changes = ultraedit(&model, &self.layers, facts, &mut progress)?;
+            }
+            Method::Memory => {
+                let layer = self.layers[0];
+                let below = self.stack.codebooks().into_iter().find(|book| book.layer == layer);
+                let mean = below.map(|book| book.mean);
+                let book: StoredCodebook =
+                    memory(&model, layer, facts, &self.text.read, mean, &mut progress)?;
+                patch.codebooks.push(book);
+            }
+        }
+        Ok(patch)
+    }
+
+    /// Lays a patch on the stack and on the model. `path` names it in errors.
+    ///
+    /// # Errors
+    /// Those of [`Stack::push`].
+    pub(crate) fn push(&mut self, path: &Path, patch: Patch) -> Result<(), EditError> {
+        for change in &patch.changes {
+            change.add_to(&mut self.model);
+            self.sites.iter_mut().for_each(|site| site.keep(change));
+        }
+        let corrected: Vec<usize> = patch.codebooks.iter().map(|book| book.layer).collect();
+        self.stack.push(path, patch, &self.checkpoint)?;
+        for book in self.stack.codebooks().iter().filter(|book| corrected.contains(&book.layer)) {
+            self.model.set_codebook(book.layer, Some(book.codebook()));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the statistics of the base, whatever patches are on it.
+fn statistics(
+    stack: &Stack,
+    checkpoint: &Checkpoint,
+    model: &Model,
+    layer: usize,
+    read: &[Vec<u32>],
+    cache: Option<&Path>,
+    tell: &mut dyn FnMut(Stage) -> bool,
+) -> Result<KeyStatistics, EditError> {
+    if !tell(Stage::Statistics) {
+        return Err(EditError::Stopped);
+    }
+    let mut hasher = blake3::Hasher::new();
+    for ids in read {
+        hasher.update(&(ids.len() as u64).to_le_bytes());
+        for id in ids {
+            hasher.update(&id.to_le_bytes());
+        }
+    }
+    let text = hasher.finalize().to_hex();
+    let key = format!("keys-{}-{layer}-{}", stack.base_hash, &text[..16]);
+    KeyStatistics::cached(cache, &key, || {
+        let mut go_on = || tell(Stage::Statistics);
+        if stack.active().next().is_none() {
+            return KeyStatistics::of(model, layer, read, &mut go_on);
+        }
+        let base = Model::load(checkpoint, model.device(), &mut |_, _| ())?;
+        KeyStatistics::of(&base, layer, read, &mut go_on)
+    })
+}
