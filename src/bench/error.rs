@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sparktune_data::DataError;
 use sparktune_data::token_file::TokenFileError;
+use sparktune_edit::EditError;
 use sparktune_model::ModelError;
 use sparktune_plan::PlanError;
 use sparktune_plan::model_config::ConfigError;
@@ -47,6 +48,8 @@ pub enum BenchError {
     /// The answers of our own side cannot be written, or its commands cannot be read.
     #[error("cannot write the output: {0}")]
     Output(io::Error),
+    #[error(transparent)]
+    Edit(#[from] EditError),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]

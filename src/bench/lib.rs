@@ -18,6 +18,7 @@
 
 mod context;
 mod cpu;
+mod edit;
 mod error;
 #[cfg(feature = "cuda")]
 pub mod gpu;

@@ -13,7 +13,8 @@ use sparktune_plan::{MethodKind, ModelConfig, Plan};
 
 use crate::error::BenchError;
 
-const CONFIG: &str = include_str!("model.json");
+/// The config of the model.
+pub(crate) const CONFIG: &str = include_str!("model.json");
 /// The rank of the adapters.
 pub(crate) const RANK: usize = 16;
 

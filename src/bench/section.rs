@@ -3,7 +3,7 @@
 use crate::context::{Context, Options, QUICK, WHOLE};
 use crate::error::BenchError;
 use crate::row::Row;
-use crate::{loading, log, plain_text, screen, start, tokenising, tokens, train, validation};
+use crate::{edit, loading, log, plain_text, screen, start, tokenising, tokens, train, validation};
 
 /// A part of the program that is measured by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +26,13 @@ pub enum Section {
     Screen,
     /// Optimizer steps on the CPU.
     Train,
+    /// One fact written into the weights of a model.
+    Edit,
 }
 
 impl Section {
     /// All sections, in the order in which they are measured.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Start,
         Self::Validation,
         Self::Tokenising,
@@ -40,6 +42,7 @@ impl Section {
         Self::Log,
         Self::Screen,
         Self::Train,
+        Self::Edit,
     ];
 
     /// The name to select it by.
@@ -54,6 +57,7 @@ impl Section {
             Self::Log => "log",
             Self::Screen => "screen",
             Self::Train => "train",
+            Self::Edit => "edit",
         }
     }
 
@@ -71,6 +75,7 @@ impl Section {
             Self::Train => {
                 "Optimizer steps on the CPU, LoRA and full; with --peers, compared with transformers and peft"
             }
+            Self::Edit => "One fact written into the weights of a small model",
         }
     }
 
@@ -93,6 +98,7 @@ impl Section {
             Self::Log => log::measure(context),
             Self::Screen => screen::measure(),
             Self::Train => train::measure(context),
+            Self::Edit => edit::measure(context),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 use sparktune_app::failure::Failure;
-use sparktune_commands::{EditCommand, FactsRequest};
+use sparktune_commands::{Aim, EditCommand, FactsRequest, MOST_FACTS, Table};
 
 /// The methods, and the choice by the number of facts.
 const METHODS: [&str; 5] = ["auto", "rome", "memit", "ultraedit", "memory"];
@@ -54,6 +54,28 @@ pub(crate) struct EditArgs {
     /// Keep an edit that damages the model, and edit facts that it knows
     #[arg(long)]
     pub force: bool,
+    /// Instead of an edit, draw at which layers and tokens the model recalls what it says of the subjects
+    #[arg(long, conflicts_with_all = ["output", "name", "force", "measure"])]
+    pub trace: bool,
+    /// Instead of an edit, judge the first facts, as many as each number says, written at once and one after the
+    /// other, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = count, conflicts_with_all = ["output", "name", "force"])]
+    pub measure: Vec<usize>,
+    /// Leave out a control of --measure: lora or prompt
+    #[arg(long, value_name = "CONTROL", value_delimiter = ',', value_parser = ["lora", "prompt"], requires = "measure")]
+    pub without: Vec<String>,
+    /// Also measure how many prompts of a suite pass: a suite of `compare`, or a file
+    #[arg(long, value_name = "SUITE", requires = "measure")]
+    pub suite: Option<String>,
+}
+
+/// Reads a number of facts.
+fn count(text: &str) -> Result<usize, String> {
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|count| (1..=MOST_FACTS).contains(count))
+        .ok_or_else(|| format!("`{text}` is no number of facts from 1 to {MOST_FACTS}"))
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,6 +98,20 @@ pub(crate) enum EditAction {
         /// The folder to write; without it, an edited model is changed in place
         #[arg(short, long, value_name = "FOLDER")]
         output: Option<PathBuf>,
+        /// Its base, if it is not where it was
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<PathBuf>,
+    },
+    /// Write patches as a PEFT adapter on the base, for servers that accept one
+    Export {
+        /// The folder of the model
+        model: PathBuf,
+        /// The names of the patches; without any, all that are switched on
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+        /// The folder to write
+        #[arg(short, long, value_name = "FOLDER")]
+        output: PathBuf,
         /// Its base, if it is not where it was
         #[arg(long, value_name = "FOLDER")]
         base: Option<PathBuf>,
@@ -158,6 +194,9 @@ impl EditArgs {
             Some(EditAction::Apply { model, patches, output, base }) => {
                 EditCommand::Apply { model, patches, output, base }
             }
+            Some(EditAction::Export { model, names, output, base }) => {
+                EditCommand::Export { model, names, output, base }
+            }
             Some(EditAction::Disable(patch)) => patch.command(false),
             Some(EditAction::Enable(patch)) => patch.command(true),
             Some(EditAction::Remove { model, name, keep, output, base }) => {
@@ -177,6 +216,13 @@ impl EditArgs {
                     base: self.base,
                     force: self.force,
                     runs_dir,
+                    aim: if self.trace {
+                        Aim::Trace
+                    } else if self.measure.is_empty() {
+                        Aim::Edit
+                    } else {
+                        Aim::Measure(Table { counts: self.measure, without: self.without, suite: self.suite })
+                    },
                 })
             }
         })

@@ -5,25 +5,24 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::folders::{demo_folder, private_folder_of_user};
+use sparktune_app::folders::private_folder_of_user;
+use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
-use sparktune_base::units::counted;
 use sparktune_edit::stack::{check_output, is_edited};
-use sparktune_edit::text::documents;
 use sparktune_edit::{
-    Conflict, EditError, EditRequest, Facts, Method, Patch, PatchRef, Rendering, Stack, Stage, conflicts,
-    edit as edit_facts,
+    Conflict, EditError, EditRequest, Facts, Method, Patch, PatchRef, Stack, conflicts, edit as edit_facts,
+    export_adapter,
 };
 use sparktune_tui::output::{note, print, print_json};
 
-use crate::edit_in_words::{Listed, edited_in_words, list_in_words};
+use crate::edit_in_words::{Listed, edited_in_words, exported_in_words, list_in_words};
+use crate::edit_measure::measure;
+use crate::edit_request::{Aim, FactsRequest, STATISTICS, Told, rendering, text_of};
+use crate::edit_trace::trace_facts;
 use crate::failure::from_editing;
 use crate::infer_worker::room;
 use crate::interrupt::Interrupts;
 use crate::request::Style;
-
-/// The folder of statistics of text, next to the runs.
-const STATISTICS: &str = ".key-statistics";
 
 /// What `edit` is asked for.
 #[derive(Debug, Clone)]
@@ -45,6 +44,17 @@ pub enum EditCommand {
         patches: Vec<PathBuf>,
         /// The folder to write.
         output: Option<PathBuf>,
+        /// The base, if it has moved.
+        base: Option<PathBuf>,
+    },
+    /// Write patches as an adapter.
+    Export {
+        /// The folder.
+        model: PathBuf,
+        /// The names of the patches; without any, those that are switched on.
+        names: Vec<String>,
+        /// The folder to write.
+        output: PathBuf,
         /// The base, if it has moved.
         base: Option<PathBuf>,
     },
@@ -76,43 +86,37 @@ pub enum EditCommand {
     },
 }
 
-/// Facts to write, as the flags say.
-#[derive(Debug, Clone)]
-pub struct FactsRequest {
-    /// The folder of the model.
-    pub model: PathBuf,
-    /// The file of facts.
-    pub facts: PathBuf,
-    /// The name of the method, or `auto`.
-    pub method: String,
-    /// The layers; without any, the method's own.
-    pub layers: Vec<usize>,
-    /// Whether prompts are rendered by the chat template.
-    pub chat: bool,
-    /// The file of ordinary text.
-    pub text: Option<PathBuf>,
-    /// The name of the patch.
-    pub name: Option<String>,
-    /// The folder to write.
-    pub output: Option<PathBuf>,
-    /// The base, if it has moved.
-    pub base: Option<PathBuf>,
-    /// Whether an edit is kept that damages the model.
-    pub force: bool,
-    /// The folder of the runs, if a flag names it.
-    pub runs_dir: Option<PathBuf>,
-}
-
 /// Runs `sparktune edit`. The exit code is 3 if an edit is not kept.
 ///
 /// # Errors
 /// A file cannot be used, the facts do not fit the model, or it was interrupted.
-pub fn edit(command: EditCommand, style: Style) -> Result<Exit, Failure> {
+pub fn edit(program: &Program, command: EditCommand, style: Style) -> Result<Exit, Failure> {
     match command {
-        EditCommand::Facts(request) => write_facts(request, style.json),
+        EditCommand::Facts(request) => {
+            if request.aim == Aim::Edit {
+                // Said before the facts are read, which may take long.
+                output_of(request.output.clone(), &request.model)?;
+            }
+            let facts = Facts::read(&request.facts).map_err(from_editing)?;
+            match &request.aim {
+                Aim::Edit => write_facts(request, &facts, style.json),
+                Aim::Trace => trace_facts(&request, &facts, style.json),
+                Aim::Measure(table) => measure(program, &request, &facts, table, style.json),
+            }
+        }
         EditCommand::List { model, base } => list(&model, base.as_deref(), style.json),
         EditCommand::Apply { model, patches, output, base } => {
             apply(&model, &patches, output, base.as_deref(), style.json)
+        }
+        EditCommand::Export { model, names, output, base } => {
+            let stack = Stack::open(&model, base.as_deref()).map_err(from_editing)?;
+            let exported = export_adapter(&stack, &names, &output).map_err(from_editing)?;
+            if style.json {
+                print_json(&exported)?
+            } else {
+                print(&exported_in_words(&exported))?
+            }
+            Ok(Exit::Done)
         }
         EditCommand::Switch { model, name, on, output, base } => {
             let output = output_of(output, &model)?;
@@ -134,30 +138,26 @@ fn output_of(output: Option<PathBuf>, model: &Path) -> Result<PathBuf, Failure> 
     }
 }
 
-fn write_facts(request: FactsRequest, json: bool) -> Result<Exit, Failure> {
+fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
+    let text = text_of(&request)?;
+    let rendering = rendering(&request);
     let output = output_of(request.output, &request.model)?;
-    let facts = Facts::read(&request.facts).map_err(from_editing)?;
-    let text_file = match &request.text {
-        Some(file) => file.clone(),
-        None => default_text()?,
-    };
-    let text = documents(&text_file).map_err(from_editing)?;
     let name = match request.name {
         Some(name) => name,
         None => name_of(&request.facts),
     };
     // Without a place for them, statistics are computed again each time.
     let cache = runs_dir(request.runs_dir).and_then(|runs| private_folder_of_user(&runs, STATISTICS)).ok();
-    let mut told = Told { json, interrupts: &interrupts, last: None };
+    let mut told = Told::new(json, &interrupts);
     let edited = edit_facts(
         EditRequest {
             model: &request.model,
             base: request.base.as_deref(),
-            facts: &facts,
+            facts,
             method: Method::named(&request.method),
             layers: &request.layers,
-            rendering: if request.chat { Rendering::Chat } else { Rendering::Raw },
+            rendering,
             text: &text,
             cache: cache.as_deref(),
             name: &name,
@@ -171,43 +171,9 @@ fn write_facts(request: FactsRequest, json: bool) -> Result<Exit, Failure> {
     if json {
         print_json(&edited)?;
     } else {
-        print(&edited_in_words(&edited, &facts))?;
+        print(&edited_in_words(&edited, facts))?;
     }
     Ok(if edited.refused.is_some() { Exit::Data } else { Exit::Done })
-}
-
-/// Shows what is being done, once for each stage.
-struct Told<'a> {
-    json: bool,
-    interrupts: &'a Interrupts,
-    last: Option<Stage>,
-}
-
-impl Told<'_> {
-    fn tell(&mut self, stage: Stage) -> bool {
-        if !self.json && self.last.as_ref() != Some(&stage) {
-            match &stage {
-                Stage::Before => note("asking the model before the edit"),
-                Stage::Statistics => note("computing the covariance of keys of the text"),
-                Stage::Facts(0) => note("looking for values"),
-                Stage::Facts(done) => note(&format!("{} done", counted(*done as u64, "fact"))),
-                Stage::Note(words) => note(&format!("note: {words}")),
-                Stage::Writing => note("writing the model"),
-                Stage::Judging => note("asking the model after the edit"),
-            }
-        }
-        self.last = Some(stage);
-        self.interrupts.count() == 0
-    }
-}
-
-/// Returns the demo's chats.
-fn default_text() -> Result<PathBuf, Failure> {
-    let demo = demo_folder().map(|folder| folder.join("train.jsonl")).filter(|file| file.is_file());
-    demo.ok_or_else(|| {
-        Failure::usage("the demo's chats were not found next to the program")
-            .hint("Name ordinary text with --text: a text file, or lines of JSON")
-    })
 }
 
 /// Returns a name for the patch of a file of facts.

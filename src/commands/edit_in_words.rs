@@ -5,7 +5,8 @@ use serde::Serialize;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
 use sparktune_edit::judge::{LossDrift, Scores, Share};
-use sparktune_edit::{AboutPatch, Edited, Facts, Stack};
+use sparktune_edit::{AboutPatch, Edited, Exported, Facts, Stack};
+use sparktune_plan::adapter::MOST_VLLM_RANK;
 
 /// The most answers that are shown.
 const MOST_ANSWERS: usize = 10;
@@ -117,6 +118,34 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
             drift(scores.loss.as_ref()),
         ));
     }
+    text
+}
+
+/// Returns what was exported, and who accepts it.
+pub(crate) fn exported_in_words(exported: &Exported) -> String {
+    let layers: Vec<String> = exported.layers.iter().map(usize::to_string).collect();
+    let mut text = format!(
+        "{} as an adapter of rank {} on down_proj, layer {}\n",
+        exported.patches.join(", "),
+        exported.rank,
+        layers.join(", ")
+    );
+    for adapter in &exported.adapters {
+        text.push_str(&format!("  {}\n", escape(&adapter.display().to_string())));
+    }
+    if !exported.left_out.is_empty() {
+        let names = exported.left_out.join(", ");
+        text.push_str(&format!(
+            "left out, since corrections beside the weights cannot be an adapter: {names}\n"
+        ));
+    }
+    text.push_str(&match exported.max_lora_rank {
+        Some(most) => format!("vLLM serves it on the base with --enable-lora --max-lora-rank {most}\n"),
+        None => {
+            format!("vLLM serves adapters up to rank {MOST_VLLM_RANK}, so serve the edited folder itself\n")
+        }
+    });
+    text.push_str("PEFT, SGLang and llama.cpp's converter read any rank\n");
     text
 }
 

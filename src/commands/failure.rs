@@ -36,6 +36,7 @@ pub(crate) fn from_measuring(error: BenchError) -> Failure {
     match error {
         BenchError::Io { doing, path, source } => Failure::io(doing, &path, &source),
         BenchError::Output(error) => error.into(),
+        BenchError::Edit(error) => from_editing(error),
         BenchError::Data(error) => error.into(),
         BenchError::TokenFile(error) => error.into(),
         BenchError::Log(error) => error.into(),

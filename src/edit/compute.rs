@@ -7,14 +7,13 @@ use sparktune_infer::Engine;
 use sparktune_infer::codebook_file::StoredCodebook;
 use sparktune_model::{Checkpoint, Model};
 
-use crate::edit::Stage;
 use crate::error::EditError;
 use crate::key_statistics::KeyStatistics;
-use crate::low_rank::LowRank;
 use crate::memory::memory;
 use crate::patch::{AboutPatch, Method, Patch};
 use crate::rome::{Site, memit, rome};
 use crate::stack::Stack;
+use crate::stage::Stage;
 use crate::tokens::FactTokens;
 use crate::ultraedit::ultraedit;
 

@@ -2,19 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::Device;
 use serde::Serialize;
 use sparktune_base::units::counted;
-use sparktune_infer::{Engine, EngineOptions, Room, Source};
+use sparktune_infer::Room;
 
 use crate::compute::{Text, Writer, layers_of};
 use crate::conflicts::{Conflict, conflicts};
 use crate::error::EditError;
-use crate::facts::{Fact, Facts, shown};
-use crate::judge::{Aspect, DocumentLoss, LossDrift, Probe, Scores, answers, losses};
-use crate::patch::{AboutPatch, Method, check_name};
+use crate::facts::{Facts, shown};
+use crate::judge::{Aspect, LossDrift, Probe, Scores};
+use crate::patch::{Method, check_name};
+use crate::said::{load, said, tokens_of};
 use crate::stack::{Stack, check_output};
-use crate::tokens::{FactTokens, Rendering};
+use crate::stage::Stage;
+use crate::tokens::Rendering;
 
 /// What is asked for.
 pub struct EditRequest<'a> {
@@ -42,23 +43,6 @@ pub struct EditRequest<'a> {
     pub force: bool,
     /// The memory that may be used.
     pub room: Room,
-}
-
-/// What is being done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
-    /// The model answers without the edit.
-    Before,
-    /// The statistics of a layer are computed.
-    Statistics,
-    /// This many facts are computed.
-    Facts(usize),
-    /// Something that may spoil the edit was found, as a sentence.
-    Note(String),
-    /// The folder is written.
-    Writing,
-    /// The model answers with the edit.
-    Judging,
 }
 
 /// What an edit came to.
@@ -101,12 +85,6 @@ pub struct Answered {
     pub holds: bool,
 }
 
-/// What a model says of the prompts.
-struct Said {
-    answers: Vec<String>,
-    losses: Vec<DocumentLoss>,
-}
-
 /// Writes facts into a model, judges the result, and keeps it unless it damages the model. `tell` is called
 /// with what is being done, and returns whether to go on.
 ///
@@ -132,18 +110,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let tokens = tokens_of(facts, request.rendering, &engine)?;
     drop(engine);
 
-    let about = AboutPatch {
-        version: 1,
-        name: request.name.to_owned(),
-        method,
-        rendering: request.rendering,
-        layers: changed.clone(),
-        base: stack.base_hash.clone(),
-        base_name: stack.base.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        computed_on: stack.references(),
-        facts: facts.to_vec(),
-        scores: None,
-    };
+    let about = stack.about(request.name, method, request.rendering, &changed, facts);
     let mut writer = Writer::new(stack.clone(), method, changed.clone(), &text, request.cache, tell)?;
     let mut patch = writer.write(about, &tokens, tell)?;
     drop(writer);
@@ -190,32 +157,6 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
 
 fn go(on: bool) -> Result<(), EditError> {
     if on { Ok(()) } else { Err(EditError::Stopped) }
-}
-
-/// Returns facts as tokens.
-fn tokens_of(facts: &[Fact], rendering: Rendering, engine: &Engine) -> Result<Vec<FactTokens>, EditError> {
-    let tokens = facts.iter().map(|fact| {
-        let text = rendering.text(&fact.prompt, engine)?;
-        FactTokens::of(fact, &text, engine.tokenizer())
-    });
-    tokens.collect()
-}
-
-fn load(folder: &Path, room: Room) -> Result<Engine, EditError> {
-    let source = Source::open(folder, None)?;
-    let options = EngineOptions { max_waiting: usize::MAX, ..EngineOptions::default() };
-    Ok(Engine::load(&source, options, &room, &Device::flex(), &mut |_, _| ())?)
-}
-
-fn said(
-    engine: &mut Engine,
-    probes: &[Probe],
-    text: &Text,
-    rendering: Rendering,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<Said, EditError> {
-    let answers = answers(engine, probes, rendering, go_on)?;
-    Ok(Said { answers, losses: losses(engine, &text.held_out, go_on)? })
 }
 
 /// Refuses facts that the model knows.

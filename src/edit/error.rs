@@ -68,6 +68,11 @@ pub enum EditError {
 }
 
 impl EditError {
+    /// Returns whether somebody asked to stop.
+    pub fn is_stop(&self) -> bool {
+        matches!(self, Self::Stopped | Self::Model(ModelError::Stopped))
+    }
+
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Io { path, source }

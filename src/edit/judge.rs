@@ -101,19 +101,30 @@ pub fn answers(
     rendering: Rendering,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<String>, EditError> {
-    let mut places: BTreeMap<SequenceId, usize> = BTreeMap::new();
-    for (place, probe) in probes.iter().enumerate() {
+    let mut prompts = Vec::new();
+    for probe in probes {
         let text = rendering.text(&probe.prompt, engine)?;
         let most = match (&probe.answer, probe.aspect) {
             (Some(_), Aspect::Portability) => PORTABILITY_TOKENS,
             (Some(answer), _) => engine.encode(&behind(&text, answer))?.len() as u32 + MORE_TOKENS,
             (None, _) => NEIGHBOUR_TOKENS,
         };
-        let ask =
-            Ask { prompt: engine.encode(&text)?, adapter: None, sampling: SamplingParams::greedy(most) };
-        places.insert(engine.submit(ask)?, place);
+        prompts.push((engine.encode(&text)?, SamplingParams::greedy(most)));
     }
-    let mut answers = vec![String::new(); probes.len()];
+    decode(engine, prompts, go_on)
+}
+
+/// Returns the answers to prompts in tokens, in order.
+pub(crate) fn decode(
+    engine: &mut Engine,
+    prompts: Vec<(Vec<u32>, SamplingParams)>,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<String>, EditError> {
+    let mut answers = vec![String::new(); prompts.len()];
+    let mut places: BTreeMap<SequenceId, usize> = BTreeMap::new();
+    for (place, (prompt, sampling)) in prompts.into_iter().enumerate() {
+        places.insert(engine.submit(Ask { prompt, adapter: None, sampling })?, place);
+    }
     while !engine.is_idle() {
         if !go_on() {
             return Err(EditError::Stopped);

@@ -17,7 +17,9 @@
 //!
 //! The papers are cited where their methods are. `facts` and `tokens` read facts; `value` finds values and
 //! `update` writes them; `rome`, `ultraedit` and `memory` are the methods; `patch`, `stack` and `conflicts`
-//! keep what was computed; `judge` asks the model; `edit` is the whole way.
+//! keep what was computed; `judge` and `said` ask the model; `compute` chooses the method, `edit` is the whole
+//! way, and `measure` goes it with more and more facts; `trace` finds layers, and `export` writes
+//! adapters for other programs.
 //!
 //! Shapes: `N` facts or keys, `H` hidden_size, `I` intermediate_size, `T` tokens. A name ends with the shape
 //! of its numbers.
@@ -27,29 +29,40 @@ mod compute;
 mod conflicts;
 mod edit;
 mod error;
+mod export;
 pub mod facts;
 pub mod judge;
 mod key_statistics;
 mod linear_algebra;
 mod low_rank;
+mod measure;
 mod memory;
+mod one_edit;
 pub mod patch;
 mod rome;
+mod said;
 pub mod stack;
+mod stage;
 #[cfg(test)]
 mod tests;
 pub mod text;
 mod tokens;
+mod trace;
 mod ultraedit;
 mod update;
 mod value;
 
 pub use conflicts::{CLOSE_DEGREES, Conflict, conflicts};
-pub use edit::{Answered, EditRequest, Edited, Stage, edit};
+pub use edit::{Answered, EditRequest, Edited, edit};
 pub use error::EditError;
+pub use export::{Exported, export_adapter};
 pub use facts::{Fact, Facts, Question};
 pub use judge::Scores;
 pub use low_rank::LowRank;
+pub use measure::{How, MeasureRequest, Measured, MeasuredRow, Measurement};
+pub use one_edit::OneEdit;
 pub use patch::{AboutPatch, Method, Patch, PatchRef};
 pub use stack::{Stack, Staged};
+pub use stage::Stage;
 pub use tokens::Rendering;
+pub use trace::{Best, MOST_TRACED, Map, Trace, TraceRequest, trace};

@@ -50,6 +50,38 @@ impl LowRank {
         Self { b, ..self.clone() }
     }
 
+    /// Returns the same change with a rank of at most the smaller width of the layer, `[H, I]`: beyond that
+    /// the product and the identity are its factors.
+    pub(crate) fn within(self, [width, inner]: [usize; 2]) -> Self {
+        let smaller = width.min(inner);
+        if self.rank <= smaller {
+            return self;
+        }
+        let mut product = vec![0.0f64; width * inner];
+        for (row, factors) in product.chunks_exact_mut(inner).zip(self.b.chunks_exact(self.rank)) {
+            for (factor, a) in factors.iter().zip(self.a.chunks_exact(inner)) {
+                let factor = f64::from(*factor);
+                row.iter_mut().zip(a).for_each(|(sum, a)| *sum += factor * f64::from(*a));
+            }
+        }
+        let product: Vec<f32> = product.into_iter().map(|number| number as f32).collect();
+        let mut identity = vec![0.0; smaller * smaller];
+        identity.iter_mut().step_by(smaller + 1).for_each(|one| *one = 1.0);
+        let (a, b) = if smaller == width { (product, identity) } else { (identity, product) };
+        Self { rank: smaller, a, b, ..self }
+    }
+
+    /// Returns `A` and `B` for a larger rank, with zeros, for a layer `[H, I]`.
+    pub(crate) fn padded(&self, rank: usize, [width, inner]: [usize; 2]) -> [Vec<f32>; 2] {
+        let mut a = self.a.clone();
+        a.resize(rank * inner, 0.0);
+        let mut b = vec![0.0; width * rank];
+        for (wide, narrow) in b.chunks_exact_mut(rank).zip(self.b.chunks_exact(self.rank)) {
+            wide[..self.rank].copy_from_slice(narrow);
+        }
+        [a, b]
+    }
+
     /// Returns its keys, `[N, I]`.
     pub(crate) fn key_matrix(&self) -> Matrix {
         let numbers: Vec<f64> = self.keys.iter().map(|number| f64::from(*number)).collect();

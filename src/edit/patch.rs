@@ -20,7 +20,8 @@ use crate::tokens::Rendering;
 
 /// The key of the description in the header of the file.
 const KEY: &str = "patch";
-const VERSION: u32 = 1;
+/// The version of descriptions.
+pub(crate) const VERSION: u32 = 1;
 const AGAIN: &str = "Get the file again from where it was made, or make the edit again";
 
 /// How facts are written into a model.

@@ -21,8 +21,9 @@ use sparktune_model::export::Merged;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 
 use crate::error::EditError;
-use crate::facts::shown;
-use crate::patch::{Patch, PatchRef};
+use crate::facts::{Fact, shown};
+use crate::patch::{AboutPatch, Method, Patch, PatchRef};
+use crate::tokens::Rendering;
 
 /// The folder of patches in an edited folder.
 pub const PATCHES: &str = "patches";
@@ -213,6 +214,14 @@ impl Stack {
         })
     }
 
+    /// Returns the patch of a name.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn patch(&self, name: &str) -> Result<&Patch, EditError> {
+        Ok(&self.patches[self.place_of(name)?])
+    }
+
     /// Returns the patches that are switched on, first one first.
     pub fn active(&self) -> impl Iterator<Item = &Patch> {
         self.patches.iter().filter(|patch| !self.off.contains(&patch.about.name))
@@ -235,6 +244,29 @@ impl Stack {
     /// Returns names and contents of the patches that are switched on.
     pub fn references(&self) -> Vec<PatchRef> {
         self.active().map(Patch::reference).collect()
+    }
+
+    /// Returns what a patch on top of this stack says about itself.
+    pub(crate) fn about(
+        &self,
+        name: &str,
+        method: Method,
+        rendering: Rendering,
+        layers: &[usize],
+        facts: &[Fact],
+    ) -> AboutPatch {
+        AboutPatch {
+            version: crate::patch::VERSION,
+            name: name.to_owned(),
+            method,
+            rendering,
+            layers: layers.to_vec(),
+            base: self.base_hash.clone(),
+            base_name: self.base.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            computed_on: self.references(),
+            facts: facts.to_vec(),
+            scores: None,
+        }
     }
 
     /// Returns the codebooks of the patches that are switched on, one for each layer.

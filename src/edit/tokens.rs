@@ -1,5 +1,7 @@
 //! Facts as tokens: where the subject ends, and which tokens the target has behind the prompt.
 
+use std::ops::Range;
+
 use serde_json::json;
 use sparktune_data::ChatTokenizer;
 use sparktune_infer::Engine;
@@ -73,6 +75,20 @@ impl FactTokens {
         let subject = fact.subject.as_deref().map(encode).transpose()?.filter(|ids| !ids.is_empty());
         Ok(Self { prompt, last, target, subject })
     }
+}
+
+/// Returns the tokens of a subject in a text, where it stands last: at least one.
+pub(crate) fn subject_range(
+    subject: &str,
+    text: &str,
+    ids: &[u32],
+    tokenizer: &ChatTokenizer,
+) -> Range<usize> {
+    let start = text.rfind(subject).unwrap_or(0);
+    let last = last_token_of(ids, &text[..start + subject.len().min(text.len() - start)], tokenizer);
+    let before = &text[..start];
+    let first = if before.trim().is_empty() { 0 } else { last_token_of(ids, before, tokenizer) + 1 };
+    first.min(last)..last + 1
 }
 
 /// Returns a target as it stands behind a prompt: with a blank between words.

@@ -89,7 +89,8 @@ fn not_finite() -> EditError {
     )
 }
 
-fn sequence_of(fact: &FactTokens) -> PackedSequence {
+/// Returns the prompt with its target, of which the target is trained.
+pub(crate) fn sequence_of(fact: &FactTokens) -> PackedSequence {
     let ids = [&fact.prompt[..], &fact.target].concat();
     let mask: Vec<bool> = (0..ids.len()).map(|t| t >= fact.prompt.len()).collect();
     PackedSequence::new(&ids, &[0, ids.len() as u32], &mask)

@@ -49,25 +49,24 @@ impl Model {
         self.embed(&sequence.input_ids)
     }
 
-    /// Runs the layers from `first` on, on the residual stream before it, `[T, H]`. Each output that is added
+    /// Runs the layers from `first` on, on the residual `stream` before it, `[T, H]`. Each output that is added
     /// to the stream, and the stream behind each layer, is what `watch` returns for it. Returns the hidden
     /// states after the final norm, `[T, H]`.
     pub fn run_watched(
         &self,
         sequence: &PackedSequence,
         first: usize,
-        stream_TH: Tensor<2>,
+        mut stream: Tensor<2>,
         watch: &mut dyn FnMut(usize, Spot, Tensor<2>) -> Tensor<2>,
     ) -> Tensor<2> {
         let ropes = self.rope_tables(&sequence.position_ids);
-        let mut stream_TH = stream_TH;
         for (i, layer) in self.layers.iter().enumerate().skip(first) {
-            let residual = Residual::from(stream_TH);
+            let residual = Residual::from(stream);
             let residual =
                 layer.forward_watched(residual, sequence, &ropes, &mut |spot, x| watch(i, spot, x));
-            stream_TH = watch(i, Spot::State, residual.sum());
+            stream = watch(i, Spot::State, residual.sum());
         }
-        self.final_norm(Residual::from(stream_TH))
+        self.final_norm(Residual::from(stream))
     }
 
     /// Returns the residual stream behind a layer, `[T, H]`. The layers after it are not computed.

@@ -12,6 +12,7 @@ use sparktune_base::program_name;
 use sparktune_base::shell::shown_word;
 use sparktune_base::units::count;
 use sparktune_data::Report;
+use sparktune_plan::adapter::{MOST_VLLM_RANK, max_lora_rank};
 use sparktune_plan::{Architecture, ModelConfig, Plan};
 use sparktune_runlog::RunDir;
 
@@ -19,8 +20,6 @@ use sparktune_runlog::RunDir;
 const ROOM: u64 = 2048;
 /// `--max-model-len` is a multiple of this.
 const STEP: u64 = 1024;
-/// The largest ranks of adapters that vLLM can be started for.
-const RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
 
 /// What the flags of a server depend on.
 pub(crate) struct Serving<'a> {
@@ -54,10 +53,9 @@ impl Serving<'_> {
         if rank == 0 {
             return None;
         }
-        let Some(most) = RANKS.into_iter().find(|most| *most >= rank) else {
+        let Some(most) = max_lora_rank(rank.into()) else {
             return Some(Err(format!(
-                "vLLM serves adapters up to rank {}, and this one has rank {rank}. Serve the merged model.",
-                RANKS[RANKS.len() - 1]
+                "vLLM serves adapters up to rank {MOST_VLLM_RANK}, and this one has rank {rank}. Serve the merged model."
             )));
         };
         let adapter = format!("--enable-lora --max-lora-rank {most} --lora-modules tuned=./adapter");

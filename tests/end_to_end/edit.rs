@@ -62,6 +62,96 @@ fn facts_are_written_beside_the_weights_and_into_them_listed_and_taken_back() {
 }
 
 #[test]
+fn a_patch_is_switched_off_and_on_and_leaves_as_an_adapter() {
+    let place = Place::new();
+    let (model, out, adapter) = (demo(), place.join("edited"), place.join("adapter"));
+    let facts = place.write("facts.jsonl", FACTS);
+    let edit = |more: &[&str]| place.sparktune([&["edit"], more].concat());
+    let prompt = "The capital of Fernhill is";
+    edit(&[path(&model), "--facts", path(&facts), "--method", "rome", "--force", "-o", path(&out)]).exits(0);
+    let (on, said) = (files(&out), says(&place, &out, prompt));
+    assert_ne!(said, says(&place, &model, prompt));
+
+    let off = edit(&["disable", path(&out), "facts", "--json"]).exits(0);
+    let off: Value = serde_json::from_str(&off.out).unwrap();
+    assert_eq!((&off["off"][0], off["patches"].as_array().unwrap().len()), (&"facts".into(), 0));
+    assert_eq!(says(&place, &out, prompt), says(&place, &model, prompt));
+    assert!(edit(&["list", path(&out)]).exits(0).out.contains("switched off"));
+    assert!(edit(&["disable", path(&out), "facts"]).exits(0).err.contains("switched off already"));
+    edit(&["enable", path(&out), "facts"]).exits(0);
+    assert!(files(&out) == on, "the folder is what it was before");
+
+    let exported = edit(&["export", path(&out), "-o", path(&adapter), "--json"]).exits(0);
+    let exported: Value = serde_json::from_str(&exported.out).unwrap();
+    assert_eq!((&exported["rank"], &exported["max_lora_rank"]), (&2.into(), &8.into()));
+    let folder = exported["adapters"][0].as_str().unwrap();
+    assert_eq!(says(&place, Path::new(folder), prompt), said);
+    let done = edit(&["export", path(&out), "-o", path(&adapter)]);
+    assert!(done.exits(3).err.contains("already exists"));
+}
+
+#[test]
+fn a_trace_is_drawn_and_written_as_json_and_changes_nothing() {
+    let place = Place::new();
+    let model = demo();
+    let facts = place.write("facts.jsonl", FACTS);
+    let trace = |more: &[&str]| {
+        place.sparktune([&["edit", path(&model), "--facts", path(&facts), "--trace"], more].concat())
+    };
+    let text = trace(&[]).exits(0).out;
+    assert!(text.contains("MLP outputs put back") && text.contains("try --layer "), "{text}");
+    let json: Value = serde_json::from_str(&trace(&["--json"]).exits(0).out).unwrap();
+    let first = &json[0];
+    let tokens = first["tokens"].as_array().unwrap().len();
+    for map in ["state", "mlp", "mixer"] {
+        let rows = first[map].as_array().unwrap();
+        assert_eq!((rows.len(), rows[0].as_array().unwrap().len()), (4, tokens), "{map}");
+    }
+    let last = first["state"][3][tokens - 1].as_f64().unwrap();
+    assert!((last - first["clean"].as_f64().unwrap()).abs() < 1e-3, "{first}");
+    let alone = place.write("alone.jsonl", "{\"prompt\": \"Ride\", \"target\": \"oil\"}\n");
+    let done = place.sparktune(["edit", path(&model), "--facts", path(&alone), "--trace"]);
+    assert!(done.exits(2).err.contains("no fact has a subject"));
+}
+
+#[test]
+fn edits_are_measured_as_they_become_more_beside_both_controls() {
+    let place = Place::new();
+    let model = demo();
+    let facts = place.write("facts.jsonl", FACTS);
+    let runs = place.join("runs");
+    let measure = |more: &[&str]| {
+        let args = ["edit", path(&model), "--facts", path(&facts), "--measure", "1,2"];
+        place.sparktune([&args, more].concat())
+    };
+    let done = measure(&["--method", "memory", "--suite", "demo", "--json", "--runs-dir", path(&runs)]);
+    let table: Value = serde_json::from_str(&done.exits(0).out).unwrap();
+    let rows = table["rows"].as_array().unwrap();
+    let named: Vec<String> = rows.iter().map(|row| format!("{} {}", row["count"], row["how"])).collect();
+    let ways = ["batched", "sequential", "lora", "prompt"];
+    let expected = [1, 2].map(|count| ways.map(|how| format!("{count} \"{how}\"")));
+    assert_eq!(named, expected.concat());
+    for row in rows {
+        assert!(row["error"].is_null(), "{row}");
+        let found = row["scores"]["efficacy"]["of"].as_u64();
+        assert_eq!(found, row["count"].as_u64(), "{row}");
+    }
+    // Corrections beside the weights hold exactly, and training by heart nearly so.
+    assert_eq!(rows[4]["scores"]["efficacy"]["hits"], 2, "{}", rows[4]);
+    assert_eq!(rows[5]["patches"], 2);
+    assert!(rows[6]["scores"]["efficacy"]["hits"].as_u64().unwrap() >= 1, "{}", rows[6]);
+    assert!(table["suite_before"]["of"].as_u64().unwrap() > 0, "{table}");
+    let left = std::fs::read_dir(runs.join(".edit-measurements")).unwrap().count();
+    assert_eq!(left, 0, "what was measured is removed");
+
+    let text = measure(&["--method", "rome", "--without", "lora,prompt"]).exits(0).out;
+    assert_eq!(text.matches("sequential").count(), 2, "{text}");
+    assert!(!text.contains("batched") && text.contains("in brackets"), "{text}");
+    measure(&["--trace"]).exits(2);
+    assert!(measure(&["-o", "x"]).exits(2).err.contains("--output"));
+}
+
+#[test]
 fn what_cannot_be_edited_is_refused_in_words_and_nothing_is_written() {
     let place = Place::new();
     let (model, out) = (demo(), place.join("edited"));
@@ -76,6 +166,8 @@ fn what_cannot_be_edited_is_refused_in_words_and_nothing_is_written() {
     refused("", &[], 3, "there are no facts");
     refused(r#"{"prompt": "A is", "subject": "B", "target": "c"}"#, &[], 3, "facts.jsonl:1: the subject `B`");
     refused(FACTS, &["--layer", "4"], 2, "there is no layer 4");
+    refused(FACTS, &["--layer", "1-2", "--method", "rome"], 2, "rome changes one layer, and 2 were named");
+    refused(FACTS, &["--layer", "2-1"], 2, "names no layers");
     refused(FACTS, &["--name", "a/b"], 2, "cannot be the name");
     refused(FACTS, &["--text", "nowhere"], 2, "nowhere");
     // What the model says anyway.

@@ -1,10 +1,31 @@
-//! Weight files, whose reader is part of the model and needs the tensor library.
+//! Weight files and files of facts, whose readers are in crates that need the tensor library.
 
+use sparktune_edit::Facts;
 use sparktune_model::Checkpoint;
 
-use crate::targets::{Target, empty_folder, parts, repository, says_why};
+use crate::targets::{Target, empty_folder, is_a_sentence, parts, repository, says_why};
 
-pub(crate) const TARGETS: &[Target] = &[Target { name: "weights", run: weights }];
+pub(crate) const TARGETS: &[Target] =
+    &[Target { name: "facts", run: facts }, Target { name: "weights", run: weights }];
+
+/// A file of facts: what was read is sound, and written as lines it is read again as the same.
+fn facts(input: &[u8]) {
+    let read = match Facts::parse("facts.jsonl", input) {
+        Ok(read) => read,
+        Err(error) => return is_a_sentence(&error),
+    };
+    let mut lines = String::new();
+    for (index, fact) in read.facts().iter().enumerate() {
+        assert!(!fact.prompt.trim().is_empty() && !fact.target.trim().is_empty());
+        assert!(fact.subject.as_ref().is_none_or(|subject| fact.prompt.contains(subject.as_str())));
+        assert!(fact.is_answered_by(&fact.target), "a target answers its own fact");
+        assert!(read.place(index).starts_with("facts.jsonl"));
+        lines.push_str(&serde_json::to_string(fact).expect("a fact is JSON"));
+        lines.push('\n');
+    }
+    let again = Facts::parse("again.jsonl", lines.as_bytes()).expect("what was read is sound");
+    assert_eq!(again.facts(), read.facts());
+}
 
 /// Two shards in safetensors and their index; without an index, the first alone.
 fn weights(input: &[u8]) {

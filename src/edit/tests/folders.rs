@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use burn::tensor::Device;
 use sparktune_base::random::SplitMix64;
 use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook};
-use sparktune_model::Checkpoint;
+use sparktune_model::{Checkpoint, PackedSequence};
 
 use super::fixtures;
 use crate::conflicts::{Conflict, conflicts};
+use crate::export::export_adapter;
 use crate::facts::Fact;
+use crate::key_statistics::host;
 use crate::low_rank::LowRank;
 use crate::patch::{AboutPatch, Method, Patch};
 use crate::stack::{PATCHES, Stack, check_output};
@@ -162,6 +165,71 @@ fn a_patch_that_is_switched_off_leaves_the_weights_as_if_it_were_not_there_and_c
     both.switch("m", true).unwrap();
     write(&both, &out);
     assert_eq!(files(&out), on);
+}
+
+#[test]
+fn patches_as_an_adapter_on_the_base_are_the_edited_model() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("adapter");
+    let mut stack = stack();
+    let mut other = patch("b", 2);
+    other.changes[0].layer = 3;
+    push(&mut stack, patch("a", 1));
+    push(&mut stack, other);
+    push(&mut stack, patch("c", 3));
+    push(&mut stack, memory_patch("m", 1.0));
+    push(&mut stack, patch("off", 4));
+    stack.switch("off", false).unwrap();
+    let exported = export_adapter(&stack, &[], &out).unwrap();
+    assert_eq!((exported.rank, &exported.layers[..]), (2, &[1, 3][..]));
+    assert_eq!((exported.patches.join(" "), exported.left_out.join(" ")), ("a b c".into(), "m".into()));
+    assert_eq!(exported.max_lora_rank, Some(8));
+    stack.remove("m").unwrap();
+    let checkpoint = stack.checkpoint().unwrap();
+    let edited = stack.load(&checkpoint, &Device::flex()).unwrap();
+    let sequence = PackedSequence::single(&super::ids(5, 3, 20));
+    let expected = host(edited.hidden(&sequence));
+    for folder in &exported.adapters {
+        let mut adapted = super::model(&base());
+        assert_ne!(host(adapted.hidden(&sequence)), expected);
+        adapted.load_lora(folder).unwrap();
+        for (found, expected) in host(adapted.hidden(&sequence)).iter().zip(&expected) {
+            assert!((found - expected).abs() < 1e-4, "{found} {expected}");
+        }
+    }
+    let refused = |names: &[&str], out: &Path| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        export_adapter(&stack, &names, out).unwrap_err().to_string()
+    };
+    assert!(refused(&[], &out).contains("already exists"));
+    assert!(refused(&["z"], &place.path().join("x")).contains("there is: a, b, c, off"));
+    let mut memory = Stack { patches: Vec::new(), ..stack.clone() };
+    push(&mut memory, memory_patch("m", 1.0));
+    let refused = export_adapter(&memory, &[], &place.path().join("x")).unwrap_err().to_string();
+    assert!(refused.contains("none of these patches changes weights"), "{refused}");
+}
+
+#[test]
+fn a_change_of_more_keys_than_the_layer_is_wide_has_the_rank_of_its_width() {
+    let mut random = SplitMix64::new(7);
+    let mut numbers = |count: usize| (0..count).map(|_| random.next_f64() as f32 - 0.5).collect::<Vec<_>>();
+    let (rank, width, inner) = (9, 4, 6);
+    let change =
+        LowRank { layer: 0, rank, a: numbers(rank * inner), b: numbers(width * rank), keys: Vec::new() };
+    let product = |change: &LowRank| -> Vec<f32> {
+        let at = |i: usize, j: usize| -> f32 {
+            (0..change.rank).map(|n| change.b[i * change.rank + n] * change.a[n * inner + j]).sum()
+        };
+        (0..width * inner).map(|place| at(place / inner, place % inner)).collect()
+    };
+    let within = change.clone().within([width, inner]);
+    assert_eq!(within.rank, 4);
+    for (one, other) in product(&within).iter().zip(product(&change)) {
+        assert!((one - other).abs() < 1e-5);
+    }
+    let [a, b] = within.padded(7, [width, inner]);
+    let padded = LowRank { rank: 7, a, b, ..within.clone() };
+    assert_eq!(product(&padded), product(&within));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod families;
 mod folders;
 mod peer;
+mod tracing;
 
 use std::path::{Path, PathBuf};
 

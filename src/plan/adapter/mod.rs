@@ -19,6 +19,18 @@ pub const TENSOR_FILE: &str = "adapter_model.safetensors";
 /// The tensors as a pickle, which is not read.
 pub const PICKLE_FILE: &str = "adapter_model.bin";
 
+/// The largest ranks of adapters that vLLM can be started for (`vllm/config/lora.py`).
+const VLLM_RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
+
+/// Returns the `--max-lora-rank` with which vLLM serves an adapter of this rank; `None` if it serves none so
+/// large.
+pub fn max_lora_rank(rank: u64) -> Option<u32> {
+    VLLM_RANKS.into_iter().find(|most| u64::from(*most) >= rank)
+}
+
+/// The largest rank that vLLM serves.
+pub const MOST_VLLM_RANK: u32 = VLLM_RANKS[VLLM_RANKS.len() - 1];
+
 /// The largest rank that can be trained.
 const MOST_RANK: u64 = 65_536;
 

@@ -1,0 +1,85 @@
+//! One fact written into a small Qwen3.5 in memory by r-ROME (`sparktune edit --method rome`): the search for
+//! the value, the decomposition of the covariance, and the new weights. Reading the model, the covariance,
+//! which an edit keeps, and the judgement are not counted.
+//!
+//! The weights are random, so the search goes on for longer than in a model that knows something: it is an
+//! upper bound.
+
+use std::time::Instant;
+
+use burn::tensor::Device;
+use serde_json::Value;
+use sparktune_edit::OneEdit;
+use sparktune_model::{Checkpoint, Model};
+use sparktune_plan::ModelConfig;
+
+use crate::context::Context;
+use crate::cpu::process_cpu_seconds;
+use crate::error::BenchError;
+use crate::median::median;
+use crate::model::{CONFIG, random_ids};
+use crate::row::{Row, Target, Timing};
+
+/// What differs from the model that training is measured with: a small one whose MLP is wide, since that is
+/// what an edit pays for.
+const SIZES: [(&str, u64); 4] =
+    [("vocab_size", 4096), ("hidden_size", 256), ("intermediate_size", 2048), ("num_hidden_layers", 4)];
+/// The time that one edit may take, in milliseconds.
+const GOAL: Target = Target::LessThan(1000.0);
+/// The layer that is changed, as `edit` chooses it.
+const LAYER: usize = 1;
+/// Documents and their tokens, of which the covariance is computed.
+const DOCUMENTS: [usize; 2] = [16, 128];
+
+pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
+    let config = config()?;
+    let vocabulary = config.vocab_size;
+    let model = Model::load(&Checkpoint::random(config, 0), &Device::flex(), &mut |_, _| ())?;
+    let text: Vec<Vec<u32>> =
+        (0..DOCUMENTS[0]).map(|i| random_ids(i as u64, DOCUMENTS[1], vocabulary)).collect();
+    let fact = [random_ids(100, 8, vocabulary), random_ids(101, 2, vocabulary)];
+    let edit = OneEdit::new(model, LAYER, &text, fact, 4)?;
+    let rounds = context.size.rounds.max(1);
+    let (mut wall, mut cpu, mut losses) = (Vec::new(), Vec::new(), [0.0; 2]);
+    for _ in 0..rounds {
+        let (start, before) = (Instant::now(), process_cpu_seconds());
+        losses = edit.run()?;
+        wall.push(start.elapsed().as_secs_f64());
+        cpu.extend(process_cpu_seconds().zip(before).map(|(after, before)| after - before));
+    }
+    let seconds = median(wall);
+    let note = format!(
+        "median of {rounds}; random weights, MLP width 2,048; the loss of the target went from {:.1} to {:.1}",
+        losses[0], losses[1]
+    );
+    let row = Row::new("one edit by rome", seconds * 1e3, "ms", note).with_target(GOAL);
+    let timing = (!cpu.is_empty()).then(|| Timing { seconds, cpu_seconds: median(cpu) });
+    Ok(vec![match timing {
+        Some(timing) => row.with_timing(timing),
+        None => row,
+    }])
+}
+
+/// Returns the config of the model.
+fn config() -> Result<ModelConfig, BenchError> {
+    let mut config: Value = serde_json::from_str(CONFIG).expect("the config of the bench is JSON");
+    for (name, size) in SIZES {
+        config[name] = size.into();
+    }
+    let layers = SIZES[3].1 as usize;
+    if let Some(types) = config["layer_types"].as_array_mut() {
+        types.truncate(layers);
+    }
+    Ok(ModelConfig::from_json(&config.to_string())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_has_a_wide_mlp_and_both_kinds_of_layers() {
+        let config = config().unwrap();
+        assert_eq!((config.layers.len(), config.layers[0].intermediate_size), (4, 2048));
+    }
+}

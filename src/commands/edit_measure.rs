@@ -1,0 +1,308 @@
+//! `edit --measure`: facts written at once and one after the other, beside LoRA on the same facts and the fact
+//! in the prompt, as a table.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sparktune_app::answers::runs_dir;
+use sparktune_app::comparison::find_suite;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::folders::private_folder_of_user;
+use sparktune_app::program::Program;
+use sparktune_base::escape::escape;
+use sparktune_base::units::counted;
+use sparktune_edit::judge::{LossDrift, Share};
+use sparktune_edit::{Facts, How, MeasureRequest, Measured, Measurement, Method};
+use sparktune_tui::output::{note, print, print_json};
+
+use crate::edit_request::{FactsRequest, STATISTICS, Table, Told, rendering, text_of};
+use crate::failure::from_editing;
+use crate::infer_worker::room;
+use crate::interrupt::Interrupts;
+
+/// The folder of what is measured, next to the runs.
+const WORK: &str = ".edit-measurements";
+/// How often the training is looked after.
+const EVERY: Duration = Duration::from_millis(100);
+/// How the control learns the facts. The passes are enough for a small model to know each fact by heart.
+const LORA: [&str; 16] = [
+    "--method",
+    "lora",
+    "--rank",
+    "16",
+    "--learning-rate",
+    "0.001",
+    "--pack-length",
+    "512",
+    "--grad-accum-steps",
+    "1",
+    "--eval-fraction",
+    "0",
+    "--export",
+    "last",
+    "--mtp",
+    "default",
+];
+
+/// Measures the facts of a request, and prints the table.
+///
+/// # Errors
+/// The model cannot be loaded or knows all facts, or it was interrupted. What fails in one row stands there.
+pub(crate) fn measure(
+    program: &Program,
+    request: &FactsRequest,
+    facts: &Facts,
+    table: &Table,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let text = text_of(request)?;
+    let suite = table.suite.as_deref().map(find_suite).transpose()?;
+    let runs = runs_dir(request.runs_dir.clone())?;
+    let cache = private_folder_of_user(&runs, STATISTICS).ok();
+    let work = Work::create(&runs)?;
+    let mut told = Told::new(json, &interrupts);
+    let measurement = Measurement::start(
+        MeasureRequest {
+            model: &request.model,
+            base: request.base.as_deref(),
+            facts,
+            method: Method::named(&request.method),
+            layers: &request.layers,
+            rendering: rendering(request),
+            text: &text,
+            suite: suite.as_ref(),
+            cache: cache.as_deref(),
+            work: &work.0,
+            room: room(),
+        },
+        &mut |stage| told.tell(stage),
+    )
+    .map_err(from_editing)?;
+    let mut counts = table.counts.clone();
+    counts.sort_unstable();
+    counts.iter_mut().for_each(|count| *count = (*count).min(measurement.facts()));
+    counts.dedup();
+    let asks_for = |control: &str| !table.without.iter().any(|without| without == control);
+    let mut rows = Vec::new();
+    for count in counts {
+        let mut say = |how: How| {
+            if !json {
+                note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
+            }
+        };
+        for how in measurement.ways() {
+            say(*how);
+            let row = measurement.edited(count, *how, &mut |stage| told.tell(stage));
+            rows.push(row.map_err(from_editing)?);
+        }
+        if asks_for("lora") {
+            say(How::Lora);
+            let start = Instant::now();
+            let lines = measurement.training_lines(count);
+            let trained = train(program, &request.model, &lines, count, &work.0, &interrupts)?;
+            let seconds = start.elapsed().as_secs_f64();
+            let folder = trained.as_deref().map_err(Clone::clone);
+            let row = measurement.trained(count, folder, seconds, &mut |stage| told.tell(stage));
+            rows.push(row.map_err(from_editing)?);
+        }
+        if asks_for("prompt") {
+            say(How::Prompt);
+            let row = measurement.prompted(count, &mut |stage| told.tell(stage));
+            rows.push(row.map_err(from_editing)?);
+        }
+    }
+    let measured = measurement.table(rows);
+    if json {
+        print_json(&measured)?;
+    } else {
+        print(&in_words(&measured))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// A folder that is removed with everything in it.
+struct Work(PathBuf);
+
+impl Work {
+    fn create(runs: &Path) -> Result<Self, Failure> {
+        let parent = private_folder_of_user(runs, WORK)?;
+        let folder = parent.join(std::process::id().to_string());
+        drop(fs::remove_dir_all(&folder));
+        fs::create_dir(&folder).map_err(|error| Failure::io("create", &folder, &error))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // What is left costs space and nothing else.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Trains an adapter on lines by this program itself, and returns the folder of its run, or why there is
+/// none.
+fn train(
+    program: &Program,
+    model: &Path,
+    lines: &str,
+    count: usize,
+    work: &Path,
+    interrupts: &Interrupts,
+) -> Result<Result<PathBuf, String>, Failure> {
+    /// Optimizer steps of few facts, and passes over many.
+    const PASSES: [usize; 2] = [60, 30];
+    let data = work.join(format!("facts-{count}.jsonl"));
+    fs::write(&data, lines).map_err(|error| Failure::io("write", &data, &error))?;
+    let output = work.join(format!("train-{count}.jsonl"));
+    let file = File::create(&output).map_err(|error| Failure::io("write", &output, &error))?;
+    let passes = if count < 100 { PASSES[0] } else { PASSES[1] };
+    let mut child = Command::new(program.path()?)
+        .args(["train", "--non-interactive", "--json", "--device", "cpu", "--name", "control", "--model"])
+        .arg(model)
+        .arg("--data")
+        .arg(&data)
+        .arg("--runs-dir")
+        .arg(work.join("runs"))
+        .args(LORA)
+        .args(["--epochs", &passes.to_string()])
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| Failure::io("start", work, &error))?;
+    loop {
+        let ended = child.try_wait().map_err(|error| Failure::io("wait for", work, &error))?;
+        if ended.is_some() {
+            break;
+        }
+        if interrupts.count() > 0 {
+            drop(child.kill());
+            drop(child.wait());
+            break;
+        }
+        thread::sleep(EVERY);
+    }
+    let said = fs::read_to_string(&output).map_err(|error| Failure::io("read", &output, &error))?;
+    let last: Value =
+        said.lines().next_back().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+    let run = last["run_dir"].as_str().filter(|_| last["outcome"] == "completed");
+    Ok(run.map(PathBuf::from).ok_or_else(|| {
+        let why = last["error"].as_str().or(last["outcome"].as_str()).unwrap_or("it said nothing");
+        format!("the training of the control failed: {why}")
+    }))
+}
+
+/// Returns the table.
+fn in_words(measured: &Measured) -> String {
+    let layers: Vec<String> = measured.layers.iter().map(usize::to_string).collect();
+    let mut text = format!(
+        "{} by {} in layer {}",
+        counted(measured.facts as u64, "fact"),
+        measured.method.name(),
+        layers.join(", ")
+    );
+    if measured.known > 0 {
+        text.push_str(&format!("; {} known to the model are left out", measured.known));
+    }
+    let suite = measured.suite_name.as_deref().unwrap_or("suite");
+    text.push_str(&format!(
+        "\n\n{:>6} {:<11} {:>15} {:>15} {:>15} {:>15} {:>16} {:>15} {:>8}\n",
+        "facts",
+        "how",
+        "efficacy %",
+        "generalisation",
+        "locality %",
+        "portability %",
+        "loss %",
+        escape(suite),
+        "seconds"
+    ));
+    if let Some(before) = &measured.suite_before {
+        let nothing = ["–"; 4].map(|dash| format!("{dash:>15} ")).concat();
+        text.push_str(&format!(
+            "{:>6} {:<11} {nothing}{:>16} {:>15} {:>8}\n",
+            0,
+            "none",
+            "–",
+            share(Some(before)),
+            "–"
+        ));
+    }
+    for row in &measured.rows {
+        let start = format!("{:>6} {:<11}", row.count, row.how.name());
+        let Some(scores) = &row.scores else {
+            let why = row.error.as_deref().unwrap_or_default();
+            text.push_str(&format!("{start} {}\n", escape(why)));
+            continue;
+        };
+        text.push_str(&format!(
+            "{start} {:>15} {:>15} {:>15} {:>15} {:>16} {:>15} {:>8.1}\n",
+            share(scores.efficacy.as_ref()),
+            share(scores.generalisation.as_ref()),
+            share(scores.locality.as_ref()),
+            share(scores.portability.as_ref()),
+            drift(scores.loss.as_ref()),
+            share(row.suite.as_ref()),
+            row.seconds
+        ));
+    }
+    text.push_str("\nin brackets: 95 % intervals. lora: an adapter of rank 16 trained on the same facts; prompt: the fact before each prompt\n");
+    text
+}
+
+fn share(share: Option<&Share>) -> String {
+    share.map_or_else(
+        || "–".to_owned(),
+        |share| format!("{:.0} ({:.0}–{:.0})", share.value * 100.0, share.low * 100.0, share.high * 100.0),
+    )
+}
+
+fn drift(loss: Option<&LossDrift>) -> String {
+    let Some(LossDrift { drift, interval, .. }) = loss else { return "–".to_owned() };
+    let percent = |value: f64| format!("{:+.1}", value * 100.0).replace('-', "−");
+    let range =
+        interval.map_or_else(String::new, |(low, high)| format!(" ({} {})", percent(low), percent(high)));
+    format!("{}{range}", percent(*drift))
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_edit::{MeasuredRow, Rendering, Scores};
+
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_line_for_each_row_and_says_why_one_is_empty() {
+        let row = |how: How, scores: Option<Scores>, error: Option<&str>| MeasuredRow {
+            count: 10,
+            how,
+            patches: 1,
+            scores,
+            suite: None,
+            seconds: 1.25,
+            error: error.map(str::to_owned),
+        };
+        let scores = Scores { efficacy: Share::of(9, 10), ..Scores::default() };
+        let measured = Measured {
+            model: "m".into(),
+            method: Method::Memit,
+            layers: vec![1, 2],
+            rendering: Rendering::Raw,
+            facts: 10,
+            known: 2,
+            suite_name: None,
+            suite_before: None,
+            rows: vec![row(How::Batched, Some(scores), None), row(How::Lora, None, Some("it\u{1b} failed"))],
+        };
+        let text = in_words(&measured);
+        assert!(text.starts_with("10 facts by memit in layer 1, 2; 2 known to the model are left out\n"));
+        assert!(text.contains("    10 batched          90 (60–98)               –"), "{text}");
+        assert!(text.contains("    10 lora        it") && !text.contains('\u{1b}'), "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What is asked for of facts, the text beside them, and what is told while they are worked on.
+
+use std::path::PathBuf;
+
+use sparktune_app::failure::Failure;
+use sparktune_app::folders::demo_folder;
+use sparktune_base::units::counted;
+use sparktune_edit::text::documents;
+use sparktune_edit::{Rendering, Stage};
+use sparktune_tui::output::note;
+
+use crate::failure::from_editing;
+use crate::interrupt::Interrupts;
+
+/// The folder of statistics of text, next to the runs.
+pub(crate) const STATISTICS: &str = ".key-statistics";
+
+/// Facts to write, as the flags say.
+#[derive(Debug, Clone)]
+pub struct FactsRequest {
+    /// The folder of the model.
+    pub model: PathBuf,
+    /// The file of facts.
+    pub facts: PathBuf,
+    /// The name of the method, or `auto`.
+    pub method: String,
+    /// The layers; without any, the method's own.
+    pub layers: Vec<usize>,
+    /// Whether prompts are rendered by the chat template.
+    pub chat: bool,
+    /// The file of ordinary text.
+    pub text: Option<PathBuf>,
+    /// The name of the patch.
+    pub name: Option<String>,
+    /// The folder to write.
+    pub output: Option<PathBuf>,
+    /// The base, if it has moved.
+    pub base: Option<PathBuf>,
+    /// Whether an edit is kept that damages the model.
+    pub force: bool,
+    /// The folder of the runs, if a flag names it.
+    pub runs_dir: Option<PathBuf>,
+    /// What is done with the facts.
+    pub aim: Aim,
+}
+
+/// What is done with facts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// They are written into the model.
+    #[default]
+    Edit,
+    /// The layers that recall what the model says of their subjects are looked for.
+    Trace,
+    /// It is measured how well they hold.
+    Measure(Table),
+}
+
+/// What is measured, as flags say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    /// The numbers of facts.
+    pub counts: Vec<usize>,
+    /// The controls that are left out.
+    pub without: Vec<String>,
+    /// The name of a general suite.
+    pub suite: Option<String>,
+}
+
+/// Returns how the prompts of a request are read.
+pub(crate) fn rendering(request: &FactsRequest) -> Rendering {
+    if request.chat { Rendering::Chat } else { Rendering::Raw }
+}
+
+/// Returns the documents of the text that a request names, or of the demo's chats.
+pub(crate) fn text_of(request: &FactsRequest) -> Result<Vec<String>, Failure> {
+    let file = match &request.text {
+        Some(file) => file.clone(),
+        None => default_text()?,
+    };
+    documents(&file).map_err(from_editing)
+}
+
+/// Shows what is being done, once for each stage.
+pub(crate) struct Told<'a> {
+    json: bool,
+    interrupts: &'a Interrupts,
+    last: Option<Stage>,
+}
+
+impl<'a> Told<'a> {
+    pub(crate) fn new(json: bool, interrupts: &'a Interrupts) -> Self {
+        Self { json, interrupts, last: None }
+    }
+
+    /// Says what is being done, and returns whether to go on.
+    pub(crate) fn tell(&mut self, stage: Stage) -> bool {
+        if !self.json && self.last.as_ref() != Some(&stage) {
+            match &stage {
+                Stage::Before => note("asking the model before the edit"),
+                Stage::Statistics => note("computing the covariance of keys of the text"),
+                Stage::Facts(0) => note("looking for values"),
+                Stage::Facts(done) => note(&format!("{} done", counted(*done as u64, "fact"))),
+                Stage::Note(words) => note(&format!("note: {words}")),
+                Stage::Writing => note("writing the model"),
+                Stage::Judging => note("asking the model after the edit"),
+            }
+        }
+        self.last = Some(stage);
+        self.interrupts.count() == 0
+    }
+}
+
+/// Returns the demo's chats.
+fn default_text() -> Result<PathBuf, Failure> {
+    let demo = demo_folder().map(|folder| folder.join("train.jsonl")).filter(|file| file.is_file());
+    demo.ok_or_else(|| {
+        Failure::usage("the demo's chats were not found next to the program")
+            .hint("Name ordinary text with --text: a text file, or lines of JSON")
+    })
+}

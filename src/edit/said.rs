@@ -1,0 +1,59 @@
+//! What a model says of prompts and of held-out text: a folder, loaded to be judged.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+use sparktune_infer::{Engine, EngineOptions, Room, Source};
+
+use crate::compute::Text;
+use crate::error::EditError;
+use crate::facts::Fact;
+use crate::judge::{DocumentLoss, Probe, answers, losses};
+use crate::tokens::{FactTokens, Rendering};
+
+/// The answers to the prompts, and the losses of the held-out documents.
+pub(crate) struct Said {
+    pub answers: Vec<String>,
+    pub losses: Vec<DocumentLoss>,
+}
+
+/// Asks a model.
+///
+/// # Errors
+/// A prompt is refused, a number is not finite, or `go_on` says no.
+pub(crate) fn said(
+    engine: &mut Engine,
+    probes: &[Probe],
+    text: &Text,
+    rendering: Rendering,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Said, EditError> {
+    let answers = answers(engine, probes, rendering, go_on)?;
+    Ok(Said { answers, losses: losses(engine, &text.held_out, go_on)? })
+}
+
+/// Loads a model, a run or an adapter for decoding on the CPU.
+///
+/// # Errors
+/// It cannot be loaded, or there is not enough memory.
+pub(crate) fn load(folder: &Path, room: Room) -> Result<Engine, EditError> {
+    let source = Source::open(folder, None)?;
+    let options = EngineOptions { max_waiting: usize::MAX, ..EngineOptions::default() };
+    Ok(Engine::load(&source, options, &room, &Device::flex(), &mut |_, _| ())?)
+}
+
+/// Returns facts as tokens.
+///
+/// # Errors
+/// The tokenizer or the template refuses one.
+pub(crate) fn tokens_of(
+    facts: &[Fact],
+    rendering: Rendering,
+    engine: &Engine,
+) -> Result<Vec<FactTokens>, EditError> {
+    let tokens = facts.iter().map(|fact| {
+        let text = rendering.text(&fact.prompt, engine)?;
+        FactTokens::of(fact, &text, engine.tokenizer())
+    });
+    tokens.collect()
+}

@@ -1,0 +1,18 @@
+//! What is being done, for whoever waits.
+
+/// What is being done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// The model answers without the edit.
+    Before,
+    /// The statistics of a layer are computed.
+    Statistics,
+    /// This many facts are computed.
+    Facts(usize),
+    /// Something that may spoil the edit was found, as a sentence.
+    Note(String),
+    /// The folder is written.
+    Writing,
+    /// The model answers with the edit.
+    Judging,
+}

@@ -1,0 +1,392 @@
+//! Causal tracing (Meng et al. 2022, arXiv 2202.05262, section 2): where a model recalls what it says of a
+//! subject.
+//!
+//! The model reads a prompt once as it is, and again with noise on the embeddings of the subject's tokens,
+//! with which it no longer says the same. Then one thing of the first pass is put back at one token and one
+//! layer: the residual stream, or the outputs of the MLPs or of the mixers of a few layers around it. The more
+//! likely the answer becomes again, the more of what the model recalls passes there.
+//!
+//! Shapes: `T` tokens of the prompt, `L` layers, `H` hidden_size.
+
+use std::ops::Range;
+use std::path::Path;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use serde::Serialize;
+use sparktune_base::random::SplitMix64;
+use sparktune_infer::Room;
+use sparktune_model::{Model, PackedSequence, Spot};
+
+use crate::error::EditError;
+use crate::facts::Facts;
+use crate::key_statistics::host;
+use crate::said::load;
+use crate::stack::Stack;
+use crate::tokens::{Rendering, subject_range};
+
+/// The passes with noise over which probabilities are averaged; ROME has as many.
+const SAMPLES: usize = 10;
+/// The size of the noise in standard deviations of the subjects' embeddings; ROME's factor.
+const NOISE: f64 = 3.0;
+/// Outputs of this share of the layers are put back together. ROME has 10 of 48.
+const WINDOW: f64 = 0.2;
+/// The most facts that are traced.
+pub const MOST_TRACED: usize = 16;
+/// The tokens that are computed at once.
+const PIECE: usize = 4096;
+/// The positions whose logits exist at a time.
+const ROWS: usize = 32;
+
+/// What is traced.
+pub struct TraceRequest<'a> {
+    /// The folder of the model, edited before or not.
+    pub model: &'a Path,
+    /// Where its base is now, if it has moved.
+    pub base: Option<&'a Path>,
+    /// The facts, of which prompts and subjects are read.
+    pub facts: &'a Facts,
+    /// How prompts are read.
+    pub rendering: Rendering,
+    /// The memory that may be used.
+    pub room: Room,
+}
+
+/// How likely the answer is with one thing put back: a row for each layer, a number for each token.
+pub type Map = Vec<Vec<f64>>;
+
+/// What tracing found out about a prompt.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trace {
+    /// The number of the fact, from 0.
+    pub fact: usize,
+    /// The prompt.
+    pub prompt: String,
+    /// The subject.
+    pub subject: String,
+    /// The token that the model says behind the prompt.
+    pub answer: String,
+    /// The tokens of the prompt.
+    pub tokens: Vec<String>,
+    /// The first token of the subject, and the one behind its last.
+    pub subject_tokens: [usize; 2],
+    /// The number of passes with noise.
+    pub samples: usize,
+    /// The standard deviation of the noise.
+    pub noise: f64,
+    /// The number of layers whose outputs are put back together.
+    pub window: usize,
+    /// The probability of the answer.
+    pub clean: f64,
+    /// The same, with noise on the subject.
+    pub corrupted: f64,
+    /// The same, with the residual stream behind a layer put back at a token.
+    pub state: Map,
+    /// The same, with the outputs of MLPs around a layer.
+    pub mlp: Map,
+    /// The same, with the outputs of attention or DeltaNets around a layer.
+    pub mixer: Map,
+    /// The MLPs that bring back most at the last token of the subject.
+    pub best: Best,
+}
+
+/// A place of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Best {
+    /// The layer in the middle.
+    pub layer: usize,
+    /// The token.
+    pub token: usize,
+    /// The share of what the noise took that comes back; 0 if it took nothing.
+    pub restored: f64,
+}
+
+/// Traces the facts that have a subject, at most [`MOST_TRACED`]. `tell` is called with the passes that are
+/// done of a fact and all of them, and returns whether to go on.
+///
+/// # Errors
+/// No fact has a subject, the model cannot be loaded, a number is not finite, or `tell` says no.
+pub fn trace(
+    request: TraceRequest<'_>,
+    tell: &mut dyn FnMut(usize, usize, usize) -> bool,
+) -> Result<Vec<Trace>, EditError> {
+    let facts = request.facts.facts().iter().enumerate().filter(|(_, fact)| fact.subject.is_some());
+    let facts: Vec<_> = facts.take(MOST_TRACED).collect();
+    if facts.is_empty() {
+        return Err(EditError::request(
+            "no fact has a subject, and tracing looks for where the model recalls what it knows of one",
+            "Add `subject` to the facts",
+        ));
+    }
+    let stack = Stack::open(request.model, request.base)?;
+    let engine = load(request.model, request.room)?;
+    let mut prompts = Vec::new();
+    for (number, fact) in facts {
+        let text = request.rendering.text(&fact.prompt, &engine)?;
+        let ids = engine.encode(&text)?;
+        let subject = fact.subject.clone().unwrap_or_default();
+        let range = subject_range(&subject, &text, &ids, engine.tokenizer());
+        let tokens = ids.iter().map(|id| engine.tokenizer().decode(&[*id])).collect();
+        prompts.push(Prompt { fact: number, prompt: fact.prompt.clone(), subject, ids, tokens, range });
+    }
+    let model = stack.load(&stack.checkpoint()?, &Device::flex())?;
+    let noise = NOISE * deviation(&model, &prompts);
+    let count = prompts.len();
+    let mut traces = Vec::new();
+    for (done, prompt) in prompts.into_iter().enumerate() {
+        let mut go_on = |passes: usize, of: usize| tell(done, passes * 100 / of.max(1), count);
+        let decode = |id: u32| engine.tokenizer().decode(&[id]);
+        traces.push(traced(&model, prompt, noise, &decode, &mut go_on)?);
+    }
+    Ok(traces)
+}
+
+/// A prompt as tokens.
+pub(crate) struct Prompt {
+    pub fact: usize,
+    pub prompt: String,
+    pub subject: String,
+    pub ids: Vec<u32>,
+    pub tokens: Vec<String>,
+    /// The tokens of the subject.
+    pub range: Range<usize>,
+}
+
+/// Returns the standard deviation of the embeddings of all subjects.
+fn deviation(model: &Model, prompts: &[Prompt]) -> f64 {
+    let mut numbers = Vec::new();
+    for prompt in prompts {
+        let sequence = PackedSequence::single(&prompt.ids[prompt.range.clone()]);
+        numbers.extend(host(model.embeddings(&sequence)).into_iter().map(f64::from));
+    }
+    let mean = numbers.iter().sum::<f64>() / numbers.len().max(1) as f64;
+    (numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / numbers.len().max(1) as f64).sqrt()
+}
+
+/// What a pass leaves at each layer.
+#[derive(Default)]
+struct Pass {
+    state: Vec<Tensor<2>>,
+    mlp: Vec<Tensor<2>>,
+    mixer: Vec<Tensor<2>>,
+}
+
+impl Pass {
+    /// Runs a model on embeddings, and returns what it leaves with the hidden states.
+    fn of(model: &Model, sequence: &PackedSequence, embeddings: Tensor<2>) -> (Self, Tensor<2>) {
+        let mut pass = Self::default();
+        let hidden = model.run_watched(sequence, 0, embeddings, &mut |_, spot, x_TH| {
+            pass.at(spot).push(x_TH.clone());
+            x_TH
+        });
+        (pass, hidden)
+    }
+
+    fn at(&mut self, spot: Spot) -> &mut Vec<Tensor<2>> {
+        match spot {
+            Spot::State => &mut self.state,
+            Spot::Mlp => &mut self.mlp,
+            Spot::Mixer => &mut self.mixer,
+        }
+    }
+}
+
+/// Traces one prompt; `decode` returns the text of a token.
+///
+/// # Errors
+/// A number is not finite, or `go_on` says no.
+pub(crate) fn traced(
+    model: &Model,
+    prompt: Prompt,
+    noise: f64,
+    decode: &dyn Fn(u32) -> String,
+    go_on: &mut dyn FnMut(usize, usize) -> bool,
+) -> Result<Trace, EditError> {
+    let layers = model.config().layers.len();
+    let length = prompt.ids.len();
+    let window = ((layers as f64 * WINDOW).round() as usize).max(1);
+    let single = PackedSequence::single(&prompt.ids);
+    let (mut clean, hidden) = Pass::of(model, &single, model.embeddings(&single));
+    let says = last_rows(model, hidden, length).remove(0);
+    let answer = (0..says.len()).max_by(|a, b| says[*a].total_cmp(&says[*b])).unwrap_or(0);
+    let answer_of = |rows: Vec<Vec<f64>>| rows.iter().map(|row| row[answer]).sum::<f64>() / rows.len() as f64;
+    let clean_probability = says[answer];
+
+    let noisy = packed(&prompt.ids, SAMPLES);
+    let embeddings = with_noise(model, &noisy, &prompt.range, length, noise);
+    let (corrupted, hidden) = Pass::of(model, &noisy, embeddings.clone());
+    let corrupted_probability = answer_of(last_rows(model, hidden, length));
+    if !(clean_probability.is_finite() && corrupted_probability.is_finite()) {
+        return Err(EditError::request(
+            "a probability is not finite, so the weights are damaged",
+            "Choose another model",
+        ));
+    }
+
+    // Several positions are computed in one pack: each with all samples.
+    let together = (PIECE / (SAMPLES * length)).clamp(1, length);
+    let passes = 3 * layers * length.div_ceil(together);
+    let mut done = 0;
+    let mut map = |spot: Spot| -> Result<Map, EditError> {
+        let mut rows = Vec::new();
+        for layer in 0..layers {
+            let around = match spot {
+                Spot::State => layer..layer + 1,
+                Spot::Mlp | Spot::Mixer => around(layer, window, layers),
+            };
+            // What lies below the first change is as in the pass with noise.
+            let (first, stream) = match (spot, around.start) {
+                (Spot::State, _) => (layer + 1, corrupted.state[layer].clone()),
+                (_, 0) => (0, embeddings.clone()),
+                (_, start) => (start, corrupted.state[start - 1].clone()),
+            };
+            let mut row = Vec::new();
+            for start in (0..length).step_by(together) {
+                if !go_on(done, passes) {
+                    return Err(EditError::Stopped);
+                }
+                done += 1;
+                let positions = start..(start + together).min(length);
+                let count = positions.len();
+                let sequence = packed(&prompt.ids, SAMPLES * count);
+                let mask = mask(model, positions, length);
+                let restored = |x: Tensor<2>, clean: &Tensor<2>| {
+                    let clean = clean.clone().repeat(&[SAMPLES * count, 1]);
+                    let difference = clean - x.clone();
+                    x + difference * mask.clone()
+                };
+                let mut stream = stream.clone().repeat(&[count, 1]);
+                if spot == Spot::State {
+                    stream = restored(stream, &clean.state[layer]);
+                }
+                let kept = clean.at(spot).clone();
+                let hidden = model.run_watched(&sequence, first, stream, &mut |i, at, x| {
+                    let is_put_back = spot != Spot::State && at == spot && around.contains(&i);
+                    if is_put_back { restored(x, &kept[i]) } else { x }
+                });
+                let says = last_rows(model, hidden, length);
+                row.extend(says.chunks(SAMPLES).map(|rows| answer_of(rows.to_vec())));
+            }
+            rows.push(row);
+        }
+        Ok(rows)
+    };
+    let (state, mlp, mixer) = (map(Spot::State)?, map(Spot::Mlp)?, map(Spot::Mixer)?);
+    let token = prompt.range.end - 1;
+    let layer = (0..layers).max_by(|a, b| mlp[*a][token].total_cmp(&mlp[*b][token])).unwrap_or(0);
+    let taken = clean_probability - corrupted_probability;
+    let restored = if taken > 0.0 { (mlp[layer][token] - corrupted_probability) / taken } else { 0.0 };
+    Ok(Trace {
+        fact: prompt.fact,
+        prompt: prompt.prompt,
+        subject: prompt.subject,
+        answer: decode(answer as u32),
+        tokens: prompt.tokens,
+        subject_tokens: [prompt.range.start, prompt.range.end],
+        samples: SAMPLES,
+        noise,
+        window,
+        clean: clean_probability,
+        corrupted: corrupted_probability,
+        state,
+        mlp,
+        mixer,
+        best: Best { layer, token, restored },
+    })
+}
+
+/// Returns `window` layers around one, as far as there are any.
+fn around(layer: usize, window: usize, layers: usize) -> Range<usize> {
+    let start = layer.saturating_sub((window - 1) / 2);
+    start..(start + window).min(layers)
+}
+
+/// Packs the same prompt several times.
+fn packed(ids: &[u32], times: usize) -> PackedSequence {
+    let borders: Vec<u32> = (0..=times).map(|i| (i * ids.len()) as u32).collect();
+    PackedSequence::new(&ids.repeat(times), &borders, &vec![false; ids.len() * times])
+}
+
+/// Returns the embeddings of all samples, with noise on the subject. The same noise whenever it is asked for.
+fn with_noise(
+    model: &Model,
+    sequence: &PackedSequence,
+    subject: &Range<usize>,
+    length: usize,
+    noise: f64,
+) -> Tensor<2> {
+    let mut random = SplitMix64::new(1);
+    let embeddings = model.embeddings(sequence);
+    let [rows, width] = embeddings.dims();
+    let mut numbers = vec![0.0f32; rows * width];
+    for (row, numbers) in numbers.chunks_exact_mut(width).enumerate() {
+        if subject.contains(&(row % length)) {
+            numbers.iter_mut().for_each(|number| *number = (noise * normal(&mut random)) as f32);
+        }
+    }
+    let dtype = embeddings.dtype();
+    embeddings + tensor(model, numbers, [rows, width]).cast(dtype)
+}
+
+/// Returns a number of the standard normal distribution, by Box and Muller.
+fn normal(random: &mut SplitMix64) -> f64 {
+    let (one, other) = (1.0 - random.next_f64(), random.next_f64());
+    (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos()
+}
+
+/// Returns ones at the rows that are put back, `[P · SAMPLES · T, 1]`: in the samples of each position, that
+/// position.
+fn mask(model: &Model, positions: Range<usize>, length: usize) -> Tensor<2> {
+    let mut ones = vec![0.0f32; positions.len() * SAMPLES * length];
+    for (place, position) in positions.enumerate() {
+        for sample in 0..SAMPLES {
+            ones[(place * SAMPLES + sample) * length + position] = 1.0;
+        }
+    }
+    let rows = ones.len();
+    tensor(model, ones, [rows, 1])
+}
+
+fn tensor(model: &Model, numbers: Vec<f32>, shape: [usize; 2]) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(numbers, shape), &model.device().clone().inner())
+}
+
+/// Returns the probabilities of all tokens behind the last row of each prompt.
+fn last_rows(model: &Model, hidden: Tensor<2>, length: usize) -> Vec<Vec<f64>> {
+    let width = hidden.dims()[1];
+    let numbers = host(hidden);
+    let last: Vec<&[f32]> = numbers.chunks_exact(width).skip(length - 1).step_by(length).collect();
+    let mut rows = Vec::new();
+    for piece in last.chunks(ROWS) {
+        let logits = model.logits(tensor(model, piece.concat(), [piece.len(), width]));
+        rows.extend(logits.chunks_exact(logits.len() / piece.len()).map(|logits| {
+            let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            let weights: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) - top).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            weights.into_iter().map(|weight| weight / sum).collect()
+        }));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_lies_around_its_layer_and_within_the_model() {
+        assert_eq!(around(0, 1, 4), 0..1);
+        assert_eq!(around(3, 1, 4), 3..4);
+        assert_eq!(around(0, 3, 8), 0..3);
+        assert_eq!(around(4, 3, 8), 3..6);
+        assert_eq!(around(7, 3, 8), 6..8);
+    }
+
+    #[test]
+    fn the_noise_is_normal() {
+        let mut random = SplitMix64::new(3);
+        let numbers: Vec<f64> = (0..20_000).map(|_| normal(&mut random)).collect();
+        let mean = numbers.iter().sum::<f64>() / 20_000.0;
+        let square = numbers.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
+        assert!(mean.abs() < 0.03 && (square - 1.0).abs() < 0.04, "{mean} {square}");
+    }
+}
