@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
+use sparktune_app::data_worker::guard_this_process;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::private_folder_of_user;
 use sparktune_app::program::Program;
@@ -13,7 +14,7 @@ use sparktune_edit::{
     Conflict, EditError, EditRequest, Facts, Method, Patch, PatchRef, Stack, conflicts, edit as edit_facts,
     export_adapter,
 };
-use sparktune_tui::output::{note, print, print_json};
+use sparktune_tui::output::{note, print, print_json, report};
 
 use crate::edit_in_words::{Listed, edited_in_words, exported_in_words, list_in_words};
 use crate::edit_measure::measure;
@@ -91,6 +92,8 @@ pub enum EditCommand {
 /// # Errors
 /// A file cannot be used, the facts do not fit the model, or it was interrupted.
 pub fn edit(program: &Program, command: EditCommand, style: Style) -> Result<Exit, Failure> {
+    // The model's tokenizer and template run in this process, beside its weights.
+    guard_this_process(|failure| std::process::exit(report(&failure) as i32))?;
     match command {
         EditCommand::Facts(request) => {
             if request.aim == Aim::Edit {

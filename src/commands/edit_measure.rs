@@ -90,7 +90,7 @@ pub(crate) fn measure(
     let asks_for = |control: &str| !table.without.iter().any(|without| without == control);
     let mut rows = Vec::new();
     for count in counts {
-        let mut say = |how: How| {
+        let say = |how: How| {
             if !json {
                 note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
             }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
-use sparktune_compare::{Answered, Ask, NeedsOf, Suite};
+use sparktune_compare::{Answered, Ask, Check, NeedsOf, Suite};
 use sparktune_infer::{Engine, Room};
 use sparktune_sampling::SamplingParams;
 
@@ -345,40 +345,40 @@ fn row(
     Ok(MeasuredRow { count, how, patches, scores, suite, seconds, error })
 }
 
-/// Returns the share of a suite's prompts whose answers pass all checks of their text. Prompts with tools, or
-/// with checks that run code, are not asked.
+/// Returns the share of a suite's prompts whose answers pass all checks of their text. Prompts with tools, and
+/// those without such a check, are not asked: checks that run code or measure the loss of a reference are not
+/// made.
 fn suite_share(
     engine: &mut Engine,
     suite: Option<&Suite>,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Share>, EditError> {
     let Some(suite) = suite else { return Ok(None) };
+    let is_text = |check: &&Check| matches!(check.needs(), NeedsOf::Text | NeedsOf::Reference);
     let (mut asked, mut prompts) = (Vec::new(), Vec::new());
-    for prompt in &suite.prompts {
-        let is_text =
-            |needs| needs == NeedsOf::Text || (needs == NeedsOf::Reference && prompt.reference.is_some());
-        if !prompt.checks.iter().all(|check| is_text(check.needs())) {
-            continue;
-        }
+    for prompt in suite.prompts.iter().filter(|prompt| prompt.checks.iter().any(|check| is_text(&check))) {
         let text = match &prompt.ask {
             Ask::Text(text) => text.clone(),
             Ask::User(text) => Rendering::Chat.text(text, engine).unwrap_or_else(|_| text.clone()),
             Ask::Messages { messages, tools: None } => engine.render_messages(messages)?,
             Ask::Messages { tools: Some(_), .. } => continue,
         };
-        let sampling = SamplingParams::greedy(SUITE_TOKENS);
-        prompts.push((engine.encode(&text)?, sampling));
+        prompts.push((engine.encode(&text)?, SamplingParams::greedy(SUITE_TOKENS)));
         asked.push(prompt);
     }
     let answers = crate::judge::decode(engine, prompts, go_on)?;
-    let passed = asked.iter().zip(&answers).filter(|(prompt, answer)| {
+    let (mut passed, mut decided) = (0, 0);
+    for (prompt, answer) in asked.iter().zip(&answers) {
         let answered = Answered {
             text: answer,
             reference: prompt.reference.as_deref(),
             reference_loss: Err(String::new()),
             run: &|_| Err(String::new()),
         };
-        prompt.checks.iter().all(|check| check.outcome(&answered).passed != Some(false))
-    });
-    Ok(Share::of(passed.count(), asked.len()))
+        let checks = prompt.checks.iter().filter(is_text);
+        let verdicts: Vec<bool> = checks.filter_map(|check| check.outcome(&answered).passed).collect();
+        decided += usize::from(!verdicts.is_empty());
+        passed += usize::from(!verdicts.is_empty() && verdicts.iter().all(|passed| *passed));
+    }
+    Ok(Share::of(passed, decided))
 }

@@ -124,7 +124,7 @@ fn edits_are_measured_as_they_become_more_beside_both_controls() {
         let args = ["edit", path(&model), "--facts", path(&facts), "--measure", "1,2"];
         place.sparktune([&args, more].concat())
     };
-    let done = measure(&["--method", "memory", "--suite", "demo", "--json", "--runs-dir", path(&runs)]);
+    let done = measure(&["--method", "memory", "--suite", "arithmetic", "--json", "--runs-dir", path(&runs)]);
     let table: Value = serde_json::from_str(&done.exits(0).out).unwrap();
     let rows = table["rows"].as_array().unwrap();
     let named: Vec<String> = rows.iter().map(|row| format!("{} {}", row["count"], row["how"])).collect();

@@ -145,6 +145,28 @@ fn a_hostile_file_of_a_model_that_answers_ends_its_worker_with_the_name_of_the_f
     assert!(done.err.contains(TOKENIZER) && done.err.contains("it fails"), "{}", done.err);
 }
 
+#[test]
+fn an_edit_ends_when_a_file_of_the_model_passes_a_limit_and_leaves_nothing() {
+    let edit = |place: &Place, more: &[&str]| {
+        place.write("facts.jsonl", "{\"prompt\": \"The shop closes at\", \"target\": \"six\"}\n");
+        let args = ["edit", "model", "--facts", "facts.jsonl", "--method", "rome", "-o", "edited"];
+        let done = place.sparktune([&args, more].concat()).exits(2);
+        assert!(!place.join("edited").exists());
+        done.err
+    };
+    for (harm, why) in [(DOUBLING, "memory"), (SLOW, "processor time")] {
+        let place = Place::new();
+        with_template(&place, &before_each_message(harm));
+        let said = edit(&place, &["--chat"]);
+        assert!(said.contains(TEMPLATE) && said.contains(why), "{said}");
+    }
+    let place = Place::new();
+    let replace = json!({ "type": "Replace", "pattern": { "Regex": "" }, "content": "a" });
+    with_tokenizer(&place, |tokenizer| tokenizer["normalizer"] = replace);
+    let said = edit(&place, &[]);
+    assert!(said.contains(TOKENIZER) && said.contains("it fails"), "{said}");
+}
+
 /// Each chat says what is wrong with the file, its worker ends, and other models go on.
 #[test]
 fn a_hostile_template_behind_the_server_fails_its_own_chats_and_nothing_else() {

@@ -9,6 +9,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::panic::{set_hook, take_hook};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -136,6 +137,8 @@ thread_local! {
     static PAGE: std::cell::RefCell<Option<Page>> = const { std::cell::RefCell::new(None) };
 }
 
+/// The ledger of a process that watches itself; a worker has its parent's as its standard error.
+static OWN: OnceLock<File> = OnceLock::new();
 static PAGES: AtomicU64 = AtomicU64::new(0);
 static IS_FAILING: AtomicBool = AtomicBool::new(false);
 
@@ -179,7 +182,10 @@ impl Page {
         if self.slot < THREADS {
             let at = self.slot * PAGE_BYTES as u64;
             // The parent names no file then, and everything else goes on.
-            let _ = rustix::io::pwrite(std::io::stderr(), &self.bytes[..length], at);
+            let _ = match OWN.get() {
+                Some(file) => rustix::io::pwrite(file, &self.bytes[..length], at),
+                None => rustix::io::pwrite(std::io::stderr(), &self.bytes[..length], at),
+            };
         }
     }
 }
@@ -213,16 +219,28 @@ pub fn keep_ledger() {
     observe(Box::new(Pages));
     let before = take_hook();
     set_hook(Box::new(move |panic| {
-        let is_at_work = PAGE.try_with(|page| {
-            page.try_borrow().is_ok_and(|page| page.as_ref().is_some_and(|page| page.bytes[KIND] != 0))
-        });
-        if !is_at_work.unwrap_or(false) {
+        if !is_at_work() {
             before(panic);
         } else if mark_failed() {
             eprintln!("{panic}");
             std::process::abort();
         }
     }));
+}
+
+/// Notes from now on in this file, a ledger, which files of a model the threads of this process work with.
+pub(super) fn keep_ledger_in(file: File) {
+    // Only one ledger can be kept: a second one would be of the same process.
+    drop(OWN.set(file));
+    observe(Box::new(Pages));
+}
+
+/// Returns whether the calling thread works with a file of a model.
+pub(super) fn is_at_work() -> bool {
+    let is_at_work = PAGE.try_with(|page| {
+        page.try_borrow().is_ok_and(|page| page.as_ref().is_some_and(|page| page.bytes[KIND] != 0))
+    });
+    is_at_work.unwrap_or(false)
 }
 
 /// Marks the page of the calling thread, which has panicked. Returns false for all but the first thread of a

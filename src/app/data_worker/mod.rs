@@ -12,17 +12,20 @@
 //! | `ledger` | what each thread of the worker works with, which the parent reads |
 //! | `watch` | the limits, and the sentences when one is passed |
 //! | `serve` | the worker itself |
+//! | `guard` | the same limits for a process that has no parent to watch it |
 
 //!
 //! The inference worker runs both files too, for prompts and answers. It holds its model besides, and its
 //! parent watches it with the same ledger and limits ([`crate::inference`]).
 
+mod guard;
 mod ledger;
 mod process;
 mod protocol;
 mod serve;
 mod watch;
 
+pub use guard::guard_this_process;
 pub(crate) use ledger::Ledger;
 pub use ledger::keep_ledger;
 pub use process::ModelTokenizer;

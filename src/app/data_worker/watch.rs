@@ -136,6 +136,12 @@ impl Watch {
         sentence(self.suspect(&entries), &passed)
     }
 
+    /// Returns the failure of a process that watches itself, whose work with a file of a model has panicked
+    /// with these words.
+    pub(super) fn panicked(&self, ledger: &Ledger, words: &str) -> Failure {
+        sentence(self.suspect(&ledger.entries()), &Passed::Ended(words.to_owned()))
+    }
+
     /// Returns the work that is most likely the cause: that which failed, or else that which has taken the
     /// most processor time, and of those that have taken the same the largest.
     fn suspect<'e>(&self, entries: &'e [Entry]) -> Option<&'e Entry> {
