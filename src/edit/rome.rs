@@ -140,7 +140,7 @@ pub(crate) fn memit(
         let (mut found, _) = find_values(model, last, places, &before, Search::ROME, &mut go_on)?;
         let delta = found.remove(0);
         if sites.len() > 1 {
-            let stream = places.means(model.stream_behind(last, &places.sequence)).remove(0);
+            let stream = places.means(model.stream_before(last + 1, &places.sequence)).remove(0);
             wanted.push(stream.iter().zip(&delta).map(|(x, d)| x + d).collect::<Vec<f64>>());
         }
         deltas.push(delta);
@@ -155,7 +155,7 @@ pub(crate) fn memit(
             }
             keys.push(places.before(model, site.layer).keys.remove(0));
             if count > 1 {
-                let stream = places.means(model.stream_behind(last, &places.sequence)).remove(0);
+                let stream = places.means(model.stream_before(last + 1, &places.sequence)).remove(0);
                 let share = |(wanted, is): (&f64, f64)| (wanted - is) / (count - i) as f64;
                 deltas[place] = wanted[place].iter().zip(stream).map(share).collect();
             }

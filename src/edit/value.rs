@@ -112,13 +112,15 @@ pub(crate) fn find_values(
     let selection = places.selection(model);
     let targets = places.sequence.target_tokens() as f64;
     let head = model.head().tensor;
+    // The layers below the change say the same in each step.
+    let stream = model.stream_before(layer, &places.sequence);
     let mut unchanged_says = None;
     loop {
         if !go_on() {
             return Err(EditError::Stopped);
         }
         let delta = descent.tensor(model).autodiff().require_grad();
-        let hidden = model.hidden_tapped(&places.sequence, &mut |i, tap| {
+        let hidden = model.hidden_tapped_from(layer, stream.clone(), &places.sequence, &mut |i, tap| {
             if i != layer {
                 return tap.output_TH;
             }

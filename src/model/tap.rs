@@ -8,6 +8,7 @@ use crate::decoder::Model;
 use crate::layer::{MlpTap, Residual, Spot};
 use crate::linear::{Linear, Lora};
 use crate::packed_sequence::PackedSequence;
+use crate::rope_tables::RopeTables;
 
 impl Model {
     /// Returns what the MLP of a layer computes for a sequence. The layers behind it are not computed.
@@ -16,10 +17,7 @@ impl Model {
     /// When there is no such layer.
     pub fn mlp_at(&self, layer: usize, sequence: &PackedSequence) -> MlpTap {
         let ropes = self.rope_tables(&sequence.position_ids);
-        let mut residual = Residual::from(self.embed(&sequence.input_ids));
-        for before in &self.layers[..layer] {
-            residual = before.forward(residual, sequence, &ropes);
-        }
+        let residual = self.residual_before(layer, sequence, &ropes);
         let mut found = None;
         self.layers[layer].forward_tapped(residual, sequence, &ropes, &mut |tap| {
             let output = tap.output_TH.clone();
@@ -36,9 +34,21 @@ impl Model {
         sequence: &PackedSequence,
         tap: &mut dyn FnMut(usize, MlpTap) -> Tensor<2>,
     ) -> Tensor<2> {
+        self.hidden_tapped_from(0, self.embeddings(sequence), sequence, tap)
+    }
+
+    /// Like [`hidden_tapped`](Self::hidden_tapped), from a layer on, before which the residual stream is
+    /// `stream`, `[T, H]`.
+    pub fn hidden_tapped_from(
+        &self,
+        first: usize,
+        stream: Tensor<2>,
+        sequence: &PackedSequence,
+        tap: &mut dyn FnMut(usize, MlpTap) -> Tensor<2>,
+    ) -> Tensor<2> {
         let ropes = self.rope_tables(&sequence.position_ids);
-        let mut residual = Residual::from(self.embed(&sequence.input_ids));
-        for (i, layer) in self.layers.iter().enumerate() {
+        let mut residual = Residual::from(stream);
+        for (i, layer) in self.layers.iter().enumerate().skip(first) {
             residual = layer.forward_tapped(residual, sequence, &ropes, &mut |mlp| tap(i, mlp));
         }
         self.final_norm(residual)
@@ -69,17 +79,21 @@ impl Model {
         self.final_norm(Residual::from(stream))
     }
 
-    /// Returns the residual stream behind a layer, `[T, H]`. The layers after it are not computed.
+    /// Returns the residual stream before a layer, `[T, H]`. That layer and those after it are not computed.
     ///
     /// # Panics
-    /// When there is no such layer.
-    pub fn stream_behind(&self, layer: usize, sequence: &PackedSequence) -> Tensor<2> {
+    /// When there are fewer layers before it.
+    pub fn stream_before(&self, layer: usize, sequence: &PackedSequence) -> Tensor<2> {
         let ropes = self.rope_tables(&sequence.position_ids);
+        self.residual_before(layer, sequence, &ropes).sum()
+    }
+
+    fn residual_before(&self, layer: usize, sequence: &PackedSequence, ropes: &RopeTables) -> Residual {
         let mut residual = Residual::from(self.embed(&sequence.input_ids));
-        for layer in &self.layers[..=layer] {
-            residual = layer.forward(residual, sequence, &ropes);
+        for layer in &self.layers[..layer] {
+            residual = layer.forward(residual, sequence, ropes);
         }
-        residual.sum()
+        residual
     }
 
     /// Puts an adapter of scale 1 on the `down_proj` of a layer: `A` `[rank, I]` and `B` `[H, rank]`, row by

@@ -2,10 +2,13 @@
 
 use rayon::prelude::*;
 
-use super::matrix::{Matrix, dot};
+use super::matrix::{Matrix, add_scaled, dot};
 
 /// A pivot that is smaller than this part of its diagonal number is zero but for rounding.
 const LEAST_PIVOT: f64 = 1e-13;
+
+/// The columns that are computed together.
+const BLOCK: usize = 48;
 
 /// The factor `L`, lower triangular.
 pub(crate) struct Cholesky {
@@ -15,26 +18,39 @@ pub(crate) struct Cholesky {
 impl Cholesky {
     /// Decomposes a matrix, of which only the lower triangle is read. `None` if it is not positive definite
     /// in f64.
+    ///
+    /// Columns are computed in blocks, so that each row is read once for a block and not once for a column: a
+    /// large matrix does not fit into caches.
     pub(crate) fn of(matrix: &Matrix) -> Option<Self> {
         let n = matrix.rows();
         let mut lower = Matrix::zeros(n, n);
-        for j in 0..n {
-            let own = lower.row(j)[..j].to_vec();
-            let pivot = matrix.row(j)[j] - dot(&own, &own);
-            if !(pivot.is_finite() && pivot > LEAST_PIVOT * matrix.row(j)[j]) {
-                return None;
+        for start in (0..n).step_by(BLOCK) {
+            let end = (start + BLOCK).min(n);
+            // What the columns before the block take from the block's rows.
+            let own: Vec<Vec<f64>> = (start..end).map(|j| lower.row(j)[..start].to_vec()).collect();
+            let left = |i: usize, before: &[f64]| {
+                let columns = own.len().min(i + 1 - start);
+                (0..columns).map(|c| matrix.row(i)[start + c] - dot(before, &own[c])).collect::<Vec<f64>>()
+            };
+            let mut block: Vec<Vec<f64>> = Vec::with_capacity(own.len());
+            for i in start..end {
+                let mut row = left(i, &own[i - start]);
+                solve_block(&mut row, &block);
+                let last = row.len() - 1;
+                let pivot = row[last] - dot(&row[..last], &row[..last]);
+                if !(pivot.is_finite() && pivot > LEAST_PIVOT * matrix.row(i)[i]) {
+                    return None;
+                }
+                row[last] = pivot.sqrt();
+                lower.row_mut(i)[start..=i].copy_from_slice(&row);
+                block.push(row);
             }
-            let pivot = pivot.sqrt();
-            lower.row_mut(j)[j] = pivot;
-            // Column j below the pivot; each row needs its own numbers before j and those of row j.
-            let column: Vec<f64> = (j + 1..n)
-                .into_par_iter()
-                .with_min_len(64)
-                .map(|i| (matrix.row(i)[j] - dot(&lower.row(i)[..j], &own)) / pivot)
-                .collect();
-            for (i, number) in (j + 1..n).zip(column) {
-                lower.row_mut(i)[j] = number;
-            }
+            lower.rows_mut_from(end).enumerate().for_each(|(below, row)| {
+                let (before, after) = row.split_at_mut(start);
+                let mut numbers = left(end + below, before);
+                solve_block(&mut numbers, &block);
+                after[..numbers.len()].copy_from_slice(&numbers);
+            });
         }
         Some(Self { lower })
     }
@@ -52,7 +68,7 @@ impl Cholesky {
             x[i] /= row[i];
             let known = x[i];
             // The column of Lᵀ that belongs to x[i] is the row of L.
-            x[..i].iter_mut().zip(row).for_each(|(x, factor)| *x -= factor * known);
+            add_scaled(&mut x[..i], -known, row);
         }
         x
     }
@@ -65,6 +81,15 @@ impl Cholesky {
     }
 }
 
+/// Solves for the numbers of a row in the columns of a block whose rows above it are known: as many as there
+/// are of those.
+fn solve_block(row: &mut [f64], block: &[Vec<f64>]) {
+    for c in 0..block.len().min(row.len()) {
+        let (known, rest) = row.split_at_mut(c);
+        rest[0] = (rest[0] - dot(known, &block[c][..c])) / block[c][c];
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use sparktune_base::random::SplitMix64;
@@ -74,7 +99,7 @@ mod tests {
     #[test]
     fn a_solution_multiplied_by_its_matrix_is_the_right_hand_side() {
         let mut random = SplitMix64::new(3);
-        for n in [1, 2, 7, 90] {
+        for n in [1, 2, 7, 47, 48, 49, 150] {
             let mut numbers = || random.next_f64() - 0.5;
             let factor = Matrix::new(n, n, (0..n * n).map(|_| numbers()).collect());
             let b: Vec<f64> = (0..n).map(|_| numbers()).collect();

@@ -1,7 +1,7 @@
 //! Eigenvalues and eigenvectors of a symmetric matrix: Householder's reduction to a tridiagonal matrix, and
 //! QL iterations with implicit shifts (Golub and Van Loan, Matrix Computations, 8.3).
 
-use super::matrix::{Matrix, add_scaled, dot};
+use super::matrix::{Matrix, add_scaled, dot, rotate};
 
 /// More iterations for one eigenvalue than any finite matrix needs.
 const MOST_ITERATIONS: usize = 60;
@@ -59,23 +59,13 @@ fn ql_step(diagonal: &mut [f64], beside: &mut [f64], vectors: &mut Matrix, l: us
         p = sine * q;
         diagonal[i + 1] = shifted + p;
         g = cosine * q - b;
-        rotate(vectors, i, sine, cosine);
+        let columns = vectors.columns();
+        let (first, second) = vectors.row_pair(i * columns, columns);
+        rotate(first, second, sine, cosine);
     }
     diagonal[l] -= p;
     beside[l] = g;
     beside[m] = 0.0;
-}
-
-/// Rotates the rows `i` and `i + 1`.
-fn rotate(vectors: &mut Matrix, i: usize, sine: f64, cosine: f64) {
-    let columns = vectors.columns();
-    let start = i * columns;
-    let (first, second) = vectors.row_pair(start, columns);
-    for (a, b) in first.iter_mut().zip(second) {
-        let old = *b;
-        *b = sine * *a + cosine * old;
-        *a = cosine * *a - sine * old;
-    }
 }
 
 /// Returns diagonal, off-diagonal `e[i]` between `i` and `i + 1`, and the product of the reflections as rows.
@@ -100,7 +90,7 @@ fn tridiagonal(matrix: &Matrix) -> (Vec<f64>, Vec<f64>, Matrix) {
             let mut w: Vec<f64> =
                 (0..n).map(|i| if i < k { 0.0 } else { beta * dot(a.row(i), &v) }).collect();
             let share = beta / 2.0 * dot(&w, &v);
-            w.iter_mut().zip(&v).for_each(|(w, v)| *w -= share * v);
+            add_scaled(&mut w, -share, &v);
             for i in k..n {
                 let (vi, wi) = (v[i], w[i]);
                 let row = a.row_mut(i);

@@ -42,6 +42,11 @@ impl Matrix {
         &mut self.numbers[row * self.columns..][..self.columns]
     }
 
+    /// Returns the rows from one on, to change them at once.
+    pub(crate) fn rows_mut_from(&mut self, row: usize) -> impl IndexedParallelIterator<Item = &mut [f64]> {
+        self.numbers[row * self.columns..].par_chunks_mut(self.columns.max(1))
+    }
+
     /// Returns the rows at `start` and after it, to rotate them.
     pub(crate) fn row_pair(&mut self, start: usize, columns: usize) -> (&mut [f64], &mut [f64]) {
         self.numbers[start..start + 2 * columns].split_at_mut(columns)
@@ -76,7 +81,7 @@ impl Matrix {
         assert_eq!(self.columns, other.rows, "the inner sizes are the same");
         let mut product = Self::zeros(self.rows, other.columns);
         product.numbers.par_chunks_mut(other.columns.max(1)).enumerate().for_each(|(i, out)| {
-            for (factor, row) in self.row(i).iter().zip(0..) {
+            for (row, factor) in self.row(i).iter().enumerate() {
                 add_scaled(out, *factor, other.row(row));
             }
         });
@@ -97,21 +102,52 @@ impl Matrix {
     }
 }
 
+// The loops below count, because iterators over pairs are not inlined across units of a build, which took half
+// of the time of an edit.
+
 /// Returns the dot product. Eight sums are independent, so that the processor adds them at once.
 pub(crate) fn dot(one: &[f64], other: &[f64]) -> f64 {
     const LANES: usize = 8;
+    let (ones, rest) = one.as_chunks::<LANES>();
+    let (others, other_rest) = other[..one.len()].as_chunks::<LANES>();
     let mut sums = [0.0; LANES];
-    let (ones, others) = (one.chunks_exact(LANES), other.chunks_exact(LANES));
-    let rest: f64 = ones.remainder().iter().zip(others.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in ones.zip(others) {
-        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
-            *sum += a * b;
+    let mut i = 0;
+    while i < ones.len() {
+        let (a, b) = (&ones[i], &others[i]);
+        let mut lane = 0;
+        while lane < LANES {
+            sums[lane] += a[lane] * b[lane];
+            lane += 1;
         }
+        i += 1;
     }
-    sums.iter().sum::<f64>() + rest
+    let mut sum = sums.iter().sum();
+    let mut i = 0;
+    while i < rest.len() {
+        sum += rest[i] * other_rest[i];
+        i += 1;
+    }
+    sum
 }
 
 /// Adds `factor · row` to `out`.
 pub(crate) fn add_scaled(out: &mut [f64], factor: f64, row: &[f64]) {
-    out.iter_mut().zip(row).for_each(|(out, x)| *out += factor * x);
+    let row = &row[..out.len()];
+    let mut i = 0;
+    while i < out.len() {
+        out[i] += factor * row[i];
+        i += 1;
+    }
+}
+
+/// Rotates the pairs of numbers of two rows.
+pub(crate) fn rotate(first: &mut [f64], second: &mut [f64], sine: f64, cosine: f64) {
+    let second = &mut second[..first.len()];
+    let mut i = 0;
+    while i < first.len() {
+        let (a, b) = (first[i], second[i]);
+        second[i] = sine * a + cosine * b;
+        first[i] = cosine * a - sine * b;
+        i += 1;
+    }
 }
