@@ -20,10 +20,11 @@ use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::examples::{Examples, eval_tokens, train_tokens};
 use crate::health::Given;
-use crate::objective::{DraftHead, DraftedTokens, Objective, TextModel};
+use crate::objective::{DraftHead, DraftedTokens, Objective, TextModel, Trainee};
 use crate::optimizer::Optimizer;
 use crate::options::TrainOptions;
 use crate::outputs::{Export, Heads};
+use crate::ranks::Trained;
 use crate::session::Session;
 use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
@@ -240,6 +241,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
         optimizer: &mut Optimizer,
         batches: Batches,
     ) -> Result<StageOutcome, TrainError> {
+        if let Some(exchange) = self.session.ranks.predicted_exchange(&Trained::of(&text.trained()))? {
+            self.session.phase("exchange", exchange);
+        }
         self.session.phase("train", counted(batches.total_steps(), "optimizer step"));
         let steps = Steps::new(objective, text, self.state, optimizer, batches, self.plan.optimizer);
         let (eval_set, tiles) = (self.eval_set.as_ref(), self.tiles.as_ref());

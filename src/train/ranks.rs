@@ -10,19 +10,25 @@
 //! It must not know what carries the numbers.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::{bytes, counted, milliseconds as in_milliseconds};
 use sparktune_cluster::{Collective, Traffic};
 use sparktune_kernels::adamw::accumulate;
 use sparktune_kernels::packed;
 use sparktune_model::{Gradients, Param};
 
+use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 
 /// The numbers that are exchanged at a time, at least if there are so many: tensors are gathered up to it.
 const BUCKET: usize = sparktune_cluster::tcp::BUCKET;
+
+/// The exchanges that a prediction is made from. The fastest counts, because a rank may have come late.
+const PROBES: usize = 4;
 
 /// How many processes train, and which of them this one is.
 #[derive(Default)]
@@ -167,6 +173,33 @@ impl Ranks<'_> {
                 "{ranks} ranks share {micro_batches} {each} per step, so some have nothing to do. Start the next run with --grad-accum-steps {ranks} or a multiple of it"
             )
         })
+    }
+
+    /// Measures the links with a sum of zeros, and says what a step will exchange by them and in which time;
+    /// `None` for a process without others. All ranks measure together.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub(crate) fn predicted_exchange(&mut self, trained: &[Trained]) -> Result<Option<String>, TrainError> {
+        let Self::Member(collective) = self else { return Ok(None) };
+        let numbers: usize = trained.iter().map(Trained::count).sum();
+        let mut zeros = vec![0.0; numbers.clamp(1, BUCKET)];
+        let mut fastest = f64::INFINITY;
+        let mut exchanged = 0;
+        for _ in 0..PROBES {
+            let (started, before) = (Instant::now(), collective.traffic());
+            collective.all_reduce(&mut zeros)?;
+            fastest = fastest.min(milliseconds(started));
+            exchanged = collective.traffic().since(before);
+        }
+        let share = numbers as f64 / zeros.len() as f64;
+        Ok(Some(format!(
+            "the gradients of a step are {} from and to {}: {} at least, by {} measured now, if no rank has to be waited for",
+            bytes((exchanged as f64 * share) as u64),
+            counted(collective.world_size() as u64 - 1, "other rank"),
+            in_milliseconds(fastest * share),
+            counted(PROBES as u64, "exchange"),
+        )))
     }
 
     /// Returns what was exchanged so far.

@@ -116,6 +116,14 @@ fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
         let done = exit(ended(ranks(world_size, training(&place, "4", method))), 0);
         assert!(done[1].err.contains("rank 1 of") && done[1].out.is_empty(), "{:?}", done[1]);
         let run = run_of(&place).unwrap();
+        let others = format!("{} other rank", world_size - 1);
+        let predicted =
+            events(&run).into_iter().find(|event| event["phase"] == "exchange").unwrap()["detail"]
+                .to_string();
+        assert!(
+            predicted.contains(&others) && predicted.contains(" at least, by 4 exchanges"),
+            "{predicted}"
+        );
         let (_alone, one_process) = alone(world_size, "4", method);
         assert_same(&run, &one_process);
         assert_eq!(folders_of_ranks(&place), [] as [PathBuf; 0], "nothing is left of the other ranks");
