@@ -16,6 +16,9 @@ pub(crate) struct ChatArgs {
     /// Ask a second model the same: `base` for the one that the run started from, or as MODEL
     #[arg(long, value_name = "MODEL")]
     pub beside: Option<String>,
+    /// Go on with the newest kept conversation with the run, or with that of a file
+    #[arg(long = "continue", value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub earlier: Option<Option<PathBuf>>,
     /// Tell the model this before the conversation
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub system: String,
@@ -32,8 +35,8 @@ pub(crate) struct ChatArgs {
 impl ChatArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> ChatRequest {
-        let Self { run, beside, system, thinking, draft_tokens, sampling } = self;
+        let Self { run, beside, earlier, system, thinking, draft_tokens, sampling } = self;
         let settings = Settings { system, sampling: sampling.params(), thinking };
-        ChatRequest { model: run, beside, settings, draft_tokens, runs_dir }
+        ChatRequest { model: run, beside, earlier, settings, draft_tokens, runs_dir }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sparktune_app::answers::runs_dir;
-use sparktune_app::chat::history::HistoryFile;
+use sparktune_app::chat::history::{Earlier, HistoryFile};
 use sparktune_app::chat::{Chat, Said, Settings};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::models::{OpenableModel, find_named};
@@ -37,6 +37,8 @@ pub struct ChatRequest {
     pub model: String,
     /// The model beside it; `base` for the one that it started from.
     pub beside: Option<String>,
+    /// Whether a kept conversation goes on: that of a file, or the newest one with the run.
+    pub earlier: Option<Option<PathBuf>>,
     /// How answers are made.
     pub settings: Settings,
     /// The number of tokens that MTP heads draft.
@@ -49,7 +51,7 @@ pub struct ChatRequest {
 ///
 /// # Errors
 /// A model cannot be found or loaded, or does not fit into memory.
-pub fn chat(program: &Program, request: ChatRequest, style: Style) -> Result<Exit, Failure> {
+pub fn chat(program: &Program, mut request: ChatRequest, style: Style) -> Result<Exit, Failure> {
     request.settings.sampling.check().map_err(|error| Failure::usage(error.to_string()))?;
     let runs_dir = runs_dir(request.runs_dir)?;
     let model = find_named(&request.model, &runs_dir)?;
@@ -60,11 +62,17 @@ pub fn chat(program: &Program, request: ChatRequest, style: Style) -> Result<Exi
     };
     // The base comes first, as in a comparison.
     let models: Vec<OpenableModel> = beside.into_iter().chain([model]).collect();
+    let earlier = request.earlier.map(|path| Earlier::read(&models, path.as_deref())).transpose()?;
+    if let Some(earlier) = &earlier
+        && request.settings.system.is_empty()
+    {
+        request.settings.system.clone_from(&earlier.system);
+    }
     let is_full_screen = !style.plain && !style.json && !style.non_interactive && can_fill_the_screen();
     if is_full_screen && std::io::stdin().is_terminal() {
-        return Screens::open()?.chat(program, &models, request.settings, request.draft_tokens);
+        return Screens::open()?.chat(program, &models, request.settings, request.draft_tokens, earlier);
     }
-    by_lines(program, &models, request.settings, request.draft_tokens, style.json)
+    by_lines(program, &models, request.settings, request.draft_tokens, earlier, style.json)
 }
 
 /// Answers line by line.
@@ -73,6 +81,7 @@ fn by_lines(
     models: &[OpenableModel],
     mut settings: Settings,
     draft_tokens: usize,
+    earlier: Option<Earlier>,
     is_json: bool,
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
@@ -85,7 +94,15 @@ fn by_lines(
             escape(name)
         ));
     }
-    let mut file = HistoryFile::of(models);
+    let mut file = match earlier {
+        Some(Earlier { file, turns, .. }) => {
+            let questions = counted(turns.len() as u64 / 2, "question");
+            note(&format!("going on after {questions} in {}", escape(&file.path().display().to_string())));
+            chat.go_on(&turns);
+            Some(file)
+        }
+        None => HistoryFile::of(models),
+    };
     let is_asked = std::io::stdin().is_terminal();
     interrupts.follow();
     let lines = lines_of_stdin();

@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use sparktune_app::chat::Settings;
+use sparktune_app::chat::history::Earlier;
 use sparktune_app::draft::kept_draft;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::models::OpenableModel;
@@ -125,13 +126,19 @@ impl Screens {
         models: &[OpenableModel],
         settings: Settings,
         draft_tokens: usize,
+        earlier: Option<Earlier>,
     ) -> Result<Exit, Failure> {
         let (request_sender, requests) = mpsc::channel();
         let (heard_sender, heard) = mpsc::channel();
         let names = models.iter().map(|model| model.name.clone()).collect();
         let (program, models) = (program.clone(), models.to_vec());
-        std::thread::spawn(move || backend::run(&program, &models, draft_tokens, &requests, &heard_sender));
         let mut chat = ChatScreen::new(names, settings, request_sender, heard);
+        if let Some(earlier) = &earlier {
+            chat.show_earlier(earlier);
+        }
+        std::thread::spawn(move || {
+            backend::run(&program, &models, draft_tokens, earlier, &requests, &heard_sender);
+        });
         self.show(&mut chat)?;
         chat.into_failure().map_or(Ok(Exit::Done), Err)
     }

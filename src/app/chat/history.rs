@@ -2,12 +2,15 @@
 //! that they can be trained on as they are. Only the answers of the run are kept: those of a model beside it,
 //! such as its base, are what the run was to do better.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sparktune_base::escape::escape;
 use sparktune_base::files::{create_private_folder, write_shared};
 use sparktune_base::random::mix;
+use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
 
 use crate::failure::Failure;
@@ -15,6 +18,8 @@ use crate::models::{ModelKind, OpenableModel};
 
 /// The folder of the conversations in that of a run.
 const FOLDER: &str = "chats";
+/// The most bytes of a conversation that is read again.
+const MOST_BYTES: u64 = 64 << 20;
 /// The most characters of a title.
 const LONGEST_TITLE: usize = 60;
 
@@ -68,6 +73,78 @@ impl HistoryFile {
     }
 }
 
+/// A conversation that was kept and goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Earlier {
+    /// Where it is kept.
+    pub file: HistoryFile,
+    /// What the model was told before it; may be empty.
+    pub system: String,
+    /// The turns, a question and an answer in turn.
+    pub turns: Vec<Value>,
+}
+
+impl Earlier {
+    /// Reads a conversation with the last run among the models: that in `path`, or the newest one.
+    ///
+    /// # Errors
+    /// None of the models is a run, there is no conversation, or it cannot be read or is none.
+    pub fn read(models: &[OpenableModel], path: Option<&Path>) -> Result<Self, Failure> {
+        let run = models.iter().rfind(|model| model.kind == ModelKind::Run).ok_or_else(|| {
+            Failure::usage("conversations are kept with runs, and this is none")
+                .hint("Name a finished run, or leave out --continue")
+        })?;
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => newest(&run.path.join(FOLDER)).ok_or_else(|| {
+                let text = format!("no conversation with {} is kept", escape(&run.name));
+                Failure::usage(text).hint("Begin one without --continue")
+            })?,
+        };
+        let bytes = read_regular(&path, MOST_BYTES).map_err(|error| Failure::io("read", &path, &error))?;
+        let kept: Option<Kept> = serde_json::from_slice(bytes.trim_ascii()).ok();
+        kept.and_then(|kept| Self::of(kept, run, &path)).ok_or_else(|| {
+            let text = format!(
+                "{} is not a conversation with {} that `chat` has kept",
+                escape(&path.display().to_string()),
+                escape(&run.name)
+            );
+            Failure::usage(text).hint(format!("Name a file of the folder `{FOLDER}` of the run"))
+        })
+    }
+
+    fn of(kept: Kept, run: &OpenableModel, path: &Path) -> Option<Self> {
+        let mut turns = kept.messages;
+        let content = |turn: &Value| turn["content"].as_str().map(str::to_owned);
+        let system = match turns.first() {
+            Some(first) if first["role"] == "system" => content(&turns.remove(0))?,
+            _ => String::new(),
+        };
+        let role = |at: usize| if at.is_multiple_of(2) { "user" } else { "assistant" };
+        let mut each = turns.iter().enumerate();
+        let is_whole = !turns.is_empty()
+            && turns.len().is_multiple_of(2)
+            && each.all(|(at, turn)| turn["role"] == role(at) && content(turn).is_some());
+        let file = HistoryFile { path: path.to_owned(), model: run.id.clone() };
+        (is_whole && kept.model == run.id).then_some(Self { file, system, turns })
+    }
+
+    /// Returns the questions with their answers.
+    pub fn exchanges(&self) -> impl Iterator<Item = [&str; 2]> {
+        self.turns
+            .as_chunks()
+            .0
+            .iter()
+            .map(|pair: &[Value; 2]| pair.each_ref().map(|turn| turn["content"].as_str().unwrap_or_default()))
+    }
+}
+
+/// Returns the newest conversation in a folder: their names begin with the time.
+fn newest(folder: &Path) -> Option<PathBuf> {
+    let all = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    all.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).max()
+}
+
 /// Returns the beginning of the first question.
 pub(super) fn title(turns: &[Value]) -> String {
     let first = turns.first().and_then(|turn| turn["content"].as_str()).unwrap_or_default();
@@ -76,7 +153,6 @@ pub(super) fn title(turns: &[Value]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use serde_json::json;
@@ -109,7 +185,40 @@ mod tests {
         file.write(&[kept.clone(), of_base]).unwrap();
         let text = fs::read_to_string(file.path()).unwrap();
         assert_eq!(serde_json::from_str::<Kept>(text.trim_end()).unwrap(), kept, "the run's own turns");
+        let earlier = |path: Option<&Path>| Earlier::read(&[model(ModelKind::Run, folder.path())], path);
+        assert!(earlier(None).unwrap_err().text.contains("is not a conversation"), "a question alone");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(file.path()), mode(file.path().parent().unwrap())), (0o600, 0o700));
+    }
+
+    #[test]
+    fn the_newest_conversation_or_a_named_one_goes_on_in_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = model(ModelKind::Run, folder.path());
+        let read = |path: Option<&Path>| Earlier::read(std::slice::from_ref(&run), path);
+        assert!(read(None).unwrap_err().text.contains("no conversation with a is kept"));
+        let base = model(ModelKind::Base, folder.path());
+        assert!(Earlier::read(&[base], None).unwrap_err().text.contains("kept with runs"));
+        fs::create_dir(folder.path().join("chats")).unwrap();
+        let write = |name: &str, model: &str, roles: [&str; 3]| {
+            let messages = roles.map(|role| json!({"role": role, "content": format!("{role} of {name}")}));
+            let path = folder.path().join("chats").join(name);
+            fs::write(&path, json!({"messages": messages, "title": "", "model": model}).to_string()).unwrap();
+            path
+        };
+        let whole = ["system", "user", "assistant"];
+        let old = write("1000-aaaa.jsonl", "run:a", whole);
+        let new = write("2000-0000.jsonl", "run:a", whole);
+        let earlier = read(None).unwrap();
+        assert_eq!((earlier.file.path(), earlier.system.as_str()), (&*new, "system of 2000-0000.jsonl"));
+        let exchanges: Vec<_> = earlier.exchanges().collect();
+        assert_eq!(exchanges, [["user of 2000-0000.jsonl", "assistant of 2000-0000.jsonl"]]);
+        assert_eq!(read(Some(&old)).unwrap().file.path(), old);
+        for (model, roles) in
+            [("run:b", whole), ("run:a", ["user", "user", "assistant"]), ("run:a", ["user"; 3])]
+        {
+            let path = write("odd", model, roles);
+            assert!(read(Some(&path)).unwrap_err().text.contains("is not a conversation"), "{roles:?}");
+        }
     }
 }

@@ -273,6 +273,11 @@ impl Chat {
         Ok(())
     }
 
+    /// Goes on from turns that were kept, with all models.
+    pub fn go_on(&mut self, turns: &[Value]) {
+        self.sides.iter_mut().for_each(|side| side.turns = turns.to_vec());
+    }
+
     /// Returns the conversation with each model, for [`history`].
     pub fn kept(&self, settings: &Settings) -> Vec<Kept> {
         let kept = |side: &Side| Kept {

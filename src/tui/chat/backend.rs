@@ -5,7 +5,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
-use sparktune_app::chat::history::HistoryFile;
+use sparktune_app::chat::history::{Earlier, HistoryFile};
 use sparktune_app::chat::{Chat, Said, Settings};
 use sparktune_app::failure::Failure;
 use sparktune_app::models::OpenableModel;
@@ -40,15 +40,16 @@ pub(crate) enum Heard {
     Ended(Failure),
 }
 
-/// Loads the models and serves requests until the screen is gone.
+/// Loads the models and serves requests until the screen is gone. A kept conversation goes on.
 pub(crate) fn run(
     program: &Program,
     models: &[OpenableModel],
     draft_tokens: usize,
+    earlier: Option<Earlier>,
     requests: &Receiver<Ask>,
     heard: &Sender<Heard>,
 ) {
-    if let Err(failure) = serve(program, models, draft_tokens, requests, heard) {
+    if let Err(failure) = serve(program, models, draft_tokens, earlier, requests, heard) {
         // If the screen is gone, nobody wants to know.
         let _ = heard.send(Heard::Ended(failure));
     }
@@ -58,6 +59,7 @@ fn serve(
     program: &Program,
     models: &[OpenableModel],
     draft_tokens: usize,
+    earlier: Option<Earlier>,
     requests: &Receiver<Ask>,
     heard: &Sender<Heard>,
 ) -> Result<(), Failure> {
@@ -67,7 +69,13 @@ fn serve(
     })?;
     let without_template = chat.without_template().into_iter().map(str::to_owned).collect();
     tell(Heard::Loaded { without_template });
-    let mut file = HistoryFile::of(models);
+    let mut file = match earlier {
+        Some(Earlier { file, turns, .. }) => {
+            chat.go_on(&turns);
+            Some(file)
+        }
+        None => HistoryFile::of(models),
+    };
     let (mut asked, mut settings): (u64, Option<Box<Settings>>) = (0, None);
     loop {
         let request = if chat.is_answering() {

@@ -25,6 +25,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use crossterm::event::KeyEvent;
 use ratatui::Frame;
 use ratatui::layout::Size;
+use sparktune_app::chat::history::Earlier;
 use sparktune_app::chat::{Said, Settings};
 use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
@@ -63,11 +64,13 @@ struct AnswerShown {
     opens_thinking: bool,
     finished: Option<Finished>,
     error: Option<String>,
+    /// Whether it is of an earlier conversation, which goes on.
+    is_earlier: bool,
 }
 
 impl AnswerShown {
     fn is_open(&self) -> bool {
-        self.finished.is_none() && self.error.is_none()
+        self.finished.is_none() && self.error.is_none() && !self.is_earlier
     }
 }
 
@@ -121,6 +124,16 @@ impl ChatScreen {
             failure: None,
             helping: false,
             size: Size::default(),
+        }
+    }
+
+    /// Shows a conversation that goes on.
+    pub(crate) fn show_earlier(&mut self, earlier: &Earlier) {
+        for [question, text] in earlier.exchanges() {
+            let answer = AnswerShown { text: text.to_owned(), is_earlier: true, ..AnswerShown::default() };
+            let answers = vec![answer; self.names.len()];
+            self.exchanges.push(Exchange { question: question.to_owned(), answers });
+            self.said.push(question.to_owned());
         }
     }
 
