@@ -100,6 +100,7 @@ impl<'a> Told<'a> {
                 Stage::Before => note("asking the model before the edit"),
                 Stage::Statistics => note("computing the covariance of keys of the text"),
                 Stage::Facts(0) => note("looking for values"),
+                Stage::Facts(done) if !is_round(*done) => {}
                 Stage::Facts(done) => note(&format!("{} done", counted(*done as u64, "fact"))),
                 Stage::Note(words) => note(&format!("note: {words}")),
                 Stage::Writing => note("writing the model"),
@@ -108,6 +109,16 @@ impl<'a> Told<'a> {
         }
         self.last = Some(stage);
         self.interrupts.count() == 0
+    }
+}
+
+/// Returns whether a number of facts is worth a line: each of the first ten, each tenth of the first hundred,
+/// and each hundredth.
+fn is_round(done: usize) -> bool {
+    match done {
+        0..10 => true,
+        10..100 => done.is_multiple_of(10),
+        _ => done.is_multiple_of(100),
     }
 }
 

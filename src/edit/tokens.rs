@@ -84,8 +84,9 @@ pub(crate) fn subject_range(
     ids: &[u32],
     tokenizer: &ChatTokenizer,
 ) -> Range<usize> {
-    let start = text.rfind(subject).unwrap_or(0);
-    let last = last_token_of(ids, &text[..start + subject.len().min(text.len() - start)], tokenizer);
+    // A template may write a text in another way; then everything is the subject.
+    let Some(start) = text.rfind(subject) else { return 0..ids.len() };
+    let last = last_token_of(ids, &text[..start + subject.len()], tokenizer);
     let before = &text[..start];
     let first = if before.trim().is_empty() { 0 } else { last_token_of(ids, before, tokenizer) + 1 };
     first.min(last)..last + 1

@@ -18,7 +18,7 @@ use sparktune_infer::Room;
 use sparktune_model::{Model, PackedSequence, Spot};
 
 use crate::error::EditError;
-use crate::facts::Facts;
+use crate::facts::{Facts, shown};
 use crate::key_statistics::host;
 use crate::said::load;
 use crate::stack::Stack;
@@ -123,6 +123,10 @@ pub fn trace(
     for (number, fact) in facts {
         let text = request.rendering.text(&fact.prompt, &engine)?;
         let ids = engine.encode(&text)?;
+        if ids.is_empty() {
+            let what = format!("the prompt `{}` has no tokens", shown(&fact.prompt));
+            return Err(EditError::request(what, "Write a text that the model's tokenizer knows"));
+        }
         let subject = fact.subject.clone().unwrap_or_default();
         let range = subject_range(&subject, &text, &ids, engine.tokenizer());
         let tokens = ids.iter().map(|id| engine.tokenizer().decode(&[*id])).collect();

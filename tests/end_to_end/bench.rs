@@ -68,6 +68,7 @@ fn every_section_is_measured_when_none_is_named() {
         ("train", "LoRA"),
         ("train", "full"),
         ("train", "peak memory"),
+        ("edit", "one edit by rome"),
     ] {
         let row = row(&rows, what);
         assert_eq!(row["section"], section, "{row}");
