@@ -1,14 +1,17 @@
-//! One fact written into a small Qwen3.5 in memory by r-ROME (`sparktune edit --method rome`): the search for
-//! the value, the decomposition of the covariance, and the new weights. Reading the model, the covariance,
-//! which an edit keeps, and the judgement are not counted.
+//! One fact written into a model in memory by r-ROME (`sparktune edit --method rome`): the search for the
+//! value, the decomposition of the covariance, and the new weights. Reading the model, the covariance, which
+//! an edit keeps, and the judgement are not counted.
 //!
-//! The weights are random, so the search goes on for longer than in a model that knows something: it is an
-//! upper bound.
+//! The model is the one whose tokenizer is measured: the demo's, or that of `--model`. A second one has
+//! random weights and wider MLPs: its search never ends early, so it is an upper bound for a model of its
+//! size.
 
+use std::path::Path;
 use std::time::Instant;
 
 use burn::tensor::Device;
 use serde_json::Value;
+use sparktune_data::ChatTokenizer;
 use sparktune_edit::OneEdit;
 use sparktune_model::{Checkpoint, Model};
 use sparktune_plan::ModelConfig;
@@ -32,14 +35,46 @@ const LAYER: usize = 1;
 const DOCUMENTS: [usize; 2] = [16, 128];
 
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
+    let rounds = context.size.rounds.clamp(1, 3);
+    let mut rows = Vec::new();
+    if let Some((name, edit)) = context.options.tokenizer.as_deref().map(known).transpose()?.flatten() {
+        let row = timed(&format!("one edit by rome, {name}"), &edit, rounds, "a model that knows something")?;
+        rows.push(row.with_target(GOAL));
+    }
     let config = config()?;
     let vocabulary = config.vocab_size;
     let model = Model::load(&Checkpoint::random(config, 0), &Device::flex(), &mut |_, _| ())?;
-    let text: Vec<Vec<u32>> =
-        (0..DOCUMENTS[0]).map(|i| random_ids(i as u64, DOCUMENTS[1], vocabulary)).collect();
     let fact = [random_ids(100, 8, vocabulary), random_ids(101, 2, vocabulary)];
-    let edit = OneEdit::new(model, LAYER, &text, fact, 4)?;
-    let rounds = context.size.rounds.max(1);
+    let edit = OneEdit::new(model, LAYER, &text(vocabulary), fact, 4)?;
+    rows.push(timed("one edit by rome, random weights", &edit, rounds, "MLP width 2,048")?);
+    Ok(rows)
+}
+
+/// Returns the model of a folder and its name, if it has weights and not only a tokenizer.
+fn known(folder: &Path) -> Result<Option<(String, OneEdit)>, BenchError> {
+    let Ok(checkpoint) = Checkpoint::open(folder) else { return Ok(None) };
+    let tokenizer = ChatTokenizer::open(folder, None)?;
+    let Ok(ids) = ["The shop", "The shop closes at", " six"]
+        .map(|text| tokenizer.encode(text))
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+    else {
+        return Ok(None);
+    };
+    let model = Model::load(&checkpoint, &Device::flex(), &mut |_, _| ())?;
+    let (layers, vocabulary) = (model.config().layers.len(), model.config().vocab_size);
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let fact = [ids[1].clone(), ids[2].clone()];
+    let edit = OneEdit::new(model, layers / 4, &text(vocabulary), fact, ids[0].len())?;
+    Ok(Some((name, edit)))
+}
+
+/// Returns documents of random tokens: the time does not depend on what they say.
+fn text(vocabulary: usize) -> Vec<Vec<u32>> {
+    (0..DOCUMENTS[0]).map(|i| random_ids(i as u64, DOCUMENTS[1], vocabulary)).collect()
+}
+
+fn timed(what: &str, edit: &OneEdit, rounds: usize, of: &str) -> Result<Row, BenchError> {
     let (mut wall, mut cpu, mut losses) = (Vec::new(), Vec::new(), [0.0; 2]);
     for _ in 0..rounds {
         let (start, before) = (Instant::now(), process_cpu_seconds());
@@ -49,15 +84,14 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
     }
     let seconds = median(wall);
     let note = format!(
-        "median of {rounds}; random weights, MLP width 2,048; the loss of the target went from {:.1} to {:.1}",
+        "median of {rounds}; {of}; the loss of the target went from {:.1} to {:.1}",
         losses[0], losses[1]
     );
-    let row = Row::new("one edit by rome", seconds * 1e3, "ms", note).with_target(GOAL);
-    let timing = (!cpu.is_empty()).then(|| Timing { seconds, cpu_seconds: median(cpu) });
-    Ok(vec![match timing {
-        Some(timing) => row.with_timing(timing),
-        None => row,
-    }])
+    let row = Row::new(what, seconds * 1e3, "ms", note);
+    Ok(match cpu.len() {
+        0 => row,
+        _ => row.with_timing(Timing { seconds, cpu_seconds: median(cpu) }),
+    })
 }
 
 /// Returns the config of the model.

@@ -57,8 +57,8 @@ pub(crate) struct EditArgs {
     /// Instead of an edit, draw at which layers and tokens the model recalls what it says of the subjects
     #[arg(long, conflicts_with_all = ["output", "name", "force", "measure"])]
     pub trace: bool,
-    /// Instead of an edit, judge the first facts, as many as each number says, written at once and one after the
-    /// other, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
+    /// Instead of an edit, judge the first facts, as many as each number says, written at once and one
+    /// after the other, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = count, conflicts_with_all = ["output", "name", "force"])]
     pub measure: Vec<usize>,
     /// Leave out a control of --measure: lora or prompt

@@ -145,7 +145,7 @@ pub(crate) fn exported_in_words(exported: &Exported) -> String {
             format!("vLLM serves adapters up to rank {MOST_VLLM_RANK}, so serve the edited folder itself\n")
         }
     });
-    text.push_str("PEFT, SGLang and llama.cpp's converter read any rank\n");
+    text.push_str("PEFT and llama.cpp's converter read any rank\n");
     text
 }
 

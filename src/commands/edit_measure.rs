@@ -1,5 +1,5 @@
-//! `edit --measure`: facts written at once and one after the other, beside LoRA on the same facts and the fact
-//! in the prompt, as a table.
+//! `edit --measure`: facts written at once and one after the other, beside LoRA on the same facts and the
+//! fact in the prompt, as a table.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -78,8 +78,8 @@ fn traces_in_words(traces: &[Trace], width: usize) -> String {
     text
 }
 
-/// Draws a map: a row for each token, a column for each layer. Shades say how much of what the noise took came
-/// back, and numbers how likely the answer is, where there is room for them.
+/// Draws a map: a row for each token, a column for each layer. Shades say how much of what the noise took
+/// came back, and numbers how likely the answer is, where there is room for them.
 fn map_in_words(trace: &Trace, map: &[Vec<f64>], width: usize) -> String {
     const WITH_NUMBER: usize = 5;
     let layers = map.len();

@@ -1,8 +1,9 @@
 //! Patches as an adapter in PEFT's format, for servers that put one on the base when they start.
 //!
 //! The factors of all patches of a layer stand side by side, so the rank is the number of their keys. All
-//! layers get the same rank, with zeros, because servers and the readers of this program expect one rank and
-//! every layer. Where the keys are more than the layer is wide, the change itself and the identity are smaller.
+//! layers get the same rank, with zeros, because servers and the readers of this program expect one rank
+//! and every layer. Where the keys are more than the layer is wide, the change itself and the identity are
+//! smaller.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -345,9 +345,9 @@ fn row(
     Ok(MeasuredRow { count, how, patches, scores, suite, seconds, error })
 }
 
-/// Returns the share of a suite's prompts whose answers pass all checks of their text. Prompts with tools, and
-/// those without such a check, are not asked: checks that run code or measure the loss of a reference are not
-/// made.
+/// Returns the share of a suite's prompts whose answers pass all checks of their text. Prompts with tools,
+/// and those without such a check, are not asked: checks that run code or measure the loss of a reference
+/// are not made.
 fn suite_share(
     engine: &mut Engine,
     suite: Option<&Suite>,

@@ -3,8 +3,8 @@
 //!
 //! The model reads a prompt once as it is, and again with noise on the embeddings of the subject's tokens,
 //! with which it no longer says the same. Then one thing of the first pass is put back at one token and one
-//! layer: the residual stream, or the outputs of the MLPs or of the mixers of a few layers around it. The more
-//! likely the answer becomes again, the more of what the model recalls passes there.
+//! layer: the residual stream, or the outputs of the MLPs or of the mixers of a few layers around it. The
+//! more likely the answer becomes again, the more of what the model recalls passes there.
 //!
 //! Shapes: `T` tokens of the prompt, `L` layers, `H` hidden_size.
 

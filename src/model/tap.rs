@@ -59,9 +59,9 @@ impl Model {
         self.embed(&sequence.input_ids)
     }
 
-    /// Runs the layers from `first` on, on the residual `stream` before it, `[T, H]`. Each output that is added
-    /// to the stream, and the stream behind each layer, is what `watch` returns for it. Returns the hidden
-    /// states after the final norm, `[T, H]`.
+    /// Runs the layers from `first` on, on the residual `stream` before it, `[T, H]`. Each output that is
+    /// added to the stream, and the stream behind each layer, is what `watch` returns for it. Returns the
+    /// hidden states after the final norm, `[T, H]`.
     pub fn run_watched(
         &self,
         sequence: &PackedSequence,

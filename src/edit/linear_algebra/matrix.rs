@@ -102,8 +102,8 @@ impl Matrix {
     }
 }
 
-// The loops below count, because iterators over pairs are not inlined across units of a build, which took half
-// of the time of an edit.
+// The loops below count, because iterators over pairs are not inlined across units of a build, which took
+// half of the time of an edit.
 
 /// Returns the dot product. Eight sums are independent, so that the processor adds them at once.
 pub(crate) fn dot(one: &[f64], other: &[f64]) -> f64 {
