@@ -172,8 +172,8 @@ impl BenchCommand {
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
             Self::Pipelines(args) => request::BenchCommand::Pipelines(Box::new(args.request())),
             Self::Pipeline { job } => request::BenchCommand::Pipeline { job },
-            Self::WhitePaper(WhitePaperArgs { results, loading, output }) => {
-                request::BenchCommand::WhitePaper(request::WhitePaperArgs { results, loading, output })
+            Self::WhitePaper(WhitePaperArgs { results, loading, edits, output }) => {
+                request::BenchCommand::WhitePaper(request::WhitePaperArgs { results, loading, edits, output })
             }
         }
     }

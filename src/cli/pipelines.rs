@@ -58,6 +58,9 @@ pub(crate) struct WhitePaperArgs {
     /// Rows that `bench loading --output` has written, instead of those that the program carries
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub loading: Option<PathBuf>,
+    /// Results of `edit --measure` in a list, instead of those that the program carries
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub edits: Option<PathBuf>,
     /// Write the paper into this file, one page of HTML; without it, tables and verdicts are printed
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,

@@ -24,8 +24,8 @@ use sparktune_compare::CodeRuns;
 use sparktune_data::Source;
 use sparktune_data::token_file::TokenFile;
 use sparktune_paper::{
-    Arrangement, Machine, Model, Quality, Results, ResultsError, Settings, Speeds, Trained, VERSION,
-    committed, html, table, write,
+    Arrangement, EditResults, Machine, Model, Quality, Results, ResultsError, Settings, Speeds, Trained,
+    VERSION, committed, html, table, write,
 };
 use sparktune_plan::{Device, Method, Plan};
 use sparktune_tui::output::{columns, note, print, print_json};
@@ -348,8 +348,12 @@ pub(crate) fn white_paper(args: &WhitePaperArgs, json: bool) -> Result<Exit, Fai
         None => Speeds::committed().map_err(bug)?,
         Some(path) => given(path, Speeds::from_json)?,
     };
-    let document = write(&results, &speeds);
-    for input in [&args.results, &args.loading].into_iter().flatten() {
+    let edits = match &args.edits {
+        None => EditResults::committed().map_err(bug)?,
+        Some(path) => given(path, EditResults::from_json)?,
+    };
+    let document = write(&results, &speeds, &edits);
+    for input in [&args.results, &args.loading, &args.edits].into_iter().flatten() {
         args.output.as_deref().map_or(Ok(()), |output| refuse_same_file(input, output))?;
     }
     match &args.output {

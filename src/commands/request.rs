@@ -147,6 +147,8 @@ pub struct WhitePaperArgs {
     pub results: Option<PathBuf>,
     /// A file of rows about loading; those that the program carries by default.
     pub loading: Option<PathBuf>,
+    /// A file of results of edits; those that the program carries by default.
+    pub edits: Option<PathBuf>,
     /// The file for the paper; without one, the tables are printed.
     pub output: Option<PathBuf>,
 }

@@ -100,12 +100,13 @@ fn verdict(judged: &Judged) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edits::EditResults;
     use crate::testing::{results, speeds};
     use crate::write::write;
 
     #[test]
     fn the_file_loads_nothing_and_has_no_script() {
-        let page = html(&write(&results(), &speeds()));
+        let page = html(&write(&results(), &speeds(), &EditResults::default()));
         for word in ["http:", "https:", "<script", "src=", "url(", "@import", "<link"] {
             assert!(!page.contains(word), "{word}");
         }
@@ -119,7 +120,7 @@ mod tests {
         let mut results = results();
         results.model.name = "<script>alert(1)</script>\u{1b}[31m".into();
         results.data.name = "a\"b".into();
-        let page = html(&write(&results, &speeds()));
+        let page = html(&write(&results, &speeds(), &EditResults::default()));
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;") && !page.contains('\u{1b}'));
         assert!(page.contains("a&quot;b"));
     }

@@ -223,6 +223,11 @@ pub enum ResultsError {
         "the rows about loading cannot be read: {0}. Give a file that `sparktune bench loading --output FILE` has written"
     )]
     UnreadableSpeeds(#[source] serde_json::Error),
+    /// It is no list of results of edits.
+    #[error(
+        "the results of edits cannot be read: {0}. Give a list of what `sparktune edit --measure --json` has printed, each with `created_us`, `machine` and `command`"
+    )]
+    UnreadableEdits(#[source] serde_json::Error),
     /// It was written by a newer program.
     #[error(
         "the results have version {0} of their format, and this program reads version {VERSION}. Use the program that wrote them, or measure again"

@@ -1,13 +1,14 @@
 //! Writes the white paper: which chapters it has, and the words of those that say what was measured where.
 
 use sparktune_base::units::{bytes, count, counted, percent};
-use time::OffsetDateTime;
-use time::macros::format_description;
 
 use crate::at_the_machine::at_the_machine;
 use crate::chapters::{formats, loading, own_figures, training};
 use crate::claims;
+use crate::day::date;
 use crate::document::{Block, Document, Section};
+use crate::edited_knowledge::edited_knowledge;
+use crate::edits::EditResults;
 use crate::pipeline::Arrangement;
 use crate::results::Results;
 use crate::speeds::Speeds;
@@ -17,7 +18,7 @@ use crate::table::answer_rows;
 use crate::verdict::{Judged, Verdict, drop_difference, judge};
 
 /// Writes the white paper about these results. The same results give the same document.
-pub fn write(results: &Results, speeds: &Speeds) -> Document {
+pub fn write(results: &Results, speeds: &Speeds, edits: &EditResults) -> Document {
     let judged = judge(results, speeds);
     let mut sections = vec![in_short(results, &judged), method(results), formats(results)];
     sections.push(loading(results));
@@ -25,6 +26,7 @@ pub fn write(results: &Results, speeds: &Speeds) -> Document {
     sections.extend(Arrangement::ALL.into_iter().filter_map(|arrangement| training(results, arrangement)));
     sections.extend(answers(results));
     sections.extend(dropping(results));
+    sections.extend(edited_knowledge(edits));
     sections.push(own_figures());
     sections.push(Section {
         id: "verdicts",
@@ -48,13 +50,6 @@ pub fn write(results: &Results, speeds: &Speeds) -> Document {
         ),
         sections,
     }
-}
-
-/// Returns the day of a time in microseconds since the Unix epoch: `2026-11-24`.
-pub fn date(created_us: u64) -> String {
-    let format = format_description!("[year]-[month]-[day]");
-    let time = OffsetDateTime::from_unix_timestamp((created_us / 1_000_000) as i64).ok();
-    time.and_then(|time| time.format(format).ok()).unwrap_or_else(|| "an unknown day".into())
 }
 
 fn in_short(results: &Results, judged: &[Judged]) -> Section {
@@ -253,17 +248,23 @@ mod tests {
     #[test]
     fn the_same_results_give_the_same_paper_and_other_results_other_numbers() {
         let results = results();
-        assert_eq!(write(&results, &speeds()), write(&results, &speeds()));
+        assert_eq!(
+            write(&results, &speeds(), &EditResults::default()),
+            write(&results, &speeds(), &EditResults::default())
+        );
         let mut slower = results.clone();
         for training in &mut slower.training {
             training.step_ms.iter_mut().for_each(|ms| *ms *= 3.0);
         }
-        assert_ne!(write(&results, &speeds()), write(&slower, &speeds()));
+        assert_ne!(
+            write(&results, &speeds(), &EditResults::default()),
+            write(&slower, &speeds(), &EditResults::default())
+        );
     }
 
     #[test]
     fn the_paper_has_all_chapters_a_verdict_per_claim_and_the_command() {
-        let paper = write(&results(), &speeds());
+        let paper = write(&results(), &speeds(), &EditResults::default());
         let ids: Vec<&str> = paper.sections.iter().map(|section| section.id).collect();
         let expected = [
             "in-short",
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_line_of_a_chart_has_a_band_at_each_point() {
-        for section in write(&results(), &speeds()).sections {
+        for section in write(&results(), &speeds(), &EditResults::default()).sections {
             for block in section.blocks {
                 let Block::Chart(Chart { lines, title, .. }) = block else { continue };
                 assert!(!lines.is_empty(), "{title}");

@@ -7,7 +7,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_T
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_paper::{Document, ResultsError, Speeds, committed, html, write};
+use sparktune_paper::{Document, EditResults, ResultsError, Speeds, committed, html, write};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -23,7 +23,9 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 
 fn document() -> Result<Document, Problem> {
     let unreadable = |error: ResultsError| Failure::new(Exit::Bug, error.to_string());
-    Ok(write(&committed().map_err(unreadable)?, &Speeds::committed().map_err(unreadable)?))
+    let results = committed().map_err(unreadable)?;
+    let speeds = Speeds::committed().map_err(unreadable)?;
+    Ok(write(&results, &speeds, &EditResults::committed().map_err(unreadable)?))
 }
 
 /// The white paper as blocks: paragraphs, tables, charts, verdicts
