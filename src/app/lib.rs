@@ -13,7 +13,7 @@
 //! | [`data_fetch`], [`served_data`] | data sets of the hub as JSON Lines; token files for other machines |
 //! | [`job`] | from answers to a plan |
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
-//! | [`models`] | the models that can be opened on this machine |
+//! | [`models`], [`edited_models`] | the models that can be opened on this machine |
 //! | [`comparison`] | answers of several models to the same prompts, checked and kept |
 //! | [`chat`] | a conversation with a model, or with two side by side |
 //! | [`thought`] | what a model thinks before it answers, apart from the answer |
@@ -38,6 +38,7 @@ pub mod data_fetch;
 pub mod data_sets;
 pub mod data_worker;
 pub mod draft;
+pub mod edited_models;
 pub mod failure;
 pub mod files;
 pub mod findings;

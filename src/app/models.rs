@@ -17,6 +17,7 @@ use sparktune_plan::model_config::ConfigOptions;
 use sparktune_plan::{Method, ModelConfig, Plan};
 use sparktune_runlog::{RunDir, RunsRoot};
 
+use crate::edited_models;
 use crate::failure::Failure;
 use crate::folders::demo_folder;
 use crate::model::hub;
@@ -33,18 +34,21 @@ pub enum ModelKind {
     Adapter,
     /// A model that a run has exported.
     Merged,
+    /// A model with facts written into it.
+    Edited,
 }
 
 /// A model that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenableModel {
-    /// Its id: `hub:OWNER/NAME`, `run:NAME` or `dir:NAME`.
+    /// Its id: `hub:OWNER/NAME`, `run:NAME`, `dir:NAME` or `edited:NAME`.
     pub id: String,
     /// The id without what it begins with.
     pub name: String,
     /// Its kind.
     pub kind: ModelKind,
-    /// The base of a run or an adapter, an id of the hub or the name of a folder, if it is known.
+    /// The base of a run, an adapter or an edited model, an id of the hub or the name of a folder, if it is
+    /// known.
     pub base: Option<String>,
     /// The parameters of the text model, if its config can be read.
     pub parameters: Option<u64>,
@@ -64,8 +68,8 @@ pub struct Opening {
     pub template_kwargs: BTreeMap<String, Value>,
 }
 
-/// Lists what can be opened: the models that the user named first, then runs, the newest first, then those of
-/// the hub and the demo's.
+/// Lists what can be opened: the models that the user named first, then runs, the newest first, then edited
+/// models, those of the hub and the demo's.
 pub fn list(runs_dir: &Path, given: &[String]) -> Vec<OpenableModel> {
     let mut found: Vec<OpenableModel> = Vec::new();
     let mut add = |model: OpenableModel| {
@@ -78,6 +82,8 @@ pub fn list(runs_dir: &Path, given: &[String]) -> Vec<OpenableModel> {
     given.iter().filter_map(|given| of_given(&root, given)).for_each(&mut add);
     let runs = root.list().unwrap_or_default();
     runs.iter().rev().filter_map(|run| of_run("run", run)).for_each(&mut add);
+    let edited = edited_models::names(runs_dir).into_iter();
+    edited.filter_map(|name| of_edited(runs_dir, &name)).for_each(&mut add);
     let cached = hub().map(|hub| hub.whole_models()).unwrap_or_default();
     cached
         .into_iter()
@@ -116,9 +122,12 @@ pub const DEMO: &str = "dir:demo";
 const DEMO_FOLDER: &str = "/presets/demo/model";
 /// What stands behind the id of a run for the model that the run started from.
 const BASE: &str = "@base";
+/// What the ids of edited models begin with, and of edits that were not kept yet.
+const EDITED: &str = "edited:";
+const DRAFT: &str = "draft:";
 
 /// Finds a model by its id, or by its name if there is only one of that. `run:NAME@base` is the model that a
-/// run started from.
+/// run started from, and `draft:ID` an edit that nobody has kept yet.
 pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel> {
     if let Some(run) = id.strip_suffix(BASE).and_then(|run| find(run, runs_dir, given)) {
         return run.started_from().ok();
@@ -126,6 +135,12 @@ pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel
     if let Some(name) = id.strip_prefix("run:") {
         let runs = RunsRoot::new(runs_dir).list().unwrap_or_default();
         return runs.iter().find(|run| run.name() == name).and_then(|run| of_run("run", run));
+    }
+    if let Some(name) = id.strip_prefix(EDITED) {
+        return of_edited(runs_dir, name);
+    }
+    if let Some(draft) = id.strip_prefix(DRAFT) {
+        return of_folder(id, &edited_models::draft(runs_dir, draft)?.join("model"));
     }
     let models = list(runs_dir, given);
     if let Some(model) = models.iter().find(|model| model.id == id) {
@@ -194,7 +209,7 @@ impl OpenableModel {
     pub fn opening(&self) -> Result<Opening, Failure> {
         let whole = Opening { model: self.path.clone(), ..Opening::default() };
         match self.kind {
-            ModelKind::Base | ModelKind::Merged => Ok(whole),
+            ModelKind::Base | ModelKind::Merged | ModelKind::Edited => Ok(whole),
             ModelKind::Adapter => {
                 let base = base_of_adapter(&self.path).filter(|base| base.join("config.json").is_file());
                 let missing = || self.without_base("Open it with `sparktune generate --base FOLDER`");
@@ -218,6 +233,26 @@ impl OpenableModel {
                 Ok(Opening { model, adapter, template_kwargs: plan.data.template_kwargs.0 })
             }
         }
+    }
+
+    /// Returns the folder with all weights of the model, which can be edited.
+    ///
+    /// # Errors
+    /// There is none: it is an adapter.
+    pub fn whole(&self) -> Result<PathBuf, Failure> {
+        let outputs = ["merged", "merged-mtp"].map(|name| self.path.join("outputs").join(name));
+        let places = match self.kind {
+            ModelKind::Run => outputs.to_vec(),
+            ModelKind::Adapter => Vec::new(),
+            ModelKind::Base | ModelKind::Merged | ModelKind::Edited => vec![self.path.clone()],
+        };
+        places.into_iter().find(|place| place.join("config.json").is_file()).ok_or_else(|| {
+            let text = format!(
+                "{} is an adapter beside its base, and facts are written into whole weights",
+                escape(&self.name)
+            );
+            Failure::usage(text).hint("Export the run with merged weights, or choose its base")
+        })
     }
 
     fn without_base(&self, advice: &str) -> Failure {
@@ -247,6 +282,11 @@ fn of_path(path: &Path) -> Option<OpenableModel> {
     let path = path.canonicalize().ok()?;
     let name = path.file_name()?.to_str().filter(|name| !name.chars().any(char::is_control))?;
     of_folder(&format!("dir:{name}"), &path)
+}
+
+/// Returns the edited model of this name.
+fn of_edited(runs_dir: &Path, name: &str) -> Option<OpenableModel> {
+    of_folder(&format!("{EDITED}{name}"), &edited_models::model(runs_dir, name)?)
 }
 
 /// Returns the demo's model.
@@ -283,18 +323,21 @@ fn of_folder(id: &str, folder: &Path) -> Option<OpenableModel> {
     if !is_adapter && !folder.join("config.json").is_file() {
         return None;
     }
-    let base = if is_adapter { base_of_adapter(folder) } else { None };
+    let edited = edited_models::stacked(folder).filter(|_| !is_adapter);
     let in_outputs = folder.parent().is_some_and(|parent| parent.ends_with("outputs"));
-    let kind = match (is_adapter, in_outputs) {
+    let kind = match (is_adapter, &edited) {
         (true, _) => ModelKind::Adapter,
-        (false, true) => ModelKind::Merged,
-        (false, false) => ModelKind::Base,
+        (false, Some(_)) => ModelKind::Edited,
+        (false, None) if in_outputs => ModelKind::Merged,
+        (false, None) => ModelKind::Base,
     };
+    let base = if is_adapter { base_of_adapter(folder) } else { edited.map(|edited| edited.base) };
+    let sized = base.as_deref().filter(|_| is_adapter).unwrap_or(folder);
     Some(OpenableModel {
         id: id.to_owned(),
         name: id.split_once(':').map_or(id, |(_, name)| name).to_owned(),
         kind,
-        parameters: parameters(base.as_deref().unwrap_or(folder)),
+        parameters: parameters(sized),
         base: base.map(|base| base.display().to_string()),
         path: folder.to_owned(),
     })
@@ -361,6 +404,36 @@ mod tests {
         assert_eq!(id_of_given(place.path(), &given[0]).as_deref(), Some("dir:checkpoint"));
         assert_eq!(id_of_given(place.path(), "20260101").as_deref(), Some("run:20260101T000000Z-a"));
         assert_eq!(id_of_given(place.path(), "nowhere"), None);
+    }
+
+    #[test]
+    fn edited_models_are_listed_with_their_base_and_drafts_are_only_found() {
+        let place = tempfile::tempdir().unwrap();
+        let base = fixtures().join("qwen35/checkpoint");
+        let models = edited_models::folder(place.path(), edited_models::Part::Models).unwrap();
+        let drafts = edited_models::folder(place.path(), edited_models::Part::Drafts).unwrap();
+        for folder in [models.join("mine"), drafts.join("1/model")] {
+            fs::create_dir_all(folder.join("patches")).unwrap();
+            fs::copy(base.join("config.json"), folder.join("config.json")).unwrap();
+            let stack = serde_json::json!({"version": 1, "base": base, "base_hash": "0", "patches": ["a"]});
+            fs::write(folder.join("patches/stack.json"), stack.to_string()).unwrap();
+        }
+        let listed = list(place.path(), &[]);
+        let edited: Vec<_> = listed.iter().filter(|model| model.kind == ModelKind::Edited).collect();
+        assert_eq!((edited.len(), edited[0].id.as_str()), (1, "edited:mine"));
+        assert_eq!(edited[0].base.as_deref(), base.to_str());
+        assert!(edited[0].parameters.is_some_and(|count| count > 100_000));
+        let draft = find("draft:1", place.path(), &[]).unwrap();
+        assert_eq!(
+            (draft.opening().unwrap().model, draft.whole().unwrap()),
+            (draft.path.clone(), draft.path)
+        );
+        for id in ["edited:none", "edited:../models/mine", "draft:2", "draft:..", "edited:"] {
+            assert!(find(id, place.path(), &[]).is_none(), "{id}");
+        }
+        let adapter = run(place.path(), "lora", &base, |plan| plan);
+        let failure = of_folder("dir:x", &adapter.join("outputs/adapter")).unwrap().whole().unwrap_err();
+        assert!(failure.to_string().contains("whole weights"), "{failure}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod comparisons;
 mod datasets;
 mod examples;
 mod health;
+mod knowledge;
 mod machine;
 mod metrics;
 mod models;
@@ -69,6 +70,7 @@ fn endpoints() -> OpenApiRouter<Shared> {
         .merge(datasets::router())
         .merge(examples::router())
         .merge(health::router())
+        .merge(knowledge::router())
         .merge(machine::router())
         .merge(metrics::router())
         .merge(models::router())

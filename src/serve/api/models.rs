@@ -24,14 +24,14 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 /// A model that can be opened.
 #[derive(Debug, Serialize, ToSchema)]
 struct ListedModel {
-    /// Its id, which requests use: `hub:OWNER/NAME`, `run:NAME` or `dir:NAME`.
+    /// Its id, which requests use: `hub:OWNER/NAME`, `run:NAME`, `dir:NAME` or `edited:NAME`.
     id: String,
     /// The id without what it begins with.
     name: String,
-    /// `base`, `run`, `adapter` or `merged`.
+    /// `base`, `run`, `adapter`, `merged` or `edited`.
     #[schema(value_type = String)]
     kind: ModelKind,
-    /// The base of a run or an adapter, if it is known.
+    /// The base of a run, an adapter or an edited model, if it is known.
     base: Option<String>,
     /// The parameters of the text model, if its config can be read.
     parameters: Option<u64>,
@@ -56,8 +56,8 @@ struct OneModel {
 
 /// The models that can be opened, and which of them are loaded
 ///
-/// Models of the hub that are completely on this machine, runs with exported weights, and folders that the
-/// server was started with.
+/// Models of the hub that are completely on this machine, runs with exported weights, edited models, and
+/// folders that the server was started with.
 #[utoipa::path(get, path = "/models", tag = "models", responses((status = 200, body = Listed<ListedModel>)))]
 async fn all(State(state): State<Shared>) -> Result<Json<Listed<ListedModel>>, Problem> {
     let loaded = state.workers.loaded();

@@ -3,6 +3,7 @@
 mod client;
 mod comparisons;
 mod document;
+mod knowledge;
 mod limits;
 mod packets;
 mod rules;
