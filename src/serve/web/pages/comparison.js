@@ -1,6 +1,7 @@
 // One comparison: the table with intervals, what the differences mean, and every answer with its checks.
 import { html, useState } from "../parts/dom.js";
 import { NONE, count, counted, figure, milliseconds, moment, percent } from "../parts/format.js";
+import { Interval } from "../parts/interval.js";
 import { useRead } from "../parts/load.js";
 import { Chips, Head, Loading, Note, ProblemNote, Search, joined } from "../parts/page.js";
 import { promptText, suiteName } from "../parts/suites.js";
@@ -73,14 +74,6 @@ function Results({ models }) {
         </tr>`;
       })}</tbody>
     </table></div>`;
-}
-
-function Interval({ value, words }) {
-  if (!value) return html`<span class="faint">–</span>`;
-  const at = (share) => Math.min(1, Math.max(0, share)) * 100;
-  return html`<div class="interval"><span class="number">${words}</span>
-    <svg viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label=${`between ${percent(value.low)} and ${percent(value.high)}`}>
-      <line x1="0" x2="100" y1="5" y2="5" class="rule" /><line x1=${at(value.low)} x2=${at(value.high)} y1="5" y2="5" class="span" /><line x1=${at(value.value)} x2=${at(value.value)} y1="0.5" y2="9.5" class="point" /></svg></div>`;
 }
 
 const ONLY = [

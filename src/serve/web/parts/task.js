@@ -36,5 +36,5 @@ export function useTask(kind, { onDone, onProblem }) {
     );
     return () => ending.current.abort();
   }, [kind]);
-  return { task, start: (endpoint, body) => follow(call(endpoint, { body })) };
+  return { task, start: (endpoint, body, params) => follow(call(endpoint, { body, params })) };
 }
