@@ -135,7 +135,7 @@ fn tab_through(page: &mut Page, name: &str) {
 
 /// Audits the page that is shown.
 #[track_caller]
-fn audit(page: &mut Page, name: &str) {
+pub(crate) fn audit(page: &mut Page, name: &str) {
     page.listen(Duration::from_millis(150));
     assert_eq!(nameless(page), [] as [String; 0], "{name}: without a name");
     for theme in ["light", "dark"] {

@@ -13,6 +13,7 @@
 //! | `hostile` | texts of strangers in every field of the page, without effect |
 //! | `access` | names, contrast, focus, motion and width of every page |
 //! | `charts` | curves of any values |
+//! | `knowledge` | facts written, tried, kept and taken back, by requests and in the page |
 //! | `lab` | the protocol lab: a packet edited and damaged |
 //!
 //! Nothing is timed: a test waits until the page shows what it expects, and fails, with the page's text and a
@@ -30,6 +31,7 @@ mod comparison;
 mod devtools;
 mod driver;
 mod hostile;
+mod knowledge;
 mod lab;
 mod server;
 #[expect(dead_code, reason = "shared with end_to_end, which uses all of it")]
