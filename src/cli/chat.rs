@@ -16,7 +16,7 @@ pub(crate) struct ChatArgs {
     /// Ask a second model the same: `base` for the one that the run started from, or as MODEL
     #[arg(long, value_name = "MODEL")]
     pub beside: Option<String>,
-    /// Go on with the newest kept conversation with the run, or with that of a file
+    /// Continue the newest kept conversation with the run, or the one in FILE
     #[arg(long = "continue", value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub earlier: Option<Option<PathBuf>>,
     /// Tell the model this before the conversation

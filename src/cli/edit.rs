@@ -23,48 +23,49 @@ The files of CounterFact and zsRE are read too. The guide page editing.md explai
 pub(crate) struct EditArgs {
     #[command(subcommand)]
     pub action: Option<EditAction>,
-    /// The folder of a model, edited before or not
+    /// The folder of the model, edited before or not
     #[arg(required = true, value_name = "MODEL", value_hint = ValueHint::DirPath)]
     pub model: Option<PathBuf>,
     /// The file of facts
     #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub facts: Option<PathBuf>,
-    /// How facts are written: rome one by one, memit all at once, ultraedit in one step, memory beside the
-    /// weights; auto chooses rome for one fact and memit for more
+    /// How facts are written: rome one after another, memit all at once, ultraedit in one gradient step, memory
+    /// beside the weights; auto takes rome for one fact and memit for more
     #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = METHODS, hide_possible_values = true)]
     pub method: String,
-    /// The layer that is changed, from 0; several for memit and ultraedit, as 2,3 or 2-4
+    /// The layer to change, counted from 0; memit and ultraedit accept several: 2,3 or 2-4
     #[arg(long, value_name = "N", value_parser = layers)]
     pub layer: Option<Layers>,
-    /// Read each prompt as what a user says, in the model's chat template
+    /// Read each prompt as a user's message, in the model's chat template
     #[arg(long)]
     pub chat: bool,
-    /// Ordinary text whose meaning must stay: a text file, or lines of JSON; without it, the demo's chats
+    /// Ordinary text on which the model should not change: a text file, or JSON Lines; by default, the demo's
+    /// chats
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub text: Option<PathBuf>,
-    /// The name of the patch; without it, that of the file of facts
+    /// The name of the patch; by default, that of the file of facts
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The folder to write; without it, an edited model is changed in place
+    /// The folder to write; by default, an edited model is changed in place
     #[arg(short, long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub output: Option<PathBuf>,
-    /// The base of an edited model, if it is not where it was
+    /// The folder of an edited model's base, if it has moved
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub base: Option<PathBuf>,
-    /// Keep an edit that damages the model, and edit facts that it knows
+    /// Keep the edit even if it damages the model, and write facts that the model already knows
     #[arg(long)]
     pub force: bool,
-    /// Instead of an edit, draw at which layers and tokens the model recalls what it says of the subjects
+    /// Instead of editing, show at which layers and tokens the model recalls what it says about the subjects
     #[arg(long, conflicts_with_all = ["output", "name", "force", "measure"])]
     pub trace: bool,
-    /// Instead of an edit, judge the first facts, as many as each number says, written at once and one
-    /// after the other, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
+    /// Instead of editing, measure for each N how well the first N facts hold, written at once and one after
+    /// another, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = count, conflicts_with_all = ["output", "name", "force"])]
     pub measure: Vec<usize>,
     /// Leave out a control of --measure: lora or prompt
     #[arg(long, value_name = "CONTROL", value_delimiter = ',', value_parser = ["lora", "prompt"], requires = "measure")]
     pub without: Vec<String>,
-    /// Also measure how many prompts of a suite pass: a suite of `compare`, or a file
+    /// Also measure the share of prompts of a suite that pass: a suite of `compare`, or a file
     #[arg(long, value_name = "SUITE", requires = "measure")]
     pub suite: Option<String>,
 }
@@ -75,7 +76,7 @@ fn count(text: &str) -> Result<usize, String> {
         .parse()
         .ok()
         .filter(|count| (1..=MOST_FACTS).contains(count))
-        .ok_or_else(|| format!("`{text}` is no number of facts from 1 to {MOST_FACTS}"))
+        .ok_or_else(|| format!("`{text}` is not a number of facts from 1 to {MOST_FACTS}"))
 }
 
 #[derive(Debug, Subcommand)]
@@ -84,35 +85,35 @@ pub(crate) enum EditAction {
     List {
         /// The folder of the model
         model: PathBuf,
-        /// Its base, if it is not where it was
+        /// The folder of its base, if it has moved
         #[arg(long, value_name = "FOLDER")]
         base: Option<PathBuf>,
     },
-    /// Lay patches on a model, in this order
+    /// Apply patches to a model, in this order
     Apply {
         /// The folder of the model, edited before or not
         model: PathBuf,
         /// The patches
         #[arg(required = true, value_name = "PATCH")]
         patches: Vec<PathBuf>,
-        /// The folder to write; without it, an edited model is changed in place
+        /// The folder to write; by default, an edited model is changed in place
         #[arg(short, long, value_name = "FOLDER")]
         output: Option<PathBuf>,
-        /// Its base, if it is not where it was
+        /// The folder of its base, if it has moved
         #[arg(long, value_name = "FOLDER")]
         base: Option<PathBuf>,
     },
-    /// Write patches as a PEFT adapter on the base, for servers that accept one
+    /// Export patches as a PEFT adapter on the base, for servers that load adapters
     Export {
         /// The folder of the model
         model: PathBuf,
-        /// The names of the patches; without any, all that are switched on
+        /// The names of the patches; by default, all that are switched on
         #[arg(value_name = "NAME")]
         names: Vec<String>,
         /// The folder to write
         #[arg(short, long, value_name = "FOLDER")]
         output: PathBuf,
-        /// Its base, if it is not where it was
+        /// The folder of its base, if it has moved
         #[arg(long, value_name = "FOLDER")]
         base: Option<PathBuf>,
     },
@@ -120,19 +121,19 @@ pub(crate) enum EditAction {
     Disable(SwitchArgs),
     /// Switch a patch on again
     Enable(SwitchArgs),
-    /// Take a patch away; the others are computed anew, as if it had never been there
+    /// Remove a patch; the model is computed again as if it had never been there
     Remove {
         /// The folder of the model
         model: PathBuf,
         /// The name of the patch
         name: String,
-        /// Keep the patch in this file
+        /// Save the removed patch in this file
         #[arg(long, value_name = "FILE")]
         keep: Option<PathBuf>,
-        /// The folder to write; without it, the model is changed in place
+        /// The folder to write; by default, the model is changed in place
         #[arg(short, long, value_name = "FOLDER")]
         output: Option<PathBuf>,
-        /// Its base, if it is not where it was
+        /// The folder of its base, if it has moved
         #[arg(long, value_name = "FOLDER")]
         base: Option<PathBuf>,
     },
@@ -145,10 +146,10 @@ pub(crate) struct SwitchArgs {
     model: PathBuf,
     /// The name of the patch
     name: String,
-    /// The folder to write; without it, the model is changed in place
+    /// The folder to write; by default, the model is changed in place
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Its base, if it is not where it was
+    /// The folder of its base, if it has moved
     #[arg(long, value_name = "FOLDER")]
     base: Option<PathBuf>,
 }
@@ -168,7 +169,7 @@ pub(crate) struct Layers(Vec<usize>);
 fn layers(text: &str) -> Result<Layers, String> {
     /// More layers than any model has.
     const MOST: usize = 4096;
-    let wrong = || format!("`{text}` names no layers; write 2, 2,3 or 2-4");
+    let wrong = || format!("`{text}` does not name layers; write 2, 2,3 or 2-4");
     let number = |text: &str| text.trim().parse::<usize>().ok().filter(|n| *n < MOST).ok_or_else(wrong);
     let mut found = Vec::new();
     for part in text.split(',') {

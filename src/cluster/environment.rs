@@ -77,13 +77,13 @@ impl Placement {
         let refused = |what: String| Err(Error::Environment { what, fix: FIX });
         if rank >= world_size {
             return refused(format!(
-                "{} say that this is rank {rank} of {world_size}, but ranks are counted from 0",
+                "according to {}, this is rank {rank} of {world_size}, but ranks are counted from 0",
                 placement.launcher
             ));
         }
         if local_rank >= world_size {
             return refused(format!(
-                "{} say that this is rank {local_rank} of its machine, but there are {world_size} ranks in all",
+                "according to {}, this is rank {local_rank} of its machine, but there are {world_size} ranks in all",
                 placement.launcher
             ));
         }
@@ -109,7 +109,7 @@ impl Variables<'_> {
 
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Error> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        let what = || format!("{name} is \"{}\", which is no number that fits there", escape(&text));
+        let what = || format!("{name} is \"{}\", which is not a number that is valid there", escape(&text));
         text.parse().map(Some).map_err(|_| Error::Environment { what: what(), fix: FIX })
     }
 

@@ -34,7 +34,7 @@ pub enum Error {
         "rank {rank} could not connect to rank {to} at {at} within {waited_s} s: {why}. Is that rank running, and does a firewall let this port through?"
     )]
     Unreachable { rank: usize, to: usize, at: String, waited_s: u64, why: String },
-    #[error("{at}: another token is used there than here. Give all ranks the same {variable}", variable = crate::JobToken::VARIABLE)]
+    #[error("{at} uses a different token than this rank. Give all ranks the same {variable}", variable = crate::JobToken::VARIABLE)]
     OtherToken { at: String },
     #[error("rank {by} refuses this rank: {why}")]
     Refused { by: usize, why: String },
@@ -50,7 +50,7 @@ pub enum Error {
     )]
     Left { rank: usize, at: String, reason: Option<String> },
     #[error(
-        "rank {rank} ({at}) does something else than this one: {what}. Start all ranks with the same command and program"
+        "rank {rank} ({at}) is out of step with this one: {what}. Start all ranks with the same command and program"
     )]
     OutOfStep { rank: usize, at: String, what: String },
     #[error("{}: {source}. Check the folder's permissions and the free space", path.display())]

@@ -97,7 +97,7 @@ fn by_lines(
     let mut file = match earlier {
         Some(Earlier { file, turns, .. }) => {
             let questions = counted(turns.len() as u64 / 2, "question");
-            note(&format!("going on after {questions} in {}", escape(&file.path().display().to_string())));
+            note(&format!("continuing after {questions} in {}", escape(&file.path().display().to_string())));
             chat.go_on(&turns);
             Some(file)
         }

@@ -48,7 +48,7 @@ pub fn serve_data(request: &ServeDataRequest, style: Style) -> Result<Exit, Fail
             print(&format!("{address}\n"))?;
         }
         if server.is_everywhere {
-            note("All networks of this machine can reach this; --host names one address to listen on.");
+            note("This is reachable from all networks of this machine; --host limits it to one address.");
         }
         note(&needs(&server));
     }

@@ -37,7 +37,7 @@ pub enum EditCommand {
         /// Its base, if that has moved.
         base: Option<PathBuf>,
     },
-    /// Lay patches on a model.
+    /// Apply patches to a model.
     Apply {
         /// The folder.
         model: PathBuf,
@@ -48,7 +48,7 @@ pub enum EditCommand {
         /// The base, if it has moved.
         base: Option<PathBuf>,
     },
-    /// Write patches as an adapter.
+    /// Export patches as an adapter.
     Export {
         /// The folder.
         model: PathBuf,
@@ -72,7 +72,7 @@ pub enum EditCommand {
         /// The base, if it has moved.
         base: Option<PathBuf>,
     },
-    /// Take a patch away.
+    /// Remove a patch.
     Remove {
         /// The folder.
         model: PathBuf,
@@ -258,7 +258,7 @@ fn remove(
     let removed = stack.remove(name).map_err(from_editing)?;
     if let Some(path) = keep {
         if path.exists() {
-            return Err(Failure::usage(format!("{} is there already", escape(&path.display().to_string())))
+            return Err(Failure::usage(format!("{} already exists", escape(&path.display().to_string())))
                 .hint("Name a new file with --keep"));
         }
         removed.write(path).map_err(from_editing)?;
@@ -278,7 +278,7 @@ fn switch(
     let mut stack = Stack::open(model, base).map_err(from_editing)?;
     let was_other = stack.switch(name, on).map_err(from_editing)?;
     if !was_other && !json {
-        note(&format!("patch {name} was switched {} already", if on { "on" } else { "off" }));
+        note(&format!("patch {name} is already switched {}", if on { "on" } else { "off" }));
     }
     write(&stack, output, Vec::new(), json)
 }
@@ -291,7 +291,7 @@ fn write(stack: &Stack, output: &Path, conflicts: Vec<Conflict>, json: bool) -> 
         conflicts.iter().for_each(|conflict| note(&format!("note: {}", conflict.words())));
         for name in &displaced {
             note(&format!(
-                "note: patch {name} was made on top of other patches than those below it now, so its scores are not those that it has here"
+                "note: patch {name} was made on top of other patches than those below it now, so its recorded scores may not hold here"
             ));
         }
     }

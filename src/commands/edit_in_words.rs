@@ -1,4 +1,4 @@
-//! What `edit` prints: scores as a table, answers that are not as they should be, and the patches of a
+//! What `edit` prints: scores as a table, unexpected answers, and the patches of a
 //! folder.
 
 use serde::Serialize;
@@ -38,7 +38,7 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
     text.push_str(&table(&edited.scores));
     let failed: Vec<_> = edited.answers.iter().filter(|answer| !answer.holds).collect();
     if !failed.is_empty() {
-        text.push_str("\nnot as they should be:\n");
+        text.push_str("\nunexpected answers:\n");
     }
     for answer in failed.iter().take(MOST_ANSWERS) {
         text.push_str(&format!(
@@ -66,10 +66,10 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
 fn table(scores: &Scores) -> String {
     let Scores { efficacy, generalisation, locality, portability, loss } = scores;
     let rows = [
-        ("efficacy", "the target is answered", efficacy),
-        ("generalisation", "also in other words", generalisation),
-        ("locality", "other answers stay", locality),
-        ("portability", "what follows is known", portability),
+        ("efficacy", "answers with the target", efficacy),
+        ("generalisation", "also when asked in other words", generalisation),
+        ("locality", "other answers are unchanged", locality),
+        ("portability", "answers what follows from it", portability),
     ];
     let mut text = String::new();
     for (name, meaning, value) in rows {
@@ -136,7 +136,7 @@ pub(crate) fn exported_in_words(exported: &Exported) -> String {
     if !exported.left_out.is_empty() {
         let names = exported.left_out.join(", ");
         text.push_str(&format!(
-            "left out, since corrections beside the weights cannot be an adapter: {names}\n"
+            "left out, because an adapter cannot hold corrections beside the weights: {names}\n"
         ));
     }
     text.push_str(&match exported.max_lora_rank {

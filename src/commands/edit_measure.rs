@@ -28,7 +28,7 @@ use crate::interrupt::Interrupts;
 const WORK: &str = ".edit-measurements";
 /// How often the training is looked after.
 const EVERY: Duration = Duration::from_millis(100);
-/// How the control learns the facts. The passes are enough for a small model to know each fact by heart.
+/// How the control learns the facts. The epochs are enough for a small model to know each fact by heart.
 const LORA: [&str; 16] = [
     "--method",
     "lora",
@@ -155,13 +155,13 @@ fn train(
     work: &Path,
     interrupts: &Interrupts,
 ) -> Result<Result<PathBuf, String>, Failure> {
-    /// Optimizer steps of few facts, and passes over many.
-    const PASSES: [usize; 2] = [60, 30];
+    /// Epochs on fewer than 100 facts, and on more.
+    const EPOCHS: [usize; 2] = [60, 30];
     let data = work.join(format!("facts-{count}.jsonl"));
     fs::write(&data, lines).map_err(|error| Failure::io("write", &data, &error))?;
     let output = work.join(format!("train-{count}.jsonl"));
     let file = File::create(&output).map_err(|error| Failure::io("write", &output, &error))?;
-    let passes = if count < 100 { PASSES[0] } else { PASSES[1] };
+    let epochs = if count < 100 { EPOCHS[0] } else { EPOCHS[1] };
     let mut child = Command::new(program.path()?)
         .args(["train", "--non-interactive", "--json", "--device", "cpu", "--name", "control", "--model"])
         .arg(model)
@@ -170,7 +170,7 @@ fn train(
         .arg("--runs-dir")
         .arg(work.join("runs"))
         .args(LORA)
-        .args(["--epochs", &passes.to_string()])
+        .args(["--epochs", &epochs.to_string()])
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(Stdio::null())
@@ -208,7 +208,7 @@ fn in_words(measured: &Measured) -> String {
         layers.join(", ")
     );
     if measured.known > 0 {
-        text.push_str(&format!("; {} known to the model are left out", measured.known));
+        text.push_str(&format!("; {} that the model already knows are left out", measured.known));
     }
     let suite = measured.suite_name.as_deref().unwrap_or("suite");
     text.push_str(&format!(
@@ -301,7 +301,11 @@ mod tests {
             rows: vec![row(How::Batched, Some(scores), None), row(How::Lora, None, Some("it\u{1b} failed"))],
         };
         let text = in_words(&measured);
-        assert!(text.starts_with("10 facts by memit in layer 1, 2; 2 known to the model are left out\n"));
+        assert!(
+            text.starts_with(
+                "10 facts by memit in layer 1, 2; 2 that the model already knows are left out\n"
+            )
+        );
         assert!(text.contains("    10 batched          90 (60–98)               –"), "{text}");
         assert!(text.contains("    10 lora        it") && !text.contains('\u{1b}'), "{text}");
     }

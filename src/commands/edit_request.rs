@@ -98,8 +98,8 @@ impl<'a> Told<'a> {
         if !self.json && self.last.as_ref() != Some(&stage) {
             match &stage {
                 Stage::Before => note("asking the model before the edit"),
-                Stage::Statistics => note("computing the covariance of keys of the text"),
-                Stage::Facts(0) => note("looking for values"),
+                Stage::Statistics => note("computing the covariance of the text's keys"),
+                Stage::Facts(0) => note("searching for values"),
                 Stage::Facts(done) if !is_round(*done) => {}
                 Stage::Facts(done) => note(&format!("{} done", counted(*done as u64, "fact"))),
                 Stage::Note(words) => note(&format!("note: {words}")),

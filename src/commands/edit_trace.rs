@@ -69,7 +69,7 @@ fn traces_in_words(traces: &[Trace], width: usize) -> String {
             (format!("MLP outputs{around}"), &trace.mlp),
             (format!("attention or DeltaNet outputs{around}"), &trace.mixer),
         ] {
-            text.push_str(&format!("\n{name} put back (% of the answer; columns are layers)\n"));
+            text.push_str(&format!("\n{name} restored (% of the answer; columns are layers)\n"));
             text.push_str(&map_in_words(trace, map, width));
         }
         text.push('\n');
@@ -117,7 +117,7 @@ fn shade(trace: &Trace, probability: f64) -> usize {
     (back.clamp(0.0, 1.0) * (SHADES.len() - 1) as f64).round() as usize
 }
 
-/// Returns the layer whose MLPs bring back most at the last token of the subject, over all facts.
+/// Returns the layer whose MLPs restore most at the last token of the subject, over all facts.
 fn where_to_edit(traces: &[Trace]) -> String {
     let layers = traces.first().map_or(0, |trace| trace.mlp.len());
     let gain = |layer: usize| {
@@ -126,7 +126,7 @@ fn where_to_edit(traces: &[Trace]) -> String {
     };
     let Some(best) = (0..layers).max_by(|a, b| gain(*a).total_cmp(&gain(*b))) else { return String::new() };
     format!(
-        "* is the subject. At its last token, MLPs around layer {best} bring back most ({:+.1} points of the answer on average): try --layer {best}\n",
+        "* is the subject. At its last token, the MLPs around layer {best} restore most ({:+.1} percentage points on average): try --layer {best}\n",
         gain(best) * 100.0
     )
 }

@@ -48,7 +48,7 @@ impl Conflict {
         use crate::facts::shown;
         match self {
             Self::SamePrompt { patch, prompt } => {
-                format!("patch {patch} answers the same prompt in another way: `{}`", shown(prompt))
+                format!("patch {patch} answers the same prompt differently: `{}`", shown(prompt))
             }
             Self::SameSubject { patch, subject } => {
                 format!("patch {patch} is about the same subject: `{}`", shown(subject))

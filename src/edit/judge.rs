@@ -290,7 +290,7 @@ impl Scores {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         if let Some(locality) = self.locality.filter(|share| share.value < LEAST_LOCALITY) {
             return Some(format!(
-                "{} of {} prompts about something else are answered in another way than before, so its locality is {}, and at least {} is kept",
+                "{} of {} prompts about something else are answered differently than before, so its locality is {}, and at least {} is required",
                 locality.of - locality.hits,
                 locality.of,
                 percent(locality.value),
@@ -299,7 +299,7 @@ impl Scores {
         }
         let drift = self.loss.filter(|loss| loss.drift > MOST_DRIFT)?;
         Some(format!(
-            "the loss on held-out text rises by {}, and at most {} is kept",
+            "the loss on held-out text rises by {}, and at most {} is allowed",
             percent(drift.drift),
             percent(MOST_DRIFT)
         ))

@@ -252,7 +252,10 @@ impl<'a> Measurement<'a> {
         let count = count.min(self.facts.len());
         let judged = match trained {
             Ok(folder) => self.judged(count, folder, tell),
-            Err(why) => Err(EditError::request(why, "Look at the run, or leave this control out")),
+            Err(why) => Err(EditError::request(
+                why,
+                "Train on the facts with `train` to see why, or leave this control out with --without lora",
+            )),
         };
         row(count, How::Lora, 0, seconds, judged)
     }

@@ -2,9 +2,10 @@
 //!
 //! An edited folder is a model like any other, with the folder `patches` beside its weights: `stack.json`
 //! names the base and the patches in order, and `NAME.qubgpu` holds each. The weights are always computed
-//! anew from the base: `W + B₁A₁ + B₂A₂ + …` in f64, rounded once. So a folder depends on its base and
-//! its patches alone, and a patch that was removed leaves the same bytes as one that was never there. A patch
-//! that is switched off keeps its file and its place, and is no part of the weights.
+//! anew from the base: `W + B₁A₁ + B₂A₂ + …`, one patch after another, each sum in f64 and rounded to f32. So
+//! a folder depends on its base and its patches alone, and a patch that was removed leaves the same bytes as
+//! one that was never there. A patch that is switched off keeps its file and its place, and is no part of the
+//! weights.
 //!
 //! A folder is written under another name and takes its place in one step, so a kill leaves the old state.
 
@@ -209,7 +210,7 @@ impl Stack {
         let known: Vec<&str> = self.patches.iter().map(|patch| patch.about.name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         place.ok_or_else(|| {
-            let what = format!("there is no patch `{}` (there is: {known})", shown(name));
+            let what = format!("there is no patch `{}` (patches: {known})", shown(name));
             EditError::request(what, "`edit list` names the patches of a folder")
         })
     }

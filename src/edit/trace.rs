@@ -85,7 +85,7 @@ pub struct Trace {
     pub mlp: Map,
     /// The same, with the outputs of attention or DeltaNets around a layer.
     pub mixer: Map,
-    /// The MLPs that bring back most at the last token of the subject.
+    /// The MLPs that restore most at the last token of the subject.
     pub best: Best,
 }
 

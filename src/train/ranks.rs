@@ -194,7 +194,7 @@ impl Ranks<'_> {
         }
         let share = numbers as f64 / zeros.len() as f64;
         Ok(Some(format!(
-            "the gradients of a step are {} from and to {}: {} at least, by {} measured now, if no rank has to be waited for",
+            "each step exchanges {} of gradients with {}, in at least {} (measured now by {}), plus the wait for slower ranks",
             bytes((exchanged as f64 * share) as u64),
             counted(collective.world_size() as u64 - 1, "other rank"),
             in_milliseconds(fastest * share),

@@ -73,14 +73,15 @@ fn a_run_and_its_base_answer_the_same_and_the_conversation_is_kept_with_the_run(
 
     // One goes on in its file, with the question that was first, which the model still knows.
     let messages = |name: &std::path::Path| {
-        let kept: Value = serde_json::from_slice(&std::fs::read(run.join("chats").join(name)).unwrap()).unwrap();
+        let kept: Value =
+            serde_json::from_slice(&std::fs::read(run.join("chats").join(name)).unwrap()).unwrap();
         kept["messages"].as_array().unwrap().clone()
     };
     let (file, _) = kept.iter().find(|(name, _)| messages(name).len() == 4).unwrap();
     let before = messages(file);
     let goes_on = format!("--continue={}", run.join("chats").join(file).display());
     let done = chat(&place, &[&args[..], &[&goes_on]].concat(), b"Say stone.\n").exits(0);
-    assert!(done.err.contains("going on after 2 questions"), "{}", done.err);
+    assert!(done.err.contains("continuing after 2 questions"), "{}", done.err);
     let asked = objects(&done)[0]["answers"][1]["usage"]["prompt_tokens"].as_u64().unwrap();
     assert!(asked > prompt_tokens(1)[1], "the earlier turns are part of the prompt");
     assert_eq!((messages(file).len(), &messages(file)[..4]), (6, &before[..]));

@@ -121,7 +121,7 @@ fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
             events(&run).into_iter().find(|event| event["phase"] == "exchange").unwrap()["detail"]
                 .to_string();
         assert!(
-            predicted.contains(&others) && predicted.contains(" at least, by 4 exchanges"),
+            predicted.contains(&others) && predicted.contains("measured now by 4 exchanges"),
             "{predicted}"
         );
         let (_alone, one_process) = alone(world_size, "4", method);

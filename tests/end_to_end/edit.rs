@@ -77,7 +77,7 @@ fn a_patch_is_switched_off_and_on_and_leaves_as_an_adapter() {
     assert_eq!((&off["off"][0], off["patches"].as_array().unwrap().len()), (&"facts".into(), 0));
     assert_eq!(says(&place, &out, prompt), says(&place, &model, prompt));
     assert!(edit(&["list", path(&out)]).exits(0).out.contains("switched off"));
-    assert!(edit(&["disable", path(&out), "facts"]).exits(0).err.contains("switched off already"));
+    assert!(edit(&["disable", path(&out), "facts"]).exits(0).err.contains("already switched off"));
     edit(&["enable", path(&out), "facts"]).exits(0);
     assert!(files(&out) == on, "the folder is what it was before");
 
@@ -99,7 +99,7 @@ fn a_trace_is_drawn_and_written_as_json_and_changes_nothing() {
         place.sparktune([&["edit", path(&model), "--facts", path(&facts), "--trace"], more].concat())
     };
     let text = trace(&[]).exits(0).out;
-    assert!(text.contains("MLP outputs put back") && text.contains("try --layer "), "{text}");
+    assert!(text.contains("MLP outputs restored") && text.contains("try --layer "), "{text}");
     let json: Value = serde_json::from_str(&trace(&["--json"]).exits(0).out).unwrap();
     let first = &json[0];
     let tokens = first["tokens"].as_array().unwrap().len();
@@ -167,7 +167,7 @@ fn what_cannot_be_edited_is_refused_in_words_and_nothing_is_written() {
     refused(r#"{"prompt": "A is", "subject": "B", "target": "c"}"#, &[], 3, "facts.jsonl:1: the subject `B`");
     refused(FACTS, &["--layer", "4"], 2, "there is no layer 4");
     refused(FACTS, &["--layer", "1-2", "--method", "rome"], 2, "rome changes one layer, and 2 were named");
-    refused(FACTS, &["--layer", "2-1"], 2, "names no layers");
+    refused(FACTS, &["--layer", "2-1"], 2, "does not name layers");
     refused(FACTS, &["--name", "a/b"], 2, "cannot be the name");
     refused(FACTS, &["--text", "nowhere"], 2, "nowhere");
     // What the model says anyway.

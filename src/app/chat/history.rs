@@ -91,13 +91,13 @@ impl Earlier {
     /// None of the models is a run, there is no conversation, or it cannot be read or is none.
     pub fn read(models: &[OpenableModel], path: Option<&Path>) -> Result<Self, Failure> {
         let run = models.iter().rfind(|model| model.kind == ModelKind::Run).ok_or_else(|| {
-            Failure::usage("conversations are kept with runs, and this is none")
+            Failure::usage("conversations are only kept with runs, and this model is not a run")
                 .hint("Name a finished run, or leave out --continue")
         })?;
         let path = match path {
             Some(path) => path.to_owned(),
             None => newest(&run.path.join(FOLDER)).ok_or_else(|| {
-                let text = format!("no conversation with {} is kept", escape(&run.name));
+                let text = format!("there is no kept conversation with {}", escape(&run.name));
                 Failure::usage(text).hint("Begin one without --continue")
             })?,
         };
@@ -196,9 +196,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = model(ModelKind::Run, folder.path());
         let read = |path: Option<&Path>| Earlier::read(std::slice::from_ref(&run), path);
-        assert!(read(None).unwrap_err().text.contains("no conversation with a is kept"));
+        assert!(read(None).unwrap_err().text.contains("there is no kept conversation with a"));
         let base = model(ModelKind::Base, folder.path());
-        assert!(Earlier::read(&[base], None).unwrap_err().text.contains("kept with runs"));
+        assert!(Earlier::read(&[base], None).unwrap_err().text.contains("only kept with runs"));
         fs::create_dir(folder.path().join("chats")).unwrap();
         let write = |name: &str, model: &str, roles: [&str; 3]| {
             let messages = roles.map(|role| json!({"role": role, "content": format!("{role} of {name}")}));

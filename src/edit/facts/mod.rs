@@ -108,7 +108,7 @@ impl Facts {
             let (place, before) = (&self.places[first], &self.facts[first]);
             let place = place.trim_start_matches([':', ',']).trim_start();
             if words(&before.target) == words(&fact.target) {
-                let what = format!("the fact was there before, at {place}");
+                let what = format!("the fact is a duplicate of the one at {place}");
                 return wrong(index, what, "Remove one of the two");
             }
             let what = format!(
@@ -141,7 +141,7 @@ impl Fact {
                 ));
             }
             if text.len() > MOST_TEXT {
-                let what = format!("`{field}` has {} bytes, of which it may have {MOST_TEXT}", text.len());
+                let what = format!("`{field}` has {} bytes, and at most {MOST_TEXT} are allowed", text.len());
                 return Err((what, "Shorten it"));
             }
         }
@@ -217,7 +217,7 @@ mod tests {
                 r#"{"prompt": "A is", "subject": "B", "target": "b"}"#,
                 "facts.jsonl:1: the subject `B` is not in the prompt `A is`",
             ),
-            (&format!("{good}\n{good}"), "facts.jsonl:2: the fact was there before, at 1"),
+            (&format!("{good}\n{good}"), "facts.jsonl:2: the fact is a duplicate of the one at 1"),
             (
                 &format!("{good}\n\n{}", good.replace("\"b\"", "\"c\"")),
                 "facts.jsonl:3: the fact contradicts the one at 1: the same prompt is to be answered with `b` there and `c` here",

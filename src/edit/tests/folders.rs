@@ -159,7 +159,7 @@ fn a_patch_that_is_switched_off_leaves_the_weights_as_if_it_were_not_there_and_c
     let mut both = Stack::open(&out, None).unwrap();
     assert_eq!(both.patches.len(), 3);
     assert_eq!(both.references().iter().map(|patch| patch.name.as_str()).collect::<Vec<_>>(), ["b"]);
-    assert!(both.switch("z", true).unwrap_err().to_string().contains("there is: a, m, b"));
+    assert!(both.switch("z", true).unwrap_err().to_string().contains("patches: a, m, b"));
 
     both.switch("a", true).unwrap();
     both.switch("m", true).unwrap();
@@ -202,7 +202,7 @@ fn patches_as_an_adapter_on_the_base_are_the_edited_model() {
         export_adapter(&stack, &names, out).unwrap_err().to_string()
     };
     assert!(refused(&[], &out).contains("already exists"));
-    assert!(refused(&["z"], &place.path().join("x")).contains("there is: a, b, c, off"));
+    assert!(refused(&["z"], &place.path().join("x")).contains("patches: a, b, c, off"));
     let mut memory = Stack { patches: Vec::new(), ..stack.clone() };
     push(&mut memory, memory_patch("m", 1.0));
     let refused = export_adapter(&memory, &[], &place.path().join("x")).unwrap_err().to_string();
@@ -298,7 +298,7 @@ fn patches_that_do_not_belong_are_refused_each_in_a_sentence() {
     assert!(refusal(&mut stack, patch("a", 2)).contains("a patch of the name a is there already"));
     push(&mut stack, memory_patch("m", 1.0));
     assert!(refusal(&mut stack, memory_patch("n", 2.0)).contains("mean of another text"));
-    assert!(stack.remove("z").unwrap_err().to_string().contains("there is: a, m"));
+    assert!(stack.remove("z").unwrap_err().to_string().contains("patches: a, m"));
 
     patch("a", 1).write(&file).unwrap();
     assert_eq!(Patch::read(&file).unwrap(), patch("a", 1));
