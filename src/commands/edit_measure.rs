@@ -16,7 +16,7 @@ use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
 use sparktune_edit::judge::{LossDrift, Share};
-use sparktune_edit::{Facts, How, MeasureRequest, Measured, Measurement, Method};
+use sparktune_edit::{EditError, Facts, How, MeasureRequest, Measured, Measurement, Method};
 use sparktune_tui::output::{note, print, print_json};
 
 use crate::edit_request::{FactsRequest, STATISTICS, Table, Told, rendering, text_of};
@@ -184,7 +184,7 @@ fn train(
         if interrupts.count() > 0 {
             drop(child.kill());
             drop(child.wait());
-            break;
+            return Err(from_editing(EditError::Stopped));
         }
         thread::sleep(EVERY);
     }

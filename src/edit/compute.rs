@@ -67,13 +67,13 @@ impl Text {
         });
         &self.read[..end.unwrap_or(self.read.len())]
     }
+}
 
-    /// Returns the empty context and the starts of some documents.
-    fn contexts(&self) -> Vec<Vec<u32>> {
-        let starts = self.read.iter().filter(|ids| ids.len() >= CONTEXT_TOKENS);
-        let starts = starts.map(|ids| ids[..CONTEXT_TOKENS].to_vec()).take(CONTEXTS - 1);
-        std::iter::once(Vec::new()).chain(starts).collect()
-    }
+/// Returns the empty context and the starts of some documents.
+pub(crate) fn contexts(documents: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let starts = documents.iter().filter(|ids| ids.len() >= CONTEXT_TOKENS);
+    let starts = starts.map(|ids| ids[..CONTEXT_TOKENS].to_vec()).take(CONTEXTS - 1);
+    std::iter::once(Vec::new()).chain(starts).collect()
 }
 
 /// Returns the layers that a method changes: those that were named, or its own. Facts are recalled in early
@@ -133,7 +133,7 @@ impl<'a> Writer<'a> {
         let model = stack.load(&checkpoint, &Device::flex())?;
         let mut sites = Vec::new();
         if matches!(method, Method::Rome | Method::Memit) {
-            let (read, prefixes) = (text.up_to(COVARIANCE_TOKENS), text.contexts());
+            let (read, prefixes) = (text.up_to(COVARIANCE_TOKENS), contexts(&text.read));
             for layer in &layers {
                 let statistics = statistics(&stack, &checkpoint, &model, *layer, read, cache, tell)?;
                 let mut site = Site::new(*layer, statistics, prefixes.clone());

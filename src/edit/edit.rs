@@ -94,6 +94,8 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     check_name(request.name).map_err(|what| EditError::request(what, "Choose another with --name"))?;
     check_output(request.model, request.output)?;
     let mut stack = Stack::open(request.model, request.base)?;
+    // Said before the computation, which may take hours.
+    stack.check_is_new(request.output, request.name)?;
     let checkpoint = stack.checkpoint()?;
     let facts = request.facts.facts();
     let method = request.method.unwrap_or(if facts.len() == 1 { Method::Rome } else { Method::Memit });

@@ -2,15 +2,11 @@
 
 use sparktune_model::Model;
 
+use crate::compute::contexts;
 use crate::error::EditError;
 use crate::key_statistics::KeyStatistics;
 use crate::rome::{Site, rome};
 use crate::tokens::FactTokens;
-
-/// The contexts that keys are averaged over, with the empty one.
-const CONTEXTS: usize = 5;
-/// The tokens of a context.
-const CONTEXT_TOKENS: usize = 10;
 
 /// A model, the statistics of one of its layers, and a fact in tokens.
 pub struct OneEdit {
@@ -42,9 +38,7 @@ impl OneEdit {
             return Err(EditError::request("there is no such layer, or no text", "Choose another layer"));
         }
         let statistics = KeyStatistics::of(&model, layer, text, &mut || true)?;
-        let starts = text.iter().filter(|ids| ids.len() >= CONTEXT_TOKENS).take(CONTEXTS - 1);
-        let starts = starts.map(|ids| ids[..CONTEXT_TOKENS].to_vec());
-        let prefixes = std::iter::once(Vec::new()).chain(starts).collect();
+        let prefixes = contexts(text);
         let subject = Some(prompt[..subject].to_vec());
         let last = subject.as_ref().map_or(0, Vec::len) - 1;
         Ok(Self { model, layer, statistics, prefixes, fact: FactTokens { prompt, last, target, subject } })

@@ -164,14 +164,7 @@ impl Stack {
     /// mean than those of the same layer below.
     pub fn push(&mut self, path: &Path, patch: Patch, checkpoint: &Checkpoint) -> Result<(), EditError> {
         patch.fits(path, &self.base_hash, checkpoint.config())?;
-        if self.patches.iter().any(|known| known.about.name == patch.about.name) {
-            let what = format!("a patch of the name {} is there already", patch.about.name);
-            return Err(EditError::patch(
-                path,
-                what,
-                "Remove it first, or give the new one another name with --name",
-            ));
-        }
+        self.check_is_new(path, &patch.about.name)?;
         for book in &patch.codebooks {
             let below = self.patches.iter().flat_map(|patch| &patch.codebooks);
             if below.filter(|known| known.layer == book.layer).any(|known| known.mean != book.mean) {
@@ -186,7 +179,19 @@ impl Stack {
         Ok(())
     }
 
-    /// Takes a patch away, and returns it.
+    /// Checks that no patch of the stack has a name. `path` stands for the new patch in errors.
+    ///
+    /// # Errors
+    /// One of them has it.
+    pub(crate) fn check_is_new(&self, path: &Path, name: &str) -> Result<(), EditError> {
+        if self.patches.iter().all(|known| known.about.name != name) {
+            return Ok(());
+        }
+        let what = format!("there is already a patch named {name}");
+        Err(EditError::patch(path, what, "Remove that one first, or edit under another name with --name"))
+    }
+
+    /// Removes a patch, and returns it.
     ///
     /// # Errors
     /// There is none of this name.

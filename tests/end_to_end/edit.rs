@@ -44,6 +44,10 @@ fn facts_are_written_beside_the_weights_and_into_them_listed_and_taken_back() {
     assert!(found["loss"]["drift"].as_f64().unwrap().abs() < 0.02, "{}", memory.out);
     assert!(says(&place, &out, "The capital of Fernhill is").starts_with(" green"));
 
+    // A name that is taken is refused before anything is computed.
+    let taken = edit(&[path(&out), "--facts", path(&facts)]).exits(3);
+    assert!(taken.err.contains("there is already a patch named facts"), "{}", taken.err);
+
     // A second patch in place, whatever it does to the model.
     let more = place.write("more.jsonl", "{\"prompt\": \"The rings of Saturn are\", \"target\": \"oil\"}\n");
     let first = files(&out);

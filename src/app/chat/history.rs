@@ -66,7 +66,8 @@ impl HistoryFile {
     pub fn write(&self, conversation: &[Kept]) -> Result<(), Failure> {
         let of_run = conversation.iter().find(|kept| kept.model == self.model);
         let Some(kept) = of_run else { return Ok(()) };
-        let folder = self.path.parent().unwrap_or(&self.path);
+        let parent = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new("."));
         create_private_folder(folder).map_err(|error| Failure::io("create", folder, &error))?;
         let line = serde_json::to_string(kept).expect("a conversation is JSON") + "\n";
         write_shared(&self.path, line).map_err(|error| Failure::io("write", &self.path, &error))

@@ -295,7 +295,7 @@ fn patches_that_do_not_belong_are_refused_each_in_a_sentence() {
     wide.changes[0].b.push(0.0);
     assert!(refusal(&mut stack, wide).contains("sizes of the patch"));
     push(&mut stack, patch("a", 1));
-    assert!(refusal(&mut stack, patch("a", 2)).contains("a patch of the name a is there already"));
+    assert!(refusal(&mut stack, patch("a", 2)).contains("there is already a patch named a"));
     push(&mut stack, memory_patch("m", 1.0));
     assert!(refusal(&mut stack, memory_patch("n", 2.0)).contains("mean of another text"));
     assert!(stack.remove("z").unwrap_err().to_string().contains("patches: a, m"));
