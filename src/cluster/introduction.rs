@@ -76,8 +76,11 @@ fn refusal(hello: &Hello, own: &Hello) -> Option<String> {
         );
     }
     if hello.world_size != own.world_size {
-        return Some(format!("it is one of {} ranks, and this job has {}", hello.world_size, own.world_size));
+        return Some(format!(
+            "it is one of {} ranks, and this job has {}. Start all of them with the same number of ranks",
+            hello.world_size, own.world_size
+        ));
     }
     (hello.rank >= own.world_size || hello.rank == own.rank)
-        .then(|| format!("there cannot be another rank {}", hello.rank))
+        .then(|| format!("there can be no other rank {}. Give each rank a number of its own", hello.rank))
 }

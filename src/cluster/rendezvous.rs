@@ -262,7 +262,7 @@ impl Job<'_> {
             let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
             let rank = caller.hello.rank;
             if met.incoming.contains_key(&rank) {
-                let why = format!("there is another rank {rank} already");
+                let why = format!("there already is a rank {rank}. Give each rank a number of its own");
                 let _ = caller.channel.tell(&Answer::Refused { why });
                 continue;
             }
