@@ -1,4 +1,4 @@
-//! What ordinary text does in the MLP of a layer: the covariance of its keys, and the mean of its inputs.
+//! What ordinary text does in the MLP of a layer: the covariance of its keys.
 //!
 //! The covariance `C = E[k kᵀ]` says which keys must keep their values (ROME, section 3.1). It depends on
 //! model, layer and text alone, so it is kept in a file under their hashes. A small part of the tokens that
@@ -24,8 +24,6 @@ pub(crate) struct KeyStatistics {
     pub tokens: usize,
     /// `E[k kᵀ]`, `[I, I]`.
     pub covariance: Matrix,
-    /// The mean input of the MLP, `[H]`.
-    pub mean_input: Vec<f32>,
 }
 
 impl KeyStatistics {
@@ -36,31 +34,21 @@ impl KeyStatistics {
         sequences: &[Vec<u32>],
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Self, EditError> {
-        let [width, inner] = {
-            let shape = model.down_proj(layer).weight.shape();
-            [shape[0], shape[1]]
-        };
+        let inner = model.down_proj(layer).weight.shape()[1];
         let mut sums = vec![0.0f64; inner * inner];
-        let mut inputs = vec![0.0f64; width];
         let mut tokens = 0;
         for piece in sequences.iter().flat_map(|ids| ids.chunks(PIECE)) {
             if !go_on() {
                 return Err(EditError::Stopped);
             }
-            let tap = model.mlp_at(layer, &PackedSequence::single(piece));
-            let products = tap.key_TI.clone().transpose().matmul(tap.key_TI);
-            add(&mut sums, products);
-            add(&mut inputs, tap.input_TH.sum_dim(0));
+            let key_TI = model.mlp_at(layer, &PackedSequence::single(piece)).key_TI;
+            add(&mut sums, key_TI.clone().transpose().matmul(key_TI));
             tokens += piece.len();
         }
         let count = tokens.max(1) as f64;
         // Rounded as in the file, so that what is read again gives the same edit.
         let covariance = sums.into_iter().map(|sum| f64::from((sum / count) as f32)).collect();
-        Ok(Self {
-            tokens,
-            covariance: Matrix::new(inner, inner, covariance),
-            mean_input: inputs.into_iter().map(|sum| (sum / count) as f32).collect(),
-        })
+        Ok(Self { tokens, covariance: Matrix::new(inner, inner, covariance) })
     }
 
     /// Reads the statistics from `folder`, or computes and keeps them there. `key` stands for everything that
@@ -84,26 +72,18 @@ impl KeyStatistics {
         };
         let inner = statistics.covariance.rows() as u64;
         let covariance = statistics.covariance.numbers().iter().map(|number| *number as f32).collect();
-        let mean = statistics.mean_input.clone();
-        let tensors = [
-            Numbers { name: "covariance".into(), shape: vec![inner, inner], values: covariance },
-            Numbers { name: "mean_input".into(), shape: vec![mean.len() as u64], values: mean },
-        ];
-        write_numbers(&path, &about, &tensors)?;
+        let tensor = Numbers { name: "covariance".into(), shape: vec![inner, inner], values: covariance };
+        write_numbers(&path, &about, &[tensor])?;
         Ok(statistics)
     }
 
     fn of_file(about: &About, tensors: &[Numbers]) -> Option<Self> {
         let tokens = about.metadata.get("tokens")?.parse().ok()?;
-        let named = |name: &str| tensors.iter().find(|tensor| tensor.name == name);
-        let (covariance, mean) = (named("covariance")?, named("mean_input")?);
+        let covariance = tensors.iter().find(|tensor| tensor.name == "covariance")?;
         let [rows, columns] = covariance.shape[..] else { return None };
         let numbers: Vec<f64> = covariance.values.iter().map(|number| f64::from(*number)).collect();
-        (rows == columns && numbers.len() as u64 == rows * columns).then(|| Self {
-            tokens,
-            covariance: Matrix::new(rows as usize, columns as usize, numbers),
-            mean_input: mean.values.clone(),
-        })
+        (rows == columns && numbers.len() as u64 == rows * columns)
+            .then(|| Self { tokens, covariance: Matrix::new(rows as usize, columns as usize, numbers) })
     }
 }
 

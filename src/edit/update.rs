@@ -198,7 +198,7 @@ mod tests {
         for i in 0..12 {
             covariance.row_mut(i).iter_mut().for_each(|number| *number /= 200.0);
         }
-        KeyStatistics { tokens: 200, covariance, mean_input: vec![0.0; 4] }
+        KeyStatistics { tokens: 200, covariance }
     }
 
     fn is_identity(matrix: &Matrix, within: f64) {
@@ -235,11 +235,7 @@ mod tests {
     #[test]
     fn the_same_key_twice_is_refused_in_words() {
         let keys = Matrix::of_rows(&[vec![1.0, 0.0], vec![1.0, 0.0]]);
-        let statistics = KeyStatistics {
-            tokens: 2,
-            covariance: Matrix::new(2, 2, vec![1.0, 0.0, 0.0, 1.0]),
-            mean_input: Vec::new(),
-        };
+        let statistics = KeyStatistics { tokens: 2, covariance: Matrix::new(2, 2, vec![1.0, 0.0, 0.0, 1.0]) };
         let metric = Metric::inverse(&statistics).unwrap();
         let refused = key_factor(&keys, &Matrix::zeros(0, 2), &metric, Softness::Exact).unwrap_err();
         assert!(refused.to_string().contains("two facts have the same key"));
