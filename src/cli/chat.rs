@@ -10,19 +10,19 @@ use crate::cli::generate::SamplingFlags;
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// A finished run, the folder of a model or an adapter, or a model of the hub that was downloaded
+    /// A finished run, the folder of a model or an adapter, or a model downloaded from the hub
     #[arg(value_name = "MODEL", default_value = "latest")]
     pub run: String,
-    /// Ask a second model the same: `base` for the one that the run started from, or as MODEL
+    /// Ask a second model the same questions: `base` for the one that the run started from, or as MODEL
     #[arg(long, value_name = "MODEL")]
     pub beside: Option<String>,
     /// Continue the newest kept conversation with the run, or the one in FILE
     #[arg(long = "continue", value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub earlier: Option<Option<PathBuf>>,
-    /// Tell the model this before the conversation
+    /// The system prompt, which the model reads before the conversation
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub system: String,
-    /// Whether the chat template lets the model think first; by default the template decides
+    /// Whether the chat template lets the model think first; by default, the template decides
     #[arg(long, value_name = "BOOL")]
     pub thinking: Option<bool>,
     /// Tokens that the MTP head drafts, if the model has one; never changes the text

@@ -7,10 +7,10 @@ use sparktune_app::chat::Settings;
 /// The commands, as the help lists them.
 pub const COMMANDS: [(&str, &str); 6] = [
     ("/new", "begin a new conversation"),
-    ("/system TEXT", "tell the model this before the conversation; without a text, nothing"),
+    ("/system TEXT", "set the system prompt; without TEXT, remove it"),
     ("/set NAME VALUE", "temperature, top-p, top-k, min-p, max-tokens, seed, …; without a name, show all"),
     ("/think on|off|auto", "whether the template lets the model think first"),
-    ("/help", "these commands; a line that begins with // is said with one /"),
+    ("/help", "list these commands; to say a line that begins with /, type //"),
     ("/quit", "leave"),
 ];
 
