@@ -68,7 +68,7 @@ impl From<ClusterError> for Failure {
             | ClusterError::ShortToken
             | ClusterError::OtherToken { .. }
             | ClusterError::Refused { .. } => Exit::Usage,
-            ClusterError::File { .. } => Exit::Device,
+            ClusterError::File { .. } | ClusterError::Thread(_) => Exit::Device,
             ClusterError::Interrupted => Exit::Interrupted,
             _ if error.is_of_a_rank() => Exit::Stopped,
             _ => Exit::Network,

@@ -55,6 +55,10 @@ pub enum Error {
     OutOfStep { rank: usize, at: String, what: String },
     #[error("{}: {source}. Check the folder's permissions and the free space", path.display())]
     File { path: PathBuf, source: io::Error },
+    #[error(
+        "cannot start a thread for the other ranks: {0}. Raise the limit on processes (`ulimit -u`), or end other programs"
+    )]
+    Thread(io::Error),
     #[error("interrupted while waiting for the other ranks")]
     Interrupted,
 }

@@ -222,7 +222,7 @@ impl Job<'_> {
             }
         };
         let started = Builder::new().name("rendezvous".into()).spawn(serve);
-        started.map(drop).map_err(|source| Error::Listen { at: format!("port {}", self.port), source })
+        started.map(drop).map_err(Error::Thread)
     }
 
     fn meet(&self, callers: &Receiver<Caller>) -> Result<Met, Error> {

@@ -56,12 +56,11 @@ pub fn join(
 ) -> Result<Tcp, Error> {
     let ends = Ends::new(interrupted);
     let Met { outgoing, incoming } = meet(placement, token, build, limits, &ends)?;
-    let no_thread = |source| Error::Listen { at: "a thread".into(), source };
     let outgoing = outgoing.into_iter().map(|(rank, channel)| Ok((rank, Outgoing::start(rank, channel)?)));
-    let outgoing = outgoing.collect::<Result<_, _>>().map_err(no_thread)?;
+    let outgoing = outgoing.collect::<Result<_, _>>().map_err(Error::Thread)?;
     let incoming =
         incoming.into_iter().map(|(rank, (at, channel))| Ok((rank, Incoming::start(rank, at, channel)?)));
-    let incoming = incoming.collect::<Result<_, _>>().map_err(no_thread)?;
+    let incoming = incoming.collect::<Result<_, _>>().map_err(Error::Thread)?;
     let Placement { rank, world_size, .. } = *placement;
     let traffic = Traffic::default();
     Ok(Tcp {
