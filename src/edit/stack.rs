@@ -392,7 +392,8 @@ impl Staged {
     /// Puts the folder into its place, and removes what was there.
     ///
     /// # Errors
-    /// The names cannot be changed. Then what was there is still there.
+    /// The names cannot be changed. Then what was there is still there, on a file system that cannot exchange two
+    /// names perhaps under a hidden name that ends with `.old`.
     pub fn commit(self) -> Result<(), EditError> {
         let io = EditError::io(&self.out);
         let parent = self.folder.parent().unwrap_or(Path::new("."));

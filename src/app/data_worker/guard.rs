@@ -1,8 +1,9 @@
 //! The limits of a worker for a process that runs a model's tokenizer and chat template itself.
 //!
-//! Some work needs tokenizer and weights in one process, again and again, and its person waits in front of
-//! it. Such a process keeps a ledger of its own, and a thread looks at it as a parent does. What passes a
-//! limit cannot be stopped from within, so the process ends with the same sentence.
+//! Some work needs tokenizer and weights in one process, again and again, and its person waits in front
+//! of it. Such a process keeps a ledger of its own, and a thread looks at it as a parent does. What passes a
+//! limit cannot be stopped from within, so the process ends with the same sentence. An overflowed stack and a
+//! failed allocation abort the process before anybody can say a sentence.
 
 use std::panic::{set_hook, take_hook};
 use std::sync::Arc;
