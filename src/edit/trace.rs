@@ -100,9 +100,9 @@ pub struct Best {
     pub restored: f64,
 }
 
-/// Traces the facts that have a subject, at most [`MOST_TRACED`]. `tell` is called with the number of facts that
-/// are done, the percentage of the next one that is done, and the number of all facts; it returns whether to go
-/// on.
+/// Traces the facts that have a subject, at most [`MOST_TRACED`]. `tell` is called with the number of facts
+/// that are done, the percentage of the next one that is done, and the number of all facts; it returns
+/// whether to go on.
 ///
 /// # Errors
 /// No fact has a subject, the model cannot be loaded, a number is not finite, or `tell` says no.

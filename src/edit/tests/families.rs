@@ -77,7 +77,7 @@ fn memit_brings_the_targets_nearer_in_every_family_and_in_both_kinds_of_qwen35s_
 }
 
 #[test]
-fn memit_over_several_layers_moves_the_stream_by_what_a_change_of_the_last_one_would() {
+fn memit_over_several_layers_brings_a_target_nearer_and_is_refused_where_mlps_are_normalised() {
     for folder in ["qwen35/checkpoint", "others/llama"] {
         let before = model(&fixtures().join(folder));
         let layers: &[usize] = if folder.starts_with("qwen35") { &[0, 1, 2] } else { &[0, 1] };
