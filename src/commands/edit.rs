@@ -11,8 +11,8 @@ use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
 use sparktune_edit::stack::{check_output, is_edited};
 use sparktune_edit::{
-    Conflict, EditError, EditRequest, Facts, Method, Patch, PatchRef, Stack, conflicts, edit as edit_facts,
-    export_adapter,
+    Conflict, EditError, EditRequest, Facts, FolderLock, Method, Patch, PatchRef, Stack, conflicts,
+    edit as edit_facts, export_adapter,
 };
 use sparktune_tui::output::{note, print, print_json, report};
 
@@ -229,6 +229,7 @@ fn apply(
     json: bool,
 ) -> Result<Exit, Failure> {
     let output = output_of(output, model)?;
+    let _lock = FolderLock::take(&output).map_err(from_editing)?;
     check_output(model, &output).map_err(from_editing)?;
     let mut found = Vec::new();
     let mut lay = || {
@@ -253,6 +254,7 @@ fn remove(
     base: Option<&Path>,
     json: bool,
 ) -> Result<Exit, Failure> {
+    let _lock = FolderLock::take(output).map_err(from_editing)?;
     check_output(model, output).map_err(from_editing)?;
     let mut stack = Stack::open(model, base).map_err(from_editing)?;
     let removed = stack.remove(name).map_err(from_editing)?;
@@ -274,6 +276,7 @@ fn switch(
     base: Option<&Path>,
     json: bool,
 ) -> Result<Exit, Failure> {
+    let _lock = FolderLock::take(output).map_err(from_editing)?;
     check_output(model, output).map_err(from_editing)?;
     let mut stack = Stack::open(model, base).map_err(from_editing)?;
     let was_other = stack.switch(name, on).map_err(from_editing)?;

@@ -1,12 +1,14 @@
 //! `edit --measure`: facts written at once and one after the other, beside LoRA on the same facts and the
 //! fact in the prompt, as a table.
 
+use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sparktune_app::answers::runs_dir;
 use sparktune_app::comparison::find_suite;
@@ -162,7 +164,12 @@ fn train(
     let output = work.join(format!("train-{count}.jsonl"));
     let file = File::create(&output).map_err(|error| Failure::io("write", &output, &error))?;
     let epochs = if count < 100 { EPOCHS[0] } else { EPOCHS[1] };
-    let mut child = Command::new(program.path()?)
+    let mut command = Command::new(program.path()?);
+    // The control is the same whatever the user has set for own runs.
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SPARKTUNE_")) {
+        command.env_remove(name);
+    }
+    let mut child = command
         .args(["train", "--non-interactive", "--json", "--device", "cpu", "--name", "control", "--model"])
         .arg(model)
         .arg("--data")
@@ -182,8 +189,9 @@ fn train(
             break;
         }
         if interrupts.count() > 0 {
-            drop(child.kill());
-            drop(child.wait());
+            // It ends its trainer, which writes into a folder that is about to be removed.
+            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            let _ = child.wait();
             return Err(from_editing(EditError::Stopped));
         }
         thread::sleep(EVERY);

@@ -10,6 +10,7 @@ use crate::compute::{Text, Writer, layers_of};
 use crate::conflicts::{Conflict, conflicts};
 use crate::error::EditError;
 use crate::facts::{Facts, shown};
+use crate::folder_lock::FolderLock;
 use crate::judge::{Aspect, LossDrift, Probe, Scores};
 use crate::patch::{Method, check_name};
 use crate::said::{load, said, tokens_of};
@@ -88,10 +89,12 @@ pub struct Answered {
 /// Writes facts into a model, judges the result, and keeps it unless it damages the model. `tell` is called
 /// with what is being done, and returns whether to go on.
 ///
-/// # Errors The facts do not fit the model, the model cannot be loaded, a file cannot be written, or
-/// `tell` says no. An edit that damages the model is no error, but [`Edited::refused`].
+/// # Errors
+/// The facts do not fit the model, the model cannot be loaded, a file cannot be written, another process is
+/// editing the folder, or `tell` says no. An edit that damages the model is no error, but [`Edited::refused`].
 pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Result<Edited, EditError> {
     check_name(request.name).map_err(|what| EditError::request(what, "Choose another with --name"))?;
+    let _lock = FolderLock::take(request.output)?;
     check_output(request.model, request.output)?;
     let mut stack = Stack::open(request.model, request.base)?;
     // Said before the computation, which may take hours.
@@ -105,6 +108,9 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     go(tell(Stage::Before))?;
     let mut engine = load(request.model, request.room.clone())?;
     let text = Text::of(request.text, &engine)?;
+    for note in not_judged(&probes, &text) {
+        go(tell(Stage::Note(note.to_owned())))?;
+    }
     let before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
     if !request.force {
         refuse_known(&request, &probes, &before.answers)?;
@@ -155,6 +161,20 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
         answers: answers.collect(),
         refused,
     })
+}
+
+/// Says which damage of an edit would not be noticed.
+fn not_judged(probes: &[Probe], text: &Text) -> impl Iterator<Item = &'static str> {
+    let no_neighbours = !probes.iter().any(|probe| probe.aspect == Aspect::Locality);
+    let nothing_held_out = text.held_out.is_empty();
+    let notes = [
+        (no_neighbours, "no fact has neighbours, so nobody sees what else the edit changes"),
+        (
+            nothing_held_out,
+            "the text has fewer than five documents, so none is held out and the loss is not measured",
+        ),
+    ];
+    notes.into_iter().filter_map(|(is_so, note)| is_so.then_some(note))
 }
 
 fn go(on: bool) -> Result<(), EditError> {

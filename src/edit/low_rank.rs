@@ -92,8 +92,8 @@ impl LowRank {
     pub(crate) fn fits(&self, layers: usize, width: usize, inner: impl FnOnce(usize) -> usize) -> bool {
         self.layer < layers
             && self.rank > 0
-            && self.b.len() == self.rank * width
-            && self.a.len() == self.rank * inner(self.layer)
+            && Some(self.b.len()) == self.rank.checked_mul(width)
+            && Some(self.a.len()) == self.rank.checked_mul(inner(self.layer))
             && self.keys.len() == self.a.len()
     }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
-use sparktune_compare::{Answered, Ask, Check, NeedsOf, Suite};
+use sparktune_compare::{Answer, Answered, Ask, Check, NeedsOf, Suite};
 use sparktune_infer::{Engine, Room};
 use sparktune_sampling::SamplingParams;
 
@@ -348,9 +348,9 @@ fn row(
     Ok(MeasuredRow { count, how, patches, scores, suite, seconds, error })
 }
 
-/// Returns the share of a suite's prompts whose answers pass all checks of their text. Prompts with tools,
-/// and those without such a check, are not asked: checks that run code or measure the loss of a reference
-/// are not made.
+/// Returns the share of a suite's prompts whose answers pass, of those that are decided, as `compare` counts
+/// them. Checks that run code or measure the loss of a reference are not made, and prompts with tools are not
+/// asked.
 fn suite_share(
     engine: &mut Engine,
     suite: Option<&Suite>,
@@ -378,10 +378,11 @@ fn suite_share(
             reference_loss: Err(String::new()),
             run: &|_| Err(String::new()),
         };
-        let checks = prompt.checks.iter().filter(is_text);
-        let verdicts: Vec<bool> = checks.filter_map(|check| check.outcome(&answered).passed).collect();
-        decided += usize::from(!verdicts.is_empty());
-        passed += usize::from(!verdicts.is_empty() && verdicts.iter().all(|passed| *passed));
+        let outcomes = prompt.checks.iter().map(|check| check.outcome(&answered)).collect();
+        let mut answer = Answer { outcomes, ..Answer::default() };
+        answer.settle();
+        decided += usize::from(answer.passed.is_some());
+        passed += usize::from(answer.passed == Some(true));
     }
     Ok(Share::of(passed, decided))
 }

@@ -10,8 +10,8 @@
 //! A folder is written under another name and takes its place in one step, so a kill leaves the old state.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,7 @@ use sparktune_model::{Checkpoint, Model, PackedSequence};
 
 use crate::error::EditError;
 use crate::facts::{Fact, shown};
+use crate::folder_lock::{beside, set_aside};
 use crate::patch::{AboutPatch, Method, Patch, PatchRef};
 use crate::tokens::Rendering;
 
@@ -76,7 +77,16 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), EditError> {
     }
     let same = matches!((model.canonicalize(), out.canonicalize()), (Ok(model), Ok(out)) if model == out);
     if same && is_edited(out) {
-        return Ok(());
+        let is_of_others =
+            |path: &&PathBuf| path.is_dir() && path.file_name().is_some_and(|name| name != PATCHES);
+        return match entries(out)?.iter().find(is_of_others) {
+            None => Ok(()),
+            Some(folder) => Err(EditError::patch(
+                folder,
+                "this folder is none of an edited model's, and an edit in place would remove it",
+                "Move it elsewhere, or name a new folder with --output",
+            )),
+        };
     }
     Err(EditError::patch(
         out,
@@ -318,11 +328,7 @@ impl Stack {
     /// # Errors
     /// A file cannot be written; [`sparktune_model::ModelError::Stopped`] when `go_on` says no.
     pub fn stage(&self, out: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<Staged, EditError> {
-        let name = out
-            .file_name()
-            .ok_or_else(|| EditError::request("the output has no name", "Name a new folder with --output"))?;
-        let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = parent.join(format!(".{}-being-edited", name.to_string_lossy()));
+        let folder = beside(out, "being-edited")?;
         if folder.exists() {
             fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?;
         }
@@ -389,24 +395,19 @@ impl Staged {
         patch.write(&self.folder.join(PATCHES).join(format!("{}.qubgpu", patch.about.name)))
     }
 
-    /// Puts the folder into its place, and removes what was there.
+    /// Puts the folder into its place with the files of others that are there, and removes the rest of what
+    /// was there.
     ///
     /// # Errors
-    /// The names cannot be changed. Then what was there is still there, on a file system that cannot exchange two
-    /// names perhaps under a hidden name that ends with `.old`.
+    /// A file cannot be kept, or the names cannot be changed. Then what was there is still there.
     pub fn commit(self) -> Result<(), EditError> {
         let io = EditError::io(&self.out);
         let parent = self.folder.parent().unwrap_or(Path::new("."));
         let done = if self.out.exists() {
+            self.keep_files_of_others()?;
             match exchange(&self.folder, &self.out) {
                 Ok(true) => Ok(()),
-                // Without the exchange there is an instant without a folder; the old one stays until its end.
-                Ok(false) => {
-                    let old = self.folder.with_extension("old");
-                    fs::rename(&self.out, &old)
-                        .and_then(|()| fs::rename(&self.folder, &self.out))
-                        .and_then(|()| fs::rename(&old, &self.folder))
-                }
+                Ok(false) => self.exchange_in_steps(&set_aside(&self.out)?),
                 Err(error) => Err(error),
             }
         } else {
@@ -414,6 +415,36 @@ impl Staged {
         };
         done.and_then(|()| sync(parent)).map_err(io)
     }
+
+    /// Links or copies the files that an edit has not written.
+    fn keep_files_of_others(&self) -> Result<(), EditError> {
+        for path in entries(&self.out)? {
+            let name = path.file_name().unwrap_or_default();
+            let to = self.folder.join(name);
+            if name != PATCHES && name != CODEBOOK_FILE && fs::symlink_metadata(&to).is_err() {
+                let kept = fs::hard_link(&path, &to).or_else(|_| fs::copy(&path, &to).map(drop));
+                kept.map_err(EditError::io(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Exchanges names where the file system cannot. There is an instant without a folder; a kill in it is
+    /// mended by the next [`FolderLock`](crate::FolderLock).
+    pub(crate) fn exchange_in_steps(&self, aside: &Path) -> io::Result<()> {
+        fs::rename(&self.out, aside)?;
+        if let Err(error) = fs::rename(&self.folder, &self.out) {
+            fs::rename(aside, &self.out)?;
+            return Err(error);
+        }
+        fs::rename(aside, &self.folder)
+    }
+}
+
+/// Returns what is in a folder.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, EditError> {
+    let all = fs::read_dir(folder).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
+    all.map_err(EditError::io(folder))
 }
 
 impl Drop for Staged {

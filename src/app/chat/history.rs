@@ -140,10 +140,13 @@ impl Earlier {
     }
 }
 
-/// Returns the newest conversation in a folder: their names begin with the time.
+/// Returns the conversation in a folder that was written last.
 fn newest(folder: &Path) -> Option<PathBuf> {
     let all = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
-    all.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).max()
+    let conversations = all.filter(|path| path.extension().is_some_and(|end| end == "jsonl"));
+    // Of those that were written at the same time the one with the later name, which begins with the time.
+    conversations
+        .max_by_key(|path| (fs::metadata(path).and_then(|about| about.modified()).ok(), path.clone()))
 }
 
 /// Returns the beginning of the first question.
@@ -214,7 +217,10 @@ mod tests {
         assert_eq!((earlier.file.path(), earlier.system.as_str()), (&*new, "system of 2000-0000.jsonl"));
         let exchanges: Vec<_> = earlier.exchanges().collect();
         assert_eq!(exchanges, [["user of 2000-0000.jsonl", "assistant of 2000-0000.jsonl"]]);
-        assert_eq!(read(Some(&old)).unwrap().file.path(), old);
+        let went_on = read(Some(&old)).unwrap().file;
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
+        fs::File::options().append(true).open(went_on.path()).unwrap().set_modified(later).unwrap();
+        assert_eq!(read(None).unwrap().file.path(), old, "the one that was written last");
         for (model, roles) in
             [("run:b", whole), ("run:a", ["user", "user", "assistant"]), ("run:a", ["user"; 3])]
         {

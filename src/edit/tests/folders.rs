@@ -136,6 +136,35 @@ fn a_patch_that_was_removed_leaves_the_same_bytes_as_one_that_was_never_there() 
 }
 
 #[test]
+fn files_of_the_user_stay_in_a_folder_that_is_edited_in_place_and_a_folder_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("edited");
+    let mut stack = stack();
+    push(&mut stack, memory_patch("a", 1.0));
+    write(&stack, &out);
+    fs::write(out.join("notes.txt"), "mine").unwrap();
+    stack.remove("a").unwrap();
+    push(&mut stack, patch("b", 1));
+    check_output(&out, &out).unwrap();
+    write(&stack, &out);
+    assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
+    assert!(!out.join(CODEBOOK_FILE).exists(), "corrections that are gone are no file of the user");
+
+    fs::create_dir(out.join("data")).unwrap();
+    let refused = check_output(&out, &out).unwrap_err().to_string();
+    assert!(refused.contains("data") && refused.contains("Move it elsewhere"), "{refused}");
+
+    // On a file system that cannot exchange names.
+    fs::remove_dir(out.join("data")).unwrap();
+    push(&mut stack, patch("c", 2));
+    let staged = stack.stage(&out, &mut || true).unwrap();
+    staged.exchange_in_steps(&place.path().join("aside")).unwrap();
+    drop(staged);
+    assert_eq!(Stack::open(&out, None).unwrap().patches.len(), 2);
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
 fn a_patch_that_is_switched_off_leaves_the_weights_as_if_it_were_not_there_and_comes_back() {
     let place = tempfile::tempdir().unwrap();
     let [without, out] = ["without", "out"].map(|name| place.path().join(name));

@@ -1,0 +1,121 @@
+//! One writer of an edited folder at a time: without it, two edits would each put away what the other has
+//! written.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use sparktune_base::escape::escape;
+
+use crate::error::EditError;
+
+/// The right to write a folder, until it is dropped.
+#[derive(Debug)]
+pub struct FolderLock {
+    path: PathBuf,
+    /// Locked.
+    _file: File,
+}
+
+impl FolderLock {
+    /// Takes the right to write `out`. If an earlier writer was killed while it changed names, the folder
+    /// gets its name back. Take it before the stack is read, and keep it until the folder is written.
+    ///
+    /// # Errors
+    /// Another process is writing the folder, or the folder above it cannot be written.
+    pub fn take(out: &Path) -> Result<Self, EditError> {
+        let path = beside(out, "being-edited.lock")?;
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(EditError::io(parent))?;
+        }
+        loop {
+            let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+            let file = opened.map_err(EditError::io(&path))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let text = format!("another process is editing {}", escape(&out.display().to_string()));
+                    return Err(EditError::request(
+                        text,
+                        "Wait until it is done, or name another folder with --output",
+                    ));
+                }
+                Err(TryLockError::Error(error)) => return Err(EditError::io(&path)(error)),
+            }
+            // A file that was removed by the process before locks nothing.
+            let held = file.metadata().map_err(EditError::io(&path))?;
+            let is_named = fs::symlink_metadata(&path)
+                .is_ok_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino()));
+            if is_named {
+                recover(out)?;
+                return Ok(Self { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // One that stays is taken over by the next writer.
+        drop(fs::remove_file(&self.path));
+    }
+}
+
+/// Returns the hidden place beside a folder that has its name and this end.
+pub(crate) fn beside(out: &Path, end: &str) -> Result<PathBuf, EditError> {
+    let name = out
+        .file_name()
+        .ok_or_else(|| EditError::request("the output has no name", "Name a new folder with --output"))?;
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(parent.join(format!(".{}-{end}", name.to_string_lossy())))
+}
+
+/// Where a folder is while the new one takes its name, on file systems that cannot exchange names.
+pub(crate) fn set_aside(out: &Path) -> Result<PathBuf, EditError> {
+    beside(out, "before-edit")
+}
+
+/// Gives a folder its name back that a killed writer has set aside, or removes it if the new one is complete.
+fn recover(out: &Path) -> Result<(), EditError> {
+    let aside = set_aside(out)?;
+    let done = match (aside.exists(), out.exists()) {
+        (false, _) => return Ok(()),
+        (true, false) => fs::rename(&aside, out),
+        (true, true) => fs::remove_dir_all(&aside),
+    };
+    done.map_err(EditError::io(&aside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_writer_and_the_next_one_follows_it() {
+        let place = tempfile::tempdir().unwrap();
+        let (one, other) = (place.path().join("new/one"), place.path().join("new/other"));
+        let lock = FolderLock::take(&one).unwrap();
+        assert!(FolderLock::take(&one).unwrap_err().to_string().contains("another process is editing"));
+        drop(FolderLock::take(&other).unwrap());
+        drop(lock);
+        drop(FolderLock::take(&one).unwrap());
+        assert_eq!(fs::read_dir(place.path().join("new")).unwrap().count(), 0, "nothing is left");
+        // The file of one that was killed.
+        fs::write(place.path().join("new/.one-being-edited.lock"), "").unwrap();
+        drop(FolderLock::take(&one).unwrap());
+    }
+
+    #[test]
+    fn a_folder_that_was_set_aside_gets_its_name_back() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("model.v1");
+        let aside = set_aside(&out).unwrap();
+        fs::create_dir(&aside).unwrap();
+        fs::write(aside.join("old"), "").unwrap();
+        drop(FolderLock::take(&out).unwrap());
+        assert!(out.join("old").exists() && !aside.exists());
+        fs::create_dir(&aside).unwrap();
+        drop(FolderLock::take(&out).unwrap());
+        assert!(out.join("old").exists() && !aside.exists(), "the new one is complete");
+    }
+}
