@@ -161,7 +161,7 @@ pub(crate) fn memit(
             }
         }
         let keys_NI = Matrix::of_rows(&keys);
-        let metric = site.metrics.for_keys(&site.statistics, &keys_NI)?;
+        let metric = site.metrics.for_keys(&site.statistics, &keys_NI, &mut || progress(facts.len()))?;
         let a_NI = key_factor(&keys_NI, &site.kept, metric, Softness::Small)?;
         let change = LowRank::new(site.layer, &Matrix::of_rows(&deltas), &a_NI, &keys_NI);
         change.add_to(model);

@@ -17,7 +17,7 @@
 
 use crate::error::EditError;
 use crate::key_statistics::KeyStatistics;
-use crate::linear_algebra::{Cholesky, Matrix, symmetric_eigen};
+use crate::linear_algebra::{Cholesky, Matrix, Undone, symmetric_eigen};
 
 /// What is added to the diagonal of `C`, in means of its diagonal. Few tokens leave directions without any
 /// key, in which it has no inverse.
@@ -56,10 +56,18 @@ impl Metric {
     /// `unused`, in means.
     ///
     /// # Errors
-    /// A key is not finite.
-    pub(crate) fn null_space(statistics: &KeyStatistics, unused: f64) -> Result<Self, EditError> {
+    /// A key is not finite, or `go_on` says no.
+    pub(crate) fn null_space(
+        statistics: &KeyStatistics,
+        unused: f64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Self, EditError> {
         let least = unused * statistics.covariance.mean_of_diagonal();
-        let (values, vectors) = symmetric_eigen(&statistics.covariance).ok_or_else(not_finite)?;
+        let found = symmetric_eigen(&statistics.covariance, go_on).map_err(|undone| match undone {
+            Undone::NotFinite => not_finite(),
+            Undone::Stopped => EditError::Stopped,
+        });
+        let (values, vectors) = found?;
         let used = values.iter().enumerate().filter(|(_, value)| **value >= least);
         let rows: Vec<Vec<f64>> = used.map(|(i, _)| vectors.row(i).to_vec()).collect();
         Ok(Self::NullSpace(match rows.len() {
@@ -108,15 +116,16 @@ impl Metrics {
     /// any.
     ///
     /// # Errors
-    /// A key is not finite.
+    /// A key is not finite, or `go_on` says no.
     pub(crate) fn for_keys(
         &mut self,
         statistics: &KeyStatistics,
         keys_NI: &Matrix,
+        go_on: &mut dyn FnMut() -> bool,
     ) -> Result<&Metric, EditError> {
         let projection = match self.projection.take() {
             Some(known) => known,
-            None => Metric::null_space(statistics, UNUSED)?,
+            None => Metric::null_space(statistics, UNUSED, go_on)?,
         };
         let projection = self.projection.insert(projection);
         let projected = projection.apply(keys_NI);
@@ -213,7 +222,7 @@ mod tests {
     #[test]
     fn an_exact_update_gives_each_key_its_new_value_and_kept_keys_their_old_one() {
         let (keys, kept) = (random(3, 12, 3), random(2, 12, 4));
-        let projection = Metric::null_space(&statistics(), UNUSED).unwrap();
+        let projection = Metric::null_space(&statistics(), UNUSED, &mut || true).unwrap();
         for metric in [Metric::inverse(&statistics()).unwrap(), projection] {
             let a = key_factor(&keys, &kept, &metric, Softness::Exact).unwrap();
             // ΔW k = B (A k), so A k is the share of each change of value.
@@ -226,7 +235,7 @@ mod tests {
     fn an_update_in_the_null_space_leaves_keys_of_text_alone() {
         let (keys, nothing) = (random(3, 12, 3), Matrix::zeros(0, 12));
         let text = random(4, 5, 9).times(&random(5, 12, 2));
-        let metric = Metric::null_space(&statistics(), UNUSED).unwrap();
+        let metric = Metric::null_space(&statistics(), UNUSED, &mut || true).unwrap();
         let a = key_factor(&keys, &nothing, &metric, Softness::Small).unwrap();
         assert!(a.times_transposed(&text).numbers().iter().all(|number| number.abs() < 1e-9));
         is_identity(&a.times_transposed(&keys), 0.1);

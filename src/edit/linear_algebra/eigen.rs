@@ -6,15 +6,33 @@ use super::matrix::{Matrix, add_scaled, dot, rotate};
 /// More iterations for one eigenvalue than any finite matrix needs.
 const MOST_ITERATIONS: usize = 60;
 
-/// Returns the eigenvalues and, as the rows of a matrix, the eigenvectors of length one, in no order. `None`
-/// if a number is not finite.
-pub(crate) fn symmetric_eigen(matrix: &Matrix) -> Option<(Vec<f64>, Matrix)> {
+/// Why there are no eigenvalues.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Undone {
+    /// A number is not finite.
+    NotFinite,
+    /// The caller wanted no more.
+    Stopped,
+}
+
+/// Returns the eigenvalues and, as the rows of a matrix, the eigenvectors of length one, in no order. The
+/// time grows with the cube of the size, minutes for a few thousand rows; `go_on` is asked meanwhile.
+///
+/// # Errors
+/// A number is not finite, or `go_on` says no.
+pub(crate) fn symmetric_eigen(
+    matrix: &Matrix,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(Vec<f64>, Matrix), Undone> {
     let n = matrix.rows();
     if matrix.numbers().iter().any(|number| !number.is_finite()) {
-        return None;
+        return Err(Undone::NotFinite);
     }
-    let (mut diagonal, mut beside, mut vectors) = tridiagonal(matrix);
+    let (mut diagonal, mut beside, mut vectors) = tridiagonal(matrix, go_on)?;
     for l in 0..n {
+        if !go_on() {
+            return Err(Undone::Stopped);
+        }
         let mut iterations = 0;
         loop {
             // The block that is still coupled ends at m.
@@ -28,12 +46,12 @@ pub(crate) fn symmetric_eigen(matrix: &Matrix) -> Option<(Vec<f64>, Matrix)> {
             }
             iterations += 1;
             if iterations > MOST_ITERATIONS {
-                return None;
+                return Err(Undone::NotFinite);
             }
             ql_step(&mut diagonal, &mut beside, &mut vectors, l, m);
         }
     }
-    Some((diagonal, vectors))
+    Ok((diagonal, vectors))
 }
 
 /// One QL iteration with Wilkinson's shift on the rows `l..=m`.
@@ -69,12 +87,18 @@ fn ql_step(diagonal: &mut [f64], beside: &mut [f64], vectors: &mut Matrix, l: us
 }
 
 /// Returns diagonal, off-diagonal `e[i]` between `i` and `i + 1`, and the product of the reflections as rows.
-fn tridiagonal(matrix: &Matrix) -> (Vec<f64>, Vec<f64>, Matrix) {
+fn tridiagonal(
+    matrix: &Matrix,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(Vec<f64>, Vec<f64>, Matrix), Undone> {
     let n = matrix.rows();
     let mut a = matrix.clone();
     let mut reflections: Vec<(Vec<f64>, f64)> = Vec::with_capacity(n);
     let mut beside = vec![0.0; n];
     for k in 0..n.saturating_sub(1) {
+        if !go_on() {
+            return Err(Undone::Stopped);
+        }
         // The reflection that makes zeros of column k below its second number; the matrix is symmetric,
         // so the column is the row.
         let mut v = a.row(k).to_vec();
@@ -105,6 +129,9 @@ fn tridiagonal(matrix: &Matrix) -> (Vec<f64>, Vec<f64>, Matrix) {
     let mut vectors = Matrix::zeros(n, n);
     vectors.add_to_diagonal(1.0);
     for (v, beta) in &reflections {
+        if !go_on() {
+            return Err(Undone::Stopped);
+        }
         if *beta > 0.0 {
             // Qᵀ ← H Qᵀ: each new row i is row i − β vᵢ (vᵀ Qᵀ).
             let mut sums = vec![0.0; n];
@@ -116,7 +143,7 @@ fn tridiagonal(matrix: &Matrix) -> (Vec<f64>, Vec<f64>, Matrix) {
             }
         }
     }
-    (diagonal, beside, vectors)
+    Ok((diagonal, beside, vectors))
 }
 
 #[cfg(test)]
@@ -126,7 +153,7 @@ mod tests {
     use super::*;
 
     fn check(matrix: &Matrix) {
-        let (values, vectors) = symmetric_eigen(matrix).unwrap();
+        let (values, vectors) = symmetric_eigen(matrix, &mut || true).unwrap();
         let n = matrix.rows();
         for (i, value) in values.iter().enumerate() {
             for row in 0..n {
@@ -160,6 +187,13 @@ mod tests {
         let mut diagonal = Matrix::zeros(5, 5);
         (0..5).for_each(|i| diagonal.row_mut(i)[i] = i as f64 - 2.0);
         check(&diagonal);
-        assert!(symmetric_eigen(&Matrix::new(1, 1, vec![f64::INFINITY])).is_none());
+        let infinite = Matrix::new(1, 1, vec![f64::INFINITY]);
+        assert_eq!(symmetric_eigen(&infinite, &mut || true).unwrap_err(), Undone::NotFinite);
+        let mut left = 7;
+        let mut go_on = || {
+            left -= 1;
+            left > 0
+        };
+        assert_eq!(symmetric_eigen(&Matrix::zeros(9, 9), &mut go_on).unwrap_err(), Undone::Stopped);
     }
 }

@@ -8,5 +8,5 @@ mod eigen;
 mod matrix;
 
 pub(crate) use cholesky::Cholesky;
-pub(crate) use eigen::symmetric_eigen;
+pub(crate) use eigen::{Undone, symmetric_eigen};
 pub(crate) use matrix::{Matrix, dot};

@@ -108,7 +108,7 @@ fn ultraedit_changes_the_weights_as_numpy_does_by_the_formula_of_the_paper() {
 #[test]
 fn the_projection_of_alphaedit_is_that_of_the_papers_formula() {
     let model = model(&fixtures().join("others/qwen3"));
-    let metric = Metric::null_space(&statistics(&model), 0.3).unwrap();
+    let metric = Metric::null_space(&statistics(&model), 0.3, &mut || true).unwrap();
     let (keys, deltas) = (golden("memit.keys"), golden("memit.deltas"));
     let a_NI = key_factor(&keys, &golden("earlier"), &metric, Softness::Small).unwrap();
     let far = distance(&product(&LowRank::new(LAYER, &deltas, &a_NI, &keys)), &golden("alphaedit"));
