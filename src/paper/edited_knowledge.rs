@@ -56,6 +56,10 @@ fn one(measured: &MeasuredEdits) -> Vec<Block> {
         )),
         table(measured),
     ];
+    if let Some(before) = &measured.suite_before {
+        let suite = measured.suite_name.as_deref().unwrap_or("the general suite");
+        blocks.push(Block::text(format!("Without an edit, the model passes {} of {suite}.", share(before))));
+    }
     let failed =
         |row: &EditRow| Some(format!("{}: {}.", name(row), row.error.as_deref()?.trim_end_matches('.')));
     let failed: Vec<String> = measured.rows.iter().filter_map(failed).collect();

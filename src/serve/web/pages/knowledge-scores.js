@@ -21,12 +21,12 @@ export function drift(loss) {
 
 export function Scores({ scores }) {
   if (!scores) return html`<p class="soft">It was not judged.</p>`;
-  return html`<table class="table fold" data-test="k-scores"><caption class="hidden-visually">Scores with 95 % intervals, by what the model writes</caption><tbody>
+  return html`<table class="table k-scores" data-test="k-scores"><caption class="hidden-visually">Scores with 95 % intervals, by what the model writes</caption><tbody>
     ${SHARES.map(
       ([name, title, about]) => html`<tr key=${name}><th scope="row">${title}<div class="faint small">${about}</div></th>
-      <td class="interval-col"><${Interval} value=${scores[name]} words=${scores[name] && `${percent(scores[name].value, 1)} (${count(scores[name].hits)} of ${count(scores[name].of)})`} /></td></tr>`,
+      <td><${Interval} value=${scores[name]} words=${scores[name] && `${percent(scores[name].value, 1)} (${count(scores[name].hits)} of ${count(scores[name].of)})`} /></td></tr>`,
     )}
-    <tr><th scope="row">Loss<div class="faint small">its change on held-out text</div></th><td class="number">${drift(scores.loss)}${scores.loss && html` <span class="faint small">${count(scores.loss.tokens)} tokens</span>`}</td></tr>
+    <tr><th scope="row">Loss<div class="faint small">its change on held-out text</div></th><td>${drift(scores.loss)}${scores.loss && html` <span class="faint small">${count(scores.loss.tokens)} tokens</span>`}</td></tr>
   </tbody></table>`;
 }
 
