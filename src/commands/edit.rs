@@ -152,7 +152,7 @@ fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit,
     };
     // Without a place for them, statistics are computed again each time.
     let cache = runs_dir(request.runs_dir).and_then(|runs| private_folder_of_user(&runs, STATISTICS)).ok();
-    let mut told = Told::new(json, &interrupts);
+    let mut told = Told::new(&interrupts);
     let edited = edit_facts(
         EditRequest {
             model: &request.model,

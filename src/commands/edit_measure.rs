@@ -67,7 +67,7 @@ pub(crate) fn measure(
     let runs = runs_dir(request.runs_dir.clone())?;
     let cache = private_folder_of_user(&runs, STATISTICS).ok();
     let work = Work::create(&runs)?;
-    let mut told = Told::new(json, &interrupts);
+    let mut told = Told::new(&interrupts);
     let measurement = Measurement::start(
         MeasureRequest {
             model: &request.model,
@@ -92,11 +92,7 @@ pub(crate) fn measure(
     let asks_for = |control: &str| !table.without.iter().any(|without| without == control);
     let mut rows = Vec::new();
     for count in counts {
-        let say = |how: How| {
-            if !json {
-                note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
-            }
-        };
+        let say = |how: How| note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
         for how in measurement.ways() {
             say(*how);
             let row = measurement.edited(count, *how, &mut |stage| told.tell(stage));

@@ -81,21 +81,20 @@ pub(crate) fn text_of(request: &FactsRequest) -> Result<Vec<String>, Failure> {
     documents(&file).map_err(from_editing)
 }
 
-/// Shows what is being done, once for each stage.
+/// Says on standard error what is being done, once for each stage.
 pub(crate) struct Told<'a> {
-    json: bool,
     interrupts: &'a Interrupts,
     last: Option<Stage>,
 }
 
 impl<'a> Told<'a> {
-    pub(crate) fn new(json: bool, interrupts: &'a Interrupts) -> Self {
-        Self { json, interrupts, last: None }
+    pub(crate) fn new(interrupts: &'a Interrupts) -> Self {
+        Self { interrupts, last: None }
     }
 
     /// Says what is being done, and returns whether to go on.
     pub(crate) fn tell(&mut self, stage: Stage) -> bool {
-        if !self.json && self.last.as_ref() != Some(&stage) {
+        if self.last.as_ref() != Some(&stage) {
             match &stage {
                 Stage::Before => note("asking the model before the edit"),
                 Stage::Statistics => note("computing the covariance of the text's keys"),

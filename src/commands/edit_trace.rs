@@ -33,7 +33,7 @@ pub(crate) fn trace_facts(request: &FactsRequest, facts: &Facts, json: bool) -> 
             room: room(),
         },
         &mut |fact, _, of| {
-            if !json && last != Some(fact) {
+            if last != Some(fact) {
                 note(&format!("tracing fact {} of {of}", fact + 1));
                 last = Some(fact);
             }
