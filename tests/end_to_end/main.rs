@@ -17,6 +17,7 @@ mod data_serve;
 mod data_sets;
 mod disk;
 mod edit;
+mod edit_facts;
 mod formats;
 mod gemma;
 mod generate;
