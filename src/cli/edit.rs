@@ -205,7 +205,7 @@ impl EditArgs {
             }
             None => {
                 let missing = |name: &str| Failure::usage(format!("{name} is missing"));
-                EditCommand::Facts(FactsRequest {
+                EditCommand::Facts(Box::new(FactsRequest {
                     model: self.model.ok_or_else(|| missing("MODEL"))?,
                     facts: self.facts.ok_or_else(|| missing("--facts"))?,
                     method: self.method,
@@ -224,7 +224,7 @@ impl EditArgs {
                     } else {
                         Aim::Measure(Table { counts: self.measure, without: self.without, suite: self.suite })
                     },
-                })
+                }))
             }
         })
     }

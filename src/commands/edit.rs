@@ -29,7 +29,7 @@ use crate::request::Style;
 #[derive(Debug, Clone)]
 pub enum EditCommand {
     /// Write facts into a model.
-    Facts(FactsRequest),
+    Facts(Box<FactsRequest>),
     /// List the patches of a folder.
     List {
         /// The folder.
@@ -102,7 +102,7 @@ pub fn edit(program: &Program, command: EditCommand, style: Style) -> Result<Exi
             }
             let facts = Facts::read(&request.facts).map_err(from_editing)?;
             match &request.aim {
-                Aim::Edit => write_facts(request, &facts, style.json),
+                Aim::Edit => write_facts(*request, &facts, style.json),
                 Aim::Trace => trace_facts(&request, &facts, style.json),
                 Aim::Measure(table) => measure(program, &request, &facts, table, style.json),
             }
@@ -136,7 +136,12 @@ pub fn edit(program: &Program, command: EditCommand, style: Style) -> Result<Exi
 fn output_of(output: Option<PathBuf>, model: &Path) -> Result<PathBuf, Failure> {
     match output {
         Some(output) => Ok(output),
-        None if is_edited(model) => Ok(model.to_owned()),
+        // A link stays, and what it points to is changed. The place also has a name where the path is `.`.
+        None if is_edited(model) => model.canonicalize().map_err(|error| Failure::io("use", model, &error)),
+        None if !model.exists() => {
+            Err(Failure::usage(format!("there is no folder {}", escape(&model.display().to_string())))
+                .hint("Name the folder of a model"))
+        }
         None => Err(Failure::usage("no folder to write was named").hint("Name a new folder with --output")),
     }
 }

@@ -88,7 +88,7 @@ fn map_in_words(trace: &Trace, map: &[Vec<f64>], width: usize) -> String {
     let head: Vec<String> = (0..layers)
         .map(|layer| match (has_numbers, layer % 10) {
             (true, _) => format!("{layer:>WITH_NUMBER$}"),
-            (false, 0) => format!("{:<10}", layer),
+            (false, 0) => format!("{layer:<10}"),
             (false, _) => String::new(),
         })
         .collect();
@@ -100,9 +100,10 @@ fn map_in_words(trace: &Trace, map: &[Vec<f64>], width: usize) -> String {
         text.push_str(&format!("{label:<LABEL$} {mark} "));
         for row in map {
             let shade = SHADES[shade(trace, row[token])];
-            match has_numbers {
-                true => text.push_str(&format!(" {shade}{:>3.0}", row[token] * 100.0)),
-                false => text.push(shade),
+            if has_numbers {
+                text.push_str(&format!(" {shade}{:>3.0}", row[token] * 100.0));
+            } else {
+                text.push(shade);
             }
         }
         text.push('\n');

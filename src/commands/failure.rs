@@ -20,9 +20,13 @@ pub(crate) fn from_training(error: TrainError) -> Failure {
 
 /// Converts the error of an edit to the failure of a command.
 pub(crate) fn from_editing(error: EditError) -> Failure {
+    if let Some((path, source)) = error.of_file() {
+        return Failure::io("use", path, source);
+    }
     let exit = match &error {
-        EditError::Io { path, source } => return Failure::io("use", path, source),
-        EditError::Fact { .. } | EditError::Patch { .. } | EditError::Packets(_) => Exit::Data,
+        EditError::Io { .. } | EditError::Fact { .. } | EditError::Patch { .. } | EditError::Packets(_) => {
+            Exit::Data
+        }
         EditError::Infer(InferError::NoRoom { .. }) => Exit::Device,
         EditError::Stopped => Exit::Interrupted,
         EditError::Model(_) | EditError::Data(_) | EditError::Text(_) => Exit::Data,

@@ -73,6 +73,14 @@ impl EditError {
         matches!(self, Self::Stopped | Self::Model(ModelError::Stopped))
     }
 
+    /// Returns the file and what the system says of it, if that is what is wrong.
+    pub fn of_file(&self) -> Option<(&Path, &io::Error)> {
+        match self {
+            Self::Io { path, source } | Self::Model(ModelError::Io { path, source }) => Some((path, source)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Io { path, source }

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sparktune_data::packets::PacketError;
 use sparktune_data::packets::file::About;
 use sparktune_data::packets::numbers::{read_numbers, write_numbers};
 use sparktune_infer::codebook_file::StoredCodebook;
@@ -110,7 +111,11 @@ impl Patch {
     /// # Errors
     /// The file cannot be read, is damaged, or is no patch.
     pub fn read(path: &Path) -> Result<Self, EditError> {
-        let (about, tensors) = read_numbers(path)?;
+        let (about, tensors) = read_numbers(path).map_err(|error| match error {
+            PacketError::Io { path, source } => EditError::Io { path, source },
+            PacketError::File { path, what, .. } => EditError::Patch { path, what, fix: AGAIN },
+            other => other.into(),
+        })?;
         let Some(text) = about.metadata.get(KEY) else {
             let what = "these packets are no patch of an edit";
             return Err(EditError::patch(

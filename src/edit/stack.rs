@@ -10,6 +10,8 @@
 //! A folder is written under another name and takes its place in one step, so a kill leaves the old state.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -146,6 +148,11 @@ impl Stack {
                 shown(&file.base_hash)
             );
             return Err(EditError::patch(folder, what, "Name the folder of the base with --base"));
+        }
+        let tokenizer = |folder: &Path| fs::read(folder.join("tokenizer.json")).ok();
+        if tokenizer(&base) != tokenizer(folder) {
+            let what = format!("its tokenizer is not that of {}", shown(&base.display().to_string()));
+            return Err(EditError::patch(folder, what, "Name the folder of its own base with --base"));
         }
         let mut stack = Self { base, base_hash: found, patches: Vec::new(), off: BTreeSet::new() };
         for name in &file.patches {
@@ -369,6 +376,7 @@ impl Stack {
         let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
         let path = patches.join(STACK_FILE);
         write_and_sync(&path, text).map_err(EditError::io(&path))?;
+        staged.set_modes_as(&self.base)?;
         sync(&patches).and_then(|()| sync(&staged.folder)).map_err(EditError::io(&patches))?;
         Ok(staged)
     }
@@ -414,6 +422,21 @@ impl Staged {
             fs::rename(&self.folder, &self.out)
         };
         done.and_then(|()| sync(parent)).map_err(io)
+    }
+
+    /// Lets those read the folder who may read the base, and nobody else.
+    fn set_modes_as(&self, base: &Path) -> Result<(), EditError> {
+        let mode =
+            |path: &Path| fs::metadata(path).map(|about| about.mode() & 0o777).map_err(EditError::io(path));
+        let set = |path: &Path, mode: u32| {
+            fs::set_permissions(path, Permissions::from_mode(mode)).map_err(EditError::io(path))
+        };
+        let (folder, file) = (mode(base)?, mode(&base.join("config.json"))?);
+        let patches = self.folder.join(PATCHES);
+        for path in entries(&self.folder)?.into_iter().chain(entries(&patches)?) {
+            set(&path, if path.is_dir() { folder | 0o700 } else { file | 0o600 })?;
+        }
+        set(&self.folder, folder | 0o700)
     }
 
     /// Links or copies the files that an edit has not written.

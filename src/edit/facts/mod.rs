@@ -11,7 +11,7 @@ use sparktune_base::escape::escape;
 use crate::error::EditError;
 
 /// The most facts in a file.
-pub const MOST_FACTS: usize = 10_000;
+pub const MOST_FACTS: usize = 50_000;
 /// The most bytes of a text of a fact.
 const MOST_TEXT: usize = 8 << 10;
 

@@ -32,7 +32,7 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
         facts.push((place, fact));
         if facts.len() > MOST_FACTS {
             let what = format!("there are more than {MOST_FACTS} facts");
-            return Err(wrong(file.to_owned(), what, "Split the file, and apply one patch after the other"));
+            return Err(wrong(file.to_owned(), what, "Give a part of them"));
         }
         Ok(())
     };

@@ -1,7 +1,8 @@
 //! Folders of edited models depend on base and patches alone, and bad patches are refused in words.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
@@ -162,6 +163,38 @@ fn files_of_the_user_stay_in_a_folder_that_is_edited_in_place_and_a_folder_is_re
     drop(staged);
     assert_eq!(Stack::open(&out, None).unwrap().patches.len(), 2);
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn an_edited_folder_is_as_private_as_its_base_and_has_its_tokenizer() {
+    let place = tempfile::tempdir().unwrap();
+    let (own, out) = (place.path().join("own"), place.path().join("edited"));
+    let copy = |to: &Path| {
+        fs::create_dir(to).unwrap();
+        for entry in fs::read_dir(base()).unwrap().map(|entry| entry.unwrap().path()) {
+            fs::copy(&entry, to.join(entry.file_name().unwrap())).unwrap();
+        }
+    };
+    let set = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    copy(&own);
+    for (folder, file) in [(0o700, 0o600), (0o755, 0o644)] {
+        set(&own, folder);
+        files(&own).keys().for_each(|name| set(&own.join(name), file));
+        let mut stack = Stack::open(&own, None).unwrap();
+        push(&mut stack, patch("a", 1));
+        write(&stack, &out);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&out), mode(&out.join(PATCHES))), (folder, folder));
+        for name in files(&out).into_keys() {
+            assert_eq!(mode(&out.join(&name)), file, "{}", name.display());
+        }
+    }
+    let other = place.path().join("other");
+    copy(&other);
+    Stack::open(&out, Some(&other)).unwrap();
+    fs::write(other.join("tokenizer.json"), "{}").unwrap();
+    let refused = Stack::open(&out, Some(&other)).unwrap_err().to_string();
+    assert!(refused.contains("its tokenizer is not that of"), "{refused}");
 }
 
 #[test]

@@ -102,24 +102,50 @@ impl TextInput {
         let at = if at.is_empty() { " ".to_owned() } else { escape(at).into_owned() };
         // Text before the cursor is cut on its left.
         let room = width.saturating_sub(at.width());
-        let mut shown = before.as_str();
-        while shown.width() > room {
-            let first = shown.graphemes(true).next().map_or(shown.len(), str::len);
-            shown = &shown[first..];
+        let (mut start, mut taken) = (before.len(), 0);
+        for (at, grapheme) in before.grapheme_indices(true).rev() {
+            taken += grapheme.width();
+            if taken > room {
+                break;
+            }
+            start = at;
         }
+        let shown = &before[start..];
         let cursor = if focused { theme.style(Role::Selected) } else { theme.style(Role::Text) };
         Line::from(vec![
             Span::raw(shown.to_owned()),
             Span::styled(at, cursor),
-            Span::raw(escape(after).into_owned()),
+            Span::raw(escape(beginning(after, width)).into_owned()),
         ])
     }
+}
+
+/// Returns at most so many graphemes of a text, which may be a long paste.
+fn beginning(text: &str, most: usize) -> &str {
+    text.grapheme_indices(true).nth(most).map_or(text, |(end, _)| &text[..end])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::screen::Colours;
+
+    #[test]
+    fn a_long_paste_is_drawn_as_its_end_at_once() {
+        let theme = Theme::new(Colours::None);
+        let mut input = TextInput::new("ab ".repeat(400_000));
+        let words = |input: &TextInput| {
+            input
+                .line(10, false, &theme)
+                .spans
+                .iter()
+                .map(|span| span.content.to_string())
+                .collect::<String>()
+        };
+        assert_eq!(words(&input), "ab ab ab  ");
+        input.press(&KeyEvent::new(KeyCode::Home, KeyModifiers::NONE));
+        assert!(words(&input).starts_with("ab ab") && words(&input).len() < 30);
+    }
 
     fn typed(keys: &[KeyEvent]) -> TextInput {
         let mut input = TextInput::default();
@@ -175,6 +201,6 @@ mod tests {
         assert_eq!(input.text(), "onetwo[2J three");
         assert_eq!(input.line(8, true, &theme).to_string(), "2J three"[1..].to_owned() + " ");
         input.press(&plain(KeyCode::Home));
-        assert_eq!(input.line(8, true, &theme).to_string(), "onetwo[2J three");
+        assert_eq!(input.line(8, true, &theme).to_string(), "onetwo[2J");
     }
 }
