@@ -30,8 +30,8 @@ pub struct Linears {
     pub fp8: bool,
 }
 
-/// The number of rows from which on, on the CPU, the bits of a row of a product do not depend on the number of
-/// rows: those with fewer may be blocked in another way.
+/// The number of rows from which on, on the CPU, the bits of a row of a product do not depend on the number
+/// of rows: those with fewer may be blocked in another way.
 pub const FEWEST_ROWS: usize = 65;
 
 /// Maps `x [T, in]` and `weight [out, in]` to `[T, out]`.

@@ -29,8 +29,8 @@ pub(crate) struct EditArgs {
     /// The file of facts
     #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub facts: Option<PathBuf>,
-    /// How facts are written: rome one after another, memit all at once, ultraedit in one gradient step, memory
-    /// beside the weights; auto takes rome for one fact and memit for more
+    /// How facts are written: rome one after another, memit all at once, ultraedit in one gradient step,
+    /// memory beside the weights; auto takes rome for one fact and memit for more
     #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = METHODS, hide_possible_values = true)]
     pub method: String,
     /// The layer to change, counted from 0; memit and ultraedit accept several: 2,3 or 2-4

@@ -74,7 +74,8 @@ pub struct Answer {
     /// Whether every check that decides has passed; `None` if none does, or if all that were made passed and
     /// one was not made.
     pub passed: Option<bool>,
-    /// The mean of the checks' scores, 0 to 1; `None` without scores, or if a check that has one was not made.
+    /// The mean of the checks' scores, 0 to 1; `None` without scores, or if a check that has one was not
+    /// made.
     pub score: Option<f64>,
 }
 
@@ -84,7 +85,8 @@ impl Answer {
         let is_open = self.outcomes.iter().any(|outcome| outcome.is_missing);
         let decided: Vec<bool> = self.outcomes.iter().filter_map(|outcome| outcome.passed).collect();
         let passes = decided.iter().all(|passed| *passed);
-        self.passed = (!decided.is_empty() && !(passes && is_open)).then_some(passes);
+        let is_known = !decided.is_empty() && (!passes || !is_open);
+        self.passed = is_known.then_some(passes);
         let scores: Vec<f64> = self.outcomes.iter().filter_map(|outcome| outcome.score).collect();
         self.score =
             (!scores.is_empty() && !is_open).then(|| scores.iter().sum::<f64>() / scores.len() as f64);

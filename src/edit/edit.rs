@@ -91,7 +91,8 @@ pub struct Answered {
 ///
 /// # Errors
 /// The facts do not fit the model, the model cannot be loaded, a file cannot be written, another process is
-/// editing the folder, or `tell` says no. An edit that damages the model is no error, but [`Edited::refused`].
+/// editing the folder, or `tell` says no. An edit that damages the model is no error, but
+/// [`Edited::refused`].
 pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Result<Edited, EditError> {
     check_name(request.name).map_err(|what| EditError::request(what, "Choose another with --name"))?;
     let _lock = FolderLock::take(request.output)?;

@@ -13,8 +13,8 @@ use crate::event::SequenceId;
 use crate::sequence::{PREFILL, Sequence};
 
 impl Engine {
-    /// Computes a piece of the oldest prompt that is not complete, and with it those of others that use the same
-    /// adapter, up to [`PREFILL`] tokens in all; and the token after each prompt that it completes.
+    /// Computes a piece of the oldest prompt that is not complete, and with it those of others that use the
+    /// same adapter, up to [`PREFILL`] tokens in all; and the token after each prompt that it completes.
     pub(crate) fn prefill(&mut self, failed: &mut Vec<(SequenceId, InferError)>) {
         let mut incomplete = self.running.iter_mut().filter(|next| !next.is_decoding() && !next.has_ended());
         let Some(oldest) = incomplete.next() else { return };

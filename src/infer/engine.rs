@@ -1,8 +1,8 @@
 //! Decodes several answers at once. Answers join and leave between two tokens.
 //!
 //! The engine has no threads and no clock of its own: the caller adds requests and calls [`Engine::step`],
-//! which computes some pieces of prompts, and one token (with a draft, up to some) of each answer whose prompt
-//! is computed.
+//! which computes some pieces of prompts, and one token (with a draft, up to some) of each answer whose
+//! prompt is computed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -13,7 +13,8 @@ use crate::drafts::Drafts;
 use crate::event::{Event, SequenceId};
 use crate::text::TextStream;
 
-/// The number of tokens of prompts that are computed in a step at most, so that other answers go on meanwhile.
+/// The number of tokens of prompts that are computed in a step at most, so that other answers go on
+/// meanwhile.
 pub(crate) const PREFILL: usize = 512;
 
 pub(crate) struct Sequence {

@@ -237,8 +237,8 @@ impl DecoderLayer {
         }
     }
 
-    /// Continues examples, each by some rows of the residual and from a cache of its own, which must come from
-    /// this layer.
+    /// Continues examples, each by some rows of the residual and from a cache of its own, which must come
+    /// from this layer.
     pub(crate) fn continue_batch(
         &self,
         residual: impl Into<Residual>,

@@ -292,9 +292,9 @@ fn tiles<S: Simd, const NR: usize>(
     }
 }
 
-/// `MR` × `NR` vectors of the product, kept in registers. The loops count instead of iterating, because the
-/// compiler leaves calls of `zip` in the innermost one.
+/// `MR` × `NR` vectors of the product, kept in registers.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "the compiler leaves calls of `zip` in the innermost loop")]
 fn tile<S: Simd, const MR: usize, const NR: usize>(
     simd: S,
     left: &Left<'_>,

@@ -208,8 +208,8 @@ fn without_a_token_ranks_meet_on_loopback_only() {
 fn who_has_another_token_or_another_build_is_no_rank_and_one_that_does_not_come_is_named() {
     let short = Duration::from_secs(5);
     let intruders = [
-        (Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 3) }, "another token"),
-        (Rank { token: None, ..Rank::of(1, 3) }, "another token"),
+        (Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 3) }, "a different token"),
+        (Rank { token: None, ..Rank::of(1, 3) }, "a different token"),
         (Rank { build: "another", ..Rank::of(1, 3) }, "different builds"),
         (Rank { world_size: 2, ..Rank::of(1, 3) }, "one of 2 ranks"),
     ];

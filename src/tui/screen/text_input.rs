@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_long_paste_is_drawn_as_its_end_at_once() {
-        let theme = Theme::new(Colours::None);
+        let theme = Theme { colours: Colours::None, unicode: true };
         let mut input = TextInput::new("ab ".repeat(400_000));
         let words = |input: &TextInput| {
             input

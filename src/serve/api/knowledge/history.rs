@@ -212,10 +212,10 @@ mod tests {
         let mut history = History { folder: place.path().join("undo"), changes: Vec::new() };
         fs::create_dir(&history.folder).unwrap();
         let (a, b) = (laid("a", false), laid("b", false));
-        history.keep(&model, &[a.clone()]).unwrap();
+        history.keep(&model, std::slice::from_ref(&a)).unwrap();
         history.note("nothing".into(), vec![a.clone()], vec![a.clone()]).unwrap();
         assert!(history.last().is_none());
-        history.keep(&model, &[a.clone()]).unwrap();
+        history.keep(&model, std::slice::from_ref(&a)).unwrap();
         history.note("remove a".into(), vec![a.clone()], Vec::new()).unwrap();
         assert_eq!(history.way_back(&[b]), None);
         let steps = history.way_back(&[]).unwrap();
