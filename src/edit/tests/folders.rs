@@ -82,7 +82,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
-            found.extend(files(&entry));
+            found.extend(files(&entry).into_iter().map(|(name, bytes)| (entry.join(name), bytes)));
         } else {
             found.insert(entry.clone(), fs::read(&entry).unwrap());
         }
