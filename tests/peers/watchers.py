@@ -145,7 +145,7 @@ def main():
         )
         trainer = subprocess.Popen(
             [program, "train", "--non-interactive", "--json", "--device", "cpu", "--model", FIXTURE, "--data", data, "--rank", "4"]
-            + ["--pack-length", "512", "--epochs", "1000000", "--max-steps", "1000000", "--mtp", "none", "--eval-steps", "100000", "--runs-dir", runs],
+            + ["--pack-length", "512", "--epochs", "10000", "--max-steps", "1000000", "--mtp", "none", "--eval-steps", "100000", "--runs-dir", runs],
             env=environment, stdout=subprocess.DEVNULL,
         )
         try:
