@@ -226,6 +226,16 @@ struct Changed {
     displaced: Vec<String>,
 }
 
+/// Opens a model whose stack changes, and takes the right to write its folder.
+fn open_to_write(model: &Path, base: Option<&Path>, output: &Path) -> Result<(FolderLock, Stack), Failure> {
+    let open = || {
+        let lock = FolderLock::take(output)?;
+        check_output(model, output)?;
+        Ok((lock, Stack::open(model, base)?))
+    };
+    open().map_err(from_editing)
+}
+
 fn apply(
     model: &Path,
     files: &[PathBuf],
@@ -234,20 +244,18 @@ fn apply(
     json: bool,
 ) -> Result<Exit, Failure> {
     let output = output_of(output, model)?;
-    let _lock = FolderLock::take(&output).map_err(from_editing)?;
-    check_output(model, &output).map_err(from_editing)?;
+    let (_lock, mut stack) = open_to_write(model, base, &output)?;
     let mut found = Vec::new();
     let mut lay = || {
-        let mut stack = Stack::open(model, base)?;
         let checkpoint = stack.checkpoint()?;
         for file in files {
             let patch = Patch::read(file)?;
             found.extend(conflicts(&patch, &stack.patches));
             stack.push(file, patch, &checkpoint)?;
         }
-        Ok::<_, EditError>(stack)
+        Ok::<_, EditError>(())
     };
-    let stack = lay().map_err(from_editing)?;
+    lay().map_err(from_editing)?;
     write(&stack, &output, found, json)
 }
 
@@ -259,9 +267,7 @@ fn remove(
     base: Option<&Path>,
     json: bool,
 ) -> Result<Exit, Failure> {
-    let _lock = FolderLock::take(output).map_err(from_editing)?;
-    check_output(model, output).map_err(from_editing)?;
-    let mut stack = Stack::open(model, base).map_err(from_editing)?;
+    let (_lock, mut stack) = open_to_write(model, base, output)?;
     let removed = stack.remove(name).map_err(from_editing)?;
     if let Some(path) = keep {
         if path.exists() {
@@ -281,9 +287,7 @@ fn switch(
     base: Option<&Path>,
     json: bool,
 ) -> Result<Exit, Failure> {
-    let _lock = FolderLock::take(output).map_err(from_editing)?;
-    check_output(model, output).map_err(from_editing)?;
-    let mut stack = Stack::open(model, base).map_err(from_editing)?;
+    let (_lock, mut stack) = open_to_write(model, base, output)?;
     let was_other = stack.switch(name, on).map_err(from_editing)?;
     if !was_other && !json {
         note(&format!("patch {name} is already switched {}", if on { "on" } else { "off" }));

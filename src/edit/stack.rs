@@ -339,7 +339,7 @@ impl Stack {
         if folder.exists() {
             fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?;
         }
-        let staged = Staged { folder, out: out.to_owned() };
+        let staged = Staged { folder, out: out.to_owned(), base: self.base.clone() };
         let checkpoint = self.checkpoint()?;
         let mut model = self.load_weights(&checkpoint, &Device::flex())?;
         // Only what is trained is written from memory; everything else is copied byte for byte.
@@ -376,7 +376,7 @@ impl Stack {
         let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
         let path = patches.join(STACK_FILE);
         write_and_sync(&path, text).map_err(EditError::io(&path))?;
-        staged.set_modes_as(&self.base)?;
+        staged.set_modes()?;
         sync(&patches).and_then(|()| sync(&staged.folder)).map_err(EditError::io(&patches))?;
         Ok(staged)
     }
@@ -387,6 +387,7 @@ impl Stack {
 pub struct Staged {
     folder: PathBuf,
     out: PathBuf,
+    base: PathBuf,
 }
 
 impl Staged {
@@ -400,7 +401,8 @@ impl Staged {
     /// # Errors
     /// It cannot be written.
     pub fn rewrite(&self, patch: &Patch) -> Result<(), EditError> {
-        patch.write(&self.folder.join(PATCHES).join(format!("{}.qubgpu", patch.about.name)))
+        patch.write(&self.folder.join(PATCHES).join(format!("{}.qubgpu", patch.about.name)))?;
+        self.set_modes()
     }
 
     /// Puts the folder into its place with the files of others that are there, and removes the rest of what
@@ -425,13 +427,13 @@ impl Staged {
     }
 
     /// Lets those read the folder who may read the base, and nobody else.
-    fn set_modes_as(&self, base: &Path) -> Result<(), EditError> {
+    fn set_modes(&self) -> Result<(), EditError> {
         let mode =
             |path: &Path| fs::metadata(path).map(|about| about.mode() & 0o777).map_err(EditError::io(path));
         let set = |path: &Path, mode: u32| {
             fs::set_permissions(path, Permissions::from_mode(mode)).map_err(EditError::io(path))
         };
-        let (folder, file) = (mode(base)?, mode(&base.join("config.json"))?);
+        let (folder, file) = (mode(&self.base)?, mode(&self.base.join("config.json"))?);
         let patches = self.folder.join(PATCHES);
         for path in entries(&self.folder)?.into_iter().chain(entries(&patches)?) {
             set(&path, if path.is_dir() { folder | 0o700 } else { file | 0o600 })?;

@@ -182,7 +182,9 @@ fn an_edited_folder_is_as_private_as_its_base_and_has_its_tokenizer() {
         files(&own).keys().for_each(|name| set(&own.join(name), file));
         let mut stack = Stack::open(&own, None).unwrap();
         push(&mut stack, patch("a", 1));
-        write(&stack, &out);
+        let staged = stack.stage(&out, &mut || true).unwrap();
+        staged.rewrite(&patch("a", 1)).unwrap();
+        staged.commit().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&out), mode(&out.join(PATCHES))), (folder, folder));
         for name in files(&out).into_keys() {
