@@ -1,8 +1,10 @@
 // The first, the last and a ragged block of the largest grids of training, on sparse memory: 2B and 27B, packs of 5,376, 8,192 and 32,768
-// tokens, the vocabulary of 248,320. The other tests have small sizes, at which a place that needs more than 32 bits fits into them.
+// tokens, and of 131,072, the vocabulary of 248,320. The other tests have small sizes, at which a place that needs more than 32 bits fits
+// into them.
 //
 // Inputs are zero but where the chosen blocks have to read; results are held against double there, and no page may exist elsewhere.
 #include "../device/bf16.cuh"
+#include "../device/f16.cuh"
 #include "../device/async_copy.cuh"
 #include "../device/reduce.cuh"
 #include "../device/shared.cuh"
@@ -12,11 +14,21 @@ namespace attention {
 #include "../packed_attention/backward.cuh"
 #include "../packed_attention/forward.cuh"
 }  // namespace attention
+// The heads of attention have 256 numbers, those of DeltaNets 128.
+#undef HEAD_DIM
+#define HEAD_DIM 128
+namespace delta_rule {
+#include "../gated_delta_rule/chunk_matrices.cuh"
+#include "../gated_delta_rule/forward.cuh"
+#include "../gated_delta_rule/backward.cuh"
+#include "../gated_delta_rule/gradients.cuh"
+}  // namespace delta_rule
 #include "../adamw/adamw.cuh"
 #include "../causal_conv1d_silu/causal_conv1d_silu.cuh"
 #include "../embedding/embedding.cuh"
 #include "../linear/linear.cuh"
 #include "../linear_cross_entropy/linear_cross_entropy.cuh"
+#include "../norm_rope/norm_rope.cuh"
 #include "../rms_norm/rms_norm.cuh"
 #include "../silu_mul/silu_mul.cuh"
 #include "../emulator/check.hpp"
@@ -284,8 +296,114 @@ static void packed_attention(u32 tokens, u32 q_heads, u32 kv_heads) {
     for (const Sparse<bf16>* gradient : {&d_q, &d_k, &d_v}) nothing_else(what + " backward", *gradient, last);
 }
 
+// The last example of a pack, which is one short chunk, after one that fills the rest; the 2B's heads.
+static void delta(u32 tokens) {
+    const std::string what = "delta_rule";
+    constexpr int D = 128;
+    constexpr u32 HEADS = 16, LENGTH = 40;
+    const u32 start = tokens - LENGTH, chunks = (start + 63) / 64 + 1;
+    const u64 width = 3 * HEADS * D, row = u64(HEADS) * D, squares = u64(chunks) * HEADS * 64 * 64, all_states = u64(chunks) * HEADS * D * D;
+    Sparse<bf16> qkv("qkv", tokens * width), out("out", tokens * row), writes("writes", tokens * row), d_out("d_out", tokens * row);
+    Sparse<bf16> d_qkv("d_qkv", tokens * width), states("states", all_states), d_states("d_states", all_states);
+    Sparse<f16> inverses("inverses", squares), attentions("attentions", squares);
+    Sparse<float> g("g", u64(tokens) * HEADS), beta("beta", u64(tokens) * HEADS), sums("gate_sums", u64(tokens) * HEADS);
+    Sparse<float> norms("norms", u64(tokens) * HEADS * 2), d_g("d_g", u64(tokens) * HEADS), d_beta("d_beta", u64(tokens) * HEADS);
+    Sparse<u32> chunk_table("chunk_table", 2 * u64(chunks)), segments("segments", 2);
+    chunk_table[2 * u64(chunks - 1)] = start, chunk_table[2 * u64(chunks) - 1] = LENGTH;
+    segments[0] = chunks - 1, segments[1] = 1;
+    fill(qkv, start * width, LENGTH * width, 1), fill(d_out, start * row, LENGTH * row, 2);
+    for (u64 i = u64(start) * HEADS; i < u64(tokens) * HEADS; ++i) g[i] = -0.05f * float(i % 7), beta[i] = 0.25f + 0.1f * float(i % 5);
+    std::vector<uint64_t> last;
+    for (u64 head = 0; head < HEADS; ++head) last.push_back(head * chunks + chunks - 1);
+    const dim3 everywhere(chunks, HEADS), slices(HEADS * (D / delta_rule::StateShape<D>::SLICE), 1);
+    const delta_rule::DeltaRuleSizes sizes{HEADS, HEADS};
+    only(last, [&] {
+        LAUNCH(delta_rule::chunk_matrices<D>, everywhere, 256, qkv.data(), g.data(), beta.data(), chunk_table.data(), inverses.data(),
+               attentions.data(), sums.data(), norms.data(), sizes);
+    });
+    LAUNCH((delta_rule::walk_forward<D, false>), slices, 256, qkv.data(), inverses.data(), attentions.data(), sums.data(), norms.data(),
+           chunk_table.data(), segments.data(), out.data(), nullptr, sizes);
+    LAUNCH((delta_rule::walk_forward<D, true>), slices, 256, qkv.data(), inverses.data(), nullptr, sums.data(), norms.data(),
+           chunk_table.data(), segments.data(), writes.data(), states.data(), sizes);
+    LAUNCH(delta_rule::walk_backward<D>, slices, 256, qkv.data(), inverses.data(), attentions.data(), sums.data(), norms.data(), d_out.data(),
+           chunk_table.data(), segments.data(), d_qkv.data(), d_states.data(), sizes);
+    only(last, [&] {
+        LAUNCH(delta_rule::gradients<D>, everywhere, 256, qkv.data(), beta.data(), sums.data(), norms.data(), states.data(), d_states.data(),
+               writes.data(), d_out.data(), chunk_table.data(), d_qkv.data(), d_g.data(), d_beta.data(), sizes);
+    });
+    for (const u64 head : {u64(0), u64(HEADS - 1)}) {
+        // The recurrence, token by token; `q` and `k` have unit length.
+        Numbers state(D * D), q(D), k(D), error(D);
+        for (u64 t = start; t < tokens; ++t) {
+            const auto unit = [&](Numbers& into, u64 at, double scale) {
+                double square = 1e-6;
+                for (int i = 0; i < D; ++i) square += value(qkv[at + i]) * value(qkv[at + i]);
+                for (int i = 0; i < D; ++i) into[i] = value(qkv[at + i]) / std::sqrt(square) * scale;
+            };
+            unit(q, t * width + head * D, 1 / std::sqrt(double(D)));
+            unit(k, t * width + row + head * D, 1);
+            for (double& x : state) x *= std::exp(g[t * HEADS + head]);
+            for (int c = 0; c < D; ++c) {
+                error[c] = value(qkv[t * width + 2 * row + head * D + c]);
+                for (int r = 0; r < D; ++r) error[c] -= k[r] * state[r * D + c];
+                for (int r = 0; r < D; ++r) state[r * D + c] += k[r] * beta[t * HEADS + head] * error[c];
+            }
+        }
+        double q_k = 0;
+        for (int r = 0; r < D; ++r) q_k += q[r] * k[r];
+        const u64 of_last = (tokens - 1) * row + head * D;
+        // What the last token writes is read by its own query alone.
+        Numbers of_out(D), of_v(D);
+        double out_size = 0, v_size = 0;
+        for (int c = 0; c < D; ++c) {
+            for (int r = 0; r < D; ++r) of_out[c] += q[r] * state[r * D + c];
+            of_v[c] = beta[(tokens - 1) * HEADS + head] * q_k * value(d_out[of_last + c]);
+            out_size += of_out[c] * of_out[c] / D, v_size += of_v[c] * of_v[c] / D;
+        }
+        for (int c = 0; c < D; ++c) {
+            near(what, value(out[of_last + c]), of_out[c], std::sqrt(out_size), 3e-2);
+            near(what + ": d_v", value(d_qkv[(tokens - 1) * width + 2 * row + head * D + c]), of_v[c], std::sqrt(v_size), 3e-2);
+        }
+    }
+    const Ranges rows{{start * row, tokens * row}}, gates{{u64(start) * HEADS, u64(tokens) * HEADS}};
+    for (const Sparse<bf16>* result : {&out, &writes}) nothing_else(what, *result, rows);
+    for (const Sparse<float>* result : {&sums, &d_g, &d_beta}) nothing_else(what, *result, gates);
+    for (const Sparse<f16>* result : {&inverses, &attentions}) nothing_else(what, *result, {{u64(chunks - 1) * HEADS * 64 * 64, squares}});
+    for (const Sparse<bf16>* result : {&states, &d_states}) nothing_else(what, *result, {{u64(chunks - 1) * HEADS * D * D, all_states}});
+    nothing_else(what, d_qkv, {{start * width, tokens * width}});
+}
+
+// The last query head of the last token, whose projection also has gates. As many blocks as the op launches would go round several times;
+// here each has its own heads.
+static void norm_rope(u32 tokens, u32 heads) {
+    const std::string what = "norm_rope";
+    constexpr u32 D = 256, ROTARY = 64, LANES = 32, STRIDE = 2 * D;
+    const u64 vectors = u64(tokens) * heads, first = vectors - 8, angle = u64(tokens - 1) * ROTARY / 2;
+    Sparse<bf16> x("x", vectors * STRIDE), y("y", vectors * D);
+    Sparse<float> weight("weight", D), cosines("cosines", u64(tokens) * ROTARY / 2), sines("sines", u64(tokens) * ROTARY / 2);
+    fill(weight, 0, D, 1), fill(x, first * STRIDE, 8 * STRIDE, 2);
+    for (u64 i = 0; i < ROTARY / 2; ++i) cosines[angle + i] = float(std::cos(double(i))), sines[angle + i] = float(std::sin(double(i)));
+    const u32 blocks = u32(vectors / 8);
+    only({blocks - 1}, [&] {
+        LAUNCH(norm_rope_forward, blocks, 256, x.data(), weight.data(), cosines.data(), sines.data(), y.data(),
+               {tokens, heads, D, STRIDE, ROTARY, LANES, 1e-6f, 1.0f});
+    });
+    const u64 from = (vectors - 1) * STRIDE;
+    double square = 0;
+    for (u64 i = 0; i < D; ++i) square += value(x[from + i]) * value(x[from + i]);
+    const auto normed = [&](u64 i) { return value(x[from + i]) / std::sqrt(square / D + 1e-6) * (weight[i] + 1.0); };
+    for (u64 i = 0; i < D; ++i) {
+        double want = normed(i);
+        if (i < ROTARY / 2) want = want * cosines[angle + i] - normed(i + ROTARY / 2) * sines[angle + i];
+        else if (i < ROTARY) want = want * cosines[angle + i - ROTARY / 2] + normed(i - ROTARY / 2) * sines[angle + i - ROTARY / 2];
+        near(what, value(y[(vectors - 1) * D + i]), want, 1.0, 3e-2);
+    }
+    nothing_else(what, y, {{first * D, vectors * D}});
+    nothing_else(what, x, {{first * STRIDE, vectors * STRIDE}});
+}
+
 int main() {
-    for (const u64 tokens : {5376, 8192, 32768}) {
+    for (const u64 tokens : {5376, 8192, 32768, 131072}) {
         silu_mul(TWO, tokens);
         silu_mul(LARGE, tokens);
         norm(LARGE, u32(tokens));
@@ -295,6 +413,9 @@ int main() {
     }
     packed_attention(8192, 8, 2);
     packed_attention(32768, 24, 4);
+    packed_attention(131072, 8, 2);
+    delta(131072);
+    norm_rope(131072, 8);
     adamw(TWO);
     adamw(LARGE);
     embedding(LARGE);
@@ -302,6 +423,7 @@ int main() {
     product("linear_forward", 32768 - 3, LARGE.intermediate, LARGE.hidden);
     // All logits of a pack at once would be 8.1 G numbers.
     product("linear_forward", 32768, u32(VOCABULARY), TWO.hidden);
+    product("linear_forward", 131072 - 3, 2 * TWO.intermediate, TWO.hidden);
     weight_gradient("linear_backward_weight", u32(VOCABULARY), LARGE.hidden, 896);
     logits(TWO, 5376, 35584);
     logits(LARGE, 32768, u32(VOCABULARY));

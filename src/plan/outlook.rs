@@ -352,6 +352,45 @@ mod tests {
         assert!(four.basis_in_words.contains("10,000 tokens/s with 2B"), "{}", four.basis_in_words);
     }
 
+    /// The 27B leaves room for 17,920 tokens beside its weights, and so do its siblings.
+    #[test]
+    fn a_spark_has_room_for_32_768_tokens_with_every_model_but_the_27b_and_for_131_072_with_the_2b() {
+        for model in &Catalog::shipped().models {
+            let Outlook { lora, full } = of(&model.id, &spark(), None);
+            for outlook in [lora, full].into_iter().filter(MethodOutlook::fits) {
+                let expected = match model.shape.as_str() {
+                    "0.8B" | "2B" => 131_072..=u32::MAX,
+                    "27B" => 16_384..=32_767,
+                    _ => 32_768..=u32::MAX,
+                };
+                let longest = outlook.longest_pack.unwrap();
+                assert!(expected.contains(&longest), "{} {}", model.id, outlook.fit_in_words());
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_has_room_for_one_document_of_131_072_tokens() {
+        let catalog = Catalog::shipped();
+        let facts = Facts {
+            machine: spark(),
+            model: catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()),
+            data: DataFacts { max: 131_072, ..assumed_data() },
+            rates: Rates::default(),
+            parent: None,
+        };
+        for method in [MethodKind::Lora, MethodKind::Full] {
+            let answers = Answers {
+                model: Some(Answer::flag("Qwen/Qwen3.5-2B".into())),
+                data: Some(Answer::flag(vec!["x.jsonl".into()])),
+                method: Some(Answer::flag(method)),
+                ..Answers::default()
+            };
+            let memory = resolve(&answers, &facts).unwrap().advice.unwrap().memory;
+            assert!(memory.fits() && memory.activations > 30_000_000_000, "{method} {memory:?}");
+        }
+    }
+
     #[test]
     fn a_machine_too_small_for_the_longest_example_says_which_packs_fit() {
         let machine = MachineFacts {

@@ -377,6 +377,37 @@ mod tests {
         assert!(of("2B full")[0] < 5000);
     }
 
+    /// The seconds of a token on GB10 in one document of this length, without and with attention.
+    fn of_a_token(config: &ModelConfig, method: MethodKind, tokens: usize) -> [f64; 2] {
+        let rank = if method == MethodKind::Lora { RANK } else { 0 };
+        let length = tokens as f64;
+        let step = Step { method, rank, tokens, length, target_share: 1.0, packs: 1, micro_batch_packs: 1 };
+        let of = |is_counted: &dyn Fn(&Part) -> bool| {
+            let parts = parts(config, &step);
+            let counted = parts.iter().filter(|part| is_counted(part));
+            counted.map(|part| part.seconds(promised_for(), part.share, GAP_S)).sum::<f64>() / length
+        };
+        let is_attention = |part: &Part| part.op.starts_with("packed_attention");
+        let is_update = |part: &Part| part.op.starts_with("adamw");
+        [of(&|part| !is_attention(part) && !is_update(part)), of(&|part| !is_update(part))]
+    }
+
+    #[test]
+    fn a_token_of_a_long_document_costs_more_by_attention_alone() {
+        let (_, config) = shapes().into_iter().find(|(size, _)| *size == "2B").unwrap();
+        for method in [MethodKind::Lora, MethodKind::Full] {
+            let [usual, long, longest] =
+                [5376, 32_768, 131_072].map(|tokens| of_a_token(&config, method, tokens));
+            for [rest, _] in [long, longest] {
+                assert!((rest / usual[0] - 1.0).abs() < 0.01, "{method}: {rest} s and {} s", usual[0]);
+            }
+            // Attention reads half of the tokens before, so its share of a token grows with the length.
+            let attention = |[rest, all]: [f64; 2]| all - rest;
+            let growth = attention(longest) / attention(long);
+            assert!((growth / 4.0 - 1.0).abs() < 0.01, "{method}: {growth}");
+        }
+    }
+
     #[test]
     fn linears_that_read_the_same_input_are_one_group() {
         let (_, config) = shapes().into_iter().find(|(size, _)| *size == "2B").unwrap();
