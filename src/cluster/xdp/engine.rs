@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
+use socket2::SockRef;
 use sparktune_base::escape::escape;
 
 use crate::collective::{Collective, Traffic};
@@ -30,8 +31,13 @@ use crate::xdp::worker::{Report, Worker};
 
 /// Vectors that are shorter are summed over TCP, exactly: they cost nothing, and may be anything.
 const SHORTEST: usize = 4096;
-/// The numbers whose magnitudes are agreed on at a time, which bounds the memory for the others' ones.
-const BUCKET: usize = 4 << 20;
+/// The numbers whose magnitudes are agreed on at a time, which bounds the memory for the others' ones. Whole
+/// blocks, so that a longer vector has the same blocks.
+const BUCKET: usize = 6000 * VALUES;
+/// The bytes that the system is asked to keep for this rank until it looks.
+const KEPT: usize = 4 << 20;
+/// What a packet takes of them: a page and the kernel's notes about it.
+const PACKET_KEPT: usize = 4608;
 /// How long the first sum may take.
 const TRIAL: Duration = Duration::from_secs(3);
 /// What the key of the tags is derived for.
@@ -178,6 +184,7 @@ impl Xdp {
             return Ok(Err(why));
         }
         let here = here.expect("there is a failure otherwise");
+        let window = here.window;
         let others: Vec<SocketAddrV4> = places.into_iter().skip(1).flatten().collect();
         let transport = match (is_first, own) {
             (true, Some(own)) => self.open_at_first(choice, job, &opened, own, here, others),
@@ -193,7 +200,7 @@ impl Xdp {
             return Ok(Err(why));
         }
         let transport = transport.expect("there is a failure otherwise");
-        let mut worker = Worker::new(job, rank, transport, choice.loss.clone(), TRIAL);
+        let mut worker = Worker::new(job, rank, transport, choice.loss.clone(), TRIAL, window);
         let mut sums = Vec::new();
         let put = |_: u64, bytes: &mut [u8]| write_values(bytes, (0..VALUES).map(|at| at as i16 - 352));
         let tried = worker.sum(2, put, |_, packet| sums.extend(values(packet)));
@@ -224,6 +231,8 @@ impl Xdp {
         others: Vec<SocketAddrV4>,
     ) -> Result<Box<dyn Transport>, String> {
         let Some(group) = opened.group else {
+            // All ranks send to it at once.
+            let _ = SockRef::from(&own).set_recv_buffer_size(KEPT);
             let soft = Soft::start(own, job).map_err(|error| error.to_string())?;
             self.switch = Switch::Soft(soft);
             let udp = Udp::new(here.socket, here.switch).map_err(|error| error.to_string())?;
@@ -361,6 +370,8 @@ impl Collective for Xdp {
 /// A rank's own end.
 struct Here {
     socket: UdpSocket,
+    /// How many results may come before this rank looks.
+    window: usize,
     /// Where results are sent to this rank.
     address: SocketAddrV4,
     /// Where it sends contributions.
@@ -396,6 +407,10 @@ fn reach(placement: &Placement, opened: &Opened, is_first: bool) -> Result<Here,
         Ok((socket, own))
     };
     let (socket, own) = opened_socket().map_err(|error| format!("results cannot be received: {error}"))?;
+    // The system may give less; then fewer chunks are on their way.
+    let options = SockRef::from(&socket);
+    let _ = options.set_recv_buffer_size(KEPT);
+    let window = options.recv_buffer_size().map_or(1, |bytes| bytes / PACKET_KEPT);
     let port = socket.local_addr().map_err(|error| error.to_string())?.port();
     // Rank 0's own address, as the others see it, may be none of its interfaces.
     let switch = if is_first && opened.group.is_none() {
@@ -403,7 +418,7 @@ fn reach(placement: &Placement, opened: &Opened, is_first: bool) -> Result<Here,
     } else {
         switch.into()
     };
-    Ok(Here { socket, address: SocketAddrV4::new(own, port), switch })
+    Ok(Here { socket, window, address: SocketAddrV4::new(own, port), switch })
 }
 
 /// Returns why a rank cannot go on, in words.

@@ -8,6 +8,7 @@
 //! A rank that has nothing to do looks again after a pause, in which many packets come in, and is not woken
 //! by each of them.
 
+use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,10 @@ const FIRST: Duration = Duration::from_millis(50);
 /// The bounds of the pause of a rank that has nothing to do.
 const PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// After so many chunks without a result, a rank that asks for them does not ask for later ones. More than one,
+/// because the network loses some.
+const MISSING: u32 = 6;
 
 /// What the sums took so far, on this rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -58,8 +63,7 @@ struct Flight {
     /// Its number in the job.
     chunk: u64,
     sent: Instant,
-    /// When it is sent again.
-    again: Duration,
+    /// How often it was sent again.
     tries: u32,
 }
 
@@ -70,6 +74,9 @@ pub(crate) struct Worker {
     transport: Box<dyn Transport>,
     loss: Option<Loss>,
     silence: Duration,
+    window: u64,
+    /// How many chunks have no result.
+    open: u64,
     /// The number of the next chunk.
     next: u64,
     flights: Vec<Option<Flight>>,
@@ -80,21 +87,25 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A rank that gives up after `silence` without any result.
+    /// A rank that gives up after `silence` without any result, and has at most `window` chunks on their way.
     pub(crate) fn new(
         job: Job,
         rank: u8,
         transport: Box<dyn Transport>,
         loss: Option<Loss>,
         silence: Duration,
+        window: usize,
     ) -> Self {
         let slots = SLOTS as usize;
+        let window = window.clamp(1, slots) as u64;
         Self {
             job,
             rank,
             transport,
             loss,
             silence,
+            window,
+            open: 0,
             next: 0,
             flights: vec![None; slots],
             packets: vec![[0; PACKET]; slots],
@@ -129,12 +140,12 @@ impl Worker {
         let first = self.next;
         let last = first + chunks;
         place_of(last).ok_or(Fault::UsedUp)?;
-        let mut open = chunks;
-        let mut progress = Instant::now();
-        let mut pause = PAUSE;
+        self.next = last;
+        let mut ready: VecDeque<u64> = (first..last.min(first + u64::from(SLOTS))).collect();
+        let (mut left, mut progress, mut pause) = (chunks, Instant::now(), PAUSE);
         let mut packet = [0; PACKET];
-        while open > 0 {
-            self.launch(first, last, &mut fill)?;
+        while left > 0 {
+            self.launch(first, &mut ready, &mut fill)?;
             let mut has_come = false;
             while self.receive(&mut packet)? {
                 let Some(chunk) = self.land(&packet) else {
@@ -142,10 +153,12 @@ impl Worker {
                     continue;
                 };
                 take(chunk - first, &packet);
-                open -= 1;
+                left -= 1;
                 has_come = true;
-                // The slot is used again at once, so that the others need not wait for this rank.
-                self.launch(first, last, &mut fill)?;
+                // A slot is used again as soon as it is free, whatever the other slots wait for.
+                let next = chunk + u64::from(SLOTS);
+                ready.extend((next < last).then_some(next));
+                self.launch(first, &mut ready, &mut fill)?;
             }
             if has_come {
                 (progress, pause) = (Instant::now(), PAUSE);
@@ -164,18 +177,24 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends the next chunks whose slots are free.
-    fn launch(&mut self, first: u64, last: u64, fill: &mut impl FnMut(u64, &mut [u8])) -> Result<(), Fault> {
-        while self.next < last && self.flights[slot_of(self.next)].is_none() {
-            let (chunk, slot) = (self.next, slot_of(self.next));
+    /// Sends chunks whose slots are free.
+    fn launch(
+        &mut self,
+        first: u64,
+        ready: &mut VecDeque<u64>,
+        fill: &mut impl FnMut(u64, &mut [u8]),
+    ) -> Result<(), Fault> {
+        while self.open < self.window
+            && let Some(chunk) = ready.pop_front()
+        {
+            let slot = slot_of(chunk);
             let packet = &mut self.packets[slot];
             let header = Header::contribution(self.job.number, self.rank, self.job.workers, chunk);
             header.ok_or(Fault::UsedUp)?.write(packet);
             fill(chunk - first, &mut packet[HEAD..]);
             sign(self.job.key, packet);
-            let again = self.times.limit();
-            self.flights[slot] = Some(Flight { chunk, sent: Instant::now(), again, tries: 0 });
-            self.next += 1;
+            self.flights[slot] = Some(Flight { chunk, sent: Instant::now(), tries: 0 });
+            self.open += 1;
             self.report.sent += 1;
             self.send(slot)?;
         }
@@ -213,45 +232,50 @@ impl Worker {
             self.times.add(flight.sent.elapsed());
         }
         self.flights[slot] = None;
+        self.open -= 1;
         self.report.results += 1;
         Some(flight.chunk)
     }
 
     /// Sends again what is due. Returns whether there can be an answer already.
     fn send_again(&mut self) -> Result<bool, Fault> {
-        let (now, mut is_late) = (Instant::now(), false);
+        let (now, limit) = (Instant::now(), self.times.limit());
+        let mut is_late = false;
         for slot in 0..self.flights.len() {
             let Some(flight) = &mut self.flights[slot] else { continue };
-            if now - flight.sent < flight.again {
+            if now - flight.sent < (limit * (1 << flight.tries)).min(LONGEST) {
                 continue;
             }
-            (flight.sent, flight.again) = (now, (flight.again * 2).min(LONGEST));
-            flight.tries += 1;
+            (flight.sent, flight.tries) = (now, (flight.tries + 1).min(8));
             self.report.resent += 1;
             is_late = true;
             self.send(slot)?;
         }
         if is_late {
-            self.times.back_off();
+            self.times.back_off(now);
         }
         Ok(false)
     }
 
-    /// Asks for results in the order of chunks, until one is not there. Returns whether the first one was.
+    /// Asks for results in the order of chunks, until some are not there. Returns whether any was.
     fn ask(&mut self) -> Result<bool, Fault> {
         let open = self.flights.iter().enumerate();
         let mut order: Vec<(u64, usize)> =
             open.filter_map(|(slot, flight)| Some((flight.as_ref()?.chunk, slot))).collect();
         order.sort_unstable();
-        for (asked, (_, slot)) in order.into_iter().enumerate() {
+        let (mut answers, mut missing) = (0, 0);
+        for (_, slot) in order {
             let before = self.transport.waiting();
             self.report.resent += 1;
             self.send(slot)?;
-            if self.transport.waiting() == before {
-                return Ok(asked > 0);
+            let is_answered = self.transport.waiting() > before;
+            answers += u32::from(is_answered);
+            missing += u32::from(!is_answered);
+            if missing == MISSING {
+                break;
             }
         }
-        Ok(true)
+        Ok(answers > 0)
     }
 }
 
@@ -264,8 +288,9 @@ fn slot_of(chunk: u64) -> usize {
 struct Times {
     mean: Option<Duration>,
     deviation: Duration,
-    /// How often the limit was doubled since the last result in time.
+    /// How often the limit was doubled since the last result in time, and when it was.
     doubled: u32,
+    since: Option<Instant>,
 }
 
 impl Times {
@@ -279,9 +304,11 @@ impl Times {
         self.mean = Some((mean * 7 + time) / 8);
     }
 
-    /// Results take longer than they did.
-    fn back_off(&mut self) {
-        self.doubled = (self.doubled + 1).min(8);
+    /// Results take longer than they did. What is late at the same time counts once.
+    fn back_off(&mut self, now: Instant) {
+        if self.since.is_none_or(|since| now - since >= self.limit()) {
+            (self.doubled, self.since) = ((self.doubled + 1).min(8), Some(now));
+        }
     }
 
     /// Returns the time after which a chunk is sent again.
@@ -293,7 +320,6 @@ impl Times {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -340,7 +366,7 @@ mod tests {
         let work = |rank: u8| {
             let transport = Box::new(Wire { rank: rank.into(), shared: Arc::clone(&shared) });
             let loss = (loss > 0).then(|| Loss::new(loss, rank.into()));
-            let mut worker = Worker::new(job, rank, transport, loss, Duration::from_secs(30));
+            let mut worker = Worker::new(job, rank, transport, loss, Duration::from_secs(30), 100);
             let mut sums = Vec::new();
             for chunks in [5, 3 * u64::from(SLOTS) + 7] {
                 let mut found = vec![0; chunks as usize];
@@ -388,7 +414,7 @@ mod tests {
             }
         }
         let job = Job { number: 1, workers: 2, key: Key([3, 4]) };
-        let mut worker = Worker::new(job, 0, Box::new(Hole), None, Duration::from_millis(200));
+        let mut worker = Worker::new(job, 0, Box::new(Hole), None, Duration::from_millis(200), 100);
         let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
         assert!(matches!(fault, Fault::Silence(_)), "{fault}");
         assert!(worker.report().resent > 0, "it was sent again before");
@@ -405,9 +431,10 @@ mod tests {
         assert!(times.limit() > Duration::from_millis(60));
         (0..200).for_each(|_| times.add(Duration::from_micros(20)));
         assert_eq!(times.limit(), SHORTEST);
-        (0..3).for_each(|_| times.back_off());
-        assert_eq!(times.limit(), SHORTEST * 8);
-        (0..30).for_each(|_| times.back_off());
+        let now = Instant::now();
+        (0..3).for_each(|_| times.back_off(now));
+        assert_eq!(times.limit(), SHORTEST * 2, "late at the same time");
+        (1..30).for_each(|second| times.back_off(now + Duration::from_secs(second)));
         assert_eq!(times.limit(), LONGEST);
         times.add(Duration::from_micros(20));
         assert_eq!(times.limit(), SHORTEST);
