@@ -4,6 +4,7 @@
 //! ranks sum one block of numbers whose sum is known. If one of them does not get it, the switch is opened in
 //! user space, and if that does not help either, sums go over TCP; [`Xdp::path`] says what was found, and why.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
@@ -73,6 +74,24 @@ pub enum Path {
     Tcp(String),
 }
 
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => {
+                f.write_str("sums are made in the kernel of rank 0's machine, rounded to 16 bits")
+            }
+            Self::User(None) => f.write_str("sums are made by a thread of rank 0, rounded to 16 bits"),
+            Self::User(Some(why)) => {
+                write!(
+                    f,
+                    "sums are made by a thread of rank 0, rounded to 16 bits, and not in the kernel: {why}"
+                )
+            }
+            Self::Tcp(why) => write!(f, "sums are made over TCP, exactly, and not in the network: {why}"),
+        }
+    }
+}
+
 /// What rank 0 says of the switch that it has opened.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Opened {
@@ -112,11 +131,24 @@ pub fn join(
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
     choice: Choice,
 ) -> Result<Xdp, Error> {
+    over(tcp::join(placement, token, build, limits, interrupted)?, placement, token, choice)
+}
+
+/// Opens the way for sums between ranks that have met, with the token that they met by. All ranks must call
+/// this; the interfaces and the port are rank 0's.
+///
+/// # Errors
+/// A rank is gone; there are more than 16.
+pub fn over(
+    control: Tcp,
+    placement: &Placement,
+    token: Option<&JobToken>,
+    choice: Choice,
+) -> Result<Xdp, Error> {
     if placement.world_size > MOST_WORKERS {
         let what = format!("{} ranks cannot be summed in 16 bits", placement.world_size);
         return Err(Error::Environment { what, fix: "Use at most 16 ranks, or sums over TCP" });
     }
-    let control = tcp::join(placement, token, build, limits, interrupted)?;
     let path = Path::User(None);
     let mut engine = Xdp { control, path, worker: None, switch: Switch::None, traffic: Traffic::default() };
     let of_loopback = JobToken::of_loopback();

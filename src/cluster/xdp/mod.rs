@@ -21,7 +21,6 @@ pub mod kernel;
 #[cfg(not(all(target_os = "linux", feature = "xdp")))]
 #[path = "no_kernel.rs"]
 pub mod kernel;
-#[cfg(target_os = "linux")]
 pub mod lab;
 #[cfg(all(test, target_os = "linux", feature = "xdp"))]
 mod oracle;
@@ -32,6 +31,6 @@ mod transport;
 pub mod wire;
 mod worker;
 
-pub use engine::{Choice, Path, Xdp, join};
+pub use engine::{Choice, Path, Xdp, join, over};
 pub use transport::Loss;
 pub use worker::Report;
