@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sparktune_cluster::xdp::kernel::Kernel;
 use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
-use sparktune_cluster::xdp::slots::Verdict;
-use sparktune_cluster::xdp::{Choice, Path, Xdp};
+use sparktune_cluster::xdp::{Choice, Path, Report, Xdp};
 use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, tcp, xdp};
 
 use crate::cpu::process_cpu_seconds;
@@ -60,11 +59,9 @@ pub(crate) struct Answer {
     pub(crate) wakes: u64,
     /// Bytes that were sent and received for one sum.
     pub(crate) bytes: u64,
-    /// Packets of sums in the network that this rank sent, also again, and results that it took.
+    /// Packets of sums in the network that this rank sent and results that it took, and those sent again.
     pub(crate) packets: u64,
     pub(crate) resent: u64,
-    /// Results that the switch sent to all or again, if this rank knows.
-    pub(crate) completed: Option<u64>,
     /// Median time of a small sum.
     pub(crate) small_seconds: f64,
     /// Median time of a sum for which one rank is late.
@@ -100,6 +97,20 @@ impl Ranks {
             Self::Network(network) => &mut **network,
         }
     }
+
+    fn report(&self) -> Report {
+        match self {
+            Self::Tcp(_) => Report::default(),
+            Self::Network(network) => network.report(),
+        }
+    }
+
+    /// Sums a vector, and returns the seconds.
+    fn sum(&mut self, vector: &mut [f32]) -> Result<f64, Error> {
+        let began = Instant::now();
+        self.collective().all_reduce(vector)?;
+        Ok(began.elapsed().as_secs_f64())
+    }
 }
 
 fn measured(job: &Job) -> Result<Answer, Error> {
@@ -125,55 +136,35 @@ fn measured(job: &Job) -> Result<Answer, Error> {
         let choice = Choice { interfaces, ..Choice::default() };
         Ranks::Network(Box::new(xdp::join(&placement, Some(&token), "bench", limits, interrupted, choice)?))
     };
-    let instead = match (&ranks, engine) {
-        (Ranks::Network(network), _) => match (network.path(), engine) {
+    let instead = match &ranks {
+        Ranks::Tcp(_) => None,
+        Ranks::Network(network) => match (network.path(), engine) {
             (Path::Kernel, Engine::Kernel) | (Path::User(_), Engine::User) => None,
             (other, _) => Some(other.to_string()),
         },
-        _ => None,
     };
-    let collective = ranks.collective();
     let mut vector: Vec<f32> = (0..numbers).map(|at| ((at * 7 + rank) % 1000) as f32 * 1e-3 - 0.5).collect();
-    collective.all_reduce(&mut vector)?;
-    let (cpu, wakes, before) = (process_cpu_seconds(), wakes(), collective.traffic());
-    let seconds = median_of(rounds, || timed(|| collective.all_reduce(&mut vector)))?;
+    ranks.sum(&mut vector)?;
+    let (cpu, wakes, traffic) = (process_cpu_seconds(), wakes(), ranks.collective().traffic());
+    let before = ranks.report();
+    let seconds = median_of(rounds, || ranks.sum(&mut vector))?;
     let cpu_seconds = process_cpu_seconds().zip(cpu).map_or(f64::NAN, |(after, before)| after - before);
     let wakes = self::wakes().saturating_sub(wakes);
-    let bytes = collective.traffic().since(before) / rounds.max(1) as u64;
+    let bytes = ranks.collective().traffic().since(traffic) / rounds.max(1) as u64;
+    let after = ranks.report();
+    let packets = after.sent + after.results - before.sent - before.results;
+    let resent = after.resent - before.resent;
     let small = &mut vec![1.0; SMALL];
-    let small_seconds = median_of(SMALL_ROUNDS, || timed(|| collective.all_reduce(small)))?;
+    let small_seconds = median_of(SMALL_ROUNDS, || ranks.sum(small))?;
     let late = Duration::from_millis(job.late_ms);
     let late_seconds = median_of(5, || {
         if rank + 1 == world_size {
             std::thread::sleep(late);
         }
-        timed(|| collective.all_reduce(small))
+        ranks.sum(small)
     })?;
-    collective.leave(None);
-    let (mut packets, mut resent, mut completed) = (0, 0, None);
-    if let Ranks::Network(network) = &mut ranks {
-        let report = network.report();
-        (packets, resent) = (report.sent + report.results, report.resent);
-        completed = network.counts().map(|counts| counts[Verdict::Completed] + counts[Verdict::Resent]);
-    }
-    Ok(Answer {
-        instead,
-        seconds,
-        cpu_seconds,
-        wakes,
-        bytes,
-        packets,
-        resent,
-        completed,
-        small_seconds,
-        late_seconds,
-    })
-}
-
-fn timed(work: impl FnOnce() -> Result<(), Error>) -> Result<f64, Error> {
-    let began = Instant::now();
-    work()?;
-    Ok(began.elapsed().as_secs_f64())
+    ranks.collective().leave(None);
+    Ok(Answer { instead, seconds, cpu_seconds, wakes, bytes, packets, resent, small_seconds, late_seconds })
 }
 
 fn median_of(rounds: usize, mut one: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {

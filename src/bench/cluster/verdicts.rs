@@ -1,7 +1,7 @@
 //! Rows of the measured engines, and of what ainftp claims of sums in the kernel, each with a verdict.
 
+use crate::cluster::measured::{LATE_MS, Measured, PerPacket, RANKS, bytes_in_packet};
 use crate::cluster::rank::Engine;
-use crate::cluster::{LATE_MS, Measured, PerPacket, RANKS, bytes_in_packet};
 use crate::row::Row;
 
 /// What an engine is called in the rows.

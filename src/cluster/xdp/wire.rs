@@ -177,9 +177,9 @@ fn tag_of(Key([k0, k1]): Key, packet: &[u8; PACKET]) -> u64 {
         sip_round(&mut v);
         v[0] ^= word;
     };
-    let words = |bytes: &[u8]| bytes.chunks_exact(8).map(|eight| long(eight, 0)).collect::<Vec<_>>();
-    words(&packet[..24]).into_iter().for_each(&mut add);
-    packet[32..].chunks_exact(8).for_each(|eight| add(long(eight, 0)));
+    for bytes in [&packet[..24], &packet[32..]] {
+        bytes.chunks_exact(8).for_each(|eight| add(long(eight, 0)));
+    }
     add(((PACKET as u64 - 8) & 0xff) << 56);
     v[2] ^= 0xff;
     (0..4).for_each(|_| sip_round(&mut v));
