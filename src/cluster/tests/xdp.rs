@@ -26,10 +26,9 @@ fn expected(world_size: usize, length: usize, rotated: usize) -> Vec<f32> {
     let mut sums = vec![0_i16; length];
     for part in &parts {
         for ((block, sums), magnitude) in part.chunks(VALUES).zip(sums.chunks_mut(VALUES)).zip(&shared) {
-            let mut places = sums.iter_mut();
-            quantise::encode(block, *magnitude, world_size, None, |integer| {
-                *places.next().unwrap() += integer;
-            });
+            let mut integers = [[0; 2]; VALUES];
+            quantise::encode(block, *magnitude, world_size, None, &mut integers);
+            sums.iter_mut().zip(integers).for_each(|(sum, integer)| *sum += i16::from_le_bytes(integer));
         }
     }
     let mut found = vec![0.0; length];

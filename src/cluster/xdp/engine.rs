@@ -350,18 +350,18 @@ impl Xdp {
         let fill = |block: u64, bytes: &mut [u8]| {
             let own = block_of(block);
             let left = residual.as_deref_mut().map(|residual| &mut residual[own.clone()]);
-            let mut places = bytes.chunks_exact_mut(2);
-            encode(&numbers[own], shared[block as usize], workers, left, |integer| {
-                let place = places.next().expect("a block has no more numbers than a packet");
-                place.copy_from_slice(&integer.to_le_bytes());
-            });
-            places.for_each(|place| place.fill(0));
+            encode(&numbers[own], shared[block as usize], workers, left, bytes.as_chunks_mut().0);
         };
         let take = |block: u64, packet: &[u8; PACKET]| {
             decode(values(packet), shared[block as usize], workers, &mut sums[block_of(block)]);
         };
         let summed = worker.sum(blocks, fill, take);
-        summed.map_err(|fault| Error::Switch { what: fault.to_string() })?;
+        if let Err(fault) = summed {
+            // The connection to a rank that is gone names it. Ranks that are there wait for a result as this
+            // one does, and then say so too.
+            self.control.all_gather(b"no result")?;
+            return Err(Error::Switch { what: fault.to_string() });
+        }
         numbers.copy_from_slice(&sums);
         let bytes = blocks * PACKET as u64;
         self.traffic.sent += bytes;

@@ -34,8 +34,6 @@ pub enum Refusal {
     Interface { interface: String, why: String },
     #[error("the program in the kernel cannot be asked: {0}")]
     Asked(String),
-    #[error("this program was built without sums in the kernel")]
-    Absent,
 }
 
 /// The program, which is removed from the kernel when this is dropped.

@@ -11,6 +11,10 @@
 
 use crate::xdp::wire::VALUES;
 
+/// A number so large that its last digit is 1: what is added to it is rounded to the nearest integer, the even
+/// one of two. Without SSE 4.1, other ways to round are calls of a function.
+const ROUNDING: f64 = (3_u64 << 51) as f64;
+
 /// Returns the largest magnitude of each block of numbers, or NaN if one is not finite.
 pub fn magnitudes(numbers: &[f32]) -> Vec<f32> {
     numbers.chunks(VALUES).map(|block| block.iter().fold(0.0, |most, v| larger(most, v.abs()))).collect()
@@ -26,35 +30,42 @@ pub fn most(workers: usize) -> i16 {
     (usize::from(i16::MAX.unsigned_abs()) / workers.max(1)) as i16
 }
 
-/// Returns the integers of a block whose largest magnitude over all ranks is `magnitude`. If there is a
-/// residual, the numbers include it, and it becomes what the integers leave out.
+/// Writes the integers of a block whose largest magnitude over all ranks is `magnitude`, little-endian; what
+/// is left of `integers` becomes 0. If there is a residual, the numbers include it, and it becomes what the
+/// integers leave out.
 pub fn encode(
     numbers: &[f32],
     magnitude: f32,
     workers: usize,
     residual: Option<&mut [f32]>,
-    mut put: impl FnMut(i16),
+    integers: &mut [[u8; 2]],
 ) {
-    let most = f64::from(most(workers));
+    let (integers, rest) = integers.split_at_mut(numbers.len());
+    rest.fill([0; 2]);
     if !(magnitude.is_finite() && magnitude > 0.0) {
-        numbers.iter().for_each(|_| put(0));
+        integers.fill([0; 2]);
         // The numbers of a block that is all zeros, or is not finite on some rank, leave nothing behind.
         if let Some(residual) = residual {
             residual.fill(0.0);
         }
         return;
     }
-    let scale = most / f64::from(magnitude);
-    let step = step(magnitude, workers);
+    let most = f64::from(most(workers));
     // In double precision, so that no magnitude is too small to divide by.
-    let rounded = |number: f32| (f64::from(number) * scale).round_ties_even().clamp(-most, most);
+    let scale = most / f64::from(magnitude);
+    let rounded = |number: f32| (f64::from(number) * scale).clamp(-most, most) + ROUNDING;
+    // The lowest bits of the sum are those of the integer.
+    let write = |place: &mut [u8; 2], sum: f64| *place = (sum.to_bits() as u16).to_le_bytes();
     match residual {
-        None => numbers.iter().for_each(|number| put(rounded(*number) as i16)),
-        Some(residual) => numbers.iter().zip(residual).for_each(|(number, left)| {
-            let integer = rounded(*number);
-            *left = (f64::from(*number) - integer * step) as f32;
-            put(integer as i16);
-        }),
+        None => integers.iter_mut().zip(numbers).for_each(|(place, number)| write(place, rounded(*number))),
+        Some(residual) => {
+            let step = step(magnitude, workers);
+            for ((place, number), left) in integers.iter_mut().zip(numbers).zip(residual) {
+                let sum = rounded(*number);
+                *left = (f64::from(*number) - (sum - ROUNDING) * step) as f32;
+                write(place, sum);
+            }
+        }
     }
 }
 
@@ -113,13 +124,16 @@ mod tests {
         let has_residual = residuals.is_some();
         let residuals = residuals.map_or(&mut none, |residuals| residuals);
         for (part, residual) in parts.iter().zip(residuals) {
-            let mut integers = Vec::new();
             for (block, numbers) in part.chunks(VALUES).enumerate() {
                 let from = block * VALUES;
                 let left = has_residual.then(|| &mut residual[from..from + numbers.len()]);
-                encode(numbers, shared[block], workers, left, |integer| integers.push(integer));
+                let mut integers = [[1; 2]; VALUES];
+                encode(numbers, shared[block], workers, left, &mut integers);
+                assert!(integers[numbers.len()..].iter().all(|integer| *integer == [0; 2]));
+                sums[from..].iter_mut().zip(integers).for_each(|(sum, integer)| {
+                    *sum += i32::from(i16::from_le_bytes(integer));
+                });
             }
-            sums.iter_mut().zip(integers).for_each(|(sum, integer)| *sum += i32::from(integer));
         }
         let mut out = vec![0.0; sums.len()];
         for (block, numbers) in out.chunks_mut(VALUES).enumerate() {
@@ -179,6 +193,15 @@ mod tests {
         let (plain, fed) = (ratio(&wanted, plain), ratio(&wanted, fed));
         println!("after {steps} steps of {workers} ranks: {plain:.1} dB, with error feedback {fed:.1} dB");
         assert!(fed > plain + 10.0, "{fed} dB after {plain} dB");
+    }
+
+    #[test]
+    fn integers_are_the_nearest_and_the_even_one_of_two() {
+        // With a magnitude of 16383 and two ranks, a number is its own integer.
+        let numbers = [0.5, 1.5, 2.5, -0.5, -1.5, 0.499_999_97, -2.500_000_2, 16383.0, -16383.0, 1e9];
+        let mut integers = [[0; 2]; 10];
+        encode(&numbers, 16383.0, 2, None, &mut integers);
+        assert_eq!(integers.map(i16::from_le_bytes), [0, 2, 2, 0, -2, 0, -3, 16383, -16383, 16383]);
     }
 
     #[test]
