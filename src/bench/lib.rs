@@ -6,6 +6,7 @@
 //! | [`lossless`] | the losses of our training and of the peer's on the same packs, from the same start |
 //! | `gpu` | kernels, matrix products and training steps on a CUDA device |
 //! | [`pipelines`] | pipelines that bring data into training steps: JSON Lines against token files |
+//! | [`cluster`] | sums over ranks: over TCP, and in the network by a thread and by the kernel |
 //! | [`predicted`] | the work of a training step on a CUDA device, by arithmetic alone |
 //!
 //! Enters: the names of sections, the path of the program, and a Python in which the peers can be imported.
@@ -16,6 +17,7 @@
 //! This crate must not know command lines, terminals or exit codes. `README.md` in this folder says how each
 //! section measures, and holds dated results.
 
+pub mod cluster;
 mod context;
 mod cpu;
 mod edit;

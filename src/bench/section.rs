@@ -3,7 +3,7 @@
 use crate::context::{Context, Options, QUICK, WHOLE};
 use crate::error::BenchError;
 use crate::row::Row;
-use crate::{edit, loading, log, plain_text, screen, start, tokenising, tokens, train, validation};
+use crate::{cluster, edit, loading, log, plain_text, screen, start, tokenising, tokens, train, validation};
 
 /// A part of the program that is measured by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +28,13 @@ pub enum Section {
     Train,
     /// One fact written into the weights of a model.
     Edit,
+    /// Sums over ranks by each engine.
+    Cluster,
 }
 
 impl Section {
     /// All sections, in the order in which they are measured.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Start,
         Self::Validation,
         Self::Tokenising,
@@ -43,6 +45,7 @@ impl Section {
         Self::Screen,
         Self::Train,
         Self::Edit,
+        Self::Cluster,
     ];
 
     /// The name to select it by.
@@ -58,6 +61,7 @@ impl Section {
             Self::Screen => "screen",
             Self::Train => "train",
             Self::Edit => "edit",
+            Self::Cluster => "cluster",
         }
     }
 
@@ -76,6 +80,7 @@ impl Section {
                 "Optimizer steps on the CPU, LoRA and full; with --peers, compared with transformers and peft"
             }
             Self::Edit => "One fact written into the weights of a small model",
+            Self::Cluster => "Sums over ranks: over TCP, and in the network by a thread and by the kernel",
         }
     }
 
@@ -99,6 +104,7 @@ impl Section {
             Self::Screen => screen::measure(),
             Self::Train => train::measure(context),
             Self::Edit => edit::measure(context),
+            Self::Cluster => cluster::measure(context),
         }
     }
 }

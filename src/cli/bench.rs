@@ -75,6 +75,13 @@ pub(crate) enum BenchCommand {
         #[arg(long, value_name = "FILE")]
         job: PathBuf,
     },
+    /// Be one rank of a measurement of `cluster`
+    #[command(hide = true)]
+    ClusterRank {
+        /// What it does, as JSON
+        #[arg(long, value_name = "JSON")]
+        job: String,
+    },
     /// Write the white paper about QubGPU's claims, or print its tables
     WhitePaper(WhitePaperArgs),
 }
@@ -172,6 +179,7 @@ impl BenchCommand {
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
             Self::Pipelines(args) => request::BenchCommand::Pipelines(Box::new(args.request())),
             Self::Pipeline { job } => request::BenchCommand::Pipeline { job },
+            Self::ClusterRank { job } => request::BenchCommand::ClusterRank { job },
             Self::WhitePaper(WhitePaperArgs { results, loading, edits, output }) => {
                 request::BenchCommand::WhitePaper(request::WhitePaperArgs { results, loading, edits, output })
             }

@@ -53,6 +53,11 @@ pub enum Error {
         "rank {rank} ({at}) is out of step with this one: {what}. Start all ranks with the same command and program"
     )]
     OutOfStep { rank: usize, at: String, what: String },
+    #[error(
+        "the sums in the network have stopped: {what}. Is rank 0 running, and do its machine and the firewall let UDP through? Start all ranks again with `{program} resume` on each",
+        program = program_name()
+    )]
+    Switch { what: String },
     #[error("{}: {source}. Check the folder's permissions and the free space", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(
@@ -66,6 +71,6 @@ pub enum Error {
 impl Error {
     /// Returns whether a rank is gone or ended, so that the others keep what they have and stop.
     pub fn is_of_a_rank(&self) -> bool {
-        matches!(self, Self::Lost { .. } | Self::Left { .. } | Self::OutOfStep { .. })
+        matches!(self, Self::Lost { .. } | Self::Left { .. } | Self::OutOfStep { .. } | Self::Switch { .. })
     }
 }

@@ -20,6 +20,7 @@ mod rendezvous;
 pub mod tcp;
 mod token;
 pub mod wire;
+pub mod xdp;
 
 pub use collective::{Collective, Traffic};
 pub use environment::{Launcher, Placement};

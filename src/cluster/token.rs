@@ -43,6 +43,11 @@ impl JobToken {
         Token::from_bytes(blake3::derive_key(TOKEN, self.text.as_bytes()))
     }
 
+    /// Returns another secret that follows from the token and a public number.
+    pub(crate) fn derived(&self, purpose: &str, number: &[u8; 16]) -> [u8; 32] {
+        blake3::derive_key(purpose, &[&number[..], self.text.as_bytes()].concat())
+    }
+
     /// Returns the key pair of every rank's listener: only who knows the token can be connected to.
     pub(crate) fn key(&self) -> ServerKey {
         ServerKey::from_seed(blake3::derive_key(KEY, self.text.as_bytes()))

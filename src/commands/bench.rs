@@ -14,7 +14,7 @@ use sparktune_app::job;
 use sparktune_app::model::fetch;
 use sparktune_app::program::Program;
 use sparktune_bench::lossless::{self, Comparison, Training};
-use sparktune_bench::{Options, predicted, section, stepper, table};
+use sparktune_bench::{Options, cluster, predicted, section, stepper, table};
 use sparktune_plan::{Answer, Answers, MethodKind};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::progress::OnStderr;
@@ -39,6 +39,10 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
         }
         Some(BenchCommand::Pipelines(args)) => return pipelines::pipelines(program, *args, json),
         Some(BenchCommand::Pipeline { job }) => return pipelines::pipeline(&job),
+        Some(BenchCommand::ClusterRank { job }) => {
+            cluster::serve(&job, io::stdout().lock()).map_err(from_measuring)?;
+            return Ok(Exit::Done);
+        }
         Some(BenchCommand::WhitePaper(args)) => return pipelines::white_paper(&args, json),
         None => {}
     }

@@ -14,7 +14,6 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::escape::escape;
-use sparktune_cluster::tcp::Tcp;
 use sparktune_cluster::{Collective, Placement, share_files};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
@@ -42,11 +41,11 @@ pub(crate) fn follow_rank_0(
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
-    let mut tcp = join(program, placement, &stop)?;
-    let run = receive_run(&mut tcp, runs_dir_flag);
-    let run = run.inspect_err(|failure| tcp.leave(Some(&failure.to_string())))?;
+    let mut ranks = join(program, placement, &stop)?;
+    let run = receive_run(&mut *ranks, runs_dir_flag);
+    let run = run.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
     note(&format!("rank {rank} of {world_size} trains; its log is {}", run.path().display()));
-    let exit = train(program, &run, placement, &stop, &mut tcp)?;
+    let exit = train(program, &run, placement, &stop, &mut *ranks)?;
     if exit == Exit::Done {
         // Rank 0 has everything. What stays behind here is in nobody's way.
         let _ = fs::remove_dir_all(run.path());
@@ -54,10 +53,10 @@ pub(crate) fn follow_rank_0(
     Ok(exit)
 }
 
-fn receive_run(tcp: &mut Tcp, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
-    let name = String::from_utf8_lossy(&tcp.broadcast(&[])?).into_owned();
-    let run = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, tcp.rank())?;
-    share_files(tcp, run.path(), &[])?;
+fn receive_run(ranks: &mut dyn Collective, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
+    let name = String::from_utf8_lossy(&ranks.broadcast(&[])?).into_owned();
+    let run = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, ranks.rank())?;
+    share_files(ranks, run.path(), &[])?;
     Ok(run)
 }
 
@@ -66,12 +65,12 @@ fn train(
     run: &RunDir,
     placement: &Placement,
     stop: &AtomicBool,
-    tcp: &mut Tcp,
+    ranks: &mut (dyn Collective + 'static),
 ) -> Result<Exit, Failure> {
     let prepared = prepare(program, run, placement);
-    let options = prepared.inspect_err(|failure| tcp.leave(Some(&failure.to_string())))?;
+    let options = prepared.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
     crash::report_to(run.crash_report(run.next_attempt()?));
-    let finished = sparktune_train::train_as_rank(run, stop, &options, tcp).map_err(from_training)?;
+    let finished = sparktune_train::train_as_rank(run, stop, &options, ranks).map_err(from_training)?;
     match finished.outcome {
         outcome if outcome.is_complete() => Ok(Exit::Done),
         Outcome::Stopped => {

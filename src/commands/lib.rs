@@ -20,6 +20,7 @@ mod edit_in_words;
 mod edit_measure;
 mod edit_request;
 mod edit_trace;
+mod engine;
 mod failure;
 mod follow_rank;
 mod generate;

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
-use sparktune_cluster::tcp::{self, Tcp};
+use sparktune_cluster::tcp;
 use sparktune_cluster::{Collective, JobToken, Limits, Placement, share_files};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
+
+use crate::engine;
 
 /// The time that the others wait for rank 0, which may first have to download a model and tokenise data.
 const WAIT_FOR_RANK_0: Duration = Duration::from_secs(6 * 3600);
@@ -38,7 +40,11 @@ pub(crate) fn other_rank() -> Result<Option<Placement>, Failure> {
 ///
 /// # Errors
 /// They do not come, or do not belong to this job.
-pub(crate) fn join(program: &Program, placement: &Placement, stop: &Arc<AtomicBool>) -> Result<Tcp, Failure> {
+pub(crate) fn join(
+    program: &Program,
+    placement: &Placement,
+    stop: &Arc<AtomicBool>,
+) -> Result<Box<dyn Collective>, Failure> {
     let token = std::env::var_os(JobToken::VARIABLE).map(|text| JobToken::parse(&text.to_string_lossy()));
     let token = token.transpose()?;
     let stop = Arc::clone(stop);
@@ -48,21 +54,22 @@ pub(crate) fn join(program: &Program, placement: &Placement, stop: &Arc<AtomicBo
     if placement.rank > 0 {
         limits.meeting = WAIT_FOR_RANK_0;
     }
-    Ok(tcp::join(placement, token.as_ref(), &build, limits, interrupted)?)
+    let tcp = tcp::join(placement, token.as_ref(), &build, limits, interrupted)?;
+    engine::opened(tcp, placement, token.as_ref())
 }
 
 /// Gives the other ranks what they need of a run, at rank 0.
 ///
 /// # Errors
 /// A file cannot be read, or a rank is gone.
-pub(crate) fn share_run(tcp: &mut Tcp, run: &RunDir) -> Result<(), Failure> {
-    tcp.broadcast(run.name().as_bytes())?;
+pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir) -> Result<(), Failure> {
+    ranks.broadcast(run.name().as_bytes())?;
     let mut names = vec!["plan.toml".to_owned()];
     for folder in [run.data(), run.parent()] {
         names.extend(files_of(run, &folder)?);
     }
     names.extend(run.chat_template().exists().then(|| "chat_template.jinja".to_owned()));
-    Ok(share_files(tcp, run.path(), &names)?)
+    Ok(share_files(ranks, run.path(), &names)?)
 }
 
 /// Returns the files that a folder of a run has, by their names in the run.

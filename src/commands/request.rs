@@ -107,6 +107,11 @@ pub enum BenchCommand {
         /// The file that describes it.
         job: PathBuf,
     },
+    /// One rank of a measurement of sums over ranks, in a process of its own.
+    ClusterRank {
+        /// What it does, as JSON.
+        job: String,
+    },
     /// The white paper about the results.
     WhitePaper(WhitePaperArgs),
 }

@@ -69,9 +69,9 @@ pub fn trainer(
         }
         Some(placement) => {
             refuse_second_gpu(&plan, &placement)?;
-            let mut tcp = join(program, &placement, &stop)?;
-            share_run(&mut tcp, &run)?;
-            sparktune_train::train_as_rank(&run, &stop, &options, &mut tcp)
+            let mut ranks = join(program, &placement, &stop)?;
+            share_run(&mut *ranks, &run)?;
+            sparktune_train::train_as_rank(&run, &stop, &options, &mut *ranks)
         }
     };
     let finished = finished.map_err(from_training)?;

@@ -141,6 +141,32 @@ fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
 }
 
 #[test]
+fn ranks_that_sum_in_the_network_train_alike_with_rounded_sums() {
+    let trained = |engine: &str| {
+        let place = Place::new();
+        let train = training(&place, "4", &LORA);
+        let command = || {
+            let mut command = train();
+            command.env("SPARKTUNE_CLUSTER_ENGINE", engine);
+            command
+        };
+        let done = exit(ended(ranks(2, command)), 0);
+        let run = run_of(&place).unwrap();
+        let losses: Vec<f64> = evals(&run).iter().map(|(_, loss)| loss.parse().unwrap()).collect();
+        (done[0].err.clone(), numbers(&run), losses)
+    };
+    let (said, rounded, found) = trained("xdp");
+    assert!(said.contains("sums are made by a thread of rank 0, rounded to 16 bits"), "{said}");
+    assert_eq!(trained("xdp").1, rounded, "the same bits each time");
+    let (said, exact, expected) = trained("tcp");
+    assert!(!said.contains("rounded"), "{said}");
+    assert_ne!(rounded, exact, "rounding shows in the bits");
+    let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-4;
+    assert!(!found.is_empty() && found.len() == expected.len(), "{found:?}");
+    assert!(found.iter().zip(&expected).all(near), "{found:?}, exactly {expected:?}");
+}
+
+#[test]
 fn ranks_that_are_stopped_and_killed_continue_with_the_same_bits() {
     let place = Place::new();
     let has = |step: u64| {

@@ -1,6 +1,13 @@
-//! What another rank sends: the parts of messages.
+//! What another rank sends: the parts of messages, and packets of sums in the network, which strangers can send
+//! too.
+
+use std::net::Ipv4Addr;
 
 use sparktune_cluster::wire::{Assembly, HEAD, Kind, Part};
+
+use sparktune_cluster::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, Route, receive, write_head};
+use sparktune_cluster::xdp::slots::{Job, Slots, Verdict};
+use sparktune_cluster::xdp::wire::{Header, Key, PACKET, sign};
 
 use super::is_a_sentence;
 
@@ -38,4 +45,50 @@ pub(super) fn parts(input: &[u8]) {
         is_whole = assembly.add(Some(Kind::Word), part).expect("our own part");
     }
     assert!(is_whole && assembly.into_bytes() == input);
+}
+
+/// Frames, each after a byte that says how it was made and two with its length. Bytes that nobody signed change
+/// no slot; whatever is signed changes at most one, and only a complete sum leaves.
+pub(super) fn sums(input: &[u8]) {
+    let route = Route { port: 13_371, reply_port: 13_372, group: Ipv4Addr::new(239, 195, 1, 2) };
+    let job = Job { number: 0x6a6f, workers: 3, key: Key([5, 6]) };
+    let (mut slots, mut rest) = (Slots::new(job), input);
+    while let [how, low, high, others @ ..] = rest {
+        let length = usize::from(u16::from_le_bytes([*low, *high])) % (FRAME + 64);
+        let (bytes, others) = others.split_at(others.len().min(length));
+        rest = others;
+        let mut frame = [0; FRAME];
+        let ends = Ends { from: (Ipv4Addr::LOCALHOST, 9), to: (Ipv4Addr::LOCALHOST, route.port) };
+        write_head(&mut frame, ends);
+        let given = bytes.len().min(PACKET);
+        frame[FRAME_HEAD..FRAME_HEAD + given].copy_from_slice(&bytes[..given]);
+        let packet: &mut [u8; PACKET] = (&mut frame[FRAME_HEAD..]).try_into().expect("the rest of a frame");
+        // A header that says what the job expects, its fields from the input; the values stay.
+        if how & 1 != 0 {
+            let place = u64::from(how >> 3) * 32 + u64::from(packet[8]);
+            let header = Header::contribution(job.number, packet[6] % 4, job.workers, place);
+            header.expect("a small number").write(packet);
+        }
+        if how & 2 != 0 {
+            sign(job.key, packet);
+        }
+        let mut frame = if how & 4 != 0 { bytes.to_vec() } else { frame.to_vec() };
+        let before = slots.clone();
+        let (action, verdict) = receive(&mut slots, route, &mut frame);
+        let changed =
+            before.versions().iter().zip(slots.versions()).filter(|(one, other)| one != other).count();
+        let is_added = matches!(verdict, Verdict::Added | Verdict::Completed);
+        assert_eq!(changed > 0, is_added, "{verdict:?}");
+        assert!(changed <= 1, "{verdict:?}");
+        assert!(!is_added || how & 2 != 0 || how & 4 != 0, "nobody signed this");
+        if matches!(action, Action::Back | Action::ToAll) {
+            let header = Header::parse(&frame[FRAME_HEAD..FRAME]).expect("a result is a packet");
+            assert_eq!(header.contributors, 0b111, "a sum that is not complete leaves");
+        }
+        let counted: u64 = slots.counts().0.iter().sum();
+        assert_eq!(counted, before.counts().0.iter().sum::<u64>() + 1);
+    }
+    if let Err(fault) = Header::parse(input) {
+        is_a_sentence(&fault);
+    }
 }

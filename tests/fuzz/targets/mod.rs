@@ -39,6 +39,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "adapter_config", run: model::adapter_config },
     Target { name: "checkpoint", run: runs::checkpoint },
     Target { name: "cluster_parts", run: cluster::parts },
+    Target { name: "cluster_sums", run: cluster::sums },
     Target { name: "compressed", run: data::compressed },
     Target { name: "control", run: runs::control },
     Target { name: "events", run: runs::events },

@@ -1,0 +1,145 @@
+//! Rows of the measured engines, and of what ainftp claims of sums in the kernel, each with a verdict.
+
+use crate::cluster::measured::{LATE_MS, Measured, PerPacket, RANKS, bytes_in_packet};
+use crate::cluster::rank::Engine;
+use crate::row::Row;
+
+/// What an engine is called in the rows.
+pub(crate) fn name(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Tcp => "tcp: exact sums",
+        Engine::User => "xdp in user space: sums of i16",
+        Engine::Kernel => "xdp in the kernel: sums of i16",
+    }
+}
+
+/// The rows of one engine.
+pub(crate) fn rows(measured: &Measured, numbers: usize) -> Vec<Row> {
+    let Measured { engine, seconds, cpu, bytes_per_number, wakes, packets, resent, .. } = *measured;
+    let speed = numbers as f64 * 4.0 / seconds / 1e6;
+    let note = format!(
+        "{RANKS} ranks, {numbers} numbers, as bytes of f32; {bytes_per_number:.2} bytes per number and rank on the way, {:.1} MB/s of them",
+        bytes_per_number * numbers as f64 / seconds / 1e6
+    );
+    let mut rows = vec![
+        Row::new(name(engine), speed, "MB/s", note),
+        Row::new("  processors for 10⁹ numbers", cpu, "s", "user and system time of all ranks"),
+    ];
+    if packets > 0 {
+        let switch = if engine == Engine::Kernel {
+            "the switch, which is the kernel, wakes nobody"
+        } else {
+            "with those of the switch, which is a thread of rank 0"
+        };
+        let note =
+            format!("{packets} packets sent and results taken, {resent} sent or asked for again; {switch}");
+        rows.push(Row::new("  packets for each wake-up", packets as f64 / wakes.max(1) as f64, "", note));
+    } else {
+        rows.push(Row::new("  wake-ups", wakes as f64, "", "of all threads, in all sums"));
+    }
+    rows
+}
+
+/// The claims, held against TCP in the same run.
+pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String>) -> Vec<Row> {
+    let find = |engine| all.iter().find(|measured: &&Measured| measured.engine == engine);
+    let (Some(tcp), Some(kernel)) = (find(Engine::Tcp), find(Engine::Kernel)) else {
+        let why = "UNKNOWN: the kernel's sums did not run beside TCP here";
+        return vec![Row::new("ainftp's claims", f64::NAN, "", why)];
+    };
+    let claim = |what: &str, value: f64, unit: &'static str, note: String| {
+        Row::new(format!("ainftp, {what}"), value, unit, note)
+    };
+    let unknown = |what: &str, why: &str| claim(what, f64::NAN, "", format!("UNKNOWN: {why}"));
+    let faster = tcp.seconds / kernel.seconds;
+    let verdict = |is_so: bool| if is_so { "holds here" } else { "does not hold here" };
+    let mut rows = vec![
+        claim(
+            "bandwidth: bytes of TCP's for each of ours",
+            tcp.bytes_per_number / kernel.bytes_per_number,
+            "×",
+            format!(
+                "{:.2} and {:.2} bytes per number and rank. \"98 % less\" does not hold: 16 bits are half of f32 and as many as bf16; a packet has {:.2} bytes per number",
+                tcp.bytes_per_number,
+                kernel.bytes_per_number,
+                bytes_in_packet()
+            ),
+        ),
+        claim(
+            "latency: time of TCP for each of ours, 4,096 numbers",
+            tcp.small_seconds / kernel.small_seconds,
+            "×",
+            format!(
+                "{:.0} and {:.0} µs; lower latency {}",
+                tcp.small_seconds * 1e6,
+                kernel.small_seconds * 1e6,
+                verdict(kernel.small_seconds < tcp.small_seconds)
+            ),
+        ),
+    ];
+    rows.push(match (tcp.interrupts, kernel.interrupts) {
+        (Some(theirs), Some(ours)) => claim(
+            "interrupts: TCP's for each of ours",
+            theirs as f64 / ours.max(1) as f64,
+            "×",
+            format!(
+                "{theirs} and {ours} soft interrupts for received packets of the whole machine; fewer {}. A network card's own interrupts are UNKNOWN: there is none",
+                verdict(ours < theirs)
+            ),
+        ),
+        _ => unknown("interrupts", "this system does not count them"),
+    });
+    rows.push(claim(
+        "CPU: TCP's for each of ours",
+        tcp.cpu / kernel.cpu,
+        "×",
+        format!(
+            "{:.2} and {:.2} s for 10⁹ numbers; less CPU {}. TCP's includes TLS, ours the tags",
+            tcp.cpu,
+            kernel.cpu,
+            verdict(kernel.cpu < tcp.cpu)
+        ),
+    ));
+    rows.push(claim(
+        "copies of a packet's values at the switch",
+        1.0,
+        "",
+        "by the source, not measured: added in place in the frame, copied once into the result; ranks copy twice, into a socket and out of one. \"Zero\" does not hold".to_owned(),
+    ));
+    rows.push(unknown(
+        "dTLB misses",
+        "they need the processor's counters and huge pages in the way of the packets, and there are none in it",
+    ));
+    rows.push(match per_packet {
+        Ok(cost) => claim(
+            "cost of the check of a packet",
+            cost.unsigned.saturating_sub(cost.unfit) as f64,
+            "ns",
+            format!(
+                "in the kernel: {} ns with a wrong field, {} with a wrong tag, {} for a duplicate, {} with a result, which is signed (that one has the clock's cost). It is not free, and it is most of a packet's cost",
+                cost.unfit, cost.unsigned, cost.duplicate, cost.resent
+            ),
+        ),
+        Err(why) => unknown("cost of the check of a packet", why),
+    });
+    rows.push(claim(
+        "straggler blocking: a sum for which one rank is late",
+        kernel.late_seconds * 1e3,
+        "ms",
+        format!(
+            "{:.1} ms by TCP, when it is {LATE_MS} ms late; a sum needs all ranks, so nothing that adds can do without the last. \"No blocking\" does not hold",
+            tcp.late_seconds * 1e3
+        ),
+    ));
+    rows.push(claim(
+        "\"10×\": speed of TCP's sums for ours",
+        faster,
+        "×",
+        format!("{}; both on this machine's processors", verdict(faster >= 10.0)),
+    ));
+    rows.push(unknown(
+        "\"near-InfiniBand\"",
+        "there is no InfiniBand beside it, and namespaces of one machine say nothing about the speed of a network",
+    ));
+    rows
+}

@@ -1,0 +1,480 @@
+//! The engine: ranks that have met over TCP and sum over UDP.
+//!
+//! Rank 0 opens the switch, in the kernel if it may and is told to, and tells the others where it is. Then all
+//! ranks sum one block of numbers whose sum is known. If one of them does not get it, the switch is opened in
+//! user space, and if that does not help either, sums go over TCP; [`Xdp::path`] says what was found, and why.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use socket2::SockRef;
+use sparktune_base::escape::escape;
+
+use crate::collective::{Collective, Traffic};
+use crate::environment::Placement;
+use crate::error::Error;
+use crate::rendezvous::Limits;
+use crate::tcp::{self, Tcp};
+use crate::token::JobToken;
+use crate::xdp::frame::{Ends, Route};
+use crate::xdp::kernel::Kernel;
+use crate::xdp::quantise::{agree, decode, encode, magnitudes};
+use crate::xdp::slots::{Counts, Job};
+use crate::xdp::soft::Soft;
+use crate::xdp::transport::{Inside, Loss, Transport, Udp};
+use crate::xdp::wire::{Key, MOST_WORKERS, PACKET, VALUES, values};
+use crate::xdp::worker::{Report, Worker};
+
+/// Vectors that are shorter are summed over TCP, exactly: they cost nothing, and may be anything.
+const SHORTEST: usize = 4096;
+/// The numbers whose magnitudes are agreed on at a time, which bounds the memory for the others' ones. Whole
+/// blocks, so that a longer vector has the same blocks.
+const BUCKET: usize = 6000 * VALUES;
+/// The bytes that the system is asked to keep for this rank until it looks.
+const KEPT: usize = 4 << 20;
+/// What a packet takes of them: a page and the kernel's notes about it.
+const PACKET_KEPT: usize = 4608;
+/// How long the first sum may take.
+const TRIAL: Duration = Duration::from_secs(3);
+/// What the key of the tags is derived for.
+const PURPOSE: &str = "sparktune 2026-11-27 tags of sums in the network";
+
+/// How to sum.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The interfaces of rank 0's machine at which the kernel adds. None: a thread adds.
+    pub interfaces: Vec<String>,
+    /// The UDP port of the switch; results go to the next one.
+    pub port: u16,
+    /// The time without any result after which this rank gives up.
+    pub silence: Duration,
+    /// Packets to lose on purpose, for tests.
+    pub loss: Option<Loss>,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self { interfaces: Vec::new(), port: 13_371, silence: Limits::default().silence, loss: None }
+    }
+}
+
+/// Where sums are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Path {
+    /// In the kernel of rank 0's machine.
+    Kernel,
+    /// In a thread of rank 0, and why not in the kernel if that was asked for.
+    User(Option<String>),
+    /// Exactly, over TCP, and why not in the network.
+    Tcp(String),
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => {
+                f.write_str("sums are made in the kernel of rank 0's machine, rounded to 16 bits")
+            }
+            Self::User(None) => f.write_str("sums are made by a thread of rank 0, rounded to 16 bits"),
+            Self::User(Some(why)) => {
+                write!(
+                    f,
+                    "sums are made by a thread of rank 0, rounded to 16 bits, and not in the kernel: {why}"
+                )
+            }
+            Self::Tcp(why) => write!(f, "sums are made over TCP, exactly, and not in the network: {why}"),
+        }
+    }
+}
+
+/// What rank 0 says of the switch that it has opened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Opened {
+    nonce: [u8; 16],
+    job: u16,
+    port: u16,
+    /// The group that the kernel sends results to.
+    group: Option<Ipv4Addr>,
+    /// Why something else was not opened.
+    why: Option<String>,
+}
+
+/// What rank 0 keeps of its switch.
+enum Switch {
+    None,
+    Soft(Soft),
+}
+
+/// One rank of a job that sums in the network.
+pub struct Xdp {
+    control: Tcp,
+    path: Path,
+    worker: Option<Worker>,
+    switch: Switch,
+    traffic: Traffic,
+}
+
+/// Meets the other ranks as [`tcp::join`] does, and opens the way for sums.
+///
+/// # Errors
+/// A rank does not come; there are more than 16.
+pub fn join(
+    placement: &Placement,
+    token: Option<&JobToken>,
+    build: &str,
+    limits: Limits,
+    interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+    choice: Choice,
+) -> Result<Xdp, Error> {
+    over(tcp::join(placement, token, build, limits, interrupted)?, placement, token, choice)
+}
+
+/// Opens the way for sums between ranks that have met, with the token that they met by. All ranks must call
+/// this; the interfaces and the port are rank 0's.
+///
+/// # Errors
+/// A rank is gone; there are more than 16.
+pub fn over(
+    control: Tcp,
+    placement: &Placement,
+    token: Option<&JobToken>,
+    choice: Choice,
+) -> Result<Xdp, Error> {
+    if placement.world_size > MOST_WORKERS {
+        let what = format!("{} ranks cannot be summed in 16 bits", placement.world_size);
+        return Err(Error::Environment { what, fix: "Use at most 16 ranks, or sums over TCP" });
+    }
+    let path = Path::User(None);
+    let mut engine = Xdp { control, path, worker: None, switch: Switch::None, traffic: Traffic::default() };
+    let of_loopback = JobToken::of_loopback();
+    let token = token.unwrap_or(&of_loopback);
+    let mut why = None;
+    let is_for_kernel = engine.control.broadcast(&[u8::from(!choice.interfaces.is_empty())])? == [1];
+    for in_kernel in [true, false] {
+        if in_kernel && !is_for_kernel {
+            continue;
+        }
+        match engine.open(placement, token, &choice, in_kernel, why.take())? {
+            Ok(path) => {
+                engine.path = path;
+                return Ok(engine);
+            }
+            Err(failed) => why = Some(failed),
+        }
+    }
+    engine.path = Path::Tcp(why.unwrap_or_default());
+    Ok(engine)
+}
+
+impl Xdp {
+    /// Opens one kind of switch and tries it. The inner error says why it cannot be used, on all ranks.
+    fn open(
+        &mut self,
+        placement: &Placement,
+        token: &JobToken,
+        choice: &Choice,
+        in_kernel: bool,
+        why: Option<String>,
+    ) -> Result<Result<Path, String>, Error> {
+        (self.worker, self.switch) = (None, Switch::None);
+        let is_first = self.control.rank() == 0;
+        let workers = u8::try_from(self.control.world_size()).expect("at most 16");
+        let rank = u8::try_from(self.control.rank()).expect("at most 15");
+        // Rank 0's own socket comes first, because its port may be taken.
+        let mut own = None;
+        let mut opened = Opened { nonce: [0; 16], job: 0, port: choice.port, group: None, why };
+        if is_first {
+            let filled = getrandom(&mut opened.nonce[..], GetRandomFlags::empty());
+            assert_eq!(filled, Ok(16), "the kernel's generator gives this many bytes at once");
+            let [a, b, c, d, ..] = opened.nonce;
+            opened.job = u16::from_le_bytes([a, b]);
+            // The part of the multicast addresses that organisations may use as they like.
+            opened.group = in_kernel.then(|| Ipv4Addr::new(239, 195, c, d));
+            let port = if in_kernel { choice.port } else { 0 };
+            match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)) {
+                Ok(socket) => {
+                    opened.port = socket.local_addr().map_or(port, |at| at.port());
+                    own = Some(socket);
+                }
+                Err(error) => opened.why = Some(format!("UDP port {port} cannot be used: {error}")),
+            }
+        }
+        let opened = serde_json::to_vec(&opened).expect("plain fields serialise");
+        let opened = self.control.broadcast(&opened)?;
+        let opened: Opened = serde_json::from_slice(&opened).map_err(|_| unknown_word(0))?;
+        let job = Job { number: opened.job, workers, key: key(token, &opened.nonce) };
+        let here = reach(placement, &opened, is_first);
+        // Where results for this rank go, or why there is no way to it.
+        let place = here.as_ref().map(|here| here.address).map_err(Clone::clone);
+        let places: Vec<Result<SocketAddrV4, String>> = self.gather(&place)?;
+        if let Some(why) = failure(&places) {
+            return Ok(Err(why));
+        }
+        let here = here.expect("there is a failure otherwise");
+        let window = here.window;
+        let others: Vec<SocketAddrV4> = places.into_iter().skip(1).flatten().collect();
+        let transport = match (is_first, own) {
+            (true, Some(own)) => self.open_at_first(choice, job, &opened, own, here, others),
+            (true, None) => Err("rank 0 has no socket".to_owned()),
+            (false, _) => {
+                let udp = Udp::new(here.socket, here.switch);
+                udp.map(|udp| Box::new(udp) as Box<dyn Transport>).map_err(|error| error.to_string())
+            }
+        };
+        let said = transport.as_ref().map(drop).map_err(Clone::clone);
+        let said: Vec<Result<(), String>> = self.gather(&said)?;
+        if let Some(why) = failure(&said) {
+            return Ok(Err(why));
+        }
+        let transport = transport.expect("there is a failure otherwise");
+        let mut worker = Worker::new(job, rank, transport, choice.loss.clone(), TRIAL, window);
+        let mut sums = Vec::new();
+        let put = |_: u64, bytes: &mut [u8]| write_values(bytes, (0..VALUES).map(|at| at as i16 - 352));
+        let tried = worker.sum(2, put, |_, packet| sums.extend(values(packet)));
+        let expected = (0..2 * VALUES).map(|at| ((at % VALUES) as i16 - 352) * i16::from(workers));
+        let tried = match tried {
+            Ok(()) if sums.iter().copied().eq(expected) => Ok(()),
+            Ok(()) => Err("the first sum is wrong".to_owned()),
+            Err(fault) => Err(format!("the first sum failed: {fault}")),
+        };
+        let said: Vec<Result<(), String>> = self.gather(&tried)?;
+        if let Some(why) = failure(&said) {
+            (self.worker, self.switch) = (None, Switch::None);
+            return Ok(Err(why));
+        }
+        worker.wait_for(choice.silence);
+        self.worker = Some(worker);
+        Ok(Ok(if opened.group.is_some() { Path::Kernel } else { Path::User(opened.why) }))
+    }
+
+    /// Opens the switch at rank 0.
+    fn open_at_first(
+        &mut self,
+        choice: &Choice,
+        job: Job,
+        opened: &Opened,
+        own: UdpSocket,
+        here: Here,
+        others: Vec<SocketAddrV4>,
+    ) -> Result<Box<dyn Transport>, String> {
+        let Some(group) = opened.group else {
+            // All ranks send to it at once.
+            let _ = SockRef::from(&own).set_recv_buffer_size(KEPT);
+            let soft = Soft::start(own, job).map_err(|error| error.to_string())?;
+            self.switch = Switch::Soft(soft);
+            let udp = Udp::new(here.socket, here.switch).map_err(|error| error.to_string())?;
+            return Ok(Box::new(udp));
+        };
+        let route = Route { port: opened.port, reply_port: opened.port + 1, group };
+        let mut kernel = Kernel::load(job, route).map_err(|refusal| refusal.to_string())?;
+        for (number, interface) in choice.interfaces.iter().enumerate() {
+            kernel.attach(interface, number as u32).map_err(|refusal| refusal.to_string())?;
+        }
+        let at = *here.address.ip();
+        let ends = Ends { from: (at, route.reply_port), to: (at, route.port) };
+        Ok(Box::new(Inside::new(kernel, own, ends, others)))
+    }
+
+    /// Returns what all ranks say, in their order.
+    fn gather<T: Serialize + for<'a> Deserialize<'a>>(&mut self, own: &T) -> Result<Vec<T>, Error> {
+        let own = serde_json::to_vec(own).expect("plain fields serialise");
+        let words = self.control.all_gather(&own)?.into_iter().enumerate();
+        words.map(|(rank, word)| serde_json::from_slice(&word).map_err(|_| unknown_word(rank))).collect()
+    }
+
+    /// Returns where sums are made.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what the sums took so far, on this rank.
+    pub fn report(&self) -> Report {
+        self.worker.as_ref().map(Worker::report).unwrap_or_default()
+    }
+
+    /// Returns what became of the packets so far: on rank 0, whose switch in user space ends with this.
+    pub fn counts(&mut self) -> Option<Counts> {
+        match &mut self.switch {
+            Switch::Soft(soft) => Some(soft.end()),
+            Switch::None => self.worker.as_ref().and_then(Worker::counts),
+        }
+    }
+
+    /// Replaces `numbers` by their sums over all ranks, rounded as the header of [`quantise`](super::quantise)
+    /// states. If there is a residual, with as many numbers, it is added before, and becomes what was lost: it
+    /// is passed again with the next numbers of the same meaning.
+    ///
+    /// # Errors
+    /// A rank or the switch is gone, or a rank does something else.
+    pub fn sum(&mut self, numbers: &mut [f32], mut residual: Option<&mut [f32]>) -> Result<(), Error> {
+        if numbers.len() < SHORTEST || self.worker.is_none() {
+            return self.control.all_reduce(numbers);
+        }
+        for (at, bucket) in numbers.chunks_mut(BUCKET).enumerate() {
+            let from = at * BUCKET;
+            let residual = residual.as_deref_mut().map(|residual| &mut residual[from..from + bucket.len()]);
+            self.sum_bucket(bucket, residual)?;
+        }
+        Ok(())
+    }
+
+    fn sum_bucket(&mut self, numbers: &mut [f32], mut residual: Option<&mut [f32]>) -> Result<(), Error> {
+        if let Some(residual) = residual.as_deref() {
+            numbers.iter_mut().zip(residual).for_each(|(number, left)| *number += left);
+        }
+        let workers = self.control.world_size();
+        let mut shared = magnitudes(numbers);
+        let words = self.control.all_gather(bytemuck::cast_slice(&shared))?;
+        for (rank, word) in words.iter().enumerate() {
+            if word.len() != shared.len() * size_of::<f32>() {
+                let what = format!("it sums {} blocks where {} were due", word.len() / 4, shared.len());
+                return Err(Error::OutOfStep { rank, at: "its magnitudes".into(), what });
+            }
+            agree(
+                &mut shared,
+                word.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))),
+            );
+        }
+        let blocks = shared.len() as u64;
+        let mut sums = vec![0.0; numbers.len()];
+        let worker = self.worker.as_mut().expect("asked before");
+        let block_of = |block: u64| {
+            let from = block as usize * VALUES;
+            from..numbers.len().min(from + VALUES)
+        };
+        let fill = |block: u64, bytes: &mut [u8]| {
+            let own = block_of(block);
+            let left = residual.as_deref_mut().map(|residual| &mut residual[own.clone()]);
+            encode(&numbers[own], shared[block as usize], workers, left, bytes.as_chunks_mut().0);
+        };
+        let take = |block: u64, packet: &[u8; PACKET]| {
+            decode(values(packet), shared[block as usize], workers, &mut sums[block_of(block)]);
+        };
+        let summed = worker.sum(blocks, fill, take);
+        if let Err(fault) = summed {
+            // The connection to a rank that is gone names it. Ranks that are there wait for a result as this
+            // one does, and then say so too.
+            self.control.all_gather(b"no result")?;
+            return Err(Error::Switch { what: fault.to_string() });
+        }
+        numbers.copy_from_slice(&sums);
+        let bytes = blocks * PACKET as u64;
+        self.traffic.sent += bytes;
+        self.traffic.received += bytes;
+        Ok(())
+    }
+}
+
+impl Collective for Xdp {
+    fn rank(&self) -> usize {
+        self.control.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.control.world_size()
+    }
+
+    /// Sums without a residual. Unlike that of the exact engines, the result is rounded.
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
+        self.sum(values, None)
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.control.all_gather(own)
+    }
+
+    fn leave(&mut self, reason: Option<&str>) {
+        // The others may still ask for results, so the switch stays until they have left too.
+        self.control.leave(reason);
+    }
+
+    fn traffic(&self) -> Traffic {
+        let Traffic { sent, received } = self.control.traffic();
+        Traffic { sent: sent + self.traffic.sent, received: received + self.traffic.received }
+    }
+}
+
+/// A rank's own end.
+struct Here {
+    socket: UdpSocket,
+    /// How many results may come before this rank looks.
+    window: usize,
+    /// Where results are sent to this rank.
+    address: SocketAddrV4,
+    /// Where it sends contributions.
+    switch: SocketAddr,
+}
+
+/// Opens the socket on which results come.
+fn reach(placement: &Placement, opened: &Opened, is_first: bool) -> Result<Here, String> {
+    if let (Some(why), true) = (&opened.why, opened.port == 0) {
+        return Err(why.clone());
+    }
+    let found =
+        (placement.host.as_str(), opened.port).to_socket_addrs().map_err(|error| error.to_string())?;
+    let switch = found.into_iter().find_map(|at| match at {
+        SocketAddr::V4(at) => Some(at),
+        SocketAddr::V6(_) => None,
+    });
+    let name = escape(&placement.host);
+    let switch =
+        switch.ok_or_else(|| format!("{name} has no IPv4 address, which sums in the network need"))?;
+    let opened_socket = || -> io::Result<(UdpSocket, Ipv4Addr)> {
+        let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        probe.connect(switch)?;
+        let IpAddr::V4(own) = probe.local_addr()?.ip() else { return Err(io::ErrorKind::Unsupported.into()) };
+        let port = match opened.group {
+            Some(_) if !is_first => opened.port + 1,
+            _ => 0,
+        };
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        if let (Some(group), false) = (opened.group, is_first) {
+            socket.join_multicast_v4(&group, &own)?;
+        }
+        Ok((socket, own))
+    };
+    let (socket, own) = opened_socket().map_err(|error| format!("results cannot be received: {error}"))?;
+    // The system may give less; then fewer chunks are on their way.
+    let options = SockRef::from(&socket);
+    let _ = options.set_recv_buffer_size(KEPT);
+    let window = options.recv_buffer_size().map_or(1, |bytes| bytes / PACKET_KEPT);
+    let port = socket.local_addr().map_err(|error| error.to_string())?.port();
+    // Rank 0's own address, as the others see it, may be none of its interfaces.
+    let switch = if is_first && opened.group.is_none() {
+        (Ipv4Addr::LOCALHOST, opened.port).into()
+    } else {
+        switch.into()
+    };
+    Ok(Here { socket, window, address: SocketAddrV4::new(own, port), switch })
+}
+
+/// Returns why a rank cannot go on, in words.
+fn failure<T>(said: &[Result<T, String>]) -> Option<String> {
+    said.iter().enumerate().find_map(|(rank, said)| {
+        let why: String = said.as_ref().err()?.chars().take(500).collect();
+        Some(format!("rank {rank}: {}", escape(&why)))
+    })
+}
+
+fn key(token: &JobToken, nonce: &[u8; 16]) -> Key {
+    let derived = token.derived(PURPOSE, nonce);
+    let half = |at: usize| u64::from_le_bytes(derived[at..at + 8].try_into().expect("eight bytes"));
+    Key([half(0), half(8)])
+}
+
+fn write_values(bytes: &mut [u8], values: impl Iterator<Item = i16>) {
+    bytes.chunks_exact_mut(2).zip(values).for_each(|(two, value)| two.copy_from_slice(&value.to_le_bytes()));
+}
+
+fn unknown_word(rank: usize) -> Error {
+    Error::OutOfStep {
+        rank,
+        at: "opening sums in the network".into(),
+        what: "it says something unknown".into(),
+    }
+}

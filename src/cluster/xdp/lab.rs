@@ -1,0 +1,93 @@
+//! Machines that are none: network namespaces, each with one interface to the bridge of the first. For tests
+//! and measurements of several ranks on one machine, whose packets would otherwise never leave it.
+//!
+//! What is measured there says whether something is right and what it costs a processor, not how fast a
+//! network is: both ends of every cable are this machine's processors.
+
+use std::ffi::OsStr;
+use std::io;
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The interface of every machine but the first.
+pub const INTERFACE: &str = "cable";
+
+/// So many machines, which are gone when this is dropped.
+#[derive(Debug)]
+pub struct Lab {
+    names: Vec<String>,
+}
+
+impl Lab {
+    /// Makes machines.
+    ///
+    /// # Errors
+    /// This process may not do that, or `ip` of iproute2 is not here.
+    pub fn new(machines: usize) -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let own = std::process::id();
+        let mut lab = Self { names: Vec::new() };
+        for machine in 0..machines {
+            let name = format!("sparktune-{own}-{count}-{machine}");
+            ip(&["netns", "add", &name])?;
+            lab.names.push(name);
+        }
+        let first = lab.names[0].clone();
+        ip(&["-n", &first, "link", "set", "lo", "up"])?;
+        ip(&["-n", &first, "link", "add", "bridge", "type", "bridge"])?;
+        ip(&["-n", &first, "addr", "add", &format!("{}/24", Self::address(0)), "dev", "bridge"])?;
+        ip(&["-n", &first, "link", "set", "bridge", "up"])?;
+        for (machine, name) in lab.names.iter().enumerate().skip(1) {
+            let port = Self::port(machine);
+            let [peer, address] = [INTERFACE.to_owned(), format!("{}/24", Self::address(machine))];
+            ip(&[
+                "-n", &first, "link", "add", "dev", &port, "type", "veth", "peer", "name", &peer, "netns",
+                name,
+            ])?;
+            ip(&["-n", &first, "link", "set", "dev", &port, "master", "bridge"])?;
+            ip(&["-n", &first, "link", "set", "dev", &port, "up"])?;
+            ip(&["-n", name, "link", "set", "dev", "lo", "up"])?;
+            ip(&["-n", name, "addr", "add", &address, "dev", INTERFACE])?;
+            ip(&["-n", name, "link", "set", "dev", INTERFACE, "up"])?;
+        }
+        Ok(lab)
+    }
+
+    /// Returns the address of a machine.
+    pub fn address(machine: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 199, 0, u8::try_from(machine + 1).expect("a lab has few machines"))
+    }
+
+    /// Returns the interface of the first machine that leads to another.
+    pub fn port(machine: usize) -> String {
+        format!("port{machine}")
+    }
+
+    /// Returns a command that runs a program on a machine.
+    pub fn command(&self, machine: usize, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[machine]]).arg(program);
+        command
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // Nothing else can be done about one that stays.
+            let _ = ip(&["netns", "delete", name]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> io::Result<()> {
+    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let first = said.lines().next().unwrap_or("it does not say why").to_owned();
+    Err(io::Error::other(format!("`ip {}` failed: {first}", arguments.join(" "))))
+}

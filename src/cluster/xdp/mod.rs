@@ -1,0 +1,36 @@
+//! Sums in the network: the ranks send integers of 16 bits to rank 0's machine, which adds them where they
+//! arrive and sends the sums to all.
+//!
+//! Owns the packets ([`wire`]), what is done with them ([`slots`], and in frames [`frame`]), the integers
+//! ([`quantise`]), and an engine for the ranks ([`join`]). Enters: gradients. Leaves: their sums, which are
+//! the same bits on all ranks, whatever was lost or came twice, but not those of the exact engine: numbers
+//! are rounded to steps of at most W / 32,767 of the largest in their block.
+//!
+//! There are two switches with the same bits: a program in the kernel of rank 0's machine (XDP, on Linux with
+//! the right to load it), which adds each packet as the network card delivers it, and a thread of rank 0's
+//! process. `sum.bpf.c` is the program; the object that clang made of it is part of this source tree, so
+//! building needs no clang, and `.ci/xdp-object` checks that it belongs to its source.
+//!
+//! What needs an exact sum or is short goes over TCP, which also carries what the ranks agree on: their
+//! magnitudes, that one of them ends, and the random number from which the key of a job's tags follows.
+
+mod engine;
+pub mod frame;
+#[cfg(all(target_os = "linux", feature = "xdp"))]
+pub mod kernel;
+#[cfg(not(all(target_os = "linux", feature = "xdp")))]
+#[path = "no_kernel.rs"]
+pub mod kernel;
+pub mod lab;
+#[cfg(all(test, target_os = "linux", feature = "xdp"))]
+mod oracle;
+pub mod quantise;
+pub mod slots;
+mod soft;
+mod transport;
+pub mod wire;
+mod worker;
+
+pub use engine::{Choice, Path, Xdp, join, over};
+pub use transport::Loss;
+pub use worker::Report;

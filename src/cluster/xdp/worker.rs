@@ -1,0 +1,442 @@
+//! One rank's side of the sums: which chunks are on their way, and which are sent again.
+//!
+//! A chunk is sent again when its result takes longer than results usually do: smoothed mean and deviation of
+//! the time from sending to the result, as TCP has them (RFC 6298), of chunks that were sent once; doubled
+//! whenever something had to be sent again, until a chunk that was sent once has its result. That time
+//! includes the wait for the slowest rank, so ranks that wait send little.
+//!
+//! A rank that has nothing to do looks again after a pause, in which many packets come in, and is not woken
+//! by each of them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::xdp::slots::{Counts, Job};
+use crate::xdp::transport::{Loss, Transport};
+use crate::xdp::wire::{HEAD, Header, PACKET, RESULT, SLOTS, is_signed, place_of, sign};
+
+/// The bounds of the time after which a chunk is sent again.
+const SHORTEST: Duration = Duration::from_millis(3);
+const LONGEST: Duration = Duration::from_millis(400);
+/// That time before anything is known.
+const FIRST: Duration = Duration::from_millis(50);
+/// The bounds of the pause of a rank that has nothing to do.
+const PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// After so many chunks without a result, a rank that asks for them does not ask for later ones. More than one,
+/// because the network loses some.
+const MISSING: u32 = 6;
+
+/// What the sums took so far, on this rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Packets that were sent, without those that were sent again.
+    pub sent: u64,
+    /// Packets that were sent again.
+    pub resent: u64,
+    /// Results that were needed.
+    pub results: u64,
+    /// Packets that came and were of no use: twice, too late, or not of this job.
+    pub useless: u64,
+    /// How often this rank slept and was woken.
+    pub wakes: u64,
+    /// The mean time from sending a chunk to its result, in microseconds.
+    pub mean_us: u64,
+}
+
+/// The reason why a sum was not finished.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("no result has come for {0} s")]
+    Silence(u64),
+    #[error("{0}")]
+    Medium(#[from] io::Error),
+    #[error("this job has used up its {} chunks", super::wire::MOST_CHUNKS)]
+    UsedUp,
+}
+
+/// A chunk that was sent and has no result.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    /// Its number in the job.
+    chunk: u64,
+    sent: Instant,
+    /// How often it was sent again.
+    tries: u32,
+}
+
+/// A rank that contributes.
+pub(crate) struct Worker {
+    job: Job,
+    rank: u8,
+    transport: Box<dyn Transport>,
+    loss: Option<Loss>,
+    silence: Duration,
+    window: u64,
+    /// How many chunks have no result.
+    open: u64,
+    /// The number of the next chunk.
+    next: u64,
+    flights: Vec<Option<Flight>>,
+    /// The packets of the flights.
+    packets: Vec<[u8; PACKET]>,
+    times: Times,
+    report: Report,
+}
+
+impl Worker {
+    /// A rank that gives up after `silence` without any result, and has at most `window` chunks on their way.
+    pub(crate) fn new(
+        job: Job,
+        rank: u8,
+        transport: Box<dyn Transport>,
+        loss: Option<Loss>,
+        silence: Duration,
+        window: usize,
+    ) -> Self {
+        let slots = SLOTS as usize;
+        let window = window.clamp(1, slots) as u64;
+        Self {
+            job,
+            rank,
+            transport,
+            loss,
+            silence,
+            window,
+            open: 0,
+            next: 0,
+            flights: vec![None; slots],
+            packets: vec![[0; PACKET]; slots],
+            times: Times::default(),
+            report: Report::default(),
+        }
+    }
+
+    /// Returns what the switch counts, if this rank's way to it can say so.
+    pub(crate) fn counts(&self) -> Option<Counts> {
+        self.transport.counts()
+    }
+
+    /// Gives up after this time without any result from now on.
+    pub(crate) fn wait_for(&mut self, silence: Duration) {
+        self.silence = silence;
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let mean_us = u64::try_from(self.times.mean.unwrap_or_default().as_micros()).unwrap_or(u64::MAX);
+        Report { mean_us, ..self.report }
+    }
+
+    /// Sums chunks over all ranks. `fill` writes the values of a chunk, counted from 0, into a packet; `take`
+    /// reads the sums, in any order of chunks.
+    pub(crate) fn sum(
+        &mut self,
+        chunks: u64,
+        mut fill: impl FnMut(u64, &mut [u8]),
+        mut take: impl FnMut(u64, &[u8; PACKET]),
+    ) -> Result<(), Fault> {
+        let first = self.next;
+        let last = first + chunks;
+        place_of(last).ok_or(Fault::UsedUp)?;
+        self.next = last;
+        let mut ready: VecDeque<u64> = (first..last.min(first + u64::from(SLOTS))).collect();
+        let (mut left, mut progress, mut pause) = (chunks, Instant::now(), PAUSE);
+        let mut packet = [0; PACKET];
+        while left > 0 {
+            self.launch(first, &mut ready, &mut fill)?;
+            let mut has_come = false;
+            while self.receive(&mut packet)? {
+                let Some(chunk) = self.land(&packet) else {
+                    self.report.useless += 1;
+                    continue;
+                };
+                take(chunk - first, &packet);
+                left -= 1;
+                has_come = true;
+                // A slot is used again as soon as it is free, whatever the other slots wait for.
+                let next = chunk + u64::from(SLOTS);
+                ready.extend((next < last).then_some(next));
+                self.launch(first, &mut ready, &mut fill)?;
+            }
+            if has_come {
+                (progress, pause) = (Instant::now(), PAUSE);
+                continue;
+            }
+            if progress.elapsed() > self.silence {
+                return Err(Fault::Silence(self.silence.as_secs()));
+            }
+            let is_answered = if self.transport.must_ask() { self.ask()? } else { self.send_again()? };
+            if !is_answered {
+                self.report.wakes += 1;
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends chunks whose slots are free.
+    fn launch(
+        &mut self,
+        first: u64,
+        ready: &mut VecDeque<u64>,
+        fill: &mut impl FnMut(u64, &mut [u8]),
+    ) -> Result<(), Fault> {
+        while self.open < self.window
+            && let Some(chunk) = ready.pop_front()
+        {
+            let slot = slot_of(chunk);
+            let packet = &mut self.packets[slot];
+            let header = Header::contribution(self.job.number, self.rank, self.job.workers, chunk);
+            header.ok_or(Fault::UsedUp)?.write(packet);
+            fill(chunk - first, &mut packet[HEAD..]);
+            sign(self.job.key, packet);
+            self.flights[slot] = Some(Flight { chunk, sent: Instant::now(), tries: 0 });
+            self.open += 1;
+            self.report.sent += 1;
+            self.send(slot)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, slot: usize) -> Result<(), Fault> {
+        if self.loss.as_mut().is_some_and(Loss::loses) {
+            return Ok(());
+        }
+        Ok(self.transport.send(&self.packets[slot])?)
+    }
+
+    /// Takes the next packet that has come.
+    fn receive(&mut self, packet: &mut [u8; PACKET]) -> Result<bool, Fault> {
+        while self.transport.receive(packet)? {
+            if !self.loss.as_mut().is_some_and(Loss::loses) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the chunk whose result a packet is, if it is one that this rank waits for.
+    fn land(&mut self, packet: &[u8; PACKET]) -> Option<u64> {
+        let header = Header::parse(packet).ok()?;
+        let Job { number, workers, key } = self.job;
+        let is_result = header.worker == RESULT && header.job == number && header.workers == workers;
+        let slot = header.slot as usize;
+        let flight = self.flights[slot].filter(|flight| flight.chunk == header.chunk())?;
+        if !is_result || header.contributors != (1 << workers) - 1 || !is_signed(key, packet) {
+            return None;
+        }
+        if flight.tries == 0 {
+            self.times.add(flight.sent.elapsed());
+        }
+        self.flights[slot] = None;
+        self.open -= 1;
+        self.report.results += 1;
+        Some(flight.chunk)
+    }
+
+    /// Sends again what is due. Returns whether there can be an answer already.
+    fn send_again(&mut self) -> Result<bool, Fault> {
+        let (now, limit) = (Instant::now(), self.times.limit());
+        let mut is_late = false;
+        for slot in 0..self.flights.len() {
+            let Some(flight) = &mut self.flights[slot] else { continue };
+            if now - flight.sent < (limit * (1 << flight.tries)).min(LONGEST) {
+                continue;
+            }
+            (flight.sent, flight.tries) = (now, (flight.tries + 1).min(8));
+            self.report.resent += 1;
+            is_late = true;
+            self.send(slot)?;
+        }
+        if is_late {
+            self.times.back_off(now);
+        }
+        Ok(false)
+    }
+
+    /// Asks for results in the order of chunks, until some are not there. Returns whether any was.
+    fn ask(&mut self) -> Result<bool, Fault> {
+        let open = self.flights.iter().enumerate();
+        let mut order: Vec<(u64, usize)> =
+            open.filter_map(|(slot, flight)| Some((flight.as_ref()?.chunk, slot))).collect();
+        order.sort_unstable();
+        let (mut answers, mut missing) = (0, 0);
+        for (_, slot) in order {
+            let before = self.transport.waiting();
+            self.report.resent += 1;
+            self.send(slot)?;
+            let is_answered = self.transport.waiting() > before;
+            answers += u32::from(is_answered);
+            missing += u32::from(!is_answered);
+            if missing == MISSING {
+                break;
+            }
+        }
+        Ok(answers > 0)
+    }
+}
+
+fn slot_of(chunk: u64) -> usize {
+    (chunk % u64::from(SLOTS)) as usize
+}
+
+/// How long results take.
+#[derive(Debug, Default)]
+struct Times {
+    mean: Option<Duration>,
+    deviation: Duration,
+    /// How often the limit was doubled since the last result in time, and when it was.
+    doubled: u32,
+    since: Option<Instant>,
+}
+
+impl Times {
+    fn add(&mut self, time: Duration) {
+        self.doubled = 0;
+        let Some(mean) = self.mean else {
+            (self.mean, self.deviation) = (Some(time), time / 2);
+            return;
+        };
+        self.deviation = (self.deviation * 3 + mean.abs_diff(time)) / 4;
+        self.mean = Some((mean * 7 + time) / 8);
+    }
+
+    /// Results take longer than they did. What is late at the same time counts once.
+    fn back_off(&mut self, now: Instant) {
+        if self.since.is_none_or(|since| now - since >= self.limit()) {
+            (self.doubled, self.since) = ((self.doubled + 1).min(8), Some(now));
+        }
+    }
+
+    /// Returns the time after which a chunk is sent again.
+    fn limit(&self) -> Duration {
+        let usual = self.mean.map_or(FIRST, |mean| (mean + self.deviation * 4).clamp(SHORTEST, LONGEST));
+        (usual * (1 << self.doubled)).min(LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::xdp::slots::{Slots, Verdict};
+    use crate::xdp::wire::{Key, values};
+
+    /// A switch in memory, whose results go to all.
+    struct Shared {
+        slots: Slots,
+        inboxes: Vec<VecDeque<[u8; PACKET]>>,
+    }
+
+    struct Wire {
+        rank: usize,
+        shared: Arc<Mutex<Shared>>,
+    }
+
+    impl Transport for Wire {
+        fn send(&mut self, packet: &[u8; PACKET]) -> io::Result<()> {
+            let Shared { slots, inboxes } = &mut *self.shared.lock().unwrap();
+            let mut packet = *packet;
+            match slots.receive(&mut packet) {
+                Verdict::Completed => inboxes.iter_mut().for_each(|inbox| inbox.push_back(packet)),
+                Verdict::Resent => inboxes[self.rank].push_back(packet),
+                _ => {}
+            }
+            Ok(())
+        }
+
+        fn receive(&mut self, packet: &mut [u8; PACKET]) -> io::Result<bool> {
+            let came = self.shared.lock().unwrap().inboxes[self.rank].pop_front();
+            if let Some(came) = came {
+                *packet = came;
+            }
+            Ok(came.is_some())
+        }
+    }
+
+    /// Lets ranks sum twice, and returns the sums and what became of the packets.
+    fn summed(workers: u8, loss: u32) -> (Vec<Vec<i16>>, Counts) {
+        let job = Job { number: 1, workers, key: Key([3, 4]) };
+        let inboxes = vec![VecDeque::new(); workers.into()];
+        let shared = Arc::new(Mutex::new(Shared { slots: Slots::new(job), inboxes }));
+        let work = |rank: u8| {
+            let transport = Box::new(Wire { rank: rank.into(), shared: Arc::clone(&shared) });
+            let loss = (loss > 0).then(|| Loss::new(loss, rank.into()));
+            let mut worker = Worker::new(job, rank, transport, loss, Duration::from_secs(30), 100);
+            let mut sums = Vec::new();
+            for chunks in [5, 3 * u64::from(SLOTS) + 7] {
+                let mut found = vec![0; chunks as usize];
+                let fill = |chunk: u64, bytes: &mut [u8]| {
+                    let value = (chunk * 3 + u64::from(rank) * 1000) as i16;
+                    bytes.chunks_exact_mut(2).for_each(|two| two.copy_from_slice(&value.to_le_bytes()));
+                };
+                worker
+                    .sum(chunks, fill, |chunk, packet| found[chunk as usize] = values(packet).last().unwrap())
+                    .unwrap();
+                sums.extend(found);
+            }
+            assert_eq!(worker.report().results, sums.len() as u64);
+            sums
+        };
+        let sums = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..workers).map(|rank| scope.spawn(move || work(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        let counts = shared.lock().unwrap().slots.counts();
+        (sums, counts)
+    }
+
+    #[test]
+    fn sums_are_the_same_whatever_is_lost_on_the_way() {
+        let (whole, quiet) = summed(3, 0);
+        let expected: Vec<i16> = (0..5).chain(0..3 * 128 + 7).map(|chunk| chunk * 9 + 3000).collect();
+        assert!(whole.iter().all(|sums| *sums == expected));
+        assert_eq!(quiet[Verdict::Completed], expected.len() as u64);
+        let (lossy, counts) = summed(3, 100_000);
+        assert_eq!(lossy, whole);
+        assert!(counts[Verdict::Resent] > 20, "{counts:?}");
+        assert_eq!(counts[Verdict::Completed], expected.len() as u64);
+    }
+
+    #[test]
+    fn who_hears_nothing_gives_up() {
+        struct Hole;
+        impl Transport for Hole {
+            fn send(&mut self, _: &[u8; PACKET]) -> io::Result<()> {
+                Ok(())
+            }
+            fn receive(&mut self, _: &mut [u8; PACKET]) -> io::Result<bool> {
+                Ok(false)
+            }
+        }
+        let job = Job { number: 1, workers: 2, key: Key([3, 4]) };
+        let mut worker = Worker::new(job, 0, Box::new(Hole), None, Duration::from_millis(200), 100);
+        let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
+        assert!(matches!(fault, Fault::Silence(_)), "{fault}");
+        assert!(worker.report().resent > 0, "it was sent again before");
+    }
+
+    #[test]
+    fn the_time_after_which_a_chunk_is_sent_again_follows_the_results() {
+        let mut times = Times::default();
+        assert_eq!(times.limit(), FIRST);
+        (0..100).for_each(|_| times.add(Duration::from_millis(20)));
+        let steady = times.limit();
+        assert!(steady >= Duration::from_millis(20) && steady < Duration::from_millis(22), "{steady:?}");
+        (0..10).for_each(|_| times.add(Duration::from_millis(60)));
+        assert!(times.limit() > Duration::from_millis(60));
+        (0..200).for_each(|_| times.add(Duration::from_micros(20)));
+        assert_eq!(times.limit(), SHORTEST);
+        let now = Instant::now();
+        (0..3).for_each(|_| times.back_off(now));
+        assert_eq!(times.limit(), SHORTEST * 2, "late at the same time");
+        (1..30).for_each(|second| times.back_off(now + Duration::from_secs(second)));
+        assert_eq!(times.limit(), LONGEST);
+        times.add(Duration::from_micros(20));
+        assert_eq!(times.limit(), SHORTEST);
+    }
+}

@@ -1,0 +1,47 @@
+//! Which engine sums the gradients of the ranks: rank 0 says it, in two variables.
+
+use sparktune_app::failure::Failure;
+use sparktune_base::escape::escape;
+use sparktune_cluster::tcp::Tcp;
+use sparktune_cluster::xdp::{self, Choice};
+use sparktune_cluster::{Collective, JobToken, Placement};
+use sparktune_tui::output::note;
+
+/// The variable that names the engine: `tcp` or `xdp`.
+const ENGINE: &str = "SPARKTUNE_CLUSTER_ENGINE";
+/// The interfaces at which the kernel of rank 0's machine adds, with commas between them.
+const INTERFACES: &str = "SPARKTUNE_XDP_INTERFACES";
+
+/// Turns ranks that have met into those that sum by the engine of rank 0's choice.
+///
+/// # Errors
+/// Rank 0 names no engine of this program, or a rank is gone.
+pub(crate) fn opened(
+    mut tcp: Tcp,
+    placement: &Placement,
+    token: Option<&JobToken>,
+) -> Result<Box<dyn Collective>, Failure> {
+    let variable = |name: &str| std::env::var_os(name).map(|text| text.to_string_lossy().trim().to_owned());
+    let own = variable(ENGINE).filter(|name| !name.is_empty()).unwrap_or_else(|| "tcp".to_owned());
+    let named = tcp.broadcast(own.as_bytes())?;
+    match named.as_slice() {
+        b"tcp" => Ok(Box::new(tcp)),
+        b"xdp" => {
+            let names = variable(INTERFACES).unwrap_or_default();
+            let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+            let choice = Choice { interfaces: names.map(str::to_owned).collect(), ..Choice::default() };
+            let engine = xdp::over(tcp, placement, token, choice)?;
+            if placement.rank == 0 {
+                note(&engine.path().to_string());
+            }
+            Ok(Box::new(engine))
+        }
+        other => {
+            let name = String::from_utf8_lossy(&other[..other.len().min(100)]).into_owned();
+            let what =
+                format!("{ENGINE} is \"{}\" at rank 0. Set it to tcp or xdp, or unset it", escape(&name));
+            tcp.leave(Some(&what));
+            Err(Failure::usage(what))
+        }
+    }
+}
