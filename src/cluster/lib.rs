@@ -17,6 +17,7 @@ mod files;
 mod introduction;
 mod link;
 mod rendezvous;
+pub mod sentry;
 pub mod tcp;
 mod token;
 pub mod wire;
