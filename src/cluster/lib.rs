@@ -15,6 +15,7 @@ mod environment;
 mod error;
 mod files;
 mod introduction;
+pub mod judged;
 mod link;
 mod rendezvous;
 pub mod sentry;
