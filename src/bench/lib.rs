@@ -6,6 +6,7 @@
 //! | [`lossless`] | the losses of our training and of the peer's on the same packs, from the same start |
 //! | `gpu` | kernels, matrix products and training steps on a CUDA device |
 //! | [`pipelines`] | pipelines that bring data into training steps: JSON Lines against token files |
+//! | [`sentry`] | how often the judge of ranks doubts honest ones, and finds lies |
 //! | [`predicted`] | the work of a training step on a CUDA device, by arithmetic alone |
 //!
 //! Enters: the names of sections, the path of the program, and a Python in which the peers can be imported.
@@ -35,6 +36,7 @@ mod row;
 mod sample;
 mod screen;
 pub mod section;
+pub mod sentry;
 mod start;
 pub mod stepper;
 mod to_device;
