@@ -105,7 +105,7 @@ pub(crate) struct SentryArgs {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Judge these recordings and print the tables
-    #[arg(long, value_name = "FILE", conflicts_with = "record", num_args = 1..)]
+    #[arg(long, value_name = "FILE", conflicts_with = "record", required_unless_present = "record", num_args = 1..)]
     pub recording: Vec<PathBuf>,
     /// Judge at least so many honest steps for each number of ranks
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
