@@ -263,12 +263,9 @@ impl<'a, O: Objective> Steps<'a, O> {
                 require_gradients(&trained, &gradients, step + 1)?;
             }
             // Ranks that are judged are kept apart until then.
-            own.push(match own.pop() {
-                Some(sums) if self.judged.is_none() => add_rank(sums, gradients, &trained, &device),
-                Some(before) => {
-                    own.push(before);
-                    gradients
-                }
+            let before = if self.judged.is_none() { own.pop() } else { None };
+            own.push(match before {
+                Some(sums) => add_rank(sums, gradients, &trained, &device),
                 None => gradients,
             });
         }

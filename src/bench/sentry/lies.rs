@@ -29,7 +29,8 @@ pub(crate) enum Lie {
 }
 
 impl Lie {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
+        Self::Times(1.0),
         Self::NotFinite,
         Self::Times(2.0),
         Self::Times(10.0),
@@ -51,6 +52,7 @@ impl Lie {
     pub(crate) fn in_words(self) -> String {
         match self {
             Self::NotFinite => "NaN".into(),
+            Self::Times(1.0) => "honest, for comparison".into(),
             Self::Times(-1.0) => "sign flip".into(),
             Self::Times(factor) if factor.abs() < 1e3 => format!("× {factor}"),
             Self::Times(factor) => format!("× {factor:.0e}"),
