@@ -352,13 +352,13 @@ impl Resolver<'_> {
         const SIGMA: &str = "ranks.sentry_sigma";
         let answers = self.answers;
         let reason =
-            "ranks on machines of one's own are trusted; `drop` needs the memory of another gradient";
+            "ranks are trusted, and `drop` takes the memory of another gradient";
         let sentry = self.pick("ranks.sentry", &answers.sentry, Sentry::Off, reason);
         let sentry_sigma = if sentry == Sentry::Off {
             self.pass_over(SIGMA, "no rank's gradient is judged", "--sentry warn or drop")?;
             RanksPlan::SIGMA
         } else {
-            let reason = "measured: honest ranks are hardly ever dropped";
+            let reason = "the rates of false alarms and of lies that are found are measured for it";
             self.pick(SIGMA, &answers.sentry_sigma, RanksPlan::SIGMA, reason)
         };
         let reason = "only their sum is the gradient of the loss";

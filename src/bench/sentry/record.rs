@@ -16,6 +16,8 @@ use crate::error::BenchError;
 const STEPS: u64 = 300;
 /// The seed of all projections.
 const SEED: u64 = 19;
+/// The steps between two writes of the file, so that not everything is lost if the program is ended.
+const WRITTEN: usize = 20;
 
 /// Trains the model of a plan for `duration.max_steps` steps, and writes the recording.
 ///
@@ -54,6 +56,9 @@ pub fn record(plan: &Plan, tokens: &Path, file: &Path, note: &dyn Fn(&str)) -> R
         note(&format!("step {} of {total}: loss {:.4}", number + 1, loss / all as f64));
         update(&mut stepper, &names, &gradients[..honest], all, learning_rate)?;
         recording.steps.push(step(loss / all as f64, terms, &gradients));
+        if recording.steps.len().is_multiple_of(WRITTEN) {
+            recording.write(file)?;
+        }
     }
     recording.write(file)
 }
