@@ -42,6 +42,12 @@ pub enum BenchError {
         folder.display()
     )]
     OtherMeasurements { folder: PathBuf },
+    /// A file that is no recording.
+    #[error(
+        "{}: this is no recording of gradients. Make one with `bench sentry --record`",
+        path.display()
+    )]
+    NoRecording { path: PathBuf },
     /// The user wants to stop.
     #[error("interrupted")]
     Cancelled,

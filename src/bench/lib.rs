@@ -7,6 +7,7 @@
 //! | `gpu` | kernels, matrix products and training steps on a CUDA device |
 //! | [`pipelines`] | pipelines that bring data into training steps: JSON Lines against token files |
 //! | [`cluster`] | sums over ranks: over TCP, and in the network by a thread and by the kernel |
+//! | [`sentry`] | how often the judge of ranks doubts honest ones, and finds lies |
 //! | [`predicted`] | the work of a training step on a CUDA device, by arithmetic alone |
 //!
 //! Enters: the names of sections, the path of the program, and a Python in which the peers can be imported.
@@ -37,6 +38,7 @@ mod row;
 mod sample;
 mod screen;
 pub mod section;
+pub mod sentry;
 mod start;
 pub mod stepper;
 mod to_device;

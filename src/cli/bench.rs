@@ -82,6 +82,9 @@ pub(crate) enum BenchCommand {
         #[arg(long, value_name = "JSON")]
         job: String,
     },
+    /// Record the gradients of shares of real steps, or judge recorded ones, honest and not
+    #[command(hide = true)]
+    Sentry(Box<SentryArgs>),
     /// Write the white paper about QubGPU's claims, or print its tables
     WhitePaper(WhitePaperArgs),
 }
@@ -95,6 +98,25 @@ same weights and the same initial adapters; with LoRA and in full, or with the g
 bound, relative to the peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.",
         program = program_name()
     )
+}
+
+/// `bench sentry`.
+#[derive(Debug, Args)]
+pub(crate) struct SentryArgs {
+    #[command(flatten)]
+    pub settings: SettingFlags,
+    /// Train the included tiny model on its data
+    #[arg(long)]
+    pub demo: bool,
+    /// Train, and write the gradients' norms, inner products and projections into this file
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Judge these recordings and print the tables
+    #[arg(long, value_name = "FILE", conflicts_with = "record", required_unless_present = "record", num_args = 1..)]
+    pub recording: Vec<PathBuf>,
+    /// Judge at least so many honest steps for each number of ranks
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub honest_steps: u64,
 }
 
 /// `bench lossless`.
@@ -177,6 +199,12 @@ impl BenchCommand {
                 peers: args.peers,
             })),
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
+            Self::Sentry(args) => request::BenchCommand::Sentry(Box::new(request::SentryArgs {
+                given: Given { flags: args.settings.0, demo: args.demo, sum_as: None },
+                record: args.record,
+                recordings: args.recording,
+                honest_steps: args.honest_steps,
+            })),
             Self::Pipelines(args) => request::BenchCommand::Pipelines(Box::new(args.request())),
             Self::Pipeline { job } => request::BenchCommand::Pipeline { job },
             Self::ClusterRank { job } => request::BenchCommand::ClusterRank { job },

@@ -1,6 +1,13 @@
 //! What the ranks do together, whatever carries it.
 
+use std::ops::Range;
+
 use crate::error::Error;
+
+/// Returns the numbers of so many that rank `of` adds: its chunk.
+pub(crate) fn chunk(length: usize, of: usize, world_size: usize) -> Range<usize> {
+    length * of / world_size..length * (of + 1) / world_size
+}
 
 /// The bytes that this rank has exchanged with the others, without the framing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,6 +42,39 @@ pub trait Collective: Send {
     /// # Errors
     /// A rank vanished, or does something else.
     fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error>;
+
+    /// The first half of a sum: returns the contributions of all ranks to the chunk of this one, in the order of
+    /// ranks, and adds nothing. All ranks must have equally many values.
+    ///
+    /// # Errors
+    /// A rank vanished, or does something else.
+    fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        let all = self.all_gather(bytemuck::cast_slice(values))?;
+        let own = chunk(values.len(), self.rank(), self.world_size());
+        let of = |(rank, bytes): (usize, Vec<u8>)| {
+            let numbers: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+            numbers.get(own.clone()).map(<[f32]>::to_vec).ok_or_else(|| Error::of_other_numbers(rank))
+        };
+        all.into_iter().enumerate().map(of).collect()
+    }
+
+    /// The second half: gives the sums of this rank's chunk to all, and replaces `values` by all sums.
+    ///
+    /// # Errors
+    /// A rank vanished, or does something else.
+    fn spread(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
+        let all = self.all_gather(bytemuck::cast_slice(own))?;
+        let (count, world_size) = (values.len(), self.world_size());
+        for (rank, bytes) in all.into_iter().enumerate() {
+            let numbers: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+            let chunk = &mut values[chunk(count, rank, world_size)];
+            if numbers.len() != chunk.len() {
+                return Err(Error::of_other_numbers(rank));
+            }
+            chunk.copy_from_slice(&numbers);
+        }
+        Ok(())
+    }
 
     /// Returns the bytes of all ranks, in the order of ranks. They may have different lengths.
     ///

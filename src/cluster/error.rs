@@ -69,6 +69,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// A rank sums another number of values than this one.
+    pub(crate) fn of_other_numbers(rank: usize) -> Self {
+        let what = "it sums another number of values".to_owned();
+        Self::OutOfStep { rank, at: "of the same job".into(), what }
+    }
+
     /// Returns whether a rank is gone or ended, so that the others keep what they have and stop.
     pub fn is_of_a_rank(&self) -> bool {
         matches!(self, Self::Lost { .. } | Self::Left { .. } | Self::OutOfStep { .. } | Self::Switch { .. })

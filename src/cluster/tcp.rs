@@ -7,11 +7,10 @@
 //! arrives.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Collective, Traffic};
+use crate::collective::{Collective, Traffic, chunk};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::link::{Incoming, Outgoing};
@@ -163,6 +162,41 @@ impl Collective for Tcp {
         values.chunks_mut(BUCKET).try_for_each(|bucket| self.sum_bucket(bucket))
     }
 
+    fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        let operation = self.next_operation();
+        let (rank, world_size) = (self.rank, self.world_size);
+        for to in self.others() {
+            let contribution = Arc::new(to_bytes(&values[chunk(values.len(), to, world_size)]));
+            self.send(to, Kind::Contribution, operation, &contribution);
+        }
+        let own = &values[chunk(values.len(), rank, world_size)];
+        let mut parts = vec![Vec::new(); world_size];
+        for from in 0..world_size {
+            parts[from] = if from == rank {
+                own.to_vec()
+            } else {
+                numbers(&self.receive_numbers(from, Kind::Contribution, operation, own.len())?).collect()
+            };
+        }
+        Ok(parts)
+    }
+
+    fn spread(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
+        let operation = self.next_operation();
+        let (rank, world_size, length) = (self.rank, self.world_size, values.len());
+        let bytes = Arc::new(to_bytes(own));
+        for to in self.others() {
+            self.send(to, Kind::Sum, operation, &bytes);
+        }
+        values[chunk(length, rank, world_size)].copy_from_slice(own);
+        for from in self.others() {
+            let chunk = chunk(length, from, world_size);
+            let bytes = self.receive_numbers(from, Kind::Sum, operation, chunk.len())?;
+            values[chunk].iter_mut().zip(numbers(&bytes)).for_each(|(value, sum)| *value = sum);
+        }
+        Ok(())
+    }
+
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let operation = self.next_operation();
         let bytes = Arc::new(own.to_vec());
@@ -207,11 +241,6 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         self.leave(Some("it ended early"));
     }
-}
-
-/// Returns the numbers that rank `of` adds.
-fn chunk(length: usize, of: usize, world_size: usize) -> Range<usize> {
-    length * of / world_size..length * (of + 1) / world_size
 }
 
 /// Adds the contribution of the next rank. That of rank 0 is the beginning.

@@ -14,7 +14,7 @@ use sparktune_app::job;
 use sparktune_app::model::fetch;
 use sparktune_app::program::Program;
 use sparktune_bench::lossless::{self, Comparison, Training};
-use sparktune_bench::{Options, cluster, predicted, section, stepper, table};
+use sparktune_bench::{Options, cluster, predicted, section, sentry, stepper, table};
 use sparktune_plan::{Answer, Answers, MethodKind};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::progress::OnStderr;
@@ -22,7 +22,7 @@ use sparktune_tui::progress::OnStderr;
 use crate::failure::from_measuring;
 use crate::interrupt::Interrupts;
 use crate::pipelines;
-use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs};
+use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs, SentryArgs};
 
 /// Runs `sparktune bench`.
 ///
@@ -37,6 +37,7 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
             stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(from_measuring)?;
             return Ok(Exit::Done);
         }
+        Some(BenchCommand::Sentry(args)) => return judge(program, &args),
         Some(BenchCommand::Pipelines(args)) => return pipelines::pipelines(program, *args, json),
         Some(BenchCommand::Pipeline { job }) => return pipelines::pipeline(&job),
         Some(BenchCommand::ClusterRank { job }) => {
@@ -119,6 +120,26 @@ fn lossless(program: &Program, args: LosslessArgs, json: bool) -> Result<Exit, F
         print_json(&Compared { within_bound, comparisons: &comparisons })?;
     }
     Ok(if within_bound { Exit::Done } else { Exit::Bug })
+}
+
+/// Runs `sparktune bench sentry`.
+fn judge(program: &Program, args: &SentryArgs) -> Result<Exit, Failure> {
+    let Some(file) = &args.record else {
+        let tables = sentry::tables(&args.recordings, args.honest_steps, &note).map_err(from_measuring)?;
+        print(&tables)?;
+        return Ok(Exit::Done);
+    };
+    let interrupts = Interrupts::listen()?;
+    let listener = OnStderr::new(interrupts.flag());
+    let answers = gather(args.given.flags.clone(), args.given.demo)?;
+    let job = job::plan(program, &answers, &listener)?;
+    let snapshot = fetch(&job.hub, &job.download, &listener)?;
+    let folder = std::path::absolute(&snapshot.folder)
+        .map_err(|error| Failure::io("find", &snapshot.folder, &error))?;
+    let mut plan = job.plan;
+    plan.model.path = Some(folder);
+    sentry::record(&plan, &job.prepared.train, file, &note).map_err(from_measuring)?;
+    Ok(Exit::Done)
 }
 
 /// Runs `sparktune bench --gpu SECTION`. The exit code is 77, with the reason as the last line, if it cannot

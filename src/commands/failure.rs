@@ -51,6 +51,7 @@ pub(crate) fn from_measuring(error: BenchError) -> Failure {
         error @ (BenchError::Peer { .. }
         | BenchError::Unsuitable { .. }
         | BenchError::FolderInUse { .. }
+        | BenchError::NoRecording { .. }
         | BenchError::OtherMeasurements { .. }) => Failure::usage(error.to_string()),
         error @ BenchError::Cancelled => Failure::new(Exit::Interrupted, error.to_string()),
         BenchError::Measuring { exit_code, .. } => {

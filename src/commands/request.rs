@@ -100,6 +100,8 @@ pub enum BenchCommand {
         /// The folder for the adapters' initial values.
         adapter: Option<PathBuf>,
     },
+    /// Gradients of shares of real steps, recorded or judged.
+    Sentry(Box<SentryArgs>),
     /// JSON Lines against token files.
     Pipelines(Box<PipelinesArgs>),
     /// One measurement of that, in a process of its own.
@@ -156,6 +158,19 @@ pub struct WhitePaperArgs {
     pub edits: Option<PathBuf>,
     /// The file for the paper; without one, the tables are printed.
     pub output: Option<PathBuf>,
+}
+
+/// The arguments of `bench sentry`.
+#[derive(Debug, Clone)]
+pub struct SentryArgs {
+    /// The model, the data and the settings.
+    pub given: Given,
+    /// The file for a recording.
+    pub record: Option<PathBuf>,
+    /// The recordings that are judged.
+    pub recordings: Vec<PathBuf>,
+    /// The honest steps that are judged for each number of ranks.
+    pub honest_steps: u64,
 }
 
 /// The arguments of `bench lossless`.

@@ -34,6 +34,7 @@ macro_rules! values {
 
 values!(
     Architecture,
+    CombineRanks,
     DataFormat,
     Device,
     DeviceChoice,
@@ -43,6 +44,7 @@ values!(
     OnDamage,
     Overlong,
     PackStrategy,
+    Sentry,
     Think,
     TrainOn
 );
@@ -129,6 +131,34 @@ impl Exported {
     /// choose.
     pub(crate) const fn of_old_plans() -> Self {
         Self::Last
+    }
+}
+
+choice! {
+    /// What becomes of a rank's gradient that differs from the others'.
+    #[derive(Default)]
+    Sentry {
+        /// It is not looked at.
+        #[default]
+        Off = "off",
+        /// It is told, and counts.
+        Warn = "warn",
+        /// It is clipped or left out before it counts.
+        Drop = "drop",
+    }
+}
+
+choice! {
+    /// How the gradients of several ranks become that of a step.
+    #[derive(Default)]
+    CombineRanks {
+        /// Their sum: the gradient of the loss.
+        #[default]
+        Sum = "sum",
+        /// The mean without the extremes of each number.
+        TrimmedMean = "trimmed-mean",
+        /// The median of each number.
+        Median = "median",
     }
 }
 

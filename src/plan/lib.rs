@@ -55,7 +55,9 @@ mod resolve_tests;
 
 pub use answer::{Answer, Origin};
 pub use catalog::{Catalog, CatalogModel};
-pub use choices::{Architecture, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp, OnDamage};
+pub use choices::{
+    Architecture, CombineRanks, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp, OnDamage, Sentry,
+};
 pub use command_line::command_line;
 pub use data_catalog::{CatalogDataSet, DataCatalog};
 pub use error::{Missing, PlanError, Remedy, Shortage};
@@ -69,7 +71,9 @@ pub use measured::{Measured, Probe};
 pub use memory::Memory;
 pub use model_config::{ConfigOptions, ModelConfig};
 pub use outlook::{MethodOutlook, Outlook, Outlooks, assumed_data};
-pub use plan::{Advice, Explained, HeadPlan, Method, OptimizerPlan, Plan, RateBasis, SetShare, Time};
+pub use plan::{
+    Advice, Explained, HeadPlan, Method, OptimizerPlan, Plan, RanksPlan, RateBasis, SetShare, Time,
+};
 pub use ranges::check_range;
 pub use resolve::{missing, resolve, resolve_head};
 pub use setting::{ENV_PREFIX, Setting};

@@ -11,7 +11,9 @@ use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
 use crate::answer::Origin;
-use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage};
+use crate::choices::{
+    Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Sentry,
+};
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
@@ -72,6 +74,9 @@ pub struct Plan {
     pub checkpoint: CheckpointPlan,
     /// Evaluation.
     pub eval: EvalPlan,
+    /// How several ranks train together.
+    #[serde(default)]
+    pub ranks: RanksPlan,
     /// What is logged in addition to the events.
     #[serde(default)]
     pub log: LogPlan,
@@ -418,6 +423,30 @@ pub struct EvalPlan {
     pub sample_count: u32,
     /// The length of the longest sample generation in tokens.
     pub sample_max_tokens: u32,
+}
+
+/// How several ranks train together. Without effect in a process that trains alone. Plans written before a
+/// setting existed have its default.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RanksPlan {
+    /// What becomes of a gradient that differs from the others'.
+    pub sentry: Sentry,
+    /// The deviations beyond which it does.
+    pub sentry_sigma: f64,
+    /// How the gradients become that of the step.
+    pub combine: CombineRanks,
+}
+
+impl RanksPlan {
+    /// The deviations by default.
+    pub const SIGMA: f64 = 3.5;
+}
+
+impl Default for RanksPlan {
+    fn default() -> Self {
+        Self { sentry: Sentry::default(), sentry_sigma: Self::SIGMA, combine: CombineRanks::default() }
+    }
 }
 
 /// What is logged in addition to the events. Plans written before this setting existed have the default.

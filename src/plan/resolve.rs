@@ -14,7 +14,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{DataFormat, MethodKind, OnDamage};
+use crate::choices::{CombineRanks, DataFormat, MethodKind, OnDamage, Sentry};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -22,7 +22,7 @@ use crate::fit::{Constraints, Fit};
 use crate::head_of_another::{head_of_another, no_head_to_train};
 use crate::judgement::too_little_to_judge;
 use crate::packing::Lengths;
-use crate::plan::{Advice, DataPlan, DurationPlan, Explained, LogPlan, Method, ModelPlan, Plan};
+use crate::plan::{Advice, DataPlan, DurationPlan, Explained, LogPlan, Method, ModelPlan, Plan, RanksPlan};
 use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
@@ -267,6 +267,7 @@ impl Resolver<'_> {
             self.checkpoints_and_evals(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
         let export = self.exported_weights(eval_share > 0.0)?;
         self.warn_of_too_little_to_judge(eval_share);
+        let ranks = self.ranks()?;
         let tensorboard = self.pick(
             "log.tensorboard",
             &answers.tensorboard,
@@ -340,9 +341,34 @@ impl Resolver<'_> {
             head,
             checkpoint,
             eval,
+            ranks,
             log: LogPlan { tensorboard },
             advice: Some(advice),
         })
+    }
+
+    /// Decides how several ranks train together, if there are.
+    fn ranks(&mut self) -> Result<RanksPlan, PlanError> {
+        const SIGMA: &str = "ranks.sentry_sigma";
+        let answers = self.answers;
+        let reason =
+            "ranks are trusted, and `drop` takes the memory of another gradient";
+        let sentry = self.pick("ranks.sentry", &answers.sentry, Sentry::Off, reason);
+        let sentry_sigma = if sentry == Sentry::Off {
+            self.pass_over(SIGMA, "no rank's gradient is judged", "--sentry warn or drop")?;
+            RanksPlan::SIGMA
+        } else {
+            let reason = "the rates of false alarms and of lies that are found are measured for it";
+            self.pick(SIGMA, &answers.sentry_sigma, RanksPlan::SIGMA, reason)
+        };
+        let reason = "only their sum is the gradient of the loss";
+        let combine = self.pick("ranks.combine", &answers.combine_ranks, CombineRanks::Sum, reason);
+        if combine != CombineRanks::Sum {
+            self.warnings.push(format!(
+                "with several ranks, the {combine} of their gradients is not the gradient of the loss: rare examples that few ranks have count less, and the model is another one than with --combine-ranks sum"
+            ));
+        }
+        Ok(RanksPlan { sentry, sentry_sigma, combine })
     }
 
     /// Warns if the eval set cannot show whether the model improves.

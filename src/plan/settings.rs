@@ -12,7 +12,9 @@ use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
 use crate::answer::{Answer, Origin};
-use crate::choices::{Architecture, DataFormat, DeviceChoice, Exported, MethodKind, Mtp, OnDamage};
+use crate::choices::{
+    Architecture, CombineRanks, DataFormat, DeviceChoice, Exported, MethodKind, Mtp, OnDamage, Sentry,
+};
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
@@ -389,6 +391,15 @@ settings! {
     }
     sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", "Maximum length of a sample answer, in tokens." {
         heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, 1_048_576.0, By(32.0))),
+    }
+    sentry: Sentry = "ranks.sentry", "sentry", "With several ranks, judge each rank's gradient before it counts: off, warn of those that differ from the others, or drop them." {
+        heading: In::Device, page: AllSettings,
+    }
+    sentry_sigma: f64 = "ranks.sentry_sigma", "sentry-sigma", "Deviations from what is usual beyond which a rank's gradient is clipped or dropped." {
+        heading: In::Device, page: AllSettings, number: Some(Number::between(1.0, 100.0, By(0.5))),
+    }
+    combine_ranks: CombineRanks = "ranks.combine", "combine-ranks", "With several ranks, add their gradients; or take the trimmed mean or the median of each number, which trains something else." {
+        heading: In::Device, page: AllSettings,
     }
     tensorboard: bool = "log.tensorboard", "tensorboard", "Also write event files for TensorBoard." {
         heading: In::Run, page: AllSettings,

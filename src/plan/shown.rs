@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
-use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage};
+use crate::choices::{
+    Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Sentry,
+};
 
 /// Formats a value for tables.
 pub(crate) trait Shown {
@@ -33,7 +35,9 @@ shown_as_displayed!(
     Overlong,
     OnDamage,
     DataFormat,
-    Architecture
+    Architecture,
+    Sentry,
+    CombineRanks
 );
 
 impl Shown for f64 {

@@ -35,6 +35,7 @@ mod head_report;
 mod head_run;
 mod health;
 mod inputs;
+mod judged;
 mod load;
 mod modelfile;
 mod neighbours;

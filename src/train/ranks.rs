@@ -25,7 +25,7 @@ use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 
 /// The numbers that are exchanged at a time, at least if there are so many: tensors are gathered up to it.
-const BUCKET: usize = sparktune_cluster::tcp::BUCKET;
+pub(crate) const BUCKET: usize = sparktune_cluster::tcp::BUCKET;
 
 /// The exchanges that a prediction is made from. The fastest counts, because a rank may have come late.
 const PROBES: usize = 4;
@@ -61,12 +61,18 @@ impl Trained {
         &self.name
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.shape.iter().product()
     }
 
+    /// Puts these numbers as the gradient.
+    pub(crate) fn put(&self, gradients: &mut Gradients, numbers: &[f32], device: &Device) {
+        let data = TensorData::new(numbers.to_vec(), self.shape);
+        gradients.put(self.name.clone(), packed(Tensor::from_data(data, &device.clone().inner())));
+    }
+
     /// Takes the gradient, which is zero for a rank without micro-batches.
-    fn take(&self, gradients: &mut Gradients, device: &Device) -> Tensor<2> {
+    pub(crate) fn take(&self, gradients: &mut Gradients, device: &Device) -> Tensor<2> {
         let zeros = || packed(Tensor::zeros(self.shape, &device.clone().inner()));
         gradients.take(&self.name).unwrap_or_else(zeros)
     }
@@ -96,6 +102,14 @@ pub(crate) struct Computed {
     pub(crate) last_norm: Option<f64>,
     /// Why the step cannot be finished, if so.
     pub(crate) gives_up: Option<String>,
+}
+
+/// What the ranks say of their shares of a step.
+pub(crate) enum Compared {
+    /// The losses of all micro-batches with their places, in order.
+    Losses(Vec<(usize, f64)>),
+    /// A rank cannot finish its share.
+    GivenUp(String),
 }
 
 /// A step over all ranks.
@@ -244,13 +258,34 @@ impl Ranks<'_> {
         trained: &[Trained],
         device: &Device,
     ) -> Result<Summed, TrainError> {
-        let Computed { step, losses, gradients, last_norm, gives_up } = computed;
+        let losses = match self.compare(&computed, trained)? {
+            Compared::Losses(losses) => losses,
+            Compared::GivenUp(why) => return Ok(Summed::GivenUp(why)),
+        };
+        let loss = losses.into_iter().map(|(_, loss)| loss).sum();
+        let gradients = match self {
+            Self::Member(collective) => reduce(&mut **collective, computed.gradients, trained, device)?,
+            _ => computed.gradients,
+        };
+        Ok(Summed::Step(loss, gradients))
+    }
+
+    /// Exchanges what the ranks say of their shares, before gradients are.
+    ///
+    /// # Errors
+    /// A rank is gone, or computed something else in the step before.
+    pub(crate) fn compare(
+        &mut self,
+        computed: &Computed,
+        trained: &[Trained],
+    ) -> Result<Compared, TrainError> {
+        let Computed { step, losses, last_norm, gives_up, .. } = computed;
         let share = Share {
-            step,
+            step: *step,
             losses: losses.iter().map(|(place, loss)| (*place, loss.to_bits())).collect(),
             numbers: trained.iter().map(Trained::count).sum(),
             last_norm: last_norm.map(f64::to_bits),
-            gives_up,
+            gives_up: gives_up.clone(),
         };
         let shares = self.gather(share)?;
         // The smallest rank that gives up says why, on all.
@@ -259,17 +294,12 @@ impl Ranks<'_> {
             Some(if self.has_others() { format!("rank {rank}: {why}") } else { why.clone() })
         });
         if let Some(why) = given_up {
-            return Ok(Summed::GivenUp(why));
+            return Ok(Compared::GivenUp(why));
         }
         agree(&shares)?;
         let mut losses: Vec<(usize, u64)> = shares.into_iter().flat_map(|share| share.losses).collect();
         losses.sort_unstable();
-        let loss = losses.into_iter().map(|(_, bits)| f64::from_bits(bits)).sum();
-        let gradients = match self {
-            Self::Member(collective) => reduce(&mut **collective, gradients, trained, device)?,
-            _ => gradients,
-        };
-        Ok(Summed::Step(loss, gradients))
+        Ok(Compared::Losses(losses.into_iter().map(|(place, bits)| (place, f64::from_bits(bits))).collect()))
     }
 
     /// Trains without the others from here on, which do the same. Waits until nothing is on its way to them.
@@ -324,8 +354,7 @@ fn reduce(
         let mut rest = bucket.as_slice();
         for param in &trained[from..=place] {
             let (numbers, others) = rest.split_at(param.count());
-            let data = TensorData::new(numbers.to_vec(), param.shape);
-            sums.put(param.name.clone(), packed(Tensor::from_data(data, &device.clone().inner())));
+            param.put(&mut sums, numbers, device);
             rest = others;
         }
         bucket.clear();

@@ -110,6 +110,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
                 break;
             }
         }
+        if let Some(judged) = self.steps.judged_in_words() {
+            self.session.phase("sentry", judged);
+        }
         Ok(StageOutcome::Done)
     }
 

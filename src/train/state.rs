@@ -10,6 +10,7 @@ use std::path::Path;
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
+use sparktune_cluster::sentry::Judge;
 use sparktune_model::{Mtp, WeightFile};
 use sparktune_plan::{Exported, Plan};
 
@@ -78,6 +79,9 @@ pub(crate) struct State {
     /// The evaluation of the MTP head with the lowest loss, which has a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) best_head: Option<BestHead>,
+    /// What is usual of the ranks' gradients, if they are judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) judge: Option<Judge>,
     /// The files that everything here was trained from.
     #[serde(flatten)]
     pub(crate) inputs: Inputs,
@@ -109,6 +113,7 @@ impl State {
             order: None,
             exported_step: None,
             best_head: None,
+            judge: None,
             inputs: Inputs::default(),
         }
     }
@@ -320,7 +325,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(STATE);
         let best_head = Some(BestHead { step: 12, loss: 1 });
-        let state = State { step: 9, best_head, exported_step: Some(6), ..State::start() };
+        let judge = Some(Judge::default());
+        let state = State { step: 9, best_head, exported_step: Some(6), judge, ..State::start() };
         let text = serde_json::to_string(&state).unwrap();
         let changes = ["", "0", "9", "-", "e", "\"", "{", "]", ",", "\\", "\u{1b}", "99999999999999999999"];
         for (at, change) in (0..text.len()).flat_map(|at| changes.map(|change| (at, change))) {

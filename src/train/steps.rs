@@ -17,6 +17,7 @@ use crate::batches::{Batch, Batches};
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 use crate::health::Given;
+use crate::judged::{JudgedRanks, Told};
 use crate::objective::{Objective, Trainee};
 use crate::optimizer::Optimizer;
 use crate::ranks::{Computed, Summed, Trained, add_rank};
@@ -42,6 +43,8 @@ pub(crate) struct Steps<'a, O: Objective> {
     last_norm: Option<f64>,
     /// The duration of adding the gradients of several ranks in the step that is queued.
     exchange_ms: Option<f64>,
+    /// How the gradients of several ranks are judged, if they are.
+    judged: Option<JudgedRanks>,
     /// The time when the last step was settled.
     settled_at: Instant,
 }
@@ -111,6 +114,7 @@ impl<'a, O: Objective> Steps<'a, O> {
             in_flight: None,
             last_norm: None,
             exchange_ms: None,
+            judged: None,
             settled_at,
         }
     }
@@ -238,7 +242,10 @@ impl<'a, O: Objective> Steps<'a, O> {
         let trained = Trained::of(&self.trainee.trained());
         let device = self.trainee.model().device().clone();
         let (step, count) = (self.state.step, session.ranks.count());
-        let (mut losses, mut sums, mut gives_up) = (Vec::new(), None, None);
+        if self.judged.is_none() && O::Trainee::STAGE == Stage::Main {
+            self.judged = JudgedRanks::of(&session.plan);
+        }
+        let (mut losses, mut own, mut gives_up) = (Vec::new(), Vec::new(), None);
         'ranks: for rank in session.ranks.own() {
             let mut gradients = Gradients::default();
             for place in (rank..batch.sequences.len()).step_by(count) {
@@ -255,19 +262,43 @@ impl<'a, O: Objective> Steps<'a, O> {
             if rank < batch.sequences.len() {
                 require_gradients(&trained, &gradients, step + 1)?;
             }
-            sums = Some(match sums {
-                None => gradients,
+            // Ranks that are judged are kept apart until then.
+            let before = if self.judged.is_none() { own.pop() } else { None };
+            own.push(match before {
                 Some(sums) => add_rank(sums, gradients, &trained, &device),
+                None => gradients,
             });
         }
         let losses = losses.into_iter().map(|(place, loss)| (place, loss.nats())).collect();
         let last_norm = self.last_norm;
-        let gradients = sums.unwrap_or_default();
-        let computed = Computed { step, losses, gradients, last_norm, gives_up };
         let exchanged = Instant::now();
-        let summed = session.ranks.sum(computed, &trained, &device);
+        let summed = match &mut self.judged {
+            None => {
+                let gradients = own.pop().unwrap_or_default();
+                let computed = Computed { step, losses, gradients, last_norm, gives_up };
+                session.ranks.sum(computed, &trained, &device)
+            }
+            Some(judged) => {
+                let gradients = Gradients::default();
+                let computed = Computed { step, losses, gradients, last_norm, gives_up };
+                let of = |rank: usize| batch.sequences.iter().skip(rank).step_by(count);
+                let terms_of = |rank| of(rank).map(|one| self.objective.loss_terms(one) as u64).sum();
+                let terms = (0..count).map(terms_of).collect();
+                let ranks = &mut session.ranks;
+                judged.sum(ranks, &mut self.state.judge, computed, own, terms, &trained, &device)
+            }
+        };
         self.exchange_ms = session.ranks.has_others().then(|| milliseconds(exchanged));
+        let told = self.judged.as_mut().map(JudgedRanks::told).unwrap_or_default();
+        for Told { message } in told {
+            session.warn(message, Some(step + 1));
+        }
         summed
+    }
+
+    /// Says in words what was judged of the ranks, and what it took; nothing if they are not judged.
+    pub(crate) fn judged_in_words(&self) -> Option<String> {
+        self.judged.as_ref()?.in_words(self.state.judge.as_ref()?)
     }
 
     fn settle_step(&mut self, session: &mut Session, step: Option<InFlight>) -> Result<(), TrainError> {

@@ -215,6 +215,19 @@ fn ranks_that_are_stopped_and_killed_continue_with_the_same_bits() {
 }
 
 #[test]
+fn ranks_that_are_judged_have_the_bits_of_one_process_that_judges() {
+    let more = [LORA[0], LORA[1], "--sentry", "drop"];
+    let place = Place::new();
+    exit(ended(ranks(3, training(&place, "4", &more))), 0);
+    let run = run_of(&place).unwrap();
+    let said =
+        events(&run).into_iter().find(|event| event["phase"] == "sentry").unwrap()["detail"].to_string();
+    assert!(said.contains("no gradient was doubted; judging took"), "{said}");
+    let (_alone, one_process) = alone(3, "4", &more);
+    assert_same(&run, &one_process);
+}
+
+#[test]
 fn half_of_a_launchers_variables_is_refused_before_anything_is_done() {
     let place = Place::new();
     let train = training(&place, "4", &LORA);

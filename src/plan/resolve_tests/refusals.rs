@@ -182,3 +182,20 @@ fn variables_set_answers_and_a_mistyped_one_is_not_passed_over() {
     let error = env(&[("SPARKTUNE_METHOD", "dora")]).unwrap_err().to_string();
     assert!(error.contains("SPARKTUNE_METHOD is `dora`: expected lora or full"), "{error}");
 }
+
+#[test]
+fn a_limit_without_a_judge_is_refused_and_another_way_to_combine_ranks_is_warned_of() {
+    let facts = demo_facts();
+    let tiny = |pairs: &[(&str, &str)]| resolve(&with(ask("tiny"), pairs), &facts);
+    let refused = tiny(&[("sentry-sigma", "4")]).unwrap_err().to_string();
+    assert!(refused.contains("--sentry-sigma is 4, but no rank's gradient is judged"), "{refused}");
+    let judged = tiny(&[("sentry", "drop"), ("sentry-sigma", "4")]).unwrap();
+    assert_eq!((judged.ranks.sentry.word(), judged.ranks.sentry_sigma), ("drop", 4.0));
+    let warned =
+        |plan: &Plan| plan.warnings().iter().any(|said| said.contains("not the gradient of the loss"));
+    assert!(!warned(&judged) && warned(&tiny(&[("combine-ranks", "median")]).unwrap()));
+    // Plans of older programs have the defaults.
+    let text = judged.to_toml().unwrap();
+    let older: String = text.split_inclusive('\n').filter(|line| !line.starts_with("sentry")).collect();
+    assert_eq!(Plan::from_toml(&older, "plan.toml").unwrap().ranks.sentry.word(), "off");
+}

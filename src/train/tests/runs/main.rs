@@ -3,6 +3,7 @@
 
 mod ending;
 mod exports;
+mod judged;
 #[cfg(feature = "cuda")]
 mod on_device;
 mod parents;

@@ -1,0 +1,320 @@
+//! Steps of several ranks whose gradients are judged before they count.
+//!
+//! Enters: what this process computed, and the trained tokens of every rank's share, which all ranks know from
+//! the data. Leaves: the gradient of the step without what was dropped, its loss without those micro-batches,
+//! both divided by the tokens that count, and sentences about whom was doubted. The judge's state is part of a
+//! checkpoint, and changes only with a step that is finished.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use sparktune_base::units::counted;
+use sparktune_cluster::judged::{JudgedSum, Judgement};
+use sparktune_cluster::sentry::{Combine, Decision, Judge, Verdict, combine};
+use sparktune_model::Gradients;
+use sparktune_plan::{CombineRanks, Plan, RanksPlan, Sentry};
+
+use crate::error::TrainError;
+use crate::ranks::{BUCKET, Compared, Computed, Ranks, Summed, Trained};
+
+/// How often a rank is named in full; then only when the number has doubled.
+const NAMED: u64 = 5;
+
+/// A sentence about a rank.
+pub(crate) struct Told {
+    pub(crate) message: String,
+}
+
+/// How the ranks of a run are judged.
+pub(crate) struct JudgedRanks {
+    plan: RanksPlan,
+    seed: u64,
+    told: Vec<Told>,
+    /// The time of judging and of the steps since the attempt began.
+    judging: Duration,
+    began: Instant,
+    steps: u64,
+}
+
+impl JudgedRanks {
+    /// Returns how this plan's ranks are judged; `None` if their gradients are only added.
+    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+        let RanksPlan { sentry, combine, .. } = plan.ranks;
+        let is_judged = sentry != Sentry::Off || combine != CombineRanks::Sum;
+        is_judged.then(|| Self {
+            plan: plan.ranks,
+            seed: plan.seed,
+            told: Vec::new(),
+            judging: Duration::ZERO,
+            began: Instant::now(),
+            steps: 0,
+        })
+    }
+
+    /// Returns what is to be said of the last step.
+    pub(crate) fn told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told)
+    }
+
+    fn drops(&self) -> bool {
+        self.plan.sentry == Sentry::Drop
+    }
+
+    fn how(&self) -> Combine {
+        match self.plan.combine {
+            CombineRanks::Sum => Combine::Sum,
+            CombineRanks::TrimmedMean => Combine::TrimmedMean,
+            CombineRanks::Median => Combine::Median,
+        }
+    }
+
+    /// Adds a step over all ranks as [`Ranks::sum`] does, but judges each rank's gradient first. `own` are the
+    /// gradients of the ranks whose part this process computes, `terms` the trained tokens of every rank.
+    ///
+    /// # Errors
+    /// A rank is gone, or computed something else in the step before.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a step, each used once")]
+    pub(crate) fn sum(
+        &mut self,
+        ranks: &mut Ranks,
+        judge: &mut Option<Judge>,
+        computed: Computed,
+        own: Vec<Gradients>,
+        terms: Vec<u64>,
+        trained: &[Trained],
+        device: &Device,
+    ) -> Result<Summed, TrainError> {
+        let losses = match ranks.compare(&computed, trained)? {
+            Compared::Losses(losses) => losses,
+            Compared::GivenUp(why) => return Ok(Summed::GivenUp(why)),
+        };
+        let count = ranks.count();
+        // A step whose loss is not finite is skipped, so such a loss is as bad as such a gradient.
+        let not_finite =
+            |rank: &usize| losses.iter().any(|(at, loss)| at % count == *rank && !loss.is_finite());
+        let not_finite: Vec<usize> = (0..count).filter(not_finite).collect();
+        // It stays as it was if the step cannot be finished.
+        let mut next = judge.clone().unwrap_or_default();
+        let step = Step {
+            seed: self.seed.wrapping_add(computed.step),
+            terms: &terms,
+            not_finite: &not_finite,
+            trained,
+            device,
+        };
+        let (gradients, judgement, counted) = match ranks.collective() {
+            Some(_) => self.over_ranks(ranks, &mut next, own.into_iter().next(), &step)?,
+            None => self.alone(&mut next, own, &step),
+        };
+        self.judging += judgement.took;
+        self.steps += 1;
+        self.say(&judgement.verdicts, &next, computed.step + 1);
+        if self.plan.sentry != Sentry::Off {
+            *judge = Some(next);
+        }
+        let loss = loss(&losses, &terms, &counted);
+        Ok(Summed::Step(loss, gradients))
+    }
+
+    /// Judges and sums with the other ranks. Also returns the verdicts that count.
+    fn over_ranks(
+        &self,
+        ranks: &mut Ranks,
+        judge: &mut Judge,
+        own: Option<Gradients>,
+        step: &Step,
+    ) -> Result<(Gradients, Judgement, Vec<Verdict>), TrainError> {
+        let collective = ranks.collective().expect("the caller has seen it");
+        let is_strict = self.drops() || self.how() != Combine::Sum;
+        let mut sum = JudgedSum::begin(step.terms.to_vec(), step.seed, is_strict);
+        let (mut own, mut sums) = (own.unwrap_or_default(), Gradients::default());
+        let buckets = buckets(step.trained);
+        for bucket in &buckets {
+            let mut values = numbers(&step.trained[bucket.clone()], &mut own, step.device);
+            sum.add(collective, &mut values)?;
+            if !is_strict {
+                put(&step.trained[bucket.clone()], &mut sums, &values, step.device);
+            }
+        }
+        let judgement = if self.plan.sentry == Sentry::Off {
+            nobody_doubted(step.terms.len())
+        } else {
+            sum.judge(collective, judge, self.plan.sentry_sigma, step.not_finite)?
+        };
+        let counted = self.counted(&judgement);
+        if is_strict {
+            for bucket in &buckets {
+                let trained = &step.trained[bucket.clone()];
+                let mut values = vec![0.0; trained.iter().map(Trained::count).sum()];
+                sum.sum(collective, &counted, self.how(), &mut values)?;
+                put(trained, &mut sums, &values, step.device);
+            }
+        }
+        Ok((sums, judgement, counted))
+    }
+
+    /// The same in one process that stands for all ranks.
+    fn alone(
+        &self,
+        judge: &mut Judge,
+        own: Vec<Gradients>,
+        step: &Step,
+    ) -> (Gradients, Judgement, Vec<Verdict>) {
+        let parts: Vec<Vec<f32>> =
+            own.into_iter().map(|mut one| numbers(step.trained, &mut one, step.device)).collect();
+        let sum = JudgedSum::begin(step.terms.to_vec(), step.seed, true);
+        let judgement = if self.plan.sentry == Sentry::Off {
+            nobody_doubted(step.terms.len())
+        } else {
+            let mut from = 0;
+            let ranges = buckets(step.trained).into_iter().map(|bucket| {
+                let count: usize = step.trained[bucket].iter().map(Trained::count).sum();
+                from += count;
+                from - count..from
+            });
+            let ranges: Vec<Range<usize>> = ranges.collect();
+            sum.judge_alone(&parts, &ranges, judge, self.plan.sentry_sigma, step.not_finite)
+        };
+        let counted = self.counted(&judgement);
+        let parts: Vec<&[f32]> = parts.iter().map(Vec::as_slice).collect();
+        let mut sums = Gradients::default();
+        put(step.trained, &mut sums, &combine(&parts, step.terms, &counted, self.how()), step.device);
+        (sums, judgement, counted)
+    }
+
+    /// Returns the verdicts that have an effect.
+    fn counted(&self, judgement: &Judgement) -> Vec<Verdict> {
+        if self.drops() {
+            judgement.verdicts.clone()
+        } else {
+            vec![Verdict::ACCEPTED; judgement.verdicts.len()]
+        }
+    }
+
+    fn say(&mut self, verdicts: &[Verdict], judge: &Judge, step: u64) {
+        for (rank, (verdict, (clipped, dropped))) in verdicts.iter().zip(judge.counts()).enumerate() {
+            let Some(reason) = verdict.reason else { continue };
+            let (what, so_far) = match verdict.decision {
+                Decision::Drop => ("left out", dropped),
+                _ => ("clipped", clipped),
+            };
+            if so_far > NAMED && !so_far.is_power_of_two() {
+                continue;
+            }
+            let would = if self.drops() { "was" } else { "would be" };
+            let kept = if self.drops() { "" } else { ", but it counts, because --sentry is warn" };
+            let message = format!(
+                "rank {rank}: its gradient of step {step} {would} {what}{kept}: {reason}. This is the {} of this rank{}",
+                nth(so_far),
+                if so_far >= NAMED { "; later ones are named when their number has doubled" } else { "" },
+            );
+            self.told.push(Told { message });
+        }
+    }
+
+    /// Says how often each rank was doubted, and what judging took.
+    pub(crate) fn in_words(&self, judge: &Judge) -> Option<String> {
+        if self.steps == 0 || self.plan.sentry == Sentry::Off {
+            return None;
+        }
+        let doubted = judge.counts().into_iter().enumerate().filter(|(_, counts)| *counts != (0, 0));
+        let doubted: Vec<String> = doubted
+            .map(|(rank, (clipped, dropped))| format!("rank {rank}: {dropped} dropped, {clipped} clipped"))
+            .collect();
+        let doubted =
+            if doubted.is_empty() { "no gradient was doubted".to_owned() } else { doubted.join("; ") };
+        let would = if self.drops() { "" } else { " (all were counted, because --sentry is warn)" };
+        let share = self.judging.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9);
+        Some(format!(
+            "{doubted}{would}; judging took {:.2} ms of each of {}, {:.2} % of the time",
+            self.judging.as_secs_f64() * 1e3 / self.steps as f64,
+            counted(self.steps, "step"),
+            100.0 * share,
+        ))
+    }
+}
+
+/// What both ways of judging need of a step.
+struct Step<'a> {
+    seed: u64,
+    terms: &'a [u64],
+    not_finite: &'a [usize],
+    trained: &'a [Trained],
+    device: &'a Device,
+}
+
+/// Returns the loss over the tokens that count. `losses` are already divided by all tokens of the step.
+fn loss(losses: &[(usize, f64)], terms: &[u64], counted: &[Verdict]) -> f64 {
+    let count = terms.len();
+    let counts = |rank: usize| counted[rank].decision != Decision::Drop;
+    let sum: f64 = losses.iter().filter(|(place, _)| counts(place % count)).map(|(_, loss)| loss).sum();
+    let all: u64 = terms.iter().sum();
+    let left: u64 = (0..count).filter(|rank| counts(*rank)).map(|rank| terms[rank]).sum();
+    if left == all || left == 0 { sum } else { sum * (all as f64 / left as f64) }
+}
+
+fn nobody_doubted(ranks: usize) -> Judgement {
+    Judgement { verdicts: vec![Verdict::ACCEPTED; ranks], norms: Vec::new(), took: Duration::ZERO }
+}
+
+/// Returns the parameters of each bucket, in the order of names, as a sum without a judge has them.
+fn buckets(trained: &[Trained]) -> Vec<Range<usize>> {
+    let (mut buckets, mut from, mut size) = (Vec::new(), 0, 0);
+    for (place, param) in trained.iter().enumerate() {
+        size += param.count();
+        if size >= BUCKET || place + 1 == trained.len() {
+            buckets.push(from..place + 1);
+            (from, size) = (place + 1, 0);
+        }
+    }
+    buckets
+}
+
+fn numbers(trained: &[Trained], gradients: &mut Gradients, device: &Device) -> Vec<f32> {
+    let of = |param: &Trained| {
+        param.take(gradients, device).into_data().try_to_vec::<f32>().expect("gradients are f32")
+    };
+    trained.iter().flat_map(of).collect()
+}
+
+fn put(trained: &[Trained], sums: &mut Gradients, numbers: &[f32], device: &Device) {
+    let mut rest = numbers;
+    for param in trained {
+        let (own, others) = rest.split_at(param.count());
+        param.put(sums, own, device);
+        rest = others;
+    }
+}
+
+/// `1st`, `2nd`, …
+fn nth(number: u64) -> String {
+    let end = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_cluster::sentry::Reason;
+
+    use super::*;
+
+    #[test]
+    fn the_loss_is_that_of_the_tokens_that_count() {
+        // Micro-batches 0 and 2 belong to rank 0, 1 to rank 1.
+        let losses = [(0, 0.5), (1, f64::NAN), (2, 0.25)];
+        let dropped = Verdict::dropped(Reason::NotFinite);
+        assert_eq!(loss(&losses, &[30, 10], &[Verdict::ACCEPTED, dropped]), 0.75 * (40.0 / 30.0));
+        assert!(loss(&losses, &[30, 10], &[Verdict::ACCEPTED; 2]).is_nan());
+        assert_eq!(
+            ["1st", "2nd", "3rd", "4th", "11th", "112th", "121st"],
+            [1, 2, 3, 4, 11, 112, 121].map(nth).map(|n| n.leak() as &str)
+        );
+    }
+}

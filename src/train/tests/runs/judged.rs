@@ -1,0 +1,211 @@
+//! Ranks, in threads, whose gradients are judged before they count.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use sparktune_cluster::{Collective, Error, Traffic};
+use sparktune_runlog::{Checkpoints, Kind, RunDir};
+use sparktune_train::{TrainOptions, train_as_rank, train_with};
+
+use crate::{FULL, LORA, bytes, events, losses, run, warnings};
+
+/// What a rank multiplies its gradient by in a step.
+#[derive(Clone, Copy)]
+struct Lie {
+    rank: usize,
+    step: usize,
+    factor: f32,
+}
+
+/// One of several ranks in this process.
+struct Thread {
+    rank: usize,
+    to: Vec<Sender<Vec<u8>>>,
+    from: Vec<Receiver<Vec<u8>>>,
+    lie: Option<Lie>,
+    steps: usize,
+}
+
+impl Thread {
+    fn all(count: usize, lie: Option<Lie>) -> Vec<Self> {
+        let of = |rank| Self { rank, to: Vec::new(), from: Vec::new(), lie, steps: 0 };
+        let mut all: Vec<Self> = (0..count).map(of).collect();
+        for from in 0..count {
+            for to in 0..count {
+                let (sender, receiver) = channel();
+                all[from].to.push(sender);
+                all[to].from.push(receiver);
+            }
+        }
+        all
+    }
+}
+
+impl Collective for Thread {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.from.len()
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for (rank, bytes) in self.all_gather(&bytes)?.into_iter().enumerate() {
+            let numbers = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+            values.iter_mut().zip(numbers).for_each(|(sum, value)| {
+                *sum = if rank == 0 { value } else { *sum + value };
+            });
+        }
+        Ok(())
+    }
+
+    fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        self.steps += 1;
+        let lie = self.lie.filter(|lie| lie.rank == self.rank && lie.step == self.steps);
+        let factor = lie.map_or(1.0, |lie| lie.factor);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| (value * factor).to_le_bytes()).collect();
+        let (rank, count) = (self.rank, self.from.len());
+        let own = values.len() * rank / count..values.len() * (rank + 1) / count;
+        let all = self.all_gather(&bytes)?.into_iter().map(|bytes| {
+            let numbers = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+            numbers.skip(own.start).take(own.len()).collect()
+        });
+        Ok(all.collect())
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        for to in &self.to {
+            to.send(own.to_vec()).map_err(|_| Error::Interrupted)?;
+        }
+        self.from.iter().map(|from| from.recv().map_err(|_| Error::Interrupted)).collect()
+    }
+
+    fn leave(&mut self, _reason: Option<&str>) {}
+
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+}
+
+/// A run of six micro-batches a step, with these settings of ranks.
+fn planned(root: &Path, method: &str, ranks: &str) -> RunDir {
+    std::fs::create_dir_all(root).unwrap();
+    let run = run(root, method, "none", 6, false);
+    let plan = run.read_plan().unwrap().replace("grad_accum_steps = 2", "grad_accum_steps = 6");
+    std::fs::write(run.path().join("plan.toml"), format!("{plan}ranks = {ranks}\n")).unwrap();
+    run
+}
+
+/// Trains as three ranks, and returns the runs of all.
+fn ranks(root: &Path, method: &str, settings: &str, lie: Option<Lie>) -> Vec<RunDir> {
+    let runs: Vec<RunDir> =
+        (0..3).map(|rank| planned(&root.join(rank.to_string()), method, settings)).collect();
+    std::thread::scope(|scope| {
+        let train = |(run, mut rank): (&RunDir, Thread)| {
+            let run = RunDir::open(run.path()).unwrap();
+            scope.spawn(move || {
+                let options = TrainOptions::default();
+                train_as_rank(&run, &AtomicBool::new(false), &options, &mut rank).unwrap();
+            })
+        };
+        let threads: Vec<_> = runs.iter().zip(Thread::all(3, lie)).map(train).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    runs
+}
+
+const ADAPTER: &str = "adapter/adapter_model.safetensors";
+
+fn phase(run: &RunDir, name: &str) -> Option<String> {
+    events(run).into_iter().find_map(|kind| match kind {
+        Kind::Phase(phase) if phase.phase == name => phase.detail,
+        _ => None,
+    })
+}
+
+#[test]
+fn a_gradient_of_a_million_times_the_norm_is_dropped_and_named_as_if_its_rank_had_nothing_to_say() {
+    let root = tempfile::tempdir().unwrap();
+    let settings = r#"{ sentry = "drop" }"#;
+    let with = |name: &str, factor: Option<f32>| {
+        let lie = factor.map(|factor| Lie { rank: 1, step: 4, factor });
+        ranks(&root.path().join(name), LORA, settings, lie)
+    };
+    let poisoned = with("poisoned", Some(1e6));
+    let silent = with("silent", Some(0.0));
+    let not_a_number = with("nan", Some(f32::NAN));
+    let honest = with("honest", None);
+    for (rank, (one, other)) in poisoned.iter().zip(&silent).enumerate() {
+        assert_eq!(losses(one).len(), 6);
+        assert_eq!(losses(one), losses(other), "rank {rank}");
+    }
+    assert_eq!(bytes(&poisoned[0], ADAPTER), bytes(&silent[0], ADAPTER));
+    assert_eq!(bytes(&not_a_number[0], ADAPTER), bytes(&silent[0], ADAPTER));
+    assert_ne!(bytes(&poisoned[0], ADAPTER), bytes(&honest[0], ADAPTER));
+
+    for (runs, word) in
+        [(&poisoned, "times that of most ranks"), (&silent, "is zero"), (&not_a_number, "not finite")]
+    {
+        let said: Vec<String> =
+            warnings(&runs[0]).into_iter().filter(|said| said.starts_with("rank ")).collect();
+        let [said] = &said[..] else { panic!("{said:?}") };
+        assert!(said.starts_with("rank 1: its gradient of step 4 was left out: "), "{said}");
+        assert!(said.contains(word), "{said}");
+        let summary = phase(&runs[0], "sentry").unwrap();
+        assert!(summary.starts_with("rank 1: 1 dropped, 0 clipped; judging took"), "{summary}");
+    }
+    assert!(phase(&honest[0], "sentry").unwrap().starts_with("no gradient was doubted"));
+}
+
+#[test]
+fn honest_ranks_have_the_bits_of_ranks_that_nobody_judges_and_one_process_judges_like_them() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    let unjudged = ranks(&path("off"), FULL, r#"{ sentry = "off" }"#, None);
+    let weights = |run: &RunDir| bytes(run, "merged/model.safetensors");
+    for sentry in ["warn", "drop"] {
+        let settings = format!(r#"{{ sentry = "{sentry}" }}"#);
+        let judged = ranks(&path(sentry), FULL, &settings, None);
+        assert_eq!(losses(&judged[0]), losses(&unjudged[0]), "{sentry}");
+        assert_eq!(weights(&judged[0]), weights(&unjudged[0]), "{sentry}");
+
+        let alone = planned(&path(&format!("alone-{sentry}")), FULL, &settings);
+        let options = TrainOptions { sum_as: Some(3), ..TrainOptions::default() };
+        // Stopped and resumed once.
+        train_with(&alone, &AtomicBool::new(true), &options).unwrap();
+        train_with(&alone, &AtomicBool::new(false), &options).unwrap();
+        assert_eq!(losses(&alone), losses(&judged[0]), "{sentry}");
+        assert_eq!(weights(&alone), weights(&judged[0]), "{sentry}");
+        let [one, other] = [&alone, &judged[0]].map(judge);
+        assert!(one.is_object() && one == other, "{sentry}: {one} {other}");
+    }
+}
+
+/// The judge's state in the newest checkpoint.
+fn judge(run: &RunDir) -> serde_json::Value {
+    let newest = Checkpoints::new(run).newest_valid().unwrap().checkpoint.unwrap();
+    let state = std::fs::read_to_string(newest.path.join("state.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&state).unwrap()["judge"].take()
+}
+
+#[test]
+fn a_median_of_ranks_trains_something_else_and_hardly_follows_a_liar() {
+    let root = tempfile::tempdir().unwrap();
+    let of = |name: &str, combine: &str, factor: Option<f32>| {
+        let settings = format!(r#"{{ combine = "{combine}" }}"#);
+        let lie = factor.map(|factor| Lie { rank: 0, step: 3, factor });
+        ranks(&root.path().join(name), LORA, &settings, lie).swap_remove(0)
+    };
+    let loss = |run: &RunDir| losses(run).last().unwrap().1.parse::<f64>().unwrap();
+    let sum = of("sum", "sum", None);
+    for combine in ["median", "trimmed-mean"] {
+        let honest = of(combine, combine, None);
+        assert_ne!(losses(&honest), losses(&sum), "{combine}");
+        assert!((loss(&honest) / loss(&sum) - 1.0).abs() < 0.2, "{combine}");
+        let poisoned = of(&format!("{combine}-poisoned"), combine, Some(-1e6));
+        assert!((loss(&poisoned) / loss(&honest) - 1.0).abs() < 0.1, "{combine}");
+    }
+}
