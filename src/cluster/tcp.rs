@@ -54,7 +54,23 @@ pub fn join(
     limits: Limits,
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
 ) -> Result<Tcp, Error> {
-    let ends = Ends::new(interrupted);
+    join_and_tell(placement, token, build, limits, interrupted, Arc::new(|_| ()))
+}
+
+/// Like [`join`], and calls `tell` with lines about the wait: whom this rank waits for, and whom it refuses.
+/// Text of others in them is escaped.
+///
+/// # Errors
+/// The same as for [`join`].
+pub fn join_and_tell(
+    placement: &Placement,
+    token: Option<&JobToken>,
+    build: &str,
+    limits: Limits,
+    interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+    tell: Arc<dyn Fn(String) + Send + Sync>,
+) -> Result<Tcp, Error> {
+    let ends = Ends::new(interrupted, tell);
     let Met { outgoing, incoming } = meet(placement, token, build, limits, &ends)?;
     let outgoing = outgoing.into_iter().map(|(rank, channel)| Ok((rank, Outgoing::start(rank, channel)?)));
     let outgoing = outgoing.collect::<Result<_, _>>().map_err(Error::Thread)?;
@@ -107,14 +123,31 @@ impl Tcp {
         if bytes.len() as u64 == expected {
             return Ok(bytes);
         }
-        let what = format!("it sums {} bytes where {expected} were due", bytes.len());
-        Err(Error::OutOfStep { rank: from, at: "its chunk".into(), what })
+        let what = format!(
+            "it sent {} numbers of a sum where {count} were due, so it trains another model or in another way",
+            bytes.len() / size_of::<f32>()
+        );
+        let error = Error::OutOfStep { rank: from, at: self.incoming[&from].at().to_owned(), what };
+        self.failure = Some(error.to_string());
+        Err(error)
     }
 
     /// Returns all ranks but this one. It starts with the next, so that not all send to the same one first.
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, world_size) = (self.rank, self.world_size);
         (1..world_size).map(move |distance| (rank + distance) % world_size)
+    }
+
+    /// Receives what each other rank adds to this rank's chunk. Returns all contributions in the order of
+    /// ranks, this rank's own among them.
+    fn contributions(&mut self, operation: u64, own: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        let mut all = vec![Vec::new(); self.world_size];
+        for from in self.others() {
+            let bytes = self.receive_numbers(from, Kind::Contribution, operation, own.len())?;
+            all[from] = numbers(&bytes).collect();
+        }
+        all[self.rank] = own.to_vec();
+        Ok(all)
     }
 
     fn sum_bucket(&mut self, values: &mut [f32]) -> Result<(), Error> {
@@ -127,15 +160,10 @@ impl Tcp {
             self.send(to, Kind::Contribution, operation, &contribution);
         }
         let own = chunk_of(rank);
-        let mut sums: Vec<f32> = Vec::new();
-        for from in 0..world_size {
-            if from == rank {
-                add(&mut sums, from, values[own.clone()].iter().copied());
-            } else {
-                let bytes = self.receive_numbers(from, Kind::Contribution, operation, own.len())?;
-                add(&mut sums, from, numbers(&bytes));
-            }
-        }
+        let contributions = self.contributions(operation, &values[own.clone()])?;
+        // The owner of the chunk has everything that will be added to it, and has added nothing yet: this is
+        // the place to judge it.
+        let sums = summed(&contributions);
         let bytes = Arc::new(to_bytes(&sums));
         for to in self.others() {
             self.send(to, Kind::Sum, operation, &bytes);
@@ -214,13 +242,14 @@ fn chunk(length: usize, of: usize, world_size: usize) -> Range<usize> {
     length * of / world_size..length * (of + 1) / world_size
 }
 
-/// Adds the contribution of the next rank. That of rank 0 is the beginning.
-fn add(sums: &mut Vec<f32>, rank: usize, contribution: impl Iterator<Item = f32>) {
-    if rank == 0 {
-        sums.extend(contribution);
-    } else {
+/// Adds contributions in the order of ranks.
+fn summed(contributions: &[Vec<f32>]) -> Vec<f32> {
+    let (first, others) = contributions.split_first().expect("there are at least two ranks");
+    let mut sums = first.clone();
+    for contribution in others {
         sums.iter_mut().zip(contribution).for_each(|(sum, value)| *sum += value);
     }
+    sums
 }
 
 /// Both architectures that the program is built for are little-endian.

@@ -13,6 +13,7 @@ use sparktune_cluster::tcp::{self, Tcp};
 use sparktune_cluster::{Collective, JobToken, Limits, Placement, share_files};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
+use sparktune_tui::output::note;
 
 /// The time that the others wait for rank 0, which may first have to download a model and tokenise data.
 const WAIT_FOR_RANK_0: Duration = Duration::from_secs(6 * 3600);
@@ -48,7 +49,8 @@ pub(crate) fn join(program: &Program, placement: &Placement, stop: &Arc<AtomicBo
     if placement.rank > 0 {
         limits.meeting = WAIT_FOR_RANK_0;
     }
-    Ok(tcp::join(placement, token.as_ref(), &build, limits, interrupted)?)
+    let tell = Arc::new(|line: String| note(&line));
+    Ok(tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell)?)
 }
 
 /// Gives the other ranks what they need of a run, at rank 0.
