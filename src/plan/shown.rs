@@ -9,6 +9,7 @@ use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
 use crate::choices::{Architecture, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage};
+use crate::sync::SyncPlan;
 
 /// Formats a value for tables.
 pub(crate) trait Shown {
@@ -33,7 +34,8 @@ shown_as_displayed!(
     Overlong,
     OnDamage,
     DataFormat,
-    Architecture
+    Architecture,
+    SyncPlan
 );
 
 impl Shown for f64 {
