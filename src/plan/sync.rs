@@ -86,7 +86,7 @@ impl From<SyncPlan> for String {
 }
 
 impl Value for SyncPlan {
-    const KIND: Kind = Kind::Text;
+    const KIND: Kind = Kind::Sync;
 
     fn from_toml(value: &toml::Value) -> Option<Self> {
         Self::from_text(value.as_str()?)
