@@ -70,4 +70,4 @@ pub mod measuring {
 pub use memory::reserved_bytes;
 pub use op::{Op, apply, apply_all, packed};
 pub use table::Table;
-pub use weight::{GradientSum, Weight};
+pub use weight::{GradientSum, OnAdd, Weight};

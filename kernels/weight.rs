@@ -1,5 +1,6 @@
 //! A weight as an argument of an op, and the place where its gradient is added up.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use burn::backend::tensor::FloatTensor;
@@ -30,13 +31,42 @@ impl From<Tensor<2>> for Weight {
 /// The gradient of a weight, summed over all its uses in a step. Ops add to it in place, without a second
 /// gradient of the weight's size. Only the head's gradient is computed in the forward pass and kept next to
 /// the sum of earlier rows.
-#[derive(Debug, Clone, Default)]
-pub struct GradientSum(Arc<Mutex<Option<Tensor<2>>>>);
+#[derive(Clone, Default)]
+pub struct GradientSum(Arc<Mutex<Slot>>);
+
+/// What is called after an addition to a sum, on the thread of the backward pass.
+pub type OnAdd = Arc<dyn Fn() + Send + Sync>;
+
+#[derive(Default)]
+struct Slot {
+    total: Option<Tensor<2>>,
+    /// Whether something was added since it is watched.
+    is_added: bool,
+    on_add: Option<OnAdd>,
+}
+
+impl fmt::Debug for GradientSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GradientSum")
+    }
+}
 
 impl GradientSum {
     /// Takes the sum so far, f32 outside autodiff. The next sum starts from zero.
     pub fn take(&self) -> Option<Tensor<2>> {
-        self.0.lock().expect(NO_PANIC).take()
+        self.0.lock().expect(NO_PANIC).total.take()
+    }
+
+    /// Calls `on_add` after every addition from now on, in the place of any other function.
+    pub fn watch(&self, on_add: OnAdd) {
+        let mut slot = self.0.lock().expect(NO_PANIC);
+        (slot.is_added, slot.on_add) = (false, Some(on_add));
+    }
+
+    /// Takes the sum if something was added to it since it is watched.
+    pub fn take_added(&self) -> Option<Tensor<2>> {
+        let mut slot = self.0.lock().expect(NO_PANIC);
+        if slot.is_added { slot.total.take() } else { None }
     }
 
     /// Adds a gradient outside autodiff.
@@ -51,7 +81,15 @@ impl GradientSum {
 
     /// Sets the sum: f32, outside autodiff.
     pub fn put(&self, total: Tensor<2>) {
-        *self.0.lock().expect(NO_PANIC) = Some(total);
+        let mut slot = self.0.lock().expect(NO_PANIC);
+        slot.total = Some(total);
+        slot.is_added = true;
+        let on_add = slot.on_add.clone();
+        // It may look at other sums, which must not wait for this one.
+        drop(slot);
+        if let Some(on_add) = on_add {
+            on_add();
+        }
     }
 }
 

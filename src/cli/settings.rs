@@ -203,6 +203,7 @@ fn value_name(setting: &Setting) -> String {
         (Kind::Weights, _) => "NAME=N".into(),
         (Kind::Object, _) => "JSON".into(),
         (Kind::Map, _) => "COLUMN=FIELD,…".into(),
+        (Kind::Sync, _) => "step|diloco:H".into(),
     }
 }
 

@@ -134,11 +134,13 @@ impl Variables<'_> {
             let host = String::new();
             return Ok(Some(Placement { rank, world_size, local_rank, host, port: 0, launcher }));
         }
-        let beside = "RANK";
-        let host = self.required("MASTER_ADDR", beside)?;
+        let host = self.text("MASTER_ADDR").ok_or_else(|| Error::Environment {
+            what: "RANK is set, but MASTER_ADDR is not".into(),
+            fix: "Set it to the host of rank 0, the same for all ranks; to train alone, unset RANK and WORLD_SIZE",
+        })?;
         let port = self.port()?.ok_or_else(|| Error::Environment {
             what: "RANK is set, but MASTER_PORT is not".into(),
-            fix: FIX,
+            fix: "Set it to a free port of rank 0's machine, the same for all ranks, for example 29500; to train alone, unset RANK and WORLD_SIZE",
         })?;
         // torchrun's agent then listens on MASTER_PORT itself.
         let is_taken = self.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|text| text == "True");
@@ -266,7 +268,8 @@ mod tests {
         for (variables, word) in [
             ("RANK=1", "WORLD_SIZE is not"),
             ("WORLD_SIZE=2", "RANK is not"),
-            ("RANK=1 WORLD_SIZE=2", "MASTER_ADDR is not"),
+            ("RANK=1 WORLD_SIZE=2", "MASTER_ADDR is not. Set it to the host of rank 0"),
+            ("RANK=1 WORLD_SIZE=2 MASTER_ADDR=a", "MASTER_PORT is not. Set it to a free port"),
             ("RANK=1 WORLD_SIZE=2 MASTER_ADDR=a", "MASTER_PORT is not"),
             ("RANK=2 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", "rank 2 of 2"),
             ("RANK=x WORLD_SIZE=2", "RANK is \"x\""),

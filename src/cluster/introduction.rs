@@ -3,9 +3,12 @@
 use std::net::{IpAddr, TcpStream};
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::escape::escape;
 use sparktune_ndp::medium::Cancelled;
 use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{Error as NdpError, Patience};
+
+use crate::link::why;
 
 /// The version of what the ranks say to each other.
 pub(crate) const VERSION: u32 = 1;
@@ -45,6 +48,33 @@ pub(crate) struct Caller {
     pub(crate) channel: Channel<'static>,
 }
 
+/// Why who has connected is not let in.
+pub(crate) enum Turned {
+    /// It knows the token and does not belong to this job.
+    Away { rank: usize, why: String },
+    /// It does not know the token, or did not say who it is.
+    Stranger(NdpError),
+}
+
+impl From<NdpError> for Turned {
+    fn from(error: NdpError) -> Self {
+        Self::Stranger(error)
+    }
+}
+
+impl Turned {
+    /// Says why, unless this rank itself has ended the wait.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        match self {
+            Self::Away { rank, why } => Some(format!("it says that it is rank {rank}, but {why}")),
+            Self::Stranger(NdpError::Cancelled) => None,
+            Self::Stranger(error) => {
+                Some(format!("it has another token, or is no rank of this job ({})", escape(&why(error))))
+            }
+        }
+    }
+}
+
 /// Lets a rank in that knows the token and belongs to this job. Ranks other than 0 answer at once, so that
 /// two that connect to each other do not wait for each other.
 pub(crate) fn admitted(
@@ -54,12 +84,12 @@ pub(crate) fn admitted(
     cancelled: Cancelled<'static>,
     own: &Hello,
     ip: IpAddr,
-) -> Result<Caller, NdpError> {
+) -> Result<Caller, Turned> {
     let mut channel = gate.admit(stream, patience, cancelled)?;
     let hello: Hello = channel.hear()?;
     if let Some(why) = refusal(&hello, own) {
-        channel.tell(&Answer::Refused { why })?;
-        return Err(NdpError::Cancelled);
+        channel.tell(&Answer::Refused { why: why.clone() })?;
+        return Err(Turned::Away { rank: hello.rank, why });
     }
     if own.rank != 0 {
         channel.tell(&Answer::Welcome { members: Vec::new() })?;

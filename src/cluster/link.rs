@@ -131,6 +131,11 @@ impl Incoming {
         Ok(Self { rank, at, events, thread: Some(thread) })
     }
 
+    /// Returns the place of the other rank, for messages.
+    pub(crate) fn at(&self) -> &str {
+        &self.at
+    }
+
     /// Waits for the message of this kind and operation, with at most `most` bytes.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -29,6 +29,11 @@ use crate::token::JobToken;
 const LOOK: Duration = Duration::from_millis(50);
 /// The pause between two attempts to connect, and between two signs that rank 0 still waits.
 const AGAIN: Duration = Duration::from_millis(500);
+/// The wait after which a rank says what it waits for, and the pause between two such lines.
+const SILENT_WAIT: Duration = Duration::from_secs(5);
+const TELL_AGAIN: Duration = Duration::from_secs(120);
+/// The most lines about refused connections.
+const MOST_REFUSALS: usize = 10;
 /// The most connections whose other side is not known yet.
 const MOST_STRANGERS: usize = 64;
 
@@ -57,13 +62,29 @@ pub(crate) struct Met {
 /// Ends waiting: before the ranks have met by the caller's wish, later only when this rank has ended.
 pub(crate) struct Ends {
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+    tell: Arc<dyn Fn(String) + Send + Sync>,
+    /// The lines about refused connections so far.
+    refusals: AtomicUsize,
     has_met: AtomicBool,
     has_ended: AtomicBool,
 }
 
 impl Ends {
-    pub(crate) fn new(interrupted: Arc<dyn Fn() -> bool + Send + Sync>) -> Arc<Self> {
-        Arc::new(Self { interrupted, has_met: false.into(), has_ended: false.into() })
+    pub(crate) fn new(
+        interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+        tell: Arc<dyn Fn(String) + Send + Sync>,
+    ) -> Arc<Self> {
+        let refusals = AtomicUsize::new(0);
+        Arc::new(Self { interrupted, tell, refusals, has_met: false.into(), has_ended: false.into() })
+    }
+
+    /// Says who was refused, and why. Anybody who reaches the port can cause such a line, so there are few.
+    fn tell_refusal(&self, who: &str, why: &str) {
+        let before = self.refusals.fetch_add(1, Ordering::SeqCst);
+        if before < MOST_REFUSALS {
+            let last = if before + 1 == MOST_REFUSALS { ". Further ones are not reported" } else { "" };
+            (self.tell)(format!("refused {who}: {why}{last}"));
+        }
     }
 
     /// Makes all waits end.
@@ -74,6 +95,24 @@ impl Ends {
     fn is_over(&self) -> bool {
         let is_interrupted = || !self.has_met.load(Ordering::SeqCst) && (self.interrupted)();
         self.has_ended.load(Ordering::SeqCst) || is_interrupted()
+    }
+}
+
+/// A wait that is told about when it takes long.
+struct Wait {
+    next: Instant,
+}
+
+impl Wait {
+    fn new() -> Self {
+        Self { next: Instant::now() + SILENT_WAIT }
+    }
+
+    fn tell(&mut self, ends: &Ends, what: impl FnOnce() -> String) {
+        if Instant::now() >= self.next {
+            self.next = Instant::now() + TELL_AGAIN;
+            (ends.tell)(what());
+        }
     }
 }
 
@@ -125,6 +164,7 @@ pub(crate) fn meet(
 
 /// Returns the addresses of rank 0. A name may become known only after a while.
 fn resolve(placement: &Placement, deadline: Instant, ends: &Ends) -> Result<Vec<SocketAddr>, Error> {
+    let mut is_told = false;
     loop {
         let why = match (placement.host.as_str(), placement.port).to_socket_addrs() {
             Ok(addresses) => {
@@ -136,6 +176,12 @@ fn resolve(placement: &Placement, deadline: Instant, ends: &Ends) -> Result<Vec<
             }
             Err(error) => error.to_string(),
         };
+        if !std::mem::replace(&mut is_told, true) {
+            (ends.tell)(format!(
+                "the host of rank 0, \"{}\", is unknown so far: {why}. This rank asks again until it is known; if the name is wrong, end this rank and correct MASTER_ADDR",
+                escape(&placement.host)
+            ));
+        }
         if ends.is_over() {
             return Err(Error::Interrupted);
         }
@@ -197,6 +243,7 @@ impl Job<'_> {
         let gate = Arc::new(Gate::new(&self.token.key(), &self.token.proof()));
         let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello());
         let strangers = Strangers::new(MOST_STRANGERS);
+        let ends = Arc::clone(self.ends);
         let serve = move || {
             while !done.load(Ordering::SeqCst) && !cancelled() {
                 let (stream, from) = match listener.accept() {
@@ -208,14 +255,22 @@ impl Job<'_> {
                 };
                 let Some(stranger) = strangers.admit(&stream) else { continue };
                 let (gate, callers, own) = (Arc::clone(&gate), callers.clone(), own.clone());
-                let cancelled = Arc::clone(&cancelled);
+                let (cancelled, ends) = (Arc::clone(&cancelled), Arc::clone(&ends));
                 let admit = move || {
                     // Who does not know the token is sent away, and nobody waits for it.
                     let caller = admitted(&gate, stream, patience, cancelled, &own, from.ip());
                     drop(stranger);
-                    if let Ok(caller) = caller {
+                    match caller {
                         // Nobody may wait for callers any more.
-                        let _ = callers.send(caller);
+                        Ok(caller) => drop(callers.send(caller)),
+                        Err(why) => {
+                            if let Some(why) = why.in_words() {
+                                ends.tell_refusal(
+                                    &format!("a connection from {}", from.ip().to_canonical()),
+                                    &why,
+                                );
+                            }
+                        }
                     }
                 };
                 let _ = Builder::new().name("stranger".into()).spawn(admit);
@@ -240,7 +295,9 @@ impl Job<'_> {
                 met.outgoing.insert(rank, self.connect(rank, &member.host, member.port)?.0);
             }
         }
+        let mut wait = Wait::new();
         while let Some(missing) = self.missing(&met) {
+            wait.tell(self.ends, || format!("rank {own} waits for these ranks to connect to it: {missing}"));
             let Some(caller) = self.next_caller(callers, &missing)? else { continue };
             met.incoming.insert(caller.hello.rank, (caller.ip.to_string(), caller.channel));
         }
@@ -253,16 +310,25 @@ impl Job<'_> {
         let here = Member { host: host.clone(), port: self.port };
         let mut members = vec![here; world_size];
         let mut told = Instant::now();
+        let mut wait = Wait::new();
         while let Some(missing) = self.missing(met) {
             if told.elapsed() >= AGAIN {
                 told = Instant::now();
                 // One that is gone may come back.
                 met.incoming.retain(|_, (_, channel)| channel.tell(&Answer::Wait).is_ok());
             }
+            wait.tell(self.ends, || {
+                format!(
+                    "rank 0 waits for these ranks: {missing}. They must reach it at {}, port {}, and have the same token",
+                    escape(host),
+                    self.port
+                )
+            });
             let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
             let rank = caller.hello.rank;
             if met.incoming.contains_key(&rank) {
                 let why = format!("there already is a rank {rank}. Give each rank a number of its own");
+                self.ends.tell_refusal(&format!("a rank at {}", caller.ip), &why);
                 let _ = caller.channel.tell(&Answer::Refused { why });
                 continue;
             }
@@ -315,6 +381,7 @@ impl Job<'_> {
             key: self.token.key().public(),
             hash: None,
         };
+        let mut wait = Wait::new();
         loop {
             let connected =
                 Channel::connect(&address, &self.token.proof(), self.patience(), self.cancelled());
@@ -342,6 +409,13 @@ impl Job<'_> {
                 }
                 Err(error) => error,
             };
+            wait.tell(self.ends, || {
+                format!(
+                    "rank {} cannot reach rank {to} at {at} yet: {}. It tries again",
+                    self.placement.rank,
+                    why(&error)
+                )
+            });
             if self.ends.is_over() {
                 return Err(Error::Interrupted);
             }

@@ -53,7 +53,23 @@ pub fn join(
     limits: Limits,
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
 ) -> Result<Tcp, Error> {
-    let ends = Ends::new(interrupted);
+    join_and_tell(placement, token, build, limits, interrupted, Arc::new(|_| ()))
+}
+
+/// Like [`join`], and calls `tell` with lines about the wait: whom this rank waits for, and whom it refuses.
+/// Text of others in them is escaped.
+///
+/// # Errors
+/// The same as for [`join`].
+pub fn join_and_tell(
+    placement: &Placement,
+    token: Option<&JobToken>,
+    build: &str,
+    limits: Limits,
+    interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+    tell: Arc<dyn Fn(String) + Send + Sync>,
+) -> Result<Tcp, Error> {
+    let ends = Ends::new(interrupted, tell);
     let Met { outgoing, incoming } = meet(placement, token, build, limits, &ends)?;
     let outgoing = outgoing.into_iter().map(|(rank, channel)| Ok((rank, Outgoing::start(rank, channel)?)));
     let outgoing = outgoing.collect::<Result<_, _>>().map_err(Error::Thread)?;
@@ -106,8 +122,13 @@ impl Tcp {
         if bytes.len() as u64 == expected {
             return Ok(bytes);
         }
-        let what = format!("it sums {} bytes where {expected} were due", bytes.len());
-        Err(Error::OutOfStep { rank: from, at: "its chunk".into(), what })
+        let what = format!(
+            "it sent {} numbers of a sum where {count} were due, so it trains another model or in another way",
+            bytes.len() / size_of::<f32>()
+        );
+        let error = Error::OutOfStep { rank: from, at: self.incoming[&from].at().to_owned(), what };
+        self.failure = Some(error.to_string());
+        Err(error)
     }
 
     /// Returns all ranks but this one. It starts with the next, so that not all send to the same one first.
@@ -117,35 +138,8 @@ impl Tcp {
     }
 
     fn sum_bucket(&mut self, values: &mut [f32]) -> Result<(), Error> {
-        let operation = self.next_operation();
-        let (rank, world_size) = (self.rank, self.world_size);
-        let length = values.len();
-        let chunk_of = |rank: usize| chunk(length, rank, world_size);
-        for to in self.others() {
-            let contribution = Arc::new(to_bytes(&values[chunk_of(to)]));
-            self.send(to, Kind::Contribution, operation, &contribution);
-        }
-        let own = chunk_of(rank);
-        let mut sums: Vec<f32> = Vec::new();
-        for from in 0..world_size {
-            if from == rank {
-                add(&mut sums, from, values[own.clone()].iter().copied());
-            } else {
-                let bytes = self.receive_numbers(from, Kind::Contribution, operation, own.len())?;
-                add(&mut sums, from, numbers(&bytes));
-            }
-        }
-        let bytes = Arc::new(to_bytes(&sums));
-        for to in self.others() {
-            self.send(to, Kind::Sum, operation, &bytes);
-        }
-        values[own].copy_from_slice(&sums);
-        for from in self.others() {
-            let chunk = chunk_of(from);
-            let bytes = self.receive_numbers(from, Kind::Sum, operation, chunk.len())?;
-            values[chunk].iter_mut().zip(numbers(&bytes)).for_each(|(value, sum)| *value = sum);
-        }
-        Ok(())
+        let contributions = self.scatter(values)?;
+        self.spread(&summed(&contributions), values)
     }
 }
 
@@ -243,13 +237,14 @@ impl Drop for Tcp {
     }
 }
 
-/// Adds the contribution of the next rank. That of rank 0 is the beginning.
-fn add(sums: &mut Vec<f32>, rank: usize, contribution: impl Iterator<Item = f32>) {
-    if rank == 0 {
-        sums.extend(contribution);
-    } else {
+/// Adds contributions in the order of ranks.
+fn summed(contributions: &[Vec<f32>]) -> Vec<f32> {
+    let (first, others) = contributions.split_first().expect("there are at least two ranks");
+    let mut sums = first.clone();
+    for contribution in others {
         sums.iter_mut().zip(contribution).for_each(|(sum, value)| *sum += value);
     }
+    sums
 }
 
 /// Both architectures that the program is built for are little-endian.

@@ -13,6 +13,7 @@ use sparktune_cluster::tcp;
 use sparktune_cluster::{Collective, JobToken, Limits, Placement, share_files};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
+use sparktune_tui::output::note;
 
 use crate::engine;
 
@@ -54,7 +55,8 @@ pub(crate) fn join(
     if placement.rank > 0 {
         limits.meeting = WAIT_FOR_RANK_0;
     }
-    let tcp = tcp::join(placement, token.as_ref(), &build, limits, interrupted)?;
+    let tell = Arc::new(|line: String| note(&line));
+    let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell)?;
     engine::opened(tcp, placement, token.as_ref())
 }
 

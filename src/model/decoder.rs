@@ -17,10 +17,11 @@ use sparktune_plan::architecture::TensorSpec;
 use crate::cache::{Cache, Continued, Rows};
 use crate::checkpoint::Checkpoint;
 use crate::error::ModelError;
+use crate::final_gradients::Watch;
 use crate::gradients::Gradients;
 use crate::layer::{DecoderLayer, Residual};
 use crate::layer_loader::LayerLoader;
-use crate::linear::Linear;
+use crate::linear::{Linear, Lora};
 use crate::loss::Loss;
 use crate::module::{Module, module};
 use crate::norm::Norm;
@@ -65,6 +66,12 @@ fn is_trained(layer: &DecoderLayer) -> bool {
     let mut is_trained = false;
     layer.visit(&mut |param| is_trained |= param.is_trainable());
     is_trained
+}
+
+fn parameters_of(layer: &DecoderLayer) -> Vec<&Param> {
+    let mut all = Vec::new();
+    layer.visit(&mut |param| all.push(param));
+    all
 }
 
 fn load_table(name: &str, checkpoint: &Checkpoint, device: &Device) -> Result<Param, ModelError> {
@@ -267,9 +274,36 @@ impl Model {
             return self.recomputed_gradients(sequence, gradients, loss);
         }
         let loss = loss(self.hidden(sequence), self.head());
+        let watch = gradients.on_final().map(|on_final| {
+            let layers = self.layers.iter().rev().map(parameters_of);
+            Watch::start(std::iter::once(self.lm_head.iter().collect()).chain(layers), on_final)
+        });
         let mut backward = loss.backward();
+        drop(watch);
         self.visit(&mut |param| gradients.take_sum(param, &mut backward));
         Loss::new(loss)
+    }
+
+    /// Returns the trained parameters in the order in which the backward pass finishes their gradients: the
+    /// head, the weights of the layers from the last to the first, and what is only known at its end.
+    pub fn trained_in_backward_order(&self) -> Vec<&Param> {
+        let of_linears = self.layers.iter().rev().flat_map(|layer| {
+            layer.linears().into_iter().flat_map(|Linear { weight, lora, .. }| {
+                std::iter::once(weight).chain(lora.iter().flat_map(|Lora { a, b, .. }| [a, b]))
+            })
+        });
+        let mut ordered: Vec<&Param> = self.lm_head.iter().chain(of_linears).collect();
+        let known: BTreeSet<&str> = ordered.iter().map(|param| param.name()).collect();
+        let mut others = Vec::new();
+        self.visit(&mut |param| {
+            if !known.contains(param.name()) {
+                others.push(param);
+            }
+        });
+        // The embedding is visited first, so it is the last one.
+        ordered.extend(others.into_iter().rev());
+        ordered.retain(|param| param.is_trainable());
+        ordered
     }
 
     fn recomputed_gradients(

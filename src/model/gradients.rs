@@ -4,15 +4,30 @@ use std::collections::BTreeMap;
 
 use burn::tensor::Tensor;
 
+use crate::final_gradients::OnFinal;
 use crate::param::Param;
 
 /// The sums of all gradients so far, f32 outside autodiff, in the order of the parameters' names.
 #[derive(Default)]
 pub struct Gradients {
     sums: BTreeMap<String, Tensor<2>>,
+    /// Who gets the sums of a backward pass instead, each as soon as it is final.
+    on_final: Option<OnFinal>,
 }
 
 impl Gradients {
+    /// Hands the sums of the following backward passes to `on_final` instead of keeping them. It is called
+    /// once for each trained parameter that the loss depends on, during the backward pass if its sum is final
+    /// then, and must not be set before the last sequence of a step.
+    pub fn hand_out(&mut self, on_final: OnFinal) {
+        self.on_final = Some(on_final);
+    }
+
+    /// Returns who gets the sums.
+    pub(crate) fn on_final(&self) -> Option<&OnFinal> {
+        self.on_final.as_ref()
+    }
+
     /// Attaches a parameter's sum to the parameter, so that backward passes add to it, until
     /// [`take_sum`](Self::take_sum) is called.
     pub(crate) fn attach_sum(&mut self, param: &Param) {
@@ -31,8 +46,10 @@ impl Gradients {
         if let Some(gradient) = param.tensor().grad_remove(backward) {
             sum.add(gradient);
         }
-        if let Some(total) = sum.take() {
-            self.sums.insert(param.name().to_owned(), total);
+        match (sum.take(), &self.on_final) {
+            (Some(total), Some(on_final)) => on_final(param.name(), total),
+            (Some(total), None) => self.put(param.name().to_owned(), total),
+            (None, _) => {}
         }
     }
 

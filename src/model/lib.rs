@@ -20,6 +20,7 @@ mod decoder;
 mod delta_net;
 mod error;
 pub mod export;
+mod final_gradients;
 mod generate;
 #[cfg(test)]
 mod golden;
@@ -47,6 +48,7 @@ pub use checkpoint::Checkpoint;
 pub use codebook::Codebook;
 pub use decoder::Model;
 pub use error::ModelError;
+pub use final_gradients::OnFinal;
 pub use generate::Generator;
 pub use gradients::Gradients;
 pub use layer::{MlpTap, Spot};

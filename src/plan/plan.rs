@@ -20,6 +20,7 @@ use crate::fit::CostPoint;
 use crate::memory::Memory;
 use crate::model_config::ConfigOptions;
 use crate::settings::Answers;
+use crate::sync::SyncPlan;
 use crate::targets::TargetModules;
 use crate::template_kwargs::TemplateKwargs;
 use crate::weights::Weights;
@@ -327,7 +328,10 @@ impl PackPlan {
         let Some(length) = self.mtp_length else { return (self, batch) };
         let step = batch.packs_per_step() as f64 * f64::from(self.length);
         let rows = (step / f64::from(length.max(1))).round().max(1.0);
-        (Self { length, ..self }, BatchPlan { micro_batch_packs: 1, grad_accum_steps: rows as u32 })
+        (
+            Self { length, ..self },
+            BatchPlan { micro_batch_packs: 1, grad_accum_steps: rows as u32, sync: SyncPlan::Step },
+        )
     }
 }
 
@@ -339,6 +343,9 @@ pub struct BatchPlan {
     pub micro_batch_packs: u32,
     /// The number of micro-batches per optimizer step.
     pub grad_accum_steps: u32,
+    /// When several ranks exchange. Plans of older versions mean every step.
+    #[serde(default, skip_serializing_if = "SyncPlan::is_step")]
+    pub sync: SyncPlan,
 }
 
 impl BatchPlan {

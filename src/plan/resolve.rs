@@ -144,6 +144,10 @@ impl Resolver<'_> {
         answer.value.clone()
     }
 
+    pub(crate) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
     /// Returns an answer that has no recommendation.
     pub(crate) fn pick_optional<T: Shown + Clone>(
         &mut self,

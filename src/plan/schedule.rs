@@ -11,6 +11,7 @@ use crate::fit::{Choice, Fit};
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
 use crate::render::epochs_in_words;
 use crate::resolve::{Resolver, setting};
+use crate::sync::SyncPlan;
 
 /// The number of parameters from which a model counts as large, for the learning rate of adapters.
 const LARGE: u64 = 8_000_000_000;
@@ -72,7 +73,16 @@ impl Resolver<'_> {
         };
         let grad_accum_steps =
             self.pick("batch.grad_accum_steps", &answers.grad_accum_steps, accumulate, reason);
-        let batch = BatchPlan { micro_batch_packs: micro, grad_accum_steps };
+        let sync = self.pick(
+            "batch.sync",
+            &answers.sync,
+            SyncPlan::Step,
+            "exact: several ranks train like one process",
+        );
+        if let Some(warning) = sync.warning() {
+            self.warn(warning);
+        }
+        let batch = BatchPlan { micro_batch_packs: micro, grad_accum_steps, sync };
         (batch, packs.div_ceil(batch.packs_per_step()))
     }
 

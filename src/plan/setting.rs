@@ -68,6 +68,8 @@ pub enum Kind {
     Weights,
     /// Columns and the fields that they stand for.
     Map,
+    /// When several ranks exchange: `step`, or `diloco:H`.
+    Sync,
     /// Yes or no: `true` or `false`.
     Switch,
     /// One of these words, in display order.
@@ -223,6 +225,7 @@ impl Setting {
                 "columns and what each stands for, as in question=prompt,answer=completion; they can stand for {}",
                 one_of(&FIELDS)
             ),
+            Kind::Sync => "step, or diloco:H with the number H of steps between two exchanges, from 1 to 10000".into(),
             Kind::Whole => format!("a whole number{range}"),
             Kind::Number => format!("a number{range}"),
             Kind::Switch | Kind::Choice(_) => one_of(self.choices()),

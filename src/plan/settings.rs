@@ -18,6 +18,7 @@ use crate::choices::{
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
+use crate::sync::SyncPlan;
 use crate::template_kwargs::TemplateKwargs;
 use crate::values::{Value, text_of, written};
 use crate::weights::Weights;
@@ -321,6 +322,9 @@ settings! {
     grad_accum_steps: u32 = "batch.grad_accum_steps", "grad-accum-steps", "Micro-batches per optimizer step." {
         heading: In::Batch, page: Essential(5), is_common: true, number: Some(Number::between(1.0, 65_536.0, By(1.0))),
         aliases: &["gradient-accumulation-steps", "grad-accum"], nearest_to: &["batch-size", "train-batch-size"],
+    }
+    sync: SyncPlan = "batch.sync", "sync", "When several ranks exchange what they learned: step, in every step, which is exact; or diloco:H, after H steps alone, for slow links, which is another training." {
+        heading: In::Batch, page: AllSettings,
     }
     learning_rate: f64 = "optimizer.learning_rate", "learning-rate", "Peak learning rate." {
         heading: In::Optimizer, page: Essential(6), is_common: true, number: Some(Number::between(1e-12, 1.0, OneTwoFive)),

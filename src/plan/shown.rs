@@ -11,6 +11,7 @@ use sparktune_base::field_map::FieldMap;
 use crate::choices::{
     Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Sentry,
 };
+use crate::sync::SyncPlan;
 
 /// Formats a value for tables.
 pub(crate) trait Shown {
@@ -37,7 +38,8 @@ shown_as_displayed!(
     DataFormat,
     Architecture,
     Sentry,
-    CombineRanks
+    CombineRanks,
+    SyncPlan
 );
 
 impl Shown for f64 {

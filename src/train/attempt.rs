@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use sparktune_base::units::counted;
 use sparktune_model::{Checkpoint as Base, Model, ModelError, Mtp};
-use sparktune_plan::{Device as DeviceKind, HeadPlan, Mtp as MtpChoice, Plan};
+use sparktune_plan::{Device as DeviceKind, HeadPlan, Mtp as MtpChoice, Plan, SyncPlan};
 use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
 use crate::cuda::shared_memory_works;
+use crate::diloco::Diloco;
 use crate::dropout::Dropout;
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
@@ -228,7 +229,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let (mut head, mut optimizer) = (base_head.clone(), Optimizer::default());
         if let Some(checkpoint) = &self.resumed {
             load::restore(&checkpoint.path, state, &mut model, head.as_mut())?;
-            optimizer = read_optimizer(&checkpoint.path, device)?;
+            optimizer = read_optimizer(&checkpoint.path, device, "")?;
         }
         let text = TextModel { model, recompute: plan.recompute, fp8: plan.fp8, dropout: Dropout::of(plan) };
         Ok(Loaded { text, head, base_head, optimizer })
@@ -241,11 +242,21 @@ impl<'a, 'run> Attempt<'a, 'run> {
         optimizer: &mut Optimizer,
         batches: Batches,
     ) -> Result<StageOutcome, TrainError> {
-        if let Some(exchange) = self.session.ranks.predicted_exchange(&Trained::of(&text.trained()))? {
+        let sync = self.plan.batch.sync;
+        let trained = Trained::of(&text.trained());
+        if let Some(exchange) = self.session.ranks.predicted_exchange(&trained, sync)? {
             self.session.phase("exchange", exchange);
         }
+        let diloco = match sync {
+            SyncPlan::Step => None,
+            SyncPlan::Diloco { steps } => {
+                let folder = self.resumed.as_ref().map(|checkpoint| checkpoint.path.as_path());
+                Some(Diloco::start(steps.into(), &self.session.ranks, &*text, optimizer, folder)?)
+            }
+        };
         self.session.phase("train", counted(batches.total_steps(), "optimizer step"));
-        let steps = Steps::new(objective, text, self.state, optimizer, batches, self.plan.optimizer);
+        let mut steps = Steps::new(objective, text, self.state, optimizer, batches, self.plan.optimizer);
+        steps.diloco = diloco;
         let (eval_set, tiles) = (self.eval_set.as_ref(), self.tiles.as_ref());
         StageLoop { session: self.session, steps, eval_set, tiles }.run()
     }

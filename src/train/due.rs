@@ -3,6 +3,7 @@
 //! Pure: [`Due`] depends only on the step, the plan's intervals, the time since the last checkpoint, the
 //! result of an evaluation and the requests. It must not know models, files or clocks.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sparktune_plan::Plan;
@@ -76,13 +77,19 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// Returns the actions that the plan requires after `step` steps, `since_save` after the last checkpoint.
-    pub(crate) fn by_schedule(intervals: &Intervals, step: u64, since_save: Duration) -> Self {
-        let is_last = step >= intervals.total_steps;
+    /// Returns the actions that the plan requires after any of these steps, the last of which has just been
+    /// done, `since_save` after the last checkpoint.
+    pub(crate) fn by_schedule(
+        intervals: &Intervals,
+        steps: RangeInclusive<u64>,
+        since_save: Duration,
+    ) -> Self {
+        let is_last = *steps.end() >= intervals.total_steps;
+        let has_multiple_of = |every: u64| steps.clone().any(|step| step.is_multiple_of(every));
         Self {
-            evaluate: is_last || step.is_multiple_of(intervals.eval_steps),
+            evaluate: is_last || has_multiple_of(intervals.eval_steps),
             end: is_last.then_some(StageEnd::LastStep),
-            save: is_last || step.is_multiple_of(intervals.save_steps) || since_save >= intervals.save_after,
+            save: is_last || has_multiple_of(intervals.save_steps) || since_save >= intervals.save_after,
             ..Self::default()
         }
     }
@@ -123,7 +130,7 @@ mod tests {
     const JUST_SAVED: Duration = Duration::ZERO;
 
     fn scheduled(step: u64) -> Due {
-        Due::by_schedule(&INTERVALS, step, JUST_SAVED)
+        Due::by_schedule(&INTERVALS, step..=step, JUST_SAVED)
     }
 
     #[test]
@@ -139,12 +146,20 @@ mod tests {
         assert_eq!(scheduled(6), Due { evaluate: true, ..Due::default() });
         let all_day = Intervals { total_steps: 60, ..INTERVALS };
         let both = Due { evaluate: true, save: true, ..Due::default() };
-        assert_eq!(Due::by_schedule(&all_day, 30, JUST_SAVED), both);
+        assert_eq!(Due::by_schedule(&all_day, 30..=30, JUST_SAVED), both);
+    }
+
+    #[test]
+    fn what_was_due_between_two_exchanges_is_due_at_the_later_one() {
+        let between = |steps| Due::by_schedule(&INTERVALS, steps, JUST_SAVED);
+        assert_eq!(between(4..=7), Due { evaluate: true, save: true, ..Due::default() });
+        assert_eq!(between(7..=9), Due::default());
+        assert_eq!(between(19..=20), scheduled(20));
     }
 
     #[test]
     fn a_checkpoint_is_due_when_the_last_one_is_old_enough() {
-        let after = |seconds| Due::by_schedule(&INTERVALS, 1, Duration::from_secs(seconds)).save;
+        let after = |seconds| Due::by_schedule(&INTERVALS, 1..=1, Duration::from_secs(seconds)).save;
         assert!(!after(599) && after(600));
     }
 
@@ -153,7 +168,7 @@ mod tests {
         let due = scheduled(20);
         assert_eq!((due.evaluate, due.save, due.end), (true, true, Some(StageEnd::LastStep)));
         let rare = Intervals { eval_steps: 1000, save_steps: 1000, ..INTERVALS };
-        assert_eq!(Due::by_schedule(&rare, 20, JUST_SAVED), due);
+        assert_eq!(Due::by_schedule(&rare, 20..=20, JUST_SAVED), due);
     }
 
     #[test]

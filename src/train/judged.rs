@@ -16,21 +16,33 @@ use sparktune_model::Gradients;
 use sparktune_plan::{CombineRanks, Plan, RanksPlan, Sentry};
 
 use crate::error::TrainError;
-use crate::ranks::{BUCKET, Compared, Computed, Ranks, Summed, Trained};
+use crate::exchange::{Share, agreed};
+use crate::ranks::{Ranks, Summed, Trained};
 
 /// How often a rank is named in full; then only when the number has doubled.
 const NAMED: u64 = 5;
 
-/// A sentence about a rank.
-pub(crate) struct Told {
-    pub(crate) message: String,
+/// The least numbers of a bucket, if there are so many.
+const BUCKET: usize = sparktune_cluster::tcp::BUCKET;
+
+/// What this process has computed of a step.
+pub(crate) struct Shares {
+    /// What it says of it to the others.
+    pub(crate) of: Share,
+    /// The losses of its micro-batches, by their places in the step.
+    pub(crate) losses: Vec<(usize, f64)>,
+    /// The gradients of each rank whose part it computes.
+    pub(crate) gradients: Vec<Gradients>,
+    /// The trained tokens of every rank's share.
+    pub(crate) terms: Vec<u64>,
 }
 
 /// How the ranks of a run are judged.
 pub(crate) struct JudgedRanks {
     plan: RanksPlan,
     seed: u64,
-    told: Vec<Told>,
+    /// What is to be said of the last step.
+    told: Vec<String>,
     /// The time of judging and of the steps since the attempt began.
     judging: Duration,
     began: Instant,
@@ -53,7 +65,7 @@ impl JudgedRanks {
     }
 
     /// Returns what is to be said of the last step.
-    pub(crate) fn told(&mut self) -> Vec<Told> {
+    pub(crate) fn told(&mut self) -> Vec<String> {
         std::mem::take(&mut self.told)
     }
 
@@ -69,26 +81,33 @@ impl JudgedRanks {
         }
     }
 
-    /// Adds a step over all ranks as [`Ranks::sum`] does, but judges each rank's gradient first. `own` are the
-    /// gradients of the ranks whose part this process computes, `terms` the trained tokens of every rank.
+    /// Adds a step over all ranks, and judges each rank's gradient first.
     ///
     /// # Errors
     /// A rank is gone, or computed something else in the step before.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a step, each used once")]
     pub(crate) fn sum(
         &mut self,
         ranks: &mut Ranks,
         judge: &mut Option<Judge>,
-        computed: Computed,
-        own: Vec<Gradients>,
-        terms: Vec<u64>,
+        shares: Shares,
         trained: &[Trained],
         device: &Device,
     ) -> Result<Summed, TrainError> {
-        let losses = match ranks.compare(&computed, trained)? {
-            Compared::Losses(losses) => losses,
-            Compared::GivenUp(why) => return Ok(Summed::GivenUp(why)),
-        };
+        let Shares { of, losses, gradients: own, terms } = shares;
+        let done = of.step;
+        if !ranks.has_others()
+            && let Some(why) = of.gives_up
+        {
+            return Ok(Summed::GivenUp(why));
+        }
+        if let Some(why) = agreed(&ranks.gather(of)?)? {
+            return Ok(Summed::GivenUp(why));
+        }
+        let losses: Vec<(usize, u64)> = losses.iter().map(|(place, loss)| (*place, loss.to_bits())).collect();
+        let mut losses: Vec<(usize, u64)> = ranks.gather(losses)?.into_iter().flatten().collect();
+        losses.sort_unstable();
+        let losses: Vec<(usize, f64)> =
+            losses.into_iter().map(|(place, bits)| (place, f64::from_bits(bits))).collect();
         let count = ranks.count();
         // A step whose loss is not finite is skipped, so such a loss is as bad as such a gradient.
         let not_finite =
@@ -97,7 +116,7 @@ impl JudgedRanks {
         // It stays as it was if the step cannot be finished.
         let mut next = judge.clone().unwrap_or_default();
         let step = Step {
-            seed: self.seed.wrapping_add(computed.step),
+            seed: self.seed.wrapping_add(done),
             terms: &terms,
             not_finite: &not_finite,
             trained,
@@ -109,7 +128,7 @@ impl JudgedRanks {
         };
         self.judging += judgement.took;
         self.steps += 1;
-        self.say(&judgement.verdicts, &next, computed.step + 1);
+        self.say(&judgement.verdicts, &next, done + 1);
         if self.plan.sentry != Sentry::Off {
             *judge = Some(next);
         }
@@ -209,7 +228,7 @@ impl JudgedRanks {
                 nth(so_far),
                 if so_far >= NAMED { "; later ones are named when their number has doubled" } else { "" },
             );
-            self.told.push(Told { message });
+            self.told.push(message);
         }
     }
 
@@ -258,7 +277,7 @@ fn nobody_doubted(ranks: usize) -> Judgement {
     Judgement { verdicts: vec![Verdict::ACCEPTED; ranks], norms: Vec::new(), took: Duration::ZERO }
 }
 
-/// Returns the parameters of each bucket, in the order of names, as a sum without a judge has them.
+/// Returns the parameters of each bucket, in the order of names.
 fn buckets(trained: &[Trained]) -> Vec<Range<usize>> {
     let (mut buckets, mut from, mut size) = (Vec::new(), 0, 0);
     for (place, param) in trained.iter().enumerate() {

@@ -13,19 +13,25 @@ use std::ops::Range;
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor, TensorData};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use sparktune_base::units::{bytes, counted, milliseconds as in_milliseconds};
 use sparktune_cluster::{Collective, Traffic};
 use sparktune_kernels::adamw::accumulate;
 use sparktune_kernels::packed;
 use sparktune_model::{Gradients, Param};
+use sparktune_plan::SyncPlan;
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 
-/// The numbers that are exchanged at a time, at least if there are so many: tensors are gathered up to it.
-pub(crate) const BUCKET: usize = sparktune_cluster::tcp::BUCKET;
+/// The numbers that are exchanged at a time, at least, if there are many: 4 MB, which take longer on most links
+/// than the two halves of a sum wait for each other, and leave little for after the backward pass.
+const LARGEST_BUCKET: usize = 1 << 20;
+/// The same, if there are few.
+const SMALLEST_BUCKET: usize = 1 << 12;
+/// The buckets of a step between these two, so that the first one leaves early.
+const BUCKETS: usize = 8;
 
 /// The exchanges that a prediction is made from. The fastest counts, because a rank may have come late.
 const PROBES: usize = 4;
@@ -42,6 +48,11 @@ pub(crate) enum Ranks<'a> {
     Member(&'a mut (dyn Collective + 'static)),
 }
 
+/// Returns the least numbers of a bucket if a step has so many.
+pub(crate) fn bucket_of(numbers: usize) -> usize {
+    (numbers / BUCKETS).clamp(SMALLEST_BUCKET, LARGEST_BUCKET)
+}
+
 /// The shape of a trained parameter.
 pub(crate) struct Trained {
     name: String,
@@ -51,14 +62,28 @@ pub(crate) struct Trained {
 impl Trained {
     /// Returns the trained parameters in the order of their names, which is that of sums and norms.
     pub(crate) fn of(parameters: &[&Param]) -> Vec<Self> {
-        let of = |param: &&Param| Self { name: param.name().to_owned(), shape: param.tensor().dims() };
-        let mut all: Vec<Self> = parameters.iter().map(of).collect();
+        let mut all = Self::in_order(parameters);
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
     }
 
+    /// Returns parameters in the order that is given.
+    pub(crate) fn in_order(parameters: &[&Param]) -> Vec<Self> {
+        let of = |param: &&Param| Self { name: param.name().to_owned(), shape: param.tensor().dims() };
+        parameters.iter().map(of).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_shape(name: &str, shape: [usize; 2]) -> Self {
+        Self { name: name.to_owned(), shape }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        self.shape
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -76,40 +101,6 @@ impl Trained {
         let zeros = || packed(Tensor::zeros(self.shape, &device.clone().inner()));
         gradients.take(&self.name).unwrap_or_else(zeros)
     }
-}
-
-/// What a rank says of its share of a step before the gradients are added.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Share {
-    step: u64,
-    /// The places of its micro-batches and the bits of their losses.
-    losses: Vec<(usize, u64)>,
-    /// The numbers of its gradients.
-    numbers: usize,
-    /// The bits of the gradient norm that it computed for the step before.
-    last_norm: Option<u64>,
-    /// Why it cannot finish the step.
-    gives_up: Option<String>,
-}
-
-/// What this process computed of a step.
-pub(crate) struct Computed {
-    pub(crate) step: u64,
-    /// The places of its micro-batches, with their losses.
-    pub(crate) losses: Vec<(usize, f64)>,
-    pub(crate) gradients: Gradients,
-    /// The gradient norm of the step before, if this process has taken it.
-    pub(crate) last_norm: Option<f64>,
-    /// Why the step cannot be finished, if so.
-    pub(crate) gives_up: Option<String>,
-}
-
-/// What the ranks say of their shares of a step.
-pub(crate) enum Compared {
-    /// The losses of all micro-batches with their places, in order.
-    Losses(Vec<(usize, f64)>),
-    /// A rank cannot finish its share.
-    GivenUp(String),
 }
 
 /// A step over all ranks.
@@ -194,10 +185,14 @@ impl Ranks<'_> {
     ///
     /// # Errors
     /// A rank is gone.
-    pub(crate) fn predicted_exchange(&mut self, trained: &[Trained]) -> Result<Option<String>, TrainError> {
+    pub(crate) fn predicted_exchange(
+        &mut self,
+        trained: &[Trained],
+        sync: SyncPlan,
+    ) -> Result<Option<String>, TrainError> {
         let Self::Member(collective) = self else { return Ok(None) };
         let numbers: usize = trained.iter().map(Trained::count).sum();
-        let mut zeros = vec![0.0; numbers.clamp(1, BUCKET)];
+        let mut zeros = vec![0.0; bucket_of(numbers).min(numbers.max(1))];
         let mut fastest = f64::INFINITY;
         let mut exchanged = 0;
         for _ in 0..PROBES {
@@ -207,13 +202,24 @@ impl Ranks<'_> {
             exchanged = collective.traffic().since(before);
         }
         let share = numbers as f64 / zeros.len() as f64;
-        Ok(Some(format!(
-            "each step exchanges {} of gradients with {}, in at least {} (measured now by {}), plus the wait for slower ranks",
+        let (bytes, others) = (
             bytes((exchanged as f64 * share) as u64),
             counted(collective.world_size() as u64 - 1, "other rank"),
+        );
+        let least = format!(
+            "at least {} (measured now by {})",
             in_milliseconds(fastest * share),
-            counted(PROBES as u64, "exchange"),
-        )))
+            counted(PROBES as u64, "exchange")
+        );
+        Ok(Some(match sync {
+            SyncPlan::Step => format!(
+                "each step exchanges {bytes} of gradients with {others}, which takes {least}, a part of it during the backward pass; a step waits for the rest, and for slower ranks"
+            ),
+            SyncPlan::Diloco { steps } => format!(
+                "after every {}, the ranks exchange {bytes} of changes with {others}, which takes {least}, plus the wait for slower ranks",
+                counted(steps.into(), "step")
+            ),
+        }))
     }
 
     /// Returns what was exchanged so far.
@@ -229,15 +235,10 @@ impl Ranks<'_> {
     /// # Errors
     /// A rank is gone.
     pub(crate) fn gather<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<Vec<T>, TrainError> {
-        let Self::Member(collective) = self else { return Ok(vec![own]) };
-        let bytes = serde_json::to_vec(&own).expect("plain fields serialise");
-        let words = collective.all_gather(&bytes)?.into_iter().enumerate();
-        words
-            .map(|(rank, word)| {
-                serde_json::from_slice(&word)
-                    .map_err(|_| TrainError::RanksDiffer { rank, what: "it says something unknown".into() })
-            })
-            .collect()
+        match self {
+            Self::Member(collective) => gather(&mut **collective, own),
+            _ => Ok(vec![own]),
+        }
     }
 
     /// Returns what rank 0 says.
@@ -246,60 +247,6 @@ impl Ranks<'_> {
     /// A rank is gone.
     pub(crate) fn of_first<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<T, TrainError> {
         Ok(self.gather(own)?.swap_remove(0))
-    }
-
-    /// Adds a step over all ranks, in the order that the header of this file states.
-    ///
-    /// # Errors
-    /// A rank is gone, or computed something else in the step before.
-    pub(crate) fn sum(
-        &mut self,
-        computed: Computed,
-        trained: &[Trained],
-        device: &Device,
-    ) -> Result<Summed, TrainError> {
-        let losses = match self.compare(&computed, trained)? {
-            Compared::Losses(losses) => losses,
-            Compared::GivenUp(why) => return Ok(Summed::GivenUp(why)),
-        };
-        let loss = losses.into_iter().map(|(_, loss)| loss).sum();
-        let gradients = match self {
-            Self::Member(collective) => reduce(&mut **collective, computed.gradients, trained, device)?,
-            _ => computed.gradients,
-        };
-        Ok(Summed::Step(loss, gradients))
-    }
-
-    /// Exchanges what the ranks say of their shares, before gradients are.
-    ///
-    /// # Errors
-    /// A rank is gone, or computed something else in the step before.
-    pub(crate) fn compare(
-        &mut self,
-        computed: &Computed,
-        trained: &[Trained],
-    ) -> Result<Compared, TrainError> {
-        let Computed { step, losses, last_norm, gives_up, .. } = computed;
-        let share = Share {
-            step: *step,
-            losses: losses.iter().map(|(place, loss)| (*place, loss.to_bits())).collect(),
-            numbers: trained.iter().map(Trained::count).sum(),
-            last_norm: last_norm.map(f64::to_bits),
-            gives_up: gives_up.clone(),
-        };
-        let shares = self.gather(share)?;
-        // The smallest rank that gives up says why, on all.
-        let given_up = shares.iter().enumerate().find_map(|(rank, share)| {
-            let why = share.gives_up.as_ref()?;
-            Some(if self.has_others() { format!("rank {rank}: {why}") } else { why.clone() })
-        });
-        if let Some(why) = given_up {
-            return Ok(Compared::GivenUp(why));
-        }
-        agree(&shares)?;
-        let mut losses: Vec<(usize, u64)> = shares.into_iter().flat_map(|share| share.losses).collect();
-        losses.sort_unstable();
-        Ok(Compared::Losses(losses.into_iter().map(|(place, bits)| (place, f64::from_bits(bits))).collect()))
     }
 
     /// Trains without the others from here on, which do the same. Waits until nothing is on its way to them.
@@ -320,6 +267,37 @@ impl Ranks<'_> {
     }
 }
 
+/// Checks that every trained parameter has a gradient in `step`, counted from 1.
+pub(crate) fn require_gradients<'a>(
+    trained: impl Iterator<Item = &'a Trained>,
+    step: u64,
+    is_there: impl Fn(&str) -> bool,
+) -> Result<(), TrainError> {
+    let missing: Vec<&str> = trained.map(Trained::name).filter(|name| !is_there(name)).collect();
+    match missing.first() {
+        None => Ok(()),
+        Some(first) => Err(TrainError::NoGradient { first: (*first).to_owned(), count: missing.len(), step }),
+    }
+}
+
+/// Returns what every process says, in the order of ranks.
+///
+/// # Errors
+/// A rank is gone.
+pub(crate) fn gather<T: Serialize + DeserializeOwned>(
+    collective: &mut dyn Collective,
+    own: T,
+) -> Result<Vec<T>, TrainError> {
+    let bytes = serde_json::to_vec(&own).expect("plain fields serialise");
+    let words = collective.all_gather(&bytes)?.into_iter().enumerate();
+    words
+        .map(|(rank, word)| {
+            serde_json::from_slice(&word)
+                .map_err(|_| TrainError::RanksDiffer { rank, what: "it says something unknown".into() })
+        })
+        .collect()
+}
+
 /// Adds the sum of the next rank to those of the ranks before, in one process.
 pub(crate) fn add_rank(
     sums: Gradients,
@@ -335,77 +313,9 @@ pub(crate) fn add_rank(
     sums
 }
 
-/// Adds the gradients of all ranks, in buckets of whole tensors in the order of names.
-fn reduce(
-    collective: &mut dyn Collective,
-    mut gradients: Gradients,
-    trained: &[Trained],
-    device: &Device,
-) -> Result<Gradients, TrainError> {
-    let mut sums = Gradients::default();
-    let (mut bucket, mut from) = (Vec::new(), 0);
-    for (place, param) in trained.iter().enumerate() {
-        let data = param.take(&mut gradients, device).into_data();
-        bucket.extend(data.try_to_vec::<f32>().expect("gradients are f32"));
-        if bucket.len() < BUCKET && place + 1 < trained.len() {
-            continue;
-        }
-        collective.all_reduce(&mut bucket)?;
-        let mut rest = bucket.as_slice();
-        for param in &trained[from..=place] {
-            let (numbers, others) = rest.split_at(param.count());
-            param.put(&mut sums, numbers, device);
-            rest = others;
-        }
-        bucket.clear();
-        from = place + 1;
-    }
-    Ok(sums)
-}
-
-/// Compares what the ranks say about the step and the one before, so that ranks that compute different bits
-/// stop at once and not with different weights.
-fn agree(shares: &[Share]) -> Result<(), TrainError> {
-    let first = &shares[0];
-    for (rank, share) in shares.iter().enumerate() {
-        let differs = |what: String| Err(TrainError::RanksDiffer { rank, what });
-        if share.step != first.step {
-            return differs(format!("it is at step {}, and rank 0 at step {}", share.step, first.step));
-        }
-        if share.numbers != first.numbers {
-            return differs(format!("it trains {} numbers, and rank 0 {}", share.numbers, first.numbers));
-        }
-        if share.last_norm != first.last_norm {
-            return differs(format!(
-                "after the same sums, its gradients of step {} had another norm than rank 0's",
-                share.step.saturating_sub(1)
-            ));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn share() -> Share {
-        Share { step: 4, losses: vec![(0, 7)], numbers: 10, last_norm: Some(3), gives_up: None }
-    }
-
-    #[test]
-    fn ranks_that_differ_are_named_with_what_differs() {
-        assert!(agree(&[share(), Share { losses: vec![], ..share() }]).is_ok());
-        for (other, word) in [
-            (Share { step: 5, ..share() }, "at step 5"),
-            (Share { numbers: 11, ..share() }, "trains 11 numbers"),
-            (Share { last_norm: Some(4), ..share() }, "of step 3 had another norm"),
-            (Share { last_norm: None, ..share() }, "another norm"),
-        ] {
-            let said = agree(&[share(), share(), other]).unwrap_err().to_string();
-            assert!(said.contains("rank 2") && said.contains(word), "{said}");
-        }
-    }
 
     #[test]
     fn a_process_alone_or_in_the_place_of_others_computes_every_share() {

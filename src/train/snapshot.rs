@@ -56,6 +56,12 @@ impl Snapshot {
         snapshot
     }
 
+    /// Adds tensors that a checkpoint has beside the optimizer, f32 outside autodiff.
+    pub(crate) fn with(mut self, more: BTreeMap<String, Tensor<2>>) -> Self {
+        self.moments.extend(more);
+        self
+    }
+
     /// Writes the snapshot into the folder of an uncommitted checkpoint. Any thread may call this.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(&self.state).expect("plain fields serialise");
@@ -200,7 +206,7 @@ mod tests {
         fn read(folder: &Path, device: &Device) -> Self {
             let mut read = Self::new(device);
             read_weights(folder, 2, &mut |f| read.params.iter_mut().for_each(&mut *f)).unwrap();
-            read.optimizer = read_optimizer(folder, device).unwrap();
+            read.optimizer = read_optimizer(folder, device, "").unwrap();
             read
         }
     }

@@ -64,14 +64,26 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             self.session.poll_checkpoint()?;
             match self.steps.queue_next(self.session)? {
                 Queued::Step => {}
-                Queued::OutOfMemory => return self.give_up(has_unsaved_steps, None),
-                Queued::RankLost(reason) => return self.give_up(has_unsaved_steps, Some(reason)),
+                // Between two exchanges the weights are those of one rank, which no checkpoint may have.
+                Queued::OutOfMemory => {
+                    let is_whole = self.steps.diloco.is_none();
+                    return self.give_up(has_unsaved_steps && is_whole, None);
+                }
+                Queued::RankLost(reason) => {
+                    let is_whole = self.steps.diloco.is_none();
+                    return self.give_up(has_unsaved_steps && is_whole, Some(reason));
+                }
             }
             has_unsaved_steps = true;
             self.session.sample_machine();
             self.measure_new_tiles()?;
 
-            let mut due = Due::by_schedule(&intervals, self.steps.state.step, saved_at.elapsed());
+            if !self.steps.is_exchanged() {
+                self.steps.settle(self.session)?;
+                continue;
+            }
+            let steps = self.steps.since_exchange();
+            let mut due = Due::by_schedule(&intervals, steps, saved_at.elapsed());
             // All actions rely on a valid step. The host has computed the step already.
             if is_host || due.is_anything() {
                 self.steps.settle(self.session)?;
@@ -256,14 +268,15 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     }
 
     /// Returns what is due if any rank was asked to stop: then all stop after this step, and rank 0 saves it.
+    /// Rank 0 decides whether a checkpoint is written, to which the others may have to contribute.
     fn agreed(&mut self, due: Due, reason: Option<String>) -> Result<(Due, Option<String>), TrainError> {
-        let wishes = self.session.ranks.gather((due.stop, reason))?;
-        let reason = wishes
-            .iter()
-            .enumerate()
-            .find_map(|(rank, (_, reason))| reason.as_ref().map(|reason| format!("rank {rank}: {reason}")));
-        let stop = wishes.iter().any(|(stop, _)| *stop);
-        Ok((Due { stop, save: due.save || stop, ..due }, reason))
+        let wishes = self.session.ranks.gather((due.stop, due.save, reason))?;
+        let reason = wishes.iter().enumerate().find_map(|(rank, (_, _, reason))| {
+            reason.as_ref().map(|reason| format!("rank {rank}: {reason}"))
+        });
+        let stop = wishes.iter().any(|(stop, _, _)| *stop);
+        let save = stop || wishes.first().is_some_and(|(_, save, _)| *save);
+        Ok((Due { stop, save, ..due }, reason))
     }
 
     /// Stops because memory ran out or a rank was lost in the middle of a step, with all previous steps in a
@@ -284,6 +297,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     /// Starts to write everything trained so far as a checkpoint, which answers `requests`. No step may be in
     /// flight.
     fn save(&mut self, is_best: bool, requests: ControlRequests) -> Result<(), TrainError> {
+        let more = self.steps.beside_optimizer(self.session)?;
         let Steps { trainee, state, optimizer, .. } = &mut self.steps;
         // The state says of itself which checkpoint has the best head.
         let is_best = is_best && O::Trainee::STAGE == Stage::Main;
@@ -291,7 +305,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             state.best_step = Some(state.checkpoint_step());
         }
         let device = trainee.model().device();
-        let snapshot = Snapshot::take(state, &trainee.checkpointed(), optimizer, device, is_best);
+        let snapshot = Snapshot::take(state, &trainee.checkpointed(), optimizer, device, is_best).with(more);
         self.session.save(snapshot, requests)
     }
 }

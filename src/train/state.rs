@@ -278,15 +278,17 @@ fn read_into(folder: &Path, visit: &mut crate::optimizer::Visit) -> Result<(usiz
     }
 }
 
-/// Reads the optimizer of a checkpoint.
-pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer, TrainError> {
+/// Reads the optimizer of a checkpoint whose tensors have this prefix, which is empty for that of rank 0. An
+/// optimizer that is not there has no moments.
+pub(crate) fn read_optimizer(folder: &Path, device: &Device, prefix: &str) -> Result<Optimizer, TrainError> {
     let file = open(&folder.join(OPTIMIZER))?;
     let stored = SafeTensors::deserialize(file.bytes()).map_err(|e| foreign(folder, e.to_string()))?;
     let device = device.clone().inner();
     let mut optimizer = Optimizer::default();
     for (name, view) in stored.iter() {
-        let Some(name) = name.strip_prefix("m.") else { continue };
-        let second = stored.tensor(&format!("v.{name}")).map_err(|e| foreign(folder, e.to_string()))?;
+        let Some(name) = name.strip_prefix(prefix).and_then(|name| name.strip_prefix("m.")) else { continue };
+        let second =
+            stored.tensor(&format!("{prefix}v.{name}")).map_err(|e| foreign(folder, e.to_string()))?;
         let pair = tensor(&view, &device).zip(tensor(&second, &device));
         let pair = pair.ok_or_else(|| foreign(folder, format!("the moments of `{name}` are no matrices")))?;
         optimizer.moments.insert(name.to_owned(), pair);
@@ -294,6 +296,26 @@ pub(crate) fn read_optimizer(folder: &Path, device: &Device) -> Result<Optimizer
         file.forget_piece(second.data());
     }
     Ok(optimizer)
+}
+
+/// Reads the numbers of all tensors with this prefix that are beside the optimizer in a checkpoint.
+pub(crate) fn read_beside_optimizer(
+    folder: &Path,
+    prefix: &str,
+) -> Result<Vec<(String, Vec<f32>)>, TrainError> {
+    let file = open(&folder.join(OPTIMIZER))?;
+    let stored = SafeTensors::deserialize(file.bytes()).map_err(|e| foreign(folder, e.to_string()))?;
+    let mut found = Vec::new();
+    for (name, view) in stored.iter() {
+        let Some(name) = name.strip_prefix(prefix).filter(|_| view.dtype() == Dtype::F32) else { continue };
+        found.push((name.to_owned(), numbers(&view)));
+        file.forget_piece(view.data());
+    }
+    Ok(found)
+}
+
+fn numbers(view: &safetensors::tensor::TensorView) -> Vec<f32> {
+    view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
 /// Opens a file of a committed checkpoint. Its pages are dropped after use, so that it is not in memory
@@ -311,9 +333,7 @@ fn tensor(view: &safetensors::tensor::TensorView, device: &Device) -> Option<Ten
     if view.dtype() != Dtype::F32 {
         return None;
     }
-    let numbers: Vec<f32> =
-        view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    Some(Tensor::from_data(TensorData::new(numbers, [rows, columns]), device))
+    Some(Tensor::from_data(TensorData::new(numbers(view), [rows, columns]), device))
 }
 
 #[cfg(test)]

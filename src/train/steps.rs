@@ -5,22 +5,26 @@
 //! host. At most one step is in flight. Its loss, and whether it is finite, is only read when the step is
 //! settled.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use sparktune_kernels::adamw::Clip;
-use sparktune_model::{Gradients, Loss};
+use sparktune_model::Loss;
 use sparktune_plan::OptimizerPlan;
 use sparktune_runlog::{Kind, Step};
 
 use crate::batches::{Batch, Batches};
+use crate::diloco::Diloco;
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 use crate::health::Given;
-use crate::judged::{JudgedRanks, Told};
+use crate::judged::JudgedRanks;
+use crate::micro_batches::MicroBatches;
 use crate::objective::{Objective, Trainee};
 use crate::optimizer::Optimizer;
-use crate::ranks::{Computed, Summed, Trained, add_rank};
+use crate::ranks::Summed;
 use crate::schedule::learning_rate;
 use crate::session::Session;
 use crate::state::{Stage, State};
@@ -38,13 +42,13 @@ pub(crate) struct Steps<'a, O: Objective> {
     pub(crate) optimizer: &'a mut Optimizer,
     pub(crate) batches: Batches,
     settings: OptimizerPlan,
+    /// The rare exchanges of the ranks, if they do not exchange in every step.
+    pub(crate) diloco: Option<Diloco>,
+    /// How the gradients of several ranks are judged, if they are.
+    judged: Option<JudgedRanks>,
     in_flight: Option<InFlight>,
     /// The gradient norm of the last step that was settled in this attempt.
     last_norm: Option<f64>,
-    /// The duration of adding the gradients of several ranks in the step that is queued.
-    exchange_ms: Option<f64>,
-    /// How the gradients of several ranks are judged, if they are.
-    judged: Option<JudgedRanks>,
     /// The time when the last step was settled.
     settled_at: Instant,
 }
@@ -73,7 +77,8 @@ struct InFlight {
     data_ms: f64,
     /// The duration of the optimizer, which is only known if the host does the work itself.
     optimizer_ms: Option<f64>,
-    /// The duration and the bytes of adding the gradients of several ranks.
+    /// How long the step has waited for the sums of several ranks, in milliseconds, and the bytes of the
+    /// exchange.
     exchange: Option<(f64, u64)>,
 }
 
@@ -111,10 +116,10 @@ impl<'a, O: Objective> Steps<'a, O> {
             optimizer,
             batches,
             settings,
+            diloco: None,
+            judged: None,
             in_flight: None,
             last_norm: None,
-            exchange_ms: None,
-            judged: None,
             settled_at,
         }
     }
@@ -161,7 +166,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         let terms: usize = batch.sequences.iter().map(|sequence| self.objective.loss_terms(sequence)).sum();
         let learning_rate = learning_rate(&self.settings, self.state.step, self.total());
         let step = self.state.step + 1;
-        if terms == 0 {
+        if terms == 0 && self.diloco.is_none() {
             session.warn("no token of this step is trained, so the weights stay as they are", Some(step));
             self.state.step = step;
             if O::Trainee::STAGE == Stage::Main {
@@ -170,16 +175,38 @@ impl<'a, O: Objective> Steps<'a, O> {
             return Ok(Queued::Step);
         }
         let before = session.ranks.traffic();
-        self.exchange_ms = None;
-        let (loss, gradients) = if session.ranks.is_alone() {
-            match self.losses_and_gradients(session, &batch, terms) {
-                Some((losses, gradients)) => (StepLoss::Queued(losses), gradients),
+        if self.diloco.is_some() {
+            return self.inner_step(session, &batch, started, data_ms);
+        }
+        if self.judged.is_none() && O::Trainee::STAGE == Stage::Main && !session.ranks.is_alone() {
+            self.judged = JudgedRanks::of(&session.plan);
+        }
+        let Self { objective, trainee, last_norm, judged, state, .. } = self;
+        let mut micro_batches = MicroBatches {
+            objective: *objective,
+            trainee: &mut **trainee,
+            batch: &batch,
+            step: state.step,
+            scale: 1.0 / terms as f64,
+        };
+        let (loss, gradients, waited_ms) = if session.ranks.is_alone() {
+            match micro_batches.alone(session) {
+                Some((losses, gradients)) => (StepLoss::Queued(losses), gradients, None),
                 None => return Ok(Queued::OutOfMemory),
             }
         } else {
-            match self.summed_over_ranks(session, &batch, terms) {
-                Ok(Summed::Step(loss, gradients)) => (StepLoss::Known(loss), gradients),
-                Ok(Summed::GivenUp(reason)) => return Ok(Queued::RankLost(reason)),
+            let summed = match judged {
+                None => micro_batches.over_ranks(session, *last_norm),
+                Some(judged) => micro_batches.judged(session, *last_norm, judged, &mut state.judge),
+            };
+            for sentence in judged.as_mut().map(JudgedRanks::told).unwrap_or_default() {
+                session.warn(sentence, Some(step));
+            }
+            match summed {
+                Ok((Summed::Step(loss, gradients), waited_ms)) => {
+                    (StepLoss::Known(loss), gradients, waited_ms)
+                }
+                Ok((Summed::GivenUp(reason), _)) => return Ok(Queued::RankLost(reason)),
                 Err(TrainError::Cluster(error)) if error.is_of_a_rank() => {
                     return Ok(Queued::RankLost(error.to_string()));
                 }
@@ -203,102 +230,124 @@ impl<'a, O: Objective> Steps<'a, O> {
             tokens: batch.tokens(),
             data_ms,
             optimizer_ms,
-            exchange: self.exchange_ms.map(|ms| (ms, session.ranks.traffic().since(before))),
+            exchange: waited_ms.map(|ms| (ms, session.ranks.traffic().since(before))),
         });
         Ok(Queued::Step)
     }
 
-    /// Returns the losses of the micro-batches and the sum of their gradients, or `None` when memory runs
-    /// out.
-    fn losses_and_gradients(
-        &mut self,
-        session: &Session,
-        batch: &Batch,
-        terms: usize,
-    ) -> Option<(Vec<Loss>, Gradients)> {
-        // Divided by the terms of the whole step, so that a term has the same weight in every micro-batch.
-        let scale = 1.0 / terms as f64;
-        let (mut losses, mut gradients) = (Vec::with_capacity(batch.sequences.len()), Gradients::default());
-        for (place, sequence) in batch.sequences.iter().enumerate() {
-            // A step may take half a minute, which is too long for a machine whose memory runs out.
-            if session.out_of_memory().is_some() {
-                return None;
-            }
-            self.trainee.begin_sequence(self.state.step, place);
-            losses.push(self.objective.loss_and_gradients(self.trainee, sequence, scale, &mut gradients));
-        }
-        Some((losses, gradients))
-    }
-
-    /// Returns the loss and the gradients of a step that other ranks compute parts of, or that is added as
-    /// they add it.
-    fn summed_over_ranks(
+    /// Takes an inner step of each rank that this process computes, each on its own micro-batches, and the outer
+    /// step if it is due. What is recorded of the step is that of the first of these ranks.
+    fn inner_step(
         &mut self,
         session: &mut Session,
         batch: &Batch,
-        terms: usize,
-    ) -> Result<Summed, TrainError> {
-        let scale = 1.0 / terms as f64;
-        let trained = Trained::of(&self.trainee.trained());
-        let device = self.trainee.model().device().clone();
-        let (step, count) = (self.state.step, session.ranks.count());
-        if self.judged.is_none() && O::Trainee::STAGE == Stage::Main {
-            self.judged = JudgedRanks::of(&session.plan);
+        started: Instant,
+        data_ms: f64,
+    ) -> Result<Queued, TrainError> {
+        let (done, total) = (self.state.step, self.total());
+        let (step, count, first) = (done + 1, session.ranks.count(), session.ranks.own().start);
+        let learning_rate = learning_rate(&self.settings, done, total);
+        session.make_room_for_update()?;
+        let Self { objective, trainee, optimizer, settings, diloco, .. } = self;
+        let diloco = diloco.as_mut().expect("called with it");
+        let mut of_first = None;
+        let mut out_of_memory = false;
+        diloco.for_each(first, &mut **trainee, optimizer, |rank, trainee, optimizer| {
+            let mut micro_batches =
+                MicroBatches { objective: *objective, trainee: &mut *trainee, batch, step: done, scale: 1.0 };
+            let places = micro_batches.of_rank(rank, count);
+            let terms = micro_batches.terms(&places);
+            if terms == 0 || out_of_memory {
+                return Ok(None);
+            }
+            micro_batches.scale = 1.0 / terms as f64;
+            let Some((losses, gradients)) = micro_batches.at(&places, session) else {
+                out_of_memory = true;
+                return Ok(None);
+            };
+            let loss: f64 = losses.iter().map(Loss::nats).sum();
+            let clip =
+                optimizer.step(settings, learning_rate, step, gradients, &mut |f| trainee.visit_mut(f))?;
+            let is_finite = loss.is_finite() && clip.norm().is_finite();
+            if rank == first {
+                of_first = Some((loss, clip));
+            }
+            Ok::<_, TrainError>(Some(is_finite))
+        })?;
+        if out_of_memory {
+            return Ok(Queued::OutOfMemory);
         }
-        let (mut losses, mut own, mut gives_up) = (Vec::new(), Vec::new(), None);
-        'ranks: for rank in session.ranks.own() {
-            let mut gradients = Gradients::default();
-            for place in (rank..batch.sequences.len()).step_by(count) {
-                gives_up = session.out_of_memory();
-                if gives_up.is_some() {
-                    break 'ranks;
+        let optimizer_ms = None;
+        let mut exchange = None;
+        if diloco.exchanges_after(step, total) {
+            let before = session.ranks.traffic();
+            let (skipped, exchange_ms) = match diloco.exchange(&mut session.ranks, &mut **trainee) {
+                Ok(exchanged) => exchanged,
+                Err(TrainError::Cluster(error)) if error.is_of_a_rank() => {
+                    return Ok(Queued::RankLost(error.to_string()));
                 }
-                self.trainee.begin_sequence(step, place);
-                let sequence = &batch.sequences[place];
-                let loss = self.objective.loss_and_gradients(self.trainee, sequence, scale, &mut gradients);
-                losses.push((place, loss));
+                Err(error) => return Err(error),
+            };
+            // All ranks hear of it, so they end or return to a checkpoint together.
+            if skipped > MOST_SKIPPED {
+                return Err(TrainError::NotFinite { what: "loss or gradient norm", value: f64::NAN, step });
             }
-            // A rank without micro-batches contributes zeros; any other must have every gradient.
-            if rank < batch.sequences.len() {
-                require_gradients(&trained, &gradients, step + 1)?;
+            if session.ranks.has_others() {
+                exchange = Some((exchange_ms, session.ranks.traffic().since(before)));
             }
-            // Ranks that are judged are kept apart until then.
-            let before = if self.judged.is_none() { own.pop() } else { None };
-            own.push(match before {
-                Some(sums) => add_rank(sums, gradients, &trained, &device),
-                None => gradients,
-            });
         }
-        let losses = losses.into_iter().map(|(place, loss)| (place, loss.nats())).collect();
-        let last_norm = self.last_norm;
-        let exchanged = Instant::now();
-        let summed = match &mut self.judged {
-            None => {
-                let gradients = own.pop().unwrap_or_default();
-                let computed = Computed { step, losses, gradients, last_norm, gives_up };
-                session.ranks.sum(computed, &trained, &device)
-            }
-            Some(judged) => {
-                let gradients = Gradients::default();
-                let computed = Computed { step, losses, gradients, last_norm, gives_up };
-                let of = |rank: usize| batch.sequences.iter().skip(rank).step_by(count);
-                let terms_of = |rank| of(rank).map(|one| self.objective.loss_terms(one) as u64).sum();
-                let terms = (0..count).map(terms_of).collect();
-                let ranks = &mut session.ranks;
-                judged.sum(ranks, &mut self.state.judge, computed, own, terms, &trained, &device)
-            }
+        self.state.step = step;
+        let Some((loss, clip)) = of_first else {
+            session.warn("no token of this rank's share of the step is trained", Some(step));
+            self.state.main_steps = step;
+            return Ok(Queued::Step);
         };
-        self.exchange_ms = session.ranks.has_others().then(|| milliseconds(exchanged));
-        let told = self.judged.as_mut().map(JudgedRanks::told).unwrap_or_default();
-        for Told { message } in told {
-            session.warn(message, Some(step + 1));
-        }
-        summed
+        self.in_flight = Some(InFlight {
+            started,
+            step,
+            epoch: batch.epoch,
+            loss: StepLoss::Known(loss),
+            clip,
+            learning_rate,
+            trained_tokens: batch.trained_tokens(),
+            tokens: batch.tokens(),
+            data_ms,
+            optimizer_ms,
+            exchange,
+        });
+        Ok(Queued::Step)
     }
 
     /// Says in words what was judged of the ranks, and what it took; nothing if they are not judged.
     pub(crate) fn judged_in_words(&self) -> Option<String> {
         self.judged.as_ref()?.in_words(self.state.judge.as_ref()?)
+    }
+
+    /// Returns whether all ranks have the same weights now, so that they may be evaluated and saved.
+    pub(crate) fn is_exchanged(&self) -> bool {
+        self.diloco.as_ref().is_none_or(|diloco| diloco.exchanges_after(self.state.step, self.total()))
+    }
+
+    /// Returns the steps for which actions are due after this one: itself, and those before it after which the
+    /// ranks did not exchange.
+    pub(crate) fn since_exchange(&self) -> RangeInclusive<u64> {
+        let step = self.state.step;
+        self.diloco.as_ref().map_or(step, |diloco| diloco.first_of_round(step.max(1)))..=step
+    }
+
+    /// Returns what a checkpoint has beside weights and optimizer. All ranks must call this together.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub(crate) fn beside_optimizer(
+        &mut self,
+        session: &mut Session,
+    ) -> Result<BTreeMap<String, Tensor<2>>, TrainError> {
+        let Self { trainee, optimizer, diloco, .. } = self;
+        match diloco {
+            None => Ok(BTreeMap::new()),
+            Some(diloco) => diloco.checkpointed(&mut session.ranks, &**trainee, optimizer),
+        }
     }
 
     fn settle_step(&mut self, session: &mut Session, step: Option<InFlight>) -> Result<(), TrainError> {
@@ -339,7 +388,8 @@ impl<'a, O: Objective> Steps<'a, O> {
         self.state.main_steps = step;
         self.state.skipped_in_a_row += 1;
         let skipped = self.state.skipped_in_a_row;
-        if skipped > MOST_SKIPPED {
+        // Ranks that exchange rarely decide it together, when they do.
+        if skipped > MOST_SKIPPED && self.diloco.is_none() {
             return Err(TrainError::NotFinite { what, value, step });
         }
         session.warn(
@@ -392,17 +442,6 @@ impl<'a, O: Objective> Steps<'a, O> {
             session.phase("mtp", format!("step {step} of {total}, loss {loss:.4}"));
         }
         session.progress("mtp", step, total, "steps");
-    }
-}
-
-/// Checks that a rank has computed the gradient of every trained parameter.
-fn require_gradients(trained: &[Trained], gradients: &Gradients, step: u64) -> Result<(), TrainError> {
-    let missing = || trained.iter().map(Trained::name).filter(|name| gradients.get(name).is_none());
-    match missing().next() {
-        None => Ok(()),
-        Some(first) => {
-            Err(TrainError::NoGradient { first: first.to_owned(), count: missing().count(), step })
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::sparktune::{Done, Place, events, files, outputs};
 
 const LORA: [&str; 2] = ["--rank", "4"];
 const FULL: [&str; 2] = ["--method", "full"];
+const RECOMPUTED: [&str; 4] = ["--method", "full", "--recompute", "true"];
 
 /// A port that nobody listens on.
 fn port() -> String {
@@ -111,7 +112,9 @@ fn alone(world_size: usize, steps: &str, more: &[&str]) -> (Place, PathBuf) {
 #[test]
 fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
     let mut seen = Vec::new();
-    for (world_size, method) in [(2, &LORA), (2, &FULL), (3, &LORA), (4, &FULL), (4, &LORA)] {
+    let all: [(usize, &[&str]); 6] =
+        [(2, &LORA), (2, &FULL), (3, &LORA), (3, &RECOMPUTED), (4, &FULL), (4, &LORA)];
+    for (world_size, method) in all {
         let place = Place::new();
         let done = exit(ended(ranks(world_size, training(&place, "4", method))), 0);
         assert!(done[1].err.contains("rank 1 of") && done[1].out.is_empty(), "{:?}", done[1]);
@@ -127,7 +130,7 @@ fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
         let (_alone, one_process) = alone(world_size, "4", method);
         assert_same(&run, &one_process);
         assert_eq!(folders_of_ranks(&place), [] as [PathBuf; 0], "nothing is left of the other ranks");
-        if method == &LORA {
+        if method == LORA {
             seen.push(numbers(&run));
         }
     }
@@ -212,6 +215,40 @@ fn ranks_that_are_stopped_and_killed_continue_with_the_same_bits() {
     exit(ended(ranks(3, || place.command(["resume", "--json", "--non-interactive"]))), 0);
     let (_alone, one_process) = alone(3, "30", &LORA);
     assert_same(&run, &one_process);
+}
+
+/// Checkpoints are due after steps 2, 4, 6, …, and written after the exchanges of steps 3, 6, 9, ….
+#[test]
+fn ranks_that_exchange_rarely_have_the_bits_of_one_process_in_their_place_also_when_resumed() {
+    let diloco = ["--rank", "4", "--sync", "diloco:3"];
+    let place = Place::new();
+    let stopped = ranks(2, training(&place, "31", &diloco));
+    let run = wait("a step", || {
+        let run = run_of(&place)?;
+        events(&run).iter().any(|event| event["kind"] == "step").then_some(run)
+    });
+    signal("TERM", &stopped[1]);
+    exit(ended(stopped), 5);
+    let kept = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let steps: Vec<u64> = kept
+        .filter_map(|path| {
+            path.file_name()?.to_str()?.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok()
+        })
+        .collect();
+    assert!(!steps.is_empty() && steps.iter().all(|step| step % 3 == 0), "{steps:?}");
+    exit(ended(ranks(2, || place.command(["resume", "--json", "--non-interactive"]))), 0);
+    let (_alone, one_process) = alone(2, "31", &diloco);
+    assert_same(&run, &one_process);
+    let warned = events(&run).into_iter().any(|event| {
+        event["kind"] == "warning" && event["message"].to_string().contains("not the same training")
+    });
+    assert!(warned, "a run says that this is another training");
+    let exchanged = events(&run).into_iter().filter(|event| event["exchange_bytes"].as_u64() > Some(0));
+    let steps: std::collections::BTreeSet<u64> =
+        exchanged.map(|step| step["step"].as_u64().unwrap()).collect();
+    assert!(steps.iter().copied().eq((3..=30).step_by(3).chain([31])), "{steps:?}");
+    let (_exact, exact) = alone(2, "31", &LORA);
+    assert!(numbers(&exact) != numbers(&one_process));
 }
 
 #[test]

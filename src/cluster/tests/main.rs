@@ -4,12 +4,12 @@
 mod xdp;
 
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sparktune_base::random::SplitMix64;
-use sparktune_cluster::tcp::{BUCKET, Tcp, join};
+use sparktune_cluster::tcp::{BUCKET, Tcp, join, join_and_tell};
 use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, share_files};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -41,10 +41,14 @@ impl Rank<'_> {
     }
 
     fn join(self, port: u16) -> Result<Tcp, Error> {
+        self.join_and_tell(port, Arc::new(|_| ()))
+    }
+
+    fn join_and_tell(self, port: u16, tell: Arc<dyn Fn(String) + Send + Sync>) -> Result<Tcp, Error> {
         let token = self.token.map(|text| JobToken::parse(text).unwrap());
         let limits = Limits { meeting: self.meeting, ..Limits::default() };
         let placement = placement(self.rank, self.world_size, self.host, port);
-        join(&placement, token.as_ref(), self.build, limits, Arc::new(|| false))
+        join_and_tell(&placement, token.as_ref(), self.build, limits, Arc::new(|| false), tell)
     }
 }
 
@@ -259,4 +263,57 @@ fn strangers_that_keep_quiet_do_not_keep_the_ranks_from_each_other() {
         first.join().unwrap().unwrap();
         drop(silent);
     });
+}
+
+#[test]
+fn rank_0_says_whom_it_refuses_and_why_but_not_without_end() {
+    let port = free_port();
+    let lines = Arc::new(Mutex::new(Vec::<String>::new()));
+    let told = Arc::clone(&lines);
+    let tell = Arc::new(move |line| told.lock().unwrap().push(line));
+    thread::scope(|scope| {
+        let first = scope.spawn(move || Rank::of(0, 2).join_and_tell(port, tell).map(drop));
+        let join = |rank: Rank<'static>| rank.join(port).map(drop).unwrap_err();
+        join(Rank { build: "another", ..Rank::of(1, 2) });
+        join(Rank { world_size: 3, ..Rank::of(1, 2) });
+        for _ in 0..12 {
+            join(Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 2) });
+        }
+        let second = scope.spawn(move || Rank::of(1, 2).join(port).map(drop));
+        second.join().unwrap().unwrap();
+        first.join().unwrap().unwrap();
+    });
+    let mut lines = lines.lock().unwrap().clone();
+    lines.retain(|line| line.starts_with("refused "));
+    assert_eq!(lines.len(), 10, "{lines:?}");
+    let has = |word: &str| lines.iter().any(|line| line.contains(word) && line.contains("from 127.0.0.1"));
+    assert!(has("rank 1, but the two are different builds") && has("one of 3 ranks"), "{lines:?}");
+    assert!(has("another token") && lines[9].ends_with("not reported"), "{lines:?}");
+}
+
+#[test]
+fn a_host_that_is_unknown_is_said_at_once() {
+    let lines = Arc::new(Mutex::new(Vec::<String>::new()));
+    let told = Arc::clone(&lines);
+    let tell = Arc::new(move |line| told.lock().unwrap().push(line));
+    let meeting = Duration::ZERO;
+    let rank = Rank { host: "no-such-host.invalid", meeting, ..Rank::of(1, 2) };
+    let Err(error) = rank.join_and_tell(1, tell) else { panic!("it met somebody") };
+    assert!(error.to_string().contains("MASTER_ADDR"), "{error}");
+    let lines = lines.lock().unwrap();
+    assert!(lines.len() == 1 && lines[0].contains("\"no-such-host.invalid\", is unknown"), "{lines:?}");
+}
+
+#[test]
+fn a_rank_that_sums_another_number_of_values_is_named_with_its_place() {
+    let said = together(&all(2), |tcp| {
+        let mut tcp = tcp.unwrap();
+        let mut values = vec![1.0; if tcp.rank() == 0 { 100 } else { 90 }];
+        tcp.all_reduce(&mut values).map_err(|error| error.to_string())
+    });
+    let named = |said: &Result<(), String>| {
+        said.as_ref()
+            .is_err_and(|said| said.contains("(127.0.0.1) is out of step") && said.contains("were due"))
+    };
+    assert!(said.iter().any(named), "{said:?}");
 }

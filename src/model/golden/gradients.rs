@@ -1,4 +1,6 @@
-use burn::tensor::Device;
+use std::sync::{Arc, Mutex};
+
+use burn::tensor::{Device, Tensor};
 use sparktune_kernels::adamw::Clip;
 
 use super::{GRADIENT, Golden, LOSS, host, json, labelled_row, model, qwen35, relative};
@@ -57,6 +59,40 @@ fn all_gradients_are_those_of_transformers_with_and_without_recompute() {
         let norm = expected["global_grad_norm"].as_f64().unwrap();
         assert!((Clip::new(&gradients.all(), 1.0).norm() - norm).abs() <= GRADIENT * norm);
         model.visit(&mut |param| assert!(gradients.get(param.name()).is_some(), "{}", param.name()));
+    }
+}
+
+/// Two rows, of which the second one's gradients are handed out: they are those that would have been kept, each once,
+/// and those of the upper layers leave before the lowest layer has any.
+#[test]
+fn gradients_that_are_handed_out_during_the_pass_are_those_that_are_kept() {
+    let row = Golden::open("golden_grads.safetensors").batch();
+    for recompute in [false, true] {
+        let mut model = model("checkpoint");
+        let (_, mut kept) = trained_row(&mut model, &row, recompute);
+        let (_, mut handing) = trained_row(&mut model, &row, recompute);
+        let scale = 1.0 / row.target_tokens() as f64;
+        model.loss_and_gradients(&row, scale, recompute, &mut kept);
+        let handed = Arc::new(Mutex::new(Vec::new()));
+        let to_handed = Arc::clone(&handed);
+        handing.hand_out(Arc::new(move |name: &str, gradient: Tensor<2>| {
+            to_handed.lock().unwrap().push((name.to_owned(), host(gradient)));
+        }));
+        model.loss_and_gradients(&row, scale, recompute, &mut handing);
+        let handed = handed.lock().unwrap();
+        let ordered = model.trained_in_backward_order();
+        assert_eq!(handed.len(), ordered.len(), "each is handed out once");
+        for (name, gradient) in handed.iter() {
+            assert!(host(kept.get(name).unwrap().clone()) == *gradient, "{name}");
+            assert!(handing.get(name).is_none(), "{name}");
+        }
+        let place = |name: &str| handed.iter().position(|(handed, _)| handed == name).unwrap();
+        let last = model.config().layers.len() - 1;
+        let of = |layer: usize| place(&format!("layers.{layer}.mlp.down_proj.weight"));
+        assert!((0..last).all(|layer| of(layer + 1) < of(layer)), "from the last layer to the first");
+        assert!(
+            of(1) < place("embed_tokens.weight") && ordered.last().unwrap().name() == "embed_tokens.weight"
+        );
     }
 }
 

@@ -79,6 +79,14 @@ pub(crate) trait Trainee: Sized {
     /// Returns the parameters that the optimizer updates.
     fn trained(&self) -> Vec<&Param>;
 
+    /// Returns the parameters of [`trained`](Self::trained) in the order in which a backward pass finishes their
+    /// gradients, as far as it is known.
+    fn in_backward_order(&self) -> Vec<&Param> {
+        let mut all = self.trained();
+        all.reverse();
+        all
+    }
+
     /// Is called before each sequence of a training step, with the number of steps before it and the place of
     /// the sequence in it.
     fn begin_sequence(&mut self, _step: u64, _place: usize) {}
@@ -125,6 +133,10 @@ impl Trainee for TextModel {
 
     fn trained(&self) -> Vec<&Param> {
         trained_parameters(&self.model)
+    }
+
+    fn in_backward_order(&self) -> Vec<&Param> {
+        self.model.trained_in_backward_order()
     }
 
     fn begin_sequence(&mut self, step: u64, place: usize) {

@@ -1,0 +1,345 @@
+//! The exchange of a step's gradients with the other ranks, while the rest of the backward pass goes on.
+//!
+//! Enters: what this rank says of its share, then its gradients, each as soon as it is final, in any order.
+//! Leaves: the loss and the gradients of the whole step. A thread has the collective during the step. What it
+//! does, and in which order, is the same on all ranks and depends on the model only: the ranks' words first,
+//! then buckets of whole parameters in the order of the backward pass, then the losses. So no timing changes
+//! a bit, and a rank that cannot finish the step says so in its word, after which none of them sends a
+//! gradient. It must not know micro-batches.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, scope};
+use std::time::Instant;
+
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use sparktune_cluster::{Collective, Error as ClusterError};
+use sparktune_model::{Gradients, OnFinal};
+
+use crate::elapsed::milliseconds;
+use crate::error::TrainError;
+use crate::ranks::{Summed, Trained, bucket_of, gather, require_gradients};
+
+/// What a rank says of its share of a step before the gradients are added.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Share {
+    pub(crate) step: u64,
+    /// The numbers of its gradients.
+    pub(crate) numbers: usize,
+    /// The bits of the gradient norm that it computed for the step before.
+    pub(crate) last_norm: Option<u64>,
+    /// Why it cannot finish the step.
+    pub(crate) gives_up: Option<String>,
+}
+
+/// What the thread with the collective gets.
+enum Letter {
+    /// Gradients of the next bucket.
+    Bucket(Vec<f32>),
+    /// The places of this rank's micro-batches and the bits of their losses, after the last bucket.
+    Losses(Vec<(usize, u64)>),
+}
+
+/// What the thread has done.
+enum Carried {
+    Step {
+        losses: Vec<(usize, u64)>,
+        sums: Vec<Vec<f32>>,
+    },
+    /// A rank cannot finish the step.
+    GivenUp(String),
+    /// This rank has failed in the middle of the step.
+    Abandoned,
+}
+
+/// This rank's gradients on their way to the others.
+pub(crate) struct Outbox {
+    place_of: BTreeMap<String, usize>,
+    /// The gradients that wait for the rest of their bucket, in the order of the exchange.
+    arrived: Vec<Arrival>,
+    buckets: Vec<Range<usize>>,
+    sent: usize,
+    letters: Sender<Letter>,
+}
+
+enum Arrival {
+    Awaited,
+    Here(Vec<f32>),
+    Sent,
+}
+
+impl Outbox {
+    fn new(ordered: &[Trained], letters: Sender<Letter>) -> Self {
+        let place_of = ordered.iter().enumerate().map(|(place, param)| (param.name().to_owned(), place));
+        Self {
+            place_of: place_of.collect(),
+            arrived: ordered.iter().map(|_| Arrival::Awaited).collect(),
+            buckets: buckets(ordered),
+            sent: 0,
+            letters,
+        }
+    }
+
+    /// Takes the final gradient of a parameter, and sends every bucket that is now due and complete.
+    ///
+    /// # Panics
+    /// When the parameter is not trained, or its gradient was final before.
+    fn put(&mut self, name: &str, numbers: Vec<f32>) {
+        let arrival = &mut self.arrived[self.place_of[name]];
+        assert!(matches!(arrival, Arrival::Awaited), "the gradient of {name} was final before");
+        *arrival = Arrival::Here(numbers);
+        while let Some(bucket) = self.buckets.get(self.sent) {
+            let of_bucket = &mut self.arrived[bucket.clone()];
+            if of_bucket.iter().any(|arrival| !matches!(arrival, Arrival::Here(_))) {
+                break;
+            }
+            let mut numbers = Vec::new();
+            for arrival in of_bucket {
+                if let Arrival::Here(more) = std::mem::replace(arrival, Arrival::Sent) {
+                    if numbers.is_empty() { numbers = more } else { numbers.extend(more) }
+                }
+            }
+            // If the thread has ended, it says why.
+            let _ = self.letters.send(Letter::Bucket(numbers));
+            self.sent += 1;
+        }
+    }
+
+    fn awaits(&self, name: &str) -> bool {
+        matches!(self.arrived[self.place_of[name]], Arrival::Awaited)
+    }
+}
+
+/// Cuts the parameters into buckets of at least so many numbers, in the order of the exchange.
+fn buckets(ordered: &[Trained]) -> Vec<Range<usize>> {
+    let least = bucket_of(ordered.iter().map(Trained::count).sum());
+    let (mut buckets, mut from, mut numbers) = (Vec::new(), 0, 0);
+    for (place, param) in ordered.iter().enumerate() {
+        numbers += param.count();
+        if numbers >= least || place + 1 == ordered.len() {
+            buckets.push(from..place + 1);
+            (from, numbers) = (place + 1, 0);
+        }
+    }
+    buckets
+}
+
+/// What a rank hands over in the last micro-batch of its share.
+pub(crate) struct Handed {
+    /// The gradients that were not handed out, or are missing because the rank has no micro-batch.
+    pub(crate) rest: Gradients,
+    /// The losses of its micro-batches, by their places in the step.
+    pub(crate) losses: Vec<(usize, f64)>,
+    /// Whether there is a loss, so that every parameter must have a gradient.
+    pub(crate) has_terms: bool,
+}
+
+/// Adds a step over all ranks. `ordered` are the trained parameters in the order of the exchange, the same on
+/// all ranks. `compute` gets the function that takes final gradients, and is not called if this rank gives up.
+/// Also returns how long the step has waited for the exchange, in milliseconds.
+///
+/// # Errors
+/// Those of `compute`; a rank is gone, or computed something else in the step before.
+pub(crate) fn exchanged(
+    collective: &mut (dyn Collective + 'static),
+    ordered: &[Trained],
+    share: Share,
+    device: &Device,
+    compute: impl FnOnce(OnFinal) -> Result<Handed, TrainError>,
+) -> Result<(Summed, f64), TrainError> {
+    let (gives_up, step) = (share.gives_up.is_some(), share.step + 1);
+    scope(|scope| {
+        // Everything that can send is dropped with this closure, also when it panics: the thread then ends.
+        let (letters, received) = channel();
+        let carry = move || carry(collective, share, &received);
+        let thread = Builder::new().name("exchange".into()).spawn_scoped(scope, carry);
+        let thread = thread.map_err(ClusterError::Thread)?;
+        let computed = if gives_up { Ok(()) } else { send_step(ordered, step, letters, compute) };
+        let waits = Instant::now();
+        let carried = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let waited_ms = milliseconds(waits);
+        computed?;
+        let summed = match carried? {
+            Carried::Step { losses, sums } => Summed::Step(total(losses), tensors(ordered, sums, device)),
+            Carried::GivenUp(why) => Summed::GivenUp(why),
+            Carried::Abandoned => unreachable!("what was computed has been sent"),
+        };
+        Ok((summed, waited_ms))
+    })
+}
+
+/// Sends the gradients of this rank as they become final, then the others and the losses.
+fn send_step(
+    ordered: &[Trained],
+    step: u64,
+    letters: Sender<Letter>,
+    compute: impl FnOnce(OnFinal) -> Result<Handed, TrainError>,
+) -> Result<(), TrainError> {
+    let outbox = Arc::new(Mutex::new(Outbox::new(ordered, letters.clone())));
+    let to_outbox = Arc::clone(&outbox);
+    let on_final: OnFinal = Arc::new(move |name: &str, gradient: Tensor<2>| {
+        // The numbers are read on this thread, because another one has another queue on a device.
+        let numbers = numbers(gradient);
+        to_outbox.lock().unwrap_or_else(PoisonError::into_inner).put(name, numbers);
+    });
+    let Handed { mut rest, losses, has_terms } = compute(on_final)?;
+    let mut outbox = outbox.lock().unwrap_or_else(PoisonError::into_inner);
+    let awaited: Vec<&Trained> = ordered.iter().filter(|param| outbox.awaits(param.name())).collect();
+    if has_terms {
+        require_gradients(awaited.iter().copied(), step, |name| rest.get(name).is_some())?;
+    }
+    for param in awaited {
+        let gradient = rest.take(param.name()).map(numbers);
+        outbox.put(param.name(), gradient.unwrap_or_else(|| vec![0.0; param.count()]));
+    }
+    let losses = losses.into_iter().map(|(place, loss)| (place, loss.to_bits())).collect();
+    let _ = letters.send(Letter::Losses(losses));
+    Ok(())
+}
+
+fn numbers(gradient: Tensor<2>) -> Vec<f32> {
+    gradient.into_data().try_into_vec_as::<f32>().expect("gradients are floats")
+}
+
+/// What the thread does with the collective: the same operations in the same order on all ranks.
+fn carry(
+    collective: &mut (dyn Collective + 'static),
+    share: Share,
+    letters: &Receiver<Letter>,
+) -> Result<Carried, TrainError> {
+    if let Some(why) = agreed(&gather(collective, share)?)? {
+        return Ok(Carried::GivenUp(why));
+    }
+    let mut sums = Vec::new();
+    for letter in letters {
+        match letter {
+            Letter::Bucket(mut numbers) => {
+                collective.all_reduce(&mut numbers)?;
+                sums.push(numbers);
+            }
+            Letter::Losses(own) => {
+                let losses = gather(collective, own)?.into_iter().flatten().collect();
+                return Ok(Carried::Step { losses, sums });
+            }
+        }
+    }
+    Ok(Carried::Abandoned)
+}
+
+/// Adds the losses in the order of micro-batches.
+fn total(mut losses: Vec<(usize, u64)>) -> f64 {
+    losses.sort_unstable();
+    losses.into_iter().map(|(_, bits)| f64::from_bits(bits)).sum()
+}
+
+/// Returns the sums as tensors on the device.
+fn tensors(ordered: &[Trained], sums: Vec<Vec<f32>>, device: &Device) -> Gradients {
+    let mut gradients = Gradients::default();
+    for (bucket, sums) in buckets(ordered).into_iter().zip(sums) {
+        let mut rest = sums.as_slice();
+        for param in &ordered[bucket] {
+            let (numbers, others) = rest.split_at(param.count());
+            param.put(&mut gradients, numbers, device);
+            rest = others;
+        }
+    }
+    gradients
+}
+
+/// Compares what the ranks say about the step and the one before, so that ranks that compute different bits
+/// stop at once and not with different weights. Returns the reason of the smallest rank that gives up, if one
+/// does.
+///
+/// # Errors
+/// They compute different steps.
+pub(crate) fn agreed(shares: &[Share]) -> Result<Option<String>, TrainError> {
+    let given_up = shares.iter().enumerate().find_map(|(rank, share)| {
+        let why = share.gives_up.as_ref()?;
+        Some(format!("rank {rank}: {why}"))
+    });
+    if given_up.is_some() {
+        return Ok(given_up);
+    }
+    let first = &shares[0];
+    for (rank, share) in shares.iter().enumerate() {
+        let differs = |what: String| Err(TrainError::RanksDiffer { rank, what });
+        if share.step != first.step {
+            return differs(format!("it is at step {}, and rank 0 at step {}", share.step, first.step));
+        }
+        if share.numbers != first.numbers {
+            return differs(format!("it trains {} numbers, and rank 0 {}", share.numbers, first.numbers));
+        }
+        if share.last_norm != first.last_norm {
+            return differs(format!(
+                "after the same sums, its gradients of step {} had another norm than rank 0's",
+                share.step.saturating_sub(1)
+            ));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share() -> Share {
+        Share { step: 4, numbers: 10, last_norm: Some(3), gives_up: None }
+    }
+
+    #[test]
+    fn ranks_that_differ_are_named_with_what_differs() {
+        assert!(agreed(&[share(), share()]).unwrap().is_none());
+        for (other, word) in [
+            (Share { step: 5, ..share() }, "at step 5"),
+            (Share { numbers: 11, ..share() }, "trains 11 numbers"),
+            (Share { last_norm: Some(4), ..share() }, "of step 3 had another norm"),
+            (Share { last_norm: None, ..share() }, "another norm"),
+        ] {
+            let said = agreed(&[share(), share(), other]).unwrap_err().to_string();
+            assert!(said.contains("rank 2") && said.contains(word), "{said}");
+        }
+    }
+
+    #[test]
+    fn buckets_leave_in_one_order_whatever_order_the_gradients_become_final_in() {
+        let least = bucket_of(0);
+        let trained = |name: &str, count: usize| Trained::with_shape(name, [1, count]);
+        let ordered =
+            [("c", least - 1), ("a", 1), ("d", 2 * least), ("b", 5)].map(|(name, n)| trained(name, n));
+        assert_eq!(buckets(&ordered), [0..2, 2..3, 3..4]);
+        let mut seen = Vec::new();
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+            let (letters, received) = channel();
+            let mut outbox = Outbox::new(&ordered, letters);
+            let mut after_each = Vec::new();
+            for place in order {
+                let numbers = (0..ordered[place].count()).map(|i| (place * least + i) as f32).collect();
+                assert!(outbox.awaits(ordered[place].name()));
+                outbox.put(ordered[place].name(), numbers);
+                after_each.push(outbox.sent);
+            }
+            drop(outbox);
+            let all: Vec<Vec<f32>> = received
+                .into_iter()
+                .map(|letter| match letter {
+                    Letter::Bucket(numbers) => numbers,
+                    Letter::Losses(_) => panic!("nobody sent losses"),
+                })
+                .collect();
+            seen.push((all, after_each));
+        }
+        assert!(seen.iter().all(|(all, _)| *all == seen[0].0), "the same letters");
+        assert_eq!(seen[0].1, [0, 1, 2, 3], "a bucket leaves before the rest is known");
+        assert_eq!(seen[1].1, [0, 0, 0, 3]);
+        let gradients = tensors(&ordered, seen.swap_remove(0).0, &Device::flex());
+        for (place, param) in ordered.iter().enumerate() {
+            let numbers = numbers(gradients.get(param.name()).unwrap().clone());
+            assert_eq!((numbers.len(), numbers[0]), (param.count(), (place * least) as f32));
+        }
+    }
+}
