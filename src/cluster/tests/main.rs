@@ -124,6 +124,30 @@ fn sums_are_those_of_one_process_that_adds_in_the_order_of_ranks() {
 }
 
 #[test]
+fn halves_of_a_sum_give_a_rank_all_contributions_to_its_chunk_and_everybody_its_sums() {
+    let length = 1003;
+    let seen = together(&all(3), |tcp| {
+        let mut tcp = tcp.unwrap();
+        let rank = tcp.rank();
+        let parts = tcp.scatter(&numbers(rank, length)).unwrap();
+        let firsts: Vec<f32> = parts[2].iter().map(|value| value + rank as f32).collect();
+        let mut values = vec![0.0; length];
+        tcp.spread(&firsts, &mut values).unwrap();
+        tcp.leave(None);
+        (parts, values)
+    });
+    let chunk = |rank: usize| length * rank / 3..length * (rank + 1) / 3;
+    let mut expected = numbers(2, length);
+    for (rank, (parts, _)) in seen.iter().enumerate() {
+        for (of, part) in parts.iter().enumerate() {
+            assert_eq!(bits(part), bits(&numbers(of, length)[chunk(rank)]));
+        }
+        expected[chunk(rank)].iter_mut().for_each(|value| *value += rank as f32);
+    }
+    assert!(seen.iter().all(|(_, values)| bits(values) == bits(&expected)));
+}
+
+#[test]
 fn words_come_in_the_order_of_ranks_and_rank_0_is_heard_by_all() {
     for words in together(&all(3), |tcp| {
         let mut tcp = tcp.unwrap();
