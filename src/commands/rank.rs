@@ -2,20 +2,24 @@
 //! others.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use sparktune_app::cluster::PLACES;
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
 use sparktune_cluster::tcp::{self, Tcp};
 use sparktune_cluster::{Collective, JobToken, Limits, Placement, share_files};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
+use sparktune_train::ModelPlaces;
 
 /// The time that the others wait for rank 0, which may first have to download a model and tokenise data.
 const WAIT_FOR_RANK_0: Duration = Duration::from_secs(6 * 3600);
+/// The time that a rank waits that an agent started: rank 0 has everything then.
+const WAIT_OF_MEMBER: Duration = Duration::from_secs(600);
 
 /// Returns the place that a launcher gave this process, or `None` if it trains alone.
 ///
@@ -46,9 +50,15 @@ pub(crate) fn join(program: &Program, placement: &Placement, stop: &Arc<AtomicBo
     let build = program.build_hash()?;
     let mut limits = Limits::default();
     if placement.rank > 0 {
-        limits.meeting = WAIT_FOR_RANK_0;
+        limits.meeting = if places().is_some() { WAIT_OF_MEMBER } else { WAIT_FOR_RANK_0 };
     }
     Ok(tcp::join(placement, token.as_ref(), &build, limits, interrupted)?)
+}
+
+/// Returns where the agent that started this rank has put the models, or `None` if no agent did.
+pub(crate) fn places() -> Option<ModelPlaces> {
+    let [base, head] = PLACES.map(|name| std::env::var_os(name).map(PathBuf::from));
+    base.map(|base| ModelPlaces { base, head })
 }
 
 /// Gives the other ranks what they need of a run, at rank 0.
