@@ -13,6 +13,7 @@ variables=(
     HF_HUB_OFFLINE TRANSFORMERS_OFFLINE HF_HUB_DOWNLOAD_TIMEOUT
     ALL_PROXY all_proxy HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROXY no_proxy
     HOME XDG_CACHE_HOME XDG_CONFIG_HOME XDG_STATE_HOME
+    RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
     TERM COLORTERM NO_COLOR LANG LC_ALL LC_CTYPE CI SSH_CONNECTION CUDA_VISIBLE_DEVICES
 )
 
@@ -95,6 +96,21 @@ choose_user() {
     esac
 }
 
+# Sets `rights` to what a member of a cluster needs, called with these arguments: shared memory for NCCL; where there is a card
+# for RDMA, its devices and memory that stays where it is; and only for the engine in the kernel the right to load it.
+choose_rights() {
+    rights=()
+    local word devices=${INFINIBAND_DEVICES:-/dev/infiniband}
+    case " $* ${WORLD_SIZE:+--cluster} " in
+    " cluster "* | *" --cluster "*) rights=(--shm-size 1g) ;;
+    *) return 0 ;;
+    esac
+    [[ ! -d $devices ]] || rights+=(--device "$devices" --ulimit memlock=-1:-1)
+    for word in "$@"; do
+        [[ $word != xdp && $word != --*=xdp ]] || rights+=(--cap-add BPF --cap-add NET_ADMIN)
+    done
+}
+
 # Mounts the folder $1 at its own path, unless it is inside a folder that is already mounted.
 share() {
     local have
@@ -169,15 +185,16 @@ choose_environment() {
 # run_in_container ARGUMENTS...: ends this script with sparktune's exit code.
 run_in_container() {
     : "${HOME:?"run.sh needs HOME to find caches and settings"}"
-    local gpu user shared mounts environment terminal=() container client signal again=yes code
+    local gpu user rights shared mounts environment terminal=() container client signal again=yes code
     find_gpu
     choose_user
+    choose_rights "$@"
     choose_mounts "$@"
     choose_environment
     [[ ! -t 0 || ! -t 1 ]] || terminal=(-it)
-    # The host's network, for proxies and mirrors. CUDA in a single process needs no larger shared memory or limits.
+    # The host's network, for proxies, mirrors and other members. CUDA in a single process needs no larger shared memory or limits.
     container=$("$engine" run --detach --rm --network host --stop-timeout 60 --security-opt label=disable \
-        "${gpu[@]}" "${user[@]}" "${mounts[@]}" "${environment[@]}" --workdir "$PWD" --entrypoint stay.sh "$image") ||
+        "${gpu[@]}" "${user[@]}" "${rights[@]}" "${mounts[@]}" "${environment[@]}" --workdir "$PWD" --entrypoint stay.sh "$image") ||
         fail "no container could be started; the reason is printed above."
     # `docker exec` passes on what is typed, but no signals.
     for signal in HUP INT TERM; do

@@ -58,21 +58,25 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     match command {
         Command::Train(args) => train(program, args, style, false),
         Command::Plan(args) => {
-            let given = Given { flags: args.settings.0, demo: args.demo, sum_as: None };
+            let given = Given { flags: args.settings.0, demo: args.demo, sum_as: None, on_cluster: false };
             commands::plan(program, given, style, args.explain)
         }
         Command::Check(args) => {
             commands::check(args.settings.0, &args.data, &args.rejected, args.show, style)
         }
         Command::Data(args) => args.command.run(style),
+        Command::Cluster(args) => args.command.run(program, runs_dir, style),
         Command::Watch(name) => commands::watch(named(name), style),
         Command::Runs(args) => commands::list(program, runs_dir, args.all, style),
         Command::Resume(args) => commands::resume(
             program,
             named(args.run),
             args.checkpoint,
-            args.accept_changes,
-            args.sum_as,
+            commands::Resumed {
+                accept_changes: args.accept_changes,
+                sum_as: args.sum_as,
+                on_cluster: args.cluster,
+            },
             style,
         ),
         Command::Head(args) => {
@@ -129,6 +133,7 @@ fn train(
     style: Style,
     is_front_door: bool,
 ) -> Result<Exit, Failure> {
-    let given = Given { flags: args.settings.0, demo: args.demo, sum_as: args.sum_as };
+    let given =
+        Given { flags: args.settings.0, demo: args.demo, sum_as: args.sum_as, on_cluster: args.cluster };
     commands::train(program, given, style, args.dry_run, is_front_door)
 }

@@ -673,6 +673,30 @@ fn what_is_written_in_a_container_belongs_to_its_caller() {
 }
 
 #[test]
+fn a_member_of_a_cluster_gets_what_it_needs_and_others_get_nothing_of_it() {
+    let devices = tempfile::tempdir().unwrap();
+    let there = devices.path().to_str().unwrap();
+    let flags = |arguments: &[&str], devices: &str, more: &[(&str, &str)]| {
+        let machine = Machine::with_engine("docker", false);
+        let variables = [&[("INFINIBAND_DEVICES", devices)], more].concat();
+        machine.docker(arguments, &variables);
+        line(&machine.asked(), "docker|run|").to_owned()
+    };
+    let rdma = format!("--shm-size|1g|--device|{there}|--ulimit|memlock=-1:-1");
+    for arguments in [&["cluster", "join"][..], &["train", "--cluster"], &["resume", "--cluster"]] {
+        let run = flags(arguments, there, &[]);
+        assert!(has(&run, &rdma) && !run.contains("--cap-add"), "{run}");
+    }
+    assert!(has(&flags(&["train"], there, &[("WORLD_SIZE", "2")]), &rdma));
+    let run = flags(&["cluster", "init"], "/nowhere", &[]);
+    assert!(has(&run, "--shm-size|1g") && !run.contains("--device") && !run.contains("memlock"), "{run}");
+    let run = flags(&["train", "--data", "cluster"], there, &[]);
+    assert!(!["--shm-size", "--device", "memlock"].iter().any(|flag| run.contains(flag)), "{run}");
+    let run = flags(&["train", "--cluster", "--engine", "xdp"], there, &[]);
+    assert!(has(&run, "--cap-add|BPF|--cap-add|NET_ADMIN"), "{run}");
+}
+
+#[test]
 fn without_an_engine_that_answers_it_says_what_to_install_or_start() {
     let machine = Machine::bare();
     let output = machine.docker(&[], &[]);

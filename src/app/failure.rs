@@ -67,6 +67,8 @@ impl From<ClusterError> for Failure {
             | ClusterError::NoToken { .. }
             | ClusterError::ShortToken
             | ClusterError::OtherToken { .. }
+            | ClusterError::OtherCluster { .. }
+            | ClusterError::Agent { .. }
             | ClusterError::Refused { .. } => Exit::Usage,
             ClusterError::File { .. } | ClusterError::Thread(_) => Exit::Device,
             ClusterError::Interrupted => Exit::Interrupted,

@@ -47,17 +47,19 @@ pub enum Changes {
 }
 
 /// What is special about an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditions {
     /// What happens if the inputs have changed.
     pub changes: Changes,
     /// The number of ranks whose order of sums the trainer keeps, for tests and replays.
     pub sum_as: Option<usize>,
+    /// Variables of the trainer beside those of this process: what makes it rank 0 of a cluster.
+    pub environment: Vec<(String, String)>,
 }
 
 impl From<Changes> for Conditions {
     fn from(changes: Changes) -> Self {
-        Self { changes, sum_as: None }
+        Self { changes, sum_as: None, environment: Vec::new() }
     }
 }
 
@@ -194,7 +196,7 @@ impl Following {
 }
 
 fn spawn(program: &Program, run: &RunDir, attempt: u32, conditions: Conditions) -> Result<Child, Failure> {
-    let Conditions { changes, sum_as } = conditions;
+    let Conditions { changes, sum_as, environment } = conditions;
     let path = run.trainer_log(attempt);
     let log = private_file().append(true).create(true).open(&path);
     let mut log = log.map_err(|error| Failure::io("write", &path, &error))?;
@@ -205,6 +207,7 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32, conditions: Conditions) 
     let program = program.path()?;
     Command::new(program)
         .envs(kernels)
+        .envs(environment)
         .arg("trainer")
         .arg(folder)
         .args((changes == Changes::Accepted).then_some("--accept-changes"))

@@ -15,6 +15,7 @@
 //! | [`run_folder`], [`launch`] | from a plan to a running trainer, and its end |
 //! | [`models`], [`edited_models`] | the models that can be opened on this machine |
 //! | [`comparison`] | answers of several models to the same prompts, checked and kept |
+//! | [`cluster`] | this machine as a member of a cluster, and runs on all members |
 //! | [`chat`] | a conversation with a model, or with two side by side |
 //! | [`thought`] | what a model thinks before it answers, apart from the answer |
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
@@ -32,6 +33,7 @@
 pub mod answers;
 pub mod chat;
 pub mod check;
+pub mod cluster;
 pub mod comparison;
 pub mod data;
 pub mod data_fetch;

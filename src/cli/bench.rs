@@ -195,7 +195,7 @@ impl BenchCommand {
     fn request(self) -> request::BenchCommand {
         match self {
             Self::Lossless(args) => request::BenchCommand::Lossless(Box::new(request::LosslessArgs {
-                given: Given { flags: args.settings.0, demo: args.demo, sum_as: None },
+                given: Given { flags: args.settings.0, demo: args.demo, sum_as: None, on_cluster: false },
                 peers: args.peers,
             })),
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },

@@ -6,6 +6,7 @@
 
 mod bench;
 mod chat;
+mod cluster;
 mod compare;
 mod complete;
 mod data;
@@ -31,6 +32,7 @@ use sparktune_plan::{Catalog, Setting};
 
 use crate::cli::bench::BenchArgs;
 use crate::cli::chat::ChatArgs;
+use crate::cli::cluster::ClusterArgs;
 use crate::cli::compare::CompareArgs;
 use crate::cli::complete::Shell;
 use crate::cli::data::DataArgs;
@@ -101,6 +103,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// List well-known data sets, download one as JSON Lines, or serve token files to other machines
     Data(DataArgs),
+    /// Several machines that train one model: start a cluster, join it, see its members, leave it
+    Cluster(ClusterArgs),
     /// Recommend how to train, with a reason for each value; downloads no weights and starts nothing
     Plan(PlanArgs),
     /// Train: check, plan, download, train, export
@@ -189,6 +193,9 @@ pub(crate) struct TrainArgs {
     /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
     #[arg(long, value_name = "RANKS", hide = true)]
     pub sum_as: Option<usize>,
+    /// Train on all members of the cluster; the run stays on this machine
+    #[arg(long, conflicts_with_all = ["dry_run", "sum_as"])]
+    pub cluster: bool,
 }
 
 #[derive(Debug, Args)]
@@ -313,6 +320,9 @@ mod tests {
             "data list",
             "data fetch gsm8k -o a.jsonl",
             "data serve a.qubgpu",
+            "cluster init",
+            "cluster join spark1:7300",
+            "cluster status",
             "plan",
             "train",
             "watch",

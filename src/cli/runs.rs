@@ -36,6 +36,9 @@ pub(crate) struct ResumeArgs {
     /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
     #[arg(long, value_name = "RANKS", hide = true)]
     pub sum_as: Option<usize>,
+    /// Continue on all members of the cluster, which may be others than before
+    #[arg(long, conflicts_with = "sum_as")]
+    pub cluster: bool,
 }
 
 #[derive(Debug, Args)]

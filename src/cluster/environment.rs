@@ -94,6 +94,20 @@ impl Placement {
     }
 }
 
+/// Returns the variables that make a process this rank: those of torchrun.
+pub fn environment_of(rank: usize, world_size: usize, host: &str, port: u16) -> Vec<(String, String)> {
+    let values = [
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", world_size.to_string()),
+        ("LOCAL_RANK", "0".to_owned()),
+        ("MASTER_ADDR", host.to_owned()),
+        ("MASTER_PORT", port.to_string()),
+        // Variables of a launcher that started the agent itself would be taken for those of the ranks.
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
+    ];
+    values.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
 struct Variables<'a> {
     get: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -237,6 +251,15 @@ mod tests {
         assert_eq!(placed(&format!("{TORCHRUN} SLURM_PROCID=0 SLURM_NTASKS=2")).0, 1);
         assert_eq!(read("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0"), Ok(None), "alone");
         assert_eq!(read("MASTER_ADDR=spark1"), Ok(None));
+    }
+
+    #[test]
+    fn the_variables_of_a_rank_are_read_as_they_were_meant() {
+        let variables = environment_of(1, 3, "10.0.0.7", 4000);
+        let get = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        let placement = Placement::from_environment(get).unwrap().unwrap();
+        let Placement { rank, world_size, local_rank, host, port, .. } = placement;
+        assert_eq!((rank, world_size, local_rank, host.as_str(), port), (1, 3, 0, "10.0.0.7", 4000));
     }
 
     #[test]

@@ -58,6 +58,22 @@ pub enum Error {
         program = program_name()
     )]
     Switch { what: String },
+        "{at} belongs to a cluster with another token. Copy the line again that `{program} cluster init` prints there",
+        program = program_name()
+    )]
+    OtherCluster { at: String },
+    #[error(
+        "no member of the cluster answers at {at}: {why}. Is `{program} cluster init` or `cluster join` running there, and does a firewall let this port through?",
+        program = program_name()
+    )]
+    NoAgent { at: String, why: String },
+    #[error("{at}: {why}")]
+    Agent { at: String, why: String },
+    #[error(
+        "no cluster with this token answers on the links of this machine (multicast, UDP port {port}). Is `{program} cluster init` running on the other machine? `{program} cluster join HOST:PORT` needs no multicast",
+        program = program_name()
+    )]
+    NobodyAnswers { port: u16 },
     #[error("{}: {source}. Check the folder's permissions and the free space", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(

@@ -6,17 +6,24 @@
 //! same result on every rank, bit for bit, or an error that says who is missing and what to do. It must not
 //! know tensors, models, runs or plans, and it never prints.
 //!
+//! Above that, [`membership`] knows which machines belong to a cluster and starts ranks on them, [`discovery`]
+//! finds the cluster on the local links, and [`doctor`] looks at what is between two machines.
+//!
 //! **Order of a sum.** `all_reduce` computes `((v₀ + v₁) + v₂) + …` in f32 for every number, where `vᵣ` is
 //! the contribution of rank r. Who computes it, and how it is cut for the network, changes no bit, so one
 //! process that adds the same parts in the same order gets the same result.
 
+mod cluster_token;
 mod collective;
+pub mod discovery;
+pub mod doctor;
 mod environment;
 mod error;
 mod files;
 mod introduction;
 pub mod judged;
 mod link;
+pub mod membership;
 mod rendezvous;
 pub mod sentry;
 pub mod tcp;
@@ -24,8 +31,9 @@ mod token;
 pub mod wire;
 pub mod xdp;
 
+pub use cluster_token::{ClusterToken, random_hex};
 pub use collective::{Collective, Traffic};
-pub use environment::{Launcher, Placement};
+pub use environment::{Launcher, Placement, environment_of};
 pub use error::Error;
 pub use files::share_files;
 pub use rendezvous::Limits;

@@ -19,7 +19,7 @@ use crate::failure::from_training;
 
 /// One line of the diagnosis.
 #[derive(Debug, Serialize)]
-struct Line {
+pub(crate) struct Line {
     #[serde(flatten)]
     finding: Finding,
     /// `ok`, `warning`, `failed`, `unknown` or `skipped`.
@@ -29,6 +29,11 @@ struct Line {
 }
 
 impl Line {
+    /// Returns the width of the first column that it needs.
+    pub(crate) fn width(&self) -> usize {
+        self.finding.what.chars().count()
+    }
+
     fn test(check: Check) -> Self {
         let passed = match check.verdict {
             Verdict::Skipped | Verdict::Unknown => None,
@@ -74,13 +79,14 @@ pub fn doctor(program: &Program, runs_dir_flag: Option<PathBuf>, json: bool) -> 
     if json {
         print_json(&lines)?;
     } else {
-        let width = lines.iter().map(|line| line.finding.what.len()).max().unwrap_or(0);
+        let width = lines.iter().map(Line::width).max().unwrap_or(0);
         print(&lines.iter().map(|line| text(line, width)).collect::<String>())?;
     }
     Ok(if healthy { Exit::Done } else { Exit::Device })
 }
 
-fn text(line: &Line, width: usize) -> String {
+/// Formats a line of the diagnosis.
+pub(crate) fn text(line: &Line, width: usize) -> String {
     let status = match line.status {
         "failed" => "FAILED",
         "unknown" => "UNKNOWN",
@@ -133,6 +139,31 @@ fn on_cuda(model: &Path) -> Result<Vec<Check>, TrainError> {
         Some(what) => Ok(vec![Check::failed(&name, "the GPU's runtime failed", what)]),
         None => resume_unwind(panic),
     })
+}
+
+/// Reads the clock of the first GPU under load; unknown where there is none to load.
+pub(crate) fn clock_of_gpu(facts: &Machine) -> Check {
+    const NAME: &str = "clock under load";
+    match out_of_reach(facts, cfg!(feature = "cuda")) {
+        Some(why) => Check::unknown(NAME, why),
+        None => loaded_clock(NAME),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn loaded_clock(name: &str) -> Check {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let tried = catch_unwind(AssertUnwindSafe(|| {
+        let devices = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec();
+        devices.first().map(clock)
+    }));
+    let unknown = || Check::unknown(name, "the GPU does not compute; `doctor` says why");
+    tried.ok().flatten().unwrap_or_else(unknown)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn loaded_clock(name: &str) -> Check {
+    Check::unknown(name, "this build has no CUDA")
 }
 
 /// Launches a kernel with as much shared memory as the largest ones of a training step.

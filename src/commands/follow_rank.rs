@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_app::answers::runs_dir;
+use sparktune_app::cluster::MET;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
@@ -17,11 +18,12 @@ use sparktune_base::escape::escape;
 use sparktune_cluster::{Collective, Placement, share_files};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
-use sparktune_tui::output::note;
+use sparktune_train::TrainOptions;
+use sparktune_tui::output::{note, print};
 
 use crate::crash;
 use crate::failure::from_training;
-use crate::rank::{join, refuse_second_gpu};
+use crate::rank::{join, places, refuse_second_gpu};
 use crate::trainer::{make_files_private, options};
 
 /// Trains as a rank other than 0, from meeting the others to the end of the text model.
@@ -43,6 +45,10 @@ pub(crate) fn follow_rank_0(
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
     let mut ranks = join(program, placement, &stop)?;
     let run = receive_run(&mut *ranks, runs_dir_flag);
+    if places().is_some() {
+        // The agent that started this rank reads it.
+        let _ = print(&format!("{MET}\n"));
+    }
     let run = run.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
     note(&format!("rank {rank} of {world_size} trains; its log is {}", run.path().display()));
     let exit = train(program, &run, placement, &stop, &mut *ranks)?;
@@ -86,20 +92,18 @@ fn train(
     }
 }
 
-fn prepare(
-    program: &Program,
-    run: &RunDir,
-    placement: &Placement,
-) -> Result<sparktune_train::TrainOptions, Failure> {
+fn prepare(program: &Program, run: &RunDir, placement: &Placement) -> Result<TrainOptions, Failure> {
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     refuse_second_gpu(&plan, placement)?;
     refuse_unready_gpu(&plan)?;
-    if let Some(model) = plan.model.path.as_deref().filter(|path| !path.is_dir()) {
+    let places = places();
+    let model = places.as_ref().map_or(plan.model.path.as_deref(), |places| Some(&places.base));
+    if let Some(model) = model.filter(|path| !path.is_dir()) {
         return Err(Failure::usage(format!(
             "the model that rank 0 trains is in {}, which does not exist on this machine",
             escape(&model.display().to_string())
         ))
-        .hint("Put the same files there"));
+        .hint("Put the same files there, or start the run with `train --cluster`, which sends them"));
     }
-    options(program, run)
+    Ok(TrainOptions { places, ..options(program, run)? })
 }

@@ -2,23 +2,27 @@
 //! others.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use sparktune_app::cluster::PLACES;
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
 use sparktune_cluster::tcp;
 use sparktune_cluster::{Collective, JobToken, Limits, Placement, share_files};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
+use sparktune_train::ModelPlaces;
 use sparktune_tui::output::note;
 
 use crate::engine;
 
 /// The time that the others wait for rank 0, which may first have to download a model and tokenise data.
 const WAIT_FOR_RANK_0: Duration = Duration::from_secs(6 * 3600);
+/// The time that a rank waits that an agent started: rank 0 has everything then.
+const WAIT_OF_MEMBER: Duration = Duration::from_secs(600);
 
 /// Returns the place that a launcher gave this process, or `None` if it trains alone.
 ///
@@ -53,11 +57,17 @@ pub(crate) fn join(
     let build = program.build_hash()?;
     let mut limits = Limits::default();
     if placement.rank > 0 {
-        limits.meeting = WAIT_FOR_RANK_0;
+        limits.meeting = if places().is_some() { WAIT_OF_MEMBER } else { WAIT_FOR_RANK_0 };
     }
     let tell = Arc::new(|line: String| note(&line));
     let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell)?;
     engine::opened(tcp, placement, token.as_ref())
+}
+
+/// Returns where the agent that started this rank has put the models, or `None` if no agent did.
+pub(crate) fn places() -> Option<ModelPlaces> {
+    let [base, head] = PLACES.map(|name| std::env::var_os(name).map(PathBuf::from));
+    base.map(|base| ModelPlaces { base, head })
 }
 
 /// Gives the other ranks what they need of a run, at rank 0.

@@ -35,6 +35,8 @@ pub struct Given {
     pub demo: bool,
     /// The number of ranks whose order of sums one process keeps.
     pub sum_as: Option<usize>,
+    /// Train on all members of the cluster.
+    pub on_cluster: bool,
 }
 
 /// Sections that are measured on a GPU.

@@ -23,6 +23,7 @@ use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
 
 use crate::attempt::{Display, run_attempt};
+use crate::cluster_train::{gather, refuse_a_launcher_with, run_on_members};
 use crate::failure::from_training;
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
@@ -91,9 +92,19 @@ pub fn list(
     Ok(Exit::Done)
 }
 
-/// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step. With `accept_changes`
-/// it goes on with other inputs than the run started with. A rank other than 0 has no run, and joins rank
-/// 0's.
+/// What `resume` may do beside going on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Resumed {
+    /// Go on with other inputs than the run started with.
+    pub accept_changes: bool,
+    /// Add gradients like this many ranks.
+    pub sum_as: Option<usize>,
+    /// Go on with all members of the cluster.
+    pub on_cluster: bool,
+}
+
+/// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step. A rank other
+/// than 0 has no run, and joins rank 0's.
 ///
 /// # Errors
 /// The run is being trained, has no such checkpoint, or the trainer cannot be started.
@@ -101,10 +112,10 @@ pub fn resume(
     program: &Program,
     name: RunName,
     checkpoint: Option<u64>,
-    accept_changes: bool,
-    sum_as: Option<usize>,
+    Resumed { accept_changes, sum_as, on_cluster }: Resumed,
     style: Style,
 ) -> Result<Exit, Failure> {
+    refuse_a_launcher_with(on_cluster)?;
     if let Some(placement) = other_rank()? {
         return follow_rank_0(program, &placement, name.runs_dir);
     }
@@ -136,7 +147,13 @@ pub fn resume(
         );
     }
     let changes = if accept_changes { Changes::Accepted } else { Changes::Refused };
-    run_attempt(program, &run, Conditions { changes, sum_as }, Display::suited_to(style), &interrupts)
+    let conditions = Conditions { changes, sum_as, environment: Vec::new() };
+    let display = Display::suited_to(style);
+    if !on_cluster {
+        return run_attempt(program, &run, conditions, display, &interrupts);
+    }
+    let members = gather(program, &interrupts)?;
+    run_on_members(program, &run, &members, conditions, display, &interrupts)
 }
 
 /// Runs `sparktune stop`: for the run of this name, or without one for the run that is being trained. With

@@ -19,6 +19,7 @@ use sparktune_tui::prompts::Prompter;
 use sparktune_tui::screens::{Screens, WizardEnd};
 
 use crate::attempt::{Display, note_how_it_stands, run_attempt};
+use crate::cluster_train::{gather as members_of, refuse_a_launcher_with, run_on_members};
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
 use crate::rank::placement;
@@ -53,6 +54,7 @@ fn start(
     dry_run: bool,
     is_front_door: bool,
 ) -> Result<Exit, Failure> {
+    refuse_a_launcher_with(given.on_cluster)?;
     let placement = if dry_run { None } else { placement()? };
     if let Some(placement) = placement.as_ref().filter(|placement| placement.rank > 0) {
         return follow_rank_0(program, placement, given.flags.runs_dir.map(|answer| answer.value));
@@ -63,10 +65,11 @@ fn start(
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
     let prompter = Prompter::new(interrupts.flag());
+    let members = given.on_cluster.then(|| members_of(program, &interrupts)).transpose()?;
     let is_demo = given.demo;
     let answers = gather(given.flags, is_demo)?;
     let is_missing = !sparktune_plan::missing(&answers).is_empty();
-    let asks = may_ask(style) && !is_demo && (is_missing || is_front_door);
+    let asks = may_ask(style) && !is_demo && members.is_none() && (is_missing || is_front_door);
     let interview = Interview { prompter: &prompter, program, listener: &listener };
     let job = if !asks {
         job::plan(program, &answers, &listener)?
@@ -93,8 +96,12 @@ fn start(
     if let Some(Placement { world_size, host, port, .. }) = placement {
         note(&format!("rank 0 of {world_size} waits for the others at {}, port {port}", escape(&host)));
     }
-    let conditions = Conditions { changes: Changes::Refused, sum_as: given.sum_as };
-    run_attempt(program, &run, conditions, Display::suited_to(style), &interrupts)
+    let conditions = Conditions { changes: Changes::Refused, sum_as: given.sum_as, environment: Vec::new() };
+    let display = Display::suited_to(style);
+    match members {
+        Some(members) => run_on_members(program, &run, &members, conditions, display, &interrupts),
+        None => run_attempt(program, &run, conditions, display, &interrupts),
+    }
 }
 
 fn wizard(program: &Program, answers: Answers) -> Result<Exit, Failure> {

@@ -131,7 +131,11 @@ impl<'a, 'run> Attempt<'a, 'run> {
             *state = State::read(&checkpoint.path)?;
             state.order = state.order.or(order);
         }
-        let plan = session.plan.clone();
+        let mut plan = session.plan.clone();
+        if let Some(places) = &options.places {
+            plan.model.path = Some(places.base.clone());
+            plan.model.mtp_path = plan.model.mtp_path.and(places.head.clone());
+        }
         let base = load::base(&plan)?;
         if state.inputs.are_unknown() {
             parent::require_its_base(session.run, &plan, &base)?;

@@ -1,5 +1,7 @@
 //! What the caller of a training may say beside the plan.
 
+use std::path::PathBuf;
+
 use crate::self_test::BeforeFirstRun;
 use crate::tiles::TileFile;
 
@@ -17,4 +19,15 @@ pub struct TrainOptions {
     /// The number of ranks whose order of sums one process has to keep; `None` adds everything in one sum. It
     /// gives the bits of a cluster of so many.
     pub sum_as: Option<usize>,
+    /// Where this machine has the base model and the model whose head is used, if other than the plan says.
+    pub places: Option<ModelPlaces>,
+}
+
+/// The folders of a plan's models on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelPlaces {
+    /// The base model.
+    pub base: PathBuf,
+    /// The model whose MTP head is used, if that is another.
+    pub head: Option<PathBuf>,
 }

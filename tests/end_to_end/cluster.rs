@@ -15,7 +15,7 @@ const FULL: [&str; 2] = ["--method", "full"];
 const RECOMPUTED: [&str; 4] = ["--method", "full", "--recompute", "true"];
 
 /// A port that nobody listens on.
-fn port() -> String {
+pub(crate) fn port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
@@ -62,7 +62,7 @@ fn training<'a>(place: &'a Place, steps: &str, more: &[&str]) -> impl Fn() -> Co
     }
 }
 
-fn run_of(place: &Place) -> Option<PathBuf> {
+pub(crate) fn run_of(place: &Place) -> Option<PathBuf> {
     let runs = fs::read_dir(place.join("runs")).ok()?;
     let is_run = |path: &PathBuf| {
         path.join("events").is_dir() && !path.file_name().unwrap().to_string_lossy().starts_with('.')
@@ -84,7 +84,7 @@ fn evals(run: &Path) -> Vec<(u64, String)> {
 
 /// Fails unless two runs have the same losses, norms, evaluations and weights, to the last bit.
 #[track_caller]
-fn assert_same(one: &Path, other: &Path) {
+pub(crate) fn assert_same(one: &Path, other: &Path) {
     let last_of_each = |run: &Path| numbers(run).into_iter().collect::<std::collections::BTreeMap<_, _>>();
     assert_eq!(last_of_each(one), last_of_each(other));
     let last_of_each = |run: &Path| evals(run).into_iter().collect::<std::collections::BTreeMap<_, _>>();
@@ -100,7 +100,7 @@ fn assert_same(one: &Path, other: &Path) {
 }
 
 /// One process that adds like so many ranks.
-fn alone(world_size: usize, steps: &str, more: &[&str]) -> (Place, PathBuf) {
+pub(crate) fn alone(world_size: usize, steps: &str, more: &[&str]) -> (Place, PathBuf) {
     let place = Place::new();
     let sum_as = format!("--sum-as={world_size}");
     let done = crate::sparktune::done(&mut training(&place, steps, &[more, &[&sum_as]].concat())());
@@ -281,6 +281,6 @@ fn half_of_a_launchers_variables_is_refused_before_anything_is_done() {
     assert!(!place.join("runs").exists() || files(&place.join("runs")).is_empty());
 }
 
-fn signal(name: &str, process: &Child) {
+pub(crate) fn signal(name: &str, process: &Child) {
     assert!(Command::new("kill").args(["-s", name, &process.id().to_string()]).status().unwrap().success());
 }

@@ -9,6 +9,7 @@
 mod bench;
 mod chat;
 mod cluster;
+mod cluster_members;
 mod compare;
 mod crashes;
 mod data;

@@ -33,6 +33,8 @@ const MOST_MEMORY: u64 = 8 << 30;
 const CHANGES: &[(&str, u32)] = &[
     ("adapter_config", 12_000),
     ("checkpoint", 1_200),
+    ("cluster_beacons", 9_000),
+    ("cluster_messages", 9_000),
     ("cluster_parts", 9_000),
     ("cluster_sums", 1_500),
     ("compressed", 600),
@@ -73,6 +75,8 @@ macro_rules! targets {
 targets!(
     adapter_config,
     checkpoint,
+    cluster_beacons,
+    cluster_messages,
     cluster_parts,
     cluster_sums,
     compressed,

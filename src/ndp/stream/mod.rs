@@ -192,6 +192,25 @@ impl<'a> Channel<'a> {
         message(&self.place, &frame)
     }
 
+    /// Receives the bytes of a message of the channel, and takes the credit for packets that came before it.
+    /// For sides that send packets and then go on talking.
+    ///
+    /// # Errors
+    /// The connection failed, or something else arrives.
+    pub fn hear_bytes(&mut self) -> Result<Vec<u8>, Error> {
+        loop {
+            let frame = self.receive(MOST_CONTROL)?;
+            if frame.codes != CONTROL {
+                let place = self.place.clone();
+                return Err(Error::Protocol { place, what: "a packet arrived where a message was due" });
+            }
+            match serde_json::from_slice(&frame.payload) {
+                Ok(Word::Credit(credit)) => self.credit = self.credit.saturating_add(credit).min(WINDOW),
+                _ => return Ok(frame.payload),
+            }
+        }
+    }
+
     /// Sends a packet, after waiting until the receiver has room for it. It may stay in a buffer until
     /// [`Channel::flush`].
     ///

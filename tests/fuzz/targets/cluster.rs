@@ -1,10 +1,11 @@
 //! What another rank sends: the parts of messages, and packets of sums in the network, which strangers can send
-//! too.
+//! too. What other members say, and what anybody may send on the link.
 
 use std::net::Ipv4Addr;
 
+use sparktune_cluster::discovery::{Beacon, LENGTH, addresses_in};
+use sparktune_cluster::membership::messages::{Answer, Ask, Message};
 use sparktune_cluster::wire::{Assembly, HEAD, Kind, Part};
-
 use sparktune_cluster::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, Route, receive, write_head};
 use sparktune_cluster::xdp::slots::{Job, Slots, Verdict};
 use sparktune_cluster::xdp::wire::{Header, Key, PACKET, sign};
@@ -90,5 +91,44 @@ pub(super) fn sums(input: &[u8]) {
     }
     if let Err(fault) = Header::parse(input) {
         is_a_sentence(&fault);
+    }
+}
+
+/// A datagram, as it is and with the right tag, and the kernel's list of addresses.
+pub(super) fn beacons(input: &[u8]) {
+    const KEY: [u8; 32] = [7; 32];
+    let tagged = |bytes: &[u8]| {
+        let mut whole: [u8; LENGTH] = bytes.try_into().ok()?;
+        let tag = blake3::keyed_hash(&KEY, &whole[..LENGTH - 32]);
+        whole[LENGTH - 32..].copy_from_slice(tag.as_bytes());
+        Some(whole)
+    };
+    if let Some(beacon) = Beacon::parse(input, &KEY) {
+        assert_eq!(beacon.to_bytes(&KEY), input);
+    }
+    if let Some(whole) = tagged(input)
+        && let Some(beacon) = Beacon::parse(&whole, &KEY)
+    {
+        assert_eq!(Beacon::parse(&beacon.to_bytes(&KEY), &KEY), Some(beacon));
+        assert_eq!(Beacon::parse(&whole, &[8; 32]), None, "another token");
+    }
+    assert!(addresses_in(&String::from_utf8_lossy(input)).len() <= input.len());
+}
+
+/// A message to an agent or from one. What is read is written again as the same, and can be shown.
+pub(super) fn messages(input: &[u8]) {
+    one_message::<Ask>(input);
+    one_message::<Answer>(input);
+}
+
+fn one_message<T: Message + PartialEq + std::fmt::Debug>(input: &[u8]) {
+    match T::parse(input) {
+        Ok(message) => {
+            let again = serde_json::to_vec(&message).expect("a message serialises");
+            assert_eq!(T::parse(&again).expect("our own message"), message);
+            let shown = format!("{message:?}");
+            assert!(!shown.contains('\u{1b}') && shown.len() <= 4 * input.len() + 1000);
+        }
+        Err(refused) => is_a_sentence(&refused),
     }
 }

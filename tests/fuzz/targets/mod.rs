@@ -38,6 +38,8 @@ pub(crate) struct Target {
 pub(crate) const TARGETS: &[Target] = &[
     Target { name: "adapter_config", run: model::adapter_config },
     Target { name: "checkpoint", run: runs::checkpoint },
+    Target { name: "cluster_beacons", run: cluster::beacons },
+    Target { name: "cluster_messages", run: cluster::messages },
     Target { name: "cluster_parts", run: cluster::parts },
     Target { name: "cluster_sums", run: cluster::sums },
     Target { name: "compressed", run: data::compressed },

@@ -1,0 +1,171 @@
+//! The agent of this machine, from its port to its end.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+use std::time::Duration;
+
+use sparktune_cluster::discovery::Answerer;
+use sparktune_cluster::doctor::speed_towards;
+use sparktune_cluster::membership::messages::{Introduction, VERSION, name};
+use sparktune_cluster::membership::{Agent, Where};
+use sparktune_cluster::{Error, discovery};
+use sparktune_telemetry::Machine as Facts;
+
+use super::machine::Machine;
+use super::membership::{Coordinator, Membership};
+use crate::failure::Failure;
+use crate::program::Program;
+
+/// The ports that are tried, from [`discovery::PORT`] on.
+const PORTS: u16 = 32;
+/// The pause between two looks whether this machine is still a member.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// An agent that listens and does not serve yet.
+pub struct Ready {
+    membership: Membership,
+    listener: TcpListener,
+    answerer: Option<Answerer>,
+    /// Why calls on the link cannot be answered, if so.
+    pub deaf: Option<String>,
+}
+
+impl Ready {
+    /// Listens, at the port of the membership or else at a free one, and keeps the membership.
+    ///
+    /// # Errors
+    /// Nothing can be listened to, or the membership cannot be kept.
+    pub fn listen(mut membership: Membership, port: Option<u16>) -> Result<Self, Failure> {
+        let wanted = port.or(Some(membership.port).filter(|port| *port > 0));
+        let listener = listen(wanted, port.is_some())?;
+        let bound = listener
+            .local_addr()
+            .map_err(|source| Error::Listen { at: "the agent's port".into(), source })?;
+        membership.port = bound.port();
+        let (mut answerer, mut deaf) = (None, None);
+        if membership.coordinator.is_none() {
+            match Answerer::open(&membership.token()?, membership.call_port, bound.port()) {
+                Ok(opened) => answerer = Some(opened),
+                Err(error) => deaf = Some(error.to_string()),
+            }
+        }
+        membership.keep()?;
+        Ok(Self { membership, listener, answerer, deaf })
+    }
+
+    /// Returns the membership, with the port.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Serves until `stop` is set or this machine is no member any more. `note` receives a line for each
+    /// thing that happens.
+    ///
+    /// # Errors
+    /// The coordinator refuses this member, or has another token.
+    pub fn serve(
+        self,
+        program: &Program,
+        runs_dir: &Path,
+        stop: &Arc<AtomicBool>,
+        note: &(dyn Fn(&str) + Sync),
+    ) -> Result<(), Failure> {
+        let Self { membership, listener, answerer, .. } = self;
+        let token = membership.token()?;
+        let runs_dir =
+            std::path::absolute(runs_dir).map_err(|error| Failure::io("find", runs_dir, &error))?;
+        let machine = Machine::new(program.path()?.to_owned(), runs_dir);
+        let introduction = introduction(program, &membership)?;
+        let place = membership.coordinator.as_ref().map(|coordinator| match coordinator {
+            Coordinator { at: Some((host, port)), by_call: false } => Where::At(host.clone(), *port),
+            _ => Where::OnTheLink(membership.call_port),
+        });
+        watch_membership(&membership, stop)?;
+        let agent = Agent {
+            token: &token,
+            introduction,
+            coordinates: place.is_none(),
+            host: &machine,
+            stop,
+            notice: note,
+        };
+        let mut kept = membership;
+        let mut found = |host: &str, port: u16| {
+            if let Some(coordinator) = &mut kept.coordinator {
+                coordinator.at = Some((host.to_owned(), port));
+                // It may have been left in the meantime.
+                if kept.is_kept()
+                    && let Err(failure) = kept.keep()
+                {
+                    note(&failure.to_string());
+                }
+            }
+        };
+        let done = agent.run(&listener, answerer, place.as_ref(), &mut found);
+        machine.end();
+        Ok(done?)
+    }
+}
+
+fn listen(wanted: Option<u16>, only: bool) -> Result<TcpListener, Failure> {
+    let bind = |port: u16| {
+        // The IPv6 address of all interfaces takes IPv4 too, where there is IPv6.
+        TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+    };
+    let others = discovery::PORT..discovery::PORT + PORTS;
+    let ports = wanted.into_iter().chain(others.filter(|_| !only));
+    let mut last = None;
+    for port in ports {
+        match bind(port) {
+            Ok(listener) => return Ok(listener),
+            Err(source) => last = Some((port, source)),
+        }
+    }
+    let (port, source) = last.expect("at least one port was tried");
+    Err(Failure::usage(format!("cannot listen on port {port}: {source}"))
+        .hint("Another agent may run on this machine: end it, or choose another --port"))
+}
+
+fn introduction(program: &Program, membership: &Membership) -> Result<Introduction, Failure> {
+    let facts = Facts::gather();
+    let gpu = facts.gpus.first().map(|gpu| name(gpu.name.as_deref().unwrap_or("a GPU")));
+    let towards = membership.place().filter(|_| membership.coordinator.is_some());
+    let address = towards.and_then(|place| place.to_socket_addrs().ok()?.next());
+    let link = match address {
+        Some(SocketAddr::V4(v4)) => speed_towards(Path::new("/"), *v4.ip()),
+        _ => None,
+    };
+    Ok(Introduction {
+        version: VERSION,
+        id: membership.id.clone(),
+        name: membership.name.clone(),
+        build: program.build_hash()?,
+        port: membership.port,
+        gpu: gpu.filter(|gpu| !gpu.is_empty()),
+        link,
+    })
+}
+
+/// Ends the agent when `cluster leave` has removed the membership.
+fn watch_membership(membership: &Membership, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let (membership, stop) = (membership.clone(), Arc::clone(stop));
+    let watch = move || {
+        while !stop.load(Ordering::SeqCst) && membership.is_kept() {
+            std::thread::sleep(LOOK);
+        }
+        stop.store(true, Ordering::SeqCst);
+    };
+    let started = Builder::new().name("membership".into()).spawn(watch);
+    started.map(drop).map_err(|error| Error::Thread(error).into())
+}
+
+/// Returns the words of the join line: the addresses by which others can reach this machine.
+pub fn reachable_at(port: u16) -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
+    let all = discovery::addresses_in(&text).into_iter().filter(|address| !address.is_loopback());
+    all.map(|address| format!("{address}:{port}")).collect()
+}

@@ -1,0 +1,213 @@
+//! Starts a run on all members: the ranks on the others, and the environment of rank 0 for this machine.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sparktune_base::escape::escape;
+use sparktune_base::program_name;
+use sparktune_base::units::bytes as in_bytes;
+use sparktune_cluster::membership::messages::{Job, State};
+use sparktune_cluster::membership::{
+    Cancelled, Crew, Following, Found, Recruit, Watch, describe, members, prepare,
+};
+use sparktune_cluster::{Error, JobToken, environment_of, random_hex};
+use sparktune_plan::Plan;
+use sparktune_runlog::RunDir;
+
+use super::membership::Membership;
+use crate::failure::{Exit, Failure};
+use crate::listener::{Listener, Progress, Unit};
+use crate::program::Program;
+
+/// The shortest time between two reports of progress.
+const BETWEEN_REPORTS: Duration = Duration::from_millis(200);
+
+/// The members that shall train with this machine.
+pub struct Members {
+    membership: Membership,
+    others: Vec<Recruit>,
+    /// This machine's own agent, if it runs.
+    own: Option<Recruit>,
+}
+
+/// A run whose other ranks have been started.
+pub struct Started {
+    /// What the trainer on this machine needs to be rank 0.
+    pub environment: Vec<(String, String)>,
+    crew: Crew,
+}
+
+impl Members {
+    /// Asks the coordinator who is there.
+    ///
+    /// # Errors
+    /// This machine is no member, the coordinator does not answer, a member is busy, or there is no other
+    /// one.
+    pub fn gather(program: &Program, listener: &dyn Listener, cancelled: Cancelled) -> Result<Self, Failure> {
+        let membership = Membership::required()?;
+        let all = ask(&membership, cancelled)?;
+        let build = program.build_hash()?;
+        let (mut others, mut own, mut problems) = (Vec::new(), None, Vec::new());
+        for Found { member, host } in all {
+            let shown = escape(&member.introduction.name).into_owned();
+            if let Some(why) = &member.gone {
+                listener.note(&format!("{shown} is gone ({}) and does not train", escape(why)));
+                continue;
+            }
+            match &member.report.state {
+                State::Idle => {}
+                State::Preparing { run } | State::Training { run, .. } => {
+                    problems.push(format!("{shown} is busy with {}", escape(run)));
+                }
+            }
+            if member.introduction.build != build {
+                problems.push(format!(
+                    "{shown} has another build of sparktune, which may compute different bits"
+                ));
+            }
+            let is_own = member.introduction.id == membership.id;
+            let host = if is_own { "127.0.0.1".to_owned() } else { host };
+            let recruit = Recruit { name: shown, host, port: member.introduction.port };
+            if is_own { own = Some(recruit) } else { others.push(recruit) }
+        }
+        if !problems.is_empty() {
+            let text = format!("not all members can train now: {}", problems.join("; "));
+            return Err(Failure::usage(text).hint(format!(
+                "`{program} cluster status` shows them; wait or stop what runs, and use the same program on all",
+                program = program_name()
+            )));
+        }
+        if others.is_empty() {
+            return Err(Failure::usage("there is no other member to train with").hint(format!(
+                "Start `{program} cluster join` on the other machines; `{program} cluster status` shows who is there",
+                program = program_name()
+            )));
+        }
+        Ok(Self { membership, others, own })
+    }
+
+    /// Returns the number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.others.len() + 1
+    }
+
+    /// Gives every member the files it lacks, and starts their ranks.
+    ///
+    /// # Errors
+    /// A member refuses or is gone, or the model cannot be read.
+    pub fn start(
+        &self,
+        program: &Program,
+        run: &RunDir,
+        listener: &dyn Listener,
+        cancelled: Cancelled,
+    ) -> Result<Started, Failure> {
+        let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+        let places: Vec<PathBuf> = [plan.model.path, plan.model.mtp_path].into_iter().flatten().collect();
+        let mut folders = Vec::new();
+        for place in &places {
+            listener.note(&format!("reading {} for the other members", escape(&place.display().to_string())));
+            let mut tick = || if cancelled() { Err(Error::Interrupted) } else { Ok(()) };
+            folders.push(describe(place, &mut tick)?);
+        }
+        let total = folders.iter().map(|folder| folder.bytes()).sum();
+        // Somebody else may take the port before rank 0 does, which then says so.
+        let port = TcpListener::bind("0.0.0.0:0").and_then(|listener| listener.local_addr());
+        let port = port.map_err(|source| Error::Listen { at: "a free port".into(), source })?.port();
+        let token = random_hex::<32>();
+        let world_size = self.world_size();
+        let job = Job {
+            run: run.name(),
+            build: program.build_hash()?,
+            rank: 1,
+            world_size,
+            port,
+            token: token.clone(),
+            folders,
+        };
+        let host = Crew::address_for(&self.others).map_or_else(|| "127.0.0.1".into(), |ip| ip.to_string());
+        let cluster = self.membership.token()?;
+        let progress = Sending { listener, total, sent: Mutex::default() };
+        let mut crew = prepare(&self.others, &cluster, &job, &places, cancelled, &progress)?;
+        if let Some(own) = &self.own {
+            crew.led_from(own, &cluster, &job)?;
+        }
+        let ranks =
+            self.others.iter().enumerate().map(|(at, other)| format!("rank {} is {}", at + 1, other.name));
+        listener.note(&format!("rank 0 is this machine, {}", ranks.collect::<Vec<_>>().join(", ")));
+        let mut environment = environment_of(0, world_size, &host, port);
+        environment.push((JobToken::VARIABLE.to_owned(), token));
+        Ok(Started { environment, crew })
+    }
+}
+
+impl Started {
+    /// Looks after the ranks while the run goes on. `note` receives a line if one of them ends early.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub fn follow(self, note: impl Fn(&str) + Send + 'static) -> Result<Following, Failure> {
+        let ended = move |name: &str, code: Option<i32>, said: &str| {
+            // A run that was stopped ends everywhere with this code, and says so itself.
+            if code != Some(Exit::Stopped as i32) {
+                let how =
+                    code.map_or_else(|| "by a signal".to_owned(), |code| format!("with exit code {code}"));
+                note(&format!("the rank of {name} has ended {how}: {}", escape(said)));
+            }
+        };
+        Ok(self.crew.follow(ended)?)
+    }
+}
+
+/// Asks the coordinator of a membership for the members.
+///
+/// # Errors
+/// It was never found, or does not answer.
+pub fn ask(membership: &Membership, cancelled: Cancelled) -> Result<Vec<Found>, Failure> {
+    let Some((host, port)) = membership.place() else {
+        let text = "this member has not found the coordinator yet";
+        return Err(Failure::new(Exit::Network, text)
+            .hint(format!("`{} cluster join` has to run here until it has", program_name())));
+    };
+    Ok(members(&host, port, &membership.token()?, cancelled)?)
+}
+
+/// Shows what is sent.
+struct Sending<'a> {
+    listener: &'a dyn Listener,
+    total: u64,
+    sent: Mutex<BTreeMap<String, (u64, Option<Instant>)>>,
+}
+
+impl Watch for Sending<'_> {
+    fn sent(&self, to: &str, bytes: u64) {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let (done, reported) = sent.entry(to.to_owned()).or_default();
+        *done += bytes;
+        if reported.is_none_or(|at| at.elapsed() >= BETWEEN_REPORTS) {
+            *reported = Some(Instant::now());
+            self.listener.progress(&Progress {
+                what: format!("sending the model to {to}"),
+                done: *done,
+                total: Some(self.total),
+                unit: Unit::Bytes,
+                note: None,
+            });
+        }
+    }
+
+    fn ready(&self, member: &str, fetched: u64) {
+        self.listener.note(&match fetched {
+            0 => format!("{member} has the model already"),
+            fetched => format!("{member} has got {} of the model", in_bytes(fetched)),
+        });
+    }
+}
+
+/// Never cancels.
+pub fn never() -> Cancelled {
+    Arc::new(|| false)
+}

@@ -1,0 +1,146 @@
+//! What this machine keeps of the cluster that it belongs to: a private file in the folder of the user's
+//! state, with the token.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use sparktune_base::program_name;
+use sparktune_base::regular_file::read_regular;
+use sparktune_cluster::membership::messages::name;
+use sparktune_cluster::{ClusterToken, random_hex};
+
+use crate::failure::Failure;
+use crate::folders::{state_folder, write_private_file};
+
+/// The name of the file.
+const FILE: &str = "cluster.json";
+const MOST_BYTES: u64 = 16 << 10;
+
+/// The membership of this machine.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Membership {
+    token: String,
+    /// What the members know this one by.
+    pub id: String,
+    /// Its name for people.
+    pub name: String,
+    /// Where its agent listens; 0 until it has.
+    pub port: u16,
+    /// The port of calls on the link.
+    pub call_port: u16,
+    /// Where the coordinator is; `None` on the coordinator itself.
+    pub coordinator: Option<Coordinator>,
+}
+
+/// How a member finds the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coordinator {
+    /// Where it was last, if it was found.
+    pub at: Option<(String, u16)>,
+    /// Whether it is looked for on the link.
+    pub by_call: bool,
+}
+
+impl Membership {
+    /// Begins a membership. Nothing is kept yet.
+    pub fn new(token: &ClusterToken, given: Option<&str>, call_port: u16, of: Option<Coordinator>) -> Self {
+        let name = given.map(name).filter(|name| !name.is_empty()).unwrap_or_else(host_name);
+        let id = random_hex::<16>();
+        Self { token: token.reveal().to_owned(), id, name, port: 0, call_port, coordinator: of }
+    }
+
+    /// Returns the token.
+    ///
+    /// # Errors
+    /// The file was changed by hand.
+    pub fn token(&self) -> Result<ClusterToken, Failure> {
+        Ok(ClusterToken::parse(&self.token)?)
+    }
+
+    /// Returns where a program on this machine asks the coordinator, or `None` if it was never found.
+    pub fn place(&self) -> Option<(String, u16)> {
+        match &self.coordinator {
+            None => Some(("127.0.0.1".into(), self.port)),
+            Some(coordinator) => coordinator.at.clone(),
+        }
+    }
+
+    /// Reads what is kept.
+    ///
+    /// # Errors
+    /// The file is damaged, or others could have written or read it.
+    pub fn find() -> Result<Option<Self>, Failure> {
+        let path = path()?;
+        let file = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(|error| Failure::io("read", &path, &error))?,
+        };
+        let refused = |why: &str| {
+            let text = format!("{} {why}", path.display());
+            Err(Failure::usage(text).hint("Delete it, and join the cluster again"))
+        };
+        if !file.is_file() || file.uid() != geteuid().as_raw() || file.mode() & 0o077 != 0 {
+            return refused("is not a private file of yours (mode 0600), so others may know the token in it");
+        }
+        let bytes = read_regular(&path, MOST_BYTES).map_err(|error| Failure::io("read", &path, &error))?;
+        match serde_json::from_slice(&bytes) {
+            Ok(membership) => Ok(Some(membership)),
+            Err(_) => refused("does not hold what belongs there"),
+        }
+    }
+
+    /// Reads what is kept, where there has to be something.
+    ///
+    /// # Errors
+    /// The same as for [`Membership::find`], or this machine is no member.
+    pub fn required() -> Result<Self, Failure> {
+        Self::find()?.ok_or_else(|| {
+            let program = program_name();
+            Failure::usage("this machine is no member of a cluster")
+                .hint(format!("`{program} cluster init` starts one here, `{program} cluster join` joins one"))
+        })
+    }
+
+    /// Keeps it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(&self) -> Result<PathBuf, Failure> {
+        let path = path()?;
+        let text = serde_json::to_string_pretty(self).expect("plain fields serialise");
+        write_private_file(&path, &text)?;
+        Ok(path)
+    }
+
+    /// Returns whether this is still what is kept. An agent ends when it is not.
+    pub fn is_kept(&self) -> bool {
+        Self::find().is_ok_and(|kept| kept.is_some_and(|kept| kept.id == self.id))
+    }
+
+    /// Forgets it.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn forget(&self) -> Result<(), Failure> {
+        let path = path()?;
+        fs::remove_file(&path).map_err(|error| Failure::io("remove", &path, &error))
+    }
+}
+
+fn path() -> Result<PathBuf, Failure> {
+    let folder = state_folder().ok_or_else(|| {
+        Failure::usage("there is no folder for the cluster's token: neither XDG_STATE_HOME nor HOME is set")
+            .hint("Set HOME to your folder")
+    })?;
+    Ok(folder.join(FILE))
+}
+
+/// Returns the name of this machine.
+pub fn host_name() -> String {
+    let named = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Some(name(&named)).filter(|name| !name.is_empty()).unwrap_or_else(|| "member".into())
+}

@@ -1,0 +1,92 @@
+//! Network interfaces as the kernel shows them.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use super::line::{Line, Verdict};
+
+/// Returns the trimmed text of a small file; `None` if it cannot be read or is empty.
+pub(super) fn text(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// Returns the names in a folder, in order.
+pub(super) fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn place(root: &Path, interface: &str) -> PathBuf {
+    root.join("sys/class/net").join(interface)
+}
+
+/// Returns a line for each real interface that is up.
+pub(super) fn interfaces(root: &Path) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for name in names(&root.join("sys/class/net")) {
+        let at = place(root, &name);
+        if name == "lo" || text(&at.join("operstate")).as_deref() != Some("up") {
+            continue;
+        }
+        let what = format!("link {name}");
+        let mtu = text(&at.join("mtu")).map_or_else(String::new, |mtu| format!(", MTU {mtu}"));
+        lines.push(match speed(&at) {
+            Some(speed) => Line::new(&what, Verdict::Ok, format!("up, {speed}{mtu}")),
+            None => {
+                Line::new(&what, Verdict::Unknown, format!("up{mtu}; the system does not say how fast it is"))
+            }
+        });
+    }
+    if lines.is_empty() {
+        lines.push(Line::new("links", Verdict::Unknown, "no interface says that it is up"));
+    }
+    lines
+}
+
+/// Returns the speed of an interface in words.
+fn speed(at: &Path) -> Option<String> {
+    let megabits: u64 = text(&at.join("speed"))?.parse().ok().filter(|speed| *speed > 0)?;
+    Some(if megabits >= 1000 && megabits % 100 == 0 {
+        format!("{} Gb/s", megabits as f64 / 1000.0)
+    } else {
+        format!("{megabits} Mb/s")
+    })
+}
+
+/// Returns the speed of the link by which this machine reaches an address, with the link's name.
+pub fn speed_towards(root: &Path, to: Ipv4Addr) -> Option<String> {
+    let interface = route(&fs::read_to_string(root.join("proc/net/route")).ok()?, to)?;
+    Some(format!("{} ({interface})", speed(&place(root, &interface))?))
+}
+
+/// Returns the interface of the narrowest route to an address, from the text of `/proc/net/route`.
+fn route(table: &str, to: Ipv4Addr) -> Option<String> {
+    // The kernel writes addresses as numbers of this machine, which is little-endian.
+    let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::swap_bytes);
+    let routes = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (name, target, mask) = (*fields.first()?, number(fields.get(1)?)?, number(fields.get(7)?)?);
+        (u32::from(to) & mask == target).then(|| (mask.count_ones(), name.to_owned()))
+    });
+    routes.max_by_key(|(bits, _)| *bits).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_narrowest_route_is_taken() {
+        let table = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+                     eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                     enp1s0f0np0\t0000FEA9\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
+        assert_eq!(route(table, Ipv4Addr::new(169, 254, 3, 4)).as_deref(), Some("enp1s0f0np0"));
+        assert_eq!(route(table, Ipv4Addr::new(10, 0, 0, 1)).as_deref(), Some("eth0"));
+        assert_eq!(route("Iface\nx\ty\n", Ipv4Addr::LOCALHOST), None);
+    }
+}

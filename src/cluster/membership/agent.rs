@@ -1,0 +1,533 @@
+//! The agent: what runs on every member, answers those who know the token, and starts ranks.
+//!
+//! The coordinator's agent keeps the list of members too; the others hold a connection to it, and dial again
+//! when it is lost. Which member coordinates matters to nothing else here: every agent takes every job.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, Scope};
+use std::time::{Duration, Instant};
+
+use sparktune_base::escape::escape;
+use sparktune_ndp::stream::{Channel, Gate};
+use sparktune_ndp::{StrangerPlace, Strangers};
+
+use super::messages::{
+    Answer, Ask, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, State, sentence,
+};
+use super::roster::Roster;
+use super::talk::{BEAT, Cancelled, ask, connect, hear, lost, out_of_turn, patience, tell};
+use super::transfer::{BYTES, fetch, has_the_same};
+use crate::cluster_token::ClusterToken;
+use crate::discovery::{Answerer, find};
+use crate::error::Error;
+
+/// The pause between two looks for a connection, an answer or the end.
+const LOOK: Duration = Duration::from_millis(50);
+/// The pause after which a member dials again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The time of one search on the link.
+const SEARCH: Duration = Duration::from_secs(4);
+/// The most connections that have not said who they are, and the most that have.
+const MOST_STRANGERS: usize = 32;
+const MOST_GUESTS: usize = 256;
+
+/// The machine that an agent runs on: what it knows of itself, and how it starts a rank. There is one rank at
+/// a time.
+pub trait Host: Sync {
+    /// Returns the memory that a program could have now.
+    fn free_bytes(&self) -> u64;
+
+    /// Returns folders that may have the files of this one.
+    fn candidates(&self, folder: &Folder) -> Vec<PathBuf>;
+
+    /// Returns the private folder for files that are fetched.
+    ///
+    /// # Errors
+    /// There can be none, for the reason that is returned.
+    fn cache(&self) -> Result<PathBuf, String>;
+
+    /// Starts a rank whose rank 0 is at this address. The files of the job's folders are in these places.
+    ///
+    /// # Errors
+    /// It cannot be started, for the reason that is returned.
+    fn start(&self, job: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<(), String>;
+
+    /// Returns how the rank stands that was started last.
+    fn look(&self) -> RankState;
+
+    /// Asks that rank to end.
+    fn stop(&self);
+}
+
+/// What an agent is.
+pub struct Agent<'a> {
+    /// The secret of the cluster.
+    pub token: &'a ClusterToken,
+    /// What it says of itself.
+    pub introduction: Introduction,
+    /// Whether it keeps the list of members.
+    pub coordinates: bool,
+    /// The machine.
+    pub host: &'a dyn Host,
+    /// Ends it.
+    pub stop: &'a Arc<AtomicBool>,
+    /// Receives a line for each thing that happens.
+    pub notice: &'a (dyn Fn(&str) + Sync),
+}
+
+/// The coordinator that a member dials: an address, or whoever answers on the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Where {
+    /// A host and a port.
+    At(String, u16),
+    /// The one that answers calls to this port.
+    OnTheLink(u16),
+}
+
+/// The state that the connections of an agent share.
+struct Shared<'a> {
+    agent: &'a Agent<'a>,
+    gate: Gate,
+    roster: Mutex<Roster>,
+    /// What this member does; `Idle` may be replaced by one connection at a time.
+    work: Mutex<State>,
+    visits: AtomicU64,
+}
+
+impl Agent<'_> {
+    /// Serves until `stop` is set. A coordinator answers calls by `answerer`; a member dials `coordinator`,
+    /// and `found` receives where that is.
+    ///
+    /// # Errors
+    /// The coordinator refuses this member, or has another token.
+    pub fn run(
+        &self,
+        listener: &TcpListener,
+        answerer: Option<Answerer>,
+        coordinator: Option<&Where>,
+        found: &mut dyn FnMut(&str, u16),
+    ) -> Result<(), Error> {
+        let refused = |source| Error::Listen { at: "the agent's port".into(), source };
+        listener.set_nonblocking(true).map_err(refused)?;
+        let shared = Shared {
+            agent: self,
+            gate: Gate::new(&self.token.key(), &self.token.proof()),
+            roster: Mutex::default(),
+            work: Mutex::new(State::Idle),
+            visits: AtomicU64::new(0),
+        };
+        let (shared, strangers) = (&shared, Strangers::new(MOST_STRANGERS));
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(move || shared.accept(scope, listener, &strangers));
+            if let Some(mut answerer) = answerer {
+                scope.spawn(move || {
+                    while !shared.is_over() {
+                        answerer.answer_one();
+                    }
+                });
+            }
+            let done = match coordinator {
+                Some(place) => shared.dial(place, found),
+                None => {
+                    while !shared.is_over() {
+                        shared.settle();
+                        std::thread::sleep(LOOK);
+                    }
+                    Ok(())
+                }
+            };
+            self.stop.store(true, Ordering::SeqCst);
+            let _ = accepting.join();
+            done
+        })
+    }
+}
+
+impl<'a> Shared<'a> {
+    fn is_over(&self) -> bool {
+        self.agent.stop.load(Ordering::SeqCst)
+    }
+
+    fn cancelled(&self) -> Cancelled {
+        let stop = Arc::clone(self.agent.stop);
+        Arc::new(move || stop.load(Ordering::SeqCst))
+    }
+
+    fn accept<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        listener: &TcpListener,
+        strangers: &Strangers,
+    ) {
+        let guests = Arc::new(());
+        while !self.is_over() {
+            // Whatever is wrong with one connection is not the agent's end.
+            let Ok((stream, from)) = listener.accept() else {
+                std::thread::sleep(LOOK);
+                continue;
+            };
+            if Arc::strong_count(&guests) > MOST_GUESTS + MOST_STRANGERS {
+                continue;
+            }
+            let Some(place) = strangers.admit(&stream) else { continue };
+            let guest = Arc::clone(&guests);
+            let meet = move || {
+                // Who does not know the token is sent away, and learns nothing but that.
+                let _ = self.meet(stream, from, place);
+                drop(guest);
+            };
+            if Builder::new().name("guest".into()).spawn_scoped(scope, meet).is_err() {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
+    fn meet(&self, stream: TcpStream, from: SocketAddr, stranger: StrangerPlace) -> Result<(), Error> {
+        let admitted = self.gate.admit(stream, patience(), self.cancelled());
+        let Ok(mut channel) = admitted else { return Ok(()) };
+        drop(stranger);
+        let channel = &mut channel;
+        match hear(channel)? {
+            Ask::Join(introduction) => self.welcome(channel, introduction, from.ip().to_canonical()),
+            Ask::Members => {
+                let members = self.members();
+                tell(channel, &Answer::Members(members))
+            }
+            Ask::Forget { id } => {
+                if let Some(name) = lock(&self.roster).forget(&id) {
+                    (self.agent.notice)(&format!("{name} has left"));
+                }
+                tell(channel, &Answer::Yes)
+            }
+            Ask::Prepare(job) => self.employ(channel, &job, from.ip().to_canonical()),
+            Ask::Lead { run, world_size } => self.be_led(channel, run, world_size),
+            Ask::Measure { bytes } => self.be_measured(channel, bytes),
+            Ask::Report(_) | Ask::Start | Ask::Look | Ask::Detach => {
+                refuse(channel, "this is asked for before there is something to do it with")
+            }
+        }
+    }
+
+    /// Keeps a member in the list while its connection holds.
+    fn welcome(&self, channel: &mut Channel<'_>, who: Introduction, ip: IpAddr) -> Result<(), Error> {
+        let Agent { introduction: own, notice, coordinates, .. } = self.agent;
+        if !*coordinates {
+            return refuse(
+                channel,
+                "this member does not keep the list of members; dial the one who ran `cluster init`",
+            );
+        }
+        if who.id == own.id {
+            return refuse(channel, "this is the coordinator itself, which is a member already");
+        }
+        let (id, name) = (who.id.clone(), who.name.clone());
+        let differs = who.build != own.build;
+        let visit = self.visits.fetch_add(1, Ordering::SeqCst);
+        let joined = lock(&self.roster).join(who, ip, visit);
+        if let Err(why) = joined {
+            return refuse(channel, &why);
+        }
+        notice(&format!("{name} ({ip}) has joined"));
+        if differs {
+            notice(&format!(
+                "{name} has another build of sparktune, which may compute different bits: it cannot train with this one"
+            ));
+        }
+        tell(channel, &Answer::Yes)?;
+        let why = loop {
+            match hear(channel) {
+                Ok(Ask::Report(report)) => {
+                    lock(&self.roster).report(&id, visit, report);
+                    if let Err(error) = tell(channel, &Answer::Yes) {
+                        break error;
+                    }
+                }
+                Ok(_) => break out_of_turn(channel),
+                Err(error) => break error,
+            }
+        };
+        if !self.is_over() {
+            let why = match &why {
+                Error::NoAgent { why, .. } => why.clone(),
+                error => error.to_string(),
+            };
+            if let Some(name) = lock(&self.roster).lose(&id, visit, &why) {
+                notice(&format!("{name} ({ip}) is gone: {}", escape(&why)));
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> Report {
+        Report { free_bytes: self.agent.host.free_bytes(), state: lock(&self.work).clone() }
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let introduction = self.agent.introduction.clone();
+        let own = Member { introduction, ip: None, report: self.report(), gone: None };
+        let mut members = vec![own];
+        members.extend(lock(&self.roster).members());
+        members
+    }
+
+    /// Takes the only place for work.
+    fn occupy(&self, state: State) -> Result<(), String> {
+        self.settle();
+        let mut work = lock(&self.work);
+        match &*work {
+            State::Idle => {
+                *work = state;
+                Ok(())
+            }
+            State::Preparing { run } | State::Training { run, .. } => {
+                Err(format!("it is busy with {run}. Wait for its end, or stop it where it was started"))
+            }
+        }
+    }
+
+    /// Frees the place for work when a rank that was left alone has ended.
+    fn settle(&self) {
+        let mut work = lock(&self.work);
+        if let State::Training { rank: 1.., run, .. } = &*work
+            && let RankState::Ended { code, said } = self.agent.host.look()
+        {
+            let how =
+                code.map_or_else(|| "was ended by a signal".to_owned(), |code| format!("exit code {code}"));
+            (self.agent.notice)(&format!("the rank of {run} has ended ({how}) {}", escape(&said)));
+            *work = State::Idle;
+        }
+    }
+
+    /// Prepares and starts a rank, and says how it stands as long as it is asked.
+    fn employ(&self, channel: &mut Channel<'_>, job: &Job, first: IpAddr) -> Result<(), Error> {
+        if job.build != self.agent.introduction.build {
+            return refuse(
+                channel,
+                "it is another build of sparktune, which may compute different bits. Use the same program on all members",
+            );
+        }
+        if let Err(why) = self.occupy(State::Preparing { run: job.run.clone() }) {
+            return refuse(channel, &why);
+        }
+        let started =
+            self.prepare(channel, job).and_then(|folders| self.start(channel, job, first, &folders));
+        match started {
+            Ok(true) => self.accompany(channel),
+            Ok(false) => {
+                *lock(&self.work) = State::Idle;
+                Ok(())
+            }
+            Err(error) => {
+                *lock(&self.work) = State::Idle;
+                if !matches!(error, Error::NoAgent { .. } | Error::Interrupted) {
+                    let _ = refuse(channel, &error.to_string());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes sure that all files are here. Returns their places.
+    fn prepare(&self, channel: &mut Channel<'_>, job: &Job) -> Result<Vec<PathBuf>, Error> {
+        let Agent { host, notice, .. } = self.agent;
+        let (mut places, mut fetched) = (Vec::new(), 0);
+        for (index, folder) in job.folders.iter().enumerate() {
+            if let Some(place) = self.same(channel, folder, &host.candidates(folder))? {
+                places.push(place);
+                continue;
+            }
+            let at = || escape(channel.place()).into_owned();
+            let cache = host.cache().map_err(|why| Error::Agent { at: at(), why })?;
+            let (place, bytes) = fetch(channel, index, folder, &cache)?;
+            fetched += bytes;
+            if bytes > 0 {
+                notice(&format!("{} fetched into {}", sparktune_base::units::bytes(bytes), place.display()));
+            }
+            places.push(place);
+        }
+        tell(channel, &Answer::Ready { fetched })?;
+        Ok(places)
+    }
+
+    /// Returns the place that has the same files already.
+    fn same(
+        &self,
+        channel: &mut Channel<'_>,
+        folder: &Folder,
+        candidates: &[PathBuf],
+    ) -> Result<Option<PathBuf>, Error> {
+        let mut since = Instant::now();
+        let mut tick = || {
+            if since.elapsed() >= BEAT {
+                since = Instant::now();
+                tell(channel, &Answer::Busy)?;
+            }
+            Ok(())
+        };
+        for place in candidates {
+            if has_the_same(place, folder, &mut tick)? {
+                return Ok(Some(place.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until the rank shall start. False if it shall not.
+    fn start(
+        &self,
+        channel: &mut Channel<'_>,
+        job: &Job,
+        first: IpAddr,
+        folders: &[PathBuf],
+    ) -> Result<bool, Error> {
+        loop {
+            match hear(channel)? {
+                Ask::Look => tell(channel, &Answer::Busy)?,
+                Ask::Start => break,
+                _ => return refuse(channel, "the rank has not been started").map(|()| false),
+            }
+        }
+        if let Err(why) = self.agent.host.start(job, first, folders) {
+            return refuse(channel, &why).map(|()| false);
+        }
+        let Job { run, rank, world_size, .. } = job;
+        let (run, rank, world_size) = (run.clone(), *rank, *world_size);
+        (self.agent.notice)(&format!("rank {rank} of {world_size} of {run} starts, for {first}"));
+        *lock(&self.work) = State::Training { run, rank, world_size };
+        tell(channel, &Answer::Yes)?;
+        Ok(true)
+    }
+
+    fn accompany(&self, channel: &mut Channel<'_>) -> Result<(), Error> {
+        let host = self.agent.host;
+        let outcome = loop {
+            match hear(channel) {
+                Ok(Ask::Look) => {
+                    let state = host.look();
+                    let is_over = matches!(state, RankState::Ended { .. });
+                    if let Err(error) = tell(channel, &Answer::Rank(state)) {
+                        break Err(error);
+                    }
+                    if is_over {
+                        break Ok(());
+                    }
+                }
+                Ok(_) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        // A rank that has met the others follows rank 0, whatever becomes of who started it. One that still
+        // waits would wait in vain.
+        if outcome.is_err() && host.look() == RankState::Waiting {
+            host.stop();
+        }
+        self.settle();
+        outcome
+    }
+
+    /// Notes that this machine leads a run, while the program that started it holds the connection.
+    fn be_led(&self, channel: &mut Channel<'_>, run: String, world_size: usize) -> Result<(), Error> {
+        if let Err(why) = self.occupy(State::Training { run, rank: 0, world_size }) {
+            return refuse(channel, &why);
+        }
+        let led = tell(channel, &Answer::Yes).and_then(|()| {
+            loop {
+                match hear(channel)? {
+                    Ask::Look => tell(channel, &Answer::Yes)?,
+                    _ => return Ok(()),
+                }
+            }
+        });
+        *lock(&self.work) = State::Idle;
+        led
+    }
+
+    fn be_measured(&self, channel: &mut Channel<'_>, bytes: u64) -> Result<(), Error> {
+        tell(channel, &Answer::Yes)?;
+        let mut left = bytes.min(MOST_MEASURED);
+        while left > 0 {
+            let frame = channel.receive(1 << 20).map_err(|error| lost(channel, &error))?;
+            let count = frame.payload.len() as u64;
+            if frame.codes != BYTES || count == 0 || count > left {
+                return Err(out_of_turn(channel));
+            }
+            left -= count;
+            channel.deal_with(&frame).map_err(|error| lost(channel, &error))?;
+        }
+        tell(channel, &Answer::Yes)
+    }
+
+    /// Holds a connection to the coordinator until the end.
+    fn dial(&self, place: &Where, found: &mut dyn FnMut(&str, u16)) -> Result<(), Error> {
+        let notice = self.agent.notice;
+        let (mut has_been_there, mut said) = (false, String::new());
+        while !self.is_over() {
+            self.settle();
+            let error = match self.visit(place, found, &mut has_been_there, &mut said) {
+                Ok(()) | Err(Error::Interrupted) => return Ok(()),
+                Err(error) => error,
+            };
+            // A wrong token does not become right by waiting.
+            if !has_been_there && matches!(error, Error::OtherCluster { .. } | Error::Agent { .. }) {
+                return Err(error);
+            }
+            let text = error.to_string();
+            if text != said {
+                notice(&format!("{text}. Dialling again every {} s", AGAIN.as_secs()));
+                said = text;
+            }
+            let since = Instant::now();
+            while since.elapsed() < AGAIN && !self.is_over() {
+                self.settle();
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(
+        &self,
+        place: &Where,
+        found: &mut dyn FnMut(&str, u16),
+        has_been_there: &mut bool,
+        said: &mut String,
+    ) -> Result<(), Error> {
+        let Agent { token, introduction, notice, .. } = self.agent;
+        let (host, port) = match place {
+            Where::At(host, port) => (host.clone(), *port),
+            Where::OnTheLink(port) => {
+                let answered = find(token, *port, SEARCH, &|| self.is_over());
+                let at = answered.ok_or(Error::NobodyAnswers { port: *port })?;
+                (at.ip().to_string(), at.port())
+            }
+        };
+        let mut channel = connect(&host, port, token, self.cancelled())?;
+        ask(&mut channel, &Ask::Join(introduction.clone()))?;
+        *has_been_there = true;
+        said.clear();
+        found(&host, port);
+        notice(&format!("member of the cluster of {}:{port}", escape(&host)));
+        loop {
+            self.settle();
+            ask(&mut channel, &Ask::Report(self.report()))?;
+            let since = Instant::now();
+            while since.elapsed() < BEAT {
+                if self.is_over() {
+                    return Ok(());
+                }
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+fn refuse(channel: &mut Channel<'_>, why: &str) -> Result<(), Error> {
+    tell(channel, &Answer::Refused { why: sentence(why) })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

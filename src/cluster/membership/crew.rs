@@ -1,0 +1,242 @@
+//! Who starts a run brings the other members to work: every one gets the files it lacks, and only when all
+//! are ready their ranks are started, so a run begins with everybody or not at all.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use sparktune_ndp::stream::Channel;
+
+use super::messages::{Answer, Ask, Job, RankState};
+use super::talk::{BEAT, Cancelled, ask, connect, hear, out_of_turn, tell};
+use super::transfer::send;
+use crate::cluster_token::ClusterToken;
+use crate::discovery::address_towards;
+use crate::error::Error;
+
+/// The pause between two looks at what has changed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A member that shall train.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recruit {
+    /// Its name, for messages.
+    pub name: String,
+    /// The host of its agent.
+    pub host: String,
+    /// The port of its agent.
+    pub port: u16,
+}
+
+/// Watches over the preparation, from several threads.
+pub trait Watch: Sync {
+    /// So many bytes more were sent to a member.
+    fn sent(&self, to: &str, bytes: u64);
+
+    /// A member is ready, and had to fetch so many bytes.
+    fn ready(&self, member: &str, fetched: u64);
+}
+
+/// The members whose ranks were started.
+pub struct Crew {
+    channels: Vec<(String, Channel<'static>)>,
+}
+
+/// Prepares all recruits, of which the first becomes rank 1, and starts their ranks. `job` is that of rank 1;
+/// `places` are where its folders are on this machine. `cancelled` counts until the ranks have been started.
+///
+/// # Errors
+/// One of the members cannot be reached, refuses, or cannot be given its files. Then none trains.
+pub fn prepare(
+    recruits: &[Recruit],
+    token: &ClusterToken,
+    job: &Job,
+    places: &[PathBuf],
+    cancelled: Cancelled,
+    watch: &dyn Watch,
+) -> Result<Crew, Error> {
+    let has_started = Arc::new(AtomicBool::new(false));
+    let started = Arc::clone(&has_started);
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let failed = Arc::clone(&has_failed);
+    let stopped: Cancelled =
+        Arc::new(move || !started.load(Ordering::SeqCst) && (cancelled() || failed.load(Ordering::SeqCst)));
+    let ready = AtomicUsize::new(0);
+    let prepared: Vec<_> = std::thread::scope(|scope| {
+        let threads = recruits.iter().enumerate().map(|(index, recruit)| {
+            let job = Job { rank: index + 1, ..job.clone() };
+            let (stopped, has_failed, ready) = (stopped.clone(), &has_failed, &ready);
+            scope.spawn(move || {
+                let one = prepare_one(recruit, token, &job, places, stopped, watch);
+                let one = one.and_then(|mut channel| {
+                    ready.fetch_add(1, Ordering::SeqCst);
+                    // The agent hears from us while others still fetch.
+                    let mut asked = Instant::now();
+                    while ready.load(Ordering::SeqCst) < recruits.len() {
+                        if has_failed.load(Ordering::SeqCst) {
+                            return Err(Error::Interrupted);
+                        }
+                        if asked.elapsed() >= BEAT {
+                            asked = Instant::now();
+                            ask(&mut channel, &Ask::Look)?;
+                        }
+                        std::thread::sleep(LOOK);
+                    }
+                    Ok(channel)
+                });
+                one.inspect_err(|_| has_failed.store(true, Ordering::SeqCst))
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Interrupted))).collect()
+    });
+    // The failure that made the others give up is the one to tell.
+    let mut channels = Vec::new();
+    let mut failure = None;
+    for (recruit, one) in recruits.iter().zip(prepared) {
+        match one {
+            Ok(channel) => channels.push((recruit.name.clone(), channel)),
+            Err(error) if failure.is_none() || matches!(failure, Some(Error::Interrupted)) => {
+                failure = Some(of_member(&recruit.name, error));
+            }
+            Err(_) => {}
+        }
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    for (name, channel) in &mut channels {
+        ask(channel, &Ask::Start).map_err(|error| of_member(name, error))?;
+    }
+    has_started.store(true, Ordering::SeqCst);
+    Ok(Crew { channels })
+}
+
+fn prepare_one(
+    recruit: &Recruit,
+    token: &ClusterToken,
+    job: &Job,
+    places: &[PathBuf],
+    stopped: Cancelled,
+    watch: &dyn Watch,
+) -> Result<Channel<'static>, Error> {
+    let Recruit { name, host, port } = recruit;
+    let mut channel = connect(host, *port, token, stopped)?;
+    tell(&mut channel, &Ask::Prepare(job.clone()))?;
+    loop {
+        match hear(&mut channel)? {
+            Answer::Busy => {}
+            Answer::Want { folder, file, from } => {
+                let wanted = job.folders.get(folder).and_then(|folder| folder.files.get(file));
+                let (Some(wanted), Some(place)) = (wanted, places.get(folder)) else {
+                    return Err(out_of_turn(&channel));
+                };
+                send(&mut channel, place, wanted, from, &mut |bytes| watch.sent(name, bytes))?;
+            }
+            Answer::Ready { fetched } => {
+                watch.ready(name, fetched);
+                return Ok(channel);
+            }
+            Answer::Refused { why } => return Err(Error::Agent { at: name.clone(), why }),
+            _ => return Err(out_of_turn(&channel)),
+        }
+    }
+}
+
+/// Names the member in a failure of its connection.
+fn of_member(name: &str, error: Error) -> Error {
+    match error {
+        Error::Agent { why, .. } => Error::Agent { at: name.to_owned(), why },
+        Error::NoAgent { at, why } => {
+            let at = if at == name { at } else { format!("{name} ({at})") };
+            Error::NoAgent { at, why }
+        }
+        error => error,
+    }
+}
+
+impl Crew {
+    /// Returns the address at which the members reach this machine: that of the way to the first on another machine.
+    pub fn address_for(recruits: &[Recruit]) -> Option<IpAddr> {
+        let towards = |recruit: &Recruit| {
+            (recruit.host.as_str(), recruit.port).to_socket_addrs().ok()?.find_map(address_towards)
+        };
+        let all: Vec<IpAddr> = recruits.iter().filter_map(towards).collect();
+        all.iter().find(|ip| !ip.is_loopback()).or(all.first()).copied()
+    }
+
+    /// Adds the agent of this machine, which is to know that it leads the run.
+    ///
+    /// # Errors
+    /// It is busy.
+    pub fn led_from(&mut self, own: &Recruit, token: &ClusterToken, job: &Job) -> Result<(), Error> {
+        let mut channel = connect(&own.host, own.port, token, Arc::new(|| false))?;
+        let lead = Ask::Lead { run: job.run.clone(), world_size: job.world_size };
+        ask(&mut channel, &lead).map_err(|error| of_member(&own.name, error))?;
+        self.channels.push((own.name.clone(), channel));
+        Ok(())
+    }
+
+    /// Looks after the ranks in the background until [`Following::detach`]. `ended` receives the name of a
+    /// member whose rank has ended with something other than success, and how.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub fn follow(
+        self,
+        ended: impl Fn(&str, Option<i32>, &str) + Send + 'static,
+    ) -> Result<Following, Error> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let Self { mut channels } = self;
+        let look = move || {
+            let mut asked: Option<Instant> = None;
+            loop {
+                // The last look comes after the run has ended, so nothing that ended before is missed.
+                let is_last = over.load(Ordering::SeqCst);
+                if is_last || asked.is_none_or(|at| at.elapsed() >= BEAT) {
+                    asked = Some(Instant::now());
+                    channels.retain_mut(|(name, channel)| match ask(channel, &Ask::Look) {
+                        Ok(Answer::Rank(RankState::Ended { code, said })) => {
+                            if code != Some(0) {
+                                ended(name, code, &said);
+                            }
+                            false
+                        }
+                        Ok(_) => true,
+                        // The ranks notice themselves if their machine is gone.
+                        Err(_) => false,
+                    });
+                }
+                if is_last {
+                    break;
+                }
+                std::thread::sleep(LOOK);
+            }
+            for (_, mut channel) in channels {
+                let _ = tell(&mut channel, &Ask::Detach);
+            }
+        };
+        let thread = Builder::new().name("crew".into()).spawn(look).map_err(Error::Thread)?;
+        Ok(Following { is_over, thread: Some(thread) })
+    }
+}
+
+/// The members' ranks, looked after in the background.
+pub struct Following {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Following {
+    /// Lets the ranks go on alone: they follow rank 0 to its end.
+    pub fn detach(mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

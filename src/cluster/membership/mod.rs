@@ -1,0 +1,25 @@
+//! Which machines belong to a cluster, and how work reaches them.
+//!
+//! One machine *coordinates*: it made the token and keeps the list of members, which dial it. Every member
+//! runs an *agent* ([`Agent`]), which answers whoever proves the token, and can start one rank at a time, as
+//! the [`Host`] does it. Who starts a run asks the coordinator who is there and then talks to each agent
+//! itself ([`Crew`]), so any member can start one, and another coordinator would change nothing about that.
+//!
+//! Every connection is a channel of `sparktune-ndp` whose key and proof follow from the token: who does not
+//! know it can neither join, nor read a file, nor make a member start anything. Enters: a [`Host`], and
+//! folders of files. Leaves: ranks that run, and lists. It must not know tensors, models, runs or plans, and
+//! it never prints.
+
+mod agent;
+mod client;
+mod crew;
+pub mod messages;
+mod roster;
+mod talk;
+mod transfer;
+
+pub use agent::{Agent, Host, Where};
+pub use client::{Found, Measured, forget, measure, members};
+pub use crew::{Crew, Following, Recruit, Watch, prepare};
+pub use talk::Cancelled;
+pub use transfer::{Tick, describe, has_the_same};

@@ -1,0 +1,101 @@
+//! How one side of a channel says and hears messages, and how an agent is connected to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sparktune_base::escape::escape;
+use sparktune_ndp::stream::Channel;
+use sparktune_ndp::{Address, Error as NdpError, Patience};
+
+use super::messages::{Answer, Ask, Message};
+use crate::cluster_token::ClusterToken;
+use crate::error::Error;
+use crate::link::why;
+
+/// The longest silence of the other side of a conversation.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
+
+/// The pause between two signs of life.
+pub(super) const BEAT: Duration = Duration::from_secs(1);
+
+/// Returns whether to give up.
+pub type Cancelled = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The limits on a conversation: either side says something at least every few seconds.
+pub(super) fn patience() -> Patience {
+    Patience { silence: SILENCE, period: Duration::MAX, handshake: SILENCE, ..Patience::default() }
+}
+
+/// Connects to the agent at a place.
+///
+/// # Errors
+/// Nobody answers there, or somebody with another token.
+pub(super) fn connect(
+    host: &str,
+    port: u16,
+    token: &ClusterToken,
+    cancelled: Cancelled,
+) -> Result<Channel<'static>, Error> {
+    let address =
+        Address { host: host.to_owned(), port, name: "agent".into(), key: token.key().public(), hash: None };
+    Channel::connect(&address, &token.proof(), patience(), cancelled).map_err(|error| {
+        let at = format!("{}:{port}", escape(host));
+        match error {
+            NdpError::WrongKey { .. } | NdpError::Refused { .. } => Error::OtherCluster { at },
+            NdpError::Cancelled => Error::Interrupted,
+            error => Error::NoAgent { at, why: why(&error) },
+        }
+    })
+}
+
+/// Receives a message.
+///
+/// # Errors
+/// The connection failed, or it is none.
+pub(super) fn hear<T: Message>(channel: &mut Channel<'_>) -> Result<T, Error> {
+    let bytes = channel.hear_bytes().map_err(|error| lost(channel, &error))?;
+    T::parse(&bytes).map_err(|unfit| {
+        let at = escape(channel.place()).into_owned();
+        Error::Agent { at, why: unfit.to_string() }
+    })
+}
+
+/// Says something.
+///
+/// # Errors
+/// The connection failed.
+pub(super) fn tell(channel: &mut Channel<'_>, message: &impl Message) -> Result<(), Error> {
+    channel.tell(message).map_err(|error| lost(channel, &error))
+}
+
+/// Asks, and returns the answer.
+///
+/// # Errors
+/// The connection failed, or the answer is no.
+pub(super) fn ask(channel: &mut Channel<'_>, ask: &Ask) -> Result<Answer, Error> {
+    tell(channel, ask)?;
+    match hear(channel)? {
+        Answer::Refused { why } => {
+            let at = escape(channel.place()).into_owned();
+            Err(Error::Agent { at, why })
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// Returns the error of an answer that was not due.
+pub(super) fn out_of_turn(channel: &Channel<'_>) -> Error {
+    let at = escape(channel.place()).into_owned();
+    Error::Agent {
+        at,
+        why: "it answers something that was not asked. Use the same program on all members".into(),
+    }
+}
+
+/// Returns the error of a connection that failed.
+pub(super) fn lost(channel: &Channel<'_>, error: &NdpError) -> Error {
+    match error {
+        NdpError::Cancelled => Error::Interrupted,
+        error => Error::NoAgent { at: escape(channel.place()).into_owned(), why: why(error) },
+    }
+}

@@ -1,0 +1,221 @@
+//! Files of a model from the machine that has them to one that has not: described by hash, sent from where
+//! an earlier attempt ended, and used only when every byte is verified.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statvfs;
+use sparktune_base::escape::escape;
+use sparktune_base::files::{create_private_folder, private_file, sync};
+use sparktune_base::regular_file::open_regular;
+use sparktune_base::units::bytes as in_bytes;
+use sparktune_ndp::frame::Codes;
+use sparktune_ndp::stream::Channel;
+
+use super::messages::{Answer, FileEntry, Folder, MOST_FILES};
+use super::talk::{lost, tell};
+use crate::error::Error;
+
+/// Bytes of a packet.
+const PIECE: usize = 1 << 20;
+/// The codes of a packet with bytes of a file.
+pub(super) const BYTES: Codes = Codes { src: 0, dst: 0, typ: 1 };
+/// What the files end with that training may open. Others in the folder of a model are not sent.
+const ENDINGS: [&str; 5] = ["safetensors", "json", "jinja", "txt", "model"];
+/// What the name of a file ends with until all of it is verified.
+const PARTIAL: &str = "partial";
+
+/// Called between pieces of long work; an error ends it.
+pub type Tick<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
+
+/// Describes the files in the folder of a model.
+///
+/// # Errors
+/// The folder cannot be read, or has no such files, or far too many.
+pub fn describe(folder: &Path, tick: Tick<'_>) -> Result<Folder, Error> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(at(folder))? {
+        let path = entry.map_err(at(folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let is_wanted = path.extension().is_some_and(|end| ENDINGS.iter().any(|wanted| end == *wanted));
+        // A link into a cache of downloads is a file too.
+        if is_wanted && !name.starts_with('.') && path.is_file() {
+            names.push(name);
+        }
+    }
+    names.sort();
+    if names.is_empty() || names.len() > MOST_FILES {
+        let what =
+            if names.is_empty() { "has no files of a model" } else { "has more files than a model has" };
+        let source = io::Error::other(format!("it {what}, so it cannot be sent to other members"));
+        return Err(at(folder)(source));
+    }
+    let mut files = Vec::new();
+    for name in names {
+        let path = folder.join(&name);
+        let mut file = open_regular(&path).map_err(at(&path))?;
+        let (hash, bytes) = hash(&mut file, &path, tick)?;
+        files.push(FileEntry { name, bytes, blake3: hash.finalize().to_hex().to_string() });
+    }
+    Ok(Folder { path: folder.display().to_string(), files })
+}
+
+/// Reads a file to its end.
+fn hash(file: &mut File, path: &Path, tick: Tick<'_>) -> Result<(blake3::Hasher, u64), Error> {
+    let mut hasher = blake3::Hasher::new();
+    let (mut piece, mut bytes) = (vec![0; PIECE], 0);
+    loop {
+        match file.read(&mut piece).map_err(at(path))? {
+            0 => return Ok((hasher, bytes)),
+            count => {
+                hasher.update(&piece[..count]);
+                bytes += count as u64;
+                tick()?;
+            }
+        }
+    }
+}
+
+/// Returns whether a folder has all of these files, with the same bytes.
+///
+/// # Errors
+/// `tick` ends it.
+pub fn has_the_same(place: &Path, folder: &Folder, tick: Tick<'_>) -> Result<bool, Error> {
+    // Sizes first: they cost nothing.
+    let has_size = |file: &FileEntry| {
+        fs::metadata(place.join(&file.name)).is_ok_and(|found| found.is_file() && found.len() == file.bytes)
+    };
+    if !folder.files.iter().all(has_size) {
+        return Ok(false);
+    }
+    for file in &folder.files {
+        let path = place.join(&file.name);
+        let Ok(mut opened) = open_regular(&path) else { return Ok(false) };
+        let hashed = match hash(&mut opened, &path, tick) {
+            Err(Error::File { .. }) => return Ok(false),
+            hashed => hashed?.0,
+        };
+        if hashed.finalize().to_hex().as_str() != file.blake3 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Sends the rest of a file.
+///
+/// # Errors
+/// The file cannot be read, or the connection fails.
+pub(super) fn send(
+    channel: &mut Channel<'_>,
+    place: &Path,
+    file: &FileEntry,
+    from: u64,
+    sent: &mut dyn FnMut(u64),
+) -> Result<(), Error> {
+    let path = place.join(&file.name);
+    let mut source = open_regular(&path).map_err(at(&path))?;
+    source.seek(SeekFrom::Start(from)).map_err(at(&path))?;
+    let mut piece = vec![0; PIECE];
+    let mut left = file.bytes.saturating_sub(from);
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        let count = source.read(&mut piece[..most]).map_err(at(&path))?;
+        if count == 0 {
+            return Err(at(&path)(io::ErrorKind::UnexpectedEof.into()));
+        }
+        channel.send(BYTES, &piece[..count]).map_err(|error| lost(channel, &error))?;
+        left -= count as u64;
+        sent(count as u64);
+    }
+    channel.flush().map_err(|error| lost(channel, &error))
+}
+
+/// Fetches the files of a folder into `cache`, except those that are there. Returns where they are and how
+/// many bytes came.
+///
+/// # Errors
+/// The disk is too small, the connection fails, or what arrives is not what was announced. What has arrived
+/// is kept, and the next attempt continues there.
+pub(super) fn fetch(
+    channel: &mut Channel<'_>,
+    index: usize,
+    folder: &Folder,
+    cache: &Path,
+) -> Result<(PathBuf, u64), Error> {
+    let place = cache.join(&folder.digest().to_hex()[..32]);
+    create_private_folder(&place).map_err(at(&place))?;
+    let missing: Vec<_> =
+        folder.files.iter().enumerate().filter(|(_, file)| !place.join(&file.name).is_file()).collect();
+    refuse_small_disk(&place, missing.iter().map(|(_, file)| file.bytes).sum())?;
+    let mut fetched = 0;
+    for (number, file) in missing {
+        fetched += fetch_one(channel, [index, number], file, &place)?;
+    }
+    sync(&place).map_err(at(&place))?;
+    Ok((place, fetched))
+}
+
+fn fetch_one(
+    channel: &mut Channel<'_>,
+    [folder, number]: [usize; 2],
+    file: &FileEntry,
+    place: &Path,
+) -> Result<u64, Error> {
+    let target = place.join(&file.name);
+    let partial = place.join(format!("{}.{PARTIAL}", file.name));
+    let mut spool =
+        private_file().read(true).create(true).truncate(false).open(&partial).map_err(at(&partial))?;
+    let mut since = std::time::Instant::now();
+    let mut tick = || {
+        if since.elapsed().as_secs() >= 1 {
+            since = std::time::Instant::now();
+            tell(channel, &Answer::Busy)?;
+        }
+        Ok(())
+    };
+    let (mut hasher, mut have) = hash(&mut spool, &partial, &mut tick)?;
+    if have > file.bytes {
+        spool.set_len(0).and_then(|()| spool.rewind()).map_err(at(&partial))?;
+        (hasher, have) = (blake3::Hasher::new(), 0);
+    }
+    let from = have;
+    tell(channel, &Answer::Want { folder, file: number, from })?;
+    while have < file.bytes {
+        let frame = channel.receive(PIECE).map_err(|error| lost(channel, &error))?;
+        let count = frame.payload.len() as u64;
+        if frame.codes != BYTES || count == 0 || have + count > file.bytes {
+            let (at, why) =
+                (escape(channel.place()).into_owned(), "it sends something else than was asked for");
+            return Err(Error::Agent { at, why: why.into() });
+        }
+        hasher.update(&frame.payload);
+        spool.write_all(&frame.payload).map_err(at(&partial))?;
+        have += count;
+        channel.deal_with(&frame).map_err(|error| lost(channel, &error))?;
+    }
+    spool.sync_all().map_err(at(&partial))?;
+    if hasher.finalize().to_hex().as_str() != file.blake3 {
+        fs::remove_file(&partial).map_err(at(&partial))?;
+        let why =
+            format!("the bytes of {} are not those that were announced, and were thrown away", file.name);
+        return Err(Error::Agent { at: escape(channel.place()).into_owned(), why });
+    }
+    fs::rename(&partial, &target).map_err(at(&target))?;
+    Ok(have - from)
+}
+
+fn refuse_small_disk(place: &Path, needed: u64) -> Result<(), Error> {
+    let free = statvfs(place).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    if needed <= free {
+        return Ok(());
+    }
+    let why = format!("the model needs {}, and {} are free there", in_bytes(needed), in_bytes(free));
+    Err(at(place)(io::Error::new(io::ErrorKind::StorageFull, why)))
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { path: path.clone(), source }
+}

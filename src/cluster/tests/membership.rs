@@ -1,0 +1,423 @@
+//! Agents on loopback, in threads of this process: who may ask what, how files reach a member, and what
+//! strangers get.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use sparktune_cluster::discovery::{Answerer, Beacon, GROUP, Kind, LENGTH, find};
+use sparktune_cluster::membership::messages::{Folder, Introduction, Job, RankState, State, VERSION};
+use sparktune_cluster::membership::{
+    Agent, Host, Recruit, Watch, Where, describe, forget, measure, members, prepare,
+};
+use sparktune_cluster::{ClusterToken, Error, random_hex};
+
+use crate::free_port;
+
+/// A machine whose rank is only noted.
+struct Machine {
+    folder: tempfile::TempDir,
+    has: Vec<PathBuf>,
+    started: Mutex<Vec<Vec<PathBuf>>>,
+    stops: AtomicU64,
+    state: Mutex<RankState>,
+}
+
+impl Machine {
+    fn with(has: &[&Path]) -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            has: has.iter().map(|path| (*path).to_owned()).collect(),
+            started: Mutex::default(),
+            stops: AtomicU64::new(0),
+            state: Mutex::new(RankState::Waiting),
+        }
+    }
+
+    fn started(&self) -> Vec<Vec<PathBuf>> {
+        self.started.lock().unwrap().clone()
+    }
+}
+
+impl Host for Machine {
+    fn free_bytes(&self) -> u64 {
+        7 << 30
+    }
+
+    fn candidates(&self, _: &Folder) -> Vec<PathBuf> {
+        self.has.clone()
+    }
+
+    fn cache(&self) -> Result<PathBuf, String> {
+        Ok(self.folder.path().to_owned())
+    }
+
+    fn start(&self, _: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<(), String> {
+        assert!(first.is_loopback());
+        self.started.lock().unwrap().push(folders.to_vec());
+        Ok(())
+    }
+
+    fn look(&self) -> RankState {
+        self.state.lock().unwrap().clone()
+    }
+
+    fn stop(&self) {
+        self.stops.fetch_add(1, Ordering::SeqCst);
+        *self.state.lock().unwrap() = RankState::Ended { code: Some(5), said: String::new() };
+    }
+}
+
+fn introduction(name: &str, port: u16) -> Introduction {
+    Introduction {
+        version: VERSION,
+        id: random_hex::<16>(),
+        name: name.into(),
+        build: "b".repeat(64),
+        port,
+        gpu: None,
+        link: None,
+    }
+}
+
+/// Runs the agents of these machines while `work` goes on: the first coordinates, the others are its members.
+/// `work` gets the ports.
+fn with_agents(token: &ClusterToken, machines: &[&Machine], work: impl FnOnce(&[u16])) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let listeners: Vec<_> = machines.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    thread::scope(|scope| {
+        for (at, (machine, listener)) in machines.iter().zip(&listeners).enumerate() {
+            let (stop, ports) = (&stop, &ports);
+            scope.spawn(move || {
+                let introduction = introduction(&format!("spark{at}"), ports[at]);
+                let agent = Agent {
+                    token,
+                    introduction,
+                    coordinates: at == 0,
+                    host: *machine,
+                    stop,
+                    notice: &|_| {},
+                };
+                let first = Where::At("127.0.0.1".into(), ports[0]);
+                let place = (at > 0).then_some(&first);
+                agent.run(listener, None, place, &mut |_, _| {}).unwrap();
+            });
+        }
+        let end = End(&stop);
+        until(|| members("127.0.0.1", ports[0], token, never()).is_ok_and(|all| all.len() == machines.len()));
+        work(&ports);
+        drop(end);
+    });
+}
+
+/// Ends the agents, also when an assertion fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is_so() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("it never becomes so");
+}
+
+fn never() -> Arc<dyn Fn() -> bool + Send + Sync> {
+    Arc::new(|| false)
+}
+
+fn model() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), "{}").unwrap();
+    let weights: Vec<u8> = (0..5_000_000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    fs::write(folder.path().join("model.safetensors"), weights).unwrap();
+    fs::write(folder.path().join("notes.pdf"), "not of a model").unwrap();
+    fs::write(folder.path().join(".hidden.json"), "{}").unwrap();
+    folder
+}
+
+fn job(model: &Path) -> Job {
+    Job {
+        run: "run".into(),
+        build: "b".repeat(64),
+        rank: 1,
+        world_size: 2,
+        port: 29_500,
+        token: random_hex::<32>(),
+        folders: vec![describe(model, &mut || Ok(())).unwrap()],
+    }
+}
+
+fn recruit(port: u16) -> [Recruit; 1] {
+    [Recruit { name: "spark1".into(), host: "127.0.0.1".into(), port }]
+}
+
+/// Counts what is sent.
+#[derive(Default)]
+struct Counted {
+    sent: AtomicU64,
+    fetched: AtomicU64,
+}
+
+impl Watch for Counted {
+    fn sent(&self, _: &str, bytes: u64) {
+        self.sent.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    fn ready(&self, _: &str, fetched: u64) {
+        self.fetched.fetch_add(fetched, Ordering::SeqCst);
+    }
+}
+
+fn sent_for(token: &ClusterToken, port: u16, model: &Path) -> Result<u64, Error> {
+    let counted = Counted::default();
+    let crew = prepare(&recruit(port), token, &job(model), &[model.to_owned()], never(), &counted)?;
+    drop(crew);
+    assert_eq!(counted.sent.load(Ordering::SeqCst), counted.fetched.load(Ordering::SeqCst));
+    Ok(counted.sent.into_inner())
+}
+
+#[test]
+fn members_are_listed_measured_and_forgotten_and_one_that_vanishes_is_named_with_the_reason() {
+    let token = ClusterToken::generate();
+    let machines = [Machine::with(&[]), Machine::with(&[]), Machine::with(&[])];
+    let machines: Vec<&Machine> = machines.iter().collect();
+    with_agents(&token, &machines, |ports| {
+        let list = || members("127.0.0.1", ports[0], &token, never()).unwrap();
+        until(|| list().iter().all(|found| found.member.report.free_bytes == 7 << 30));
+        let names: Vec<_> = list().into_iter().map(|found| found.member.introduction.name).collect();
+        assert_eq!(names, ["spark0", "spark1", "spark2"]);
+        let measured = measure("127.0.0.1", ports[1], &token, never()).unwrap();
+        assert!(measured.bytes >= 16 << 20 && measured.seconds > 0.0);
+        // A fourth comes and goes.
+        let own_stop = Arc::new(AtomicBool::new(false));
+        let machine = Machine::with(&[]);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fourth = introduction("spark3", listener.local_addr().unwrap().port());
+        let id = fourth.id.clone();
+        thread::scope(|scope| {
+            let agent = Agent {
+                token: &token,
+                introduction: fourth,
+                coordinates: false,
+                host: &machine,
+                stop: &own_stop,
+                notice: &|_| {},
+            };
+            let (place, listener) = (Where::At("127.0.0.1".into(), ports[0]), &listener);
+            scope.spawn(move || agent.run(listener, None, Some(&place), &mut |_, _| {}).unwrap());
+            until(|| list().len() == 4);
+            own_stop.store(true, Ordering::SeqCst);
+        });
+        until(|| list()[3].member.gone.as_deref() == Some("its connection was cut"));
+        forget("127.0.0.1", ports[0], &token, &id, never()).unwrap();
+        assert_eq!(list().len(), 3);
+    });
+}
+
+#[test]
+fn a_member_without_the_model_gets_it_once_and_one_that_has_the_same_files_gets_nothing() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let same = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(model.path().join(name), same.path().join(name)).unwrap();
+    }
+    let empty = Machine::with(&[Path::new("/nowhere")]);
+    with_agents(&token, &[&Machine::with(&[]), &empty], |ports| {
+        assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 5_000_002);
+        let place = empty.started()[0][0].clone();
+        for name in ["config.json", "model.safetensors"] {
+            assert!(fs::read(place.join(name)).unwrap() == fs::read(model.path().join(name)).unwrap());
+        }
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 2, "nothing else of the folder is sent");
+        // Who started it is gone while the rank waits, so it is told to end.
+        until(|| empty.stops.load(Ordering::SeqCst) == 1);
+        let idle =
+            || members("127.0.0.1", ports[0], &token, never()).unwrap()[1].member.report.state == State::Idle;
+        until(idle);
+        assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 0, "it is there now");
+    });
+    let has = Machine::with(&[Path::new("/nowhere"), same.path()]);
+    with_agents(&token, &[&Machine::with(&[]), &has], |ports| {
+        assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 0);
+        assert_eq!(has.started()[0], [same.path()]);
+    });
+    // A file with another byte is not the same.
+    let mut weights = fs::read(model.path().join("model.safetensors")).unwrap();
+    weights[4_000_000] ^= 1;
+    fs::write(same.path().join("model.safetensors"), weights).unwrap();
+    let has = Machine::with(&[same.path()]);
+    with_agents(&token, &[&Machine::with(&[]), &has], |ports| {
+        assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 5_000_002);
+    });
+}
+
+#[test]
+fn a_transfer_continues_where_it_was_cut_and_bytes_that_changed_are_thrown_away() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let machine = Machine::with(&[]);
+    let folder = describe(model.path(), &mut || Ok(())).unwrap();
+    let place = machine.folder.path().join(&folder.digest().to_hex()[..32]);
+    fs::create_dir(&place).unwrap();
+    let weights = fs::read(model.path().join("model.safetensors")).unwrap();
+    let partial = place.join("model.safetensors.partial");
+    fs::write(&partial, &weights[..3_000_000]).unwrap();
+    with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
+        assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 2_000_002);
+    });
+    assert!(fs::read(place.join("model.safetensors")).unwrap() == weights);
+    // What an earlier attempt left was damaged: nothing is used, and the next attempt begins anew.
+    fs::remove_file(place.join("model.safetensors")).unwrap();
+    fs::write(&partial, vec![1; 3_000_000]).unwrap();
+    let machine = Machine { started: Mutex::default(), ..machine };
+    with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
+        let said = sent_for(&token, ports[1], model.path()).unwrap_err().to_string();
+        assert!(said.contains("spark1") && said.contains("thrown away"), "{said}");
+        assert!(!partial.exists() && machine.started().is_empty());
+        assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 5_000_000);
+    });
+}
+
+#[test]
+fn another_build_and_a_busy_member_are_refused_in_words_and_nothing_starts() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let machine = Machine::with(&[model.path()]);
+    with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
+        let try_job = |job: &Job| {
+            let places = [model.path().to_owned()];
+            prepare(&recruit(ports[1]), &token, job, &places, never(), &Counted::default())
+        };
+        let other = Job { build: "c".repeat(64), ..job(model.path()) };
+        let said = try_job(&other).err().unwrap().to_string();
+        assert!(said.contains("spark1") && said.contains("another build"), "{said}");
+        let first = try_job(&job(model.path())).unwrap();
+        let said = try_job(&job(model.path())).err().unwrap().to_string();
+        assert!(said.contains("busy with run"), "{said}");
+        assert_eq!(machine.started().len(), 1);
+        drop(first);
+    });
+}
+
+#[test]
+fn without_the_token_nobody_can_ask_join_read_files_or_start_anything() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let machine = Machine::with(&[model.path()]);
+    with_agents(&token, &[&machine, &Machine::with(&[])], |ports| {
+        let other = ClusterToken::generate();
+        let asked = members("127.0.0.1", ports[0], &other, never());
+        assert!(matches!(asked, Err(Error::OtherCluster { .. })), "{asked:?}");
+        let started = sent_for(&other, ports[0], model.path());
+        assert!(matches!(started, Err(Error::OtherCluster { .. })), "{started:?}");
+        let stop = Arc::new(AtomicBool::new(false));
+        let agent = Agent {
+            token: &other,
+            introduction: introduction("stranger", 1),
+            coordinates: false,
+            host: &Machine::with(&[]),
+            stop: &stop,
+            notice: &|_| {},
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let joined =
+            agent.run(&listener, None, Some(&Where::At("127.0.0.1".into(), ports[0])), &mut |_, _| {});
+        assert!(matches!(joined, Err(Error::OtherCluster { .. })), "{joined:?}");
+        // A question without TLS, and the bytes of a member's own conversation once more.
+        let question = b"NDPF\0\0\xf0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\"Members\"".to_vec();
+        for bytes in [question, recorded(&token, ports[0])] {
+            let mut stream = TcpStream::connect(("127.0.0.1", ports[0])).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let _ = stream.write_all(&bytes);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            let text = String::from_utf8_lossy(&answer);
+            assert!(!text.contains("spark") && answer.len() < 2000, "{text}");
+        }
+        assert_eq!(members("127.0.0.1", ports[0], &token, never()).unwrap().len(), 2, "nobody else is there");
+        assert!(machine.started().is_empty());
+    });
+}
+
+/// The bytes that a program with the token sends to ask for the members.
+fn recorded(token: &ClusterToken, port: u16) -> Vec<u8> {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = proxy.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        let copied = scope.spawn(move || {
+            let client = proxy.accept().unwrap().0;
+            let agent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (mut from, mut to) = (agent.try_clone().unwrap(), client.try_clone().unwrap());
+            let back = thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let (mut client, mut agent, mut bytes, mut piece) = (client, agent, Vec::new(), [0; 4096]);
+            while let Ok(count @ 1..) = client.read(&mut piece) {
+                bytes.extend_from_slice(&piece[..count]);
+                agent.write_all(&piece[..count]).unwrap();
+            }
+            let _ = agent.shutdown(std::net::Shutdown::Both);
+            let _ = back.join();
+            bytes
+        });
+        assert_eq!(members("127.0.0.1", at, token, never()).unwrap().len(), 2);
+        copied.join().unwrap()
+    })
+}
+
+#[test]
+fn a_call_on_the_link_is_answered_by_the_own_cluster_alone() {
+    let (token, other) = (ClusterToken::generate(), ClusterToken::generate());
+    let port = free_port();
+    let mut answerer = Answerer::open(&token, port, 4321).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                answerer.answer_one();
+            }
+        });
+        let end = End(&is_over);
+        let found = find(&token, port, Duration::from_secs(20), &|| false).unwrap();
+        assert_eq!(found.port(), 4321);
+        assert_eq!(find(&other, port, Duration::from_secs(1), &|| false), None);
+        drop(end);
+    });
+}
+
+#[test]
+fn an_answer_to_an_earlier_call_leads_nowhere() {
+    let token = ClusterToken::generate();
+    let port = free_port();
+    // Somebody without the token hears calls, and has recorded an answer.
+    let listener = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
+    listener.join_multicast_v4(&GROUP, &Ipv4Addr::LOCALHOST).unwrap();
+    listener.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let old = Beacon { kind: Kind::Here { port: 4321 }, from: Ipv4Addr::LOCALHOST.into(), nonce: [1; 16] };
+    let recorded = old.to_bytes(&[0; 32]);
+    let heard = thread::spawn(move || {
+        let mut call = [0; LENGTH];
+        let (length, from) = listener.recv_from(&mut call).unwrap();
+        assert_eq!(length, LENGTH);
+        // The call itself turned into an answer, and the recorded one.
+        let mut turned = call;
+        turned[5] = 2;
+        turned[6..8].copy_from_slice(&4321_u16.to_be_bytes());
+        for bytes in [&turned, &recorded, &call] {
+            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(bytes, from).unwrap();
+        }
+        from
+    });
+    assert_eq!(find(&token, port, Duration::from_secs(2), &|| false), None);
+    assert!(matches!(heard.join().unwrap(), SocketAddr::V4(_)));
+}

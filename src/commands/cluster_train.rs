@@ -1,0 +1,72 @@
+//! `train --cluster` and `resume --cluster`: one run on all members.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::process::{Signal, getpid, kill_process};
+use sparktune_app::cluster::job::Members;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::launch::Conditions;
+use sparktune_app::program::Program;
+use sparktune_base::units::counted;
+use sparktune_cluster::membership::Cancelled;
+use sparktune_runlog::RunDir;
+use sparktune_tui::output::note;
+use sparktune_tui::progress::OnStderr;
+
+use crate::attempt::{Display, run_attempt};
+use crate::interrupt::Interrupts;
+use crate::rank::placement;
+
+/// Refuses `--cluster` in a process that a launcher started as one of its ranks.
+///
+/// # Errors
+/// It is one.
+pub(crate) fn refuse_a_launcher_with(on_cluster: bool) -> Result<(), Failure> {
+    if on_cluster && placement()?.is_some() {
+        let text = "a launcher started this process as one of its ranks, and --cluster starts ranks itself";
+        return Err(Failure::usage(text).hint("Leave out --cluster, or start it without the launcher"));
+    }
+    Ok(())
+}
+
+/// Asks who is there, before anything is prepared.
+///
+/// # Errors
+/// This machine is no member, the members are busy, or there are no others.
+pub(crate) fn gather(program: &Program, interrupts: &Interrupts) -> Result<Members, Failure> {
+    let listener = OnStderr::new(interrupts.flag());
+    let members = Members::gather(program, &listener, cancelled(interrupts))?;
+    note(&format!("training on {}", counted(members.world_size() as u64, "machine")));
+    Ok(members)
+}
+
+fn cancelled(interrupts: &Interrupts) -> Cancelled {
+    let flag = interrupts.flag();
+    Arc::new(move || flag.load(Ordering::SeqCst))
+}
+
+/// Starts the ranks of all members, and then the next attempt of a run as rank 0, which is followed as ever.
+///
+/// # Errors
+/// A member cannot train, or the trainer cannot be started or followed.
+pub(crate) fn run_on_members(
+    program: &Program,
+    run: &RunDir,
+    members: &Members,
+    conditions: Conditions,
+    display: Display,
+    interrupts: &Interrupts,
+) -> Result<Exit, Failure> {
+    let listener = OnStderr::new(interrupts.flag());
+    let started = members.start(program, run, &listener, cancelled(interrupts))?;
+    let environment = started.environment.clone();
+    // Before the others have met, only rank 0 waits for one that has ended; like Ctrl-C, this ends it.
+    let following = started.follow(|text| {
+        note(text);
+        let _ = kill_process(getpid(), Signal::INT);
+    })?;
+    let done = run_attempt(program, run, Conditions { environment, ..conditions }, display, interrupts);
+    following.detach();
+    done
+}

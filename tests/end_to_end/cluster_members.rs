@@ -1,0 +1,215 @@
+//! A cluster of three members on loopback, each with a home of its own: joining, training together with a
+//! model that only one of them has, losing one, leaving.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use serde_json::Value;
+
+use crate::cluster::{alone, assert_same, port, run_of, signal};
+use crate::runs::wait;
+use crate::sparktune::{Place, checkpoint, copy, done, events, files};
+
+const TOKEN: &str = "SPARKTUNE_CLUSTER_TOKEN";
+
+/// An agent, which is killed at the end of its test.
+struct Member {
+    place: Place,
+    agent: Child,
+    /// What it printed when it listened.
+    listens: Value,
+}
+
+impl Member {
+    /// Starts an agent and waits until it listens.
+    fn start(place: Place, command: impl FnOnce(&Place) -> Command) -> Self {
+        let mut agent = command(&place).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(agent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Ok(listens) = serde_json::from_str(&line) else {
+            let output = agent.wait_with_output().unwrap();
+            panic!("{line}{}", String::from_utf8_lossy(&output.stderr))
+        };
+        Self { place, agent, listens }
+    }
+
+    fn members(&self) -> Vec<Value> {
+        let done = self.place.sparktune(["cluster", "status", "--json"]).exits(0);
+        done.last().as_array().unwrap().clone()
+    }
+
+    /// The process of the rank that the agent started.
+    fn rank(&self) -> String {
+        let id = self.agent.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        children.split_whitespace().next().unwrap().to_owned()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+    }
+}
+
+fn command(place: &Place, words: &[&str]) -> Command {
+    place.command(words.iter().copied().chain(["--json", "--runs-dir", "runs"]))
+}
+
+fn row(member: &Member, name: &str) -> Option<Value> {
+    member.members().into_iter().find(|row| row["name"] == name)
+}
+
+/// A cluster of three, of which the third has found it by itself.
+fn three() -> [Member; 3] {
+    let port = port();
+    let first = Member::start(Place::new(), |place| {
+        command(place, &["cluster", "init", "--name", "spark1", "--port", &port])
+    });
+    let file = Path::new(first.listens["token_file"].as_str().unwrap());
+    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    let kept: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    let token = kept["token"].as_str().unwrap();
+    let at = format!("127.0.0.1:{port}");
+    let second = Member::start(Place::new(), |place| {
+        command(place, &["cluster", "join", &at, "--token", token, "--name", "spark2"])
+    });
+    let seen = fs::read(format!("/proc/{}/cmdline", second.agent.id())).unwrap();
+    let seen = String::from_utf8_lossy(&seen);
+    assert!(
+        seen.contains("spark2") && !seen.contains(token),
+        "the token does not stay in the list of processes"
+    );
+    let third = Member::start(Place::new(), |place| {
+        let mut command = command(place, &["cluster", "join", "--name", "spark3", "--call-port", &port]);
+        command.env(TOKEN, token);
+        command
+    });
+    wait("three members", || (first.members().len() == 3).then_some(()));
+    let stranger = Place::new();
+    let refused = done(command(&stranger, &["cluster", "join", &at]).env(TOKEN, "0".repeat(64))).exits(2);
+    assert!(refused.err.contains("another token"), "{}", refused.err);
+    [first, second, third]
+}
+
+/// Trains the model that lies in this folder, and that no other member finds by its name: it leads through
+/// the working folder of each process.
+fn train(member: &Member, steps: &str) -> Command {
+    let common = ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", "40"];
+    let more = ["--rank", "4", "--cluster", "--max-steps", steps];
+    let mut command =
+        member.place.train_model(Path::new("/proc/self/cwd/model"), &[&common[..], &more].concat());
+    command.env("SPARKTUNE_GRAD_ACCUM_STEPS", "5");
+    command
+}
+
+#[test]
+fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_killed() {
+    let [first, second, mut third] = three();
+    second.place.chats(40);
+    copy(&checkpoint(), &second.place.join("model"));
+    let trained = done(&mut train(&second, "4")).exits(0);
+    assert!(trained.err.contains("training on 3 machines"), "{}", trained.err);
+    for name in ["spark1", "spark3"] {
+        assert!(trained.err.contains(&format!("{name} has got")), "{}", trained.err);
+    }
+    let run = run_of(&second.place).unwrap();
+    let (_alone, one_process) = alone(3, "4", &["--rank", "4"]);
+    assert_same(&run, &one_process);
+    for member in [&first, &third] {
+        let runs = member.place.join("runs");
+        let sent = files(&runs);
+        let weights = sent.iter().find(|(name, _)| name.ends_with("model.safetensors")).unwrap();
+        assert!(weights.1 == fs::read(checkpoint().join("model.safetensors")).unwrap());
+        assert!(sent.iter().all(|(name, _)| name.starts_with(".models")), "nothing else is left: {sent:?}");
+    }
+    wait("everybody idle", || second.members().iter().all(|row| row["state"] == "idle").then_some(()));
+
+    // Once more, without sending anything; one is killed on the way.
+    fs::remove_dir_all(second.place.join("runs")).unwrap();
+    let training = train(&second, "400").spawn().unwrap();
+    let run = wait("a step", || {
+        let run = run_of(&second.place)?;
+        events(&run).iter().any(|event| event["kind"] == "step").then_some(run)
+    });
+    let of_third = row(&first, "spark3").unwrap();
+    assert!(of_third["state"].as_str().unwrap().starts_with("rank 2 of "), "{of_third}");
+    assert!((of_third["share"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9, "{of_third}");
+    let busy = done(&mut train(&second, "4")).exits(2);
+    assert!(busy.err.contains("is busy with"), "{}", busy.err);
+    let rank = third.rank();
+    assert!(Command::new("kill").args(["-s", "KILL", &rank]).status().unwrap().success());
+    let ended = training.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(5), "{said}");
+    assert_eq!(said.matches("has the model already").count(), 2, "{said}");
+    assert!(
+        said.contains("rank 2 is spark3") && said.contains("the rank of spark3 has ended by a signal"),
+        "{said}"
+    );
+    let reason = events(&run).last().unwrap()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("rank 2"), "{reason}");
+
+    // A member that is gone is in the list, with the reason, and a run goes on without it.
+    third.agent.kill().unwrap();
+    third.agent.wait().unwrap();
+    wait("one gone", || row(&second, "spark3").unwrap()["gone"].is_string().then_some(()));
+    wait("the others idle", || {
+        let rows = second.members();
+        rows.iter().all(|row| row["gone"].is_string() || row["state"] == "idle").then_some(())
+    });
+    let mut resumed =
+        second.place.command(["resume", "--cluster", "--json", "--non-interactive"]).spawn().unwrap();
+    let before = events(&run).len();
+    wait("a step with two", || {
+        events(&run)[before..].iter().any(|event| event["kind"] == "step").then_some(())
+    });
+    signal("INT", &resumed);
+    assert_eq!(resumed.wait().unwrap().code(), Some(5));
+
+    wait("all idle again", || {
+        let rows = second.members();
+        rows.iter().all(|row| row["gone"].is_string() || row["state"] == "idle").then_some(())
+    });
+    let Member { agent, place, .. } = &second;
+    place.sparktune(["cluster", "leave"]).exits(0);
+    wait("the end of the agent", || {
+        (!Path::new(&format!("/proc/{}/fd", agent.id())).is_dir() || is_ended(agent)).then_some(())
+    });
+    let names: Vec<_> = first.members().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["spark1", "spark3"]);
+    let outside = place.sparktune(["cluster", "status"]).exits(2);
+    assert!(outside.err.contains("no member of a cluster"), "{}", outside.err);
+}
+
+/// Whether a process that nobody has waited for has ended.
+fn is_ended(process: &Child) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn what_needs_a_cluster_says_so_and_a_doctor_without_one_knows_nothing_of_it() {
+    let place = Place::new();
+    place.chats(4);
+    let refused = done(&mut place.train(&["--cluster"])).exits(2);
+    assert!(refused.err.contains("cluster init") || refused.out.contains("cluster init"), "{refused:?}");
+    let rank = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
+    let refused = done(place.train(&["--cluster"]).envs(rank)).exits(2);
+    assert!(refused.err.contains("launcher") || refused.out.contains("launcher"), "{refused:?}");
+    let refused = place.sparktune(["cluster", "join", "127.0.0.1:1"]).exits(2);
+    assert!(refused.err.contains(TOKEN) && refused.err.contains("safer"), "{}", refused.err);
+    let refused = done(place.command(["cluster", "join", "127.0.0.1:1"]).env(TOKEN, "short")).exits(2);
+    assert!(refused.err.contains("could be guessed"), "{}", refused.err);
+    assert!(place.sparktune(["cluster", "leave"]).exits(2).err.contains("no member"));
+    let doctor = place.sparktune(["cluster", "doctor", "--json"]);
+    let lines = doctor.last();
+    for what in ["members", "build", "bandwidth", "base model"] {
+        let line = lines.as_array().unwrap().iter().find(|line| line["what"] == what).unwrap();
+        assert_eq!(line["status"], "unknown", "{line}");
+    }
+}
