@@ -13,7 +13,7 @@ use sparktune_commands::request::{Given, RunName, Style};
 use sparktune_commands::{self as commands, crash};
 use sparktune_tui::output;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{CheckArgs, Cli, Command, RunsAction};
 
 /// Tensors of many megabytes come and go in every layer: the system's allocator gives each back at once and
 /// faults it in again, which cost full fine-tuning up to a third of its time.
@@ -59,15 +59,21 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Train(args) => train(program, args, style, false),
         Command::Plan(args) => {
             let given = Given { flags: args.settings.0, demo: args.demo, sum_as: None, on_cluster: false };
-            commands::plan(program, given, style, args.explain)
+            commands::plan(program, given, style, args.explain, args.elsewhere.elsewhere())
         }
         Command::Check(args) => {
-            commands::check(args.settings.0, &args.data, &args.rejected, args.show, style)
+            let CheckArgs { data, settings, rejected, show, write_clean } = args;
+            commands::check(settings.0, &data, &rejected, show, write_clean.as_deref(), style)
         }
         Command::Data(args) => args.command.run(style),
         Command::Cluster(args) => args.command.run(program, runs_dir, style),
-        Command::Watch(name) => commands::watch(named(name), style),
-        Command::Runs(args) => commands::list(program, runs_dir, args.all, style),
+        Command::Guide { page } => commands::guide(page.as_deref()),
+        Command::Watch(name) => commands::watch(program, named(name), style),
+        Command::Runs(args) => match args.action {
+            None => commands::list(program, runs_dir, args.all, args.matching.as_deref(), style),
+            Some(RunsAction::Delete { run, yes }) => commands::delete_runs(&run, runs_dir, yes),
+            Some(RunsAction::Clean { yes }) => commands::clean(runs_dir, yes),
+        },
         Command::Resume(args) => commands::resume(
             program,
             named(args.run),
@@ -87,7 +93,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             let (weights, gguf) = (args.weights(), args.gguf());
             commands::export(named(args.run), weights, gguf, style.json)
         }
-        Command::Report(args) => commands::report(named(args.run), args.output, style.json),
+        Command::Report(args) => {
+            commands::report(named(args.run), args.output, args.elsewhere.elsewhere(), style.json)
+        }
         Command::Chat(args) => commands::chat(program, args.request(runs_dir), style),
         Command::Compare(args) => commands::compare(program, args.request(runs_dir), style),
         Command::Edit(args) => commands::edit(program, args.command(runs_dir)?, style),

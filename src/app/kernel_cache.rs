@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use sparktune_base::files::{is_private_folder, private_folder};
 
 /// The folder, next to the runs.
-const FOLDER: &str = ".compiled-kernels";
+pub(crate) const FOLDER: &str = ".compiled-kernels";
 
 /// The most bytes that the driver, and that we, keep: many times what the kernels of one version take for one
 /// GPU.

@@ -7,7 +7,7 @@
 //! | [`questions`] | the questions: text, choices, default, accepted answers |
 //! | [`planner`] | answers given one at a time, and the resulting plan |
 //! | [`model`], [`data`], [`data_sets`], [`machine`], [`findings`] | the facts, gathered and checked |
-//! | [`mod@check`] | a check of data alone, with examples |
+//! | [`mod@check`], [`clean`] | a check of data alone, with examples; a copy without rejected lines |
 //! | [`mod@pack`] | token files made of text |
 //! | [`data_worker`] | the data worker: a process that runs a model's tokenizer and template |
 //! | [`data_fetch`], [`served_data`] | data sets of the hub as JSON Lines; token files for other machines |
@@ -20,6 +20,7 @@
 //! | [`thought`] | what a model thinks before it answers, apart from the answer |
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
 //! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
+//! | [`caches`] | what is kept next to the runs and can be made again |
 //! | [`finished_model`] | what `head` trains the head of: a run or a model |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
 //!
@@ -31,8 +32,10 @@
 //! exporting and self-tests, so interfaces build and test without the tensor library.
 
 pub mod answers;
+pub mod caches;
 pub mod chat;
 pub mod check;
+pub mod clean;
 pub mod cluster;
 pub mod comparison;
 pub mod data;

@@ -193,6 +193,21 @@ impl Planner {
         Ok(Overriding(SETTINGS.iter().filter(is_own).map(|setting| setting.name).collect()))
     }
 
+    /// Leaves the demo, whose settings suit its own model and data alone: takes back what its preset decided,
+    /// apart from the model and the data. Returns whether it was the demo.
+    pub fn leave_demo(&mut self) -> bool {
+        if self.answers.preset.as_ref().is_none_or(|preset| preset.value != DEMO) {
+            return false;
+        }
+        let (model, data) = (self.answers.model.take(), self.answers.data.take());
+        let of_preset = |origin: Origin, _: &Setting| origin == Origin::Preset;
+        self.answers = self.answers.without(of_preset);
+        self.answers.preset = None;
+        self.underlying = self.underlying.without(of_preset);
+        (self.answers.model, self.answers.data) = (model, data);
+        true
+    }
+
     /// Chooses a model. Answers about the previous one, such as its revision and its architecture, are
     /// removed.
     pub fn choose_model(&mut self, name: &str) {
@@ -216,6 +231,9 @@ impl Planner {
         Some(limit)
     }
 }
+
+/// The name of the preset that the demo fills in.
+const DEMO: &str = "demo";
 
 /// Removes the model from answers, and the answers that belong to it.
 pub fn drop_model(answers: &mut Answers) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_plan::Plan;
 use sparktune_runlog::{
-    Checkpoints, Error, EventTailer, Kind, Lease, Limit, Liveness, RunDir, RunView, RunsRoot,
+    Checkpoints, Error, EventTailer, Kind, Lease, Limit, Liveness, Planned, RunDir, RunView, RunsRoot,
 };
 
 use crate::answers::runs_dir;
@@ -59,6 +59,19 @@ pub fn find_running(runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
 pub fn names(runs_dir_flag: Option<PathBuf>) -> Result<Vec<String>, Failure> {
     let runs = RunsRoot::new(runs_dir(runs_dir_flag)?).list()?;
     Ok(runs.iter().rev().map(|run| run.name().to_owned()).collect())
+}
+
+/// Returns what the plan of a run says of its time; `None` where it does not say it, or cannot be read.
+pub fn planned(run: &RunDir) -> Option<Planned> {
+    let plan = Plan::from_toml(&run.read_plan().ok()?, "plan.toml").ok()?;
+    planned_by(&plan)
+}
+
+/// Returns what a plan says of the time, to tell what follows the steps.
+pub fn planned_by(plan: &Plan) -> Option<Planned> {
+    let time = &plan.advice.as_ref()?.time;
+    let ms_per_step = time.text_model_s()? * 1000.0 / time.steps.max(1) as f64;
+    Some(Planned { ms_per_step, after_s: time.after_s() })
 }
 
 /// A running trainer that was requested to save a checkpoint and end.

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::folders::private_folder_of_user;
 
 /// The name of the folder, for the user who is there first.
-const TOKENS: &str = ".tokens";
+pub(crate) const TOKENS: &str = ".tokens";
 
 /// Returns this user's folder of tokenised data in a folder of runs. It is created if necessary.
 ///

@@ -28,7 +28,10 @@ pub(crate) struct ChatArgs {
     /// Tokens that the MTP head drafts, if the model has one; never changes the text
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub draft_tokens: usize,
-    #[command(flatten)]
+    #[command(
+        flatten,
+        next_help_heading = "How tokens are chosen (by default as the model's generation_config.json says, as on a server)"
+    )]
     pub sampling: SamplingFlags,
 }
 
@@ -36,7 +39,8 @@ impl ChatArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> ChatRequest {
         let Self { run, beside, earlier, system, thinking, draft_tokens, sampling } = self;
+        let wishes = sampling.wishes();
         let settings = Settings { system, sampling: sampling.params(), thinking };
-        ChatRequest { model: run, beside, earlier, settings, draft_tokens, runs_dir }
+        ChatRequest { model: run, beside, earlier, settings, wishes, draft_tokens, runs_dir }
     }
 }

@@ -22,6 +22,9 @@ pub(crate) struct CheckArgs {
     /// Print this many examples as the model will see them, with the trained tokens marked; needs --model
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub show: usize,
+    /// Also write the lines that were not rejected into this new file of JSON Lines
+    #[arg(long, value_name = "FILE")]
+    pub write_clean: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

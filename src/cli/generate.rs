@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::inference::WorkerOptions;
 use sparktune_commands::GenerateRequest;
 use sparktune_sampling::SamplingParams;
@@ -34,17 +35,17 @@ pub(crate) struct GenerateArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SamplingFlags {
     /// Divides the logits; 0 chooses the most likely token
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    pub temperature: f64,
+    #[arg(long, value_name = "X")]
+    pub temperature: Option<f64>,
     /// Keep the most likely tokens whose probabilities add up to this
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    pub top_p: f64,
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f64>,
     /// Keep this many of the most likely tokens; 0 keeps all
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub top_k: u32,
+    #[arg(long, value_name = "N")]
+    pub top_k: Option<u32>,
     /// Keep tokens that are at least this share as likely as the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    pub min_p: f64,
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f64>,
     /// Subtracted once from the logits of tokens that the answer has
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f64,
@@ -52,8 +53,8 @@ pub(crate) struct SamplingFlags {
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f64,
     /// Makes tokens of prompt and answer less likely if above 1
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    pub repetition_penalty: f64,
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f64>,
     /// Seed of the random numbers; the same seed gives the same answer
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -85,24 +86,25 @@ impl GenerateArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> GenerateRequest {
         let Self { model, prompt, raw, base, draft_tokens, sampling, logprobs } = self;
-        let sampling = SamplingParams { logprobs, ..sampling.params() };
+        let sampling = SamplingParams { logprobs, ..sampling.wishes().over(sampling.params()) };
         GenerateRequest { model, base, runs_dir, prompt, raw, draft_tokens, sampling }
     }
 }
 
 impl SamplingFlags {
-    /// Returns the parameters of sampling that the flags describe.
-    pub(crate) fn params(self) -> SamplingParams {
+    /// Returns what the flags say of the settings that a model can have its own values for.
+    pub(crate) fn wishes(&self) -> Wishes {
+        let Self { temperature, top_p, top_k, min_p, repetition_penalty, .. } = *self;
+        Wishes { temperature, top_p, top_k, min_p, repetition_penalty }
+    }
+
+    /// Returns the other parameters of sampling that the flags describe.
+    pub(crate) fn params(&self) -> SamplingParams {
         SamplingParams {
-            temperature: self.temperature,
-            top_p: self.top_p,
-            top_k: self.top_k,
-            min_p: self.min_p,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
-            repetition_penalty: self.repetition_penalty,
             seed: self.seed,
-            stop: self.stop,
+            stop: self.stop.clone(),
             max_tokens: Some(self.max_tokens),
             ..SamplingParams::default()
         }

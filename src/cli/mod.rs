@@ -28,6 +28,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sparktune_app::{comparison, presets, runs as existing_runs};
 use sparktune_base::program_name;
 use sparktune_commands::request::Style;
+use sparktune_plan::elsewhere::Elsewhere;
 use sparktune_plan::{Catalog, Setting};
 
 use crate::cli::bench::BenchArgs;
@@ -37,11 +38,12 @@ use crate::cli::compare::CompareArgs;
 use crate::cli::complete::Shell;
 use crate::cli::data::DataArgs;
 use crate::cli::edit::EditArgs;
-use crate::cli::files::{CheckArgs, PackArgs, UnpackArgs, VerifyArgs};
+pub(crate) use crate::cli::files::CheckArgs;
+use crate::cli::files::{PackArgs, UnpackArgs, VerifyArgs};
 use crate::cli::generate::{GenerateArgs, WorkerArgs};
 use crate::cli::packet::PacketArgs;
-pub(crate) use crate::cli::runs::RunName;
 use crate::cli::runs::{ExportArgs, HeadArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
+pub(crate) use crate::cli::runs::{RunName, RunsAction};
 #[cfg(feature = "serve")]
 pub(crate) use crate::cli::serve::{ServeArgs, serve};
 use crate::cli::settings::{GLOBAL, HELP_ALL, SettingFlags};
@@ -109,6 +111,11 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Train: check, plan, download, train, export
     Train(TrainArgs),
+    /// Print a page of the user's guide, or list them
+    Guide {
+        /// The page
+        page: Option<String>,
+    },
     /// Follow a run; leaving does not stop it
     Watch(RunName),
     /// List the runs, newest first
@@ -208,6 +215,31 @@ pub(crate) struct PlanArgs {
     /// Print every value with its origin and reason, and the cost of each pack length
     #[arg(long)]
     pub explain: bool,
+    #[command(flatten)]
+    pub elsewhere: ElsewhereFlags,
+}
+
+/// Another machine, as a person describes it.
+#[derive(Debug, Args)]
+pub(crate) struct ElsewhereFlags {
+    /// Also say what the job would take on another machine that trains this many tokens a second; an estimate
+    #[arg(long = "elsewhere-rate", value_name = "TOKENS/S", value_parser = positive)]
+    rate: Option<f64>,
+    /// The price of an hour on that machine, in any currency
+    #[arg(long = "elsewhere-price", value_name = "PRICE", value_parser = positive, requires = "rate")]
+    price: Option<f64>,
+}
+
+impl ElsewhereFlags {
+    /// Returns the machine, if there is one.
+    pub(crate) fn elsewhere(&self) -> Option<Elsewhere> {
+        Some(Elsewhere { tokens_per_s: self.rate?, price_per_hour: self.price })
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 impl GlobalFlags {
@@ -373,6 +405,16 @@ mod tests {
     fn what_other_programs_call_it_is_answered_with_the_nearest_setting() {
         let error = refusal("train --batch-size 4");
         assert!(error.contains("--grad-accum-steps") && error.contains("Micro-batches"), "{error}");
+        for (flag, words) in [
+            ("mode", "--method lora"),
+            ("per-device-batch-size", "--grad-accum-steps"),
+            ("max-seq-length", "--pack-length"),
+            ("pack", "--pack-strategy"),
+            ("resume-from-checkpoint", "resume [RUN]"),
+        ] {
+            let error = refusal(&format!("train --{flag} 4"));
+            assert!(error.contains(words) && error.matches("tip:").count() == 1, "{flag}: {error}");
+        }
         let error = refusal("train --modle x");
         assert!(error.contains("--model"), "{error}");
     }
@@ -394,6 +436,18 @@ mod tests {
             for setting in sparktune_plan::SETTINGS {
                 assert!(all.contains(&format!("--{} ", setting.name)), "{command}: {}", setting.name);
             }
+        }
+    }
+
+    #[test]
+    fn help_has_one_form_everywhere() {
+        for command in ["chat", "runs", "runs delete", "bench", "bench pipelines", "bench loading", "compare"]
+        {
+            let help = refusal(&format!("{command} --help"));
+            assert!(
+                !help.contains("Possible values:") && help.contains("For all commands:"),
+                "{command}: {help}"
+            );
         }
     }
 

@@ -23,8 +23,10 @@ pub(crate) struct PipelinesArgs {
     /// Optimizer steps of each training
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pub steps: u64,
-    /// How the pipelines are compared
-    #[arg(long, value_name = "WHICH", default_value = "both")]
+    /// How the pipelines are compared: `published` as QubGPU does (padded rows, its way of counting), `fair`
+    /// (the same target tokens in the same order of examples), or `both`
+    // Without the words' own help, which clap would list in a long form that no other command has.
+    #[arg(long, value_name = "WHICH", default_value = "both", hide_possible_values = true)]
     pub arrangement: Which,
     /// Trainings of each pipeline; fewer than three say nothing about chance
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]

@@ -7,11 +7,22 @@ use clap::{Arg, ArgMatches, Command};
 use sparktune_base::escape::escape;
 use sparktune_plan::SETTINGS;
 
+/// What other programs call something that is no setting here, and what there is instead.
+const NOT_SETTINGS: [(&str, &str); 3] = [
+    ("mode", "the method is '--method lora' or '--method full'"),
+    ("resume-from-checkpoint", "a run continues with `resume [RUN]`, from a step with `--checkpoint STEP`"),
+    ("resume", "a run continues with `resume [RUN]`, from a step with `--checkpoint STEP`"),
+];
+
 /// Returns the error with the nearest setting for a name of other programs, and without hidden commands among
 /// the suggestions.
 pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Error {
     if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) {
         let name = flag.trim_start_matches('-');
+        if let Some((_, tip)) = NOT_SETTINGS.iter().find(|(other, _)| *other == name) {
+            error.remove(ContextKind::SuggestedArg);
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(*tip)]));
+        }
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.nearest_to.contains(&name)) {
             let tip = format!("the most similar setting is '--{}': {}", setting.name, setting.about);
             error.remove(ContextKind::SuggestedArg);

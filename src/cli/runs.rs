@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use sparktune_commands::{GgufRequest, GgufType, Weights};
 
+use crate::cli::ElsewhereFlags;
 use crate::cli::settings::HeadFlags;
 
 /// Which run.
@@ -21,6 +22,31 @@ pub(crate) struct RunsArgs {
     /// Show all runs, not only the newest 50
     #[arg(long)]
     pub all: bool,
+    /// Show only runs that have all of these words in their name, state or model
+    #[arg(long, value_name = "WORDS")]
+    pub matching: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<RunsAction>,
+}
+
+/// What is done with runs instead of listing them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunsAction {
+    /// Delete runs with everything in their folders; without --yes, say what that would be
+    Delete {
+        /// The runs' folders, or unique beginnings of their names
+        #[arg(required = true)]
+        run: Vec<String>,
+        /// Delete them
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Delete what is kept next to the runs and can be made again; without --yes, say what that would be
+    Clean {
+        /// Delete it
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -108,4 +134,6 @@ pub(crate) struct ReportArgs {
     /// The file to write, instead of report.html in the run folder
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub elsewhere: ElsewhereFlags,
 }

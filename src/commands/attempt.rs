@@ -56,7 +56,7 @@ pub(crate) fn run_attempt(
     let following = launch(program, run, conditions)?;
     match display {
         Display::Screen => {
-            Screens::open()?.dashboard(run)?;
+            Screens::open()?.dashboard(program, run)?;
             after_the_screen(following)
         }
         Display::Lines => follow_to_the_end(following, Output::Plain, interrupts),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sparktune_app::answers::runs_dir;
 use sparktune_app::chat::history::{Earlier, HistoryFile};
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::chat::{Chat, Said, Settings};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::models::{OpenableModel, find_named};
@@ -15,6 +16,7 @@ use sparktune_app::program::Program;
 use sparktune_app::thought::without_thinking;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
+use sparktune_sampling::SamplingParams;
 use sparktune_sampling::protocol::Finished;
 use sparktune_tui::chat::line::{COMMANDS, Line, read};
 use sparktune_tui::chat::words_of_end;
@@ -39,8 +41,10 @@ pub struct ChatRequest {
     pub beside: Option<String>,
     /// Whether a kept conversation goes on: that of a file, or the newest one with the run.
     pub earlier: Option<Option<PathBuf>>,
-    /// How answers are made.
+    /// How answers are made, apart from what a model has its own values for.
     pub settings: Settings,
+    /// What the flags say of the settings that a model has its own values for.
+    pub wishes: Wishes,
     /// The number of tokens that MTP heads draft.
     pub draft_tokens: usize,
     /// The folder of the runs, if a flag names it.
@@ -52,7 +56,10 @@ pub struct ChatRequest {
 /// # Errors
 /// A model cannot be found or loaded, or does not fit into memory.
 pub fn chat(program: &Program, mut request: ChatRequest, style: Style) -> Result<Exit, Failure> {
-    request.settings.sampling.check().map_err(|error| Failure::usage(error.to_string()))?;
+    let check = |sampling: &SamplingParams| {
+        sampling.check().map_err(|error| Failure::usage(error.to_string().replace('_', "-")))
+    };
+    check(&request.wishes.over(request.settings.sampling.clone()))?;
     let runs_dir = runs_dir(request.runs_dir)?;
     let model = find_named(&request.model, &runs_dir)?;
     let beside = match request.beside.as_deref() {
@@ -60,8 +67,16 @@ pub fn chat(program: &Program, mut request: ChatRequest, style: Style) -> Result
         Some("base") => Some(model.started_from()?),
         Some(name) => Some(find_named(name, &runs_dir)?),
     };
-    // The base comes first, as in a comparison.
-    let models: Vec<OpenableModel> = beside.into_iter().chain([model]).collect();
+    // A model is sampled as a server would, so that an answer is one that users of the model could get.
+    let makers = Wishes::of_model(&model.opening()?.model);
+    request.settings.sampling = request.wishes.over(makers.over(request.settings.sampling));
+    check(&request.settings.sampling)?;
+    // The base comes first, as in a comparison: before and after. Other models stand as they are named.
+    let is_before_and_after = request.beside.as_deref() == Some("base");
+    let mut models: Vec<OpenableModel> = [model].into_iter().chain(beside).collect();
+    if is_before_and_after {
+        models.reverse();
+    }
     let earlier = request.earlier.map(|path| Earlier::read(&models, path.as_deref())).transpose()?;
     if let Some(earlier) = &earlier
         && request.settings.system.is_empty()
@@ -106,20 +121,30 @@ fn by_lines(
     let is_asked = std::io::stdin().is_terminal();
     interrupts.follow();
     let lines = lines_of_stdin();
+    // What a script asks and does not get is told by the exit code too.
+    let mut end = Exit::Done;
     loop {
         if is_asked && !is_json {
             print("> ")?;
         }
         let before = interrupts.count();
-        let Some(line) = next_line(&lines, &interrupts, before)? else {
+        let Some(line) = next_line(&lines, &interrupts, before) else {
             if is_asked {
                 print("\n")?;
             }
-            return Ok(Exit::Done);
+            return Ok(end);
+        };
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => {
+                note(&error);
+                end = Exit::Data;
+                continue;
+            }
         };
         let text = match read(&line, &mut settings) {
             Ok(Line::Say(text)) => text,
-            Ok(Line::Quit) => return Ok(Exit::Done),
+            Ok(Line::Quit) => return Ok(end),
             Ok(Line::Empty) => continue,
             Ok(Line::New) => {
                 chat.begin_again()?;
@@ -141,7 +166,10 @@ fn by_lines(
             }
         };
         chat.say(&text, &settings)?;
-        let answers = answer(&mut chat, &interrupts, is_json)?;
+        let (answers, is_refused) = answer(&mut chat, &interrupts, is_json)?;
+        if is_refused && !is_asked {
+            end = Exit::Data;
+        }
         if is_json {
             print_json(&json!({"question": text, "answers": answers}))?;
         }
@@ -164,8 +192,8 @@ struct Open {
 }
 
 /// Waits for the answers of all models and prints them: the first as it comes, the others behind it. Ctrl-C
-/// ends the answers. Returns them as JSON.
-fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<Vec<Value>, Failure> {
+/// ends the answers. Returns them as JSON, and whether one was refused.
+fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<(Vec<Value>, bool), Failure> {
     let names: Vec<String> = chat.names().into_iter().map(str::to_owned).collect();
     let mut open: Vec<Open> = names.iter().map(|_| Open::default()).collect();
     let (mut shown, mut before) = (0, interrupts.count());
@@ -214,7 +242,8 @@ fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<Vec
             shown += 1;
         }
     }
-    Ok(names.iter().zip(&open).map(|(name, answer)| as_json(name, answer)).collect())
+    let is_refused = open.iter().any(|answer| matches!(answer.end, Some(Err(_))));
+    Ok((names.iter().zip(&open).map(|(name, answer)| as_json(name, answer)).collect(), is_refused))
 }
 
 /// Prints what is new of an answer, without what was thought.
@@ -251,23 +280,27 @@ fn as_json(name: &str, answer: &Open) -> Value {
 }
 
 /// Reads lines on a thread, so that Ctrl-C is heard while a line is awaited. A line that is not UTF-8 or too
-/// long is an error, after which there are no more.
+/// long is passed over with a reason; after a failure of the input there are no more.
 fn lines_of_stdin() -> Receiver<Result<String, String>> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         let mut input = std::io::stdin().lock();
-        loop {
+        for number in 1_u64.. {
             let mut line = Vec::new();
             let read = std::io::Read::take(&mut input, LONGEST_LINE).read_until(b'\n', &mut line);
+            let is_cut = line.len() as u64 == LONGEST_LINE && !line.ends_with(b"\n");
+            // The rest of a line that is too long belongs to no other line.
+            let read = if is_cut { read.and(input.skip_until(b'\n')) } else { read };
+            let is_last = read.is_err();
             let line = match read {
-                Ok(0) => return,
-                Ok(length) if length as u64 == LONGEST_LINE => {
-                    Err(format!("a line has more than {LONGEST_LINE} bytes. Say less at a time"))
-                }
-                Ok(_) => String::from_utf8(line).map_err(|_| "a line is not UTF-8. Convert it".to_owned()),
+                Ok(0) if !is_cut => return,
+                Ok(_) if is_cut => Err(format!(
+                    "line {number} has more than {LONGEST_LINE} bytes and was passed over. Say less at a time"
+                )),
+                Ok(_) => String::from_utf8(line)
+                    .map_err(|_| format!("line {number} is not UTF-8 and was passed over. Convert it")),
                 Err(error) => Err(format!("the standard input cannot be read: {error}")),
             };
-            let is_last = line.is_err();
             if sender.send(line).is_err() || is_last {
                 return;
             }
@@ -276,17 +309,17 @@ fn lines_of_stdin() -> Receiver<Result<String, String>> {
     lines
 }
 
-/// Returns the next line; `None` at the end of the input or after Ctrl-C.
+/// Returns the next line, or why it is passed over; `None` at the end of the input or after Ctrl-C.
 fn next_line(
     lines: &Receiver<Result<String, String>>,
     interrupts: &Interrupts,
     before: usize,
-) -> Result<Option<String>, Failure> {
+) -> Option<Result<String, String>> {
     loop {
         match lines.recv_timeout(POLL) {
-            Ok(line) => return line.map(Some).map_err(Failure::usage),
-            Err(RecvTimeoutError::Disconnected) => return Ok(None),
-            Err(RecvTimeoutError::Timeout) if interrupts.count() > before => return Ok(None),
+            Ok(line) => return Some(line),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) if interrupts.count() > before => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
     }

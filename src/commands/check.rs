@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_app::answers::gather;
 use sparktune_app::check::{self, Checked, ShownExample};
+use sparktune_app::clean::{Cleaned, write_clean};
 use sparktune_app::data::refusal;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
@@ -41,15 +42,16 @@ struct CheckReport<'a> {
 }
 
 /// Runs `sparktune check`. `rejected` is the file for rejected lines, and `show` the number of examples to
-/// print.
+/// print. With `clean`, the lines that were not rejected are written into that file, which is then the result.
 ///
 /// # Errors
-/// Inputs or a model cannot be read. Refused data is not an error but the exit code 3.
+/// Inputs or a model cannot be read, or the clean file cannot be written. Refused data is not an error but the exit code 3.
 pub fn check(
     flags: Answers,
     inputs: &[PathBuf],
     rejected: &Path,
     show: usize,
+    clean: Option<&Path>,
     style: Style,
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
@@ -77,6 +79,17 @@ pub fn check(
             let too_long = if report.overlong.left_out.examples > 0 { " and those too long" } else { "" };
             let path = escape(&path.display().to_string()).into_owned();
             print(&format!("rejected lines{too_long}, with reasons, are in {path}\n"))?;
+        }
+    }
+    if let Some(clean) = clean {
+        let Cleaned { kept, left_out } = write_clean(&report, rejected, clean)?;
+        if !style.json {
+            let path = escape(&clean.display().to_string()).into_owned();
+            let kept = counted(kept, "line");
+            print(&format!("{path} has {kept}; left out: {}\n", count(left_out)))?;
+        }
+        if kept > 0 {
+            return Ok(Exit::Done);
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
+use sparktune_plan::elsewhere::Elsewhere;
 use sparktune_tui::output::{print, print_json};
 use sparktune_tui::report::{ReportInput, html, write_page};
 
@@ -18,15 +19,21 @@ struct Written {
     bytes: usize,
 }
 
-/// Runs `sparktune report`. `output` is the page to write, instead of `report.html` in the run folder.
+/// Runs `sparktune report`. `output` is the page to write, instead of `report.html` in the run folder. With
+/// another machine, the page says what the job would have taken there.
 ///
 /// # Errors
 /// The run does not exist, or the page cannot be written.
-pub fn report(name: RunName, output: Option<PathBuf>, json: bool) -> Result<Exit, Failure> {
+pub fn report(
+    name: RunName,
+    output: Option<PathBuf>,
+    elsewhere: Option<Elsewhere>,
+    json: bool,
+) -> Result<Exit, Failure> {
     let run = find_run(name)?;
     let path = output.unwrap_or_else(|| run.path().join("report.html"));
     let failed = |error: std::io::Error| Failure::io("write", &path, &error);
-    let page = html(&ReportInput::read(&run));
+    let page = html(&ReportInput { elsewhere, ..ReportInput::read(&run) });
     write_page(&path, &page).map_err(failed)?;
     let path = path.canonicalize().map_err(failed)?;
     if json {

@@ -40,11 +40,11 @@ pub(crate) fn find_run(name: RunName) -> Result<RunDir, Failure> {
 ///
 /// # Errors
 /// The run does not exist or cannot be read.
-pub fn watch(name: RunName, style: Style) -> Result<Exit, Failure> {
+pub fn watch(program: &Program, name: RunName, style: Style) -> Result<Exit, Failure> {
     let run = find_run(name)?;
     let output = match Display::suited_to(style) {
         Display::Screen => {
-            Screens::open()?.dashboard(&run)?;
+            Screens::open()?.dashboard(program, &run)?;
             return Ok(Exit::Done);
         }
         Display::Json => Output::Json,
@@ -57,8 +57,8 @@ pub fn watch(name: RunName, style: Style) -> Result<Exit, Failure> {
 /// The number of the newest runs that a table shows.
 const SHOWN: usize = 50;
 
-/// Runs `sparktune runs`. A table shows only the newest runs, unless `all` are wanted; a screen and JSON have
-/// all of them.
+/// Runs `sparktune runs`. A table shows only the newest runs, unless `all` are wanted or those with some
+/// words; a screen and JSON have all of them.
 ///
 /// # Errors
 /// The folder cannot be listed.
@@ -66,17 +66,24 @@ pub fn list(
     program: &Program,
     runs_dir_flag: Option<PathBuf>,
     all: bool,
+    matching: Option<&str>,
     style: Style,
 ) -> Result<Exit, Failure> {
     let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
-    if Display::suited_to(style) == Display::Screen {
+    if Display::suited_to(style) == Display::Screen && matching.is_none() {
         Screens::open()?.runs(program, &root)?;
         return Ok(Exit::Done);
     }
-    let most = if all || style.json { usize::MAX } else { SHOWN };
-    let (rows, older) = newest_rows(&root, most)?;
+    let most = if all || style.json || matching.is_some() { usize::MAX } else { SHOWN };
+    let (mut rows, older) = newest_rows(&root, most)?;
+    let is_empty = rows.is_empty();
+    if let Some(words) = matching {
+        rows.retain(|row| row.matches(words));
+    }
     if style.json {
         print_json(&rows)?;
+    } else if rows.is_empty() && !is_empty {
+        note("no run has these words in its name, state or model");
     } else if rows.is_empty() {
         note(&format!("no runs yet in {}; `{} train` starts one", root.path().display(), program_name()));
     } else {

@@ -11,6 +11,7 @@ use sparktune_app::summary::Summary;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_cluster::Placement;
+use sparktune_plan::elsewhere::{Elsewhere, Job};
 use sparktune_plan::{Answers, Plan, render};
 use sparktune_tui::interview::Interview;
 use sparktune_tui::output::{can_ask, columns, note, print, print_json};
@@ -81,7 +82,7 @@ fn start(
         interview.until_agreed(answers)?
     };
     if dry_run {
-        show(&job.plan, style.json, false)?;
+        show(&job.plan, style.json, false, None)?;
         return Ok(Exit::Done);
     }
     note(render::summary(&job.plan).trim_end());
@@ -122,11 +123,18 @@ fn may_ask(style: Style) -> bool {
     !style.non_interactive && !style.json && can_ask()
 }
 
-/// Runs `sparktune plan`. With `explain` it prints every value with its origin and reason.
+/// Runs `sparktune plan`. With `explain` it prints every value with its origin and reason, and with another
+/// machine what the job would take there.
 ///
 /// # Errors
 /// Anything that prevents a plan.
-pub fn plan(program: &Program, given: Given, style: Style, explain: bool) -> Result<Exit, Failure> {
+pub fn plan(
+    program: &Program,
+    given: Given,
+    style: Style,
+    explain: bool,
+    elsewhere: Option<Elsewhere>,
+) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
     let answers = gather(given.flags, given.demo)?;
@@ -137,15 +145,28 @@ pub fn plan(program: &Program, given: Given, style: Style, explain: bool) -> Res
     } else {
         job::plan(program, &answers, &listener)?
     };
-    show(&job.plan, style.json, explain)?;
+    show(&job.plan, style.json, explain, elsewhere)?;
     Ok(Exit::Done)
 }
 
-fn show(plan: &Plan, json: bool, explain: bool) -> Result<(), Failure> {
+fn show(plan: &Plan, json: bool, explain: bool, elsewhere: Option<Elsewhere>) -> Result<(), Failure> {
+    let there = elsewhere.zip(plan.advice.as_ref()).map(|(there, advice)| there.planned(&advice.time));
     if json {
-        return Ok(print_json(plan)?);
+        #[derive(serde::Serialize)]
+        struct Shown<'a> {
+            #[serde(flatten)]
+            plan: &'a Plan,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            elsewhere: Option<Job>,
+        }
+        return Ok(print_json(&Shown { plan, elsewhere: there })?);
     }
-    print(&render::summary(plan))?;
+    // A line for a program stays one.
+    let fitted = |text: String| columns().map_or_else(|| text.clone(), |width| render::fitted(&text, width));
+    print(&fitted(render::summary(plan)))?;
+    if let Some(there) = there {
+        print(&fitted(there.line()))?;
+    }
     if explain {
         let table = render::explain(plan, columns().unwrap_or(WIDTH));
         print(&format!("\n{table}\n{}", render::cost_curve(plan)))?;

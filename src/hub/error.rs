@@ -97,7 +97,7 @@ pub enum Error {
     },
     /// The user disabled the network, and the cache is incomplete.
     #[error(
-        "{repo}: offline (HF_HUB_OFFLINE) and not in the cache {cache:?}: {missing}. Unset HF_HUB_OFFLINE, or give a local folder"
+        "{repo}: offline (HF_HUB_OFFLINE) and not in the cache {cache:?}: {missing}. Unset HF_HUB_OFFLINE where the hub can be reached, or give a local folder"
     )]
     Offline {
         /// `org/name@revision`.
@@ -222,7 +222,7 @@ pub enum Error {
     },
     /// No connection could be established.
     #[error(
-        "{host}: cannot be reached ({why}). Check the network, the proxy variables and HF_ENDPOINT, or set HF_HUB_OFFLINE=1 to use only the cache"
+        "{host}: cannot be reached ({why}). Check the network, the proxy variables and HF_ENDPOINT, or give a local folder"
     )]
     Unreachable {
         /// The host.

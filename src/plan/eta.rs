@@ -62,6 +62,24 @@ fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f
     (count + 1.0) * pass_s + count * evals.sampled() * token_s
 }
 
+/// The tokens of the answers after which a head is measured, as the trainer generates them.
+const MEASURED_TOKENS: f64 = 2048.0;
+/// The speed in bytes per second at which outputs are written, and read again to check them. It is assumed:
+/// that of an ordinary solid-state disk.
+const DISK_BYTES_PER_S: f64 = 5e8;
+
+/// Returns the seconds from the last training step to the end. A trained head is measured after each token of
+/// answers, and a second model is written with it.
+fn finish_s(run: &Run) -> f64 {
+    let Fit { speed, model, device, .. } = run.fit;
+    let bytes = model.weight_bytes(if *device == Device::Cuda { 2 } else { 4 }) as f64;
+    let token_s = bytes / speed.bytes_per_s + model.config.layers.len() as f64 * speed.seconds_per_layer;
+    let models = if run.head.is_some() { 2.0 } else { 1.0 };
+    let written = 2.0 * models * model.checkpoint_bytes as f64 / DISK_BYTES_PER_S;
+    let measured = if run.head.is_some() { MEASURED_TOKENS * token_s } else { 0.0 };
+    written + measured
+}
+
 /// Returns the number of optimizer steps in an epoch of the MTP head.
 pub(crate) fn head_steps(fit: &Fit, pack: PackPlan, batch: BatchPlan, train_share: f64) -> u64 {
     let (pack, batch) = pack.for_head(batch);
@@ -165,6 +183,7 @@ pub(crate) fn time(run: &Run) -> Time {
     });
     let evals = run.evals.as_ref().filter(|_| !alone);
     let eval_s = rate.zip(evals).map(|(rate, evals)| eval_s(run, evals, &treatment, rate));
+    let finish_s = rate.map(|_| finish_s(run));
     let mut formula = match rate {
         _ if alone => format!("{} tokens", count(whole(tokens))),
         Some(rate) => format!("{} tokens ÷ {} tokens/s", count(whole(tokens)), tokens_per_s(rate)),
@@ -183,7 +202,11 @@ pub(crate) fn time(run: &Run) -> Time {
         let of = if epochs < f64::from(head.epochs) { ", which max_steps ends early" } else { "" };
         formula.push_str(&format!(" + {} for the MTP head's {which}{of}", duration(mtp_s)));
     }
-    formula.push_str(&format!("; {words}; without export"));
+    if let Some(finish_s) = finish_s {
+        let what = if run.head.is_some() { "to measure the head and write" } else { "to write" };
+        formula.push_str(&format!(" + {} {what} the outputs", duration(finish_s)));
+    }
+    formula.push_str(&format!("; {words}"));
     Time {
         tokens_per_epoch: whole(epoch_tokens),
         tokens_per_step: whole(step_tokens),
@@ -195,6 +218,7 @@ pub(crate) fn time(run: &Run) -> Time {
         train_s,
         eval_s,
         mtp_s,
+        finish_s,
         basis,
         formula,
     }

@@ -16,6 +16,7 @@ pub mod choices;
 mod command_line;
 pub mod cost;
 pub mod data_catalog;
+pub mod elsewhere;
 pub mod error;
 mod eta;
 pub mod facts;

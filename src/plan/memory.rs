@@ -112,23 +112,6 @@ impl From<&Memory> for Shortage {
     }
 }
 
-/// Formats a prediction and the measured value: `predicted 3.1 GB, peak 2.9 GB (−6 %)`. The percentage is the
-/// difference of the peak from the prediction; it is left out when the prediction is 0.
-pub fn peak_in_words(predicted_bytes: u64, peak_bytes: u64) -> String {
-    let (predicted, peak) = (bytes(predicted_bytes), bytes(peak_bytes));
-    // Below this, what every process needs outweighs the model, and the share would say nothing.
-    if predicted_bytes < 1 << 30 {
-        return format!("predicted {predicted}, peak {peak}");
-    }
-    let error = (peak_bytes as f64 / predicted_bytes as f64 - 1.0) * 100.0;
-    let sign = match error.round() {
-        0.0 => "±",
-        error if error < 0.0 => "−",
-        _ => "+",
-    };
-    format!("predicted {predicted}, peak {peak} ({sign}{:.0} %)", error.abs())
-}
-
 /// The settings that the memory depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Footprint {
@@ -535,14 +518,6 @@ mod tests {
         let memory = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
         assert!(memory.reserve > 0);
         assert_eq!(Memory { reserve: 0, ..memory.clone() }.needed_bytes(), memory.training_bytes());
-    }
-
-    #[test]
-    fn a_peak_is_told_with_its_distance_from_the_prediction() {
-        assert_eq!(peak_in_words(3_100_000_000, 2_900_000_000), "predicted 3.1 GB, peak 2.9 GB (−6 %)");
-        assert_eq!(peak_in_words(2_000_000_000, 3_000_000_000), "predicted 2.0 GB, peak 3.0 GB (+50 %)");
-        assert_eq!(peak_in_words(2_000_000_000, 2_001_000_000), "predicted 2.0 GB, peak 2.0 GB (±0 %)");
-        assert_eq!(peak_in_words(0, 1_000_000), "predicted 0 B, peak 1.0 MB");
     }
 
     #[test]

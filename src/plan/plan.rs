@@ -538,6 +538,10 @@ pub struct Time {
     /// The duration of the MTP head's epoch in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_s: Option<f64>,
+    /// The duration in seconds of what follows: the head is measured, and the outputs are written and checked.
+    /// Plans of older versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_s: Option<f64>,
     /// The basis of the speed.
     pub basis: RateBasis,
     /// The formula with its figures.
@@ -550,9 +554,14 @@ impl Time {
         Some(self.train_s? + self.eval_s.unwrap_or(0.0))
     }
 
-    /// Returns the duration of the run in seconds, without export.
+    /// Returns the duration of the whole run in seconds.
     pub fn total_s(&self) -> Option<f64> {
-        Some(self.text_model_s()? + self.mtp_s.unwrap_or(0.0))
+        Some(self.text_model_s()? + self.after_s())
+    }
+
+    /// Returns the seconds from the last step of the text model to the end of the run.
+    pub fn after_s(&self) -> f64 {
+        self.mtp_s.unwrap_or(0.0) + self.finish_s.unwrap_or(0.0)
     }
 }
 

@@ -28,6 +28,25 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// Breaks lines that are wider than `width` columns; what follows stands as far to the right as the line's own
+/// text, or below the values of the summary.
+pub fn fitted(text: &str, width: usize) -> String {
+    let mut fitted = String::new();
+    for line in text.lines() {
+        if line.chars().count() <= width {
+            fitted.push_str(line);
+            fitted.push('\n');
+            continue;
+        }
+        let spaces = line.len() - line.trim_start().len();
+        let indent = if spaces == 0 { 6 } else { spaces };
+        for (at, part) in wrap(line, width.saturating_sub(indent).max(24)).iter().enumerate() {
+            let _ = writeln!(fitted, "{:1$}{part}", "", if at == 0 { spaces } else { indent });
+        }
+    }
+    fitted
+}
+
 /// Returns the table of `plan --explain`: value, origin and reason of every setting, wrapped to `width`
 /// columns.
 pub fn explain(plan: &Plan, width: usize) -> String {
@@ -221,6 +240,17 @@ pub fn summary(plan: &Plan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_broken_at_the_width_and_what_follows_stands_below_the_text() {
+        let text = "run   here\ntime  18 s at 8,015 tokens/s (estimate)\n      78,658 tokens ÷ 8,015 tokens/s + 1 s\n";
+        let fits = fitted(text, 30);
+        assert_eq!(
+            fits,
+            "run   here\ntime 18 s at 8,015\n      tokens/s (estimate)\n      78,658 tokens ÷ 8,015\n      tokens/s + 1 s\n"
+        );
+        assert_eq!(fitted(text, 80), text);
+    }
 
     #[test]
     fn the_memory_bar_shows_each_part_by_its_share() {

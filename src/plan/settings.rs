@@ -177,7 +177,7 @@ settings! {
         heading: In::Device, page: AllSettings, is_common: true,
     }
     recompute: bool = "recompute", "recompute", "Save memory by recomputing activations in the backward pass instead of storing them." {
-        heading: In::Device, page: Essential(7), aliases: &["gradient-checkpointing", "grad-checkpointing"],
+        heading: In::Device, page: Essential(9), aliases: &["gradient-checkpointing", "grad-checkpointing"],
     }
     fp8: bool = "fp8", "fp8", "Compute wide linear layers in fp8 (e4m3); lossy; needs a GPU of compute capability 8.9 or newer." {
         heading: In::Device, page: AllSettings,
@@ -190,7 +190,7 @@ settings! {
         number: Some(Number::between(1.0, TOKENS, Double).within(Limit::Vocabulary).starting_at("32768")),
     }
     export: Exported = "export", "export", "Export the weights with the lowest held-out loss, or those of the last step." {
-        heading: In::Evaluation, page: AllSettings, is_common: true,
+        heading: In::Evaluation, page: Essential(7), is_common: true,
     }
     runs_dir: PathBuf = "runs_dir", "runs-dir", "Folder in which the runs are stored." {
         heading: In::Run, page: AllSettings, is_common: true, completes: Completes::Folders,
@@ -214,7 +214,7 @@ settings! {
         heading: In::Model, page: Own, of_one_run: true, of_check: true,
     }
     chat_template: PathBuf = "model.chat_template", "chat-template", "Render conversations with the chat template in this file instead of the model's own; exported models get it too." {
-        heading: In::Model, page: Essential(16), completes: Completes::Files, reads_data: true, of_one_run: true,
+        heading: In::Model, page: Essential(18), completes: Completes::Files, reads_data: true, of_one_run: true,
         of_check: true,
     }
     mtp_from: String = "model.mtp_from", "mtp-from", "Take the MTP head from this model, for a base whose weights have none." {
@@ -243,7 +243,7 @@ settings! {
         of_check: true,
     }
     eval_fraction: f64 = "data.eval_fraction", "eval-fraction", "Share of the examples set aside as the eval set (0.02 = 2 %)." {
-        heading: In::Data, page: Essential(9), number: Some(Number::between(0.0, 0.5, By(0.01))),
+        heading: In::Data, page: Essential(11), number: Some(Number::between(0.0, 0.5, By(0.01))),
         nearest_to: &["val-size", "test-size", "val-set-size"], reads_data: true,
     }
     format: DataFormat = "data.format", "format", "Format of the data; auto detects it for each file." {
@@ -256,13 +256,13 @@ settings! {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
     train_on: TrainOn = "data.train_on", "train-on", "Train all assistant turns of a conversation, or only the last." {
-        heading: In::Data, page: Essential(12), nearest_to: &["mask-history"], reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(14), nearest_to: &["mask-history"], reads_data: true, of_check: true,
     }
     split_turns: bool = "data.split_turns", "split-turns", "Make each trained turn an example of its own, after the conversation before it as a server renders it." {
-        heading: In::Data, page: Essential(13), reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(15), reads_data: true, of_check: true,
     }
     template_kwargs: TemplateKwargs = "data.template_kwargs", "template-kwargs", "Variables for the chat template, as a JSON object; a server has to set the same ones." {
-        heading: In::Data, page: Essential(15), aliases: &["chat-template-kwargs"], reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(17), aliases: &["chat-template-kwargs"], reads_data: true, of_check: true,
     }
     max_example_tokens: u32 = "data.max_example_tokens", "max-example-tokens", "Largest number of tokens of an example." {
         heading: In::Data, page: AllSettings, number: Some(Number::between(2.0, TOKENS, Double).within(Limit::Context)),
@@ -270,7 +270,7 @@ settings! {
         reads_data: true, of_check: true,
     }
     overlong: Overlong = "data.overlong", "overlong", "What becomes of an example that is too long: auto splits raw text and leaves anything else out, drop leaves it out, truncate cuts off its end, split makes examples of whole turns or pieces of raw text." {
-        heading: In::Data, page: Essential(14), reads_data: true, of_check: true,
+        heading: In::Data, page: Essential(16), reads_data: true, of_check: true,
     }
     max_rejected: f64 = "data.max_rejected", "max-rejected", "Stop if more than this share of the lines is rejected (0.01 = 1 %)." {
         heading: In::Data, page: AllSettings, is_common: true, number: Some(Number::between(0.0, 1.0, By(0.01))),
@@ -313,7 +313,7 @@ settings! {
         heading: In::Mtp, page: AllSettings, number: Some(Number::between(16.0, TOKENS, By(128.0)).within(Limit::Context)),
     }
     pack_strategy: PackStrategy = "pack.strategy", "pack-strategy", "How examples share a pack: bfd never splits an example, stream cuts at the end of each pack." {
-        heading: In::Batch, page: Essential(8), nearest_to: &["packing", "sample-packing"],
+        heading: In::Batch, page: Essential(10), nearest_to: &["pack", "packing", "sample-packing"],
     }
     micro_batch_packs: u32 = "batch.micro_batch_packs", "micro-batch-packs", "Packs that the model processes at once." {
         heading: In::Batch, page: AllSettings, number: Some(Number::between(1.0, 65_536.0, By(1.0))),
@@ -321,7 +321,7 @@ settings! {
     }
     grad_accum_steps: u32 = "batch.grad_accum_steps", "grad-accum-steps", "Micro-batches per optimizer step." {
         heading: In::Batch, page: Essential(5), is_common: true, number: Some(Number::between(1.0, 65_536.0, By(1.0))),
-        aliases: &["gradient-accumulation-steps", "grad-accum"], nearest_to: &["batch-size", "train-batch-size"],
+        aliases: &["gradient-accumulation-steps", "gradient-accumulation", "grad-accum"], nearest_to: &["batch-size", "train-batch-size", "per-device-batch-size"],
     }
     sync: SyncPlan = "batch.sync", "sync", "When several ranks exchange what they learned: step, in every step, which is exact; or diloco:H, after H steps alone, for slow links, which is another training." {
         heading: In::Batch, page: AllSettings,
@@ -361,7 +361,7 @@ settings! {
         aliases: &["num-epochs", "num-train-epochs"],
     }
     max_steps: u64 = "duration.max_steps", "max-steps", "Stop after this many optimizer steps." {
-        heading: In::Duration, page: Essential(10), is_common: true,
+        heading: In::Duration, page: Essential(12), is_common: true,
         number: Some(Number::between(1.0, STEPS, OneTwoFive).starting_at("1000")),
     }
     mtp_learning_rate: f64 = "head.learning_rate", "mtp-learning-rate", "Peak learning rate of the MTP head." {
@@ -374,7 +374,7 @@ settings! {
         heading: In::Mtp, page: AllSettings, number: Some(Number::between(1.0, 4.0, By(1.0))),
     }
     save_steps: u64 = "checkpoint.save_steps", "save-steps", "Optimizer steps between checkpoints." {
-        heading: In::Checkpoints, page: Essential(11), is_common: true, number: Some(Number::between(1.0, STEPS, By(50.0))),
+        heading: In::Checkpoints, page: Essential(13), is_common: true, number: Some(Number::between(1.0, STEPS, By(50.0))),
     }
     save_minutes: u32 = "checkpoint.save_minutes", "save-minutes", "Longest time between checkpoints, in minutes." {
         heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 100_000.0, By(5.0))),
@@ -387,7 +387,7 @@ settings! {
         heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, STEPS, By(50.0))), aliases: &["eval-steps"],
     }
     early_stop_patience: u32 = "eval.early_stop_patience", "early-stop-patience", "Stop after this many evaluations without a lower loss." {
-        heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0)).starting_at("3")),
+        heading: In::Evaluation, page: Essential(8), number: Some(Number::between(1.0, 10_000.0, By(1.0)).starting_at("3")),
         aliases: &["early-stopping-patience", "patience"],
     }
     sample_count: u32 = "eval.sample_count", "sample-count", "Number of sample answers generated at each evaluation." {

@@ -59,7 +59,7 @@ pub use liveness::{Liveness, STALLED_AFTER};
 pub use manifest::Damage;
 pub use new_run::NewRun;
 pub use notice::Notice;
-pub use pace::{Eta, StepParts};
+pub use pace::{Eta, Planned, StepParts};
 pub use pressure::{MemoryReading, MemoryUser, PressureWatch, Relief};
 pub use run_dir::RunDir;
 pub use runs_root::{RunsRoot, label_of};

@@ -19,8 +19,26 @@ const PROMISE_AFTER: u64 = 10;
 /// The longest time between two steps that is believed, in microseconds: an hour.
 const LONGEST_US: u64 = 3_600_000_000;
 
-/// The remaining time and its calculation: `steps_left × ms_per_step`. The latter is measured over the last
-/// `over_steps` steps by the clock, so evaluations and checkpoints between them are included.
+/// What a plan says of the time, to tell what follows the steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Planned {
+    /// The time per step in milliseconds, with evaluations.
+    pub ms_per_step: f64,
+    /// The seconds from the last step to the end of the run.
+    pub after_s: f64,
+}
+
+impl Planned {
+    /// Returns the seconds that follow the steps, if steps take this long: as much more or less than planned
+    /// as the steps.
+    fn after_s(self, ms_per_step: f64) -> f64 {
+        let after_s = self.after_s * ms_per_step / self.ms_per_step;
+        if after_s.is_finite() { after_s.max(0.0) } else { 0.0 }
+    }
+}
+
+/// The remaining time and its calculation: `steps_left × ms_per_step + after_s`. The time of a step is measured
+/// over the last `over_steps` steps by the clock, so evaluations and checkpoints between them are included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Eta {
     /// The remaining time in seconds.
@@ -31,6 +49,8 @@ pub struct Eta {
     pub ms_per_step: f64,
     /// The number of steps in the measurement.
     pub over_steps: u64,
+    /// The seconds that follow the last step, for the head and the outputs; 0 where no plan says it.
+    pub after_s: f64,
     /// The change of the expected end in seconds since the first expectation of this attempt, after 10
     /// steps; positive means later. `None` before that.
     pub drift_s: Option<f64>,
@@ -56,6 +76,8 @@ pub struct StepParts {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Pace {
     recent: VecDeque<Timed>,
+    /// What the plan says.
+    planned: Option<Planned>,
     /// The first expected end, in microseconds since the Unix epoch.
     promised_us: Option<f64>,
 }
@@ -71,6 +93,20 @@ struct Timed {
 }
 
 impl Pace {
+    /// Takes what the plan says of the time after the steps.
+    pub(crate) fn expect(&mut self, planned: Planned) {
+        if self.planned != Some(planned) {
+            // What was promised did not include it.
+            self.promised_us = None;
+            self.planned = Some(planned);
+        }
+    }
+
+    /// Forgets the steps: another attempt has begun.
+    pub(crate) fn begin_again(&mut self) {
+        *self = Self { planned: self.planned, ..Self::default() };
+    }
+
     pub(crate) fn step(&mut self, step: &Step, time_us: u64, total_steps: Option<u64>) {
         let parts = [step.data_ms, step.optimizer_ms];
         if self.recent.len() > WINDOW {
@@ -98,9 +134,10 @@ impl Pace {
         let steps_left = total_steps.saturating_sub(last.step);
         let (ms_per_step, left) =
             (last.time_us.saturating_sub(first.time_us) as f64 / 1e3 / over_steps as f64, steps_left as f64);
-        let seconds = left * ms_per_step / 1e3;
+        let after_s = self.planned.map_or(0.0, |planned| planned.after_s(ms_per_step));
+        let seconds = left * ms_per_step / 1e3 + after_s;
         let drift_s = self.promised_us.map(|promised| (finish_us(last.time_us, seconds) - promised) / 1e6);
-        Some(Eta { seconds, steps_left, ms_per_step, over_steps, drift_s })
+        Some(Eta { seconds, steps_left, ms_per_step, over_steps, after_s, drift_s })
     }
 
     /// Returns the mean time of recent steps by the clock, with the evaluations and checkpoints between them,
@@ -172,6 +209,24 @@ mod tests {
         assert_eq!((eta.ms_per_step, eta.over_steps, eta.seconds), (2000.0, 200, 1200.0));
         // The run ends after 11 + 389·2 + 600·2 seconds instead of 1,000.
         assert!((eta.drift_s.unwrap() - 989.0).abs() < 1e-6, "{eta:?}");
+    }
+
+    #[test]
+    fn what_follows_the_steps_takes_as_much_longer_than_planned_as_they_do() {
+        let mut pace = Pace::default();
+        pace.expect(Planned { ms_per_step: 500.0, after_s: 60.0 });
+        for n in 1..=11 {
+            pace.step(&step(n, 1000.0), n * 1_000_000, Some(100));
+        }
+        let eta = pace.eta(100).unwrap();
+        assert_eq!((eta.seconds, eta.after_s, eta.drift_s), (89.0 + 120.0, 120.0, Some(0.0)));
+        pace.begin_again();
+        assert_eq!(pace.eta(100), None);
+        // A plan without a time for its steps says nothing.
+        pace.expect(Planned { ms_per_step: 0.0, after_s: 60.0 });
+        pace.step(&step(1, 1.0), 1_000_000, Some(3));
+        pace.step(&step(2, 1.0), 2_000_000, Some(3));
+        assert_eq!(pace.eta(3).unwrap().seconds, 1.0);
     }
 
     #[test]

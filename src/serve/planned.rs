@@ -122,6 +122,8 @@ struct PlanEta {
     eval_s: Option<f64>,
     /// The duration of the MTP head's training.
     mtp_s: Option<f64>,
+    /// The seconds in which the head is measured, and the outputs are written and checked.
+    finish_s: Option<f64>,
     /// The duration of the run without its export.
     total_s: Option<f64>,
     /// The basis of the speed: `measured-here`, `measured`, `original-recipe`, `estimate`, `unknown`.
@@ -302,6 +304,7 @@ impl PlanEta {
             train_s: time.train_s,
             eval_s: time.eval_s,
             mtp_s: time.mtp_s,
+            finish_s: time.finish_s,
             total_s: time.total_s(),
             basis: basis.unwrap_or_default(),
             formula: time.formula.clone(),

@@ -4,13 +4,39 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use sparktune_app::failure::Failure;
+use sparktune_app::runs::planned;
 use sparktune_base::escape::{escape, escape_json};
-use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView};
+use sparktune_runlog::{Event, EventTailer, Kind, Limit, Liveness, Progress, RunDir, RunView};
 
 use crate::plain::{event_line, how_it_stands};
 
 // Four times a second: quick enough for a person, light enough for SSH and many watchers.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// The shortest time between two lines about how far the same work is, in microseconds.
+const BETWEEN_PROGRESS_US: u64 = 2_000_000;
+
+/// Leaves out lines about how far work is that would follow each other too quickly.
+#[derive(Debug, Default)]
+struct Pace {
+    last: Option<(u64, Progress)>,
+}
+
+impl Pace {
+    /// Returns whether the event is to be printed. The first and the last line about each work always are.
+    fn prints(&mut self, event: &Event) -> bool {
+        let Kind::Progress(now) = &event.kind else { return true };
+        let is_new = self.last.as_ref().is_none_or(|(at, last)| {
+            let is_same = last.phase == now.phase && last.unit == now.unit && last.total == now.total;
+            let is_done = now.total == Some(now.done) && last.done != now.done;
+            !is_same || is_done || now.done < last.done || event.time_us >= at + BETWEEN_PROGRESS_US
+        });
+        if is_new {
+            self.last = Some((event.time_us, now.clone()));
+        }
+        is_new
+    }
+}
 
 /// The format of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,13 +99,17 @@ pub fn follow(
 ) -> Result<Ended, Error> {
     let mut tailer = EventTailer::new(run);
     let mut view = RunView::default();
+    if let Some(planned) = planned(run) {
+        view.expect(planned);
+    }
     let mut stalled = false;
+    let mut pace = Pace::default();
     loop {
         // The state is checked before reading, so everything logged before a trainer releases its lease is
         // read below.
         let liveness = view.liveness(run)?;
         let more = go_on(liveness);
-        match print_new(&mut tailer, &mut view, output, first, out, notes) {
+        match print_new(&mut tailer, &mut view, (output, &mut pace), first, out, notes) {
             Err(Error::Write(e)) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(Ended::PipeClosed),
             printed => printed?,
         }
@@ -102,7 +132,7 @@ pub fn follow(
 fn print_new(
     tailer: &mut EventTailer,
     view: &mut RunView,
-    output: Output,
+    (output, pace): (Output, &mut Pace),
     first: u32,
     out: &mut impl Write,
     notes: &mut impl Write,
@@ -115,6 +145,7 @@ fn print_new(
                 return;
             }
             written = match output {
+                Output::Plain if !pace.prints(&event) => Ok(()),
                 Output::Plain => writeln!(out, "{}", event_line(&event, view)),
                 Output::Json => writeln!(out, "{}", escape_json(&String::from_utf8_lossy(line))),
             };
@@ -139,9 +170,25 @@ fn note(notes: &mut impl Write, line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use sparktune_runlog::{EventWriter, Kind, Lease, Outcome, RunFinished, RunStarted, RunsRoot, Warning};
+    use sparktune_runlog::{EventWriter, Lease, Outcome, RunFinished, RunStarted, RunsRoot, Warning};
 
     use super::*;
+
+    #[test]
+    fn work_of_many_small_parts_takes_few_lines_and_its_end_is_one_of_them() {
+        let plain = |time_us| Event { attempt: 1, seq: 1, time_us, kind: warning("w") };
+        let mut pace = Pace::default();
+        let mut printed = |ms: u64, phase: &str, done: u64| {
+            let progress = Progress { phase: phase.into(), done, total: Some(54), unit: "answers".into() };
+            let event = Event { time_us: ms * 1000, kind: Kind::Progress(progress), ..plain(0) };
+            pace.prints(&event)
+        };
+        let quick: Vec<_> = (1..=54).filter(|n| printed(n * 20, "export", *n)).collect();
+        assert_eq!(quick, [1, 54]);
+        assert!(!printed(1090, "export", 54), "the end is told once");
+        assert!(printed(1100, "eval", 1) && !printed(1200, "eval", 2) && printed(3100, "eval", 3));
+        assert!(pace.prints(&plain(3_200_000)) && pace.prints(&plain(3_200_000)));
+    }
 
     fn warning(message: &str) -> Kind {
         Kind::Warning(Warning { message: message.into(), step: None })

@@ -7,7 +7,6 @@ use sparktune_base::program_name;
 use sparktune_base::units::{
     bytes, clock, count, counted, duration, loss, milliseconds, or_unknown, tokens_per_s,
 };
-use sparktune_plan::memory::peak_in_words;
 use sparktune_runlog::{
     CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, HeadEval, Kind, Liveness, Outcome,
     Progress, RunDir, RunFinished, RunStarted, RunView, Sample, Step,
@@ -209,9 +208,8 @@ fn run_finished(finished: &RunFinished, view: &RunView) -> Vec<String> {
     }
     parts.extend(base_to_best(view));
     parts.extend(exported(view));
-    if let Some((predicted, peak)) = finished.mem_predicted_bytes.zip(finished.mem_peak_bytes) {
-        parts.push(format!("memory {}", peak_in_words(predicted, peak)));
-    }
+    // How far the estimate was off is a matter of our tests.
+    parts.extend(finished.mem_peak_bytes.map(|peak| format!("memory at most {}", bytes(peak))));
     parts.extend(finished.outputs.iter().map(|output| escape(output).into_owned()));
     parts
 }
@@ -452,7 +450,7 @@ mod tests {
 13:27:36 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
 13:27:37 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
 13:27:37 UTC control    stop carried out at step 3
-13:27:38 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory predicted 3.1 GB, peak 2.9 GB (−6 %) · outputs/adapter
+13:27:38 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory at most 2.9 GB · outputs/adapter
 13:27:38 UTC other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{UNKNOWN, bytes, count, loss, or_unknown, rough_duration};
+use sparktune_plan::Plan;
 use sparktune_runlog::{Liveness, Result, RunDir, RunView, RunsRoot};
 use unicode_width::UnicodeWidthStr;
 
@@ -28,6 +29,15 @@ pub struct RunRow {
     pub step: Option<u64>,
     /// The number of steps of the whole run.
     pub total_steps: Option<u64>,
+    /// The model's id or folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The peak learning rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// The LoRA rank; none for full fine-tuning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     /// The moving average of the training loss, in nats.
     pub loss_nats: Option<f64>,
     /// The base model's loss on the eval set, in nats. A long run's log is not read to where it is.
@@ -57,7 +67,22 @@ impl RunRow {
     /// Reads the row of a run. A run that cannot be read becomes a row that says so instead of an error,
     /// because the other rows are still wanted.
     pub fn read(run: &RunDir) -> Self {
-        Self::of(run, &glance(run))
+        let row = Self::of(run, &glance(run));
+        let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
+        let Some(plan) = plan else { return row };
+        Self {
+            learning_rate: Some(plan.optimizer.learning_rate),
+            rank: Some(plan.method.rank()).filter(|rank| *rank > 0),
+            model: Some(plan.model.id),
+            ..row
+        }
+    }
+
+    /// Returns whether all of these words are in the name, the state or the model, whatever their case.
+    pub fn matches(&self, words: &str) -> bool {
+        let model = self.model.as_deref().unwrap_or_default();
+        let about = format!("{} {} {model}", self.name, State::of(self.liveness).word).to_lowercase();
+        words.to_lowercase().split_whitespace().all(|word| about.contains(word))
     }
 
     /// Makes the row from the result of [`glance`].
@@ -69,6 +94,9 @@ impl RunRow {
             problem: None,
             step: None,
             total_steps: None,
+            model: None,
+            learning_rate: None,
+            rank: None,
             loss_nats: None,
             base_eval_nats: None,
             best_step: None,
@@ -120,14 +148,28 @@ pub(crate) fn glance(run: &RunDir) -> Result<(Liveness, RunView)> {
 /// since the Unix epoch. Problems are listed below the table.
 pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
     let mut cells = vec![
-        ["NAME", "STATE", "STEP", "AVG LOSS", "BASE EVAL", "BEST EVAL", "EXPORTED", "LAST EVENT", "SIZE"]
-            .map(str::to_owned),
+        [
+            "NAME",
+            "STATE",
+            "STEP",
+            "LR",
+            "RANK",
+            "AVG LOSS",
+            "BASE EVAL",
+            "BEST EVAL",
+            "EXPORTED",
+            "LAST EVENT",
+            "SIZE",
+        ]
+        .map(str::to_owned),
     ];
     for row in rows {
         cells.push([
             escape(&row.name).into_owned(),
             State::of(row.liveness).word.to_owned(),
             or_unknown(row.step, |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count))),
+            or_unknown(row.learning_rate, |rate| format!("{rate:e}")),
+            or_unknown(row.rank, |rank| count(rank.into())),
             or_unknown(row.loss_nats, loss),
             or_unknown(row.base_eval_nats, loss),
             or_unknown(row.best_eval_nats.zip(row.best_step), |(best, step)| {
@@ -139,7 +181,7 @@ pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
         ]);
     }
     let width = |column: usize| cells.iter().map(|row| row[column].width()).max().unwrap_or(0);
-    let widths: [usize; 9] = std::array::from_fn(width);
+    let widths: [usize; 11] = std::array::from_fn(width);
     let mut table = String::new();
     for row in &cells {
         let padded: Vec<String> = row
@@ -176,6 +218,9 @@ mod tests {
             problem: None,
             step: Some(1200),
             total_steps: None,
+            model: Some("Org/Small".into()),
+            learning_rate: Some(2e-4),
+            rank: Some(128),
             loss_nats: Some(1.25),
             base_eval_nats: Some(2.31),
             best_step: Some(600),
@@ -191,18 +236,20 @@ mod tests {
         let mut fresh = row("b", Liveness::NotStarted);
         (fresh.step, fresh.loss_nats, fresh.last_event_us) = (None, None, None);
         (fresh.best_step, fresh.best_eval_nats) = (None, None);
-        (fresh.base_eval_nats, fresh.exported_step) = (None, None);
+        (fresh.base_eval_nats, fresh.exported_step, fresh.rank) = (None, None, None);
         let mut newer = row("c\u{1b}[0m", Liveness::Running);
         (newer.liveness, newer.problem) = (None, Some("event format v2 is newer\n".into()));
         let rows = [row("long-name", Liveness::Finished { outcome: Outcome::Completed }), fresh, newer];
         let expected = "\
-NAME        STATE        STEP     AVG LOSS  BASE EVAL  BEST EVAL      EXPORTED  LAST EVENT  SIZE
-long-name   completed    1,200/–  1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
-b           not started  –        –         –          –              –         –           1.0 MB
-c\\u{1b}[0m  unreadable   1,200/–  1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
+NAME        STATE        STEP     LR    RANK  AVG LOSS  BASE EVAL  BEST EVAL      EXPORTED  LAST EVENT  SIZE
+long-name   completed    1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
+b           not started  –        2e-4  –     –         –          –              –         –           1.0 MB
+c\\u{1b}[0m  unreadable   1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
 c\\u{1b}[0m: event format v2 is newer\\n
 ";
         assert_eq!(runs_table(&rows, 61_000_000), expected);
+        let found = |words| rows.iter().filter(|row| row.matches(words)).count();
+        assert_eq!([found("small COMPLETED"), found("org/"), found("long unreadable")], [1, 3, 0]);
     }
 
     #[test]

@@ -9,15 +9,17 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use sparktune_app::chat::Settings;
 use sparktune_app::chat::history::Earlier;
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::draft::kept_draft;
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::models::OpenableModel;
+use sparktune_app::models::{OpenableModel, find_named};
 use sparktune_app::program::Program;
 use sparktune_app::{launch, runs};
 use sparktune_base::escape::escape;
 use sparktune_base::units::bytes;
 use sparktune_plan::Answers;
 use sparktune_runlog::{RunDir, RunsRoot};
+use sparktune_sampling::SamplingParams;
 
 use crate::chat::{ChatScreen, backend};
 use crate::dashboard::Dashboard;
@@ -25,6 +27,9 @@ use crate::runs_list::{RunAction, RunsList};
 use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use crate::wizard::backend::Backend;
 use crate::wizard::{Outcome, Setup, Wizard};
+
+/// The largest number of tokens of an answer in a chat that is opened from a dashboard.
+const LONGEST_ANSWER: u32 = 512;
 
 /// The terminal as a full screen, until it is dropped.
 pub struct Screens {
@@ -68,13 +73,33 @@ impl Screens {
         Ok(run(&mut self.terminal, &self.theme, &self.quit, app)?)
     }
 
-    /// Shows the dashboard of a run until the user leaves it.
+    /// Shows the dashboard of a run until the user leaves it, and in between the chat with its model.
     ///
     /// # Errors
     /// The terminal cannot be used.
-    pub fn dashboard(&mut self, run: &RunDir) -> Result<Left, Failure> {
+    pub fn dashboard(&mut self, program: &Program, run: &RunDir) -> Result<Left, Failure> {
         let siblings = run.path().parent().map(RunsRoot::new);
-        self.show(&mut Dashboard::open(run.clone(), siblings))
+        let mut dashboard = Dashboard::open(run.clone(), siblings);
+        loop {
+            let left = self.show(&mut dashboard)?;
+            if left == Left::Called || !dashboard.takes_talk() {
+                return Ok(left);
+            }
+            if let Err(failure) = self.talk(program, run) {
+                dashboard.say(&failure.to_string());
+            }
+        }
+    }
+
+    /// Shows a chat with the model of a run, beside its base if that can be found.
+    fn talk(&mut self, program: &Program, run: &RunDir) -> Result<Exit, Failure> {
+        let runs = run.path().parent().unwrap_or(run.path());
+        let model = find_named(&run.path().to_string_lossy(), runs)?;
+        let sampling = SamplingParams { max_tokens: Some(LONGEST_ANSWER), ..SamplingParams::default() };
+        let sampling = Wishes::of_model(&model.opening()?.model).over(sampling);
+        let settings = Settings { system: String::new(), sampling, thinking: None };
+        let models: Vec<_> = model.started_from().into_iter().chain([model]).collect();
+        self.chat(program, &models, settings, 0, None)
     }
 
     /// Shows the list of runs, and carries out the chosen actions.
@@ -91,7 +116,7 @@ impl Screens {
             match list.list.requested() {
                 None | Some(RunAction::Leave) => return Ok(()),
                 Some(RunAction::Watch(run)) => {
-                    if self.dashboard(&run)? == Left::Called {
+                    if self.dashboard(program, &run)? == Left::Called {
                         return Ok(());
                     }
                 }
@@ -164,7 +189,7 @@ impl Screens {
         // The threads of the backend end with the wizard.
         drop(wizard);
         if left == Left::ByApp {
-            self.dashboard(&run)?;
+            self.dashboard(program, &run)?;
         }
         Ok(WizardEnd::Started(run))
     }

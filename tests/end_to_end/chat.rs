@@ -104,11 +104,39 @@ fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
         assert!(done.err.contains(words), "{words}: {}", done.err);
     }
     assert!(!place.join("chats").exists());
-    let wrong = chat(&place, &few, b"\xff\xfe\n").exits(2);
-    assert!(wrong.err.contains("not UTF-8"), "{}", wrong.err);
+    // A line that cannot be said is passed over, the others are answered, and a script notices.
+    let long = vec![b'a'; (4 << 20) + 10];
+    let lines = [&b"Hello\n\xff\xfe\n"[..], &long, b"\nHello\n"].concat();
+    let wrong = chat(&place, &few, &lines).exits(3);
+    for words in ["line 2 is not UTF-8 and was passed over", "line 3 has more than 4194304 bytes"] {
+        assert!(wrong.err.contains(words), "{words}: {}", wrong.err);
+    }
+    assert_eq!(wrong.err.matches("4 tokens").count(), 2, "{}", wrong.err);
+    let refused = chat(&place, &few, &[&b"a ".repeat(20_000)[..], b"\nHello\n"].concat()).exits(3);
+    assert!(refused.err.contains("Shorten the prompt") && !refused.out.is_empty(), "{}", refused.err);
     let none = chat(&place, &["latest"], b"").exits(2);
     assert!(none.err.contains("there is no model"), "{}", none.err);
     let alone = chat(&place, &[model, "--beside", "base"], b"").exits(2);
     assert!(alone.err.contains("is not a run"), "{}", alone.err);
-    chat(&place, &[model, "--top-p", "0"], b"").exits(2);
+    let wrong = chat(&place, &[model, "--top-p", "0"], b"").exits(2);
+    assert!(wrong.err.contains("top-p is 0"), "{}", wrong.err);
+    // Named models stand as they are named.
+    let copy = place.join("another");
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(model).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    std::fs::write(copy.join("generation_config.json"), r#"{"temperature": 0.7, "top_k": 20}"#).unwrap();
+    let another = copy.to_str().unwrap();
+    let args = [another, "--beside", model, "--max-tokens", "4", "--json"];
+    let done = chat(&place, &args, b"Hello\n/set\n").exits(0);
+    let names: Vec<_> = objects(&done)[0]["answers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| answer["model"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names.len(), 2);
+    assert!(names[0].contains("another") && !names[1].contains("another"), "{names:?}");
+    assert!(done.err.contains("temperature 0.7") && done.err.contains("top-k 20"), "{}", done.err);
 }

@@ -41,6 +41,24 @@ fn rejected_lines_end_with_3_and_are_kept_with_reason_and_fix() {
 }
 
 #[test]
+fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
+    let place = Place::new();
+    place.write("train.jsonl", format!("{}\n\n{BROKEN}{}", chat(1), chat(2)));
+    let args = ["check", "train.jsonl", "--write-clean", "clean.jsonl"];
+    let result = place.sparktune(args).exits(0);
+    assert!(result.out.contains("clean.jsonl has 2 lines; left out: 2"), "{}", result.out);
+    let clean = std::fs::read_to_string(place.join("clean.jsonl")).unwrap();
+    assert_eq!(clean, format!("{}\n{}\n", chat(1), chat(2)));
+    place.sparktune(["check", "clean.jsonl"]).exits(0);
+    // It replaces nothing, and copies no tables.
+    let again = place.sparktune(args).exits(2);
+    assert!(again.err.contains("exists already"), "{}", again.err);
+    place.write("rows.csv", "prompt,completion\na,b\n".to_owned());
+    let table = place.sparktune(["check", "rows.csv", "--write-clean", "rows.jsonl"]).exits(2);
+    assert!(table.err.contains("only files of JSON Lines"), "{}", table.err);
+}
+
+#[test]
 fn how_much_may_be_rejected_is_the_users_choice() {
     let place = Place::new();
     place.write("train.jsonl", format!("{}\n{}\n{{oops\n", chat(1), chat(2)));

@@ -26,6 +26,26 @@ fn explain_gives_each_value_its_origin_and_reason() {
 }
 
 #[test]
+fn what_the_job_would_take_elsewhere_follows_from_two_figures_of_the_user() {
+    let place = Place::new();
+    place.chats(40);
+    let figures = ["--elsewhere-rate", "1000", "--elsewhere-price", "3.6"];
+    let result = plan(&place, &figures).exits(0);
+    let line = result.out.lines().find(|line| line.starts_with("elsewhere ")).unwrap_or_default();
+    assert!(line.contains("at 1,000 tokens/s") && line.contains("an estimate"), "{}", result.out);
+    let json = plan(&place, &[&figures[..], &["--json"]].concat()).exits(0).last();
+    let time = &json["advice"]["time"];
+    let here: f64 =
+        ["train_s", "eval_s", "mtp_s", "finish_s"].iter().filter_map(|part| time[part].as_f64()).sum();
+    let there = json["elsewhere"]["seconds"].as_f64().unwrap();
+    assert!((there * 1000.0 / (here * time["tokens_per_s"].as_f64().unwrap()) - 1.0).abs() < 1e-6, "{json}");
+    assert!((json["elsewhere"]["price"].as_f64().unwrap() - there / 1000.0).abs() < 1e-9, "{json}");
+    assert!(plan(&place, &[]).exits(0).out.lines().all(|line| !line.starts_with("elsewhere")));
+    plan(&place, &["--elsewhere-price", "3.6"]).exits(2);
+    plan(&place, &["--elsewhere-rate", "-1"]).exits(2);
+}
+
+#[test]
 fn the_variable_stands_between_preset_and_flag() {
     let place = Place::new();
     place.chats(40);

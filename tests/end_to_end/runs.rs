@@ -304,3 +304,32 @@ fn without_any_run_the_next_step_is_named() {
         assert!(result.err.contains("sparktune train"), "{}", result.err);
     }
 }
+
+#[test]
+fn runs_are_found_by_their_words_and_deleted_only_with_yes() {
+    let (place, run) = Place::with_finished_run();
+    let runs_dir = run.parent().unwrap().to_str().unwrap().to_owned();
+    let name = run.file_name().unwrap().to_str().unwrap().to_owned();
+    let runs = |args: &[&str]| place.sparktune([&["runs", "--runs-dir", &runs_dir], args].concat());
+    let listed = runs(&["--matching", "COMPLETED lora"]).exits(0).out;
+    assert!(listed.contains(&name) && listed.contains("RANK"), "{listed}");
+    assert!(runs(&["--matching", "no-such-word"]).exits(0).err.contains("no run has these words"));
+
+    std::fs::create_dir_all(run.parent().unwrap().join(".tokens/abc")).unwrap();
+    std::fs::write(run.parent().unwrap().join(".tokens/abc/file"), [0; 1000]).unwrap();
+    let clean = runs(&["clean"]).exits(0);
+    assert!(
+        clean.out.contains(".tokens: tokenised data, 1.0 kB") && clean.err.contains("--yes"),
+        "{clean:?}"
+    );
+    assert!(run.parent().unwrap().join(".tokens").exists());
+    runs(&["clean", "--yes"]).exits(0);
+    assert!(!run.parent().unwrap().join(".tokens").exists());
+
+    let asked = runs(&["delete", &name]).exits(2);
+    assert!(asked.out.contains(&name) && asked.err.contains("--yes") && run.exists(), "{asked:?}");
+    runs(&["delete", &name, "no-such-run", "--yes"]).exits(2);
+    assert!(run.exists(), "nothing is deleted unless all can be");
+    let deleted = runs(&["delete", &name, "--yes"]).exits(0).out;
+    assert!(deleted.contains("was deleted; this freed") && !run.exists(), "{deleted}");
+}

@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
 mod chat;
+mod first_week;
 mod piped;
 mod plain;
 mod pty;

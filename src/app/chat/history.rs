@@ -46,7 +46,7 @@ impl HistoryFile {
     /// Returns a new file in the folder of the last run among the models; `None` if none is a run. Nothing
     /// is written before there is an answer.
     pub fn of(models: &[OpenableModel]) -> Option<Self> {
-        let run = models.iter().rfind(|model| model.kind == ModelKind::Run)?;
+        let run = models.iter().find(|model| model.kind == ModelKind::Run)?;
         let now = now_us();
         let random = mix(now ^ (u64::from(std::process::id()) << 32)) & 0xffff;
         let path = run.path.join(FOLDER).join(format!("{}-{random:04x}.jsonl", now / 1_000_000));
@@ -86,12 +86,12 @@ pub struct Earlier {
 }
 
 impl Earlier {
-    /// Reads a conversation with the last run among the models: that in `path`, or the newest one.
+    /// Reads a conversation with the first run among the models: that in `path`, or the newest one.
     ///
     /// # Errors
     /// None of the models is a run, there is no conversation, or it cannot be read or is none.
     pub fn read(models: &[OpenableModel], path: Option<&Path>) -> Result<Self, Failure> {
-        let run = models.iter().rfind(|model| model.kind == ModelKind::Run).ok_or_else(|| {
+        let run = models.iter().find(|model| model.kind == ModelKind::Run).ok_or_else(|| {
             Failure::usage("conversations are only kept with runs, and this model is not a run")
                 .hint("Name a finished run, or leave out --continue")
         })?;

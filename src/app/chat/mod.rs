@@ -6,6 +6,7 @@
 //! with it the memory.
 
 pub mod history;
+pub mod recommended;
 
 use std::time::Duration;
 
@@ -290,11 +291,18 @@ impl Chat {
 }
 
 impl Side {
-    /// Puts the answer behind the turns, without what was thought.
+    /// Puts the answer behind the turns, without what was thought. A question without an answer is taken back.
     fn complete(&mut self) {
         if let Some(answer) = self.answer.take() {
             let (_, text) = without_thinking(&answer.text, answer.opens_thinking);
-            self.turns.push(json!({"role": "assistant", "content": text.trim_end()}));
+            let text = text.trim_end();
+            if text.is_empty() {
+                // A question that was not answered would teach a model, and everyone who trains on what is
+                // kept, to say nothing.
+                self.turns.pop();
+            } else {
+                self.turns.push(json!({"role": "assistant", "content": text}));
+            }
         }
     }
 
@@ -394,6 +402,11 @@ mod tests {
         assert_eq!(said, ["Be brief.", "2 + 2?", "4"]);
         assert_eq!(request["chat_template_kwargs"], json!({"enable_thinking": true}));
         let silent = Settings { system: String::new(), thinking: None, ..settings };
+        assert_eq!(side.messages(&silent).len(), 2);
+        // It only thinks, until its tokens are used up: the question is taken back.
+        side.turns.push(json!({"role": "user", "content": "and 3 + 3?"}));
+        side.answer = Some(Answer { id: "0-2".into(), text: "hard".into(), opens_thinking: true });
+        side.complete();
         assert_eq!(side.messages(&silent).len(), 2);
         assert_eq!(side.request(&silent)["chat_template_kwargs"], json!({}));
     }

@@ -20,7 +20,7 @@ use crate::event::{
 };
 use crate::lease::Lease;
 use crate::liveness::{Liveness, STALLED_AFTER, STALLED_AT_LEAST, STALLED_STEPS};
-use crate::pace::{Eta, Pace, StepParts};
+use crate::pace::{Eta, Pace, Planned, StepParts};
 use crate::run_dir::RunDir;
 use crate::series::Bucket;
 use crate::step::{Eval, Step};
@@ -139,7 +139,7 @@ impl RunView {
             Kind::Phase(phase) => {
                 // Time between two steps before this event does not belong to a step.
                 if phase.phase == "train" {
-                    self.pace = Pace::default();
+                    self.pace.begin_again();
                 }
                 self.phase = Some(phase.clone());
                 self.progress = None;
@@ -187,7 +187,7 @@ impl RunView {
     fn begin_attempt(&mut self, event: &Event) {
         let attempt = Attempt { number: event.attempt, started_us: event.time_us, ..Attempt::default() };
         keep(&mut self.attempts, attempt, KEPT_ATTEMPTS);
-        self.pace = Pace::default();
+        self.pace.begin_again();
         self.phase = None;
         self.progress = None;
     }
@@ -307,6 +307,11 @@ impl RunView {
     pub fn tokens_per_s(&self) -> Option<f64> {
         let before = || self.charts.tokens_per_s.buckets().last().and_then(Bucket::mean);
         self.pace.tokens_per_s().or_else(before)
+    }
+
+    /// Takes what the run's plan says of the time, so that the remaining time includes what follows the steps.
+    pub fn expect(&mut self, planned: Planned) {
+        self.pace.expect(planned);
     }
 
     /// Returns the remaining time; `None` before the second step of an attempt, after the end, and when the

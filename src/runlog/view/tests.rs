@@ -54,7 +54,14 @@ fn the_fold_knows_where_a_run_stands() {
     assert!((log.view.loss_ema.unwrap() - 1.9).abs() < 1e-12);
     assert_eq!(
         log.view.eta(),
-        Some(Eta { seconds: 998.0, steps_left: 998, ms_per_step: 1000.0, over_steps: 1, drift_s: None })
+        Some(Eta {
+            seconds: 998.0,
+            steps_left: 998,
+            ms_per_step: 1000.0,
+            over_steps: 1,
+            after_s: 0.0,
+            drift_s: None
+        })
     );
     log.step(3, f64::NAN);
     assert!((log.view.loss_ema.unwrap() - 1.9).abs() < 1e-12, "NaN does not spoil the average");

@@ -16,7 +16,7 @@ use sparktune_app::data::refusal;
 use sparktune_app::failure::Failure;
 use sparktune_base::files::{private_file, write_shared};
 use sparktune_base::regular_file::read_regular;
-use sparktune_data::{KeptLine, RejectedList};
+use sparktune_data::{KeptLine, RejectedList, Report};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -216,6 +216,8 @@ fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Resul
         (_, None) => refusal.hint("Correct the lines, or raise max-rejected").to_string(),
     });
     let suggested = report.foreign.as_ref().and_then(|foreign| foreign.map.as_ref());
+    // The page draws the lengths itself.
+    let sentences = Report { lengths: None, ..report.clone() }.to_string();
     let mut result = json!({
         "check_id": kept.name(),
         "data": data.id(),
@@ -224,7 +226,7 @@ fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Resul
         "accepted": checked.accepted,
         "max_rejected": checked.max_rejected,
         "refused": refused,
-        "sentences": report.to_string().lines().map(str::trim).collect::<Vec<_>>(),
+        "sentences": sentences.lines().map(str::trim).collect::<Vec<_>>(),
         "suggested_map": suggested.map(ToString::to_string),
         "listed_lines": report.listed_lines(),
         "report": report,

@@ -5,12 +5,14 @@ use serde_json::Value;
 use sparktune_app::chat::Settings;
 
 /// The commands, as the help lists them.
-pub const COMMANDS: [(&str, &str); 6] = [
+pub const COMMANDS: [(&str, &str); 8] = [
     ("/new", "begin a new conversation"),
     ("/system TEXT", "set the system prompt; without TEXT, remove it"),
-    ("/set NAME VALUE", "temperature, top-p, top-k, min-p, max-tokens, seed, …; without a name, show all"),
+    ("/set", "show how tokens are chosen: temperature, max-tokens, …"),
+    ("/set NAME VALUE", "change one of these settings"),
     ("/think on|off|auto", "whether the template lets the model think first"),
-    ("/help", "list these commands; to say a line that begins with /, type //"),
+    ("/help", "list these commands"),
+    ("//TEXT", "say a line that begins with /"),
     ("/quit", "leave"),
 ];
 
@@ -51,8 +53,12 @@ pub fn read(line: &str, settings: &mut Settings) -> Result<Line, String> {
         "quit" | "exit" | "q" => Ok(Line::Quit),
         "system" => {
             rest.clone_into(&mut settings.system);
-            let told =
-                if rest.is_empty() { "there is no system prompt now" } else { "the system prompt is set" };
+            let told = if rest.is_empty() {
+                "there is no system prompt now"
+            } else {
+                "the system prompt is set; the model reads it before the whole conversation, also before what \
+                 was said already (/new begins another)"
+            };
             Ok(Line::Told(told.to_owned()))
         }
         "think" => {
@@ -86,9 +92,9 @@ fn set(rest: &str, settings: &mut Settings) -> Result<Line, String> {
     all[&field] = number;
     let sampling = serde_json::from_value::<sparktune_sampling::SamplingParams>(all)
         .map_err(|_| format!("/set {name} takes another kind of number, such as a whole one"))?;
-    sampling.check().map_err(|error| error.to_string())?;
+    sampling.check().map_err(|error| error.to_string().replace('_', "-"))?;
     settings.sampling = sampling;
-    Ok(Line::Told(format!("{name}: {}", value.trim())))
+    Ok(Line::Told(format!("{}: {}", field.replace('_', "-"), value.trim())))
 }
 
 /// The names of settings that are numbers and that a chat shows the effect of.
@@ -147,6 +153,7 @@ mod tests {
             ("/set temperature -1", "temperature is -1"),
             ("/set top-k 1.5", "whole"),
             ("/set stop 3", "no setting"),
+            ("/set max_tokens 0", "max-tokens is 0"),
             ("/think perhaps", "on, off or auto"),
             ("/fly", "/help"),
             ("/set temperature \u{1b}[31m", "number"),

@@ -106,6 +106,7 @@ fn base_and_tuned_answer_side_by_side_with_thoughts_folded() {
     world.done(question, 0, FinishReason::Length);
     world.done(question, 1, FinishReason::Stop);
     picture::check("chat-side-by-side", &mut world.screen);
+    picture::check_svg("chat", &picture::usual(&mut world.screen));
     world.ctrl('t');
     assert!(world.shown().contains("The founder moved last year."), "{}", world.shown());
 }
@@ -194,6 +195,10 @@ fn commands_change_what_is_asked_next_and_keys_leave() {
     assert_eq!(world.ctrl('d'), Next::Draw, "something is typed");
     world.press(KeyCode::F(1), KeyModifiers::NONE);
     assert!(world.shown().contains("/system TEXT"));
+    let help = world.shown();
+    for (what, about) in crate::screen::rows(KEYS).into_iter().chain(line::COMMANDS) {
+        assert!(help.contains(about), "{what} is cut at 80 columns:\n{help}");
+    }
     let mut ready = World::ready(&["demo"]);
     assert_eq!(ready.ctrl('d'), Next::Leave);
     assert_eq!(ready.type_line("/quit"), Next::Leave);

@@ -24,9 +24,17 @@ impl Dashboard {
         }
         let Some(what) = GROUPS.iter().find_map(|(_, table)| action(table, event)) else { return Next::Keep };
         self.asks.retain(|ask| !ask.is_settled());
+        self.said = None;
         match what {
             Do::Leave if self.at.is_some() && event.code == KeyCode::Esc => self.at = None,
             Do::Leave => return Next::Leave,
+            Do::Talk if self.can_talk() => {
+                self.wants_to_talk = true;
+                return Next::Leave;
+            }
+            Do::Talk => {
+                self.say("there is no model to talk to yet; it is written at the end of the training")
+            }
             what => self.act(what),
         }
         Next::Draw
@@ -87,7 +95,7 @@ impl Dashboard {
             Do::Stop => self.ask(Action::Stop),
             Do::Checkpoint => self.ask(Action::Checkpoint),
             Do::Help => self.overlay = Some(Overlay::Help),
-            Do::Leave => {}
+            Do::Leave | Do::Talk => {}
         }
     }
 

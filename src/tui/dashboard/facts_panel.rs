@@ -4,7 +4,6 @@ use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::{self, clock, count, counted, or_unknown};
-use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
 
@@ -38,6 +37,11 @@ impl Facts {
             let page = std::fs::read_to_string(run.outputs().join("SERVE.md"));
             self.serve = page.ok().map(|page| page.chars().take(LONGEST_PAGE).collect());
         }
+    }
+
+    /// Returns the plan, if it could be read.
+    pub(super) fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()?.as_ref().ok()
     }
 
     /// Creates facts from a plan and a page.
@@ -136,9 +140,10 @@ fn measured(known: &Known, plan: &Plan, page: &mut Page<'_>) {
     // Until the run has ended and logged its peak, that of the last step is known.
     let last_step = || view.last_step.as_ref().and_then(|step| step.mem_used_bytes);
     let peak = view.mem_peak_bytes().or_else(last_step);
-    let predicted = advice.memory.training_bytes();
-    let words = peak.map(|peak| peak_in_words(predicted, peak));
-    let words = words.unwrap_or_else(|| format!("predicted {}, not measured yet", units::bytes(predicted)));
+    let words = match peak {
+        Some(peak) => format!("{} at most so far", units::bytes(peak)),
+        None => format!("{} estimated with the reserve", units::bytes(advice.memory.needed_bytes())),
+    };
     page.text(&format!("memory  {words}"));
     let rate = |rate: f64| count(rate.round().max(0.0) as u64);
     page.text(&format!(

@@ -165,11 +165,15 @@ pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, th
         vec![Span::raw(format!("last loss {}", loss(step.loss_nats))), Span::styled(words, dim)]
     } else if let (Some(eta), true) = (view.eta(), trains(view)) {
         let over = format!(" (last {})", count(eta.over_steps));
+        let after = match eta.after_s {
+            after_s if after_s < 1.0 => String::new(),
+            after_s => format!(" + {} for head and outputs", duration(after_s)),
+        };
         let formula = format!(
-            " = {} × {}{}",
+            " = {} × {}{}{after}",
             counted(eta.steps_left, "step"),
             milliseconds(eta.ms_per_step),
-            if area.width < NARROW { "" } else { &over }
+            if area.width < NARROW || !after.is_empty() { "" } else { &over }
         );
         vec![
             Span::styled(format!("{} left", duration(eta.seconds)), theme.style(Role::Title)),
@@ -228,6 +232,9 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
     }
     if dash.here.behind {
         sentences.push((Role::Accent, format!("reading the log: {} so far", bytes(dash.here.bytes))));
+    }
+    if let Some(said) = &dash.said {
+        sentences.push((Role::Warn, said.clone()));
     }
     for ask in &dash.asks {
         sentences.push(ask.words(dash.here.may_be_live()));
@@ -290,7 +297,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
             let serve = outputs.iter().any(|output| output.ends_with("SERVE.md"));
             let how = serve.then(|| {
                 format!(
-                    "; how to serve the model: {} (panel 6)",
+                    "; t talks to the model; how to serve it: panel 6, {}",
                     dash.here.place(|r| r.outputs().join("SERVE.md"), "outputs/SERVE.md")
                 )
             });

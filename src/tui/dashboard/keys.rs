@@ -26,6 +26,8 @@ pub(super) enum Do {
     Freeze,
     Scroll(Scroll),
     Stop,
+    /// Talk to the model of a finished run.
+    Talk,
     Checkpoint,
     Help,
     Leave,
@@ -116,11 +118,18 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
 pub(super) const RUN: &[Binding<Do>] = &[
     bind(&[key(KeyCode::Char('s'))], "s", "stop after a checkpoint (asks first)", Some("stop"), Do::Stop),
     bind(&[key(KeyCode::Char('w'))], "w", "save a checkpoint now", None, Do::Checkpoint),
+    bind(
+        &[key(KeyCode::Char('t'))],
+        "t",
+        "talk to the trained model, beside its base",
+        Some("talk to it"),
+        Do::Talk,
+    ),
     bind(&[key(KeyCode::Char('?'))], "?", "these keys", Some("keys"), Do::Help),
     bind(
         &[key(KeyCode::Char('q')), key(KeyCode::Esc), ctrl('c')],
         "q esc",
-        "leave; the run continues",
+        "leave; a run that is training continues",
         Some("leave"),
         Do::Leave,
     ),

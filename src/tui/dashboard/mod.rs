@@ -15,6 +15,7 @@
 //! file in it (`ask`). Leaves: a frame, and only when something visible has changed. Leaving the dashboard
 //! never affects the run.
 
+use sparktune_app::runs::planned_by;
 use sparktune_base::program_name;
 
 mod acting;
@@ -39,7 +40,7 @@ mod tests;
 use ask::Ask;
 use compare::Picker;
 use facts_panel::Facts;
-use keys::GROUPS;
+use keys::{Do, GROUPS};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Margin, Rect, Size};
@@ -53,7 +54,7 @@ use zoom::Zoom;
 
 use crate::chart::Window;
 use crate::plain::standing;
-use crate::screen::{App, Input, Next, Popup, Role, Theme, help, hints, rows};
+use crate::screen::{App, Input, Next, Popup, Role, Theme, help, hint_line, hints, rows};
 use crate::wrap::cut;
 
 /// An overlay over the panels, which takes the keys.
@@ -82,6 +83,12 @@ pub struct Dashboard {
     frozen: Option<Box<Frozen>>,
     overlay: Option<Overlay>,
     asks: Vec<Ask>,
+    /// Whether the user left to talk to the model.
+    wants_to_talk: bool,
+    /// Why that was not possible.
+    said: Option<String>,
+    /// Whether the trainer has ended since the last look.
+    has_ended: bool,
     tab: Tab,
     /// The first visible line of each panel that is a list.
     scrolled: [usize; 6],
@@ -117,6 +124,9 @@ impl Dashboard {
             frozen: None,
             overlay: None,
             asks: Vec::new(),
+            wants_to_talk: false,
+            said: None,
+            has_ended: false,
             tab: Tab::Charts,
             scrolled: [0; 6],
             zoom: Zoom::default(),
@@ -145,6 +155,21 @@ impl Dashboard {
                 format!("{}: {words}", escape(&self.here.name))
             }
         }
+    }
+
+    /// Returns whether the user left to talk to the run's model, once.
+    pub fn takes_talk(&mut self) -> bool {
+        std::mem::take(&mut self.wants_to_talk)
+    }
+
+    /// Shows a sentence until the next key.
+    pub fn say(&mut self, words: &str) {
+        self.said = Some(words.replace('\n', " "));
+    }
+
+    /// Returns whether the run has a model to talk to.
+    fn can_talk(&self) -> bool {
+        self.here.known.view.finished().is_some_and(|finished| !finished.outputs.is_empty())
     }
 
     fn shown(&self) -> &Known {
@@ -183,10 +208,15 @@ impl Dashboard {
         if let Some(run) = self.here.run() {
             self.facts.read(run, &self.here.known);
         }
+        if let Some(planned) = self.facts.plan().and_then(planned_by) {
+            self.here.known.view.expect(planned);
+        }
     }
 
     fn tick(&mut self) -> Next {
+        let was_live = self.here.known.liveness.is_some_and(Liveness::is_live);
         let news = self.here.look();
+        self.has_ended = was_live && !self.here.known.liveness.is_some_and(Liveness::is_live);
         for answer in &news.answers {
             self.asks.iter_mut().for_each(|ask| ask.take_answer(answer));
         }
@@ -300,6 +330,10 @@ impl App for Dashboard {
         }
     }
 
+    fn rings(&mut self) -> bool {
+        std::mem::take(&mut self.has_ended)
+    }
+
     fn hurries(&self) -> bool {
         self.here.behind || self.other.as_ref().is_some_and(|other| other.behind)
     }
@@ -327,9 +361,17 @@ impl Dashboard {
         }
     }
 
-    /// Returns the most useful keys. Those that control the run come first.
+    /// Returns the most useful keys. Those that control the run come first, as far as it can be controlled.
     fn hints(&self, width: u16, theme: &Theme) -> Line<'static> {
-        let mut line = hints(keys::RUN, width, theme);
+        let (may_be_live, can_talk) = (self.here.may_be_live(), self.can_talk());
+        let is_useful = |what| match what {
+            Do::Stop => may_be_live,
+            Do::Talk => can_talk,
+            _ => true,
+        };
+        let useful = keys::RUN.iter().filter(|binding| is_useful(binding.action));
+        let shown = useful.filter_map(|binding| Some((binding.shown, binding.hint?)));
+        let mut line = hint_line(shown, width, theme);
         for table in [keys::CHARTS, keys::PANELS] {
             let left = usize::from(width).saturating_sub(line.width());
             line.spans.extend(hints(table, left as u16, theme).spans);

@@ -31,7 +31,7 @@ impl Tab {
         match self {
             Tab::Charts | Tab::Machine => "",
             Tab::Events => "events, newest first; times are UTC",
-            Tab::Samples => "what the model writes, newest first",
+            Tab::Samples => "what the model writes, by question and step",
             Tab::Step => "where the time of a step goes",
             Tab::Facts => "what this run is",
         }

@@ -463,7 +463,7 @@ fn a_run_tells_its_outputs_attempts_and_plan() {
     assert!(screen.contains("\\u{1b}[31m page"), "{screen}");
     press(&mut dashboard, "↓⇟↓↓");
     let screen = text(&mut dashboard);
-    assert!(screen.contains("memory  predicted ") && screen.contains(", peak 42.0 GB ("), "{screen}");
+    assert!(screen.contains("memory  42.0 GB at most"), "{screen}");
     press(&mut dashboard, "↑");
     assert_ne!(text(&mut dashboard), screen, "up is felt at once after going beyond the end");
 }
@@ -770,4 +770,28 @@ fn stopping_asks_once() {
         dashboard.asks.is_empty() && dashboard.overlay.is_some(),
         "while the log is still being read, too"
     );
+}
+
+#[test]
+fn a_run_that_has_ended_offers_to_talk_to_its_model_and_not_to_stop_it() {
+    let mut story = Story::until(2480);
+    story.sample(2480, "<|im_start|>user\nA question?<|im_end|>\n<|im_start|>assistant\n", "An answer.");
+    let mut dashboard =
+        story.finish(Outcome::Completed, None).dashboard(Liveness::Finished { outcome: Outcome::Completed });
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("t talk to it") && !screen.contains("s stop"), "{screen}");
+    press(&mut dashboard, "3");
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("A question?") && !screen.contains("im_start"), "{screen}");
+    assert!(!dashboard.takes_talk());
+    assert_eq!(press(&mut dashboard, "t"), Next::Leave);
+    assert!(dashboard.takes_talk() && !dashboard.takes_talk());
+    dashboard.say("there is no room for the model");
+    assert!(text(&mut dashboard).contains("no room for the model"));
+
+    let mut running = Story::running(2480);
+    let screen = text(&mut running);
+    assert!(screen.contains("s stop") && !screen.contains("t talk"), "{screen}");
+    assert_eq!(press(&mut running, "t"), Next::Draw);
+    assert!(text(&mut running).contains("no model to talk to yet"));
 }

@@ -131,6 +131,10 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
         units::duration(seconds),
         attempts_in_words(view.attempts.back().map_or(0, |a| a.number)),
     ));
+    if let Some((there, rate)) = run.elsewhere.zip(speed.filter(|rate| rate.is_finite())) {
+        let job = there.measured(seconds, rate);
+        all.push(("Elsewhere", units::duration(job.seconds), job.basis_in_words()));
+    }
     all
 }
 

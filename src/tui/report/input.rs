@@ -11,6 +11,7 @@ use sparktune_app::shell::run_argument;
 use sparktune_compare::Comparison;
 use sparktune_data::Report;
 use sparktune_plan::Plan;
+use sparktune_plan::elsewhere::Elsewhere;
 use sparktune_runlog::{EventTailer, Limit, Liveness, RunDir, RunView, in_words, now_us};
 
 use super::times::Times;
@@ -54,6 +55,8 @@ pub struct ReportInput {
     pub checkpoints: BTreeSet<String>,
     /// The time of reading, in microseconds since the Unix epoch.
     pub read_us: u64,
+    /// Another machine; the page then says what the job would have taken there.
+    pub elsewhere: Option<Elsewhere>,
 }
 
 /// A file or folder, and its size.
@@ -90,6 +93,7 @@ impl ReportInput {
                 .collect(),
             checkpoints: listed(&run.checkpoints()).into_iter().map(|(name, _)| name).collect(),
             read_us: now_us(),
+            elsewhere: None,
         };
         let mut tailer = EventTailer::new(run);
         input.read_events(&mut tailer);

@@ -1,7 +1,6 @@
 //! The section about the plan: its costs as estimated and as measured, and every value with its reason.
 
 use sparktune_base::units::{self, UNKNOWN, count, milliseconds, or_unknown};
-use sparktune_plan::memory::peak_in_words;
 use sparktune_plan::{Advice, Explained, Memory, Origin, Plan, RateBasis};
 
 use super::input::ReportInput;
@@ -82,7 +81,7 @@ fn memory(page: &mut Markup, run: &ReportInput, memory: &Memory) {
     let in_steps = most.is_finite().then_some(most.max(0.0) as u64);
     let measured = match run.view.mem_peak_bytes().or(in_steps) {
         Some(peak) => {
-            format!(" Training without the reserve: {}.", peak_in_words(memory.training_bytes(), peak))
+            format!(" The run used {} at most.", units::bytes(peak))
         }
         None => String::new(),
     };

@@ -61,6 +61,10 @@ pub trait App {
     fn hurries(&self) -> bool {
         false
     }
+    /// Returns, once, whether something has ended that people leave alone meanwhile: the bell then rings.
+    fn rings(&mut self) -> bool {
+        false
+    }
 }
 
 /// The reason why the loop ended.
@@ -122,7 +126,11 @@ fn run_until(
             if !terminal.is_there() {
                 return Ok(Left::Called);
             }
-            app.update(Input::Tick)
+            let next = app.update(Input::Tick);
+            if app.rings() {
+                terminal.ring()?;
+            }
+            next
         } else if poll(if dirty { tick.min(due) } else { tick })? {
             match read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Release => Next::Keep,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
+use crossterm::style::Print;
 use crossterm::terminal::{
     BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
     LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -106,6 +107,14 @@ impl<W: Write> Terminal<W> {
         queue!(self.inner.backend_mut(), BeginSynchronizedUpdate)?;
         self.inner.draw(view)?;
         execute!(self.inner.backend_mut(), EndSynchronizedUpdate)
+    }
+
+    /// Rings the terminal's bell, which many terminals show as a mark or a notification.
+    ///
+    /// # Errors
+    /// The terminal cannot be written to.
+    pub fn ring(&mut self) -> io::Result<()> {
+        execute!(self.inner.backend_mut(), Print('\u{7}'))
     }
 
     /// Clears the screen, so that the next frame is drawn completely.

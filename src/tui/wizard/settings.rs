@@ -13,8 +13,16 @@ pub(super) fn listed(all: bool, answers: &Answers) -> Vec<&'static Setting> {
         Page::Own => false,
     };
     let mut listed: Vec<_> = SETTINGS.iter().filter(is_listed).collect();
-    listed.sort_by_key(|setting| setting.page);
+    // Those that are not essential stand by their headings.
+    listed.sort_by_key(|setting| (setting.page, setting.heading));
     listed
+}
+
+/// Returns whether a setting is one that a search for these words means: all of them are in its name, its
+/// key or its description.
+pub(super) fn is_found(setting: &Setting, sought: &str) -> bool {
+    let about = format!("{} {} {}", name(setting), setting.key, setting.about).to_lowercase();
+    sought.to_lowercase().split_whitespace().all(|word| about.contains(word))
 }
 
 fn sets(answers: &Answers) -> impl Iterator<Item = &str> {
@@ -165,6 +173,17 @@ mod tests {
         let places: Vec<_> = (1..=essential.len() as u8).map(Page::Essential).collect();
         assert_eq!(essential, places);
         assert_eq!(listed(true, &none)[..places.len()], listed(false, &none));
-        assert!(listed(true, &none).len() > places.len());
+        let others = &listed(true, &none)[places.len()..];
+        assert!(others.is_sorted_by_key(|setting| setting.heading) && !others.is_empty());
+    }
+
+    #[test]
+    fn a_search_looks_at_names_and_descriptions() {
+        let found = |sought: &str| {
+            let all = listed(true, &Answers::default());
+            all.into_iter().filter(|setting| is_found(setting, sought)).map(|s| s.name).collect::<Vec<_>>()
+        };
+        assert!(found("adamw epsilon").contains(&"eps") && found("Weight Decay").contains(&"weight-decay"));
+        assert!(found("").len() > 40 && found("no such thing").is_empty());
     }
 }

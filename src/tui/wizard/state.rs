@@ -156,6 +156,9 @@ impl State {
     /// Chooses a model. A model that failed before is looked up again.
     pub(super) fn choose_model(&mut self, name: &str) {
         let is_same = self.planner.answers.model.as_ref().is_some_and(|answer| answer.value == name);
+        if !is_same {
+            self.leave_demo();
+        }
         self.planner.choose_model(name);
         if is_same && self.model.failed().is_some() {
             self.model_of = None;
@@ -164,10 +167,20 @@ impl State {
 
     /// Chooses data. Data that failed before is read again.
     pub(super) fn choose_data(&mut self, paths: Vec<PathBuf>) {
+        if self.planner.answers.data.as_ref().is_none_or(|answer| answer.value != paths) {
+            self.leave_demo();
+        }
         forget_other_data(&mut self.planner.answers, &paths);
         self.planner.answers.data = Some(Answer::flag(paths));
         if self.data.failed().is_some() {
             self.data_of = None;
+        }
+    }
+
+    /// Takes back the demo's settings when its model or data is replaced.
+    fn leave_demo(&mut self) {
+        if self.planner.leave_demo() {
+            self.say(Role::Accent, "the settings of the demo were reset to the recommended ones");
         }
     }
 

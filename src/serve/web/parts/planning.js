@@ -72,9 +72,11 @@ const shade = (part, at, fits) =>
 /** Time, with the calculation behind it. */
 export function Time({ eta }) {
   if (!eta) return null;
-  return html`<section class="card" data-test="time"><div class="card-head"><h2>Time</h2><span class="soft">${duration((eta.train_s ?? 0) + (eta.mtp_s ?? 0))}</span></div>
+  return html`<section class="card" data-test="time"><div class="card-head"><h2>Time</h2><span class="soft">${duration(eta.total_s)}</span></div>
     <dl class="facts"><dt>Training</dt><dd>${duration(eta.train_s)}${eta.steps ? `, ${count(eta.steps)} steps` : ""}</dd>
+      ${eta.eval_s ? html`<dt>Evaluations</dt><dd>${duration(eta.eval_s)}</dd>` : null}
       ${eta.mtp_s ? html`<dt>MTP head</dt><dd>${duration(eta.mtp_s)}</dd>` : null}
+      ${eta.finish_s ? html`<dt>Outputs</dt><dd>${duration(eta.finish_s)}</dd>` : null}
       ${eta.tokens_per_s ? html`<dt>Speed</dt><dd>${count(eta.tokens_per_s)} tokens a second (${eta.basis})</dd>` : null}</dl>
     ${eta.formula && html`<p class="faint small formula">${eta.formula}</p>`}</section>`;
 }

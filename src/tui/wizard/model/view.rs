@@ -26,7 +26,8 @@ use crate::wizard::state::State;
 impl ModelPage {
     pub(crate) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let low = area.height < 16;
-        let below = if low { 4 } else { 7 };
+        // Notes are read in full where the table keeps about half of the page; it scrolls.
+        let below = if low { 4 } else { (area.height / 2).min(10) };
         let [table, detail] = area.layout(&Layout::vertical([Constraint::Min(4), Constraint::Length(below)]));
         self.view_table(state, frame, table, theme);
         match &self.other {
@@ -124,15 +125,20 @@ impl ModelPage {
                 let star = if self.question.recommended() == Some(name) { "recommended here: " } else { "" };
                 let words =
                     format!("{star}{}; {} parameters", model.note, parameters(facts.text_parameters()));
-                lines.push(inked(theme, Role::Text, fit(&escape(&words), width, theme)));
+                lines.extend(wrapped(theme, Role::Text, &escape(&words), width));
             }
             if let Some(outlook) = self.question.outlook(name) {
                 let speed = format!("speed: {}", outlook.lora.basis_in_words);
-                for words in [method_in_words(&outlook.lora), method_in_words(&outlook.full), speed] {
+                // Otherwise LoRA may seem to need more memory than full fine-tuning.
+                let mut lora = method_in_words(&outlook.lora);
+                if outlook.full.recompute && !outlook.lora.recompute && outlook.lora.pack_length.is_some() {
+                    lora.push_str(", without recompute");
+                }
+                for words in [lora, method_in_words(&outlook.full), speed] {
                     lines.extend(wrapped(theme, Role::Dim, &words, width));
                 }
                 let words = format!("≤: longest pack that fits, in tokens; {}", self.question.data);
-                lines.push(inked(theme, Role::Dim, fit(&ascii(&words, theme), width, theme)));
+                lines.extend(wrapped(theme, Role::Dim, &ascii(&words, theme), width));
             }
         } else {
             lines.extend(wrapped(theme, Role::Dim, &other_about(), width));

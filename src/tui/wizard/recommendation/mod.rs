@@ -11,8 +11,8 @@ use sparktune_app::questions::plan::PlanAction;
 use sparktune_plan::{Answers, Setting};
 
 use super::cost::Cost;
-use super::keys::{KeyResult, Keys, down, enter, up};
-use super::settings::{explained, listed, now, stepped, text_to_edit};
+use super::keys::{KeyResult, Keys, down, enter, first, last, page_up, stop, up};
+use super::settings::{explained, is_found, listed, now, stepped, text_to_edit};
 use super::state::State;
 use crate::screen::{Binding, Role, TextInput, action, key};
 
@@ -22,6 +22,9 @@ pub(super) struct PlanPage {
     curve: bool,
     selected: usize,
     edit: Option<Edit>,
+    /// The words that all listed settings have; while it is open, keys are typed into it.
+    search: TextInput,
+    searching: bool,
     /// The cost of the plan when the cursor moved to this row.
     was: Option<Cost>,
     /// The value that the row under the cursor would have without an answer.
@@ -40,6 +43,11 @@ enum Action {
     GoOn,
     Up,
     Down,
+    First,
+    Last,
+    PageUp,
+    PageDown,
+    Search,
     More,
     Less,
     Edit,
@@ -55,6 +63,23 @@ const KEYS: &[Binding<Action>] = &[
     enter("continue with these values", "next", Action::GoOn),
     up("value above", Action::Up),
     down("value below", None, Action::Down),
+    first(Action::First),
+    last(Action::Last),
+    page_up(Action::PageUp),
+    Binding {
+        keys: &[key(KeyCode::PageDown)],
+        shown: "pgdn",
+        help: "page down",
+        hint: None,
+        action: Action::PageDown,
+    },
+    Binding {
+        keys: &[key(KeyCode::Char('/'))],
+        shown: "/",
+        help: "search all settings",
+        hint: Some("search"),
+        action: Action::Search,
+    },
     Binding {
         keys: &[
             key(KeyCode::Right),
@@ -125,11 +150,33 @@ const KEYS: &[Binding<Action>] = &[
     },
 ];
 
+/// The rows that a page key moves by.
+const PAGE: usize = 10;
+
 #[derive(Debug, Clone, Copy)]
 enum Typing {
     Keep,
     Undo,
 }
+
+#[derive(Debug, Clone, Copy)]
+enum Curve {
+    Close,
+}
+
+/// Above the cost of pack lengths, the list and its keys are not there.
+const CURVE_KEYS: &[Binding<Curve>] = &[Binding {
+    keys: &[key(KeyCode::Enter), key(KeyCode::Char('c')), key(KeyCode::Esc)],
+    shown: "⏎ c esc",
+    help: "back to the settings",
+    hint: Some("back to the settings"),
+    action: Curve::Close,
+}];
+
+const SEARCH_KEYS: &[Binding<super::keys::Typing>] = &[
+    enter("back to the list", "to the list", super::keys::Typing::Take),
+    stop("end the search", "end the search"),
+];
 
 const EDIT_KEYS: &[Binding<Typing>] = &[
     Binding {
@@ -150,7 +197,15 @@ const EDIT_KEYS: &[Binding<Typing>] = &[
 
 impl PlanPage {
     pub(super) fn keys(&self) -> Keys {
-        if self.edit.is_some() { Keys::typing(EDIT_KEYS) } else { Keys::of(KEYS) }
+        if self.edit.is_some() {
+            Keys::typing(EDIT_KEYS)
+        } else if self.curve {
+            Keys::of(CURVE_KEYS)
+        } else if self.searching {
+            Keys::typing(SEARCH_KEYS)
+        } else {
+            Keys::of(KEYS)
+        }
     }
 
     /// Returns whether a value is being typed.
@@ -158,10 +213,16 @@ impl PlanPage {
         self.edit.is_some()
     }
 
+    fn is_searched(&self) -> bool {
+        self.searching || !self.search.text().is_empty()
+    }
+
     /// Called when the page is opened.
     pub(super) fn enter(&mut self, state: &State) {
         self.edit = None;
         self.curve = false;
+        self.search.set("");
+        self.searching = false;
         self.go_to_problem(state);
         self.look(state, true);
     }
@@ -176,7 +237,15 @@ impl PlanPage {
     }
 
     fn listed(&self, state: &State) -> Vec<&'static Setting> {
-        listed(self.all, &state.planner.answers)
+        if self.is_searched() {
+            let mut found = listed(true, &state.planner.answers);
+            found.retain(|setting| is_found(setting, self.search.text()));
+            // Of a search that finds nothing, everything is left.
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        listed(self.all || self.is_searched(), &state.planner.answers)
     }
 
     fn setting(&self, state: &State) -> &'static Setting {
@@ -204,11 +273,22 @@ impl PlanPage {
         if self.edit.is_some() {
             return self.edit_key(event, state);
         }
+        if self.curve {
+            if action(CURVE_KEYS, event).is_none() {
+                return KeyResult::Ignored;
+            }
+            self.curve = false;
+            return KeyResult::Handled;
+        }
+        if self.searching {
+            return self.search_key(event, state);
+        }
         let setting = self.setting(state);
         let Some(act) = action(KEYS, event) else {
             return match event.code {
-                KeyCode::Esc if self.curve => {
-                    self.curve = false;
+                // Esc first ends a search.
+                KeyCode::Esc if self.is_searched() => {
+                    self.end_search(state);
                     KeyResult::Handled
                 }
                 // A digit starts the input of a value.
@@ -230,6 +310,15 @@ impl PlanPage {
             Action::GoOn => return KeyResult::Next,
             Action::Up => self.go(self.selected.saturating_sub(1), state),
             Action::Down => self.go((self.selected + 1).min(last), state),
+            Action::First => self.go(0, state),
+            Action::Last => self.go(last, state),
+            Action::PageUp => self.go(self.selected.saturating_sub(PAGE), state),
+            Action::PageDown => self.go((self.selected + PAGE).min(last), state),
+            Action::Search => {
+                self.searching = true;
+                let at = self.listed(state).iter().position(|other| other.key == setting.key);
+                self.go(at.unwrap_or(0), state);
+            }
             Action::More => self.step(true, state),
             Action::Less => self.step(false, state),
             Action::Edit => {
@@ -250,11 +339,37 @@ impl PlanPage {
                 let at = self.listed(state).iter().position(|other| other.key == setting.key);
                 self.go(at.unwrap_or(0), state);
             }
-            Action::Curve => self.curve = !self.curve,
+            Action::Curve => self.curve = true,
             Action::Presets => return KeyResult::Presets,
             Action::Save => return KeyResult::SavePreset,
         }
         KeyResult::Handled
+    }
+
+    fn search_key(&mut self, event: &KeyEvent, state: &State) -> KeyResult {
+        let last = self.listed(state).len() - 1;
+        match action(SEARCH_KEYS, event) {
+            Some(super::keys::Typing::Take) => self.searching = false,
+            Some(_) => self.end_search(state),
+            None if self.search.press(event) => self.go(0, state),
+            None => match event.code {
+                KeyCode::Up => self.go(self.selected.saturating_sub(1), state),
+                KeyCode::Down => self.go((self.selected + 1).min(last), state),
+                _ => return KeyResult::Ignored,
+            },
+        }
+        self.look(state, true);
+        KeyResult::Handled
+    }
+
+    /// Shows the list again, with the cursor on the setting that was found.
+    fn end_search(&mut self, state: &State) {
+        let found = self.setting(state);
+        self.search.set("");
+        self.searching = false;
+        self.all |= listed(false, &state.planner.answers).iter().all(|setting| setting.key != found.key);
+        let at = self.listed(state).iter().position(|setting| setting.key == found.key);
+        self.go(at.unwrap_or(0), state);
     }
 
     fn go(&mut self, to: usize, state: &State) {
@@ -323,6 +438,9 @@ impl PlanPage {
         if let Some(edit) = &mut self.edit {
             edit.input.paste(text);
             self.typed(state);
+        } else if self.searching {
+            self.search.paste(text);
+            self.go(0, state);
         }
     }
 }

@@ -8,6 +8,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_base::escape::escape;
+use sparktune_plan::setting::Page;
 use sparktune_plan::{Origin, Setting};
 use unicode_width::UnicodeWidthStr;
 
@@ -61,15 +62,43 @@ impl PlanPage {
         let names = settings.iter().map(|setting| name(setting).width()).max().unwrap_or(0);
         let names = names.min(width / 2);
         let height = usize::from(area.height).saturating_sub(1);
-        let mut lines: Vec<_> = window(self.selected, settings.len(), height)
-            .map(|at| self.row(settings[at], at == self.selected, names, width, state, theme))
-            .collect();
-        let words = if self.all {
-            format!("{} settings; a shows the essential ones", settings.len())
+        // Behind the essential settings, each group stands under its heading.
+        let mut rows: Vec<Option<usize>> = Vec::new();
+        let mut headings: Vec<&str> = Vec::new();
+        for (at, setting) in settings.iter().enumerate() {
+            let heading = setting.heading.title();
+            if setting.page == Page::AllSettings && headings.last() != Some(&heading) {
+                headings.push(heading);
+                rows.push(None);
+            }
+            rows.push(Some(at));
+        }
+        let selected = self.selected.min(settings.len().saturating_sub(1));
+        let visual = rows.iter().position(|row| *row == Some(selected)).unwrap_or(0);
+        let shown = window(visual, rows.len(), height);
+        let mut above = rows[..shown.start].iter().filter(|row| row.is_none()).count();
+        let mut lines = Vec::new();
+        for row in &rows[shown] {
+            lines.push(match *row {
+                Some(at) => self.row(settings[at], at == selected, names, width, state, theme),
+                None => {
+                    above += 1;
+                    block(theme, &headings[above - 1].to_lowercase(), width)
+                }
+            });
+        }
+        if self.is_searched() {
+            let mut spans = vec![ink(theme, Role::Accent, "/ ")];
+            spans.extend(self.search.line(area.width.saturating_sub(3), self.searching, theme).spans);
+            lines.push(Line::from(spans));
         } else {
-            "a shows all settings".to_owned()
-        };
-        lines.push(inked(theme, Role::Dim, fit(&words, width, theme)));
+            let words = if self.all {
+                format!("{} settings; / searches them", settings.len())
+            } else {
+                "a shows all settings, / searches".to_owned()
+            };
+            lines.push(inked(theme, Role::Dim, fit(&words, width, theme)));
+        }
         draw(frame, area, lines);
     }
 

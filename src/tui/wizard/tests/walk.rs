@@ -33,6 +33,42 @@ fn the_demo_is_filled_in_by_one_key_and_taken_by_enter() {
     // The preset's values are used, and marked as such.
     rig.sees("256");
     rig.sees("preset");
+
+    // They suit the demo alone: with another model the recommended ones are back.
+    rig.press(KeyCode::Esc);
+    rig.press(KeyCode::Esc);
+    assert_eq!(rig.page(), Page::Model);
+    rig.press(KeyCode::Down);
+    rig.enter();
+    rig.settle();
+    let answers = &rig.wizard.state.planner.answers;
+    assert!(answers.preset.is_none() && answers.name.is_none(), "{answers:?}");
+    assert!(answers.max_steps.is_none() && answers.learning_rate.is_none(), "{answers:?}");
+    assert!(answers.model.is_some() && answers.data.is_some());
+}
+
+#[test]
+fn a_setting_is_found_by_its_words_and_the_ends_of_the_list_by_one_key() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Char('/'));
+    rig.text("adamw epsilon");
+    rig.sees("eps");
+    rig.sees("/ adamw epsilon");
+    rig.press(KeyCode::Esc);
+    // The cursor stays where it was found, in the list of all settings, under its heading.
+    rig.sees("optimizer.eps");
+    rig.sees("optimizer and schedule");
+    rig.press(KeyCode::Home);
+    rig.sees("method.kind");
+    rig.press(KeyCode::End);
+    rig.sees("tensorboard");
+    // Above the cost of pack lengths, the keys of the list are not offered.
+    rig.press(KeyCode::Char('c'));
+    rig.sees("back to the settings");
+    rig.press(KeyCode::Char('c'));
+    assert_eq!(rig.page(), Page::Plan);
+    rig.sees("tensorboard");
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! `runs delete` and `runs clean`: what takes space, and making room.
+
+use std::path::PathBuf;
+
+use sparktune_app::answers::runs_dir;
+use sparktune_app::caches;
+use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::runs::find;
+use sparktune_base::escape::escape;
+use sparktune_base::units::bytes;
+use sparktune_runlog::RunDir;
+use sparktune_tui::output::{note, print};
+
+/// Runs `sparktune runs delete`. Without `yes`, nothing is deleted.
+///
+/// # Errors
+/// A run does not exist, or is being trained; or `yes` is missing. Then none was deleted, unless one of them
+/// was deleted only in part.
+pub fn delete_runs(names: &[String], runs_dir: Option<PathBuf>, yes: bool) -> Result<Exit, Failure> {
+    let mut runs: Vec<RunDir> = Vec::new();
+    for name in names {
+        let run = find(name, runs_dir.clone())?;
+        if !runs.contains(&run) {
+            runs.push(run);
+        }
+    }
+    if !yes {
+        let line = |run: &RunDir| format!("{} with {}\n", escape(&run.name()), bytes(run.size_bytes()));
+        print(&runs.iter().map(line).collect::<String>())?;
+        return Err(Failure::usage("nothing was deleted").hint("Add --yes to delete these runs for good"));
+    }
+    for run in runs {
+        let name = run.name();
+        let freed = run.delete()?;
+        print(&format!("{} was deleted; this freed {}\n", escape(&name), bytes(freed)))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Runs `sparktune runs clean`. Without `yes`, nothing is deleted.
+///
+/// # Errors
+/// A cache cannot be deleted.
+pub fn clean(runs_dir_flag: Option<PathBuf>, yes: bool) -> Result<Exit, Failure> {
+    let root = runs_dir(runs_dir_flag)?;
+    let found = caches::caches(&root);
+    if found.is_empty() {
+        note(&format!("there is nothing to clean in {}", escape(&root.display().to_string())));
+    }
+    for cache in &found {
+        let (path, size) = (escape(&cache.path.display().to_string()).into_owned(), bytes(cache.size_bytes));
+        if yes {
+            caches::delete(cache)?;
+        }
+        let done = if yes { "deleted: " } else { "" };
+        print(&format!("{done}{path}: {}, {size}\n", cache.what))?;
+    }
+    if !yes && !found.is_empty() {
+        note("all of this is made again when it is needed; --yes deletes it");
+    }
+    Ok(Exit::Done)
+}

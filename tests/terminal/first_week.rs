@@ -1,0 +1,68 @@
+//! From nothing to a chat with one's own model, in a terminal of 80×24, as a person who follows the README
+//! walks it: the wizard in the folder of the data, the dashboard to the end of the run, and from there the chat.
+
+use crate::pty::Pty;
+use crate::words::{COMPLETED, CTRL_C, DASHBOARD, ENTER, WIZARD};
+use crate::world::{World, demo, wait};
+
+/// A training of seconds. Everything else is what the wizard recommends.
+const SHORT: [(&str, &str); 4] = [
+    ("SPARKTUNE_MAX_STEPS", "12"),
+    ("SPARKTUNE_LEARNING_RATE", "2e-3"),
+    ("SPARKTUNE_SAMPLE_MAX_TOKENS", "16"),
+    ("SPARKTUNE_MTP", "default"),
+];
+
+/// Presses Enter once the screen shows this, until it shows something else.
+#[track_caller]
+fn answer(pty: &mut Pty, question: &str, next: &str) {
+    pty.wait_for(question);
+    for _ in 0..80 {
+        pty.press(ENTER);
+        if pty.shows_within(std::time::Duration::from_secs(2), |text| text.contains(next)) {
+            return;
+        }
+    }
+    panic!("{next} does not follow {question}:\n{}", pty.text());
+}
+
+#[test]
+fn from_nothing_to_a_chat_with_ones_own_model() {
+    let world = World::new();
+    let (model, data) = demo();
+    std::fs::copy(data, world.place.join("mine.jsonl")).unwrap();
+    let mut pty = world.open_with::<&str>([], (80, 24), &SHORT);
+    answer(&mut pty, WIZARD[0], WIZARD[1]);
+    // A model of one's own, by its folder.
+    pty.press("o");
+    pty.wait_for("id or folder");
+    pty.press(model.to_str().unwrap());
+    answer(&mut pty, WIZARD[1], WIZARD[2]);
+    // The only data file of the folder is under the cursor.
+    answer(&mut pty, "mine.jsonl", "examples accepted");
+    answer(&mut pty, "examples accepted", WIZARD[3]);
+    answer(&mut pty, WIZARD[3], WIZARD[4]);
+    answer(&mut pty, WIZARD[4], WIZARD[5]);
+    answer(&mut pty, WIZARD[5], DASHBOARD);
+    pty.wait_for(COMPLETED);
+    let run = world.the_run();
+    // What to do next stands on the last screen, and one key does it.
+    pty.wait_for("t talk to it");
+    pty.press("3");
+    pty.wait_for("question 1 of");
+    assert!(!pty.text().contains("<|im_start|>"), "{}", pty.text());
+    pty.press("t");
+    pty.wait_for("chat with");
+    pty.wait_until("the models to be loaded", |text| !text.contains("loading"));
+    pty.press("What does a bell cost?");
+    pty.press(ENTER);
+    // Before and after, side by side.
+    pty.wait_until("both answers", |text| text.matches("tokens/s").count() == 2);
+    pty.press(CTRL_C);
+    pty.wait_for(DASHBOARD);
+    pty.press("q");
+    pty.left().exits(0);
+    let chats = wait("the conversation", || std::fs::read_dir(run.path().join("chats")).ok()?.next());
+    let kept = std::fs::read_to_string(chats.unwrap().path()).unwrap();
+    assert!(kept.contains("What does a bell cost?"), "{kept}");
+}
