@@ -200,7 +200,7 @@ impl BenchCommand {
             })),
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
             Self::Sentry(args) => request::BenchCommand::Sentry(Box::new(request::SentryArgs {
-                given: Given { flags: args.settings.0, demo: args.demo, sum_as: None },
+                given: Given { flags: args.settings.0, demo: args.demo, sum_as: None, on_cluster: false },
                 record: args.record,
                 recordings: args.recording,
                 honest_steps: args.honest_steps,
