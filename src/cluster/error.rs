@@ -58,6 +58,7 @@ pub enum Error {
         program = program_name()
     )]
     Switch { what: String },
+    #[error(
         "{at} belongs to a cluster with another token. Copy the line again that `{program} cluster init` prints there",
         program = program_name()
     )]
