@@ -411,7 +411,7 @@ fn with_noise(
 }
 
 /// Returns a number of the standard normal distribution, by Box and Muller.
-fn normal(random: &mut SplitMix64) -> f64 {
+pub(crate) fn normal(random: &mut SplitMix64) -> f64 {
     let (one, other) = (1.0 - random.next_f64(), random.next_f64());
     (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos()
 }

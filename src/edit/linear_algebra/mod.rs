@@ -9,6 +9,4 @@ mod matrix;
 
 pub(crate) use cholesky::Cholesky;
 pub(crate) use eigen::{Undone, symmetric_eigen};
-pub(crate) use matrix::Matrix;
-#[cfg(test)]
-pub(crate) use matrix::dot;
+pub(crate) use matrix::{Matrix, dot};
