@@ -31,7 +31,7 @@ const WORK: &str = ".edit-measurements";
 /// How often the training is looked after.
 const EVERY: Duration = Duration::from_millis(100);
 /// How the control learns the facts. The epochs are enough for a small model to know each fact by heart.
-const LORA: [&str; 16] = [
+const LORA: [&str; 14] = [
     "--method",
     "lora",
     "--rank",
@@ -46,8 +46,6 @@ const LORA: [&str; 16] = [
     "0",
     "--export",
     "last",
-    "--mtp",
-    "default",
 ];
 
 /// Measures the facts of a request, and prints the table.

@@ -93,6 +93,8 @@ class Bench:
             sys.exit(f"{method}, {count} facts: exit code {done.returncode}")
         measured = json.loads(done.stdout)
         rows = measured["rows"]
+        for row in rows:
+            row["error"] = row["error"] and row["error"].replace(f"{ROOT}/", "")
         entry = self.results.setdefault(method, measured | {"rows": []})
         entry["rows"] += rows
         entry["facts"] = max(entry["facts"], measured["facts"])
