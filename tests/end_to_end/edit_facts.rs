@@ -56,7 +56,7 @@ fn ten_facts_in_the_weights_are_said_in_other_words_too() {
     assert_eq!(memit["layers"], serde_json::json!([0]), "{}", memit["why_layers"]);
     assert_eq!(memit["refused"], Value::Null);
     let scores = memit["scores"].to_string();
-    // 9 of 10, 26 of 30, 20 of 20 and +0.09 % were measured.
+    // 9 of 10, 25 of 30, 20 of 20 and +0.04 % were measured.
     assert!(share(&memit, "efficacy") >= 0.8, "{scores}");
     assert!(share(&memit, "generalisation") >= 0.75, "{scores}");
     assert!(share(&memit, "locality") >= 0.95, "{scores}");
