@@ -9,6 +9,7 @@
 use burn::tensor::{Tensor, TensorData, activation};
 use sparktune_kernels::linear_cross_entropy::linear_cross_entropy;
 use sparktune_model::{Model, PackedSequence};
+use sparktune_plan::architecture::Place;
 
 use crate::error::EditError;
 use crate::key_statistics::host;
@@ -116,17 +117,24 @@ pub(crate) fn find_values(
     let selection = places.selection(model);
     let targets = places.sequence.target_tokens() as f64;
     let head = model.head().tensor;
-    // The layers below the change say the same in each step.
-    let stream = model.stream_before(layer, &places.sequence);
+    // What lies below the change says the same in each step: the layers before it, and also its own where
+    // the family does not normalise what an MLP adds.
+    let is_added = model.config().layers[layer].norm(Place::AfterMlp).is_none();
+    let stream = model.stream_before(layer + usize::from(is_added), &places.sequence);
     let run = |delta: &Tensor<2>| {
-        let hidden = model.hidden_tapped_from(layer, stream.clone(), &places.sequence, &mut |i, tap| {
-            if i != layer {
-                return tap.output_TH;
-            }
-            let dtype = tap.output_TH.dtype();
+        let changed = |x: Tensor<2>| {
             let change = selection.clone().autodiff().matmul(delta.clone());
-            tap.output_TH.autodiff() + change.cast(dtype)
-        });
+            let dtype = x.dtype();
+            x.autodiff() + change.cast(dtype)
+        };
+        let hidden = if is_added {
+            let stream = changed(stream.clone());
+            model.hidden_tapped_from(layer + 1, stream, &places.sequence, &mut |_, tap| tap.output_TH)
+        } else {
+            model.hidden_tapped_from(layer, stream.clone(), &places.sequence, &mut |i, tap| {
+                if i == layer { changed(tap.output_TH) } else { tap.output_TH }
+            })
+        };
         let of_target =
             linear_cross_entropy(hidden.clone(), head.clone(), &places.sequence.targets, 1.0 / targets);
         let loss = f64::from(of_target.clone().inner().into_scalar::<f32>());
