@@ -91,8 +91,8 @@ impl KeyStatistics {
         Ok(statistics)
     }
 
-    /// Returns what was computed of the covariance and is kept beside it under a name, or computes it: rows of
-    /// its width. They are rounded as in the file, so that what is read again gives the same edit.
+    /// Returns what was computed of the covariance and is kept beside it under a name, or computes it: rows
+    /// of its width. They are rounded as in the file, so that what is read again gives the same edit.
     pub(crate) fn kept_rows(
         &self,
         name: &str,

@@ -71,8 +71,8 @@ impl Chosen {
 }
 
 /// Returns the layers that a method changes: those that were named, or its own. Facts are recalled in early
-/// layers at the subject (ROME, section 2), where no trace says more; corrections of single tokens work best where the answer is nearly
-/// made.
+/// layers at the subject (ROME, section 2), where no trace says more; corrections of single tokens work
+/// best where the answer is nearly made.
 ///
 /// # Errors
 /// The model has no such layer, or the method changes one layer and several were named.

@@ -123,8 +123,9 @@ impl Metrics {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<&Metric, EditError> {
         let square = |matrix: &Matrix| matrix.numbers().iter().map(|x| x * x).sum::<f64>();
-        // Eigenvectors take far longer than an inverse, which says whether they can be of use: with the ridge r
-        // on C, a direction of a variance below u has at least r / (u + r) of its part of a key in r kᵀ C⁻¹ k.
+        // Eigenvectors take far longer than an inverse, which says whether they can be of use: with the
+        // ridge r on C, a direction of a variance below u has at least r / (u + r) of its part of a key in
+        // r kᵀ C⁻¹ k.
         let ridge = RIDGE * statistics.covariance.mean_of_diagonal();
         let solved = self.inverse(statistics)?.apply(keys_NI);
         let part = keys_NI.numbers().iter().zip(solved.numbers()).map(|(k, s)| ridge * k * s).sum::<f64>();

@@ -29,8 +29,8 @@ pub(crate) struct Search {
     pub decay: f64,
     /// The weight of what the model says of the subject otherwise.
     pub kl_factor: f64,
-    /// The loss of the target, in nats for each token, that the change still has when it is shortened; 0 leaves
-    /// it as it was found.
+    /// The loss of the target, in nats for each token, that the change still has when it is shortened; 0
+    /// leaves it as it was found.
     pub short: f64,
 }
 
@@ -177,10 +177,10 @@ pub(crate) fn find_values(
     }
 }
 
-/// Returns the least share of a change, by halving, with which the loss is still below a limit, and that loss;
-/// all of it if it is above. The search goes on in steps of half the output's size, so it ends well behind the
-/// place where the target is said, and a longer change does more to other keys: of 100 facts, shorter values
-/// left 97 % of other answers as they were instead of 84 %
+/// Returns the least share of a change, by halving, with which the loss is still below a limit, and that
+/// loss; all of it if it is above. The search goes on in steps of half the output's size, so it ends well
+/// behind the place where the target is said, and a longer change does more to other keys: of 100 facts,
+/// shorter values left 97 % of other answers as they were instead of 84 %
 /// (tests/fixtures/facts/RESULTS.md).
 fn shortest(loss: f64, limit: f64, tried: impl Fn(f64) -> f64) -> (f64, f64) {
     const HALVINGS: usize = 5;
