@@ -98,7 +98,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Chat(args) => commands::chat(program, args.request(runs_dir), style),
         Command::Compare(args) => commands::compare(program, args.request(runs_dir), style),
-        Command::Edit(args) => commands::edit(program, args.command(runs_dir)?, style),
+        Command::Edit(args) => commands::edit(program, args.command(runs_dir.clone())?, runs_dir, style),
         Command::Pack(args) => {
             let to_v1 = args.to == "v1";
             let drop_damaged = args.drops_damaged();

@@ -23,7 +23,7 @@ The files of CounterFact and zsRE are read too. The guide page editing.md explai
 pub(crate) struct EditArgs {
     #[command(subcommand)]
     pub action: Option<EditAction>,
-    /// The folder of the model, edited before or not
+    /// The model, edited before or not: a folder, a run, or a model of the hub that was downloaded
     #[arg(required = true, value_name = "MODEL", value_hint = ValueHint::DirPath)]
     pub model: Option<PathBuf>,
     /// The file of facts
@@ -56,7 +56,7 @@ pub(crate) struct EditArgs {
     #[arg(long)]
     pub force: bool,
     /// Instead of editing, show at which layers and tokens the model recalls what it says about the subjects
-    #[arg(long, conflicts_with_all = ["output", "name", "force", "measure"])]
+    #[arg(long, conflicts_with_all = ["output", "name", "force", "measure", "method", "layer", "text", "suite"])]
     pub trace: bool,
     /// Instead of editing, measure for each N how well the first N facts hold, written at once and one after
     /// another, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
@@ -65,8 +65,8 @@ pub(crate) struct EditArgs {
     /// Leave out a control of --measure: lora or prompt
     #[arg(long, value_name = "CONTROL", value_delimiter = ',', value_parser = ["lora", "prompt"], requires = "measure")]
     pub without: Vec<String>,
-    /// Also measure the share of prompts of a suite that pass: a suite of `compare`, or a file
-    #[arg(long, value_name = "SUITE", requires = "measure")]
+    /// Also judge by the share of prompts of a suite that pass: a suite of `compare`, or a file
+    #[arg(long, value_name = "SUITE")]
     pub suite: Option<String>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) enum EditAction {
     },
     /// Apply patches to a model, in this order
     Apply {
-        /// The folder of the model, edited before or not
+        /// The model, edited before or not: a folder, a run, or a model of the hub that was downloaded
         model: PathBuf,
         /// The patches
         #[arg(required = true, value_name = "PATCH")]
@@ -216,13 +216,14 @@ impl EditArgs {
                     output: self.output,
                     base: self.base,
                     force: self.force,
+                    suite: self.suite,
                     runs_dir,
                     aim: if self.trace {
                         Aim::Trace
                     } else if self.measure.is_empty() {
                         Aim::Edit
                     } else {
-                        Aim::Measure(Table { counts: self.measure, without: self.without, suite: self.suite })
+                        Aim::Measure(Table { counts: self.measure, without: self.without })
                     },
                 }))
             }

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
+use sparktune_app::comparison::find_suite;
 use sparktune_app::data_worker::guard_this_process;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::private_folder_of_user;
+use sparktune_app::models::find_named;
 use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
 use sparktune_edit::stack::{check_output, is_edited};
@@ -87,11 +89,33 @@ pub enum EditCommand {
     },
 }
 
-/// Runs `sparktune edit`. The exit code is 3 if an edit is not kept.
+impl EditCommand {
+    /// Returns the model, as the user names it.
+    fn model_mut(&mut self) -> &mut PathBuf {
+        match self {
+            Self::Facts(request) => &mut request.model,
+            Self::List { model, .. }
+            | Self::Apply { model, .. }
+            | Self::Export { model, .. }
+            | Self::Switch { model, .. }
+            | Self::Remove { model, .. } => model,
+        }
+    }
+}
+
+/// Runs `sparktune edit`. `runs` is the folder of the runs, if a flag names it. The exit code is 3 if an edit
+/// is not kept.
 ///
 /// # Errors
 /// A file cannot be used, the facts do not fit the model, or it was interrupted.
-pub fn edit(program: &Program, command: EditCommand, style: Style) -> Result<Exit, Failure> {
+pub fn edit(
+    program: &Program,
+    mut command: EditCommand,
+    runs: Option<PathBuf>,
+    style: Style,
+) -> Result<Exit, Failure> {
+    let model = command.model_mut();
+    *model = folder_of(model, runs)?;
     // The model's tokenizer and template run in this process, beside its weights.
     guard_this_process(|failure| std::process::exit(report(&failure) as i32))?;
     match command {
@@ -132,16 +156,23 @@ pub fn edit(program: &Program, command: EditCommand, style: Style) -> Result<Exi
     }
 }
 
+/// Returns the folder of a model: the one that was named, or the whole weights of a run or of a model of the
+/// hub's cache.
+fn folder_of(model: &Path, runs: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    let is_run = model.join("plan.toml").is_file();
+    match model.to_str() {
+        // An edited folder may also be damaged, which whoever opens it says.
+        Some(name) if is_run || !model.exists() => find_named(name, &runs_dir(runs)?)?.whole(),
+        _ => Ok(model.to_owned()),
+    }
+}
+
 /// Returns the folder to write: the one that was named, or the edited model itself.
 fn output_of(output: Option<PathBuf>, model: &Path) -> Result<PathBuf, Failure> {
     match output {
         Some(output) => Ok(output),
         // A link stays, and what it points to is changed. The place also has a name where the path is `.`.
         None if is_edited(model) => model.canonicalize().map_err(|error| Failure::io("use", model, &error)),
-        None if !model.exists() => {
-            Err(Failure::usage(format!("there is no folder {}", escape(&model.display().to_string())))
-                .hint("Name the folder of a model"))
-        }
         None => Err(Failure::usage("no folder to write was named").hint("Name a new folder with --output")),
     }
 }
@@ -150,6 +181,7 @@ fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit,
     let interrupts = Interrupts::listen()?;
     let text = text_of(&request)?;
     let rendering = rendering(&request);
+    let suite = request.suite.as_deref().map(find_suite).transpose()?;
     let output = output_of(request.output, &request.model)?;
     let name = match request.name {
         Some(name) => name,
@@ -167,6 +199,7 @@ fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit,
             layers: &request.layers,
             rendering,
             text: &text,
+            suite: suite.as_ref(),
             cache: cache.as_deref(),
             name: &name,
             output: &output,
@@ -206,6 +239,11 @@ fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> 
             is_displaced: displaced.iter().any(|(name, _)| *name == patch.about.name),
         })
         .collect();
+    if stack.lacks_codebook(model) && !json {
+        note(
+            "note: the corrections of its patches are missing in the folder; `edit enable` with one of their names writes them again",
+        );
+    }
     if json {
         print_json(&listed)?;
     } else {

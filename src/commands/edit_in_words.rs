@@ -5,7 +5,7 @@ use serde::Serialize;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
 use sparktune_edit::judge::{LossDrift, Scores, Share};
-use sparktune_edit::{AboutPatch, Edited, Exported, Facts, Stack};
+use sparktune_edit::{AboutPatch, Edited, Exported, Facts, Method, Stack, SuiteScore};
 use sparktune_plan::adapter::MOST_VLLM_RANK;
 
 /// The most answers that are shown.
@@ -29,11 +29,12 @@ pub(crate) struct Listed<'a> {
 pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
     let layers: Vec<String> = edited.layers.iter().map(usize::to_string).collect();
     let mut text = format!(
-        "{} of {} by {} in layer {}\n\n",
+        "{} of {} by {} in layer {}{}\n\n",
         counted(edited.facts as u64, "fact"),
         facts.file(),
         edited.method.name(),
-        layers.join(", ")
+        layers.join(", "),
+        edited.why_layers.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     );
     text.push_str(&table(&edited.scores));
     let failed: Vec<_> = edited.answers.iter().filter(|answer| !answer.holds).collect();
@@ -52,6 +53,7 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
     if failed.len() > MOST_ANSWERS {
         text.push_str(&format!("  and {} more; --json has all\n", failed.len() - MOST_ANSWERS));
     }
+    text.push_str(&not_learned(edited));
     let output = escape(&edited.output.display().to_string()).into_owned();
     text.push_str(&match &edited.refused {
         None => format!("\npatch {} is in {output}\n", edited.name),
@@ -62,9 +64,26 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
     text
 }
 
+/// Returns what to do if the model does not say some of the facts.
+fn not_learned(edited: &Edited) -> String {
+    let Some(share) = edited.scores.efficacy.filter(|share| share.hits < share.of) else {
+        return String::new();
+    };
+    let elsewhere = match edited.method {
+        Method::Memory => "",
+        _ => "another --layer (--trace shows where the model recalls the subjects), ",
+    };
+    let other = if edited.method == Method::Memory { "memit" } else { "memory" };
+    let missed = share.of - share.hits;
+    let of = counted(share.of as u64, "fact");
+    format!(
+        "\nnot learned: {missed} of {of}; try {elsewhere}other words for the prompt, or --method {other}\n"
+    )
+}
+
 /// Returns scores as a table.
 fn table(scores: &Scores) -> String {
-    let Scores { efficacy, generalisation, locality, portability, loss } = scores;
+    let Scores { efficacy, generalisation, locality, portability, loss, suite } = scores;
     let rows = [
         ("efficacy", "answers with the target", efficacy),
         ("generalisation", "also when asked in other words", generalisation),
@@ -76,6 +95,16 @@ fn table(scores: &Scores) -> String {
         text.push_str(&format!("{name:<15} {:<34} {meaning}\n", share(value.as_ref())));
     }
     text.push_str(&format!("{:<15} {:<34} on held-out text\n", "loss", drift(loss.as_ref())));
+    if let Some(SuiteScore { name, before, after }) = suite {
+        let before = share(Some(before));
+        text.push_str(&format!(
+            "{:<15} {:<34} prompts of {} pass; before the edit {}\n",
+            "suite",
+            share(Some(after)),
+            escape(name),
+            before.trim_start()
+        ));
+    }
     text
 }
 

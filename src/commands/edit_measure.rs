@@ -31,7 +31,7 @@ const WORK: &str = ".edit-measurements";
 /// How often the training is looked after.
 const EVERY: Duration = Duration::from_millis(100);
 /// How the control learns the facts. The epochs are enough for a small model to know each fact by heart.
-const LORA: [&str; 16] = [
+const LORA: [&str; 14] = [
     "--method",
     "lora",
     "--rank",
@@ -46,8 +46,6 @@ const LORA: [&str; 16] = [
     "0",
     "--export",
     "last",
-    "--mtp",
-    "default",
 ];
 
 /// Measures the facts of a request, and prints the table.
@@ -63,7 +61,7 @@ pub(crate) fn measure(
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let text = text_of(request)?;
-    let suite = table.suite.as_deref().map(find_suite).transpose()?;
+    let suite = request.suite.as_deref().map(find_suite).transpose()?;
     let runs = runs_dir(request.runs_dir.clone())?;
     let cache = private_folder_of_user(&runs, STATISTICS).ok();
     let work = Work::create(&runs)?;
@@ -85,10 +83,10 @@ pub(crate) fn measure(
         &mut |stage| told.tell(stage),
     )
     .map_err(from_editing)?;
-    let mut counts = table.counts.clone();
-    counts.sort_unstable();
-    counts.iter_mut().for_each(|count| *count = (*count).min(measurement.facts()));
-    counts.dedup();
+    let (counts, dropped) = counts_of(&table.counts, measurement.facts());
+    if let Some(dropped) = dropped {
+        note(&format!("note: {dropped}"));
+    }
     let asks_for = |control: &str| !table.without.iter().any(|without| without == control);
     let mut rows = Vec::new();
     for count in counts {
@@ -121,6 +119,21 @@ pub(crate) fn measure(
         print(&in_words(&measured))?;
     }
     Ok(Exit::Done)
+}
+
+/// Returns the numbers of facts that are measured, from few to many, and what is left out of those that were
+/// asked for.
+fn counts_of(wanted: &[usize], facts: usize) -> (Vec<usize>, Option<String>) {
+    let mut counts: Vec<usize> = wanted.iter().map(|count| (*count).min(facts)).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let larger: Vec<String> = wanted.iter().filter(|count| **count > facts).map(usize::to_string).collect();
+    let dropped = format!(
+        "the file has {} that the model does not know, so all of them are measured in place of {}",
+        counted(facts as u64, "fact"),
+        larger.join(", ")
+    );
+    (counts, Some(dropped).filter(|_| !larger.is_empty()))
 }
 
 /// A folder that is removed with everything in it.
@@ -211,6 +224,9 @@ fn in_words(measured: &Measured) -> String {
         measured.method.name(),
         layers.join(", ")
     );
+    if let Some(why) = &measured.why_layers {
+        text.push_str(&format!(" ({why})"));
+    }
     if measured.known > 0 {
         text.push_str(&format!("; {} that the model already knows are left out", measured.known));
     }
@@ -282,6 +298,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sizes_that_the_file_does_not_have_are_named() {
+        assert_eq!(counts_of(&[5, 1, 1], 9), (vec![1, 5], None));
+        let (counts, dropped) = counts_of(&[100, 5, 1, 10], 5);
+        assert_eq!(counts, [1, 5]);
+        assert!(dropped.unwrap().ends_with("in place of 100, 10"));
+    }
+
+    #[test]
     fn a_table_has_a_line_for_each_row_and_says_why_one_is_empty() {
         let row = |how: How, scores: Option<Scores>, error: Option<&str>| MeasuredRow {
             count: 10,
@@ -297,6 +321,7 @@ mod tests {
             model: "m".into(),
             method: Method::Memit,
             layers: vec![1, 2],
+            why_layers: None,
             rendering: Rendering::Raw,
             facts: 10,
             known: 2,

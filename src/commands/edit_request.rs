@@ -38,6 +38,8 @@ pub struct FactsRequest {
     pub base: Option<PathBuf>,
     /// Whether an edit is kept that damages the model.
     pub force: bool,
+    /// The name of a general suite.
+    pub suite: Option<String>,
     /// The folder of the runs, if a flag names it.
     pub runs_dir: Option<PathBuf>,
     /// What is done with the facts.
@@ -63,8 +65,6 @@ pub struct Table {
     pub counts: Vec<usize>,
     /// The controls that are left out.
     pub without: Vec<String>,
-    /// The name of a general suite.
-    pub suite: Option<String>,
 }
 
 /// Returns how the prompts of a request are read.
@@ -97,6 +97,7 @@ impl<'a> Told<'a> {
         if self.last.as_ref() != Some(&stage) {
             match &stage {
                 Stage::Before => note("asking the model before the edit"),
+                Stage::Tracing => note("tracing a few facts for the layer that recalls them"),
                 Stage::Statistics => note("computing the covariance of the text's keys"),
                 Stage::Facts(0) => note("searching for values"),
                 Stage::Facts(done) if !is_round(*done) => {}

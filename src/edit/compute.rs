@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use burn::tensor::Device;
-use sparktune_infer::Engine;
+use sparktune_base::units::bytes;
 use sparktune_infer::codebook_file::StoredCodebook;
+use sparktune_infer::{Engine, Room};
 use sparktune_model::{Checkpoint, Model};
 
 use crate::error::EditError;
@@ -76,34 +77,6 @@ pub(crate) fn contexts(documents: &[Vec<u32>]) -> Vec<Vec<u32>> {
     std::iter::once(Vec::new()).chain(starts).collect()
 }
 
-/// Returns the layers that a method changes: those that were named, or its own. Facts are recalled in early
-/// layers at the subject (ROME, section 2); corrections of single tokens work best where the answer is nearly
-/// made.
-///
-/// # Errors
-/// The model has no such layer, or the method changes one layer and several were named.
-pub(crate) fn layers_of(method: Method, named: &[usize], count: usize) -> Result<Vec<usize>, EditError> {
-    if let Some(layer) = named.iter().find(|layer| **layer >= count) {
-        let what = format!("there is no layer {layer}: the model has {count}, counted from 0");
-        return Err(EditError::request(what, "Name another one with --layer"));
-    }
-    let mut layers = named.to_vec();
-    layers.sort_unstable();
-    layers.dedup();
-    if layers.len() > 1 && matches!(method, Method::Rome | Method::Memory) {
-        let what = format!("{} changes one layer, and {} were named", method.name(), layers.len());
-        return Err(EditError::request(what, "Name one layer, or use the method memit or ultraedit"));
-    }
-    if layers.is_empty() {
-        layers = match method {
-            Method::Rome | Method::Memit => vec![count / 4],
-            Method::Ultraedit => (count / 2..count).collect(),
-            Method::Memory => vec![(count * 3 / 4).min(count - 1)],
-        };
-    }
-    Ok(layers)
-}
-
 /// A stack with its model in memory, on which patches are computed one after the other.
 pub(crate) struct Writer<'a> {
     pub(crate) stack: Stack,
@@ -127,9 +100,13 @@ impl<'a> Writer<'a> {
         layers: Vec<usize>,
         text: &'a Text,
         cache: Option<&Path>,
+        room: &Room,
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Self, EditError> {
         let checkpoint = stack.checkpoint()?;
+        if matches!(method, Method::Rome | Method::Memit) {
+            check_room(&checkpoint, &layers, room)?;
+        }
         let model = stack.load(&checkpoint, &Device::flex())?;
         let mut sites = Vec::new();
         if matches!(method, Method::Rome | Method::Memit) {
@@ -196,6 +173,36 @@ impl<'a> Writer<'a> {
         }
         Ok(())
     }
+}
+
+/// Refuses what does not fit into memory: the weights, and for each layer the covariance with its
+/// decomposition and the room that this takes.
+fn check_room(checkpoint: &Checkpoint, layers: &[usize], room: &Room) -> Result<(), EditError> {
+    /// Matrices of f64 numbers of a layer at a time: covariance, Cholesky's factor, eigenvectors.
+    const MATRICES: u64 = 4;
+    let config = checkpoint.config();
+    let weights: u64 = config.tensors().iter().map(|tensor| checkpoint.loaded_bytes(tensor)).sum();
+    let square = |layer: &usize| (config.layers[*layer].intermediate_size as u64).pow(2);
+    let statistics = layers.iter().map(square).sum::<u64>() * MATRICES * size_of::<f64>() as u64;
+    refuse_without(room, weights, statistics, "for the covariance of keys")
+}
+
+/// Refuses what needs more memory than there is.
+pub(crate) fn refuse_without(room: &Room, weights: u64, more: u64, what: &str) -> Result<(), EditError> {
+    if weights + more <= room.available.saturating_sub(room.reserve) {
+        return Ok(());
+    }
+    Err(EditError::request(
+        format!(
+            "the edit needs {} for the weights and {} {what}, but of the {} that are available {} must stay free for the system{}",
+            bytes(weights),
+            bytes(more),
+            bytes(room.available),
+            bytes(room.reserve),
+            room.beside
+        ),
+        "End other programs, name fewer layers with --layer, or choose a smaller model",
+    ))
 }
 
 /// Returns the statistics of the base, whatever patches are on it.

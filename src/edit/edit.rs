@@ -4,18 +4,21 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_base::units::counted;
+use sparktune_compare::Suite;
 use sparktune_infer::Room;
 
-use crate::compute::{Text, Writer, layers_of};
+use crate::compute::{Text, Writer};
 use crate::conflicts::{Conflict, conflicts};
 use crate::error::EditError;
 use crate::facts::{Facts, shown};
 use crate::folder_lock::FolderLock;
-use crate::judge::{Aspect, LossDrift, Probe, Scores};
+use crate::judge::{Aspect, LossDrift, Probe, Scores, SuiteScore};
+use crate::layers::{Chosen, layers_of};
 use crate::patch::{Method, check_name};
 use crate::said::{load, said, tokens_of};
 use crate::stack::{Stack, check_output};
 use crate::stage::Stage;
+use crate::suite::suite_share;
 use crate::tokens::Rendering;
 
 /// What is asked for.
@@ -34,6 +37,8 @@ pub struct EditRequest<'a> {
     pub rendering: Rendering,
     /// Documents of ordinary text.
     pub text: &'a [String],
+    /// A general suite, whose share of passed prompts is one of the scores.
+    pub suite: Option<&'a Suite>,
     /// Where statistics of text are kept.
     pub cache: Option<&'a Path>,
     /// The name of the patch.
@@ -55,6 +60,8 @@ pub struct Edited {
     pub method: Method,
     /// The layers that were changed.
     pub layers: Vec<usize>,
+    /// Why these, if nobody has named them.
+    pub why_layers: Option<String>,
     /// The number of facts.
     pub facts: usize,
     /// The folder.
@@ -103,7 +110,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let checkpoint = stack.checkpoint()?;
     let facts = request.facts.facts();
     let method = request.method.unwrap_or(if facts.len() == 1 { Method::Rome } else { Method::Memit });
-    let changed = layers_of(method, request.layers, checkpoint.config().layers.len())?;
+    layers_of(method, request.layers, checkpoint.config().layers.len())?;
 
     let probes = Probe::of(facts);
     go(tell(Stage::Before))?;
@@ -116,11 +123,16 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     if !request.force {
         refuse_known(&request, &probes, &before.answers)?;
     }
+    let suite_before = suite_share(&mut engine, request.suite, &mut || tell(Stage::Before))?;
     let tokens = tokens_of(facts, request.rendering, &engine)?;
     drop(engine);
 
+    let Chosen { layers: changed, why } =
+        Chosen::of(method, request.layers, &stack, &checkpoint, &tokens, tell)?;
+
     let about = stack.about(request.name, method, request.rendering, &changed, facts);
-    let mut writer = Writer::new(stack.clone(), method, changed.clone(), &text, request.cache, tell)?;
+    let (layers, room) = (changed.clone(), &request.room);
+    let mut writer = Writer::new(stack.clone(), method, layers, &text, request.cache, room, tell)?;
     let mut patch = writer.write(about, &tokens, tell)?;
     drop(writer);
     let conflicts = conflicts(&patch, &stack.patches);
@@ -133,9 +145,16 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let staged = stack.stage(request.output, &mut || tell(Stage::Writing))?;
     let mut engine = load(staged.folder(), request.room.clone())?;
     let after = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Judging))?;
+    let suite_after = suite_share(&mut engine, request.suite, &mut || tell(Stage::Judging))?;
     drop(engine);
     let loss = LossDrift::of(&before.losses, &after.losses);
-    let scores = Scores::of(&probes, &before.answers, &after.answers, loss);
+    let mut scores = Scores::of(&probes, &before.answers, &after.answers, loss);
+    let shares = suite_before.zip(suite_after);
+    scores.suite = request.suite.zip(shares).map(|(suite, (before, after))| SuiteScore {
+        name: suite.name.clone(),
+        before,
+        after,
+    });
     let refused = scores.damage().filter(|_| !request.force);
     if refused.is_none() {
         patch.about.scores = Some(scores.clone());
@@ -155,6 +174,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
         name: request.name.to_owned(),
         method,
         layers: changed,
+        why_layers: why,
         facts: facts.len(),
         output: request.output.to_owned(),
         scores,

@@ -257,6 +257,20 @@ pub struct Scores {
     pub portability: Option<Share>,
     /// The change of the loss on held-out text.
     pub loss: Option<LossDrift>,
+    /// The share of a general suite's prompts that pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<SuiteScore>,
+}
+
+/// What a model can do otherwise, by a general suite.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SuiteScore {
+    /// The name of the suite.
+    pub name: String,
+    /// The share of prompts that pass without the edit.
+    pub before: Share,
+    /// The same, with it.
+    pub after: Share,
 }
 
 /// The least locality of an edit that is kept.
@@ -282,6 +296,7 @@ impl Scores {
             locality: share(Aspect::Locality),
             portability: share(Aspect::Portability),
             loss,
+            suite: None,
         }
     }
 

@@ -4,7 +4,9 @@
 //! model, layer and text alone, so it is kept in a file under their hashes. A small part of the tokens that
 //! ROME used is enough (arXiv 2506.04226).
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use burn::tensor::{Tensor, TensorData};
 use sparktune_data::packets::file::About;
@@ -16,6 +18,8 @@ use crate::linear_algebra::Matrix;
 
 /// The tokens that are computed at once.
 const PIECE: usize = 512;
+/// The bytes of all files that are kept: those that were used last.
+const MOST_KEPT: u64 = 4 << 30;
 
 /// The statistics of one layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +28,8 @@ pub(crate) struct KeyStatistics {
     pub tokens: usize,
     /// `E[k kᵀ]`, `[I, I]`.
     pub covariance: Matrix,
+    /// The file in which they are kept.
+    pub file: Option<PathBuf>,
 }
 
 impl KeyStatistics {
@@ -48,7 +54,7 @@ impl KeyStatistics {
         let count = tokens.max(1) as f64;
         // Rounded as in the file, so that what is read again gives the same edit.
         let covariance = sums.into_iter().map(|sum| f64::from((sum / count) as f32)).collect();
-        Ok(Self { tokens, covariance: Matrix::new(inner, inner, covariance) })
+        Ok(Self { tokens, covariance: Matrix::new(inner, inner, covariance), file: None })
     }
 
     /// Reads the statistics from `folder`, or computes and keeps them there. `key` stands for everything that
@@ -63,9 +69,16 @@ impl KeyStatistics {
         if let Some(kept) =
             read_numbers(&path).ok().and_then(|(about, tensors)| Self::of_file(&about, &tensors))
         {
-            return Ok(kept);
+            // That it was used is worth less than the edit.
+            drop(
+                File::options()
+                    .append(true)
+                    .open(&path)
+                    .and_then(|file| file.set_modified(SystemTime::now())),
+            );
+            return Ok(Self { file: Some(path), ..kept });
         }
-        let statistics = compute()?;
+        let statistics = Self { file: Some(path.clone()), ..compute()? };
         let about = About {
             metadata: [("tokens".to_owned(), statistics.tokens.to_string())].into(),
             ..About::default()
@@ -74,7 +87,42 @@ impl KeyStatistics {
         let covariance = statistics.covariance.numbers().iter().map(|number| *number as f32).collect();
         let tensor = Numbers { name: "covariance".into(), shape: vec![inner, inner], values: covariance };
         write_numbers(&path, &about, &[tensor])?;
+        forget_oldest(&path, MOST_KEPT);
         Ok(statistics)
+    }
+
+    /// Returns what was computed of the covariance and is kept beside it under a name, or computes it: rows
+    /// of its width. They are rounded as in the file, so that what is read again gives the same edit.
+    pub(crate) fn kept_rows(
+        &self,
+        name: &str,
+        compute: impl FnOnce() -> Result<Vec<Vec<f64>>, EditError>,
+    ) -> Result<Matrix, EditError> {
+        let inner = self.covariance.columns();
+        let wide = |numbers: &[f32]| {
+            let numbers: Vec<f64> = numbers.iter().map(|number| f64::from(*number)).collect();
+            Matrix::new(numbers.len() / inner, inner, numbers)
+        };
+        let Some(file) = &self.file else {
+            let rows = compute()?;
+            return Ok(Matrix::new(rows.len(), inner, rows.concat()));
+        };
+        let path = file.with_extension(format!("{name}.qubgpu"));
+        if let Ok((_, tensors)) = read_numbers(&path)
+            && let [rows] = &tensors[..]
+            && rows.shape.get(1) == Some(&(inner as u64))
+        {
+            return Ok(wide(&rows.values));
+        }
+        let rows = compute()?;
+        let values: Vec<f32> = rows.iter().flatten().map(|number| *number as f32).collect();
+        let computed = wide(&values);
+        if !rows.is_empty() {
+            let shape = vec![rows.len() as u64, inner as u64];
+            write_numbers(&path, &About::default(), &[Numbers { name: name.to_owned(), shape, values }])?;
+            forget_oldest(&path, MOST_KEPT);
+        }
+        Ok(computed)
     }
 
     fn of_file(about: &About, tensors: &[Numbers]) -> Option<Self> {
@@ -82,8 +130,33 @@ impl KeyStatistics {
         let covariance = tensors.iter().find(|tensor| tensor.name == "covariance")?;
         let [rows, columns] = covariance.shape[..] else { return None };
         let numbers: Vec<f64> = covariance.values.iter().map(|number| f64::from(*number)).collect();
-        (rows == columns && numbers.len() as u64 == rows * columns)
-            .then(|| Self { tokens, covariance: Matrix::new(rows as usize, columns as usize, numbers) })
+        (rows == columns && numbers.len() as u64 == rows * columns).then(|| Self {
+            tokens,
+            covariance: Matrix::new(rows as usize, columns as usize, numbers),
+            file: None,
+        })
+    }
+}
+
+/// Removes the files beside a new one that were used longest ago, until all together have at most so many
+/// bytes. What cannot be removed stays.
+fn forget_oldest(new: &Path, most: u64) {
+    let Some(entries) = new.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "qubgpu"))
+        .filter_map(|entry| {
+            let about = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+            Some((about.modified().ok()?, about.len(), entry.path()))
+        })
+        .collect();
+    files.sort_by(|a, b| b.0.cmp(&a.0));
+    let mut sum = 0;
+    for (_, bytes, path) in files {
+        sum += bytes;
+        if sum > most && path != new {
+            drop(fs::remove_file(path));
+        }
     }
 }
 
@@ -95,4 +168,27 @@ fn add(sums: &mut [f64], tensor: Tensor<2>) {
 pub(crate) fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     let data: TensorData = tensor.inner().into_data().convert::<f32>();
     data.try_to_vec().expect("was converted to f32")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_files_that_were_used_last_are_kept_up_to_a_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (age, name) in [(3, "old.qubgpu"), (1, "used.qubgpu"), (0, "new.qubgpu"), (9, "notes.txt")] {
+            fs::write(path(name), [0; 100]).unwrap();
+            let file = File::options().append(true).open(path(name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(60 * age)).unwrap();
+        }
+        forget_oldest(&path("new.qubgpu"), 200);
+        assert!(!path("old.qubgpu").exists());
+        assert!(path("used.qubgpu").exists() && path("new.qubgpu").exists() && path("notes.txt").exists());
+        forget_oldest(&path("new.qubgpu"), 10);
+        assert!(!path("used.qubgpu").exists() && path("new.qubgpu").exists());
+    }
 }

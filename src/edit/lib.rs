@@ -17,9 +17,9 @@
 //!
 //! The papers are cited where their methods are. `facts` and `tokens` read facts; `value` finds values and
 //! `update` writes them; `rome`, `ultraedit` and `memory` are the methods; `patch`, `stack` and `conflicts`
-//! keep what was computed; `judge` and `said` ask the model; `compute` chooses the method, `edit` is the
-//! whole way, and `measure` goes it with more and more facts; `trace` finds layers, and `export` writes
-//! adapters for other programs.
+//! keep what was computed; `judge`, `said` and `suite` ask the model; `layers` chooses where, `compute` the
+//! method, `edit` is the whole way, and `measure` goes it with more and more facts; `trace` finds layers,
+//! and `export` writes adapters for other programs.
 //!
 //! Shapes: `N` facts or keys, `H` hidden_size, `I` intermediate_size, `T` tokens. A name ends with the shape
 //! of its numbers.
@@ -34,6 +34,7 @@ pub mod facts;
 mod folder_lock;
 pub mod judge;
 mod key_statistics;
+mod layers;
 mod linear_algebra;
 mod low_rank;
 mod measure;
@@ -44,6 +45,7 @@ mod rome;
 mod said;
 pub mod stack;
 mod stage;
+mod suite;
 #[cfg(test)]
 mod tests;
 pub mod text;
@@ -59,7 +61,7 @@ pub use error::EditError;
 pub use export::{Exported, export_adapter};
 pub use facts::{Fact, Facts, Question};
 pub use folder_lock::FolderLock;
-pub use judge::Scores;
+pub use judge::{Scores, SuiteScore};
 pub use low_rank::LowRank;
 pub use measure::{How, MeasureRequest, Measured, MeasuredRow, Measurement};
 pub use one_edit::OneEdit;

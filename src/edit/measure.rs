@@ -11,24 +11,23 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
-use sparktune_compare::{Answer, Answered, Ask, Check, NeedsOf, Suite};
-use sparktune_infer::{Engine, Room};
-use sparktune_sampling::SamplingParams;
+use sparktune_compare::Suite;
+use sparktune_infer::Room;
 
-use crate::compute::{Text, Writer, layers_of};
+use crate::compute::{Text, Writer};
 use crate::error::EditError;
 use crate::facts::{Fact, Facts};
 use crate::judge::{Aspect, LossDrift, Probe, Scores, Share, answers};
+use crate::layers::{Chosen, layers_of};
 use crate::patch::Method;
 use crate::said::{Said, load, said, tokens_of};
 use crate::stack::Stack;
 use crate::stage::Stage;
+use crate::suite::suite_share;
 use crate::tokens::{FactTokens, Rendering, behind};
 
 /// The most patches that facts are written in one after the other; more facts share a patch.
 const MOST_PATCHES: usize = 100;
-/// The tokens of an answer to a prompt of a suite.
-const SUITE_TOKENS: u32 = 128;
 
 /// What is measured.
 pub struct MeasureRequest<'a> {
@@ -110,6 +109,8 @@ pub struct Measured {
     pub method: Method,
     /// The layers that it changes.
     pub layers: Vec<usize>,
+    /// Why these, if nobody has named them.
+    pub why_layers: Option<String>,
     /// How prompts are read.
     pub rendering: Rendering,
     /// The number of facts that the model does not know.
@@ -129,7 +130,7 @@ pub struct Measurement<'a> {
     request: MeasureRequest<'a>,
     stack: Stack,
     method: Method,
-    layers: Vec<usize>,
+    layers: Chosen,
     facts: Vec<Fact>,
     known: usize,
     tokens: Vec<FactTokens>,
@@ -152,7 +153,9 @@ impl<'a> Measurement<'a> {
     ) -> Result<Self, EditError> {
         let stack = Stack::open(request.model, request.base)?;
         let method = request.method.unwrap_or(Method::Memit);
-        let layers = layers_of(method, request.layers, stack.checkpoint()?.config().layers.len())?;
+        // Said before the model is asked.
+        let checkpoint = stack.checkpoint()?;
+        layers_of(method, request.layers, checkpoint.config().layers.len())?;
         let mut engine = load(request.model, request.room.clone())?;
         let text = Text::of(request.text, &engine)?;
         let all = request.facts.facts();
@@ -171,6 +174,8 @@ impl<'a> Measurement<'a> {
         let before = said(&mut engine, &Probe::of(&facts), &text, request.rendering, &mut go_on)?;
         let suite_before = suite_share(&mut engine, request.suite, &mut go_on)?;
         let tokens = tokens_of(&facts, request.rendering, &engine)?;
+        drop(engine);
+        let layers = Chosen::of(method, request.layers, &stack, &checkpoint, &tokens, tell)?;
         let known = all.len() - facts.len();
         Ok(Self { request, stack, method, layers, facts, known, tokens, text, before, suite_before })
     }
@@ -221,13 +226,15 @@ impl<'a> Measurement<'a> {
         share: usize,
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Stack, EditError> {
-        let (layers, cache) = (self.layers.clone(), self.request.cache);
-        let mut writer = Writer::new(self.stack.clone(), self.method, layers, &self.text, cache, tell)?;
+        let (layers, cache) = (self.layers.layers.clone(), self.request.cache);
+        let room = &self.request.room;
+        let mut writer = Writer::new(self.stack.clone(), self.method, layers, &self.text, cache, room, tell)?;
         for (number, start) in (0..count).step_by(share).enumerate() {
             let end = (start + share).min(count);
             let facts = &self.facts[start..end];
             let name = format!("measured-{number}");
-            let about = writer.stack.about(&name, self.method, self.request.rendering, &self.layers, facts);
+            let about =
+                writer.stack.about(&name, self.method, self.request.rendering, &self.layers.layers, facts);
             let mut tell_more = |stage| match stage {
                 Stage::Facts(done) => tell(Stage::Facts(start + done)),
                 other => tell(other),
@@ -322,7 +329,8 @@ impl<'a> Measurement<'a> {
         Measured {
             model: self.request.model.to_owned(),
             method: self.method,
-            layers: self.layers.clone(),
+            layers: self.layers.layers.clone(),
+            why_layers: self.layers.why.clone(),
             rendering: self.request.rendering,
             facts: self.facts.len(),
             known: self.known,
@@ -346,43 +354,4 @@ fn row(
         Err(error) => (None, None, Some(error.to_string())),
     };
     Ok(MeasuredRow { count, how, patches, scores, suite, seconds, error })
-}
-
-/// Returns the share of a suite's prompts whose answers pass, of those that are decided, as `compare` counts
-/// them. Checks that run code or measure the loss of a reference are not made, and prompts with tools are not
-/// asked.
-fn suite_share(
-    engine: &mut Engine,
-    suite: Option<&Suite>,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<Option<Share>, EditError> {
-    let Some(suite) = suite else { return Ok(None) };
-    let is_text = |check: &&Check| matches!(check.needs(), NeedsOf::Text | NeedsOf::Reference);
-    let (mut asked, mut prompts) = (Vec::new(), Vec::new());
-    for prompt in suite.prompts.iter().filter(|prompt| prompt.checks.iter().any(|check| is_text(&check))) {
-        let text = match &prompt.ask {
-            Ask::Text(text) => text.clone(),
-            Ask::User(text) => Rendering::Chat.text(text, engine).unwrap_or_else(|_| text.clone()),
-            Ask::Messages { messages, tools: None } => engine.render_messages(messages)?,
-            Ask::Messages { tools: Some(_), .. } => continue,
-        };
-        prompts.push((engine.encode(&text)?, SamplingParams::greedy(SUITE_TOKENS)));
-        asked.push(prompt);
-    }
-    let answers = crate::judge::decode(engine, prompts, go_on)?;
-    let (mut passed, mut decided) = (0, 0);
-    for (prompt, answer) in asked.iter().zip(&answers) {
-        let answered = Answered {
-            text: answer,
-            reference: prompt.reference.as_deref(),
-            reference_loss: Err(String::new()),
-            run: &|_| Err(String::new()),
-        };
-        let outcomes = prompt.checks.iter().map(|check| check.outcome(&answered)).collect();
-        let mut answer = Answer { outcomes, ..Answer::default() };
-        answer.settle();
-        decided += usize::from(answer.passed.is_some());
-        passed += usize::from(answer.passed == Some(true));
-    }
-    Ok(Share::of(passed, decided))
 }

@@ -17,7 +17,7 @@ use crate::value::{Places, Search, find_values};
 /// As near to the target as a correction of a late layer comes. Only the places of the target are changed, so
 /// nothing has to be kept but the size of the numbers.
 const SEARCH: Search =
-    Search { steps: 150, enough: 0.005, rate: 0.5, clamp: 30.0, decay: 0.0, kl_factor: 0.0 };
+    Search { steps: 150, enough: 0.005, rate: 0.5, clamp: 30.0, decay: 0.0, kl_factor: 0.0, short: 0.0 };
 /// The tokens of text that thresholds are learned from: as many as for the covariance of `memit`.
 const TEXT_TOKENS: usize = 20_000;
 /// The tokens that are computed at once.

@@ -142,6 +142,16 @@ impl Patch {
         if changes.is_empty() && codebooks.is_empty() {
             return Err(EditError::patch(path, "the patch changes nothing", AGAIN));
         }
+        let layers = changes.iter().map(|change| change.layer).chain(codebooks.iter().map(|book| book.layer));
+        let (mut changed, mut said) = (layers.collect::<Vec<_>>(), about.layers.clone());
+        for layers in [&mut changed, &mut said] {
+            layers.sort_unstable();
+            layers.dedup();
+        }
+        if changed != said {
+            let what = format!("its description names the layers {said:?}, and it changes {changed:?}");
+            return Err(EditError::patch(path, what, AGAIN));
+        }
         Ok(Self { about, changes, codebooks })
     }
 

@@ -17,7 +17,7 @@ use std::{fs, io};
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
-use sparktune_base::files::{exchange, sync, write_and_sync};
+use sparktune_base::files::{exchange, private_folder, sync, write_and_sync};
 use sparktune_base::regular_file::read_regular;
 use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook, write_codebooks};
 use sparktune_model::export::Merged;
@@ -49,6 +49,9 @@ struct StackFile {
     /// Those that are switched off.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     off: BTreeSet<String>,
+    /// Whether corrections belong to the folder, in a file of their own. Who decodes asks for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    codebook: bool,
 }
 
 /// A base and the patches on it, first one first.
@@ -245,6 +248,12 @@ impl Stack {
         Ok(&self.patches[self.place_of(name)?])
     }
 
+    /// Returns whether the corrections of its patches are missing in its folder.
+    pub fn lacks_codebook(&self, folder: &Path) -> bool {
+        let has_any = self.active().any(|patch| !patch.codebooks.is_empty());
+        has_any && !folder.join(CODEBOOK_FILE).is_file()
+    }
+
     /// Returns the patches that are switched on, first one first.
     pub fn active(&self) -> impl Iterator<Item = &Patch> {
         self.patches.iter().filter(|patch| !self.off.contains(&patch.about.name))
@@ -335,11 +344,14 @@ impl Stack {
     /// # Errors
     /// A file cannot be written; [`sparktune_model::ModelError::Stopped`] when `go_on` says no.
     pub fn stage(&self, out: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<Staged, EditError> {
-        let folder = beside(out, "being-edited")?;
-        if folder.exists() {
-            fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?;
+        // Nobody else can look into it until it has the modes of the base.
+        let around = beside(out, "being-edited")?;
+        if around.exists() {
+            fs::remove_dir_all(&around).map_err(EditError::io(&around))?;
         }
-        let staged = Staged { folder, out: out.to_owned(), base: self.base.clone() };
+        private_folder().recursive(true).create(&around).map_err(EditError::io(&around))?;
+        let folder = around.join("model");
+        let staged = Staged { folder, around, out: out.to_owned(), base: self.base.clone() };
         let checkpoint = self.checkpoint()?;
         let mut model = self.load_weights(&checkpoint, &Device::flex())?;
         // Only what is trained is written from memory; everything else is copied byte for byte.
@@ -372,6 +384,7 @@ impl Stack {
             base_hash: self.base_hash.clone(),
             patches: self.patches.iter().map(|patch| patch.about.name.clone()).collect(),
             off: self.off.clone(),
+            codebook: !books.is_empty(),
         };
         let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
         let path = patches.join(STACK_FILE);
@@ -386,6 +399,8 @@ impl Stack {
 #[derive(Debug)]
 pub struct Staged {
     folder: PathBuf,
+    /// The private folder that it is in.
+    around: PathBuf,
     out: PathBuf,
     base: PathBuf,
 }
@@ -412,7 +427,7 @@ impl Staged {
     /// A file cannot be kept, or the names cannot be changed. Then what was there is still there.
     pub fn commit(self) -> Result<(), EditError> {
         let io = EditError::io(&self.out);
-        let parent = self.folder.parent().unwrap_or(Path::new("."));
+        let parent = self.around.parent().unwrap_or(Path::new("."));
         let done = if self.out.exists() {
             self.keep_files_of_others()?;
             match exchange(&self.folder, &self.out) {
@@ -475,6 +490,6 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, EditError> {
 impl Drop for Staged {
     fn drop(&mut self) {
         // What is left is replaced by the next edit.
-        drop(fs::remove_dir_all(&self.folder));
+        drop(fs::remove_dir_all(&self.around));
     }
 }

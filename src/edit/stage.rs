@@ -5,6 +5,8 @@
 pub enum Stage {
     /// The model answers without the edit.
     Before,
+    /// The layer is looked for that recalls what the model says of the subjects.
+    Tracing,
     /// The statistics of a layer are computed.
     Statistics,
     /// This many facts are computed.

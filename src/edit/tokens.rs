@@ -77,6 +77,16 @@ impl FactTokens {
     }
 }
 
+impl FactTokens {
+    /// Returns the prompt and the tokens of the subject in it, if the fact has one.
+    pub(crate) fn with_subject(&self) -> Option<(&[u32], Range<usize>)> {
+        let subject = self.subject.as_ref()?;
+        // Behind other text a subject may have a token more or less than alone.
+        let end = self.last + 1;
+        Some((&self.prompt, end.saturating_sub(subject.len())..end))
+    }
+}
+
 /// Returns the tokens of a subject in a text, where it stands last: at least one.
 pub(crate) fn subject_range(
     subject: &str,

@@ -15,8 +15,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 use sparktune_base::random::SplitMix64;
 use sparktune_infer::Room;
-use sparktune_model::{Model, PackedSequence, Spot};
+use sparktune_model::{Checkpoint, Model, PackedSequence, Spot};
 
+use crate::compute::refuse_without;
 use crate::error::EditError;
 use crate::facts::{Facts, shown};
 use crate::key_statistics::host;
@@ -119,7 +120,8 @@ pub fn trace(
         ));
     }
     let stack = Stack::open(request.model, request.base)?;
-    let engine = load(request.model, request.room)?;
+    let checkpoint = stack.checkpoint()?;
+    let engine = load(request.model, request.room.clone())?;
     let mut prompts = Vec::new();
     for (number, fact) in facts {
         let text = request.rendering.text(&fact.prompt, &engine)?;
@@ -133,8 +135,10 @@ pub fn trace(
         let tokens = ids.iter().map(|id| engine.tokenizer().decode(&[*id])).collect();
         prompts.push(Prompt { fact: number, prompt: fact.prompt.clone(), subject, ids, tokens, range });
     }
-    let model = stack.load(&stack.checkpoint()?, &Device::flex())?;
-    let noise = NOISE * deviation(&model, &prompts);
+    let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
+    check_room(&checkpoint, longest, &request.room)?;
+    let model = stack.load(&checkpoint, &Device::flex())?;
+    let noise = NOISE * deviation(&model, prompts.iter().map(|prompt| &prompt.ids[prompt.range.clone()]));
     let count = prompts.len();
     let mut traces = Vec::new();
     for (done, prompt) in prompts.into_iter().enumerate() {
@@ -143,6 +147,19 @@ pub fn trace(
         traces.push(traced(&model, prompt, noise, &decode, &mut go_on)?);
     }
     Ok(traces)
+}
+
+/// Refuses what does not fit into memory: the weights twice, to encode and decode and to trace, and what the
+/// passes leave at each layer.
+fn check_room(checkpoint: &Checkpoint, longest: usize, room: &Room) -> Result<(), EditError> {
+    let config = checkpoint.config();
+    let weights: u64 = config.tensors().iter().map(|tensor| checkpoint.loaded_bytes(tensor)).sum();
+    let inner = config.layers.iter().map(|layer| layer.intermediate_size).max().unwrap_or(0);
+    let left = 3 * config.layers.len() * (SAMPLES + 1) * longest * config.hidden_size;
+    // The outputs of a layer and its MLP for all tokens of a piece.
+    let working = PIECE.max(SAMPLES * longest) * (3 * inner + 8 * config.hidden_size);
+    let more = (left + working) as u64 * size_of::<f32>() as u64;
+    refuse_without(room, 2 * weights, more, "for what its passes leave at each layer")
 }
 
 /// A prompt as tokens.
@@ -157,10 +174,10 @@ pub(crate) struct Prompt {
 }
 
 /// Returns the standard deviation of the embeddings of all subjects.
-fn deviation(model: &Model, prompts: &[Prompt]) -> f64 {
+fn deviation<'a>(model: &Model, subjects: impl Iterator<Item = &'a [u32]>) -> f64 {
     let mut numbers = Vec::new();
-    for prompt in prompts {
-        let sequence = PackedSequence::single(&prompt.ids[prompt.range.clone()]);
+    for ids in subjects {
+        let sequence = PackedSequence::single(ids);
         numbers.extend(host(model.embeddings(&sequence)).into_iter().map(f64::from));
     }
     let mean = numbers.iter().sum::<f64>() / numbers.len().max(1) as f64;
@@ -180,19 +197,104 @@ impl Pass {
     fn of(model: &Model, sequence: &PackedSequence, embeddings: Tensor<2>) -> (Self, Tensor<2>) {
         let mut pass = Self::default();
         let hidden = model.run_watched(sequence, 0, embeddings, &mut |_, spot, x_TH| {
-            pass.at(spot).push(x_TH.clone());
+            let outputs = match spot {
+                Spot::State => &mut pass.state,
+                Spot::Mlp => &mut pass.mlp,
+                Spot::Mixer => &mut pass.mixer,
+            };
+            outputs.push(x_TH.clone());
             x_TH
         });
         (pass, hidden)
     }
 
-    fn at(&mut self, spot: Spot) -> &mut Vec<Tensor<2>> {
+    fn at(&self, spot: Spot) -> &[Tensor<2>] {
         match spot {
-            Spot::State => &mut self.state,
-            Spot::Mlp => &mut self.mlp,
-            Spot::Mixer => &mut self.mixer,
+            Spot::State => &self.state,
+            Spot::Mlp => &self.mlp,
+            Spot::Mixer => &self.mixer,
         }
     }
+}
+
+/// A prompt as the model reads it, and with noise on the subject.
+struct Noisy<'a> {
+    model: &'a Model,
+    ids: &'a [u32],
+    /// The number of layers whose outputs are put back together.
+    window: usize,
+    /// The token that the model says behind the prompt, and its probability without and with noise.
+    answer: usize,
+    clean: f64,
+    corrupted: f64,
+    kept: Pass,
+    embeddings: Tensor<2>,
+    noisy: Pass,
+}
+
+impl<'a> Noisy<'a> {
+    /// Runs the model on both. `subject` is where the noise is.
+    ///
+    /// # Errors
+    /// A probability is not finite.
+    fn of(model: &'a Model, ids: &'a [u32], subject: &Range<usize>, noise: f64) -> Result<Self, EditError> {
+        let window = ((model.config().layers.len() as f64 * WINDOW).round() as usize).max(1);
+        let single = PackedSequence::single(ids);
+        let (kept, hidden) = Pass::of(model, &single, model.embeddings(&single));
+        let says = last_rows(model, hidden, ids.len()).remove(0);
+        let answer = (0..says.len()).max_by(|a, b| says[*a].total_cmp(&says[*b])).unwrap_or(0);
+        let sequence = packed(ids, SAMPLES);
+        let embeddings = with_noise(model, &sequence, subject, ids.len(), noise);
+        let (noisy, hidden) = Pass::of(model, &sequence, embeddings.clone());
+        let corrupted = mean_of(&last_rows(model, hidden, ids.len()), answer);
+        let clean = says[answer];
+        if clean.is_finite() && corrupted.is_finite() {
+            return Ok(Self { model, ids, window, answer, clean, corrupted, kept, embeddings, noisy });
+        }
+        Err(EditError::request(
+            "a probability is not finite, so the weights are damaged",
+            "Choose another model",
+        ))
+    }
+
+    /// Returns how likely the answer is with one thing of the pass without noise put back around a layer, at
+    /// each of some positions by itself. All of them are computed in one pack, each with all samples.
+    fn put_back(&self, spot: Spot, layer: usize, positions: Range<usize>) -> Vec<f64> {
+        let around = match spot {
+            Spot::State => layer..layer + 1,
+            Spot::Mlp | Spot::Mixer => around(layer, self.window, self.model.config().layers.len()),
+        };
+        // What lies below the first change is as in the pass with noise.
+        let (first, stream) = match (spot, around.start) {
+            (Spot::State, _) => (layer + 1, &self.noisy.state[layer]),
+            (_, 0) => (0, &self.embeddings),
+            (_, start) => (start, &self.noisy.state[start - 1]),
+        };
+        let (count, length) = (positions.len(), self.ids.len());
+        let sequence = packed(self.ids, SAMPLES * count);
+        let mask = mask(self.model, positions, length);
+        let restored = |x: Tensor<2>, clean: &Tensor<2>| {
+            let clean = clean.clone().repeat(&[SAMPLES * count, 1]);
+            let difference = clean - x.clone();
+            x + difference * mask.clone()
+        };
+        let mut stream = stream.clone().repeat(&[count, 1]);
+        if spot == Spot::State {
+            stream = restored(stream, &self.kept.state[layer]);
+        }
+        let kept = self.kept.at(spot);
+        let hidden = self.model.run_watched(&sequence, first, stream, &mut |i, at, x| {
+            let is_put_back = spot != Spot::State && at == spot && around.contains(&i);
+            if is_put_back { restored(x, &kept[i]) } else { x }
+        });
+        let says = last_rows(self.model, hidden, length);
+        says.chunks(SAMPLES).map(|rows| mean_of(rows, self.answer)).collect()
+    }
+}
+
+/// Returns the mean probability of a token.
+fn mean_of(rows: &[Vec<f64>], token: usize) -> f64 {
+    rows.iter().map(|row| row[token]).sum::<f64>() / rows.len() as f64
 }
 
 /// Traces one prompt; `decode` returns the text of a token.
@@ -206,70 +308,21 @@ pub(crate) fn traced(
     decode: &dyn Fn(u32) -> String,
     go_on: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Result<Trace, EditError> {
-    let layers = model.config().layers.len();
-    let length = prompt.ids.len();
-    let window = ((layers as f64 * WINDOW).round() as usize).max(1);
-    let single = PackedSequence::single(&prompt.ids);
-    let (mut clean, hidden) = Pass::of(model, &single, model.embeddings(&single));
-    let says = last_rows(model, hidden, length).remove(0);
-    let answer = (0..says.len()).max_by(|a, b| says[*a].total_cmp(&says[*b])).unwrap_or(0);
-    let answer_of = |rows: Vec<Vec<f64>>| rows.iter().map(|row| row[answer]).sum::<f64>() / rows.len() as f64;
-    let clean_probability = says[answer];
-
-    let noisy = packed(&prompt.ids, SAMPLES);
-    let embeddings = with_noise(model, &noisy, &prompt.range, length, noise);
-    let (corrupted, hidden) = Pass::of(model, &noisy, embeddings.clone());
-    let corrupted_probability = answer_of(last_rows(model, hidden, length));
-    if !(clean_probability.is_finite() && corrupted_probability.is_finite()) {
-        return Err(EditError::request(
-            "a probability is not finite, so the weights are damaged",
-            "Choose another model",
-        ));
-    }
-
-    // Several positions are computed in one pack: each with all samples.
+    let (layers, length) = (model.config().layers.len(), prompt.ids.len());
+    let noisy = Noisy::of(model, &prompt.ids, &prompt.range, noise)?;
     let together = (PIECE / (SAMPLES * length)).clamp(1, length);
     let passes = 3 * layers * length.div_ceil(together);
     let mut done = 0;
     let mut map = |spot: Spot| -> Result<Map, EditError> {
         let mut rows = Vec::new();
         for layer in 0..layers {
-            let around = match spot {
-                Spot::State => layer..layer + 1,
-                Spot::Mlp | Spot::Mixer => around(layer, window, layers),
-            };
-            // What lies below the first change is as in the pass with noise.
-            let (first, stream) = match (spot, around.start) {
-                (Spot::State, _) => (layer + 1, corrupted.state[layer].clone()),
-                (_, 0) => (0, embeddings.clone()),
-                (_, start) => (start, corrupted.state[start - 1].clone()),
-            };
             let mut row = Vec::new();
             for start in (0..length).step_by(together) {
                 if !go_on(done, passes) {
                     return Err(EditError::Stopped);
                 }
                 done += 1;
-                let positions = start..(start + together).min(length);
-                let count = positions.len();
-                let sequence = packed(&prompt.ids, SAMPLES * count);
-                let mask = mask(model, positions, length);
-                let restored = |x: Tensor<2>, clean: &Tensor<2>| {
-                    let clean = clean.clone().repeat(&[SAMPLES * count, 1]);
-                    let difference = clean - x.clone();
-                    x + difference * mask.clone()
-                };
-                let mut stream = stream.clone().repeat(&[count, 1]);
-                if spot == Spot::State {
-                    stream = restored(stream, &clean.state[layer]);
-                }
-                let kept = clean.at(spot).clone();
-                let hidden = model.run_watched(&sequence, first, stream, &mut |i, at, x| {
-                    let is_put_back = spot != Spot::State && at == spot && around.contains(&i);
-                    if is_put_back { restored(x, &kept[i]) } else { x }
-                });
-                let says = last_rows(model, hidden, length);
-                row.extend(says.chunks(SAMPLES).map(|rows| answer_of(rows.to_vec())));
+                row.extend(noisy.put_back(spot, layer, start..(start + together).min(length)));
             }
             rows.push(row);
         }
@@ -278,25 +331,50 @@ pub(crate) fn traced(
     let (state, mlp, mixer) = (map(Spot::State)?, map(Spot::Mlp)?, map(Spot::Mixer)?);
     let token = prompt.range.end - 1;
     let layer = (0..layers).max_by(|a, b| mlp[*a][token].total_cmp(&mlp[*b][token])).unwrap_or(0);
-    let taken = clean_probability - corrupted_probability;
-    let restored = if taken > 0.0 { (mlp[layer][token] - corrupted_probability) / taken } else { 0.0 };
+    let taken = noisy.clean - noisy.corrupted;
+    let restored = if taken > 0.0 { (mlp[layer][token] - noisy.corrupted) / taken } else { 0.0 };
     Ok(Trace {
         fact: prompt.fact,
-        prompt: prompt.prompt,
-        subject: prompt.subject,
-        answer: decode(answer as u32),
-        tokens: prompt.tokens,
+        answer: decode(noisy.answer as u32),
         subject_tokens: [prompt.range.start, prompt.range.end],
         samples: SAMPLES,
         noise,
-        window,
-        clean: clean_probability,
-        corrupted: corrupted_probability,
+        window: noisy.window,
+        clean: noisy.clean,
+        corrupted: noisy.corrupted,
+        prompt: prompt.prompt,
+        subject: prompt.subject,
+        tokens: prompt.tokens,
         state,
         mlp,
         mixer,
         best: Best { layer, token, restored },
     })
+}
+
+/// Returns how much more likely the MLPs around each layer make the answer again at the last token of the
+/// subject: the mean over prompts with their subjects, of which there is at least one.
+///
+/// # Errors
+/// A number is not finite, or `go_on` says no.
+pub(crate) fn recalled(
+    model: &Model,
+    prompts: &[(&[u32], Range<usize>)],
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<f64>, EditError> {
+    let noise = NOISE * deviation(model, prompts.iter().map(|(ids, subject)| &ids[subject.clone()]));
+    let mut gains = vec![0.0; model.config().layers.len()];
+    for (ids, subject) in prompts {
+        let noisy = Noisy::of(model, ids, subject, noise)?;
+        for (layer, gain) in gains.iter_mut().enumerate() {
+            if !go_on() {
+                return Err(EditError::Stopped);
+            }
+            let back = noisy.put_back(Spot::Mlp, layer, subject.end - 1..subject.end)[0];
+            *gain += (back - noisy.corrupted) / prompts.len() as f64;
+        }
+    }
+    Ok(gains)
 }
 
 /// Returns `window` layers around one, as far as there are any.
@@ -333,7 +411,7 @@ fn with_noise(
 }
 
 /// Returns a number of the standard normal distribution, by Box and Muller.
-fn normal(random: &mut SplitMix64) -> f64 {
+pub(crate) fn normal(random: &mut SplitMix64) -> f64 {
     let (one, other) = (1.0 - random.next_f64(), random.next_f64());
     (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos()
 }

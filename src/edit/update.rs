@@ -62,18 +62,17 @@ impl Metric {
         unused: f64,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Self, EditError> {
-        let least = unused * statistics.covariance.mean_of_diagonal();
-        let found = symmetric_eigen(&statistics.covariance, go_on).map_err(|undone| match undone {
-            Undone::NotFinite => not_finite(),
-            Undone::Stopped => EditError::Stopped,
-        });
-        let (values, vectors) = found?;
-        let used = values.iter().enumerate().filter(|(_, value)| **value >= least);
-        let rows: Vec<Vec<f64>> = used.map(|(i, _)| vectors.row(i).to_vec()).collect();
-        Ok(Self::NullSpace(match rows.len() {
-            0 => Matrix::zeros(0, statistics.covariance.columns()),
-            _ => Matrix::of_rows(&rows),
-        }))
+        let compute = || {
+            let least = unused * statistics.covariance.mean_of_diagonal();
+            let found = symmetric_eigen(&statistics.covariance, go_on).map_err(|undone| match undone {
+                Undone::NotFinite => not_finite(),
+                Undone::Stopped => EditError::Stopped,
+            });
+            let (values, vectors) = found?;
+            let used = values.iter().enumerate().filter(|(_, value)| **value >= least);
+            Ok(used.map(|(i, _)| vectors.row(i).to_vec()).collect())
+        };
+        Ok(Self::NullSpace(statistics.kept_rows("used", compute)?))
     }
 
     /// Returns `M k` for each row `k` of `[N, I]`.
@@ -123,13 +122,22 @@ impl Metrics {
         keys_NI: &Matrix,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<&Metric, EditError> {
+        let square = |matrix: &Matrix| matrix.numbers().iter().map(|x| x * x).sum::<f64>();
+        // Eigenvectors take far longer than an inverse, which says whether they can be of use: with the
+        // ridge r on C, a direction of a variance below u has at least r / (u + r) of its part of a key in
+        // r kᵀ C⁻¹ k.
+        let ridge = RIDGE * statistics.covariance.mean_of_diagonal();
+        let solved = self.inverse(statistics)?.apply(keys_NI);
+        let part = keys_NI.numbers().iter().zip(solved.numbers()).map(|(k, s)| ridge * k * s).sum::<f64>();
+        if part * (UNUSED + RIDGE) / RIDGE < LEAST_UNUSED * square(keys_NI) {
+            return self.inverse(statistics);
+        }
         let projection = match self.projection.take() {
             Some(known) => known,
             None => Metric::null_space(statistics, UNUSED, go_on)?,
         };
         let projection = self.projection.insert(projection);
         let projected = projection.apply(keys_NI);
-        let square = |matrix: &Matrix| matrix.numbers().iter().map(|x| x * x).sum::<f64>();
         if square(&projected) >= LEAST_UNUSED * square(keys_NI) {
             return Ok(self.projection.as_ref().expect("was just put there"));
         }
@@ -207,7 +215,7 @@ mod tests {
         for i in 0..12 {
             covariance.row_mut(i).iter_mut().for_each(|number| *number /= 200.0);
         }
-        KeyStatistics { tokens: 200, covariance }
+        KeyStatistics { tokens: 200, covariance, file: None }
     }
 
     fn is_identity(matrix: &Matrix, within: f64) {
@@ -244,7 +252,8 @@ mod tests {
     #[test]
     fn the_same_key_twice_is_refused_in_words() {
         let keys = Matrix::of_rows(&[vec![1.0, 0.0], vec![1.0, 0.0]]);
-        let statistics = KeyStatistics { tokens: 2, covariance: Matrix::new(2, 2, vec![1.0, 0.0, 0.0, 1.0]) };
+        let covariance = Matrix::new(2, 2, vec![1.0, 0.0, 0.0, 1.0]);
+        let statistics = KeyStatistics { tokens: 2, covariance, file: None };
         let metric = Metric::inverse(&statistics).unwrap();
         let refused = key_factor(&keys, &Matrix::zeros(0, 2), &metric, Softness::Exact).unwrap_err();
         assert!(refused.to_string().contains("two facts have the same key"));

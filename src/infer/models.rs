@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::Device;
+use serde_json::Value;
+use sparktune_base::regular_file::read_regular;
 use sparktune_model::{BatchDecoder, Checkpoint, Model, ModelError, Mtp};
 
 use crate::codebook_file::{CODEBOOK_FILE, StoredCodebook, read_codebooks};
 use crate::error::InferError;
 use crate::source::Source;
+
+/// The most bytes of the list of a folder's patches.
+const MOST_STACK: u64 = 1 << 20;
 
 /// A base and its adapters. An adapter shares the numbers of the base, so that switching copies nothing.
 pub(crate) struct Models {
@@ -36,6 +41,9 @@ impl Models {
         let codebook_file = source.weights.join(CODEBOOK_FILE);
         if codebook_file.exists() {
             attach(&mut base, read_codebooks(&codebook_file)?, &codebook_file)?;
+        } else if needs_codebook(&source.weights) {
+            let what = "the file is missing, and patches of this folder keep their corrections in it (`edit enable FOLDER PATCH` writes it again)";
+            return Err(InferError::Codebook { path: codebook_file, what: what.to_owned() });
         }
         let plain = match &source.adapter {
             Some(adapter) => adapted(&base, adapter)?,
@@ -68,6 +76,13 @@ impl Models {
                 .ok_or_else(|| InferError::UnknownAdapter { name: name.to_owned(), known: self.names() }),
         }
     }
+}
+
+/// Returns whether the patches of a folder say that corrections belong to it.
+fn needs_codebook(folder: &Path) -> bool {
+    let bytes = read_regular(&folder.join("patches/stack.json"), MOST_STACK);
+    let file = bytes.ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    file.is_some_and(|file| file["codebook"] == true)
 }
 
 /// Puts the codebooks of a file beside the MLPs of a model.

@@ -44,6 +44,15 @@ fn facts_are_written_beside_the_weights_and_into_them_listed_and_taken_back() {
     assert!(found["loss"]["drift"].as_f64().unwrap().abs() < 0.02, "{}", memory.out);
     assert!(says(&place, &out, "The capital of Fernhill is").starts_with(" green"));
 
+    // Without its corrections the folder is another model, which is said and can be mended.
+    let whole = files(&out);
+    std::fs::remove_file(out.join("codebook.qubgpu")).unwrap();
+    let refused = place.sparktune(["generate", path(&out), "--raw", "--prompt", "The"]);
+    assert!(refused.err.contains("edit enable FOLDER PATCH"), "{}", refused.err);
+    assert!(edit(&["list", path(&out)]).exits(0).err.contains("are missing in the folder"));
+    edit(&["enable", path(&out), "facts"]).exits(0);
+    assert!(files(&out) == whole);
+
     // A name that is taken is refused before anything is computed.
     let taken = edit(&[path(&out), "--facts", path(&facts)]).exits(3);
     assert!(taken.err.contains("there is already a patch named facts"), "{}", taken.err);
@@ -116,6 +125,8 @@ fn a_trace_is_drawn_and_written_as_json_and_changes_nothing() {
     let alone = place.write("alone.jsonl", "{\"prompt\": \"Ride\", \"target\": \"oil\"}\n");
     let done = place.sparktune(["edit", path(&model), "--facts", path(&alone), "--trace"]);
     assert!(done.exits(2).err.contains("no fact has a subject"));
+    let refused = trace(&["--layer", "1"]).exits(2).err;
+    assert!(refused.contains("--trace") && refused.contains("--layer"), "{refused}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ UNUSED = 0.3
 # Of ultraedit.rs.
 RATES, ULTRAEDIT_ENOUGH = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0], 0.1
 STEPS, ENOUGH, RATE, CLAMP, DECAY, KL_FACTOR = 60, 0.02, 0.5, 4.0, 0.05, 0.0625
+SHORT, HALVINGS = 0.05, 5
 
 
 def ids(start, step, count):
@@ -163,7 +164,7 @@ def key_and_delta(model, fact, layer=LAYER):
     for step in range(1, STEPS + 2):
         loss = losses(delta)[0]
         if loss < ENOUGH or step == STEPS + 1:
-            return key, delta, loss
+            return key, *shortened(delta, loss, losses)
         gradient, small = np.zeros_like(delta), 1e-5 * np.sqrt(square)
         for i in range(len(delta)):
             there, back = delta.copy(), delta.copy()
@@ -177,6 +178,19 @@ def key_and_delta(model, fact, layer=LAYER):
         length, most = np.linalg.norm(delta), CLAMP * np.sqrt(square)
         if length > most:
             delta *= most / length
+
+
+def shortened(delta, loss, losses):
+    """The shortest multiple of a change with which the target still has a loss of SHORT, by halving."""
+    short, long = 0.0, 1.0
+    for _ in range(HALVINGS if loss < SHORT else 0):
+        middle = (short + long) / 2
+        there = losses(middle * delta)[0]
+        if there < SHORT:
+            long, loss = middle, there
+        else:
+            short = middle
+    return long * delta, loss
 
 
 def normalised(vectors):

@@ -1,22 +1,21 @@
 """Edits of 1, 10, 100 and 1,000 facts of the small world in tests/fixtures/facts, by all methods, judged by what the model writes.
 
-    python tests/peers/facts.py SPARKTUNE                           the whole table, into tests/fixtures/facts/RESULTS.md
+    python tests/peers/facts.py SPARKTUNE                           the whole table
     python tests/peers/facts.py SPARKTUNE --train                   trains the model anew first, and says how long that took
-    python tests/peers/facts.py SPARKTUNE --methods memit --facts 100 --output FILE.md
+    python tests/peers/facts.py SPARKTUNE --methods memit --facts 100 --minutes 10
 
 Needs Python 3.11 alone, and for --train tokenizers and numpy (see tests/fixtures/generate/facts.py). `SPARKTUNE` is the program.
 
-Each edit goes into a folder of its own and is kept with --force, so that the figures of edits that would be refused are there too. A row of one
-fact is the sum of ten edits of one fact each. The time is that of the whole command, which loads the model, asks it, edits it and asks it again;
-the covariance of the text is computed before, once for each layer. A row is written as soon as it is known.
+Each row is one of `sparktune edit --measure N`: the first N facts at once, and one patch after the other. The controls, LoRA and the fact in the
+prompt, are measured with the first method. The table is added to tests/fixtures/facts/RESULTS.md, and the rows as the program printed them
+are written to src/paper/measured/edits.json, of which the white paper makes a chapter; both after each row, so that an end after --minutes
+leaves what is known by then.
 """
 
 import argparse
 import json
-import math
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -28,9 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = ROOT / "tests/fixtures/facts"
 MAKER = ROOT / "tests/fixtures/generate/facts.py"
-SINGLE = 10
-# In layers 1 and 2 of this model, changes hardly move an answer; RESULTS.md has the figures.
-LAYERS = {"memit": 0, "rome": 0}
+PAPER = ROOT / "src/paper/measured/edits.json"
 ASPECTS = ["efficacy", "generalisation", "locality", "portability"]
 # The model first reads text, from which it learns how things are said, and then answers prompts, of which only the answers are trained, five times
 # over with a little text. Both learning rates fall along a cosine.
@@ -43,75 +40,85 @@ TEXT_DOCUMENTS, TEXT_STEPS, TEXT_RATE = 50_000, 800, "3e-3"
 QUESTION_EPOCHS, QUESTION_RATE, DOCUMENTS_AMONG_QUESTIONS = 5, "2e-3", 1000
 
 
-def wilson(hits, of):
-    z = 1.959964
-    share, square = hits / of, z * z / of
-    middle = (share + square / 2) / (1 + square)
-    half = z / (1 + square) * math.sqrt(share * (1 - share) / of + square / (4 * of))
-    return middle - half, middle + half
+def percent(value):
+    return f"{100 * value:.1f}"
 
 
-def share(hits, of):
-    if not of:
+def share(found):
+    if not found:
         return "–"
-    low, high = wilson(hits, of)
-    return f"{100 * hits / of:.1f} % ({100 * low:.1f}–{100 * high:.1f})"
+    return f"{percent(found['value'])} % ({percent(found['low'])}–{percent(found['high'])})"
 
 
-def timed(command, stdout=subprocess.PIPE):
-    """Runs a command and returns its output, wall time and the processor time of its children."""
-    start, before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([str(part) for part in command], stdout=stdout, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return done, time.time() - start, processor
+def drift(loss):
+    if not loss:
+        return "–"
+    low, high = loss["interval"] or (loss["drift"], loss["drift"])
+    return f"{100 * loss['drift']:+.2f} % ({100 * low:+.2f} to {100 * high:+.2f})"
+
+
+def timed(command, stdout=subprocess.PIPE, timeout=None):
+    """Runs a command and returns its end and its wall time."""
+    start = time.time()
+    done = subprocess.run([str(part) for part in command], stdout=stdout, text=True, timeout=timeout)
+    return done, time.time() - start
+
+
+def machine():
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return f"{os.cpu_count()} cores of an {platform.machine()} processor, {memory:.1f} GB of memory, no GPU"
 
 
 class Bench:
-    def __init__(self, program, model, folder, answers):
-        self.program, self.model, self.folder, self.answers = program, model, Path(folder), answers
+    def __init__(self, program, model, folder, minutes):
+        self.program, self.model, self.folder = program, model, Path(folder)
+        self.end = time.time() + 60 * minutes
+        self.results = {}
 
-    def edit(self, lines, method, label):
-        """One edit, and what came of it."""
-        facts, out = self.folder / "facts.jsonl", self.folder / "out"
-        facts.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    def measure(self, lines, method, count, has_controls):
+        """Rows of one number of facts, or None when there was no time."""
+        left = self.end - time.time()
+        if left <= 0:
+            return None
+        facts = self.folder / "facts.jsonl"
+        facts.write_text("\n".join(lines[:count]) + "\n", encoding="utf-8")
         command = [self.program, "edit", self.model, "--facts", facts, "--method", method, "--text", WORLD / "text.jsonl"]
-        command += ["-o", out, "--force", "--json", "--runs-dir", self.folder / "runs"]
-        if method in LAYERS:
-            command += ["--layer", LAYERS[method]]
-        done, wall, processor = timed(command)
-        shutil.rmtree(out, ignore_errors=True)
+        command += ["--measure", count, "--json", "--runs-dir", self.folder / "runs"]
+        command += [] if has_controls else ["--without", "lora,prompt"]
+        try:
+            done, _ = timed(command, timeout=left)
+        except subprocess.TimeoutExpired:
+            return None
         if done.returncode:
-            sys.exit(f"{label}: exit code {done.returncode}")
-        if self.answers:
-            (self.answers / f"{label}.json").write_text(done.stdout, encoding="utf-8")
-        return json.loads(done.stdout), wall, processor
+            sys.exit(f"{method}, {count} facts: exit code {done.returncode}")
+        measured = json.loads(done.stdout)
+        rows = measured["rows"]
+        for row in rows:
+            row["error"] = row["error"] and row["error"].replace(f"{ROOT}/", "")
+        entry = self.results.setdefault(method, measured | {"rows": []})
+        entry["rows"] += rows
+        entry["facts"] = max(entry["facts"], measured["facts"])
+        entry |= {
+            "created_us": int(time.time() * 1e6),
+            "machine": machine(),
+            "program": self.version(),
+            "command": "python tests/peers/facts.py SPARKTUNE",
+            "model": "proof",
+            "about": "A Qwen3.5 of 3.8 M parameters that knows 1,100 facts of people who do not exist (tests/fixtures/facts).",
+        }
+        return rows
 
-    def row(self, lines, method, count):
-        groups = [[line] for line in lines[:SINGLE]] if count == 1 else [lines[:count]]
-        label = "rome" if method == "rome" else method
-        if count == 1:
-            self.edit(groups[0], method, "warm")  # the covariance
-        sums, drifts, walls, processors = {aspect: [0, 0] for aspect in ASPECTS}, [], [], []
-        for number, group in enumerate(groups):
-            edited, wall, processor = self.edit(group, method, f"{label}-{count}-{number}")
-            scores = edited["scores"]
-            for aspect in ASPECTS:
-                if scores[aspect]:
-                    sums[aspect][0] += scores[aspect]["hits"]
-                    sums[aspect][1] += scores[aspect]["of"]
-            drifts.append(scores["loss"])
-            walls.append(wall)
-            processors.append(processor)
-        if count == 1:
-            values = sorted(loss["drift"] for loss in drifts)
-            drift = f"{100 * sum(values) / len(values):+.2f} % (most {100 * values[-1]:+.2f})"
-        else:
-            low, high = drifts[0]["interval"]
-            drift = f"{100 * drifts[0]['drift']:+.2f} % ({100 * low:+.2f} to {100 * high:+.2f})"
-        times = f"{sum(walls) / len(walls):.1f} | {sum(processors) / len(processors):.1f}"
-        name = f"{count:,}" if count > 1 else f"1 (of {SINGLE})"
-        return f"| {method} | {name} | " + " | ".join(share(*sums[aspect]) for aspect in ASPECTS) + f" | {drift} | {times} |"
+    def version(self):
+        return subprocess.run([self.program, "--version"], capture_output=True, text=True).stdout.strip()
+
+
+def line_of(method, row):
+    name = method if row["how"] in ("batched", "sequential") else "–"
+    start = f"| {name} | {row['how']} | {row['count']:,} | "
+    if not row["scores"]:
+        return start + row["error"] + " |" * 6
+    scores = [share(row["scores"][aspect]) for aspect in ASPECTS]
+    return start + " | ".join([*scores, drift(row["scores"]["loss"]), f"{row['seconds']:.1f}"]) + " |"
 
 
 def train(program, folder):
@@ -128,7 +135,7 @@ def train(program, folder):
     def run(name, model, data, *more):
         runs = folder / name
         command = [program, "train", "--model", model, *data, *TRAINING, *more, "--runs-dir", runs, "--name", name]
-        done, wall, _ = timed(command, stdout=sys.stderr)
+        done, wall = timed(command, stdout=sys.stderr)
         outputs = list(runs.glob("*/outputs/merged"))
         if done.returncode or len(outputs) != 1:
             sys.exit(f"the training `{name}` ended with exit code {done.returncode}")
@@ -149,27 +156,40 @@ def main():
     parser.add_argument("--model", type=Path, default=WORLD / "model")
     parser.add_argument("--methods", default="memit,rome,memory,ultraedit")
     parser.add_argument("--facts", default="1,10,100,1000")
+    parser.add_argument("--minutes", type=float, default=600, help="leave out what has not begun or ended by then")
     parser.add_argument("--output", type=Path, default=WORLD / "RESULTS.md")
-    parser.add_argument("--answers", type=Path, help="a folder for all answers, which `generate/facts.py known` reads")
+    parser.add_argument("--paper", type=Path, default=PAPER)
     arguments = parser.parse_args()
     lines = (WORLD / "facts.jsonl").read_text(encoding="utf-8").splitlines()
-    if arguments.answers:
-        arguments.answers.mkdir(parents=True, exist_ok=True)
+    methods, counts = arguments.methods.split(","), [int(count) for count in arguments.facts.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         if arguments.train:
             train(arguments.program, Path(folder))
-        bench = Bench(arguments.program, arguments.model, folder, arguments.answers)
-        version = subprocess.run([arguments.program, "--version"], capture_output=True, text=True).stdout.strip()
-        head = f"## {date.today()}, {version}, {os.cpu_count()} cores ({platform.machine()})\n\n"
-        head += "| method | facts | " + " | ".join(ASPECTS) + " | loss | s | of a core |\n|" + "---|" * 9 + "\n"
-        with arguments.output.open("a", encoding="utf-8") as file:
-            print(head, end="", file=file, flush=True)
-            for method in arguments.methods.split(","):
-                for count in arguments.facts.split(","):
-                    row = bench.row(lines, method, int(count))
-                    print(row)
-                    print(row, file=file, flush=True)
-            print(file=file)
+        bench = Bench(arguments.program, arguments.model, folder, arguments.minutes)
+        before = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
+        head = f"\n## {date.today()}, {bench.version()}, {machine()}: the table\n\n"
+        head += "| method | how | facts | " + " | ".join(ASPECTS) + " | loss | s |\n|" + "---|" * 9 + "\n"
+        table, left_out = [], []
+        # Few facts of all methods come before many of one.
+        for count in counts:
+            for method in methods:
+                rows = bench.measure(lines, method, count, method == methods[0])
+                if rows is None:
+                    left_out.append(f"{method} of {count:,}")
+                    continue
+                table += [(methods.index(method), line_of(method, row)) for row in rows]
+                for row in rows:
+                    print(line_of(method, row), flush=True)
+                layers = "; ".join(f"{name} in layer {', '.join(map(str, one['layers']))}" for name, one in bench.results.items())
+                text = head + "".join(f"{line}\n" for _, line in sorted(table, key=lambda pair: pair[0])) + f"\n{layers}.\n"
+                arguments.output.write_text(before + text, encoding="utf-8")
+                results = [bench.results[name] for name in methods if name in bench.results]
+                arguments.paper.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        if left_out:
+            note = f"\nLeft out, because there was no time: {', '.join(left_out)}.\n"
+            print(note)
+            with arguments.output.open("a", encoding="utf-8") as file:
+                file.write(note)
 
 
 if __name__ == "__main__":

@@ -105,14 +105,17 @@ impl Facts {
                 return wrong(index, what, fix);
             }
             let Some(first) = seen.insert(words(&fact.prompt), index) else { continue };
-            let (place, before) = (&self.places[first], &self.facts[first]);
-            let place = place.trim_start_matches([':', ',']).trim_start();
+            let before = &self.facts[first];
+            let place = match self.places[first].strip_prefix(':') {
+                Some(line) => format!("line {line} of {}", self.file),
+                None => format!("{} of {}", self.places[first].trim_start_matches([',', ' ']), self.file),
+            };
             if words(&before.target) == words(&fact.target) {
-                let what = format!("the fact is a duplicate of the one at {place}");
+                let what = format!("the fact is the same as in {place}");
                 return wrong(index, what, "Remove one of the two");
             }
             let what = format!(
-                "the fact contradicts the one at {place}: the same prompt is to be answered with `{}` there and `{}` here",
+                "the fact contradicts {place}: the same prompt is to be answered with `{}` there and `{}` here",
                 shown(&before.target),
                 shown(&fact.target)
             );
@@ -217,10 +220,10 @@ mod tests {
                 r#"{"prompt": "A is", "subject": "B", "target": "b"}"#,
                 "facts.jsonl:1: the subject `B` is not in the prompt `A is`",
             ),
-            (&format!("{good}\n{good}"), "facts.jsonl:2: the fact is a duplicate of the one at 1"),
+            (&format!("{good}\n{good}"), "facts.jsonl:2: the fact is the same as in line 1 of facts.jsonl"),
             (
                 &format!("{good}\n\n{}", good.replace("\"b\"", "\"c\"")),
-                "facts.jsonl:3: the fact contradicts the one at 1: the same prompt is to be answered with `b` there and `c` here",
+                "facts.jsonl:3: the fact contradicts line 1 of facts.jsonl: the same prompt is to be answered with `b` there and `c` here",
             ),
         ] {
             let found = refusal(line);

@@ -366,6 +366,12 @@ fn patches_that_do_not_belong_are_refused_each_in_a_sentence() {
 
     patch("a", 1).write(&file).unwrap();
     assert_eq!(Patch::read(&file).unwrap(), patch("a", 1));
+    let mut forged = patch("a", 1);
+    forged.about.layers = vec![99];
+    forged.write(&file).unwrap();
+    let refused = Patch::read(&file).unwrap_err().to_string();
+    assert!(refused.contains("names the layers [99], and it changes [1]"), "{refused}");
+    patch("a", 1).write(&file).unwrap();
     let sound = fs::read(&file).unwrap();
     let mut bytes = sound.clone();
     let middle = bytes.len() / 2;
@@ -418,6 +424,42 @@ fn what_a_patch_may_spoil_of_others_is_named() {
     assert!(conflicts(&new, std::slice::from_ref(&old)).is_empty(), "the same fact twice spoils nothing");
     new.about.facts[0].target = "not so".into();
     assert!(matches!(conflicts(&new, std::slice::from_ref(&old))[..], [Conflict::SamePrompt { .. }]));
+}
+
+#[test]
+fn conflicts_of_large_patches_are_those_of_their_pairs() {
+    let mut random = SplitMix64::new(11);
+    let mut many = |name: &str, count: usize| {
+        let keys: Vec<f32> = (0..count * INNER).map(|_| random.next_f64() as f32 - 0.5).collect();
+        let mut patch = patch(name, 1);
+        patch.changes[0] = LowRank { rank: count, keys, ..patch.changes[0].clone() };
+        patch.about.facts = (0..count)
+            .map(|i| Fact {
+                prompt: format!("{name} {i} is"),
+                subject: Some(format!("{name} {i}")),
+                target: "so".into(),
+                ..Fact::default()
+            })
+            .collect();
+        patch
+    };
+    let (old, mut new) = (many("old", 500), many("new", 400));
+    assert!(conflicts(&new, std::slice::from_ref(&old)).is_empty(), "random keys are far apart");
+    let near = |keys: &[f32]| keys.iter().map(|x| 3.0 * x).collect::<Vec<f32>>();
+    new.changes[0].keys[7 * INNER..8 * INNER]
+        .copy_from_slice(&near(&old.changes[0].keys[9 * INNER..10 * INNER]));
+    new.about.facts[3].subject = Some("OLD 2".into());
+    new.about.facts[5].prompt = "old 4 is".into();
+    new.about.facts[5].target = "not so".into();
+    let found = conflicts(&new, std::slice::from_ref(&old));
+    let [Conflict::SameSubject { subject, .. }, Conflict::SamePrompt { prompt, .. }, close] = &found[..]
+    else {
+        panic!("{found:?}")
+    };
+    assert_eq!((subject.as_str(), prompt.as_str()), ("OLD 2", "old 4 is"));
+    let Conflict::CloseKeys { prompts, degrees, .. } = close else { panic!("{close:?}") };
+    assert_eq!(prompts, &["new 7 is".to_owned(), "old 9 is".to_owned()]);
+    assert!(*degrees < 0.1, "{degrees}");
 }
 
 #[test]
