@@ -31,9 +31,7 @@ pub(crate) fn opened(
             let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
             let choice = Choice { interfaces: names.map(str::to_owned).collect(), ..Choice::default() };
             let engine = xdp::over(tcp, placement, token, choice)?;
-            if placement.rank == 0 {
-                note(&engine.path().to_string());
-            }
+            note(&engine.path().to_string());
             Ok(Box::new(engine))
         }
         other => {

@@ -1,8 +1,8 @@
 //! Sums in the network: in user space on loopback, and in the kernel between network namespaces, with packets
 //! that are lost on purpose. Each rank in a namespace is a process of its own, which is this test again.
 //!
-//! `SPARKTUNE_XDP_RANKS=4 SPARKTUNE_XDP_NUMBERS=20000000 cargo test … between_namespaces -- --nocapture` makes
-//! it larger.
+//! `SPARKTUNE_XDP_RANKS=4 SPARKTUNE_XDP_NUMBERS=4000000 cargo test … between_namespaces -- --nocapture` has
+//! more ranks and numbers.
 
 use std::process::Stdio;
 use std::sync::Arc;
