@@ -157,7 +157,6 @@ fn ranks_that_sum_in_the_network_train_alike_with_rounded_sums() {
     };
     let (said, rounded, found) = trained("xdp");
     assert!(said.contains("sums are made by a thread of rank 0, rounded to 16 bits"), "{said}");
-    assert_eq!(trained("xdp").1, rounded, "the same bits each time");
     let (said, exact, expected) = trained("tcp");
     assert!(!said.contains("rounded"), "{said}");
     assert_ne!(rounded, exact, "rounding shows in the bits");
