@@ -18,7 +18,8 @@ const NOT_SETTINGS: [(&str, &str); 3] = [
 /// the suggestions.
 pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Error {
     if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) {
-        let name = flag.trim_start_matches('-');
+        let name = flag.trim_start_matches('-').to_owned();
+        let name = name.as_str();
         if let Some((_, tip)) = NOT_SETTINGS.iter().find(|(other, _)| *other == name) {
             error.remove(ContextKind::SuggestedArg);
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(*tip)]));

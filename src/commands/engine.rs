@@ -3,7 +3,7 @@
 use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
 use sparktune_cluster::tcp::Tcp;
-use sparktune_cluster::xdp::{self, Choice};
+use sparktune_cluster::xdp::{self, Choice, Loss};
 use sparktune_cluster::{Collective, JobToken, Placement};
 use sparktune_tui::output::note;
 
@@ -11,6 +11,8 @@ use sparktune_tui::output::note;
 const ENGINE: &str = "SPARKTUNE_CLUSTER_ENGINE";
 /// The interfaces at which the kernel of rank 0's machine adds, with commas between them.
 const INTERFACES: &str = "SPARKTUNE_XDP_INTERFACES";
+/// The packets that this rank loses on purpose, in millionths: for tests/xdp_training.sh.
+const LOST: &str = "SPARKTUNE_XDP_LOST";
 
 /// Turns ranks that have met into those that sum by the engine of rank 0's choice.
 ///
@@ -29,11 +31,14 @@ pub(crate) fn opened(
         b"xdp" => {
             let names = variable(INTERFACES).unwrap_or_default();
             let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-            let choice = Choice { interfaces: names.map(str::to_owned).collect(), ..Choice::default() };
+            let lost = variable(LOST).and_then(|text| text.parse().ok());
+            let choice = Choice {
+                interfaces: names.map(str::to_owned).collect(),
+                loss: lost.map(|per_million| Loss::new(per_million, placement.rank as u64)),
+                ..Choice::default()
+            };
             let engine = xdp::over(tcp, placement, token, choice)?;
-            if placement.rank == 0 {
-                note(&engine.path().to_string());
-            }
+            note(&engine.path().to_string());
             Ok(Box::new(engine))
         }
         other => {

@@ -1,5 +1,5 @@
-//! Sums over ranks by each engine, side by side: exactly over TCP, and as integers in the network, by a thread
-//! and by the kernel.
+//! Sums over ranks by each engine, side by side: exactly over TCP, and as integers in the network, by a
+//! thread and by the kernel.
 //!
 //! All engines run in turn between the same network namespaces, so that their packets cross an interface;
 //! where none can be made, on loopback and without the kernel. Each rank is a process. Of several passes, the
@@ -25,13 +25,12 @@ use sparktune_cluster::xdp::slots::Job as SumJob;
 use sparktune_cluster::xdp::wire::{Header, Key, PACKET, sign};
 
 use crate::cluster::measured::{LATE_MS, Measured, PerPacket, RANKS};
+pub use crate::cluster::rank::serve;
 use crate::cluster::rank::{Answer, Engine, Job};
 use crate::context::Context;
 use crate::error::BenchError;
 use crate::median::median;
 use crate::row::Row;
-
-pub use rank::serve;
 
 /// The secret of the ranks, who are alone.
 const TOKEN: &str = "the ranks of a measurement on one machine";

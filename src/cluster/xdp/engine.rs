@@ -1,8 +1,9 @@
 //! The engine: ranks that have met over TCP and sum over UDP.
 //!
-//! Rank 0 opens the switch, in the kernel if it may and is told to, and tells the others where it is. Then all
-//! ranks sum one block of numbers whose sum is known. If one of them does not get it, the switch is opened in
-//! user space, and if that does not help either, sums go over TCP; [`Xdp::path`] says what was found, and why.
+//! Rank 0 opens the switch, in the kernel if it may and is told to, and tells the others where it is. Then
+//! all ranks sum one block of numbers whose sum is known. If one of them does not get it, the switch is
+//! opened in user space, and if that does not help either, sums go over TCP; [`Xdp::path`] says what was
+//! found, and why.
 
 use std::fmt;
 use std::io;
@@ -305,9 +306,9 @@ impl Xdp {
         }
     }
 
-    /// Replaces `numbers` by their sums over all ranks, rounded as the header of [`quantise`](super::quantise)
-    /// states. If there is a residual, with as many numbers, it is added before, and becomes what was lost: it
-    /// is passed again with the next numbers of the same meaning.
+    /// Replaces `numbers` by their sums over all ranks, rounded as the header of
+    /// [`quantise`](super::quantise) states. If there is a residual, with as many numbers, it is added
+    /// before, and becomes what was lost: it is passed again with the next numbers of the same meaning.
     ///
     /// # Errors
     /// A rank or the switch is gone, or a rank does something else.

@@ -1,7 +1,7 @@
 //! Packets in Ethernet frames, as the program in the kernel sees them. Pure.
 //!
-//! [`receive`] is what that program does with a whole frame. It is the other half of its specification, beside
-//! [`Slots`].
+//! [`receive`] is what that program does with a whole frame. It is the other half of its specification,
+//! beside [`Slots`].
 
 use std::net::Ipv4Addr;
 

@@ -22,7 +22,8 @@ pub mod kernel;
 #[path = "no_kernel.rs"]
 pub mod kernel;
 pub mod lab;
-#[cfg(all(test, target_os = "linux", feature = "xdp"))]
+#[cfg(test)]
+#[cfg(all(target_os = "linux", feature = "xdp"))]
 mod oracle;
 pub mod quantise;
 pub mod slots;

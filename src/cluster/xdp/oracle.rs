@@ -4,6 +4,8 @@
 //! `SPARKTUNE_XDP_PACKETS=1000000 cargo test … oracle` gives it more of them, `SPARKTUNE_XDP_SEED=7` others.
 
 use std::net::Ipv4Addr;
+use std::sync::Barrier;
+use std::thread;
 
 use sparktune_base::random::SplitMix64;
 
@@ -165,4 +167,36 @@ fn the_kernel_adds_as_the_specification_does_for_random_packets() {
         println!("{verdict:?}: {}", seen[verdict]);
         assert!(seen[verdict] > 0, "no packet was {verdict:?}");
     }
+}
+
+#[test]
+fn contributions_that_come_on_several_processors_at_once_are_all_added() {
+    let job = Job { number: 7, workers: 4, key: Key([8, 9]) };
+    let Some(kernel) = loaded(job) else { return };
+    let mut slots = Slots::new(job);
+    let barrier = Barrier::new(job.workers.into());
+    let send = |worker: u8| {
+        let mut random = SplitMix64::new(worker.into());
+        for round in 0..12 {
+            barrier.wait();
+            for place in 0..u64::from(SLOTS) {
+                let mut sent = frame(job, worker, round * u64::from(SLOTS) + place, &mut random);
+                kernel.run(&mut sent).unwrap();
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let send = &send;
+        (0..job.workers).for_each(|worker| drop(scope.spawn(move || send(worker))));
+    });
+    let mut random = SplitMix64::new(0);
+    for chunk in 0..12 * u64::from(SLOTS) {
+        for worker in 0..job.workers {
+            receive(&mut slots, ROUTE, &mut frame(job, worker, chunk, &mut random));
+        }
+    }
+    for (place, version) in slots.versions().iter().enumerate() {
+        assert!(kernel.version(place as u32).unwrap() == *version, "version {place}");
+    }
+    assert_eq!(kernel.counts().unwrap(), slots.counts());
 }

@@ -11,8 +11,8 @@
 
 use crate::xdp::wire::VALUES;
 
-/// A number so large that its last digit is 1: what is added to it is rounded to the nearest integer, the even
-/// one of two. Without SSE 4.1, other ways to round are calls of a function.
+/// A number so large that its last digit is 1: what is added to it is rounded to the nearest integer, the
+/// even one of two. Without SSE 4.1, other ways to round are calls of a function.
 const ROUNDING: f64 = (3_u64 << 51) as f64;
 
 /// Returns the largest magnitude of each block of numbers, or NaN if one is not finite.

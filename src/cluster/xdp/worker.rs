@@ -25,8 +25,8 @@ const FIRST: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// After so many chunks without a result, a rank that asks for them does not ask for later ones. More than one,
-/// because the network loses some.
+/// After so many chunks without a result, a rank that asks for them does not ask for later ones. More than
+/// one, because the network loses some.
 const MISSING: u32 = 6;
 
 /// What the sums took so far, on this rank.

@@ -1,5 +1,5 @@
-//! What another rank sends: the parts of messages, and packets of sums in the network, which strangers can send
-//! too. What other members say, and what anybody may send on the link.
+//! What another rank sends: the parts of messages, and packets of sums in the network, which strangers can
+//! send too. What other members say, and what anybody may send on the link.
 
 use std::net::Ipv4Addr;
 
@@ -48,8 +48,8 @@ pub(super) fn parts(input: &[u8]) {
     assert!(is_whole && assembly.into_bytes() == input);
 }
 
-/// Frames, each after a byte that says how it was made and two with its length. Bytes that nobody signed change
-/// no slot; whatever is signed changes at most one, and only a complete sum leaves.
+/// Frames, each after a byte that says how it was made and two with its length. Bytes that nobody signed
+/// change no slot; whatever is signed changes at most one, and only a complete sum leaves.
 pub(super) fn sums(input: &[u8]) {
     let route = Route { port: 13_371, reply_port: 13_372, group: Ipv4Addr::new(239, 195, 1, 2) };
     let job = Job { number: 0x6a6f, workers: 3, key: Key([5, 6]) };
