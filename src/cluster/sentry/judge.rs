@@ -23,6 +23,11 @@ const LEAST_COSINE: f64 = 0.0625;
 /// The deviations beyond [`SIGMA`] that a member's mean over many steps may be off: it is tested in each step,
 /// and its values are not quite independent.
 const DRIFT: f64 = 2.0;
+/// The steps for which a member is left out whose mean is off, the first time; then twice as many each time, so
+/// that one that behaves in between gains little.
+const HELD: u64 = 32;
+/// The most doublings of that.
+const MOST_DOUBLINGS: u32 = 10;
 /// What is clipped rather than dropped: a norm up to this factor over the accepted one, `ln 10`.
 const CLIPPED: f64 = std::f64::consts::LN_10;
 /// The cosines with which a member opposes the others during the warm-up: its own, and theirs.
@@ -44,6 +49,9 @@ struct Record {
     cosine: Drift,
     /// The steps since the member's record began.
     steps: u64,
+    /// The steps for which it is still left out, and how often it was.
+    held: u64,
+    holds: u32,
     clipped: u64,
     dropped: u64,
 }
@@ -158,11 +166,13 @@ impl Judge {
             } else {
                 self.cosine_score(own - one.share * others) < -sigma
             };
-            let Record { norm, cosine, steps, .. } = self.records[one.member];
+            let Record { norm, cosine, steps, held, .. } = self.records[one.member];
             let limit = sigma + DRIFT;
             let drifts = norm.score().abs() > limit || cosine.score() < -limit;
             let verdict = if is_opposed {
                 Verdict::dropped(Reason::Direction { own, others })
+            } else if held > 0 {
+                Verdict::dropped(Reason::Held { steps: held })
             } else if drifts && !is_new && steps >= WARM_UP / 2 {
                 Verdict::dropped(Reason::Record { norm: norm.score(), cosine: cosine.score() })
             } else if let Some(verdict) = by_norm {
@@ -210,14 +220,22 @@ impl Judge {
         for (one, Agreement { own, others }) in measured.iter().zip(agreements) {
             let off = own - one.share * others;
             let score = (off - before.mean()) / before.deviation().max(LEAST_COSINE);
-            let Record { norm, cosine, steps, .. } = &mut self.records[one.member];
-            *steps += 1;
-            if !is_new {
+            let record = &mut self.records[one.member];
+            record.steps += 1;
+            if record.held > 0 {
+                record.held -= 1;
+            } else if matches!(verdicts[one.member].reason, Some(Reason::Record { .. })) {
+                // Its record begins anew when it counts again.
+                let Record { held, holds, norm, cosine, .. } = record;
+                *held = HELD << (*holds).min(MOST_DOUBLINGS);
+                *holds += 1;
+                (*norm, *cosine) = (Drift::default(), Drift::default());
+            } else if !is_new {
                 // One step says little about a member, however far off it is.
                 let off_norm = one.log_norm - center;
                 let beyond_slack = (off_norm.abs() - one.slack).max(0.0).copysign(off_norm);
-                norm.add((beyond_slack / usual).clamp(-sigma, sigma));
-                cosine.add(score.clamp(-sigma, sigma));
+                record.norm.add((beyond_slack / usual).clamp(-sigma, sigma));
+                record.cosine.add(score.clamp(-sigma, sigma));
             }
             if verdicts[one.member].decision != Decision::Drop {
                 self.cosines.add(off, MEMORY * measured.len() as u64);
