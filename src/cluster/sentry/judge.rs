@@ -11,13 +11,15 @@ use super::verdict::{Decision, Reason, Verdict};
 
 /// The default number of deviations beyond which a contribution is an outlier.
 pub const SIGMA: f64 = 3.5;
-/// The steps after which the deviations are known. Until then, only what is not finite, not due, ten times too
-/// large or small, or opposed to the others is rejected.
-const WARM_UP: u64 = 32;
+/// The steps after which the deviations are known. Until then, only what is not finite, not due, several
+/// times too large or small, or opposed to the others is rejected.
+const WARM_UP: u64 = 16;
 /// The steps after which a step is forgotten.
 const MEMORY: u64 = 64;
 /// The smallest deviation of a log-norm that is told from none: members differ by 5 % for many reasons.
 const LEAST_SPREAD: f64 = 0.05;
+/// The smallest deviation of a log-norm during the warm-up.
+const NEW_SPREAD: f64 = 0.3;
 /// The smallest deviation of a cosine, which is the noise of a sketch.
 const LEAST_COSINE: f64 = 0.0625;
 /// The deviations beyond [`SIGMA`] that a member's mean over many steps may be off: it is tested in each step,
@@ -155,8 +157,8 @@ impl Judge {
     /// Judges the members by each other, and by what each has done before.
     fn across(&self, measured: &[Measured], step: &Step, sigma: f64) -> Vec<(usize, Verdict)> {
         let is_new = self.spreads.count() < WARM_UP;
-        let usual = self.spreads.mean().max(step.spread).max(LEAST_SPREAD);
-        let tolerance = if is_new { sigma * usual + CLIPPED } else { sigma * usual };
+        let least = if is_new { NEW_SPREAD } else { LEAST_SPREAD };
+        let tolerance = sigma * self.spreads.mean().max(step.spread).max(least);
         let mut doubted = Vec::new();
         for (one, Agreement { own, others }) in measured.iter().zip(step.agreements.iter().copied()) {
             let off = one.log_norm - step.center;
