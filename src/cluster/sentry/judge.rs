@@ -82,8 +82,10 @@ struct Measured {
 }
 
 impl Judge {
-    /// Judges a step, and remembers it. `sigma` is the number of deviations that are accepted.
+    /// Judges a step, and remembers it. `sigma` is the number of deviations that are accepted; [`SIGMA`] if it is
+    /// no positive number.
     pub fn judge(&mut self, contributions: &[Contribution], sigma: f64) -> Vec<Verdict> {
+        let sigma = if sigma.is_finite() && sigma > 0.0 { sigma } else { SIGMA };
         if self.records.len() != contributions.len() {
             // Other members than before: who they are is not known, what is usual is.
             self.records = vec![Record::default(); contributions.len()];
