@@ -128,6 +128,9 @@ impl Lied {
     }
 
     fn run(&mut self, recording: &Recording, ranks: usize, lie: Lie, from: usize, random: &mut SplitMix64) {
+        if recording.steps.len() <= from {
+            return;
+        }
         let own = ranks - 1;
         let (mut judge, mut liar, mut found) = (Judge::default(), Liar::new(lie), None);
         self.runs += 1;

@@ -102,8 +102,16 @@ impl Judge {
         let is_minority = |count: usize| {
             if measured.len() < 3 { count < measured.len() } else { 2 * count < measured.len() }
         };
-        if is_minority(doubted.len()) {
-            doubted.into_iter().for_each(|(member, verdict)| verdicts[member] = verdict);
+        // Norms are exact and directions are noisy: a rank that is doubted for its direction must not save one
+        // that is doubted for its norm.
+        let (by_norm, others): (Vec<_>, Vec<_>) = doubted.into_iter().partition(|(_, verdict)| {
+            matches!(verdict.reason, Some(Reason::Norm { .. } | Reason::NormOverTime { .. }))
+        });
+        let is_clear = [is_minority(by_norm.len()), is_minority(by_norm.len() + others.len())];
+        for (is_clear, doubted) in is_clear.into_iter().zip([by_norm, others]) {
+            if is_clear {
+                doubted.into_iter().for_each(|(member, verdict)| verdicts[member] = verdict);
+            }
         }
         self.remember(&measured, step.as_ref(), &verdicts, sigma);
         verdicts
@@ -173,7 +181,10 @@ impl Judge {
             let Record { norm, cosine, steps, held, .. } = self.records[one.member];
             let limit = sigma + DRIFT;
             let drifts = norm.score().abs() > limit || cosine.score() < -limit;
-            let verdict = if is_opposed {
+            let is_gross = by_norm.filter(|verdict| verdict.decision == Decision::Drop);
+            let verdict = if let Some(verdict) = is_gross {
+                verdict
+            } else if is_opposed {
                 Verdict::dropped(Reason::Direction { own, others })
             } else if held > 0 {
                 Verdict::dropped(Reason::Held { steps: held })
