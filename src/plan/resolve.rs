@@ -351,8 +351,7 @@ impl Resolver<'_> {
     fn ranks(&mut self) -> Result<RanksPlan, PlanError> {
         const SIGMA: &str = "ranks.sentry_sigma";
         let answers = self.answers;
-        let reason =
-            "ranks are trusted, and `drop` takes the memory of another gradient";
+        let reason = "ranks are trusted, and `drop` takes the memory of another gradient";
         let sentry = self.pick("ranks.sentry", &answers.sentry, Sentry::Off, reason);
         let sentry_sigma = if sentry == Sentry::Off {
             self.pass_over(SIGMA, "no rank's gradient is judged", "--sentry warn or drop")?;

@@ -15,12 +15,14 @@
 //!   other. A norm that is too large by a factor of up to ten is clipped to the accepted one; what is larger,
 //!   or points elsewhere, is dropped.
 //! - **Over time.** Each rank's deviations are averaged, so that one that is off by a little, below the limit of
-//!   a single step, is found after some steps and left out for a while, longer each time. With two ranks, norms are compared with the accepted ones of
-//!   earlier steps. Only what was accepted moves what is usual, and each step is tested before it does.
+//!   a single step, is found after some steps and left out for a while, longer each time. With two ranks, norms
+//!   are compared with the accepted ones of earlier steps. Only what was accepted moves what is usual, and each
+//!   step is tested before it does.
 //!
 //! In the first steps the usual deviations are not known, and only gross errors are rejected. If half of the
-//! ranks or more are doubted, there is no majority to compare with, and only what needs no comparison is
-//! rejected.
+//! ranks or more are doubted for their norms, there is no majority to compare with, and only what needs no
+//! comparison is rejected; if they are together with those that are doubted for their directions, only norms
+//! count.
 //!
 //! # What cannot be judged
 //!
