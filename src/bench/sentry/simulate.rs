@@ -6,7 +6,8 @@ use sparktune_cluster::sentry::{Contribution, Decision, Judge, Reason, SIGMA, Ve
 use super::lies::{Liar, Lie};
 use super::recording::{Recording, Step};
 
-/// Deals the micro-batches of a step to so many ranks, in turn after a shuffle: any dealing is an honest step.
+/// Deals the micro-batches of a step to so many ranks, in turn after a shuffle: any dealing is an honest
+/// step.
 fn dealt(step: &Step, honest: usize, ranks: usize, random: &mut SplitMix64) -> Vec<Contribution> {
     let order = random.permutation(honest as u32);
     let share = |rank: usize| {
@@ -73,8 +74,8 @@ pub(crate) struct Lied {
     pub(crate) until: u64,
     pub(crate) found: u64,
     pub(crate) runs: u64,
-    /// The part of the honest ranks' step that is left, and the error relative to it: without a judge, and with
-    /// one. Sums over the steps in which the sum is finite.
+    /// The part of the honest ranks' step that is left, and the error relative to it: without a judge, and
+    /// with one. Sums over the steps in which the sum is finite.
     pub(crate) without: Damage,
     pub(crate) with: Damage,
 }
@@ -102,16 +103,16 @@ impl Damage {
         self.steps += 1;
     }
 
-    /// Mean progress along the step of the honest ranks (1 is all of it), and mean error; `None` if no step was
-    /// finite.
+    /// Mean progress along the step of the honest ranks (1 is all of it), and mean error; `None` if no step
+    /// was finite.
     pub(crate) fn means(&self) -> Option<(f64, f64)> {
         let steps = self.steps as f64;
         (self.steps > 0).then(|| (self.progress / steps, self.error / steps))
     }
 }
 
-/// The steps from which a rank lies, counted from 0: early, when gradients agree and little is known of what is
-/// usual, and later.
+/// The steps from which a rank lies, counted from 0: early, when gradients agree and little is known of what
+/// is usual, and later.
 pub(crate) const FROM: [usize; 2] = [5, 40];
 
 impl Lied {

@@ -22,11 +22,11 @@ const LEAST_SPREAD: f64 = 0.05;
 const NEW_SPREAD: f64 = 0.3;
 /// The smallest deviation of a cosine, which is the noise of a sketch.
 const LEAST_COSINE: f64 = 0.0625;
-/// The deviations beyond [`SIGMA`] that a member's mean over many steps may be off: it is tested in each step,
-/// and its values are not quite independent.
+/// The deviations beyond [`SIGMA`] that a member's mean over many steps may be off: it is tested in each
+/// step, and its values are not quite independent.
 const DRIFT: f64 = 2.0;
-/// The steps for which a member is left out whose mean is off, the first time; then twice as many each time, so
-/// that one that behaves in between gains little.
+/// The steps for which a member is left out whose mean is off, the first time; then twice as many each time,
+/// so that one that behaves in between gains little.
 const HELD: u64 = 32;
 /// The most doublings of that.
 const MOST_DOUBLINGS: u32 = 10;
@@ -82,8 +82,8 @@ struct Measured {
 }
 
 impl Judge {
-    /// Judges a step, and remembers it. `sigma` is the number of deviations that are accepted; [`SIGMA`] if it is
-    /// no positive number.
+    /// Judges a step, and remembers it. `sigma` is the number of deviations that are accepted; [`SIGMA`] if
+    /// it is no positive number.
     pub fn judge(&mut self, contributions: &[Contribution], sigma: f64) -> Vec<Verdict> {
         let sigma = if sigma.is_finite() && sigma > 0.0 { sigma } else { SIGMA };
         if self.records.len() != contributions.len() {
@@ -102,8 +102,8 @@ impl Judge {
         let is_minority = |count: usize| {
             if measured.len() < 3 { count < measured.len() } else { 2 * count < measured.len() }
         };
-        // Norms are exact and directions are noisy: a rank that is doubted for its direction must not save one
-        // that is doubted for its norm.
+        // Norms are exact and directions are noisy: a rank that is doubted for its direction must not save
+        // one that is doubted for its norm.
         let (by_norm, others): (Vec<_>, Vec<_>) = doubted.into_iter().partition(|(_, verdict)| {
             matches!(verdict.reason, Some(Reason::Norm { .. } | Reason::NormOverTime { .. }))
         });
