@@ -43,8 +43,8 @@ pub trait Collective: Send {
     /// A rank vanished, or does something else.
     fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error>;
 
-    /// The first half of a sum: returns the contributions of all ranks to the chunk of this one, in the order of
-    /// ranks, and adds nothing. All ranks must have equally many values.
+    /// The first half of a sum: returns the contributions of all ranks to the chunk of this one, in the
+    /// order of ranks, and adds nothing. All ranks must have equally many values.
     ///
     /// # Errors
     /// A rank vanished, or does something else.

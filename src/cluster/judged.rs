@@ -1,13 +1,13 @@
 //! Sums of which each contribution is judged before it counts, over any [`Collective`].
 //!
-//! A step's numbers come in buckets. Of each bucket, the owner of a chunk gets the contributions of all ranks to
-//! it ([`Collective::scatter`]) and summarises them. After the last bucket, the owners exchange their
-//! summaries, add those of a rank in the order of owners, and judge: all ranks have the same numbers, so they
-//! decide alike. A rank that judges strictly keeps the contributions until then and sums what is accepted;
-//! one that only warns adds at once, with the bits of [`Collective::all_reduce`].
+//! A step's numbers come in buckets. Of each bucket, the owner of a chunk gets the contributions of all
+//! ranks to it ([`Collective::scatter`]) and summarises them. After the last bucket, the owners exchange
+//! their summaries, add those of a rank in the order of owners, and judge: all ranks have the same numbers,
+//! so they decide alike. A rank that judges strictly keeps the contributions until then and sums what is
+//! accepted; one that only warns adds at once, with the bits of [`Collective::all_reduce`].
 //!
-//! An owner is trusted with its chunk: it could say something else of what it received than is true, or spread
-//! another sum. What a rank says of itself is not asked.
+//! An owner is trusted with its chunk: it could say something else of what it received than is true, or
+//! spread another sum. What a rank says of itself is not asked.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -130,8 +130,8 @@ impl JudgedSum {
         Ok(())
     }
 
-    /// Judges the contributions of all ranks in one process, with the bits of ranks that exchange these buckets,
-    /// which are ranges of the ranks' numbers.
+    /// Judges the contributions of all ranks in one process, with the bits of ranks that exchange these
+    /// buckets, which are ranges of the ranks' numbers.
     pub fn judge_alone(
         &self,
         parts: &[Vec<f32>],

@@ -1,9 +1,9 @@
 //! Steps of several ranks whose gradients are judged before they count.
 //!
-//! Enters: what this process computed, and the trained tokens of every rank's share, which all ranks know from
-//! the data. Leaves: the gradient of the step without what was dropped, its loss without those micro-batches,
-//! both divided by the tokens that count, and sentences about whom was doubted. The judge's state is part of a
-//! checkpoint, and changes only with a step that is finished.
+//! Enters: what this process computed, and the trained tokens of every rank's share, which all ranks know
+//! from the data. Leaves: the gradient of the step without what was dropped, its loss without those
+//! micro-batches, both divided by the tokens that count, and sentences about whom was doubted. The judge's
+//! state is part of a checkpoint, and changes only with a step that is finished.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

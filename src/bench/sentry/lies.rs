@@ -23,8 +23,8 @@ pub(crate) enum Lie {
     WrongLabels,
     /// Its gradient, made larger until it is 3.4 deviations from the median of all.
     Larger,
-    /// As much of the opposite of the others' sum as is accepted at 3.4 deviations, at the largest norm that is:
-    /// the liar knows the others' gradients and has a copy of the judge.
+    /// As much of the opposite of the others' sum as is accepted at 3.4 deviations, at the largest norm that
+    /// is: the liar knows the others' gradients and has a copy of the judge.
     Against,
 }
 

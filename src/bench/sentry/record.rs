@@ -86,7 +86,8 @@ fn gradient(stepper: &Stepper, names: &[(String, [usize; 2])], row: &PackedSeque
     (loss, names.iter().flat_map(of).collect())
 }
 
-/// Returns the micro-batch with each target replaced by that of the next row: plausible tokens in wrong places.
+/// Returns the micro-batch with each target replaced by that of the next row: plausible tokens in wrong
+/// places.
 fn mislabelled(row: &PackedSequence) -> PackedSequence {
     let mut row = row.clone();
     let mut tokens = row.targets.tokens.to_vec();

@@ -6,7 +6,8 @@ use sparktune_cluster::sentry::{Contribution, Decision, Judge, Reason, SIGMA, Ve
 use super::lies::{Liar, Lie};
 use super::recording::{Recording, Step};
 
-/// Deals the micro-batches of a step to so many ranks, in turn after a shuffle: any dealing is an honest step.
+/// Deals the micro-batches of a step to so many ranks, in turn after a shuffle: any dealing is an honest
+/// step.
 fn dealt(step: &Step, honest: usize, ranks: usize, random: &mut SplitMix64) -> Vec<Contribution> {
     let order = random.permutation(honest as u32);
     let share = |rank: usize| {
@@ -53,7 +54,7 @@ impl Honest {
             match (verdict.decision, verdict.reason) {
                 (Decision::Clip(_), _) => self.clipped += 1,
                 (Decision::Drop, Some(Reason::Direction { .. })) => self.dropped[1] += 1,
-                (Decision::Drop, Some(Reason::Record { .. })) => self.dropped[2] += 1,
+                (Decision::Drop, Some(Reason::Record { .. } | Reason::Held { .. })) => self.dropped[2] += 1,
                 (Decision::Drop, _) => self.dropped[0] += 1,
                 (Decision::Accept, _) => {}
             }
@@ -73,8 +74,8 @@ pub(crate) struct Lied {
     pub(crate) until: u64,
     pub(crate) found: u64,
     pub(crate) runs: u64,
-    /// The part of the honest ranks' step that is left, and the error relative to it: without a judge, and with
-    /// one. Sums over the steps in which the sum is finite.
+    /// The part of the honest ranks' step that is left, and the error relative to it: without a judge, and
+    /// with one. Sums over the steps in which the sum is finite.
     pub(crate) without: Damage,
     pub(crate) with: Damage,
 }
@@ -102,38 +103,42 @@ impl Damage {
         self.steps += 1;
     }
 
-    /// Mean progress along the step of the honest ranks (1 is all of it), and mean error; `None` if no step was
-    /// finite.
+    /// Mean progress along the step of the honest ranks (1 is all of it), and mean error; `None` if no step
+    /// was finite.
     pub(crate) fn means(&self) -> Option<(f64, f64)> {
         let steps = self.steps as f64;
         (self.steps > 0).then(|| (self.progress / steps, self.error / steps))
     }
 }
 
-/// The step from which a rank lies.
-pub(crate) const FROM: usize = 50;
+/// The steps from which a rank lies, counted from 0: early, when gradients agree and little is known of what
+/// is usual, and later.
+pub(crate) const FROM: [usize; 2] = [5, 40];
 
 impl Lied {
-    /// The last of so many ranks lies from step [`FROM`] on, in so many runs through each recording.
-    pub(crate) fn count(recordings: &[Recording], ranks: usize, lie: Lie, runs: u64) -> Self {
+    /// The last of so many ranks lies from a step on, in so many runs through each recording.
+    pub(crate) fn count(recordings: &[Recording], ranks: usize, lie: Lie, from: usize, runs: u64) -> Self {
         let mut counted = Self::default();
         let mut random = SplitMix64::new(1000 + ranks as u64);
         for _ in 0..runs {
             for recording in recordings {
-                counted.run(recording, ranks, lie, &mut random);
+                counted.run(recording, ranks, lie, from, &mut random);
             }
         }
         counted
     }
 
-    fn run(&mut self, recording: &Recording, ranks: usize, lie: Lie, random: &mut SplitMix64) {
+    fn run(&mut self, recording: &Recording, ranks: usize, lie: Lie, from: usize, random: &mut SplitMix64) {
+        if recording.steps.len() <= from {
+            return;
+        }
         let own = ranks - 1;
         let (mut judge, mut liar, mut found) = (Judge::default(), Liar::new(lie), None);
         self.runs += 1;
         for (number, step) in recording.steps.iter().enumerate() {
             let mut all = dealt(step, recording.honest, ranks, random);
             liar.remember(&all[own]);
-            if number < FROM {
+            if number < from {
                 judge.judge(&all, SIGMA);
                 continue;
             }
@@ -146,7 +151,7 @@ impl Lied {
                 Decision::Clip(_) => self.clipped += 1,
                 Decision::Drop => {
                     self.dropped += 1;
-                    found.get_or_insert(number - FROM);
+                    found.get_or_insert(number - from);
                 }
             }
             let dropped = |verdict: &&Verdict| verdict.decision == Decision::Drop;

@@ -14,7 +14,7 @@ use super::simulate::{FROM, Honest, Lied};
 use crate::error::BenchError;
 
 /// The numbers of ranks for which lies are judged.
-const RANKS: [usize; 6] = [3, 4, 5, 6, 8, 16];
+const RANKS: [usize; 4] = [3, 4, 8, 16];
 /// The runs through each recording in which a rank lies.
 const RUNS: u64 = 5;
 
@@ -86,16 +86,19 @@ fn honest(recordings: &[Recording], steps: u64, note: &dyn Fn(&str)) -> String {
 }
 
 fn liars(recordings: &[Recording], note: &dyn Fn(&str)) -> String {
-    let mut text = format!("\nOne rank lies from step {} on.\n", FROM + 1);
+    let mut text =
+        String::from("\nOne rank lies from a step on. Progress and error with and without the judge.\n");
     for lie in Lie::ALL {
         note(&format!("judging liars: {}", lie.in_words()));
-        let counted = for_each(&RANKS, |ranks| Lied::count(recordings, ranks, lie, RUNS));
+        let cases: Vec<(usize, usize)> =
+            FROM.iter().flat_map(|from| RANKS.map(|ranks| (*from, ranks))).collect();
+        let counted = for_each(&cases, |(from, ranks)| Lied::count(recordings, ranks, lie, from, RUNS));
         let _ = write!(
             text,
-            "\n**{}**\n\n| ranks | dropped | clipped | found in runs | after steps | honest dropped per step | progress off | progress on | error off | error on |\n|---|---|---|---|---|---|---|---|---|---|\n",
+            "\n**{}**\n\n| from step | ranks | dropped | clipped | dropped in runs | first after steps | honest dropped per step | progress off | on | error off | on |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
             lie.in_words()
         );
-        for (ranks, one) in RANKS.iter().zip(&counted) {
+        for ((from, ranks), one) in cases.iter().zip(&counted) {
             let share = |part: u64| 100.0 * part as f64 / one.steps as f64;
             let means = |damage: &super::simulate::Damage| {
                 damage.means().map_or(["none".into(), "not finite".into()], |(progress, error)| {
@@ -111,7 +114,8 @@ fn liars(recordings: &[Recording], note: &dyn Fn(&str)) -> String {
             };
             let _ = writeln!(
                 text,
-                "| {ranks} | {:.1} % | {:.1} % | {} of {} | {after} | {:.4} | {progress_off} | {progress_on} | {error_off} | {error_on} |",
+                "| {} | {ranks} | {:.0} % | {:.0} % | {} of {} | {after} | {:.3} | {progress_off} | {progress_on} | {error_off} | {error_on} |",
+                from + 1,
                 share(one.dropped),
                 share(one.clipped),
                 one.found,

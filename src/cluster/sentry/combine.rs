@@ -8,20 +8,20 @@ pub enum Combine {
     /// Their sum in the order of ranks: the gradient of the mean loss over all tokens.
     #[default]
     Sum,
-    /// The mean of the ranks' mean gradients without the largest and the smallest fifth, but at least one each.
-    /// It is not the gradient of the loss: tokens of small shares weigh more, and rare examples that only one
-    /// rank has weigh less.
+    /// The mean of the ranks' mean gradients without the largest and the smallest fifth, but at least one
+    /// each. It is not the gradient of the loss: tokens of small shares weigh more, and rare examples that
+    /// only one rank has weigh less.
     TrimmedMean,
-    /// The median of the ranks' mean gradients. What holds for the trimmed mean holds for it more so: a number
-    /// that differs from zero on a minority of ranks only does not change.
+    /// The median of the ranks' mean gradients. What holds for the trimmed mean holds for it more so: a
+    /// number that differs from zero on a minority of ranks only does not change.
     Median,
 }
 
 /// Combines the contributions of a chunk: `parts` in the order of ranks, each with the trained tokens of its
 /// share and its verdict. The sum is made as without a judge if all are accepted.
 ///
-/// What was left out is made up for: the result is that of all trained tokens, so the contributions that count
-/// are multiplied by all tokens per token that counts.
+/// What was left out is made up for: the result is that of all trained tokens, so the contributions that
+/// count are multiplied by all tokens per token that counts.
 pub fn combine(parts: &[&[f32]], terms: &[u64], verdicts: &[Verdict], how: Combine) -> Vec<f32> {
     let counted: Vec<usize> = (0..parts.len()).filter(|rank| counts(verdicts[*rank])).collect();
     let factor = |rank: usize| match verdicts[rank].decision {
@@ -76,8 +76,8 @@ fn counts(verdict: Verdict) -> bool {
     verdict.decision != Decision::Drop
 }
 
-/// Returns what the sum of the contributions that count is multiplied by, so that it is the gradient of the mean
-/// loss over the tokens that count. Exactly 1 if all do.
+/// Returns what the sum of the contributions that count is multiplied by, so that it is the gradient of the
+/// mean loss over the tokens that count. Exactly 1 if all do.
 fn made_up(terms: &[u64], verdicts: &[Verdict]) -> f32 {
     let all: u64 = terms.iter().sum();
     let counted: u64 =

@@ -50,8 +50,8 @@ impl Moments {
     }
 }
 
-/// A mean in which a value weighs one part in `MEMORY`, of numbers with mean 0 and deviation 1. It shows who is
-/// off by a little for long.
+/// A mean in which a value weighs one part in `MEMORY`, of numbers with mean 0 and deviation 1. It shows who
+/// is off by a little for long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Drift(Number);

@@ -11,18 +11,25 @@ use super::verdict::{Decision, Reason, Verdict};
 
 /// The default number of deviations beyond which a contribution is an outlier.
 pub const SIGMA: f64 = 3.5;
-/// The steps after which the deviations are known. Until then, only what is not finite, not due, ten times too
-/// large or small, or opposed to the others is rejected.
-const WARM_UP: u64 = 32;
+/// The steps after which the deviations are known. Until then, only what is not finite, not due, several
+/// times too large or small, or opposed to the others is rejected.
+const WARM_UP: u64 = 16;
 /// The steps after which a step is forgotten.
 const MEMORY: u64 = 64;
 /// The smallest deviation of a log-norm that is told from none: members differ by 5 % for many reasons.
 const LEAST_SPREAD: f64 = 0.05;
+/// The smallest deviation of a log-norm during the warm-up.
+const NEW_SPREAD: f64 = 0.3;
 /// The smallest deviation of a cosine, which is the noise of a sketch.
 const LEAST_COSINE: f64 = 0.0625;
-/// The deviations beyond [`SIGMA`] that a member's mean over many steps may be off: it is tested in each step,
-/// and its values are not quite independent.
+/// The deviations beyond [`SIGMA`] that a member's mean over many steps may be off: it is tested in each
+/// step, and its values are not quite independent.
 const DRIFT: f64 = 2.0;
+/// The steps for which a member is left out whose mean is off, the first time; then twice as many each time,
+/// so that one that behaves in between gains little.
+const HELD: u64 = 32;
+/// The most doublings of that.
+const MOST_DOUBLINGS: u32 = 10;
 /// What is clipped rather than dropped: a norm up to this factor over the accepted one, `ln 10`.
 const CLIPPED: f64 = std::f64::consts::LN_10;
 /// The cosines with which a member opposes the others during the warm-up: its own, and theirs.
@@ -44,6 +51,9 @@ struct Record {
     cosine: Drift,
     /// The steps since the member's record began.
     steps: u64,
+    /// The steps for which it is still left out, and how often it was.
+    held: u64,
+    holds: u32,
     clipped: u64,
     dropped: u64,
 }
@@ -72,8 +82,10 @@ struct Measured {
 }
 
 impl Judge {
-    /// Judges a step, and remembers it. `sigma` is the number of deviations that are accepted.
+    /// Judges a step, and remembers it. `sigma` is the number of deviations that are accepted; [`SIGMA`] if
+    /// it is no positive number.
     pub fn judge(&mut self, contributions: &[Contribution], sigma: f64) -> Vec<Verdict> {
+        let sigma = if sigma.is_finite() && sigma > 0.0 { sigma } else { SIGMA };
         if self.records.len() != contributions.len() {
             // Other members than before: who they are is not known, what is usual is.
             self.records = vec![Record::default(); contributions.len()];
@@ -90,8 +102,16 @@ impl Judge {
         let is_minority = |count: usize| {
             if measured.len() < 3 { count < measured.len() } else { 2 * count < measured.len() }
         };
-        if is_minority(doubted.len()) {
-            doubted.into_iter().for_each(|(member, verdict)| verdicts[member] = verdict);
+        // Norms are exact and directions are noisy: a rank that is doubted for its direction must not save
+        // one that is doubted for its norm.
+        let (by_norm, others): (Vec<_>, Vec<_>) = doubted.into_iter().partition(|(_, verdict)| {
+            matches!(verdict.reason, Some(Reason::Norm { .. } | Reason::NormOverTime { .. }))
+        });
+        let is_clear = [is_minority(by_norm.len()), is_minority(by_norm.len() + others.len())];
+        for (is_clear, doubted) in is_clear.into_iter().zip([by_norm, others]) {
+            if is_clear {
+                doubted.into_iter().for_each(|(member, verdict)| verdicts[member] = verdict);
+            }
         }
         self.remember(&measured, step.as_ref(), &verdicts, sigma);
         verdicts
@@ -147,8 +167,8 @@ impl Judge {
     /// Judges the members by each other, and by what each has done before.
     fn across(&self, measured: &[Measured], step: &Step, sigma: f64) -> Vec<(usize, Verdict)> {
         let is_new = self.spreads.count() < WARM_UP;
-        let usual = self.spreads.mean().max(step.spread).max(LEAST_SPREAD);
-        let tolerance = if is_new { sigma * usual + CLIPPED } else { sigma * usual };
+        let least = if is_new { NEW_SPREAD } else { LEAST_SPREAD };
+        let tolerance = sigma * self.spreads.mean().max(step.spread).max(least);
         let mut doubted = Vec::new();
         for (one, Agreement { own, others }) in measured.iter().zip(step.agreements.iter().copied()) {
             let off = one.log_norm - step.center;
@@ -158,11 +178,16 @@ impl Judge {
             } else {
                 self.cosine_score(own - one.share * others) < -sigma
             };
-            let Record { norm, cosine, steps, .. } = self.records[one.member];
+            let Record { norm, cosine, steps, held, .. } = self.records[one.member];
             let limit = sigma + DRIFT;
             let drifts = norm.score().abs() > limit || cosine.score() < -limit;
-            let verdict = if is_opposed {
+            let is_gross = by_norm.filter(|verdict| verdict.decision == Decision::Drop);
+            let verdict = if let Some(verdict) = is_gross {
+                verdict
+            } else if is_opposed {
                 Verdict::dropped(Reason::Direction { own, others })
+            } else if held > 0 {
+                Verdict::dropped(Reason::Held { steps: held })
             } else if drifts && !is_new && steps >= WARM_UP / 2 {
                 Verdict::dropped(Reason::Record { norm: norm.score(), cosine: cosine.score() })
             } else if let Some(verdict) = by_norm {
@@ -210,14 +235,22 @@ impl Judge {
         for (one, Agreement { own, others }) in measured.iter().zip(agreements) {
             let off = own - one.share * others;
             let score = (off - before.mean()) / before.deviation().max(LEAST_COSINE);
-            let Record { norm, cosine, steps, .. } = &mut self.records[one.member];
-            *steps += 1;
-            if !is_new {
+            let record = &mut self.records[one.member];
+            record.steps += 1;
+            if record.held > 0 {
+                record.held -= 1;
+            } else if matches!(verdicts[one.member].reason, Some(Reason::Record { .. })) {
+                // Its record begins anew when it counts again.
+                let Record { held, holds, norm, cosine, .. } = record;
+                *held = HELD << (*holds).min(MOST_DOUBLINGS);
+                *holds += 1;
+                (*norm, *cosine) = (Drift::default(), Drift::default());
+            } else if !is_new {
                 // One step says little about a member, however far off it is.
                 let off_norm = one.log_norm - center;
                 let beyond_slack = (off_norm.abs() - one.slack).max(0.0).copysign(off_norm);
-                norm.add((beyond_slack / usual).clamp(-sigma, sigma));
-                cosine.add(score.clamp(-sigma, sigma));
+                record.norm.add((beyond_slack / usual).clamp(-sigma, sigma));
+                record.cosine.add(score.clamp(-sigma, sigma));
             }
             if verdicts[one.member].decision != Decision::Drop {
                 self.cosines.add(off, MEMORY * measured.len() as u64);

@@ -9,40 +9,43 @@
 //!
 //! - What needs no comparison: numbers that are not finite, zeros for a share that has trained tokens, and a
 //!   gradient of a rank that has no share.
-//! - **Across the ranks of a step**, if there are three or more. The log-norm is compared with the median, in
-//!   deviations that the median distance from it estimates, in this step and in those before. The direction is
-//!   compared by the cosines of all pairs: that of a rank with most others, less that of the others with each
-//!   other. A norm that is too large by a factor of up to ten is clipped to the accepted one; what is larger,
-//!   or points elsewhere, is dropped.
-//! - **Over time.** Each rank's deviations are averaged, so that one that is off by a little, below the limit of
-//!   a single step, is found after some steps. With two ranks, norms are compared with the accepted ones of
-//!   earlier steps. Only what was accepted moves what is usual, and each step is tested before it does.
+//! - **Across the ranks of a step**, if there are three or more. The log-norm is compared with the median,
+//!   in deviations that the median distance from it estimates, in this step and in those before. The
+//!   direction is compared by the cosines of all pairs: that of a rank with most others, less that of the
+//!   others with each other. A norm that is too large by a factor of up to ten is clipped to the accepted
+//!   one; what is larger, or points elsewhere, is dropped.
+//! - **Over time.** Each rank's deviations are averaged, so that one that is off by a little, below the
+//!   limit of a single step, is found after some steps and left out for a while, longer each time. With two
+//!   ranks, norms are compared with the accepted ones of earlier steps. Only what was accepted moves what is
+//!   usual, and each step is tested before it does.
 //!
 //! In the first steps the usual deviations are not known, and only gross errors are rejected. If half of the
-//! ranks or more are doubted, there is no majority to compare with, and only what needs no comparison is
-//! rejected.
+//! ranks or more are doubted for their norms, there is no majority to compare with, and only what needs no
+//! comparison is rejected; if they are together with those that are doubted for their directions, only norms
+//! count.
 //!
 //! # What cannot be judged
 //!
-//! Two ranks can be told apart by their past norms only: if they point to different directions, nobody can tell
-//! which of them lies. Of W ranks, fewer than half may lie. A gradient that is as large as the others and points
-//! where they point within the noise of their data passes; what it can do in a step is bounded by the accepted
-//! norm. Gradients whose directions are nearly random, as with few tokens per share, cannot be told from their
-//! opposites in one step, only by their mean over many. The projection's seed follows from the run's, which
-//! ranks know, so one of them can compute a gradient whose projection says nothing; its norm is exact.
+//! Two ranks can be told apart by their past norms only: if they point to different directions, nobody can
+//! tell which of them lies. Of W ranks, fewer than half may lie. A gradient that is as large as the others
+//! and points where they point within the noise of their data passes; what it can do in a step is bounded by
+//! the accepted norm. Gradients whose directions are nearly random, as with few tokens per share, cannot be
+//! told from their opposites in one step, only by their mean over many. The projection's seed follows from
+//! the run's, which ranks know, so one of them can compute a gradient whose projection says nothing; its
+//! norm is exact.
 //!
 //! # How each engine judges before it sums
 //!
-//! - `tcp` ([`crate::judged`]): each chunk's owner has all contributions to it. Owners summarise what they have
-//!   received, exchange the summaries and add them in the order of ranks, so a rank cannot lie about its own
-//!   norm. Nothing is added until all have judged.
-//! - NCCL is not built. Its sums are made in the network or on the device, where nobody sees a contribution. So
-//!   each rank would send its own norm and projection ahead, and send zeros if it is dropped. A rank that lies
-//!   about them can then add anything; only the sum's norm and projection, which all can compute and compare
-//!   with the sum of what was announced, show that somebody lied, and not who.
+//! - `tcp` ([`crate::judged`]): each chunk's owner has all contributions to it. Owners summarise what they
+//!   have received, exchange the summaries and add them in the order of ranks, so a rank cannot lie about
+//!   its own norm. Nothing is added until all have judged.
+//! - NCCL is not built. Its sums are made in the network or on the device, where nobody sees a contribution.
+//!   So each rank would send its own norm and projection ahead, and send zeros if it is dropped. A rank that
+//!   lies about them can then add anything; only the sum's norm and projection, which all can compute and
+//!   compare with the sum of what was announced, show that somebody lied, and not who.
 //! - XDP is not part of this module. Its kernel program can keep the sum of squares of each member and slot
-//!   next to the slot's lock, and have the slot summed again without a suspect; directions would be judged from
-//!   projections sent ahead, as with NCCL.
+//!   next to the slot's lock, and have the slot summed again without a suspect; directions would be judged
+//!   from projections sent ahead, as with NCCL.
 
 mod combine;
 mod history;

@@ -1,10 +1,10 @@
 //! A few hundred numbers that stand for a gradient: its squared norm, and a random projection.
 //!
-//! The projection is a count sketch (Charikar, Chen, Farach-Colton 2002): every number is added, with a random
-//! sign, to one of [`WIDTH`] sums. The cosine of two sketches is that of the gradients with an error of about
-//! `1 / √WIDTH` (0.06), and the sketch of a sum is the sum of sketches, so chunks can be sketched by whoever
-//! has them. Numbers that stand together go to different sums: block b of [`WIDTH`] numbers is added to the
-//! sums in the order `place xor mask(b)`, so only the blocks' masks and signs are random.
+//! The projection is a count sketch (Charikar, Chen, Farach-Colton 2002): every number is added, with a
+//! random sign, to one of [`WIDTH`] sums. The cosine of two sketches is that of the gradients with an error
+//! of about `1 / √WIDTH` (0.06), and the sketch of a sum is the sum of sketches, so chunks can be sketched
+//! by whoever has them. Numbers that stand together go to different sums: block b of [`WIDTH`] numbers is
+//! added to the sums in the order `place xor mask(b)`, so only the blocks' masks and signs are random.
 //!
 //! Everything is added in an order that follows from the places of the numbers alone, so the same numbers in
 //! the same pieces give the same bits on every machine.

@@ -68,6 +68,11 @@ pub enum Reason {
         /// The same of its direction.
         cosine: f64,
     },
+    /// The member was off for many steps before, and is left out for a while.
+    Held {
+        /// For so many steps, with this one.
+        steps: u64,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -99,6 +104,9 @@ impl fmt::Display for Reason {
                 f,
                 "its gradient points elsewhere: its cosine with most ranks is {own:.2}, and theirs with each other {others:.2}"
             ),
+            Self::Held { steps } => {
+                write!(f, "its gradients were off for many steps before, so it is left out for {steps} more")
+            }
             Self::Record { norm, cosine } => write!(
                 f,
                 "its gradients have been off for many steps: their norms by {norm:+.1} and their directions by {cosine:+.1} deviations of the mean"
