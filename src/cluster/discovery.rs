@@ -1,7 +1,8 @@
 //! How a machine finds its cluster on the local links, without being told an address.
 //!
 //! Who wants to join sends a *call* to a multicast group on each of its links; the cluster's coordinator,
-//! which listens there, answers with *here I am*, to the caller alone. Both are datagrams of [`LENGTH`] bytes:
+//! which listens there, answers with *here I am*, to the caller alone. Both are datagrams of [`LENGTH`]
+//! bytes:
 //!
 //! ```text
 //!  0  4  magic "STCL"

@@ -6,8 +6,8 @@
 //! same result on every rank, bit for bit, or an error that says who is missing and what to do. It must not
 //! know tensors, models, runs or plans, and it never prints.
 //!
-//! Above that, [`membership`] knows which machines belong to a cluster and starts ranks on them, [`discovery`]
-//! finds the cluster on the local links, and [`doctor`] looks at what is between two machines.
+//! Above that, [`membership`] knows which machines belong to a cluster and starts ranks on them,
+//! [`discovery`] finds the cluster on the local links, and [`doctor`] looks at what is between two machines.
 //!
 //! **Order of a sum.** `all_reduce` computes `((v₀ + v₁) + v₂) + …` in f32 for every number, where `vᵣ` is
 //! the contribution of rank r. Who computes it, and how it is cut for the network, changes no bit, so one

@@ -43,8 +43,11 @@ impl Member {
 
     /// The process of the rank that the agent started.
     fn rank(&self) -> String {
-        let id = self.agent.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        // The kernel lists the children of each thread.
+        let threads = fs::read_dir(format!("/proc/{}/task", self.agent.id())).unwrap();
+        let children =
+            threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).ok());
+        let children: String = children.collect();
         children.split_whitespace().next().unwrap().to_owned()
     }
 }
@@ -98,8 +101,8 @@ fn three() -> [Member; 3] {
 
 /// Trains the model that lies in this folder, and that no other member finds by its name: it leads through
 /// the working folder of each process.
-fn train(member: &Member, steps: &str) -> Command {
-    let common = ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", "40"];
+fn train(member: &Member, steps: &str, epochs: &str) -> Command {
+    let common = ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", epochs];
     let more = ["--rank", "4", "--cluster", "--max-steps", steps];
     let mut command =
         member.place.train_model(Path::new("/proc/self/cwd/model"), &[&common[..], &more].concat());
@@ -112,7 +115,7 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
     let [first, second, mut third] = three();
     second.place.chats(40);
     copy(&checkpoint(), &second.place.join("model"));
-    let trained = done(&mut train(&second, "4")).exits(0);
+    let trained = done(&mut train(&second, "4", "40")).exits(0);
     assert!(trained.err.contains("training on 3 machines"), "{}", trained.err);
     for name in ["spark1", "spark3"] {
         assert!(trained.err.contains(&format!("{name} has got")), "{}", trained.err);
@@ -131,15 +134,16 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
 
     // Once more, without sending anything; one is killed on the way.
     fs::remove_dir_all(second.place.join("runs")).unwrap();
-    let training = train(&second, "400").spawn().unwrap();
+    let mut training = train(&second, "20000", "1000").spawn().unwrap();
     let run = wait("a step", || {
+        assert_eq!(training.try_wait().unwrap(), None, "it trains until somebody is killed");
         let run = run_of(&second.place)?;
         events(&run).iter().any(|event| event["kind"] == "step").then_some(run)
     });
     let of_third = row(&first, "spark3").unwrap();
     assert!(of_third["state"].as_str().unwrap().starts_with("rank 2 of "), "{of_third}");
     assert!((of_third["share"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9, "{of_third}");
-    let busy = done(&mut train(&second, "4")).exits(2);
+    let busy = done(&mut train(&second, "4", "40")).exits(2);
     assert!(busy.err.contains("is busy with"), "{}", busy.err);
     let rank = third.rank();
     assert!(Command::new("kill").args(["-s", "KILL", &rank]).status().unwrap().success());

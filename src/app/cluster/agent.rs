@@ -1,6 +1,6 @@
 //! The agent of this machine, from its port to its end.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,6 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use sparktune_cluster::discovery::Answerer;
-use sparktune_cluster::doctor::speed_towards;
 use sparktune_cluster::membership::messages::{Introduction, VERSION, name};
 use sparktune_cluster::membership::{Agent, Where};
 use sparktune_cluster::{Error, discovery};
@@ -133,12 +132,6 @@ fn listen(wanted: Option<u16>, only: bool) -> Result<TcpListener, Failure> {
 fn introduction(program: &Program, membership: &Membership) -> Result<Introduction, Failure> {
     let facts = Facts::gather();
     let gpu = facts.gpus.first().map(|gpu| name(gpu.name.as_deref().unwrap_or("a GPU")));
-    let towards = membership.place().filter(|_| membership.coordinator.is_some());
-    let address = towards.and_then(|place| place.to_socket_addrs().ok()?.next());
-    let link = match address {
-        Some(SocketAddr::V4(v4)) => speed_towards(Path::new("/"), *v4.ip()),
-        _ => None,
-    };
     Ok(Introduction {
         version: VERSION,
         id: membership.id.clone(),
@@ -146,7 +139,7 @@ fn introduction(program: &Program, membership: &Membership) -> Result<Introducti
         build: program.build_hash()?,
         port: membership.port,
         gpu: gpu.filter(|gpu| !gpu.is_empty()),
-        link,
+        link: None,
     })
 }
 

@@ -51,7 +51,7 @@ pub(super) fn interfaces(root: &Path) -> Vec<Line> {
 /// Returns the speed of an interface in words.
 fn speed(at: &Path) -> Option<String> {
     let megabits: u64 = text(&at.join("speed"))?.parse().ok().filter(|speed| *speed > 0)?;
-    Some(if megabits >= 1000 && megabits % 100 == 0 {
+    Some(if megabits >= 1000 && megabits.is_multiple_of(100) {
         format!("{} Gb/s", megabits as f64 / 1000.0)
     } else {
         format!("{megabits} Mb/s")

@@ -3,8 +3,8 @@
 //! The coordinator's agent keeps the list of members too; the others hold a connection to it, and dial again
 //! when it is lost. Which member coordinates matters to nothing else here: every agent takes every job.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
@@ -15,13 +15,14 @@ use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{StrangerPlace, Strangers};
 
 use super::messages::{
-    Answer, Ask, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, State, sentence,
+    Answer, Ask, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, State, name, sentence,
 };
 use super::roster::Roster;
-use super::talk::{BEAT, Cancelled, ask, connect, hear, lost, out_of_turn, patience, tell};
+use super::talk::{BEAT, Cancelled, ask, connect, hear, lost, out_of_turn, patience, place_of, tell};
 use super::transfer::{BYTES, fetch, has_the_same};
 use crate::cluster_token::ClusterToken;
 use crate::discovery::{Answerer, find};
+use crate::doctor::speed_towards;
 use crate::error::Error;
 
 /// The pause between two looks for a connection, an answer or the end.
@@ -294,9 +295,12 @@ impl<'a> Shared<'a> {
         if let State::Training { rank: 1.., run, .. } = &*work
             && let RankState::Ended { code, said } = self.agent.host.look()
         {
-            let how =
-                code.map_or_else(|| "was ended by a signal".to_owned(), |code| format!("exit code {code}"));
-            (self.agent.notice)(&format!("the rank of {run} has ended ({how}) {}", escape(&said)));
+            let notice = self.agent.notice;
+            match code {
+                Some(0) => notice(&format!("the rank of {run} is done")),
+                Some(code) => notice(&format!("the rank of {run} has ended with exit code {code}: {said}")),
+                None => notice(&format!("the rank of {run} was ended by a signal: {said}")),
+            }
             *work = State::Idle;
         }
     }
@@ -339,7 +343,7 @@ impl<'a> Shared<'a> {
                 places.push(place);
                 continue;
             }
-            let at = || escape(channel.place()).into_owned();
+            let at = || place_of(channel);
             let cache = host.cache().map_err(|why| Error::Agent { at: at(), why })?;
             let (place, bytes) = fetch(channel, index, folder, &cache)?;
             fetched += bytes;
@@ -476,7 +480,8 @@ impl<'a> Shared<'a> {
             }
             let text = error.to_string();
             if text != said {
-                notice(&format!("{text}. Dialling again every {} s", AGAIN.as_secs()));
+                let end = if text.ends_with(['.', '?']) { "" } else { "." };
+                notice(&format!("{text}{end} Dialling again every {} s", AGAIN.as_secs()));
                 said = text;
             }
             let since = Instant::now();
@@ -505,7 +510,8 @@ impl<'a> Shared<'a> {
             }
         };
         let mut channel = connect(&host, port, token, self.cancelled())?;
-        ask(&mut channel, &Ask::Join(introduction.clone()))?;
+        let link = link_towards(&host, port);
+        ask(&mut channel, &Ask::Join(Introduction { link, ..introduction.clone() }))?;
         *has_been_there = true;
         said.clear();
         found(&host, port);
@@ -521,6 +527,14 @@ impl<'a> Shared<'a> {
                 std::thread::sleep(LOOK);
             }
         }
+    }
+}
+
+/// Returns the speed of the link to a host, if the system says so.
+fn link_towards(host: &str, port: u16) -> Option<String> {
+    match (host, port).to_socket_addrs().ok()?.next()? {
+        SocketAddr::V4(v4) => speed_towards(Path::new("/"), *v4.ip()).map(|speed| name(&speed)),
+        SocketAddr::V6(_) => None,
     }
 }
 

@@ -159,7 +159,8 @@ fn of_member(name: &str, error: Error) -> Error {
 }
 
 impl Crew {
-    /// Returns the address at which the members reach this machine: that of the way to the first on another machine.
+    /// Returns the address at which the members reach this machine: that of the way to the first on another
+    /// machine.
     pub fn address_for(recruits: &[Recruit]) -> Option<IpAddr> {
         let towards = |recruit: &Recruit| {
             (recruit.host.as_str(), recruit.port).to_socket_addrs().ok()?.find_map(address_towards)

@@ -50,7 +50,7 @@ pub struct Introduction {
     pub port: u16,
     /// Its GPU, if it has one.
     pub gpu: Option<String>,
-    /// The speed of its link to the coordinator, if the system says so.
+    /// The speed of its link to the coordinator, if the system says so. It finds that when it dials.
     pub link: Option<String>,
 }
 

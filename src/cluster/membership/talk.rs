@@ -15,6 +15,8 @@ use crate::link::why;
 /// The longest silence of the other side of a conversation.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
+/// The name of what is connected to, in an address.
+const AGENT: &str = "agent";
 /// The pause between two signs of life.
 pub(super) const BEAT: Duration = Duration::from_secs(1);
 
@@ -37,7 +39,7 @@ pub(super) fn connect(
     cancelled: Cancelled,
 ) -> Result<Channel<'static>, Error> {
     let address =
-        Address { host: host.to_owned(), port, name: "agent".into(), key: token.key().public(), hash: None };
+        Address { host: host.to_owned(), port, name: AGENT.into(), key: token.key().public(), hash: None };
     Channel::connect(&address, &token.proof(), patience(), cancelled).map_err(|error| {
         let at = format!("{}:{port}", escape(host));
         match error {
@@ -55,7 +57,7 @@ pub(super) fn connect(
 pub(super) fn hear<T: Message>(channel: &mut Channel<'_>) -> Result<T, Error> {
     let bytes = channel.hear_bytes().map_err(|error| lost(channel, &error))?;
     T::parse(&bytes).map_err(|unfit| {
-        let at = escape(channel.place()).into_owned();
+        let at = place_of(channel);
         Error::Agent { at, why: unfit.to_string() }
     })
 }
@@ -76,7 +78,7 @@ pub(super) fn ask(channel: &mut Channel<'_>, ask: &Ask) -> Result<Answer, Error>
     tell(channel, ask)?;
     match hear(channel)? {
         Answer::Refused { why } => {
-            let at = escape(channel.place()).into_owned();
+            let at = place_of(channel);
             Err(Error::Agent { at, why })
         }
         answer => Ok(answer),
@@ -85,7 +87,7 @@ pub(super) fn ask(channel: &mut Channel<'_>, ask: &Ask) -> Result<Answer, Error>
 
 /// Returns the error of an answer that was not due.
 pub(super) fn out_of_turn(channel: &Channel<'_>) -> Error {
-    let at = escape(channel.place()).into_owned();
+    let at = place_of(channel);
     Error::Agent {
         at,
         why: "it answers something that was not asked. Use the same program on all members".into(),
@@ -96,6 +98,13 @@ pub(super) fn out_of_turn(channel: &Channel<'_>) -> Error {
 pub(super) fn lost(channel: &Channel<'_>, error: &NdpError) -> Error {
     match error {
         NdpError::Cancelled => Error::Interrupted,
-        error => Error::NoAgent { at: escape(channel.place()).into_owned(), why: why(error) },
+        error => Error::NoAgent { at: place_of(channel), why: why(error) },
     }
+}
+
+/// Returns the other side of a channel, for messages: without what belongs to addresses of files.
+pub(super) fn place_of(channel: &Channel<'_>) -> String {
+    let place = channel.place();
+    let place = place.strip_prefix("ndp://").unwrap_or(place);
+    escape(place.strip_suffix(&format!("/{AGENT}")).unwrap_or(place)).into_owned()
 }

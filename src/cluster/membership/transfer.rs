@@ -6,7 +6,6 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
-use sparktune_base::escape::escape;
 use sparktune_base::files::{create_private_folder, private_file, sync};
 use sparktune_base::regular_file::open_regular;
 use sparktune_base::units::bytes as in_bytes;
@@ -14,7 +13,7 @@ use sparktune_ndp::frame::Codes;
 use sparktune_ndp::stream::Channel;
 
 use super::messages::{Answer, FileEntry, Folder, MOST_FILES};
-use super::talk::{lost, tell};
+use super::talk::{lost, place_of, tell};
 use crate::error::Error;
 
 /// Bytes of a packet.
@@ -186,8 +185,7 @@ fn fetch_one(
         let frame = channel.receive(PIECE).map_err(|error| lost(channel, &error))?;
         let count = frame.payload.len() as u64;
         if frame.codes != BYTES || count == 0 || have + count > file.bytes {
-            let (at, why) =
-                (escape(channel.place()).into_owned(), "it sends something else than was asked for");
+            let (at, why) = (place_of(channel), "it sends something else than was asked for");
             return Err(Error::Agent { at, why: why.into() });
         }
         hasher.update(&frame.payload);
@@ -200,7 +198,7 @@ fn fetch_one(
         fs::remove_file(&partial).map_err(at(&partial))?;
         let why =
             format!("the bytes of {} are not those that were announced, and were thrown away", file.name);
-        return Err(Error::Agent { at: escape(channel.place()).into_owned(), why });
+        return Err(Error::Agent { at: place_of(channel), why });
     }
     fs::rename(&partial, &target).map_err(at(&target))?;
     Ok(have - from)
