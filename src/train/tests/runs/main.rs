@@ -7,6 +7,7 @@ mod exports;
 mod on_device;
 mod parents;
 mod ranks;
+mod together;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
