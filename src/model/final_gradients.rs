@@ -1,9 +1,9 @@
 //! Hands out the gradients of a backward pass while it goes on, as soon as they are final.
 //!
-//! The backward pass visits the ops of a graph strictly by their depth, and every op of a layer depends on the
-//! layer's input. So when an op of a layer adds to the gradient of a weight, all ops of the layers above it,
-//! and those of the head, have run: the sums of their weights are final, however often each weight was used.
-//! No op needs to know this; it is seen by watching the sums.
+//! The backward pass visits the ops of a graph strictly by their depth, and every op of a layer depends on
+//! the layer's input. So when an op of a layer adds to the gradient of a weight, all ops of the layers above
+//! it, and those of the head, have run: the sums of their weights are final, however often each weight was
+//! used. No op needs to know this; it is seen by watching the sums.
 //!
 //! What is not known here is left to the end of the pass: gradients that burn itself adds up (norms, biases,
 //! other vectors, and weights of shapes that no kernel fits), the lowest trained layer, and the embedding.

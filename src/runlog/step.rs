@@ -31,8 +31,8 @@ pub struct Step {
     pub data_ms: Option<f64>,
     /// The part of `step_ms` spent in clipping and the optimizer.
     pub optimizer_ms: Option<f64>,
-    /// The part of `step_ms` spent in adding the gradients of several ranks, waiting for slower ones
-    /// included.
+    /// The part of `step_ms` in which the step waited for the sums of several ranks after its own work,
+    /// waiting for slower ranks included. Older programs exchanged after the backward pass only.
     pub exchange_ms: Option<f64>,
     /// The bytes that this rank sent and received for that.
     pub exchange_bytes: Option<u64>,

@@ -1,14 +1,15 @@
 //! Training with rare exchanges (`--sync diloco:H`), for slow links: DiLoCo, arXiv 2311.08105.
 //!
 //! Each rank takes H optimizer steps (inner steps) on its own micro-batches alone. Then the ranks add how far
-//! each of them came from the weights of the last exchange, in the order of ranks, and all take the same outer
-//! step with the mean: SGD with Nesterov momentum. This is not the training that `--sync step` does, and its
-//! weights depend on the number of ranks.
+//! each of them came from the weights of the last exchange, in the order of ranks, and all take the same
+//! outer step with the mean: SGD with Nesterov momentum. This is not the training that `--sync step` does,
+//! and its weights depend on the number of ranks.
 //!
 //! Owns the weights of the last exchange, the outer momentum, and the ranks that one process stands for
-//! (`--sum-as`), which it computes in turn. All outer arithmetic is f32 on the host, so that every process has
-//! the same bits. Between two exchanges the weights of a rank are its own, so evaluations, checkpoints and
-//! stops wait for the next outer step. A checkpoint has the optimizer of every rank and the outer momentum.
+//! (`--sum-as`), which it computes in turn. All outer arithmetic is f32 on the host, so that every process
+//! has the same bits. Between two exchanges the weights of a rank are its own, so evaluations, checkpoints
+//! and stops wait for the next outer step. A checkpoint has the optimizer of every rank and the outer
+//! momentum.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -142,8 +143,9 @@ impl Diloco {
         Ok(())
     }
 
-    /// Takes the outer step with all ranks, after which all of them have the same weights. Returns the largest
-    /// number of steps in a row that were not finite, of all ranks, and the milliseconds of the exchange.
+    /// Takes the outer step with all ranks, after which all of them have the same weights. Returns the
+    /// largest number of steps in a row that were not finite, of all ranks, and the milliseconds of the
+    /// exchange.
     ///
     /// # Errors
     /// A rank is gone.

@@ -139,8 +139,8 @@ pub(crate) struct Handed {
 }
 
 /// Adds a step over all ranks. `ordered` are the trained parameters in the order of the exchange, the same on
-/// all ranks. `compute` gets the function that takes final gradients, and is not called if this rank gives up.
-/// Also returns how long the step has waited for the exchange, in milliseconds.
+/// all ranks. `compute` gets the function that takes final gradients, and is not called if this rank gives
+/// up. Also returns how long the step has waited for the exchange, in milliseconds.
 ///
 /// # Errors
 /// Those of `compute`; a rank is gone, or computed something else in the step before.

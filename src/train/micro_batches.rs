@@ -58,8 +58,8 @@ impl<O: Objective> MicroBatches<'_, O> {
         Some((losses, gradients))
     }
 
-    /// Returns the step over all ranks, whether this process is one of them or stands for all. Also returns how
-    /// long it has waited for the others, in milliseconds.
+    /// Returns the step over all ranks, whether this process is one of them or stands for all. Also returns
+    /// how long it has waited for the others, in milliseconds.
     ///
     /// # Errors
     /// A parameter has no gradient; a rank is gone, or computed something else in the step before.
@@ -160,8 +160,8 @@ impl<O: Objective> MicroBatches<'_, O> {
     }
 
     /// Returns the step over all ranks, of which this process is one. The gradients go out while the backward
-    /// pass of this rank's last micro-batch goes on. Also returns the milliseconds that the step has waited for
-    /// the exchange.
+    /// pass of this rank's last micro-batch goes on. Also returns the milliseconds that the step has waited
+    /// for the exchange.
     ///
     /// # Errors
     /// A parameter has no gradient; a rank is gone, or computed something else in the step before.
@@ -200,8 +200,8 @@ impl<O: Objective> MicroBatches<'_, O> {
         })
     }
 
-    /// Returns whether these micro-batches have a loss. A rank without a micro-batch, or without a trained token
-    /// in it, contributes zeros.
+    /// Returns whether these micro-batches have a loss. A rank without a micro-batch, or without a trained
+    /// token in it, contributes zeros.
     fn have_terms(&self, places: &[usize]) -> bool {
         self.terms(places) > 0
     }

@@ -25,8 +25,8 @@ use sparktune_plan::SyncPlan;
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 
-/// The numbers that are exchanged at a time, at least, if there are many: 4 MB, which take longer on most links
-/// than the two halves of a sum wait for each other, and leave little for after the backward pass.
+/// The numbers that are exchanged at a time, at least, if there are many: 4 MB, which take longer on most
+/// links than the two halves of a sum wait for each other, and leave little for after the backward pass.
 const LARGEST_BUCKET: usize = 1 << 20;
 /// The same, if there are few.
 const SMALLEST_BUCKET: usize = 1 << 12;

@@ -235,8 +235,8 @@ impl<'a, O: Objective> Steps<'a, O> {
         Ok(Queued::Step)
     }
 
-    /// Takes an inner step of each rank that this process computes, each on its own micro-batches, and the outer
-    /// step if it is due. What is recorded of the step is that of the first of these ranks.
+    /// Takes an inner step of each rank that this process computes, each on its own micro-batches, and the
+    /// outer step if it is due. What is recorded of the step is that of the first of these ranks.
     fn inner_step(
         &mut self,
         session: &mut Session,
@@ -328,8 +328,8 @@ impl<'a, O: Objective> Steps<'a, O> {
         self.diloco.as_ref().is_none_or(|diloco| diloco.exchanges_after(self.state.step, self.total()))
     }
 
-    /// Returns the steps for which actions are due after this one: itself, and those before it after which the
-    /// ranks did not exchange.
+    /// Returns the steps for which actions are due after this one: itself, and those before it after which
+    /// the ranks did not exchange.
     pub(crate) fn since_exchange(&self) -> RangeInclusive<u64> {
         let step = self.state.step;
         self.diloco.as_ref().map_or(step, |diloco| diloco.first_of_round(step.max(1)))..=step

@@ -62,8 +62,8 @@ fn all_gradients_are_those_of_transformers_with_and_without_recompute() {
     }
 }
 
-/// Two rows, of which the second one's gradients are handed out: they are those that would have been kept, each once,
-/// and those of the upper layers leave before the lowest layer has any.
+/// Two rows, of which the second one's gradients are handed out: they are those that would have been kept,
+/// each once, and those of the upper layers leave before the lowest layer has any.
 #[test]
 fn gradients_that_are_handed_out_during_the_pass_are_those_that_are_kept() {
     let row = Golden::open("golden_grads.safetensors").batch();

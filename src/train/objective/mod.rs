@@ -79,8 +79,8 @@ pub(crate) trait Trainee: Sized {
     /// Returns the parameters that the optimizer updates.
     fn trained(&self) -> Vec<&Param>;
 
-    /// Returns the parameters of [`trained`](Self::trained) in the order in which a backward pass finishes their
-    /// gradients, as far as it is known.
+    /// Returns the parameters of [`trained`](Self::trained) in the order in which a backward pass finishes
+    /// their gradients, as far as it is known.
     fn in_backward_order(&self) -> Vec<&Param> {
         let mut all = self.trained();
         all.reverse();

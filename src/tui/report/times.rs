@@ -64,7 +64,7 @@ impl Times {
         let parts = [
             ("waiting for data", step.data_ms),
             ("clipping and optimizer", step.optimizer_ms),
-            ("exchange with other ranks", step.exchange_ms),
+            ("waiting for other ranks", step.exchange_ms),
         ];
         for (sum, (name, ms)) in self.parts.iter_mut().zip(parts) {
             *sum = (name, sum.1 + ms.filter(|ms| ms.is_finite() && *ms > 0.0).unwrap_or(0.0));

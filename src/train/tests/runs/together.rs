@@ -1,0 +1,99 @@
+//! Several ranks of one run, as threads on loopback, beside one process that stands for all of them.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use sparktune_cluster::{Collective, Launcher, Limits, Placement, tcp};
+use sparktune_runlog::{Outcome, RunDir};
+use sparktune_train::{Finished, TrainOptions, train_as_rank, train_with};
+
+use crate::{FULL, LORA, bytes, losses, run};
+
+/// What a test trains.
+#[derive(Clone, Copy)]
+struct Trained {
+    method: &'static str,
+    recompute: bool,
+    sync: &'static str,
+    steps: u64,
+}
+
+impl Trained {
+    fn run(self, root: &Path) -> RunDir {
+        fs::create_dir_all(root).unwrap();
+        let run = run(root, self.method, "none", self.steps, self.recompute);
+        let path = run.path().join("plan.toml");
+        let plan = fs::read_to_string(&path).unwrap();
+        let sync = format!(r#"grad_accum_steps = 2, sync = "{}""#, self.sync);
+        fs::write(path, plan.replace("grad_accum_steps = 2", &sync)).unwrap();
+        run
+    }
+}
+
+/// Trains the runs of all ranks together, each of which has a folder with the same plan and tokens.
+fn together(runs: &[RunDir], stops: bool) -> Vec<Finished> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let train = |rank: usize, run: &RunDir| {
+        let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
+        let placement = Placement { rank, world_size: runs.len(), local_rank: rank, host, port, launcher };
+        let mut tcp = tcp::join(&placement, None, "test", Limits::default(), Arc::new(|| false)).unwrap();
+        let finished = train_as_rank(run, &AtomicBool::new(stops), &TrainOptions::default(), &mut tcp);
+        tcp.leave(None);
+        finished.unwrap()
+    };
+    let train = &train;
+    std::thread::scope(|scope| {
+        let ranks = runs.iter().enumerate().map(|(rank, run)| scope.spawn(move || train(rank, run)));
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Returns the run of rank 0, after all ranks were stopped once and have continued, and that of one process.
+fn both(root: &Path, trained: Trained, count: usize) -> (RunDir, RunDir) {
+    let mut runs: Vec<RunDir> = (0..count).map(|rank| trained.run(&root.join(rank.to_string()))).collect();
+    for finished in together(&runs, true) {
+        assert_eq!(finished.outcome, Outcome::Stopped);
+        assert!(finished.steps > 0 && finished.steps < trained.steps, "{}", finished.steps);
+    }
+    for finished in together(&runs, false) {
+        assert_eq!(finished.outcome, Outcome::Completed);
+    }
+    let alone = trained.run(&root.join("alone"));
+    let options = TrainOptions { sum_as: Some(count), ..TrainOptions::default() };
+    assert_eq!(train_with(&alone, &AtomicBool::new(false), &options).unwrap().steps, trained.steps);
+    (runs.swap_remove(0), alone)
+}
+
+#[test]
+fn gradients_that_leave_during_the_backward_pass_have_the_bits_of_one_process_that_adds_in_their_order() {
+    let root = tempfile::tempdir().unwrap();
+    // A step has two micro-batches, so the last of three ranks has none.
+    let all = [(LORA, false, 2), (FULL, false, 2), (FULL, true, 2), (LORA, true, 3), (FULL, false, 3)];
+    for (place, (method, recompute, count)) in all.into_iter().enumerate() {
+        let trained = Trained { method, recompute, sync: "step", steps: 5 };
+        let (of_ranks, alone) = both(&root.path().join(place.to_string()), trained, count);
+        assert_eq!(losses(&of_ranks), losses(&alone), "{method}, {recompute}, {count}");
+        let merged = "merged/model.safetensors";
+        assert!(bytes(&of_ranks, merged) == bytes(&alone, merged), "{method}, {recompute}, {count}");
+    }
+}
+
+#[test]
+fn ranks_that_exchange_rarely_have_the_bits_of_one_process_in_their_place_and_another_training() {
+    let root = tempfile::tempdir().unwrap();
+    for (place, (method, count)) in [(LORA, 2), (FULL, 2)].into_iter().enumerate() {
+        let trained = Trained { method, recompute: false, sync: "diloco:3", steps: 8 };
+        let (of_ranks, alone) = both(&root.path().join(place.to_string()), trained, count);
+        assert_eq!(losses(&of_ranks), losses(&alone), "{method}, {count}");
+        let merged = "merged/model.safetensors";
+        assert!(bytes(&of_ranks, merged) == bytes(&alone, merged), "{method}, {count}");
+        let exact = Trained { sync: "step", ..trained }.run(&root.path().join(format!("exact-{place}")));
+        let options = TrainOptions { sum_as: Some(count), ..TrainOptions::default() };
+        train_with(&exact, &AtomicBool::new(false), &options).unwrap();
+        assert!(bytes(&exact, merged) != bytes(&alone, merged), "it is not the same training");
+    }
+}
