@@ -1,5 +1,5 @@
-//! What sparktune keeps next to the runs and makes again when it is needed: tokenised data and compiled
-//! kernels.
+//! What sparktune keeps next to the runs and gets again when it is needed: tokenised data, compiled kernels,
+//! models that other members of a cluster have sent, and covariances of keys that edits are computed with.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,6 +9,11 @@ use rustix::process::geteuid;
 
 use crate::failure::Failure;
 use crate::{kernel_cache, token_cache};
+
+/// The folder of models that other members of a cluster have sent.
+pub(crate) const MODELS: &str = ".models";
+/// The folder of covariances of keys that edits are computed with.
+pub const KEY_STATISTICS: &str = ".key-statistics";
 
 /// A folder that can be deleted without losing anything but time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +28,12 @@ pub struct Cache {
 
 /// Lists this user's caches in a folder of runs. Those of other users and links are left out.
 pub fn caches(runs_dir: &Path) -> Vec<Cache> {
-    let kinds = [(token_cache::TOKENS, "tokenised data"), (kernel_cache::FOLDER, "compiled kernels")];
+    let kinds = [
+        (token_cache::TOKENS, "tokenised data"),
+        (kernel_cache::FOLDER, "compiled kernels"),
+        (MODELS, "models from a cluster"),
+        (KEY_STATISTICS, "covariances for edits"),
+    ];
     let mut found: Vec<Cache> = Vec::new();
     for entry in fs::read_dir(runs_dir).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -69,7 +79,9 @@ mod tests {
     fn caches_are_found_with_their_size_and_runs_and_links_are_not() {
         let runs = tempfile::tempdir().unwrap();
         let at = |name: &str| runs.path().join(name);
-        for folder in [".tokens/a", ".tokens-7", ".tokensmith", ".compiled-kernels", ".tiles", "a-run/data"] {
+        for folder in
+            [".tokens/a", ".tokens-7", ".tokensmith", ".compiled-kernels", ".models", ".tiles", "a-run/data"]
+        {
             fs::create_dir_all(at(folder)).unwrap();
         }
         fs::write(at(".tokens/a/file"), "12345").unwrap();
@@ -77,9 +89,9 @@ mod tests {
         symlink(at("a-run"), at(".tokens-8")).unwrap();
         let found = caches(runs.path());
         let names: Vec<_> = found.iter().map(|cache| cache.path.strip_prefix(runs.path()).unwrap()).collect();
-        assert_eq!(names, [".compiled-kernels", ".tokens", ".tokens-7"].map(Path::new));
-        assert_eq!(found[1].size_bytes, 5);
-        delete(&found[1]).unwrap();
+        assert_eq!(names, [".compiled-kernels", ".models", ".tokens", ".tokens-7"].map(Path::new));
+        assert_eq!(found[2].size_bytes, 5);
+        delete(&found[2]).unwrap();
         assert!(!at(".tokens").exists() && at("a-run/data/file").exists());
         assert!(caches(&at("none")).is_empty());
     }

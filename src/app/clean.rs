@@ -1,8 +1,8 @@
 //! A copy of data without the lines that a check rejected.
 //!
 //! Enters: the report of a check, and the list of rejected lines. Leaves: a new file with the other lines,
-//! byte for byte. Only JSON Lines can be copied line by line: a table has a heading, a quoted cell may have line
-//! breaks, and a compressed file is none of these.
+//! byte for byte. Only JSON Lines can be copied line by line: a table has a heading, a quoted cell may have
+//! line breaks, and a compressed file is none of these.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use sparktune_commands::{GgufRequest, GgufType, Weights};
 
-use crate::cli::ElsewhereFlags;
+use crate::cli::elsewhere::ElsewhereFlags;
 use crate::cli::settings::HeadFlags;
 
 /// Which run.

@@ -164,15 +164,13 @@ impl Collective for Tcp {
             self.send(to, Kind::Contribution, operation, &contribution);
         }
         let own = &values[chunk(values.len(), rank, world_size)];
-        let mut parts = vec![Vec::new(); world_size];
-        for from in 0..world_size {
-            parts[from] = if from == rank {
-                own.to_vec()
-            } else {
-                numbers(&self.receive_numbers(from, Kind::Contribution, operation, own.len())?).collect()
-            };
-        }
-        Ok(parts)
+        let mut part = |from: usize| {
+            if from == rank {
+                return Ok(own.to_vec());
+            }
+            Ok(numbers(&self.receive_numbers(from, Kind::Contribution, operation, own.len())?).collect())
+        };
+        (0..world_size).map(&mut part).collect()
     }
 
     fn spread(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {

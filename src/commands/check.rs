@@ -42,10 +42,12 @@ struct CheckReport<'a> {
 }
 
 /// Runs `sparktune check`. `rejected` is the file for rejected lines, and `show` the number of examples to
-/// print. With `clean`, the lines that were not rejected are written into that file, which is then the result.
+/// print. With `clean`, the lines that were not rejected are written into that file, which is then the
+/// result.
 ///
 /// # Errors
-/// Inputs or a model cannot be read, or the clean file cannot be written. Refused data is not an error but the exit code 3.
+/// Inputs or a model cannot be read, or the clean file cannot be written. Refused data is not an error but
+/// the exit code 3.
 pub fn check(
     flags: Answers,
     inputs: &[PathBuf],

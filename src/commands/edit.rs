@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
+use sparktune_app::caches::KEY_STATISTICS;
 use sparktune_app::comparison::find_suite;
 use sparktune_app::data_worker::guard_this_process;
 use sparktune_app::failure::{Exit, Failure};
@@ -20,7 +21,7 @@ use sparktune_tui::output::{note, print, print_json, report};
 
 use crate::edit_in_words::{Listed, edited_in_words, exported_in_words, list_in_words};
 use crate::edit_measure::measure;
-use crate::edit_request::{Aim, FactsRequest, STATISTICS, Told, rendering, text_of};
+use crate::edit_request::{Aim, FactsRequest, Told, rendering, text_of};
 use crate::edit_trace::trace_facts;
 use crate::failure::from_editing;
 use crate::infer_worker::room;
@@ -188,7 +189,8 @@ fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit,
         None => name_of(&request.facts),
     };
     // Without a place for them, statistics are computed again each time.
-    let cache = runs_dir(request.runs_dir).and_then(|runs| private_folder_of_user(&runs, STATISTICS)).ok();
+    let cache =
+        runs_dir(request.runs_dir).and_then(|runs| private_folder_of_user(&runs, KEY_STATISTICS)).ok();
     let mut told = Told::new(&interrupts);
     let edited = edit_facts(
         EditRequest {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sparktune_app::answers::runs_dir;
+use sparktune_app::caches::KEY_STATISTICS;
 use sparktune_app::comparison::find_suite;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::private_folder_of_user;
@@ -21,7 +22,7 @@ use sparktune_edit::judge::{LossDrift, Share};
 use sparktune_edit::{EditError, Facts, How, MeasureRequest, Measured, Measurement, Method};
 use sparktune_tui::output::{note, print, print_json};
 
-use crate::edit_request::{FactsRequest, STATISTICS, Table, Told, rendering, text_of};
+use crate::edit_request::{FactsRequest, Table, Told, rendering, text_of};
 use crate::failure::from_editing;
 use crate::infer_worker::room;
 use crate::interrupt::Interrupts;
@@ -63,7 +64,7 @@ pub(crate) fn measure(
     let text = text_of(request)?;
     let suite = request.suite.as_deref().map(find_suite).transpose()?;
     let runs = runs_dir(request.runs_dir.clone())?;
-    let cache = private_folder_of_user(&runs, STATISTICS).ok();
+    let cache = private_folder_of_user(&runs, KEY_STATISTICS).ok();
     let work = Work::create(&runs)?;
     let mut told = Told::new(&interrupts);
     let measurement = Measurement::start(

@@ -12,9 +12,6 @@ use sparktune_tui::output::note;
 use crate::failure::from_editing;
 use crate::interrupt::Interrupts;
 
-/// The folder of statistics of text, next to the runs.
-pub(crate) const STATISTICS: &str = ".key-statistics";
-
 /// Facts to write, as the flags say.
 #[derive(Debug, Clone)]
 pub struct FactsRequest {

@@ -150,7 +150,7 @@ fn forget_oldest(new: &Path, most: u64) {
             Some((about.modified().ok()?, about.len(), entry.path()))
         })
         .collect();
-    files.sort_by(|a, b| b.0.cmp(&a.0));
+    files.sort_by_key(|file| std::cmp::Reverse(file.0));
     let mut sum = 0;
     for (_, bytes, path) in files {
         sum += bytes;

@@ -538,8 +538,8 @@ pub struct Time {
     /// The duration of the MTP head's epoch in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_s: Option<f64>,
-    /// The duration in seconds of what follows: the head is measured, and the outputs are written and checked.
-    /// Plans of older versions do not say it.
+    /// The duration in seconds of what follows: the head is measured, and the outputs are written and
+    /// checked. Plans of older versions do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_s: Option<f64>,
     /// The basis of the speed.

@@ -28,8 +28,8 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Breaks lines that are wider than `width` columns; what follows stands as far to the right as the line's own
-/// text, or below the values of the summary.
+/// Breaks lines that are wider than `width` columns; what follows stands as far to the right as the line's
+/// own text, or below the values of the summary.
 pub fn fitted(text: &str, width: usize) -> String {
     let mut fitted = String::new();
     for line in text.lines() {

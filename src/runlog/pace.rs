@@ -37,8 +37,9 @@ impl Planned {
     }
 }
 
-/// The remaining time and its calculation: `steps_left × ms_per_step + after_s`. The time of a step is measured
-/// over the last `over_steps` steps by the clock, so evaluations and checkpoints between them are included.
+/// The remaining time and its calculation: `steps_left × ms_per_step + after_s`. The time of a step is
+/// measured over the last `over_steps` steps by the clock, so evaluations and checkpoints between them are
+/// included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Eta {
     /// The remaining time in seconds.

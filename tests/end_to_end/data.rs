@@ -53,7 +53,7 @@ fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
     // It replaces nothing, and copies no tables.
     let again = place.sparktune(args).exits(2);
     assert!(again.err.contains("exists already"), "{}", again.err);
-    place.write("rows.csv", "prompt,completion\na,b\n".to_owned());
+    place.write("rows.csv", "prompt,completion\na,b\n");
     let table = place.sparktune(["check", "rows.csv", "--write-clean", "rows.jsonl"]).exits(2);
     assert!(table.err.contains("only files of JSON Lines"), "{}", table.err);
 }

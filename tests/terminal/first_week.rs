@@ -1,5 +1,6 @@
 //! From nothing to a chat with one's own model, in a terminal of 80×24, as a person who follows the README
-//! walks it: the wizard in the folder of the data, the dashboard to the end of the run, and from there the chat.
+//! walks it: the wizard in the folder of the data, the dashboard to the end of the run, and from there the
+//! chat.
 
 use crate::pty::Pty;
 use crate::words::{COMPLETED, CTRL_C, DASHBOARD, ENTER, WIZARD};
@@ -13,13 +14,14 @@ const SHORT: [(&str, &str); 4] = [
     ("SPARKTUNE_MTP", "default"),
 ];
 
-/// Presses Enter once the screen shows this, until it shows something else.
+/// Presses Enter once the screen shows this, again and again until it shows what follows. A screen that is
+/// slow has time, because a second press would pass over what follows.
 #[track_caller]
 fn answer(pty: &mut Pty, question: &str, next: &str) {
     pty.wait_for(question);
-    for _ in 0..80 {
+    for _ in 0..20 {
         pty.press(ENTER);
-        if pty.shows_within(std::time::Duration::from_secs(2), |text| text.contains(next)) {
+        if pty.shows_within(std::time::Duration::from_secs(8), |text| text.contains(next)) {
             return;
         }
     }
@@ -54,6 +56,10 @@ fn from_nothing_to_a_chat_with_ones_own_model() {
     pty.press("t");
     pty.wait_for("chat with");
     pty.wait_until("the models to be loaded", |text| !text.contains("loading"));
+    // So short that both answers are on the screen.
+    pty.press("/set max-tokens 16");
+    pty.press(ENTER);
+    pty.wait_for("at most 16 tokens");
     pty.press("What does a bell cost?");
     pty.press(ENTER);
     // Before and after, side by side.

@@ -291,7 +291,8 @@ impl Chat {
 }
 
 impl Side {
-    /// Puts the answer behind the turns, without what was thought. A question without an answer is taken back.
+    /// Puts the answer behind the turns, without what was thought. A question without an answer is taken
+    /// back.
     fn complete(&mut self) {
         if let Some(answer) = self.answer.take() {
             let (_, text) = without_thinking(&answer.text, answer.opens_thinking);

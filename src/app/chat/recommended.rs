@@ -36,8 +36,8 @@ impl Wishes {
         params
     }
 
-    /// Reads the wishes of a model's makers from the file in `folder`. What is not there, or out of its range,
-    /// is nobody's wish: a model without the file is sampled as it was trained.
+    /// Reads the wishes of a model's makers from the file in `folder`. What is not there, or out of its
+    /// range, is nobody's wish: a model without the file is sampled as it was trained.
     pub fn of_model(folder: &Path) -> Self {
         let bytes = read_regular(&folder.join("generation_config.json"), MOST_BYTES).unwrap_or_default();
         let file: Value = serde_json::from_slice(&bytes).unwrap_or_default();

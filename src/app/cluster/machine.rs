@@ -16,10 +16,9 @@ use sparktune_cluster::{JobToken, environment_of};
 use sparktune_hub::Hub;
 use sparktune_telemetry::Sampler;
 
+use crate::caches::MODELS;
 use crate::folders::private_folder_of_user;
 
-/// The name of the folder next to the runs, for the user who is there first.
-const MODELS: &str = ".models";
 /// The word that a rank prints when it has met the others.
 pub const MET: &str = "met";
 /// The variables that say where the base model is on this machine, and the model whose head is used. Who has

@@ -94,7 +94,7 @@ fn the_head_has_a_rate_epochs_and_drafts_of_its_own_which_count_in_time_and_memo
     assert_eq!((other.optimizer.learning_rate, other.duration.epochs), (3e-4, 3));
     assert!((seconds(&other) / seconds(&three) - 2.0).abs() < 1e-6);
     let formula = &other.advice.as_ref().unwrap().time.formula;
-    assert!(formula.contains("for the MTP head's epochs;"), "{formula}");
+    assert!(formula.contains("for the MTP head's epochs + "), "{formula}");
 
     // Without a training of the head they have no effect.
     let kept = plan(&[("mtp", "default")]);

@@ -309,7 +309,8 @@ impl RunView {
         self.pace.tokens_per_s().or_else(before)
     }
 
-    /// Takes what the run's plan says of the time, so that the remaining time includes what follows the steps.
+    /// Takes what the run's plan says of the time, so that the remaining time includes what follows the
+    /// steps.
     pub fn expect(&mut self, planned: Planned) {
         self.pace.expect(planned);
     }

@@ -98,8 +98,8 @@ pub(super) const PANELS: &[Binding<Do>] = &[
 pub(super) const CHARTS: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Char('+')), key(KeyCode::Char('='))],
-        "+ -",
-        "zoom in, zoom out",
+        "+ - 0",
+        "zoom in, out, or show the whole run",
         Some("zoom"),
         Do::ZoomIn,
     ),
@@ -108,7 +108,7 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
     also(&[key(KeyCode::Right)], Do::Right),
     also(&[key(KeyCode::Char('h'))], Do::Older),
     also(&[key(KeyCode::Char('l'))], Do::Newer),
-    bind(&[key(KeyCode::Char('0'))], "0", "show the whole run", None, Do::Whole),
+    also(&[key(KeyCode::Char('0'))], Do::Whole),
     bind(&[key(KeyCode::Char('f'))], "f", "follow the newest step", None, Do::Follow),
     bind(&[key(KeyCode::Char('c'))], "c", "crosshair with values", Some("values"), Do::Crosshair),
     bind(&[key(KeyCode::Char('y'))], "y", "logarithmic loss", Some("log"), Do::Log),

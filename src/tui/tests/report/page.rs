@@ -62,7 +62,7 @@ fn a_realistic_run_has_all_its_parts_on_the_page() {
         "4 not a finite number",
         "evaluation at step 700: 0.7683, replaced by a later attempt",
         "checkpoint at step 600, 1.1 GB, the best so far",
-        ", peak 31.2 GB (",
+        "The run used 31.2 GB at most",
         "the loss of step 472 is not a number; the step was left out",
         "If it has not moved for three days",
         "replaced by a later attempt",

@@ -60,7 +60,8 @@ impl PlanPage {
         let width = usize::from(area.width);
         let settings = self.listed(state);
         let names = settings.iter().map(|setting| name(setting).width()).max().unwrap_or(0);
-        let names = names.min(width / 2);
+        // A row also has a mark, a short value between arrows, and a word about its origin.
+        let names = names.min(width / 2).min(width.saturating_sub(if width < 34 { 15 } else { 20 }));
         let height = usize::from(area.height).saturating_sub(1);
         // Behind the essential settings, each group stands under its heading.
         let mut rows: Vec<Option<usize>> = Vec::new();
