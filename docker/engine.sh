@@ -100,15 +100,13 @@ choose_user() {
 # for RDMA, its devices and memory that stays where it is; and only for the engine in the kernel the right to load it.
 choose_rights() {
     rights=()
-    local word devices=${INFINIBAND_DEVICES:-/dev/infiniband}
+    local devices=${INFINIBAND_DEVICES:-/dev/infiniband}
     case " $* ${WORLD_SIZE:+--cluster} " in
     " cluster "* | *" --cluster "*) rights=(--shm-size 1g) ;;
     *) return 0 ;;
     esac
     [[ ! -d $devices ]] || rights+=(--device "$devices" --ulimit memlock=-1:-1)
-    for word in "$@"; do
-        [[ $word != xdp && $word != --*=xdp ]] || rights+=(--cap-add BPF --cap-add NET_ADMIN)
-    done
+    [[ ${SPARKTUNE_CLUSTER_ENGINE-} != xdp ]] || rights+=(--cap-add BPF --cap-add NET_ADMIN --cap-add PERFMON)
 }
 
 # Mounts the folder $1 at its own path, unless it is inside a folder that is already mounted.

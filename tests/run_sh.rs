@@ -692,8 +692,8 @@ fn a_member_of_a_cluster_gets_what_it_needs_and_others_get_nothing_of_it() {
     assert!(has(&run, "--shm-size|1g") && !run.contains("--device") && !run.contains("memlock"), "{run}");
     let run = flags(&["train", "--data", "cluster"], there, &[]);
     assert!(!["--shm-size", "--device", "memlock"].iter().any(|flag| run.contains(flag)), "{run}");
-    let run = flags(&["train", "--cluster", "--engine", "xdp"], there, &[]);
-    assert!(has(&run, "--cap-add|BPF|--cap-add|NET_ADMIN"), "{run}");
+    let run = flags(&["train", "--cluster"], there, &[("SPARKTUNE_CLUSTER_ENGINE", "xdp")]);
+    assert!(has(&run, "--cap-add|BPF|--cap-add|NET_ADMIN|--cap-add|PERFMON"), "{run}");
 }
 
 #[test]
