@@ -27,6 +27,7 @@ use crate::ranges::{check_data, check_paths, check_ranges, model_limit};
 use crate::setting::Setting;
 use crate::settings::{Answers, SETTINGS};
 use crate::shown::Shown;
+use crate::sync::SyncPlan;
 use crate::targets::TargetModules;
 
 /// Returns the missing answers that no rule can supply and without which there is no plan; empty if there are
@@ -271,7 +272,7 @@ impl Resolver<'_> {
             self.checkpoints_and_evals(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
         let export = self.exported_weights(eval_share > 0.0)?;
         self.warn_of_too_little_to_judge(eval_share);
-        let ranks = self.ranks()?;
+        let ranks = self.ranks(batch.sync)?;
         let tensorboard = self.pick(
             "log.tensorboard",
             &answers.tensorboard,
@@ -352,8 +353,14 @@ impl Resolver<'_> {
     }
 
     /// Decides how several ranks train together, if there are.
-    fn ranks(&mut self) -> Result<RanksPlan, PlanError> {
+    fn ranks(&mut self, sync: SyncPlan) -> Result<RanksPlan, PlanError> {
         const SIGMA: &str = "ranks.sentry_sigma";
+        if !sync.is_step() {
+            for key in ["ranks.sentry", SIGMA, "ranks.combine"] {
+                self.pass_over(key, "ranks that exchange rarely exchange no gradients", "--sync step")?;
+            }
+            return Ok(RanksPlan::default());
+        }
         let answers = self.answers;
         let reason = "ranks are trusted, and `drop` takes the memory of another gradient";
         let sentry = self.pick("ranks.sentry", &answers.sentry, Sentry::Off, reason);

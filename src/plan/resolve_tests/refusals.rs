@@ -189,6 +189,8 @@ fn a_limit_without_a_judge_is_refused_and_another_way_to_combine_ranks_is_warned
     let tiny = |pairs: &[(&str, &str)]| resolve(&with(ask("tiny"), pairs), &facts);
     let refused = tiny(&[("sentry-sigma", "4")]).unwrap_err().to_string();
     assert!(refused.contains("--sentry-sigma is 4, but no rank's gradient is judged"), "{refused}");
+    let refused = tiny(&[("sentry", "drop"), ("sync", "diloco:5")]).unwrap_err().to_string();
+    assert!(refused.contains("--sentry is drop, but ranks that exchange rarely"), "{refused}");
     let judged = tiny(&[("sentry", "drop"), ("sentry-sigma", "4")]).unwrap();
     assert_eq!((judged.ranks.sentry.word(), judged.ranks.sentry_sigma), ("drop", 4.0));
     let warned =
