@@ -23,6 +23,8 @@ pub(crate) struct Listed<'a> {
     pub(crate) is_off: bool,
     /// Whether other patches lie below it than those that it was made on.
     pub(crate) is_displaced: bool,
+    /// The later patch that answers one of its prompts in another way.
+    pub(crate) overwritten_by: Option<&'a str>,
 }
 
 /// Returns what an edit came to.
@@ -54,9 +56,17 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
         text.push_str(&format!("  and {} more; --json has all\n", failed.len() - MOST_ANSWERS));
     }
     text.push_str(&not_learned(edited));
+    if !edited.conflicts.is_empty() {
+        text.push_str("\nconflicts:\n");
+        edited.conflicts.iter().for_each(|conflict| text.push_str(&format!("  {}\n", conflict.words())));
+    }
     let output = escape(&edited.output.display().to_string()).into_owned();
     text.push_str(&match &edited.refused {
-        None => format!("\npatch {} is in {output}\n", edited.name),
+        None => {
+            let damage = edited.damage.as_ref();
+            let damage = damage.map_or_else(String::new, |damage| format!(", kept although {damage}"));
+            format!("\npatch {} is in {output}{damage}\n", edited.name)
+        }
         Some(why) => format!(
             "\nthe edit is not kept: {why}. Edit fewer facts, use another method or layer, or keep it with --force\n"
         ),
@@ -71,7 +81,10 @@ fn not_learned(edited: &Edited) -> String {
     };
     let elsewhere = match edited.method {
         Method::Memory => "",
-        _ => "another --layer (--trace shows where the model recalls the subjects), ",
+        Method::Ultraedit => "fewer facts or one at a time, ",
+        Method::Rome | Method::Memit => {
+            "another --layer (--trace shows where the model recalls the subjects), "
+        }
     };
     let other = if edited.method == Method::Memory { "memit" } else { "memory" };
     let missed = share.of - share.hits;
@@ -128,14 +141,18 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
         return format!("no patches; the base is {base}\n");
     }
     let mut text = format!("on {base}:\n");
-    for Listed { about, id, is_off, is_displaced } in listed {
+    for Listed { about, id, is_off, is_displaced, overwritten_by } in listed {
         let layers: Vec<String> = about.layers.iter().map(usize::to_string).collect();
         let scores = about.scores.clone().unwrap_or_default();
-        let note = match (is_off, is_displaced) {
+        let mut note = match (is_off, is_displaced) {
             (true, _) => "; switched off",
             (false, true) => "; made on top of other patches",
             (false, false) => "",
-        };
+        }
+        .to_owned();
+        if let Some(other) = overwritten_by {
+            note.push_str(&format!("; overwritten by {other}, so its scores are those of before"));
+        }
         text.push_str(&format!(
             "  {} ({id}): {} by {} in layer {}; efficacy {}, locality {}, loss {}{note}\n",
             about.name,

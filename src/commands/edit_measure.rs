@@ -31,8 +31,8 @@ use crate::interrupt::Interrupts;
 const WORK: &str = ".edit-measurements";
 /// How often the training is looked after.
 const EVERY: Duration = Duration::from_millis(100);
-/// How the control learns the facts. The epochs are enough for a small model to know each fact by heart.
-const LORA: [&str; 14] = [
+/// How the control learns the facts: as many epochs whatever their number is.
+const LORA: [&str; 16] = [
     "--method",
     "lora",
     "--rank",
@@ -47,6 +47,8 @@ const LORA: [&str; 14] = [
     "0",
     "--export",
     "last",
+    "--epochs",
+    "60",
 ];
 
 /// Measures the facts of a request, and prints the table.
@@ -167,13 +169,10 @@ fn train(
     work: &Path,
     interrupts: &Interrupts,
 ) -> Result<Result<PathBuf, String>, Failure> {
-    /// Epochs on fewer than 100 facts, and on more.
-    const EPOCHS: [usize; 2] = [60, 30];
     let data = work.join(format!("facts-{count}.jsonl"));
     fs::write(&data, lines).map_err(|error| Failure::io("write", &data, &error))?;
     let output = work.join(format!("train-{count}.jsonl"));
     let file = File::create(&output).map_err(|error| Failure::io("write", &output, &error))?;
-    let epochs = if count < 100 { EPOCHS[0] } else { EPOCHS[1] };
     let mut command = Command::new(program.path()?);
     // The control is the same whatever the user has set for own runs.
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SPARKTUNE_")) {
@@ -187,7 +186,6 @@ fn train(
         .arg("--runs-dir")
         .arg(work.join("runs"))
         .args(LORA)
-        .args(["--epochs", &epochs.to_string()])
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(Stdio::null())
