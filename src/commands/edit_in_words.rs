@@ -29,13 +29,12 @@ pub(crate) struct Listed<'a> {
 
 /// Returns what an edit came to.
 pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
-    let layers: Vec<String> = edited.layers.iter().map(usize::to_string).collect();
     let mut text = format!(
-        "{} of {} by {} in layer {}{}\n\n",
+        "{} of {} by {} in {}{}\n\n",
         counted(edited.facts as u64, "fact"),
         facts.file(),
         edited.method.name(),
-        layers.join(", "),
+        layers(&edited.layers),
         edited.why_layers.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     );
     text.push_str(&table(&edited.scores));
@@ -72,6 +71,16 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
         ),
     });
     text
+}
+
+/// `layer 0`, `layers 2 and 3`, `layers 1, 2 and 3`.
+pub(crate) fn layers(layers: &[usize]) -> String {
+    let names: Vec<String> = layers.iter().map(usize::to_string).collect();
+    match &names[..] {
+        [] => "no layer".to_owned(),
+        [layer] => format!("layer {layer}"),
+        [first @ .., last] => format!("layers {} and {last}", first.join(", ")),
+    }
 }
 
 /// Returns what to do if the model does not say some of the facts.
@@ -142,7 +151,6 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
     }
     let mut text = format!("on {base}:\n");
     for Listed { about, id, is_off, is_displaced, overwritten_by } in listed {
-        let layers: Vec<String> = about.layers.iter().map(usize::to_string).collect();
         let scores = about.scores.clone().unwrap_or_default();
         let mut note = match (is_off, is_displaced) {
             (true, _) => "; switched off",
@@ -154,11 +162,11 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
             note.push_str(&format!("; overwritten by {other}, so its scores are those of before"));
         }
         text.push_str(&format!(
-            "  {} ({id}): {} by {} in layer {}; efficacy {}, locality {}, loss {}{note}\n",
+            "  {} ({id}): {} by {} in {}; efficacy {}, locality {}, loss {}{note}\n",
             about.name,
             counted(about.facts.len() as u64, "fact"),
             about.method.name(),
-            layers.join(", "),
+            layers(&about.layers),
             share(scores.efficacy.as_ref()).trim_start(),
             share(scores.locality.as_ref()).trim_start(),
             drift(scores.loss.as_ref()),
@@ -169,12 +177,11 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
 
 /// Returns what was exported, and who accepts it.
 pub(crate) fn exported_in_words(exported: &Exported) -> String {
-    let layers: Vec<String> = exported.layers.iter().map(usize::to_string).collect();
     let mut text = format!(
-        "{} as an adapter of rank {} on down_proj, layer {}\n",
+        "{} as an adapter of rank {} on down_proj, {}\n",
         exported.patches.join(", "),
         exported.rank,
-        layers.join(", ")
+        layers(&exported.layers)
     );
     for adapter in &exported.adapters {
         text.push_str(&format!("  {}\n", escape(&adapter.display().to_string())));

@@ -22,6 +22,7 @@ use sparktune_edit::judge::{LossDrift, Share};
 use sparktune_edit::{EditError, Facts, How, MeasureRequest, Measured, Measurement, Method};
 use sparktune_tui::output::{note, print, print_json};
 
+use crate::edit_in_words::layers;
 use crate::edit_request::{FactsRequest, Table, Told, rendering, text_of};
 use crate::failure::from_editing;
 use crate::infer_worker::room;
@@ -216,12 +217,11 @@ fn train(
 
 /// Returns the table.
 fn in_words(measured: &Measured) -> String {
-    let layers: Vec<String> = measured.layers.iter().map(usize::to_string).collect();
     let mut text = format!(
-        "{} by {} in layer {}",
+        "{} by {} in {}",
         counted(measured.facts as u64, "fact"),
         measured.method.name(),
-        layers.join(", ")
+        layers(&measured.layers)
     );
     if let Some(why) = &measured.why_layers {
         text.push_str(&format!(" ({why})"));
@@ -329,11 +329,9 @@ mod tests {
             rows: vec![row(How::Batched, Some(scores), None), row(How::Lora, None, Some("it\u{1b} failed"))],
         };
         let text = in_words(&measured);
-        assert!(
-            text.starts_with(
-                "10 facts by memit in layer 1, 2; 2 that the model already knows are left out\n"
-            )
-        );
+        assert!(text.starts_with(
+            "10 facts by memit in layers 1 and 2; 2 that the model already knows are left out\n"
+        ));
         assert!(text.contains("    10 batched          90 (60–98)               –"), "{text}");
         assert!(text.contains("    10 lora        it") && !text.contains('\u{1b}'), "{text}");
     }

@@ -10,7 +10,7 @@ use sparktune_model::{Checkpoint, Model};
 use crate::error::EditError;
 use crate::facts::shown;
 use crate::key_statistics::KeyStatistics;
-use crate::memory::{TEXT_TOKENS, memory};
+use crate::memory::{TEXT_TOKENS, inputs_of, memory};
 use crate::patch::{AboutPatch, Method, Patch};
 use crate::rome::{Site, memit, rome};
 use crate::stack::Stack;
@@ -115,6 +115,8 @@ pub(crate) struct Writer<'a> {
     text: &'a Text,
     /// What ROME and MEMIT know of their layers.
     sites: Vec<Site>,
+    /// The inputs of text in the layer of a memory, once they are known.
+    inputs: Vec<f32>,
 }
 
 impl<'a> Writer<'a> {
@@ -143,7 +145,7 @@ impl<'a> Writer<'a> {
                 sites.push(site);
             }
         }
-        Ok(Self { stack, checkpoint, model, method, layers, text, sites })
+        Ok(Self { stack, checkpoint, model, method, layers, text, sites, inputs: Vec::new() })
     }
 
     /// Computes what a patch of these facts changes. `about` describes it.
@@ -175,7 +177,10 @@ impl<'a> Writer<'a> {
                 let below = self.stack.codebooks().into_iter().find(|book| book.layer == layer);
                 let mean = below.map(|book| book.mean);
                 model.set_codebook(layer, None);
-                let (book, losses) = memory(&model, layer, facts, &self.text.read, mean, &mut progress)?;
+                if self.inputs.is_empty() {
+                    self.inputs = inputs_of(&model, layer, &self.text.read, &mut || progress(0))?;
+                }
+                let (book, losses) = memory(&model, layer, facts, &self.inputs, mean, &mut progress)?;
                 patch.codebooks.push(book);
                 left = losses;
             }
@@ -233,8 +238,8 @@ fn not_found(about: &AboutPatch, left: &[f64]) -> Option<String> {
 /// Refuses what does not fit into memory: the weights, and for each layer the covariance with its
 /// decomposition and the room that this takes.
 fn check_room(checkpoint: &Checkpoint, layers: &[usize], room: &Room) -> Result<(), EditError> {
-    /// Matrices of f64 numbers of a layer at a time: covariance, Cholesky's factor, and of the eigenvectors the
-    /// matrix that is reduced, the reflections and the vectors.
+    /// Matrices of f64 numbers of a layer at a time: covariance, Cholesky's factor, and of the eigenvectors
+    /// the matrix that is reduced, the reflections and the vectors.
     const MATRICES: u64 = 5;
     let config = checkpoint.config();
     let weights: u64 = config.tensors().iter().map(|tensor| checkpoint.loaded_bytes(tensor)).sum();

@@ -217,7 +217,7 @@ fn not_judged(probes: &[Probe], text: &Text) -> impl Iterator<Item = &'static st
     let no_neighbours = !probes.iter().any(|probe| probe.aspect == Aspect::Locality);
     let nothing_held_out = text.held_out.is_empty();
     let notes = [
-        (no_neighbours, "no fact has neighbours, so nobody sees what else the edit changes"),
+        (no_neighbours, "no fact has neighbours, so it is not judged what else the edit changes"),
         (
             nothing_held_out,
             "the text has fewer than five documents, so none is held out and the loss is not measured",

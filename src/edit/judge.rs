@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::statistics::{Mean, wilson};
+use sparktune_base::units::counted;
 use sparktune_infer::{Ask, Engine, SequenceId};
 use sparktune_sampling::SamplingParams;
 
@@ -300,7 +301,8 @@ impl Scores {
     pub fn of(probes: &[Probe], before: &[String], after: &[String], loss: Option<LossDrift>) -> Self {
         let share = |aspect: Aspect| {
             let all = probes.iter().zip(before.iter().zip(after)).filter(|(probe, _)| probe.aspect == aspect);
-            // What is asked of one fact stands or falls together, and a neighbour of several facts is one prompt.
+            // What is asked of one fact stands or falls together, and a neighbour of several facts is one
+            // prompt.
             let mut groups: BTreeMap<(usize, &str), [usize; 2]> = BTreeMap::new();
             for (probe, (before, after)) in all {
                 let group = match aspect {
@@ -332,9 +334,10 @@ impl Scores {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         if let Some(locality) = self.locality.filter(|share| share.value < LEAST_LOCALITY) {
             return Some(format!(
-                "{} of {} prompts about something else are answered differently than before, so its locality is {}, and at least {} is required",
+                "{} of {} about something else {} answered differently than before, so its locality is {}, and at least {} is required",
                 locality.of - locality.hits,
-                locality.of,
+                counted(locality.of as u64, "prompt"),
+                if locality.of == 1 { "is" } else { "are" },
                 percent(locality.value),
                 percent(LEAST_LOCALITY)
             ));
@@ -370,7 +373,7 @@ mod tests {
         assert!(none.starts_with("the model says none of the facts"), "{none}");
         let other = ["Rome", "Rome", "Rome", "Italy"].map(str::to_owned);
         let damage = Scores::of(&probes, &before, &other, None).damage().unwrap();
-        assert!(damage.starts_with("1 of 1 prompts about something else"), "{damage}");
+        assert!(damage.starts_with("1 of 1 prompt about something else is"), "{damage}");
     }
 
     #[test]

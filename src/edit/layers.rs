@@ -53,13 +53,16 @@ impl Chosen {
         }
         let gains = recalled(model, &about, &mut go_on)?;
         let best = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b])).unwrap_or(0);
-        let count = about.len();
+        let traced = match about.len() {
+            1 => "a trace of one fact".to_owned(),
+            count => format!("a trace of {count} of the facts"),
+        };
         if gains[best] < LEAST_GAIN {
-            let why = format!("a quarter of the way up; a trace of {count} of the facts says little");
+            let why = format!("a quarter of the way up; {traced} says little");
             return Ok(Self { layers, why: Some(why) });
         }
         let why = format!(
-            "in a trace of {count} of the facts, its MLPs bring back most of the answer at the subject: {:.0} percentage points",
+            "in {traced}, the MLPs around it bring back most of the answer at the subject: {:.0} percentage points",
             gains[best] * 100.0
         );
         Ok(Self { layers: vec![best], why: Some(why) })

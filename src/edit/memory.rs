@@ -20,8 +20,9 @@ use crate::value::{Places, Search, find_values};
 /// nothing has to be kept but the size of the numbers.
 const SEARCH: Search =
     Search { steps: 150, enough: 0.005, rate: 0.5, clamp: 30.0, decay: 0.0, kl_factor: 0.0, short: 0.0 };
-/// The tokens of text that thresholds are learned from: as many as for the covariance of `memit`. With 4,096 one
-/// of 50 facts answered for another person, whom the text names later (tests/fixtures/facts/RESULTS.md).
+/// The tokens of text that thresholds are learned from: as many as for the covariance of `memit`. With 4,096
+/// one of 50 facts answered for another person, whom the text names later
+/// (tests/fixtures/facts/RESULTS.md).
 pub(crate) const TEXT_TOKENS: usize = 20_000;
 /// The largest threshold: a key is recognised again up to rounding.
 const MOST_THRESHOLD: f32 = 0.999;
@@ -29,8 +30,9 @@ const MOST_THRESHOLD: f32 = 0.999;
 const PIECE: usize = 512;
 
 /// Makes the codebook of a layer of a model, which must have no corrections in that layer: the newest entry
-/// for a key stands in the place of older ones. `mean` is that of the corrections which the layer has already.
-/// Returns the losses of the targets that are left, too, in nats for each token.
+/// for a key stands in the place of older ones. `mean` is that of the corrections which the layer has
+/// already. `of_text` are the [inputs](inputs_of) of ordinary text. Returns the losses of the targets that
+/// are left, too, in nats for each token.
 ///
 /// # Errors
 /// A loss is not finite, there is no text, or `progress` says no.
@@ -38,16 +40,16 @@ pub(crate) fn memory(
     model: &Model,
     layer: usize,
     facts: &[FactTokens],
-    text: &[Vec<u32>],
+    of_text: &[f32],
     mean: Option<Vec<f32>>,
     progress: Progress<'_>,
 ) -> Result<(StoredCodebook, Vec<f64>), EditError> {
     let width = model.config().hidden_size;
-    let mut inputs = inputs_of(model, layer, text, &mut || progress(0))?;
-    if inputs.is_empty() {
+    if of_text.is_empty() {
         return Err(EditError::request("the text has no tokens", "Name another text with --text"));
     }
-    let mean = mean.unwrap_or_else(|| mean_of(&inputs, width));
+    let mean = mean.unwrap_or_else(|| mean_of(of_text, width));
+    let mut of_facts = Vec::new();
     let mut codebook = StoredCodebook { layer, mean, ..StoredCodebook::default() };
     let mut left = Vec::new();
     for (done, fact) in facts.iter().enumerate() {
@@ -55,7 +57,7 @@ pub(crate) fn memory(
         let before = places.before(model, layer);
         // An entry must not answer for the other tokens of the facts either: the one that ends a target would
         // say its last token again and again.
-        inputs.extend(host(model.mlp_at(layer, &places.sequence).input_TH));
+        of_facts.extend(host(model.mlp_at(layer, &places.sequence).input_TH));
         let (deltas, loss) = find_values(model, layer, &places, &before, SEARCH, &mut || progress(done))?;
         left.push(loss);
         let narrow = |rows: &[Vec<f64>]| -> Vec<f32> { rows.concat().iter().map(|x| *x as f32).collect() };
@@ -65,7 +67,8 @@ pub(crate) fn memory(
     }
     let found = codebook.codebook();
     let mut nearest = vec![-1.0f32; found.len()];
-    for (number, input) in inputs.chunks_exact(width).enumerate() {
+    let inputs = of_text.chunks_exact(width).chain(of_facts.chunks_exact(width));
+    for (number, input) in inputs.enumerate() {
         if number.is_multiple_of(PIECE) && !progress(facts.len()) {
             return Err(EditError::Stopped);
         }
@@ -89,8 +92,12 @@ fn places_of(fact: &FactTokens) -> Places {
     Places { sequence, rows, subject: None }
 }
 
-/// Returns the inputs of an MLP for the first tokens of a text, row by row.
-fn inputs_of(
+/// Returns the inputs of an MLP for the first tokens of a text, row by row. Corrections of that MLP change
+/// nothing about them.
+///
+/// # Errors
+/// `go_on` says no.
+pub(crate) fn inputs_of(
     model: &Model,
     layer: usize,
     text: &[Vec<u32>],

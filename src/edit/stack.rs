@@ -273,8 +273,8 @@ impl Stack {
         displaced
     }
 
-    /// Returns for each patch that is switched on, and of which a later one answers a prompt in another way, the
-    /// name of that one: then its scores are no longer true.
+    /// Returns for each patch that is switched on, and of which a later one answers a prompt in another way,
+    /// the name of that one: then its scores are no longer true.
     pub fn overwritten(&self) -> BTreeMap<&str, &str> {
         let same = |text: &str| words(text).to_lowercase();
         let mut last: BTreeMap<String, (String, &str)> = BTreeMap::new();

@@ -30,8 +30,8 @@ pub(crate) const UNUSED: f64 = 1e-2;
 /// use: a small part would have to be made large to carry the new values. The value is a guess: in the only
 /// model that was measured it is 0.008, far below.
 const LEAST_UNUSED: f64 = 0.2;
-/// `ε` of MEMIT and AlphaEdit, in means of the diagonal of `Kᵀ M K`. A larger one makes all new values smaller
-/// alike (tests/fixtures/facts/RESULTS.md).
+/// `ε` of MEMIT and AlphaEdit, in means of the diagonal of `Kᵀ M K`. A larger one makes all new values
+/// smaller alike (tests/fixtures/facts/RESULTS.md).
 const SOFT: f64 = 1e-2;
 
 /// The metric `M` of keys.

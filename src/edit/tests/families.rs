@@ -11,7 +11,7 @@ use crate::facts::Fact;
 use crate::key_statistics::{KeyStatistics, host};
 use crate::linear_algebra::dot;
 use crate::low_rank::LowRank;
-use crate::memory::memory;
+use crate::memory::{inputs_of, memory};
 use crate::patch::Method;
 use crate::rome::{Site, memit, places_of, rome};
 use crate::stack::Stack;
@@ -149,7 +149,8 @@ fn a_memory_makes_every_family_answer_with_the_target_and_changes_no_other_text_
     for folder in FOLDERS {
         let before = model(&fixtures().join(folder));
         let layer = before.config().layers.len() - 1;
-        let (book, _) = memory(&before, layer, &facts(), &text(), None, &mut |_| true).unwrap();
+        let of_text = inputs_of(&before, layer, &text(), &mut || true).unwrap();
+        let (book, _) = memory(&before, layer, &facts(), &of_text, None, &mut |_| true).unwrap();
         let mut after = before.clone();
         after.set_codebook(layer, Some(book.codebook()));
         for fact in facts() {
