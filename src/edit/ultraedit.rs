@@ -29,7 +29,9 @@ const RATES: [f64; 7] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0];
 /// The mean loss of the targets' tokens at which the search for a step size ends, in nats.
 const ENOUGH: f64 = 0.1;
 /// The documents of text that may not become less likely.
-const DOCUMENTS: usize = 8;
+const DOCUMENTS: usize = 32;
+/// The step sizes that are tried between the last good one and the first that damages text.
+const HALVINGS: usize = 3;
 /// With fewer places, means and deviations of single numbers say nothing, and only the size is normalised.
 const LEAST_PLACES: usize = 32;
 
@@ -68,13 +70,20 @@ pub(crate) fn ultraedit(
     let steps =
         seen.iter().zip(layers).map(|(seen, layer)| step(seen, *layer)).collect::<Result<Vec<_>, _>>()?;
     let mut best: Option<(f64, Vec<LowRank>)> = None;
-    for rate in RATES {
+    // The sizes that are left, smallest first, and the last one that was good.
+    let (mut rates, mut good, mut halvings) = (RATES.to_vec(), 0.0f64, HALVINGS);
+    while !rates.is_empty() {
+        let rate = rates.remove(0);
         let changes: Vec<LowRank> = steps.iter().map(|change| change.scaled(rate)).collect();
         let mut edited = model.clone();
         changes.iter().for_each(|change| change.add_to(&mut edited));
         if best.is_some() && !text.is_empty() && of_text(&edited) > allowed {
-            break;
+            // Larger ones damage more; one between may still be good.
+            rates = if halvings > 0 { vec![(good * rate).sqrt()] } else { Vec::new() };
+            halvings = halvings.saturating_sub(1);
+            continue;
         }
+        good = rate;
         let mut nats = 0.0;
         for sequence in &sequences {
             if !progress(facts.len()) {

@@ -130,6 +130,31 @@ fn ultraedit_brings_the_targets_nearer_in_every_family() {
 }
 
 #[test]
+fn ultraedit_takes_no_larger_step_that_makes_ordinary_text_much_less_likely() {
+    let mut damaged = 0;
+    for folder in FOLDERS {
+        let before = model(&fixtures().join(folder));
+        let layers: Vec<usize> = (0..before.config().layers.len()).collect();
+        let of_text = |model: &Model| -> f64 {
+            text().iter().map(|ids| model.loss_sum(&PackedSequence::single(ids)).nats()).sum()
+        };
+        let [free, bound] = [&[][..], &text()].map(|text| {
+            let changes = ultraedit(&before, &layers, &facts(), text, &mut |_| true).unwrap();
+            let size =
+                changes.iter().flat_map(|change| &change.b).map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            let mut after = before.clone();
+            changes.iter().for_each(|change| change.add_to(&mut after));
+            (of_text(&after) / of_text(&before) - 1.0, size)
+        });
+        damaged += usize::from(free.0 > 0.02);
+        assert!(bound.1 <= free.1, "{folder}: {bound:?}, and without text {free:?}");
+        // The smallest step is taken in any case: no other one has so small a size.
+        assert!(bound.0 <= 0.02 || bound.1 < free.1 / 4.0 || bound == free, "{folder}: {bound:?}, {free:?}");
+    }
+    assert!(damaged > 0, "in some family the text matters");
+}
+
+#[test]
 fn the_mean_key_has_its_new_value_after_rome() {
     let before = model(&fixtures().join("qwen35/checkpoint"));
     let mut after = before.clone();
