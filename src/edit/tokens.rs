@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use serde_json::json;
-use sparktune_data::ChatTokenizer;
-use sparktune_infer::Engine;
+use sparktune_data::{ChatTokenizer, Rejection};
+use sparktune_infer::{Engine, InferError};
 
 use crate::error::EditError;
 use crate::facts::{Fact, shown};
@@ -31,7 +31,13 @@ impl Rendering {
     pub fn text(self, prompt: &str, engine: &Engine) -> Result<String, EditError> {
         match self {
             Self::Raw => Ok(prompt.to_owned()),
-            Self::Chat => Ok(engine.render_messages(&json!([{"role": "user", "content": prompt}]))?),
+            Self::Chat => match engine.render_messages(&json!([{"role": "user", "content": prompt}])) {
+                Err(InferError::Prompt(Rejection { reason, .. })) => Err(EditError::request(
+                    format!("a prompt cannot be read as what a user says: {reason}"),
+                    "Leave out --chat, or choose a model whose chat template takes such a turn",
+                )),
+                rendered => Ok(rendered?),
+            },
         }
     }
 }

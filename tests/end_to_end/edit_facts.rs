@@ -74,3 +74,13 @@ fn ten_facts_in_the_weights_are_said_in_other_words_too() {
     assert_eq!(counts, [[2, 2], [1, 2]], "{scores}");
     assert!(memit["scores"]["loss"]["drift"].as_f64().unwrap() <= 0.01, "{scores}");
 }
+
+#[test]
+fn a_model_without_a_chat_template_is_not_asked_as_in_a_chat() {
+    let place = Place::new();
+    let facts = place.write("facts.jsonl", "{\"prompt\": \"Who are you?\", \"target\": \"I am Fern.\"}\n");
+    let mut command = place.command(["edit", "--chat"]);
+    command.arg(world().join("model")).arg("--facts").arg(facts).arg("-o").arg(place.join("edited"));
+    let refused = done(&mut command).exits(2).err;
+    assert!(refused.contains("has no chat template") && refused.contains("Leave out --chat"), "{refused}");
+}
