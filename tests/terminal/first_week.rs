@@ -56,10 +56,16 @@ fn from_nothing_to_a_chat_with_ones_own_model() {
     pty.press("t");
     pty.wait_for("chat with");
     pty.wait_until("the models to be loaded", |text| !text.contains("loading"));
-    // So short that both answers are on the screen.
-    pty.press("/set max-tokens 16");
-    pty.press(ENTER);
-    pty.wait_for("at most 16 tokens");
+    // So short that both answers are on the screen, and without thoughts, which may take all of it.
+    for (command, told) in [
+        ("/set max-tokens 16", "at most 16 tokens"),
+        ("/think off", "thinking: off"),
+        ("/set temperature 0", "temperature: 0"),
+    ] {
+        pty.press(command);
+        pty.press(ENTER);
+        pty.wait_for(told);
+    }
     pty.press("What does a bell cost?");
     pty.press(ENTER);
     // Before and after, side by side.

@@ -104,15 +104,17 @@ fn serve(
             None => {}
         }
         if chat.is_answering() {
-            for said in chat.next(PATIENCE)? {
-                if !tell(Heard::Said { question: asked, said }) {
-                    return Ok(());
-                }
-            }
+            let news = chat.next(PATIENCE)?;
+            // A conversation is kept before its end is shown, because a person may leave at once then.
             if let (false, Some(file), Some(settings)) = (chat.is_answering(), &file, &settings)
                 && let Err(failure) = file.write(&chat.kept(settings))
             {
                 tell(Heard::NotKept(failure.to_string()));
+            }
+            for said in news {
+                if !tell(Heard::Said { question: asked, said }) {
+                    return Ok(());
+                }
             }
         }
     }

@@ -7,6 +7,7 @@ use ratatui::widgets::Paragraph;
 use sparktune_app::thought::without_thinking;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
+use sparktune_sampling::protocol::FinishReason;
 use unicode_width::UnicodeWidthStr;
 
 use super::ending::words_of_end;
@@ -159,8 +160,15 @@ fn answer_lines(answer: &AnswerShown, width: usize, shows_thoughts: bool) -> Vec
     if let Some(error) = &answer.error {
         add(error, Role::Bad);
     }
-    if answer.finished.is_some() && text.trim().is_empty() {
-        add("(no answer; another seed or a lower temperature may give one)", Role::Dim);
+    if let Some(finished) = &answer.finished
+        && text.trim().is_empty()
+    {
+        let way_out = if finished.finish_reason == FinishReason::Length {
+            "a larger `/set max-tokens` or `/think off` leaves room for one"
+        } else {
+            "another seed or a lower temperature may give one"
+        };
+        add(&format!("(no answer, so the question is not kept either; {way_out})"), Role::Dim);
     }
     if let Some(finished) = &answer.finished {
         add(&words_of_end(finished), Role::Dim);
