@@ -103,6 +103,23 @@ pub(crate) enum EditAction {
         #[arg(long, value_name = "FOLDER")]
         base: Option<PathBuf>,
     },
+    /// Replace all patches of a model by these, in this order, in one step; without any, it is its base again
+    Set {
+        /// The folder of the model
+        model: PathBuf,
+        /// The patches
+        #[arg(value_name = "PATCH")]
+        patches: Vec<PathBuf>,
+        /// The name of a patch that is switched off
+        #[arg(long, value_name = "NAME")]
+        off: Vec<String>,
+        /// The folder to write; by default, an edited model is changed in place
+        #[arg(short, long, value_name = "FOLDER")]
+        output: Option<PathBuf>,
+        /// The folder of its base, if it has moved
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<PathBuf>,
+    },
     /// Export patches as a PEFT adapter on the base, for servers that load adapters
     Export {
         /// The folder of the model
@@ -194,6 +211,9 @@ impl EditArgs {
             Some(EditAction::List { model, base }) => EditCommand::List { model, base },
             Some(EditAction::Apply { model, patches, output, base }) => {
                 EditCommand::Apply { model, patches, output, base }
+            }
+            Some(EditAction::Set { model, patches, off, output, base }) => {
+                EditCommand::Set { model, patches, off, output, base }
             }
             Some(EditAction::Export { model, names, output, base }) => {
                 EditCommand::Export { model, names, output, base }

@@ -22,6 +22,7 @@ mod edit;
 mod edit_in_words;
 mod edit_measure;
 mod edit_request;
+mod edit_stack;
 mod edit_trace;
 mod engine;
 mod failure;

@@ -14,7 +14,7 @@ use crate::facts::{Facts, shown};
 use crate::folder_lock::FolderLock;
 use crate::judge::{Aspect, LossDrift, Probe, Scores, SuiteScore};
 use crate::layers::{Chosen, layers_of};
-use crate::patch::{Method, check_name};
+use crate::patch::{Method, check_name, check_room};
 use crate::said::{load, said, tokens_of};
 use crate::stack::{Stack, check_output};
 use crate::stage::Stage;
@@ -107,6 +107,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let mut stack = Stack::open(request.model, request.base)?;
     // Said before the computation, which may take hours.
     stack.check_is_new(request.output, request.name)?;
+    check_room(request.facts)?;
     let checkpoint = stack.checkpoint()?;
     let facts = request.facts.facts();
     let method = request.method.unwrap_or(if facts.len() == 1 { Method::Rome } else { Method::Memit });

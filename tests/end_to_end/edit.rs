@@ -93,6 +93,18 @@ fn a_patch_is_switched_off_and_on_and_leaves_as_an_adapter() {
     assert!(edit(&["disable", path(&out), "facts"]).exits(0).err.contains("already switched off"));
     edit(&["enable", path(&out), "facts"]).exits(0);
     assert!(files(&out) == on, "the folder is what it was before");
+    // The whole stack in one step: none, and the same patch again through a link, which stays.
+    let kept = place.join("kept.qubgpu");
+    std::fs::copy(out.join("patches/facts.qubgpu"), &kept).unwrap();
+    assert!(edit(&["set", path(&out)]).exits(0).out.ends_with("now has no patches\n"));
+    assert_eq!(says(&place, &out, prompt), says(&place, &model, prompt));
+    assert!(edit(&["export", path(&out), "-o", path(&adapter)]).exits(2).err.contains("has no patches"));
+    let link = place.join("link");
+    std::os::unix::fs::symlink(&out, &link).unwrap();
+    let set = ["set", path(&link), "-o", path(&link), "--off", "facts", "--", path(&kept)];
+    assert!(edit(&set).exits(0).out.contains("switched off: facts"));
+    edit(&["set", path(&out), path(&kept)]).exits(0);
+    assert!(files(&out) == on && link.is_symlink(), "the folder is what it was before");
 
     let exported = edit(&["export", path(&out), "-o", path(&adapter), "--json"]).exits(0);
     let exported: Value = serde_json::from_str(&exported.out).unwrap();
