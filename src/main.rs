@@ -24,6 +24,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CALLED_AS: &str = "SPARKTUNE_COMMAND";
 
 fn main() -> ExitCode {
+    #[cfg(feature = "serve")]
+    sparktune_serve::end_with_server();
     if cfg!(feature = "cuda") {
         commands::find_cuda_toolkit();
     }

@@ -28,6 +28,7 @@ mod head;
 mod hostile_models;
 mod hub;
 mod kills;
+mod knowledge;
 mod machine;
 mod old_runs;
 mod packed_data;
