@@ -211,7 +211,8 @@ impl Resolver<'_> {
             Lengths::of(&facts.data, data.max_example_tokens)
         };
         let fit = Fit::new(&facts.model, &facts.machine, &facts.data, device, strategy, lengths);
-        let fit = Fit { longest: fit.longest.min(data.max_example_tokens), ..fit };
+        let longest = fit.longest.min(data.max_example_tokens);
+        let fit = Fit { longest, host_copies: self.host_copies(), ..fit };
         if fit.lengths.examples() == 0.0 {
             return Err(PlanError::Data {
                 key: "data.max_example_tokens",
@@ -350,6 +351,17 @@ impl Resolver<'_> {
             log: LogPlan { tensorboard },
             advice: Some(advice),
         })
+    }
+
+    /// Returns how many f32 copies of the trained parameters ranks keep: DiLoCo the weights of the last
+    /// exchange, the outer momentum and the changes that are averaged, and a sentry that drops the gradient
+    /// of the others until all have judged it.
+    fn host_copies(&self) -> u32 {
+        if self.answers.sync.is_some_and(|sync| !sync.is_step()) {
+            3
+        } else {
+            u32::from(self.answers.sentry == Some(Sentry::Drop))
+        }
     }
 
     /// Decides how several ranks train together, if there are.
