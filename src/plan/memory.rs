@@ -17,9 +17,10 @@ use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
 use crate::targets::TargetModules;
 
-/// The most bytes that logits, their statistics and the gradients of a chunk of rows take on a GPU (`SCRATCH`
-/// in `kernels/linear_cross_entropy/slabs.rs`).
-const CUDA_LOGITS: f64 = 480e6;
+/// The most bytes that logits, their statistics and the gradients of a chunk of rows take on a GPU, with a
+/// frozen head and with a trained one (`SCRATCH` and `SCRATCH_TRAINED` in
+/// `kernels/linear_cross_entropy/slabs.rs`).
+const CUDA_LOGITS: [f64; 2] = [480e6, 1456e6];
 
 /// The assumed overhead of allocators, temporaries of unfused ops and alignment, as a factor on the
 /// activations.
@@ -202,8 +203,9 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
         (Device::Cpu, MethodKind::Full) => f64::from(56 << 20) + 12.0 * tokens * hidden,
         // Logits in bf16 with 8 bytes of statistics for every 64, the rows in bf16 and their gradients, and
         // the gradients in token order.
-        (Device::Cuda, _) => {
-            (tokens * (2.125 * vocabulary + 6.0 * hidden)).min(CUDA_LOGITS) + 2.0 * tokens * hidden
+        (Device::Cuda, method) => {
+            let most = CUDA_LOGITS[usize::from(method == MethodKind::Full)];
+            (tokens * (2.125 * vocabulary + 6.0 * hidden)).min(most) + 2.0 * tokens * hidden
         }
     }
 }
@@ -489,7 +491,8 @@ mod tests {
         let lora = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
         assert_eq!(lora.logits_chunk, 480_000_000 + 2 * tokens * hidden);
         let whole = full("Qwen/Qwen3.5-2B", MethodKind::Full, 0);
-        assert_eq!(whole.logits_chunk, lora.logits_chunk);
+        // A trained head has half of the rows at a time, for its gradient is read and written by each chunk.
+        assert_eq!(whole.logits_chunk, 1_456_000_000 + 2 * tokens * hidden);
         // 1.88 billion parameters: f32 gradients, the table's once more, f32 masters and two moments.
         let catalog = Catalog::shipped();
         let parameters = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()).text_parameters();

@@ -357,10 +357,11 @@ impl Resolver<'_> {
     /// exchange, the outer momentum and the changes that are averaged, and a sentry that drops the gradient
     /// of the others until all have judged it.
     fn host_copies(&self) -> u32 {
-        if self.answers.sync.is_some_and(|sync| !sync.is_step()) {
+        let answers = self.answers;
+        if answers.sync.as_ref().is_some_and(|sync| !sync.value.is_step()) {
             3
         } else {
-            u32::from(self.answers.sentry == Some(Sentry::Drop))
+            u32::from(answers.sentry.as_ref().is_some_and(|sentry| sentry.value == Sentry::Drop))
         }
     }
 
