@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use sparktune_base::files::private_file;
 use sparktune_base::program_name;
+use sparktune_cluster::RankCounts;
 use sparktune_plan::Answers;
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
 use sparktune_telemetry::device_failure;
@@ -51,8 +52,8 @@ pub enum Changes {
 pub struct Conditions {
     /// What happens if the inputs have changed.
     pub changes: Changes,
-    /// The number of ranks whose order of sums the trainer keeps, for tests and replays.
-    pub sum_as: Option<usize>,
+    /// The numbers of ranks whose order of sums the trainer keeps, for tests and replays.
+    pub sum_as: Option<RankCounts>,
     /// Variables of the trainer beside those of this process: what makes it rank 0 of a cluster.
     pub environment: Vec<(String, String)>,
 }

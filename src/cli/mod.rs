@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sparktune_app::{comparison, presets, runs as existing_runs};
 use sparktune_base::program_name;
+use sparktune_commands::RankCounts;
 use sparktune_commands::request::Style;
 use sparktune_plan::{Catalog, Setting};
 
@@ -183,7 +184,7 @@ pub(crate) enum Command {
         accept_changes: bool,
         /// Add gradients like this many ranks
         #[arg(long)]
-        sum_as: Option<usize>,
+        sum_as: Option<RankCounts>,
     },
 }
 
@@ -200,7 +201,7 @@ pub(crate) struct TrainArgs {
     pub dry_run: bool,
     /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
     #[arg(long, value_name = "RANKS", hide = true)]
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Train on all members of the cluster; the run stays on this machine
     #[arg(long, conflicts_with_all = ["dry_run", "sum_as"])]
     pub cluster: bool,

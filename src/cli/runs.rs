@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use sparktune_commands::{GgufRequest, GgufType, Weights};
+use sparktune_commands::{GgufRequest, GgufType, RankCounts, Weights};
 
 use crate::cli::elsewhere::ElsewhereFlags;
 use crate::cli::settings::HeadFlags;
@@ -61,7 +61,7 @@ pub(crate) struct ResumeArgs {
     pub accept_changes: bool,
     /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
     #[arg(long, value_name = "RANKS", hide = true)]
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Continue on all members of the cluster, which may be others than before
     #[arg(long, conflicts_with = "sum_as")]
     pub cluster: bool,

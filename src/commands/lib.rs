@@ -68,6 +68,7 @@ pub use report::report;
 pub use runs::{GgufRequest, GgufType, Resumed, Weights, export, list, resume, stop, watch};
 use sparktune_app::failure::Exit;
 use sparktune_base::program_name;
+pub use sparktune_cluster::RankCounts;
 pub use sparktune_edit::facts::MOST_FACTS;
 use sparktune_tui::output::note;
 pub use tidy::{clean, delete_runs};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sparktune_bench::{PlainText, Section};
+use sparktune_cluster::RankCounts;
 use sparktune_paper::Arrangement;
 use sparktune_plan::Answers;
 
@@ -34,7 +35,7 @@ pub struct Given {
     /// Fill in the demo.
     pub demo: bool,
     /// The number of ranks whose order of sums one process keeps.
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Train on all members of the cluster.
     pub on_cluster: bool,
 }

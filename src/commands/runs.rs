@@ -16,6 +16,7 @@ use sparktune_app::summary::Summary;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::{count, counted, duration};
+use sparktune_cluster::RankCounts;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
 pub use sparktune_train::{GgufRequest, GgufType, Weights};
 use sparktune_tui::output::{note, print, print_json};
@@ -100,12 +101,12 @@ pub fn list(
 }
 
 /// What `resume` may do beside going on.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Resumed {
     /// Go on with other inputs than the run started with.
     pub accept_changes: bool,
     /// Add gradients like this many ranks.
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Go on with all members of the cluster.
     pub on_cluster: bool,
 }

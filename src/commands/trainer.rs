@@ -14,6 +14,7 @@ use sparktune_app::machine::RATES_FILE;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::files::appended_file;
+use sparktune_cluster::RankCounts;
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
@@ -21,6 +22,7 @@ use sparktune_train::{BeforeFirstRun, TrainOptions};
 use sparktune_tui::output::note;
 
 use crate::crash;
+use crate::engine::refuse_swarm_in_the_network;
 use crate::failure::from_training;
 use crate::rank::{join, placement, refuse_second_gpu, share_run};
 
@@ -44,7 +46,7 @@ pub fn trainer(
     program: &Program,
     folder: &Path,
     accept_changes: bool,
-    sum_as: Option<usize>,
+    sum_as: Option<RankCounts>,
 ) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection does not end the trainer. The system
     // refuses only if this process already leads a group, for example when started by hand.
@@ -64,11 +66,12 @@ pub fn trainer(
     let options = TrainOptions { accept_changes, sum_as, ..options(program, &run)? };
     let finished = match placement()? {
         None => sparktune_train::train_with(&run, &stop, &options),
-        Some(_) if sum_as.is_some() => {
+        Some(_) if options.sum_as.is_some() => {
             return Err(Failure::usage("--sum-as is for one process, and this one is a rank of several"));
         }
         Some(placement) => {
             refuse_second_gpu(&plan, &placement)?;
+            refuse_swarm_in_the_network(&plan)?;
             let mut ranks = join(program, &placement, &stop)?;
             share_run(&mut *ranks, &run)?;
             sparktune_train::train_as_rank(&run, &stop, &options, &mut *ranks)

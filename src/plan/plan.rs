@@ -443,16 +443,28 @@ pub struct RanksPlan {
     pub sentry_sigma: f64,
     /// How the gradients become that of the step.
     pub combine: CombineRanks,
+    /// Whether the ranks go on without one that is gone.
+    pub swarm: bool,
+    /// The seconds after which a silent rank is gone, for those.
+    pub silence_s: u32,
 }
 
 impl RanksPlan {
     /// The deviations by default.
     pub const SIGMA: f64 = 3.5;
+    /// The seconds of silence by default.
+    pub const SILENCE_S: u32 = 5;
 }
 
 impl Default for RanksPlan {
     fn default() -> Self {
-        Self { sentry: Sentry::default(), sentry_sigma: Self::SIGMA, combine: CombineRanks::default() }
+        Self {
+            sentry: Sentry::default(),
+            sentry_sigma: Self::SIGMA,
+            combine: CombineRanks::default(),
+            swarm: false,
+            silence_s: Self::SILENCE_S,
+        }
     }
 }
 

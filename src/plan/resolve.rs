@@ -368,9 +368,14 @@ impl Resolver<'_> {
     /// Decides how several ranks train together, if there are.
     fn ranks(&mut self, sync: SyncPlan) -> Result<RanksPlan, PlanError> {
         const SIGMA: &str = "ranks.sentry_sigma";
+        const SILENCE: &str = "ranks.silence_s";
         if !sync.is_step() {
             for key in ["ranks.sentry", SIGMA, "ranks.combine"] {
                 self.pass_over(key, "ranks that exchange rarely exchange no gradients", "--sync step")?;
+            }
+            for key in ["ranks.swarm", SILENCE] {
+                let why = "ranks that exchange rarely have different weights, so none can be missed";
+                self.pass_over(key, why, "--sync step")?;
             }
             return Ok(RanksPlan::default());
         }
@@ -391,7 +396,22 @@ impl Resolver<'_> {
                 "with several ranks, the {combine} of their gradients is not the gradient of the loss: rare examples that few ranks have count less, and the model is another one than with --combine-ranks sum"
             ));
         }
-        Ok(RanksPlan { sentry, sentry_sigma, combine })
+        let swarm = if sentry == Sentry::Off && combine == CombineRanks::Sum {
+            let reason = "a run whose ranks stop together has the same bits each time";
+            self.pick("ranks.swarm", &answers.swarm, false, reason)
+        } else {
+            let why = "ranks that are judged or combined in another way than by their sum end together";
+            self.pass_over("ranks.swarm", why, "--sentry off and --combine-ranks sum")?;
+            false
+        };
+        let silence_s = if swarm {
+            let reason = "ranks say twice a second that they live";
+            self.pick(SILENCE, &answers.silence_s, RanksPlan::SILENCE_S, reason)
+        } else {
+            self.pass_over(SILENCE, "a run stops when a rank is gone", "--swarm true")?;
+            RanksPlan::SILENCE_S
+        };
+        Ok(RanksPlan { sentry, sentry_sigma, combine, swarm, silence_s })
     }
 
     /// Warns if the eval set cannot show whether the model improves.

@@ -405,6 +405,12 @@ settings! {
     combine_ranks: CombineRanks = "ranks.combine", "combine-ranks", "With several ranks, add their gradients; or take the trimmed mean or the median of each number, which trains something else." {
         heading: In::Device, page: AllSettings,
     }
+    swarm: bool = "ranks.swarm", "swarm", "With several ranks, go on without one that is gone: the others do the step again." {
+        heading: In::Device, page: AllSettings,
+    }
+    silence_s: u32 = "ranks.silence_s", "silence-s", "Seconds after which a rank that says nothing is gone, with --swarm." {
+        heading: In::Device, page: AllSettings, number: Some(Number::between(2.0, 30.0, By(1.0))),
+    }
     tensorboard: bool = "log.tensorboard", "tensorboard", "Also write event files for TensorBoard." {
         heading: In::Run, page: AllSettings,
     }

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use burn::tensor::Device;
 use sparktune_base::units::counted;
@@ -250,6 +251,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let trained = Trained::of(&text.trained());
         if let Some(exchange) = self.session.ranks.predicted_exchange(&trained, sync)? {
             self.session.phase("exchange", exchange);
+        }
+        let ranks = self.plan.ranks;
+        if ranks.swarm && self.session.ranks.outlive(Duration::from_secs(ranks.silence_s.into())) {
+            self.session.record_first_members(self.state.step + 1);
         }
         let diloco = match sync {
             SyncPlan::Step => None,

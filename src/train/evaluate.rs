@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use sparktune_base::choices::PackStrategy;
+use sparktune_cluster::Error as ClusterError;
 use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
@@ -105,11 +106,27 @@ impl EvalSet {
         self.packs.iter().map(|pieces| self.examples.sequence(pieces))
     }
 
-    /// Computes the mean loss per term of the objective in nats, and records it.
+    /// Computes the mean loss per term of the objective in nats, and records it. If the members of a swarm
+    /// change meanwhile, those that are left compute it.
     ///
     /// # Errors
     /// When an example is damaged, or the loss is not finite.
     pub(crate) fn loss<O: Objective>(
+        &self,
+        session: &mut Session,
+        objective: &O,
+        trainee: &O::Trainee,
+        step: u64,
+    ) -> Result<f64, TrainError> {
+        loop {
+            match self.loss_once(session, objective, trainee, step) {
+                Err(TrainError::Cluster(ClusterError::Regrouped)) => session.record_members(step + 1),
+                loss => return loss,
+            }
+        }
+    }
+
+    fn loss_once<O: Objective>(
         &self,
         session: &mut Session,
         objective: &O,
@@ -155,7 +172,7 @@ impl EvalSet {
             }
         }
         add(computed(in_flight));
-        for pack in in_turn(session.ranks.gather(of_packs)?) {
+        for pack in in_turn(session.ranks.gather_shares(of_packs)?) {
             add(pack.into_iter().map(|(bits, count)| (f64::from_bits(bits), count)).collect());
         }
         let means: Vec<f64> = parts.iter().map(|(sum, terms)| sum / (*terms).max(1) as f64).collect();

@@ -105,6 +105,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
                     }
                     agreed => agreed?,
                 };
+                self.session.record_members(self.steps.state.step + 1);
             }
             if due.save {
                 self.steps.settle(self.session)?;
