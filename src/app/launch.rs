@@ -21,7 +21,7 @@ use crate::failure::{Exit, Failure};
 use crate::job;
 use crate::kernel_cache::kernel_cache;
 use crate::listener::Listener;
-use crate::program::Program;
+use crate::program::{ON_END, Program};
 use crate::run_folder::create_run;
 use crate::shell::run_argument;
 use crate::stop_request::StopRequest;
@@ -140,6 +140,7 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             run.outputs().display()
         ))
         .hint(format!("`{} export {}` writes the outputs again", program_name(), run_argument(run)))
+        .hint(format!("`{} resume {} --epochs N` trains it longer", program_name(), run_argument(run)))
         .hint(format!(
             "`{} resume {} --checkpoint STEP` trains again from an earlier checkpoint",
             program_name(),
@@ -205,9 +206,11 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32, conditions: Conditions) 
     let both = log.try_clone().map_err(|error| Failure::io("write", &path, &error))?;
     let folder = run.path().canonicalize().map_err(|error| Failure::io("open", run.path(), &error))?;
     let kernels = folder.parent().filter(|_| program.has_cuda).map_or_else(Vec::new, kernel_cache);
+    let on_end = program.on_end.as_ref().map(|command| (ON_END, command));
     let program = program.path()?;
     Command::new(program)
         .envs(kernels)
+        .envs(on_end)
         .envs(environment)
         .arg("trainer")
         .arg(folder)

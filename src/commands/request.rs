@@ -38,6 +38,8 @@ pub struct Given {
     pub sum_as: Option<RankCounts>,
     /// Train on all members of the cluster.
     pub on_cluster: bool,
+    /// The name of the run that has to end first.
+    pub after: Option<String>,
 }
 
 /// Sections that are measured on a GPU.

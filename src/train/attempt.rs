@@ -32,7 +32,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{chosen, draft_vocab, from_first, load, parent};
+use crate::{chosen, draft_vocab, from_first, load, parent, prolong};
 
 /// The end of an attempt without an error.
 pub(crate) enum Ending {
@@ -143,13 +143,19 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         let accept = options.accept_changes;
         let mut changes = Vec::new();
-        state.inputs = state.inputs.check(session.run, &base, accept, |change| changes.push(change))?;
+        let before = &plan.duration.before;
+        let earlier = state.inputs.earlier_length(before).filter(|_| state.stage == Stage::Main).cloned();
+        state.inputs =
+            state.inputs.check(session.run, &base, before, accept, |change| changes.push(change))?;
         from_first::require_the_same_base(session, &state.inputs)?;
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
         let mut batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
         if let Some(order) = state.order {
             batches.change_order(order);
+        }
+        if earlier.is_some() && state.step < batches.total_steps() {
+            state.go_on();
         }
         let alone = plan.is_of_head_alone();
         session.events.emit(Kind::RunStarted(RunStarted {
@@ -162,7 +168,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             } else {
                 Some(batches.total_steps())
             },
-            epochs: Some(f64::from(plan.duration.epochs)).filter(|_| !alone),
+            epochs: Some(plan.duration.epochs).filter(|_| !alone),
             resumed_from_step: found
                 .checkpoint
                 .as_ref()
@@ -172,6 +178,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }));
         for change in changes {
             session.warn(change, None);
+        }
+        if let Some(earlier) = earlier {
+            let (step, steps) = (state.step, batches.total_steps());
+            session.phase("length", prolong::in_words(&plan, &earlier, step, steps));
         }
         if let Some(warning) = session.ranks.idle(plan.batch.grad_accum_steps) {
             session.warn(warning, None);

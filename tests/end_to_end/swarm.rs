@@ -68,8 +68,8 @@ fn a_run_goes_on_without_ranks_that_are_killed_or_stopped_and_has_the_bits_of_it
     assert_eq!([done[0].code, done[2].code, done[3].code], [Some(0), None, None], "{done:?}");
     // One that comes back is told what has happened.
     assert_eq!(done[1].code, Some(5), "{done:?}");
-    let told =
-        done[1].err.contains("the other ranks go on without this one") && done[1].err.contains("silent for 2 s");
+    let told = done[1].err.contains("the other ranks go on without this one")
+        && done[1].err.contains("silent for 2 s");
     assert!(told, "{}", done[1].err);
     let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
     assert_eq!(

@@ -164,7 +164,15 @@ impl RunView {
                 self.charts.head_eval(eval, &mut self.discarded);
                 keep(&mut self.head_evals, eval.clone(), KEPT_HEAD_EVALS);
             }
-            Kind::Sample(sample) => keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES),
+            Kind::Sample(sample) => {
+                // What the base answered is what all others are compared with.
+                if self.samples.len() >= KEPT_SAMPLES
+                    && let Some(oldest) = self.samples.iter().position(|kept| kept.what.step > 0)
+                {
+                    self.samples.remove(oldest);
+                }
+                keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES);
+            }
             Kind::DeviceSample(sample) => {
                 self.charts.reading(self.steps_done(), sample);
                 self.device = Some(sample.clone());
