@@ -52,7 +52,7 @@ pub(crate) struct EditArgs {
     /// The folder of an edited model's base, if it has moved
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub base: Option<PathBuf>,
-    /// Keep the edit even if it damages the model, and write facts that the model already knows
+    /// Keep the edit even if it damages the model or teaches it nothing, and write facts that the model knows
     #[arg(long)]
     pub force: bool,
     /// Instead of editing, show at which layers and tokens the model recalls what it says about the subjects

@@ -200,6 +200,7 @@ fn value_name(setting: &Setting) -> String {
         (Kind::Paths | Kind::Path, _) => "FILE".into(),
         (Kind::Whole | Kind::Number, _) => "N".into(),
         (Kind::Text | Kind::Names, _) => "NAME".into(),
+        (Kind::Texts, _) => "TEXT".into(),
         (Kind::Weights, _) => "NAME=N".into(),
         (Kind::Object, _) => "JSON".into(),
         (Kind::Map, _) => "COLUMN=FIELD,…".into(),

@@ -11,7 +11,7 @@ use sparktune_ndp::{Error as NdpError, Patience};
 use crate::link::why;
 
 /// The version of what the ranks say to each other.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What a rank says when it has connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,16 @@ pub(crate) struct Hello {
     pub(crate) build: String,
     /// Where it listens.
     pub(crate) port: u16,
+    pub(crate) purpose: Purpose,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Purpose {
+    /// All that the ranks do together.
+    Work,
+    /// To know that the other one lives.
+    Heartbeat,
 }
 
 /// What it is told.

@@ -21,7 +21,7 @@ use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
 use crate::environment::Placement;
 use crate::error::Error;
-use crate::introduction::{Answer, Caller, Hello, Member, VERSION, admitted};
+use crate::introduction::{Answer, Caller, Hello, Member, Purpose, VERSION, admitted};
 use crate::link::why;
 use crate::token::JobToken;
 
@@ -57,6 +57,9 @@ pub(crate) struct Met {
     pub(crate) outgoing: BTreeMap<usize, Channel<'static>>,
     /// With the place of the other rank, for messages.
     pub(crate) incoming: BTreeMap<usize, (String, Channel<'static>)>,
+    /// For heartbeats: to each rank with a lower number, and from each with a higher one.
+    pub(crate) asked: BTreeMap<usize, Channel<'static>>,
+    pub(crate) answered: BTreeMap<usize, Channel<'static>>,
 }
 
 /// Ends waiting: before the ranks have met by the caller's wish, later only when this rank has ended.
@@ -227,9 +230,9 @@ impl Job<'_> {
         Arc::new(move || ends.is_over())
     }
 
-    fn hello(&self) -> Hello {
+    fn hello(&self, purpose: Purpose) -> Hello {
         let Placement { rank, world_size, .. } = *self.placement;
-        Hello { version: VERSION, rank, world_size, build: self.build.to_owned(), port: self.port }
+        Hello { version: VERSION, rank, world_size, build: self.build.to_owned(), port: self.port, purpose }
     }
 
     /// Accepts connections in the background. Each has a thread until it is known who it is, because a
@@ -241,7 +244,7 @@ impl Job<'_> {
         done: Arc<AtomicBool>,
     ) -> Result<(), Error> {
         let gate = Arc::new(Gate::new(&self.token.key(), &self.token.proof()));
-        let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello());
+        let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello(Purpose::Work));
         let strangers = Strangers::new(MOST_STRANGERS);
         let ends = Arc::clone(self.ends);
         let serve = move || {
@@ -282,24 +285,41 @@ impl Job<'_> {
 
     fn meet(&self, callers: &Receiver<Caller>) -> Result<Met, Error> {
         let Placement { rank: own, ref host, port, .. } = *self.placement;
-        let mut met = Met { outgoing: BTreeMap::new(), incoming: BTreeMap::new() };
+        let (outgoing, incoming) = (BTreeMap::new(), BTreeMap::new());
+        let mut met = Met { outgoing, incoming, asked: BTreeMap::new(), answered: BTreeMap::new() };
         let members = if own == 0 {
             self.gather(callers, &mut met)?
         } else {
-            let (channel, members) = self.connect(0, host, port)?;
+            let (channel, members) = self.connect(0, host, port, Purpose::Work)?;
             met.outgoing.insert(0, channel);
             members
         };
         for (rank, member) in members.iter().enumerate() {
             if rank != own && rank != 0 {
-                met.outgoing.insert(rank, self.connect(rank, &member.host, member.port)?.0);
+                let connected = self.connect(rank, &member.host, member.port, Purpose::Work)?;
+                met.outgoing.insert(rank, connected.0);
             }
         }
+        for (rank, member) in members.iter().enumerate().take(own) {
+            let (host, port) =
+                if rank == 0 { (host.as_str(), port) } else { (member.host.as_str(), member.port) };
+            met.asked.insert(rank, self.connect(rank, host, port, Purpose::Heartbeat)?.0);
+        }
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(&met) {
+        while let Some(missing) = self.missing(&met, Purpose::Heartbeat) {
             wait.tell(self.ends, || format!("rank {own} waits for these ranks to connect to it: {missing}"));
-            let Some(caller) = self.next_caller(callers, &missing)? else { continue };
-            met.incoming.insert(caller.hello.rank, (caller.ip.to_string(), caller.channel));
+            let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
+            let rank = caller.hello.rank;
+            match caller.hello.purpose {
+                Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
+                Purpose::Heartbeat => {
+                    // Rank 0 answers here, the others at once.
+                    let welcome = Answer::Welcome { members: members.clone() };
+                    if own > 0 || caller.channel.tell(&welcome).is_ok() {
+                        met.answered.insert(rank, caller.channel);
+                    }
+                }
+            }
         }
         Ok(met)
     }
@@ -311,7 +331,7 @@ impl Job<'_> {
         let mut members = vec![here; world_size];
         let mut told = Instant::now();
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(met) {
+        while let Some(missing) = self.missing(met, Purpose::Work) {
             if told.elapsed() >= AGAIN {
                 told = Instant::now();
                 // One that is gone may come back.
@@ -344,10 +364,14 @@ impl Job<'_> {
         Ok(members)
     }
 
-    /// Returns the ranks that have not connected to this one, in words.
-    fn missing(&self, met: &Met) -> Option<String> {
+    /// Returns the ranks that have not connected to this one for all that is due, in words.
+    fn missing(&self, met: &Met, due: Purpose) -> Option<String> {
         let Placement { rank: own, world_size, .. } = *self.placement;
-        let missing = (0..world_size).filter(|rank| *rank != own && !met.incoming.contains_key(rank));
+        let is_missing = |rank: &usize| {
+            let asks_later = due == Purpose::Heartbeat && *rank > own;
+            !met.incoming.contains_key(rank) || (asks_later && !met.answered.contains_key(rank))
+        };
+        let missing = (0..world_size).filter(|rank| *rank != own && is_missing(rank));
         let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
         (!missing.is_empty()).then(|| missing.join(", "))
     }
@@ -372,7 +396,13 @@ impl Job<'_> {
     }
 
     /// Connects to a rank, which may not listen yet. Also returns what rank 0 says of all.
-    fn connect(&self, to: usize, host: &str, port: u16) -> Result<(Channel<'static>, Vec<Member>), Error> {
+    fn connect(
+        &self,
+        to: usize,
+        host: &str,
+        port: u16,
+        purpose: Purpose,
+    ) -> Result<(Channel<'static>, Vec<Member>), Error> {
         let at = format!("{}, port {port}", escape(host));
         let address = Address {
             host: host.to_owned(),
@@ -386,7 +416,7 @@ impl Job<'_> {
             let connected =
                 Channel::connect(&address, &self.token.proof(), self.patience(), self.cancelled());
             let answered = connected.and_then(|mut channel| {
-                channel.tell(&self.hello())?;
+                channel.tell(&self.hello(purpose))?;
                 loop {
                     match channel.hear()? {
                         Answer::Wait => {}

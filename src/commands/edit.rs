@@ -256,7 +256,7 @@ fn name_of(facts: &Path) -> String {
 
 fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> {
     let stack = Stack::open(model, base).map_err(from_editing)?;
-    let displaced = stack.displaced();
+    let (displaced, overwritten) = (stack.displaced(), stack.overwritten());
     let listed: Vec<Listed<'_>> = stack
         .patches
         .iter()
@@ -265,6 +265,7 @@ fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> 
             id: patch.reference().id,
             is_off: stack.off.contains(&patch.about.name),
             is_displaced: displaced.iter().any(|(name, _)| *name == patch.about.name),
+            overwritten_by: overwritten.get(patch.about.name.as_str()).copied(),
         })
         .collect();
     if stack.lacks_codebook(model) && !json {

@@ -25,6 +25,7 @@
 //! of its numbers.
 #![expect(non_snake_case, reason = "names end with the shapes of their numbers")]
 
+mod clusters;
 mod compute;
 mod conflicts;
 mod edit;
@@ -67,7 +68,7 @@ pub use folder_lock::FolderLock;
 pub use judge::{Scores, SuiteScore};
 pub use low_rank::LowRank;
 pub use measure::{How, MeasureRequest, Measured, MeasuredRow, Measurement};
-pub use one_edit::OneEdit;
+pub use one_edit::{OneEdit, Took};
 pub use patch::{AboutPatch, Method, Patch, PatchRef};
 pub use stack::Stack;
 pub use stage::Stage;

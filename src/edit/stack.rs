@@ -9,7 +9,7 @@
 //!
 //! A folder is written under another name and takes its place in one step, so a kill leaves the old state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -21,7 +21,7 @@ use sparktune_model::export::Merged;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 
 use crate::error::EditError;
-use crate::facts::{Fact, shown};
+use crate::facts::{Fact, shown, words};
 use crate::patch::{AboutPatch, Method, Patch, PatchRef, file_of};
 use crate::stack_file::{STACK_FILE, StackFile, VERSION};
 use crate::staged::Staged;
@@ -260,6 +260,27 @@ impl Stack {
         displaced
     }
 
+    /// Returns for each patch that is switched on, and of which a later one answers a prompt in another way,
+    /// the name of that one: then its scores are no longer true.
+    pub fn overwritten(&self) -> BTreeMap<&str, &str> {
+        let same = |text: &str| words(text).to_lowercase();
+        let mut last: BTreeMap<String, (String, &str)> = BTreeMap::new();
+        let mut overwritten = BTreeMap::new();
+        for patch in self.active() {
+            let name = patch.about.name.as_str();
+            for fact in &patch.about.facts {
+                let says = (same(&fact.target), name);
+                let before = last.insert(same(&fact.prompt), says);
+                if let Some((target, earlier)) = before
+                    && target != same(&fact.target)
+                {
+                    overwritten.insert(earlier, name);
+                }
+            }
+        }
+        overwritten
+    }
+
     /// Returns names and contents of the patches that are switched on.
     pub fn references(&self) -> Vec<PatchRef> {
         self.active().map(Patch::reference).collect()
@@ -288,17 +309,14 @@ impl Stack {
         }
     }
 
-    /// Returns the codebooks of the patches that are switched on, one for each layer.
+    /// Returns the codebooks of the patches that are switched on, one for each layer. Of the entries for the
+    /// same input, that of the last patch counts.
     pub(crate) fn codebooks(&self) -> Vec<StoredCodebook> {
         let mut books: Vec<StoredCodebook> = Vec::new();
         for book in self.active().flat_map(|patch| &patch.codebooks) {
             match books.iter_mut().find(|known| known.layer == book.layer) {
                 None => books.push(book.clone()),
-                Some(known) => {
-                    known.keys.extend(&book.keys);
-                    known.values.extend(&book.values);
-                    known.thresholds.extend(&book.thresholds);
-                }
+                Some(known) => known.add(book),
             }
         }
         books.sort_by_key(|book| book.layer);

@@ -61,6 +61,9 @@ pub struct EditRow {
     pub count: u64,
     /// The way.
     pub how: Way,
+    /// The number of patches that the facts were written in.
+    #[serde(default)]
+    pub patches: u64,
     /// How well it holds; none if it failed.
     pub scores: Option<EditScores>,
     /// What passes of the general suite.
@@ -200,7 +203,14 @@ mod tests {
 
     #[test]
     fn the_committed_results_of_edits_are_whole() {
-        for measured in EditResults::committed().unwrap().measured {
+        let committed = EditResults::committed().unwrap().measured;
+        let methods: Vec<&str> = committed.iter().map(|measured| measured.method.as_str()).collect();
+        assert_eq!(methods, ["memit", "rome", "memory", "ultraedit"]);
+        for measured in &committed {
+            for count in [1, 10, 100, 1000] {
+                let has = measured.rows.iter().any(|row| row.count == count);
+                assert!(has, "{}: {count} facts were measured, or a row says why not", measured.method);
+            }
             assert!(!measured.command.is_empty() && !measured.machine.is_empty(), "{}", measured.model);
             assert!(!measured.model.contains('/'), "a path says nothing: {}", measured.model);
         }

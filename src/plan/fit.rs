@@ -79,6 +79,8 @@ pub(crate) struct Fit<'a> {
     /// The pack length by the recipe's rule.
     pub rule: u32,
     pub target_share: f64,
+    /// How many f32 copies of the trained parameters several ranks keep in the system's memory.
+    pub host_copies: u32,
 }
 
 /// The tolerance within which a shorter pack length is preferred over the fastest one, as a share of its
@@ -172,6 +174,7 @@ impl<'a> Fit<'a> {
             limit,
             rule: recipe_pack_length(data, limit),
             target_share: data.target_share(),
+            host_copies: 0,
         }
     }
 
@@ -224,6 +227,7 @@ impl<'a> Fit<'a> {
             targets: constraints.targets,
             recompute,
             tokens,
+            host_copies: self.host_copies,
         }
     }
 

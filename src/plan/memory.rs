@@ -17,9 +17,10 @@ use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
 use crate::targets::TargetModules;
 
-/// The most bytes that logits, their statistics and the gradients of a chunk of rows take on a GPU (`SCRATCH`
-/// in `kernels/linear_cross_entropy/slabs.rs`).
-const CUDA_LOGITS: f64 = 480e6;
+/// The most bytes that logits, their statistics and the gradients of a chunk of rows take on a GPU, with a
+/// frozen head and with a trained one (`SCRATCH` and `SCRATCH_TRAINED` in
+/// `kernels/linear_cross_entropy/slabs.rs`).
+const CUDA_LOGITS: [f64; 2] = [480e6, 1456e6];
 
 /// The assumed overhead of allocators, temporaries of unfused ops and alignment, as a factor on the
 /// activations.
@@ -36,7 +37,7 @@ pub struct Memory {
     /// head's table.
     pub gradients: u64,
     /// Moments of AdamW and fp32 master weights. For adapters also the copies made while a checkpoint is
-    /// written.
+    /// written, and for several ranks those that they keep to average or to judge what they exchange.
     pub optimizer: u64,
     /// Tensors that the forward pass keeps for the backward pass, and the workspace.
     pub activations: u64,
@@ -127,6 +128,8 @@ pub struct Footprint {
     pub recompute: bool,
     /// The number of tokens in a micro-batch: the longest pack times the packs of a micro-batch.
     pub tokens: f64,
+    /// How many f32 copies of the trained parameters several ranks keep in the system's memory.
+    pub host_copies: u32,
 }
 
 /// Rounds up to a number that TOML can represent.
@@ -200,8 +203,9 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
         (Device::Cpu, MethodKind::Full) => f64::from(56 << 20) + 12.0 * tokens * hidden,
         // Logits in bf16 with 8 bytes of statistics for every 64, the rows in bf16 and their gradients, and
         // the gradients in token order.
-        (Device::Cuda, _) => {
-            (tokens * (2.125 * vocabulary + 6.0 * hidden)).min(CUDA_LOGITS) + 2.0 * tokens * hidden
+        (Device::Cuda, method) => {
+            let most = CUDA_LOGITS[usize::from(method == MethodKind::Full)];
+            (tokens * (2.125 * vocabulary + 6.0 * hidden)).min(most) + 2.0 * tokens * hidden
         }
     }
 }
@@ -290,13 +294,20 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     // end, when the activations have been freed. Gradients of the model's own matrices are added one by one.
     let of_one_row = if footprint.recompute { 0.0 } else { adapters * 4.0 };
     let copies = if copies_beside_checkpoint(footprint.method) { 12.0 } else { 0.0 };
+    // Where the GPU has memory of its own, the system's is not what is short.
+    let is_dedicated =
+        matches!(machine.gpus.first().map(|gpu| gpu.memory), Some(GpuMemory::Dedicated { .. }));
+    let on_host = match footprint.device {
+        Device::Cuda if is_dedicated => 0.0,
+        _ => 4.0 * f64::from(footprint.host_copies),
+    };
 
     let budget = budget(machine, footprint.device);
     Memory {
         weights: whole(parameters * width),
         adapters: whole(adapters * width),
         gradients: whole(trained * 4.0 + table),
-        optimizer: whole(trained * (8.0 + master + copies)),
+        optimizer: whole(trained * (8.0 + master + copies + on_host)),
         activations: whole(activations.max(of_one_row)),
         logits_chunk: whole(head(footprint, config)),
         reserve: budget.reserve.min(i64::MAX as u64 / 16),
@@ -370,8 +381,15 @@ mod tests {
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find(id).unwrap());
         let targets = TargetModules::ALL;
-        let footprint =
-            Footprint { device: Device::Cuda, method, rank, targets, recompute: true, tokens: 5376.0 };
+        let footprint = Footprint {
+            device: Device::Cuda,
+            method,
+            rank,
+            targets,
+            recompute: true,
+            tokens: 5376.0,
+            host_copies: 0,
+        };
         estimate(&model, &Work::from_config(&model.config), &spark(), &footprint)
     }
 
@@ -399,6 +417,7 @@ mod tests {
                 targets: TargetModules::ALL,
                 recompute: true,
                 tokens,
+                host_copies: 0,
             };
             if entry.id == "Qwen/Qwen3.5-27B" {
                 let peak = export_peak(&model, &work, &spark(), &lora(128, 5376.0));
@@ -416,6 +435,25 @@ mod tests {
     }
 
     #[test]
+    fn copies_for_other_ranks_count_where_they_share_the_memory() {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let work = Work::from_config(&model.config);
+        let mut dedicated = spark();
+        dedicated.gpus[0].memory = GpuMemory::Dedicated { total_bytes: 140 * GB, free_bytes: 140 * GB };
+        for (device, machine, counts) in [
+            (Device::Cuda, spark(), true),
+            (Device::Cpu, dedicated.clone(), true),
+            (Device::Cuda, dedicated, false),
+        ] {
+            let alone = of_32_tokens(device, MethodKind::Full, 0);
+            let optimizer = |footprint: &Footprint| estimate(&model, &work, &machine, footprint).optimizer;
+            let more = optimizer(&Footprint { host_copies: 3, ..alone }) - optimizer(&alone);
+            assert_eq!(more, if counts { 12 * model.text_parameters() } else { 0 }, "{device:?}");
+        }
+    }
+
+    #[test]
     fn on_a_gpu_with_memory_of_its_own_only_what_the_device_holds_counts() {
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
@@ -428,6 +466,7 @@ mod tests {
             targets: TargetModules::ALL,
             recompute: false,
             tokens: 512.0,
+            host_copies: 0,
         };
         let unified = export_peak(&model, &work, &machine, &footprint);
         machine.gpus[0].memory =
@@ -452,7 +491,8 @@ mod tests {
         let lora = full("Qwen/Qwen3.5-2B", MethodKind::Lora, 128);
         assert_eq!(lora.logits_chunk, 480_000_000 + 2 * tokens * hidden);
         let whole = full("Qwen/Qwen3.5-2B", MethodKind::Full, 0);
-        assert_eq!(whole.logits_chunk, lora.logits_chunk);
+        // A trained head has half of the rows at a time, for its gradient is read and written by each chunk.
+        assert_eq!(whole.logits_chunk, 1_456_000_000 + 2 * tokens * hidden);
         // 1.88 billion parameters: f32 gradients, the table's once more, f32 masters and two moments.
         let catalog = Catalog::shipped();
         let parameters = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap()).text_parameters();
@@ -464,7 +504,7 @@ mod tests {
 
     fn of_32_tokens(device: Device, method: MethodKind, rank: u32) -> Footprint {
         let targets = TargetModules::ALL;
-        Footprint { device, method, rank, targets, recompute: false, tokens: 32.0 }
+        Footprint { device, method, rank, targets, recompute: false, tokens: 32.0, host_copies: 0 }
     }
 
     /// Measured on the CPU with two packs in sequence and tables of 102 MB: at its peak the second takes 265
@@ -547,6 +587,7 @@ mod tests {
                 targets: TargetModules::ALL,
                 recompute: false,
                 tokens: 4096.0,
+                host_copies: 0,
             };
             let longer = Footprint { tokens: 8192.0, ..footprint };
             let main = estimate(&model, &work, &spark(), &footprint);
@@ -573,6 +614,7 @@ mod tests {
             targets: TargetModules::ALL,
             recompute: false,
             tokens: 5376.0,
+            host_copies: 0,
         };
         let work = Work::from_config(&model.config);
         let kept = estimate(&model, &work, &spark(), &footprint);

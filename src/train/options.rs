@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use sparktune_cluster::RankCounts;
+
 use crate::self_test::BeforeFirstRun;
 use crate::tiles::TileFile;
 
@@ -16,9 +18,9 @@ pub struct TrainOptions {
     pub tiles: Option<TileFile>,
     /// Whether to go on although the plan, the tokens or the base are not those that the run started with.
     pub accept_changes: bool,
-    /// The number of ranks whose order of sums one process has to keep; `None` adds everything in one sum. It
+    /// The numbers of ranks whose order of sums one process has to keep; `None` adds everything in one sum. It
     /// gives the bits of a cluster of so many.
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Where this machine has the base model and the model whose head is used, if other than the plan says.
     pub places: Option<ModelPlaces>,
 }

@@ -55,7 +55,7 @@ pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
 /// # Errors
 /// The same as for [`train`].
 pub fn train_with(run: &RunDir, stop: &AtomicBool, options: &TrainOptions) -> Result<Finished, TrainError> {
-    train_for(&NextToken, run, stop, options, Ranks::of(options.sum_as))
+    train_for(&NextToken, run, stop, options, Ranks::of(options.sum_as.clone()))
 }
 
 /// Like [`train_with`], as one of several ranks, which all call this with the same plan and tokens. Rank 0

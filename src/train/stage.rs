@@ -105,6 +105,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
                     }
                     agreed => agreed?,
                 };
+                self.session.record_members(self.steps.state.step + 1);
             }
             if due.save {
                 self.steps.settle(self.session)?;
@@ -179,6 +180,10 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             None => eval_set.loss(session, steps.objective, steps.trainee, 0)?,
         };
         steps.state.health.base(loss, session.plan.model.from.is_some());
+        // What the untrained model answers is what all later answers are compared with.
+        if logged.samples.is_empty() {
+            eval_set.record_samples(session, steps.trainee.model(), 0);
+        }
         // The peak is updated here, because an evaluation may take more memory than a step.
         session.memory_bytes(steps.trainee.model().device());
         Ok(())

@@ -371,7 +371,7 @@ mod tests {
         assert!(lora[1] < 6300, "{lora:?}");
         let full = of("2B full, 16 packs a step, 4 together");
         let half = of("2B full, 16 packs a step, 4 together, half of the tokens targets");
-        assert!(full[0] >= 5000 && half[0] >= 5000 && half[1] >= 5000, "{full:?} {half:?}");
+        assert!(full[1] >= 5000 && half[1] >= 5000, "{full:?} {half:?}");
         // AdamW moves 64 GB per step: with only one pack per step, the floors themselves are below the
         // target.
         assert!(of("2B full")[0] < 5000);

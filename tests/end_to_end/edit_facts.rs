@@ -13,6 +13,12 @@ const BESIDE: usize = 50;
 /// Facts that are written into the weights, which takes several seconds for each.
 const IN_WEIGHTS: usize = 10;
 
+/// What the model says of two people before any edit.
+const SUITE: &str = r#"{"suite": "teachers", "checks": [{"type": "contains", "value": "Oswald"}]}
+{"text": "Hanna Zelik often speaks of the wise"}
+{"text": "Ada Lemin often speaks of the wise"}
+"#;
+
 fn world() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/facts")
 }
@@ -51,7 +57,9 @@ fn fifty_facts_beside_the_weights_are_said_and_nearly_everything_else_stays() {
 #[test]
 fn ten_facts_in_the_weights_are_said_in_other_words_too() {
     let place = Place::new();
-    let memit = edited(&place, "memit", IN_WEIGHTS, &[]);
+    // What the first fact changes is one prompt of the suite, and the other asks about somebody else.
+    let suite = place.write("suite.jsonl", SUITE);
+    let memit = edited(&place, "memit", IN_WEIGHTS, &["--suite", suite.to_str().unwrap()]);
     // A trace finds the layer in which this model recalls facts.
     assert_eq!(memit["layers"], serde_json::json!([0]), "{}", memit["why_layers"]);
     assert_eq!(memit["refused"], Value::Null);
@@ -60,5 +68,9 @@ fn ten_facts_in_the_weights_are_said_in_other_words_too() {
     assert!(share(&memit, "efficacy") >= 0.8, "{scores}");
     assert!(share(&memit, "generalisation") >= 0.75, "{scores}");
     assert!(share(&memit, "locality") >= 0.95, "{scores}");
+    let passed = &memit["scores"]["suite"];
+    assert_eq!(passed["name"], "teachers", "{scores}");
+    let counts = ["before", "after"].map(|when| [&passed[when]["hits"], &passed[when]["of"]]);
+    assert_eq!(counts, [[2, 2], [1, 2]], "{scores}");
     assert!(memit["scores"]["loss"]["drift"].as_f64().unwrap() <= 0.01, "{scores}");
 }

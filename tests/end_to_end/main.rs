@@ -43,6 +43,7 @@ mod serve;
 mod serve_openai;
 mod server;
 mod sparktune;
+mod swarm;
 mod token_files;
 mod trace;
 mod training;

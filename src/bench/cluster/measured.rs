@@ -6,6 +6,8 @@ use crate::cluster::rank::Engine;
 
 /// The ranks of the measurement: as many as the smallest machine has processors.
 pub(crate) const RANKS: usize = 2;
+/// The most ranks whose sums are held against the model of a step.
+pub(crate) const MOST_RANKS: usize = 4;
 /// How late one rank is in some sums.
 pub(crate) const LATE_MS: u64 = 20;
 
@@ -24,6 +26,7 @@ pub(crate) struct Measured {
     /// Packets of sums in the network, over all ranks and sums.
     pub(crate) packets: u64,
     pub(crate) resent: u64,
+    pub(crate) asked: u64,
     /// Soft interrupts of the network on this machine, over all sums.
     pub(crate) interrupts: Option<u64>,
     pub(crate) small_seconds: f64,

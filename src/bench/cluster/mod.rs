@@ -7,11 +7,12 @@
 //! rows say what a sum costs and whether one engine costs more than another here. They do not say how fast a
 //! network is.
 //!
-//! The last rows hold the claims of ainftp, one by one, against TCP in the same run. What cannot be measured
-//! on a machine is UNKNOWN there.
+//! Then rows hold the claims of ainftp, one by one, against TCP in the same run. What cannot be measured on a
+//! machine is UNKNOWN there. The last rows are the model of a step with more ranks and faster links.
 
 mod measured;
 mod rank;
+mod step_model;
 mod verdicts;
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,7 +25,7 @@ use sparktune_cluster::xdp::lab::Lab;
 use sparktune_cluster::xdp::slots::Job as SumJob;
 use sparktune_cluster::xdp::wire::{Header, Key, PACKET, sign};
 
-use crate::cluster::measured::{LATE_MS, Measured, PerPacket, RANKS};
+use crate::cluster::measured::{LATE_MS, MOST_RANKS, Measured, PerPacket, RANKS};
 pub use crate::cluster::rank::serve;
 use crate::cluster::rank::{Answer, Engine, Job};
 use crate::context::Context;
@@ -37,7 +38,7 @@ const TOKEN: &str = "the ranks of a measurement on one machine";
 
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
     let (numbers, rounds, passes) = if context.options.quick { (300_000, 3, 1) } else { (6_000_000, 3, 3) };
-    let lab = Lab::new(RANKS);
+    let lab = Lab::new(MOST_RANKS);
     if let Err(error) = &lab {
         (context.note)(&format!(
             "no network namespaces can be made here, so the ranks meet on loopback: {error}"
@@ -52,7 +53,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
     for _ in 0..passes {
         for (engine, result) in engines.into_iter().zip(&mut results) {
             let Ok(measured) = result else { continue };
-            match run(context, lab.as_ref(), engine, numbers, rounds)? {
+            match run(context, lab.as_ref(), engine, RANKS, numbers, rounds)? {
                 Ok(one) => measured.push(one),
                 Err(why) => *result = Err(why),
             }
@@ -72,6 +73,30 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
         }
     }
     rows.extend(verdicts::of_claims(&all, per_packet().as_ref()));
+    if let Some(tcp) = all.iter().find(|measured| measured.engine == Engine::Tcp) {
+        rows.extend(modelled(context, lab.as_ref(), tcp, numbers, rounds)?);
+    }
+    Ok(rows)
+}
+
+/// The model of a step, and sums of more ranks beside what it says of them.
+fn modelled(
+    context: &Context,
+    lab: Option<&Lab>,
+    tcp: &Measured,
+    numbers: usize,
+    rounds: usize,
+) -> Result<Vec<Row>, BenchError> {
+    let (mut rows, mut more) = (Vec::new(), Vec::new());
+    for ranks in RANKS + 1..=MOST_RANKS {
+        match run(context, lab, Engine::Tcp, ranks, numbers, rounds)? {
+            Ok(measured) => more.push((ranks, measured)),
+            Err(why) => rows.push(Row::skipped(format!("sums of {ranks} ranks"), "", &why)),
+        }
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    rows.extend(step_model::checked(tcp, &more, processors));
+    rows.extend(step_model::estimates(tcp));
     Ok(rows)
 }
 
@@ -80,6 +105,7 @@ fn run(
     context: &Context,
     lab: Option<&Lab>,
     engine: Engine,
+    world_size: usize,
     numbers: usize,
     rounds: usize,
 ) -> Result<Result<Measured, String>, BenchError> {
@@ -90,10 +116,9 @@ fn run(
     let host = if lab.is_some() { Lab::address(0).to_string() } else { "127.0.0.1".to_owned() };
     let before = interrupts();
     let mut ranks: Vec<Child> = Vec::new();
-    for rank in 0..RANKS {
+    for rank in 0..world_size {
         let (host, token) = (host.clone(), TOKEN.to_owned());
-        let job =
-            Job { engine, rank, world_size: RANKS, host, port, token, numbers, rounds, late_ms: LATE_MS };
+        let job = Job { engine, rank, world_size, host, port, token, numbers, rounds, late_ms: LATE_MS };
         let job = serde_json::to_string(&job).expect("plain fields serialise");
         let mut command = match lab {
             Some(lab) => lab.command(rank, program),
@@ -127,10 +152,11 @@ fn run(
         engine,
         seconds: of(|answer| answer.seconds),
         cpu: answers.iter().map(|answer| answer.cpu_seconds).sum::<f64>() / summed * 1e9,
-        bytes_per_number: sum(|answer| answer.bytes) as f64 / (numbers * RANKS) as f64,
+        bytes_per_number: sum(|answer| answer.bytes) as f64 / (numbers * world_size) as f64,
         wakes: sum(|answer| answer.wakes),
         packets: sum(|answer| answer.packets),
         resent: sum(|answer| answer.resent),
+        asked: sum(|answer| answer.asked),
         interrupts,
         small_seconds: of(|answer| answer.small_seconds),
         // The late rank itself does not wait.

@@ -62,6 +62,8 @@ pub(crate) struct Answer {
     /// Packets of sums in the network that this rank sent and results that it took, and those sent again.
     pub(crate) packets: u64,
     pub(crate) resent: u64,
+    /// How often a rank asked its own kernel for a result.
+    pub(crate) asked: u64,
     /// Median time of a small sum.
     pub(crate) small_seconds: f64,
     /// Median time of a sum for which one rank is late.
@@ -153,7 +155,7 @@ fn measured(job: &Job) -> Result<Answer, Error> {
     let bytes = ranks.collective().traffic().since(traffic) / rounds.max(1) as u64;
     let after = ranks.report();
     let packets = after.sent + after.results - before.sent - before.results;
-    let resent = after.resent - before.resent;
+    let (resent, asked) = (after.resent - before.resent, after.asked - before.asked);
     let small = &mut vec![1.0; SMALL];
     let small_seconds = median_of(SMALL_ROUNDS, || ranks.sum(small))?;
     let late = Duration::from_millis(job.late_ms);
@@ -164,7 +166,18 @@ fn measured(job: &Job) -> Result<Answer, Error> {
         ranks.sum(small)
     })?;
     ranks.collective().leave(None);
-    Ok(Answer { instead, seconds, cpu_seconds, wakes, bytes, packets, resent, small_seconds, late_seconds })
+    Ok(Answer {
+        instead,
+        seconds,
+        cpu_seconds,
+        wakes,
+        bytes,
+        packets,
+        resent,
+        asked,
+        small_seconds,
+        late_seconds,
+    })
 }
 
 fn median_of(rounds: usize, mut one: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {

@@ -15,7 +15,7 @@ pub(crate) fn name(engine: Engine) -> &'static str {
 
 /// The rows of one engine.
 pub(crate) fn rows(measured: &Measured, numbers: usize) -> Vec<Row> {
-    let Measured { engine, seconds, cpu, bytes_per_number, wakes, packets, resent, .. } = *measured;
+    let Measured { engine, seconds, cpu, bytes_per_number, wakes, packets, resent, asked, .. } = *measured;
     let speed = numbers as f64 * 4.0 / seconds / 1e6;
     let note = format!(
         "{RANKS} ranks, {numbers} numbers, as bytes of f32; {bytes_per_number:.2} bytes per number and rank on the way, {:.1} MB/s of them",
@@ -31,8 +31,9 @@ pub(crate) fn rows(measured: &Measured, numbers: usize) -> Vec<Row> {
         } else {
             "with those of the switch, which is a thread of rank 0"
         };
-        let note =
-            format!("{packets} packets sent and results taken, {resent} sent or asked for again; {switch}");
+        let asked =
+            if asked > 0 { format!(", rank 0 asked its kernel {asked} times") } else { String::new() };
+        let note = format!("{packets} packets sent and results taken, {resent} sent again{asked}; {switch}");
         rows.push(Row::new("  packets for each wake-up", packets as f64 / wakes.max(1) as f64, "", note));
     } else {
         rows.push(Row::new("  wake-ups", wakes as f64, "", "of all threads, in all sums"));

@@ -34,8 +34,10 @@ const MISSING: u32 = 6;
 pub struct Report {
     /// Packets that were sent, without those that were sent again.
     pub sent: u64,
-    /// Packets that were sent again.
+    /// Packets that were sent again, because no result came.
     pub resent: u64,
+    /// How often rank 0 asked the program in its kernel for a result, which is sent only to the others.
+    pub asked: u64,
     /// Results that were needed.
     pub results: u64,
     /// Packets that came and were of no use: twice, too late, or not of this job.
@@ -266,7 +268,7 @@ impl Worker {
         let (mut answers, mut missing) = (0, 0);
         for (_, slot) in order {
             let before = self.transport.waiting();
-            self.report.resent += 1;
+            self.report.asked += 1;
             self.send(slot)?;
             let is_answered = self.transport.waiting() > before;
             answers += u32::from(is_answered);

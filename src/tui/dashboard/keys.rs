@@ -23,11 +23,18 @@ pub(super) enum Do {
     Right,
     Log,
     Compare,
+    CompareNone,
     Freeze,
     Scroll(Scroll),
     Stop,
     /// Talk to the model of a finished run.
     Talk,
+    /// Ask the wizard's questions with this run's answers.
+    Again,
+    /// Choose what is copied into the clipboard.
+    Copy,
+    /// Show how the model is served.
+    Serve,
     Checkpoint,
     Help,
     Leave,
@@ -112,7 +119,14 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
     bind(&[key(KeyCode::Char('f'))], "f", "follow the newest step", None, Do::Follow),
     bind(&[key(KeyCode::Char('c'))], "c", "crosshair with values", Some("values"), Do::Crosshair),
     bind(&[key(KeyCode::Char('y'))], "y", "logarithmic loss", Some("log"), Do::Log),
-    bind(&[key(KeyCode::Char('o'))], "o", "overlay another run, or remove it", Some("compare"), Do::Compare),
+    bind(
+        &[key(KeyCode::Char('o'))],
+        "o",
+        "overlay up to three other runs, or remove one; O removes all",
+        Some("compare"),
+        Do::Compare,
+    ),
+    also(&[key(KeyCode::Char('O'))], Do::CompareNone),
 ];
 
 pub(super) const RUN: &[Binding<Do>] = &[
@@ -125,6 +139,15 @@ pub(super) const RUN: &[Binding<Do>] = &[
         Some("talk to it"),
         Do::Talk,
     ),
+    bind(
+        &[key(KeyCode::Char('n'))],
+        "n",
+        "a new run with these answers, which the wizard lets you change",
+        Some("new from it"),
+        Do::Again,
+    ),
+    bind(&[key(KeyCode::Char('v'))], "v", "how to serve the trained model", None, Do::Serve),
+    bind(&[key(KeyCode::Char('Y'))], "Y", "copy a path or a command into the clipboard", None, Do::Copy),
     bind(&[key(KeyCode::Char('?'))], "?", "these keys", Some("keys"), Do::Help),
     bind(
         &[key(KeyCode::Char('q')), key(KeyCode::Esc), ctrl('c')],

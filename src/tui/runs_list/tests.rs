@@ -247,6 +247,7 @@ fn a_key_that_a_run_allows_ends_the_list_with_the_action() {
         ("9f00", KeyCode::Char('r'), RunAction::Resume),
         ("77aa", KeyCode::Char('r'), RunAction::Resume),
         ("0c31", KeyCode::Char('e'), RunAction::Export),
+        ("0c31", KeyCode::Char('n'), RunAction::Again),
     ] {
         let run = choose(&mut list, part);
         assert_eq!(press(&mut list, code), Next::Leave, "{part}");
