@@ -117,7 +117,7 @@ impl Patch {
     /// # Errors
     /// The file cannot be read, is damaged, or is no patch.
     pub fn read(path: &Path) -> Result<Self, EditError> {
-        if path.is_dir() {
+        if std::fs::metadata(path).map_err(EditError::io(path))?.is_dir() {
             return Err(EditError::patch(path, "this is a folder, and a patch is a file", PATCH_FILE));
         }
         let (about, tensors) = read_numbers(path).map_err(|error| match error {

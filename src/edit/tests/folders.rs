@@ -609,6 +609,8 @@ fn names_numbers_and_sizes_that_no_edit_makes_are_refused() {
         assert!(refused.contains("m.qubgpu: no edit makes corrections of such numbers"), "{refused}");
     }
     assert!(Patch::read(place.path()).unwrap_err().to_string().contains("this is a folder"));
+    // Whose fault that is decides the exit code.
+    assert!(Patch::read(&place.path().join("none")).unwrap_err().of_file().is_some());
 
     let facts = |count: usize| {
         let long = "\"x\" ".repeat(1500);
