@@ -109,7 +109,7 @@ function FactFields({ fact, at, set, onTrace, onRemove }) {
     <div class="k-fact">
       ${input("prompt", "Prompt", "The shop closes at", `k-prompt-${at}`)}
       ${input("target", "Target", "six", `k-target-${at}`)}
-      ${input("subject", html`Subject <span class="faint">(optional, spelled as in the prompt)</span>`, "The shop", `k-subject-${at}`)}
+      ${input("subject", html`Subject <span class="faint">(optional, as in the prompt)</span>`, "The shop", `k-subject-${at}`)}
       <div class="actions k-tools">
         <button type="button" class="button small" disabled=${!onTrace} onClick=${onTrace} data-test=${`k-trace-${at}`} aria-label=${`Trace fact ${at + 1}`} title="Where does the model recall this? Needs prompt and subject.">Trace</button>
         ${onRemove && html`<button type="button" class="button quiet small icon" aria-label=${`Remove fact ${at + 1}`} onClick=${onRemove}><${Icon} name="close" size=${13} /></button>`}
