@@ -114,6 +114,25 @@ pub trait Collective: Send {
         (0..self.world_size()).collect()
     }
 
+    /// Returns how many ranks wait at rank 0 to be let in.
+    fn newcomers(&self) -> usize {
+        0
+    }
+
+    /// Returns whether the others go on without this rank.
+    fn is_left_out(&self) -> bool {
+        false
+    }
+
+    /// Parts, and meets again with those that wait. All ranks must call this at the same place; their numbers
+    /// are others afterwards, except rank 0's, and nothing that was agreed on before holds.
+    ///
+    /// # Errors
+    /// A rank vanished, or one that waited does not come.
+    fn meet_again(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Returns the smoothed time from a question to the answer of each rank, where it was measured.
     fn latencies(&self) -> Vec<Option<Duration>> {
         vec![None; self.world_size()]

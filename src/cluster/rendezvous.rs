@@ -21,8 +21,9 @@ use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
 use crate::environment::Placement;
 use crate::error::Error;
-use crate::introduction::{Answer, Caller, Hello, Member, Purpose, VERSION, admitted};
+use crate::introduction::{Answer, Caller, Hello, Member, Purpose, Stage, VERSION, admitted};
 use crate::link::why;
+use crate::swarm::door::Door;
 use crate::token::JobToken;
 
 /// The pause between two looks at what has changed.
@@ -154,7 +155,7 @@ pub(crate) fn meet(
     let job = Job { placement, token, build, limits, ends, deadline, port };
     let (send_caller, callers) = channel();
     let done = Arc::new(AtomicBool::new(false));
-    let accepting = job.accept(listener, send_caller, Arc::clone(&done));
+    let accepting = job.accept(listener, send_caller, Arc::clone(&done), Stage::Meeting);
     let met = accepting.and_then(|()| job.meet(&callers));
     done.store(true, Ordering::SeqCst);
     if met.is_ok() {
@@ -163,6 +164,26 @@ pub(crate) fn meet(
         ends.end();
     }
     met
+}
+
+/// Opens rank 0's door for ranks that come while the others work.
+///
+/// # Errors
+/// Somebody else has taken the port, or the system starts no thread.
+pub(crate) fn open_door(
+    placement: &Placement,
+    token: Option<&JobToken>,
+    build: &str,
+    limits: Limits,
+    ends: &Arc<Ends>,
+) -> Result<Door, Error> {
+    let of_loopback = JobToken::of_loopback();
+    let addresses = (placement.host.as_str(), placement.port).to_socket_addrs();
+    let is_here = addresses.is_ok_and(|mut all| all.all(|address| address.ip().is_loopback()));
+    let (listener, port) = listen(placement, is_here)?;
+    let token = token.unwrap_or(&of_loopback);
+    let job = Job { placement, token, build, limits, ends, deadline: Instant::now(), port };
+    Door::open(listener, |listener, callers, done| job.accept(listener, callers, done, Stage::AtWork))
 }
 
 /// Returns the addresses of rank 0. A name may become known only after a while.
@@ -199,6 +220,19 @@ fn resolve(placement: &Placement, deadline: Instant, ends: &Ends) -> Result<Vec<
 /// Starts to listen: rank 0 on its port, others on any; without a token only where this machine alone can
 /// connect.
 fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
+    // A thread that listened here before may still be about to end.
+    for _ in 0..20 {
+        match listen_once(placement, is_here) {
+            Err(Error::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+                std::thread::sleep(2 * LOOK);
+            }
+            listening => return listening,
+        }
+    }
+    listen_once(placement, is_here)
+}
+
+fn listen_once(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
     let port = if placement.rank == 0 { placement.port } else { 0 };
     let [v4, v6]: [IpAddr; 2] = if is_here {
         [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
@@ -242,6 +276,7 @@ impl Job<'_> {
         listener: TcpListener,
         callers: Sender<Caller>,
         done: Arc<AtomicBool>,
+        stage: Stage,
     ) -> Result<(), Error> {
         let gate = Arc::new(Gate::new(&self.token.key(), &self.token.proof()));
         let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello(Purpose::Work));
@@ -261,7 +296,7 @@ impl Job<'_> {
                 let (cancelled, ends) = (Arc::clone(&cancelled), Arc::clone(&ends));
                 let admit = move || {
                     // Who does not know the token is sent away, and nobody waits for it.
-                    let caller = admitted(&gate, stream, patience, cancelled, &own, from.ip());
+                    let caller = admitted(&gate, stream, patience, cancelled, &own, from.ip(), stage);
                     drop(stranger);
                     match caller {
                         // Nobody may wait for callers any more.
@@ -427,6 +462,9 @@ impl Job<'_> {
             let error = match answered {
                 Ok((channel, Answer::Welcome { members })) if self.fits(to, &members) => {
                     return Ok((channel, members));
+                }
+                Ok((_, Answer::Again { rank, world_size })) if rank > 0 && rank < world_size => {
+                    return Err(Error::Renumbered { rank, world_size });
                 }
                 Ok((_, Answer::Refused { why })) => {
                     return Err(Error::Refused { by: to, why: escape(&why).into_owned() });

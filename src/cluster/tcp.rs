@@ -15,9 +15,11 @@ use crate::collective::{Collective, Traffic, chunk};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::heartbeat::{self, Latencies};
+use crate::introduction::Answer;
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
-use crate::rendezvous::{Ends, Limits, Met, meet};
+use crate::rendezvous::{Ends, Limits, Met, meet, open_door};
+use crate::swarm::door::Door;
 use crate::swarm::{Change, Swarm};
 use crate::token::JobToken;
 use crate::wire::Kind;
@@ -27,6 +29,8 @@ use crate::wire::Kind;
 pub const BUCKET: usize = 4 << 20;
 /// The most bytes of a rank's word: a piece of a file.
 const LONGEST_WORD: u64 = 64 << 20;
+/// The time in which ranks that know each other meet again.
+const MEETING_AGAIN: Duration = Duration::from_secs(60);
 /// The time for the last words of a rank that fails.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -47,11 +51,25 @@ pub struct Tcp {
     /// What is needed to go on without a rank, if that is wanted.
     pub(crate) swarm: Option<Swarm>,
     latencies: Latencies,
+    /// How the ranks have met, so that they can meet again.
+    meeting: Meeting,
+    door: Option<Door>,
     traffic: Traffic,
     ends: Arc<Ends>,
     has_left: bool,
     /// Why nothing can be done together any more, if a rank is gone or out of step.
     pub(crate) failure: Option<String>,
+}
+
+/// How the ranks of a job meet.
+#[derive(Clone)]
+struct Meeting {
+    placement: Placement,
+    token: Option<JobToken>,
+    build: String,
+    limits: Limits,
+    interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+    tell: Arc<dyn Fn(String) + Send + Sync>,
 }
 
 /// Meets the other ranks. `build` must be the same on all; `interrupted` ends the wait for them. Without a
@@ -82,8 +100,23 @@ pub fn join_and_tell(
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
     tell: Arc<dyn Fn(String) + Send + Sync>,
 ) -> Result<Tcp, Error> {
-    let ends = Ends::new(interrupted, tell);
-    let Met { outgoing, incoming, asked, answered } = meet(placement, token, build, limits, &ends)?;
+    let (placement, token, build) = (placement.clone(), token.cloned(), build.to_owned());
+    met(Meeting { placement, token, build, limits, interrupted, tell })
+}
+
+fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
+    let (ends, of_all) = loop {
+        let Meeting { placement, token, build, limits, interrupted, tell } = &meeting;
+        let ends = Ends::new(Arc::clone(interrupted), Arc::clone(tell));
+        match meet(placement, token.as_ref(), build, *limits, &ends) {
+            // It came while the others were at work.
+            Err(Error::Renumbered { rank, world_size }) => {
+                meeting.placement = Placement { rank, world_size, ..meeting.placement };
+            }
+            of_all => break (ends, of_all?),
+        }
+    };
+    let Met { outgoing, incoming, asked, answered } = of_all;
     let outgoing = outgoing.into_iter().map(|(rank, channel)| Ok((rank, Outgoing::start(rank, channel)?)));
     let outgoing = outgoing.collect::<Result<_, _>>().map_err(Error::Thread)?;
     let (send_event, events) = channel();
@@ -98,7 +131,7 @@ pub fn join_and_tell(
     let start =
         |(rank, (_, channel))| Ok((rank, Incoming::start(rank, channel, send_event.clone(), heard.clone())?));
     let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
-    let Placement { rank, world_size, .. } = *placement;
+    let Placement { rank, world_size, .. } = meeting.placement;
     Ok(Tcp {
         own: rank,
         members: (0..world_size).collect(),
@@ -109,6 +142,8 @@ pub fn join_and_tell(
         operation: 0,
         swarm: None,
         latencies,
+        meeting,
+        door: None,
         traffic: Traffic::default(),
         ends,
         has_left: false,
@@ -117,6 +152,18 @@ pub fn join_and_tell(
 }
 
 impl Tcp {
+    /// Lets ranks wait at rank 0 that come while the others work.
+    fn open_door(&mut self) {
+        if self.own != 0 || self.door.is_some() {
+            return;
+        }
+        let Meeting { placement, token, build, limits, tell, .. } = &self.meeting;
+        match open_door(placement, token.as_ref(), build, *limits, &self.ends) {
+            Ok(door) => self.door = Some(door),
+            Err(error) => tell(format!("no rank can join while the others train: {error}")),
+        }
+    }
+
     fn next_operation(&mut self) -> u64 {
         self.operation += 1;
         operation(self.epoch, self.operation - 1)
@@ -266,7 +313,43 @@ impl Collective for Tcp {
     fn outlive(&mut self, silence: Duration) -> bool {
         self.mailbox.limit_silence(silence);
         self.swarm.get_or_insert_default();
+        self.open_door();
         true
+    }
+
+    fn is_left_out(&self) -> bool {
+        self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
+    }
+
+    fn newcomers(&self) -> usize {
+        self.door.as_ref().map_or(0, Door::count)
+    }
+
+    fn meet_again(&mut self) -> Result<(), Error> {
+        let mut newcomers = self.door.take().map(|mut door| door.close()).unwrap_or_default();
+        let own = newcomers.len().to_string();
+        let count = loop {
+            match self.all_gather(own.as_bytes()) {
+                Err(Error::Regrouped) => {}
+                said => break said?.swap_remove(0),
+            }
+        };
+        let count: usize = String::from_utf8_lossy(&count).parse().unwrap_or(0);
+        let (rank, members) = (self.rank(), self.world_size());
+        let world_size = members + count;
+        for (place, caller) in newcomers.iter_mut().enumerate() {
+            // If it is gone, it is missed when the ranks meet.
+            let _ = caller.channel.tell(&Answer::Again { rank: members + place, world_size });
+        }
+        drop(newcomers);
+        self.leave(None);
+        let mut meeting = self.meeting.clone();
+        meeting.placement = Placement { rank, world_size, ..meeting.placement };
+        meeting.limits.meeting = MEETING_AGAIN;
+        let missed = |error: Error| Error::Lost { rank, at: "meeting again".into(), why: error.to_string() };
+        *self = met(meeting).map_err(missed)?;
+        self.open_door();
+        Ok(())
     }
 
     fn members(&self) -> Vec<usize> {
@@ -284,6 +367,10 @@ impl Collective for Tcp {
     fn leave(&mut self, reason: Option<&str>) {
         if std::mem::replace(&mut self.has_left, true) {
             return;
+        }
+        for mut waiting in self.door.take().map(|mut door| door.close()).unwrap_or_default() {
+            let why = "the run has ended, or was stopped".to_owned();
+            let _ = waiting.channel.tell(&Answer::Refused { why });
         }
         let reason = reason.or(self.failure.as_deref());
         self.outgoing.values_mut().for_each(|outgoing| outgoing.bid_farewell(reason));

@@ -4,7 +4,7 @@ use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
 use sparktune_cluster::tcp::Tcp;
 use sparktune_cluster::xdp::{self, Choice, Loss};
-use sparktune_cluster::{Collective, JobToken, Placement};
+use sparktune_cluster::{Collective, Error as ClusterError, JobToken, Placement};
 use sparktune_plan::Plan;
 use sparktune_tui::output::note;
 
@@ -27,6 +27,14 @@ pub(crate) fn refuse_swarm_in_the_network(plan: &Plan) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+/// Says again which engine sums, when the ranks of a swarm have met again: it is over TCP.
+///
+/// # Errors
+/// A rank is gone.
+pub(crate) fn say_again(ranks: &mut dyn Collective) -> Result<(), ClusterError> {
+    ranks.broadcast(b"tcp").map(drop)
 }
 
 /// Turns ranks that have met into those that sum by the engine of rank 0's choice.

@@ -14,17 +14,17 @@ use sparktune_app::machine::RATES_FILE;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::files::appended_file;
-use sparktune_cluster::RankCounts;
+use sparktune_cluster::{Collective, RankCounts};
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
-use sparktune_train::{BeforeFirstRun, TrainOptions};
+use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainOptions};
 use sparktune_tui::output::note;
 
 use crate::crash;
-use crate::engine::refuse_swarm_in_the_network;
+use crate::engine::{refuse_swarm_in_the_network, say_again};
 use crate::failure::from_training;
-use crate::rank::{join, placement, refuse_second_gpu, share_run};
+use crate::rank::{join, placement, refuse_second_gpu, share_run, unshared};
 
 /// The file with the devices that passed the self-tests, next to the runs.
 const PASSED: &str = ".self-tests";
@@ -74,6 +74,12 @@ pub fn trainer(
             refuse_swarm_in_the_network(&plan)?;
             let mut ranks = join(program, &placement, &stop)?;
             share_run(&mut *ranks, &run)?;
+            let shared = run.clone();
+            let again = move |ranks: &mut dyn Collective| {
+                say_again(ranks)?;
+                share_run(ranks, &shared).map_err(|failure| unshared(&failure))
+            };
+            let options = TrainOptions { after_meeting: Some(AfterMeeting(Arc::new(again))), ..options };
             sparktune_train::train_as_rank(&run, &stop, &options, &mut *ranks)
         }
     };

@@ -260,17 +260,17 @@ pub struct ControlApplied {
 }
 
 /// Who trains from a step on, in a run of several ranks that goes on without those that are gone. The first
-/// such event of an attempt names all; each later one is a change. They suffice to replay the run in one
+/// such event of an attempt names all, and so does one after others have joined; each other one is a change. They suffice to replay the run in one
 /// process (`--sum-as`).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Members {
     /// The first step that they take, from 1. Later steps of an earlier event or attempt do not count.
     pub step: u64,
-    /// The number of changes since the attempt began.
+    /// The number of changes since the ranks met.
     pub epoch: u64,
-    /// The members in the order in which their gradients are added, by the numbers of their ranks at the start
-    /// of the attempt.
+    /// The members in the order in which their gradients are added, by the numbers of their ranks when they met:
+    /// at the start of the attempt, or when others joined.
     pub members: Vec<usize>,
     /// Who is gone since the event before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -281,7 +281,7 @@ pub struct Members {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LostMember {
-    /// Its number at the start of the attempt.
+    /// Its number when the ranks met.
     pub rank: usize,
     /// What the others have seen, in words.
     pub reason: String,

@@ -73,7 +73,7 @@ pub use error::TrainError;
 pub use export_gguf::{GgufFiles, GgufRequest, export_gguf};
 pub use export_run::{Weights, export_run};
 pub use head_run::{begin_head_of_model, begin_head_run};
-pub use options::{ModelPlaces, TrainOptions};
+pub use options::{AfterMeeting, ModelPlaces, TrainOptions, WorkTogether};
 pub use run::{Finished, train, train_as_rank, train_with};
 pub use self_test::{BeforeFirstRun, SelfTest, self_test};
 pub use sparktune_model::export::gguf::GgufType;

@@ -142,6 +142,11 @@ impl Ranks<'_> {
         self.collective().is_some_and(|collective| collective.outlive(silence))
     }
 
+    /// Returns how many processes wait at this one to be let in.
+    pub(crate) fn newcomers(&mut self) -> usize {
+        self.collective().map_or(0, |collective| collective.newcomers())
+    }
+
     /// Returns how the members have changed since the last call.
     pub(crate) fn changes(&mut self) -> Vec<Change> {
         self.collective().map(Collective::changes).unwrap_or_default()

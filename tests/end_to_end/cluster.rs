@@ -23,17 +23,19 @@ pub(crate) fn port() -> String {
 /// Starts this command as every rank, with torchrun's variables.
 pub(crate) fn ranks(world_size: usize, command: impl Fn() -> Command) -> Vec<Child> {
     let port = port();
-    let start = |rank: usize| {
-        command()
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", world_size.to_string())
-            .env("LOCAL_RANK", rank.to_string())
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
-            .spawn()
-            .unwrap()
-    };
-    (0..world_size).map(start).collect()
+    (0..world_size).map(|rank| start_rank(command(), rank, world_size, &port)).collect()
+}
+
+/// Starts this command as one rank.
+pub(crate) fn start_rank(mut command: Command, rank: usize, world_size: usize, port: &str) -> Child {
+    command
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", world_size.to_string())
+        .env("LOCAL_RANK", rank.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port)
+        .spawn()
+        .unwrap()
 }
 
 pub(crate) fn ended(ranks: Vec<Child>) -> Vec<Done> {

@@ -2,10 +2,13 @@
 //! on with those that are left, and one process that is told who they were has the same bits.
 
 use std::path::{Path, PathBuf};
+use std::process::Child;
 
 use sparktune_cluster::RankCounts;
 
-use crate::cluster::{FULL, LORA, alone, assert_same, ended, ranks, run_of, signal, training};
+use crate::cluster::{
+    FULL, LORA, alone, assert_same, ended, port, ranks, run_of, signal, start_rank, training,
+};
 use crate::kills::{kill, trainer_of};
 use crate::runs::wait;
 use crate::sparktune::{Place, events};
@@ -63,14 +66,13 @@ fn a_run_goes_on_without_ranks_that_are_killed_or_stopped_and_has_the_bits_of_it
     go_on(&run, &[0, 2]);
     signal("KILL", &ranks[2]);
     go_on(&run, &[0]);
-    signal("CONT", &ranks[1]);
+    signal("KILL", &ranks[1]);
     let done = ended(ranks);
-    assert_eq!([done[0].code, done[2].code, done[3].code], [Some(0), None, None], "{done:?}");
-    // One that comes back is told what has happened.
-    assert_eq!(done[1].code, Some(5), "{done:?}");
-    let told =
-        done[1].err.contains("the other ranks go on without this one") && done[1].err.contains("silent for 2 s");
-    assert!(told, "{}", done[1].err);
+    assert_eq!(
+        [done[0].code, done[1].code, done[2].code, done[3].code],
+        [Some(0), None, None, None],
+        "{done:?}"
+    );
     let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
     assert_eq!(
         said,
@@ -88,6 +90,38 @@ fn a_run_goes_on_without_ranks_that_are_killed_or_stopped_and_has_the_bits_of_it
     );
     assert!(has_warned("rank 0 goes on alone, from step "), "{warned:?}");
     let (_alone, one_process) = alone(counts(&run), "60", &more);
+    assert_same(&run, &one_process);
+}
+
+/// The first to come is a rank that was stopped and left out, the second one that was killed and started again.
+#[test]
+fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_bits_of_its_replay() {
+    let place = Place::new();
+    let more = [&LORA[..], &SWARM].concat();
+    let port = port();
+    let start = |rank: usize| start_rank(training(&place, "80", &more)(), rank, 3, &port);
+    let mut all: Vec<Child> = (0..3).map(start).collect();
+    let run = run_with(&place, 2);
+    signal("STOP", &all[1]);
+    go_on(&run, &[0, 2]);
+    signal("CONT", &all[1]);
+    // Ranks have other numbers when they meet again.
+    go_on(&run, &[0, 1, 2]);
+    signal("KILL", &all[2]);
+    wait("the others to go on", || (members(&run).pop()?.1.len() == 2).then_some(()));
+    all.push(start(2));
+    go_on(&run, &[0, 1, 2]);
+    let done = ended(all);
+    assert_eq!(
+        [done[0].code, done[1].code, done[2].code, done[3].code],
+        [Some(0), Some(0), None, Some(0)],
+        "{done:?}"
+    );
+    let told = ["the other ranks go on without this one", "silent for 2 s", "asks rank 0 to be let in again"];
+    assert!(told.iter().all(|words| done[1].err.contains(words)), "{}", done[1].err);
+    let counts = counts(&run);
+    assert_eq!(counts.to_string().split(',').count(), 5, "{counts}");
+    let (_alone, one_process) = alone(counts, "80", &more);
     assert_same(&run, &one_process);
 }
 

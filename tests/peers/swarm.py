@@ -3,8 +3,9 @@
     python tests/peers/swarm.py SPARKTUNE [--faults 200] [--ranks 4] [--seed 1] [--partitions]
 
 Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm true --silence-s 2`). At times that the
-seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP) or stopped and continued after it was left out; now
-and then it is the coordinator, after which all ranks are started again with `resume`. When a run is complete, one
+seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP) or stopped and continued after it was left out, after
+which it has to be let in again; now and then it is the coordinator, after which all ranks are started again with
+`resume`. When a run is complete, one
 process trains the same steps with the numbers of ranks of its `members` events (`--sum-as`): losses, norms and
 weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
 namespace of its own, and a link may be taken down too.
@@ -111,6 +112,7 @@ class Training:
         return max((event["step"] for event in self.seen() if event["kind"] == "step"), default=0)
 
     def members(self):
+        """The numbers of the ranks that train, and none while they meet."""
         said = [event for event in self.seen() if event["kind"] in ("members", "run_started")]
         return said[-1].get("members", []) if said else []
 
@@ -163,6 +165,8 @@ def one_run(options, choose, counted, network):
         train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
         training = Training(options.program, folder, options.ranks, network)
         training.start(train)
+        # The process of each number: ranks get other numbers when they meet again.
+        process_of = list(range(options.ranks))
         stopped, faults = [], []
         while not training.has_ended() and len(faults) < 12:
             training.wait("members", lambda: training.members() or training.has_ended())
@@ -182,21 +186,25 @@ def one_run(options, choose, counted, network):
                     process.send_signal(signal.SIGCONT)
                 stopped = []
                 training.clear()
+                process_of = list(range(options.ranks))
                 training.start(["resume", "latest", "--json", "--non-interactive"])
                 before = len(training.seen())
                 training.wait("a resumed step", lambda: "step" in [e["kind"] for e in training.seen()[before:]])
             else:
                 rank = choose.choice(others)
-                process = training.processes[rank]
+                process = training.processes[process_of[rank]]
                 if kind == "partition":
-                    network.cut(rank, "down")
+                    network.cut(process_of[rank], "down")
                 else:
                     process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
                 training.wait("the others", lambda: rank not in training.members() or training.has_ended())
                 if kind == "partition":
-                    network.cut(rank, "up")
-                if kind == "stop and continue":
+                    network.cut(process_of[rank], "up")
+                if kind == "stop and continue" and not training.has_ended():
+                    left = training.members()
                     process.send_signal(signal.SIGCONT)
+                    training.wait("the return", lambda: len(training.members()) > len(left) or training.has_ended())
+                    process_of = [process_of[rank] for rank in left] + [process_of[rank]]
                 if kind == "stop":
                     stopped.append(process)
             faults.append(kind)
@@ -205,7 +213,8 @@ def one_run(options, choose, counted, network):
             process.kill()
         training.clear()
         counts = replay_words(training)
-        alone = Training(options.program, folder / "alone", 1, None) if (folder / "alone").mkdir() is None else None
+        (folder / "alone").mkdir()
+        alone = Training(options.program, folder / "alone", 1, None)
         command = [str(options.program), *train, f"--sum-as={counts}", "--runs-dir", str(folder / "alone" / "runs")]
         environment = dict(os.environ, SPARKTUNE_GRAD_ACCUM_STEPS="5")
         subprocess.run(command, env=environment, check=True, stdout=alone.log, stderr=alone.log)

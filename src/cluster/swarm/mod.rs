@@ -12,9 +12,14 @@
 //! that everybody says when it has all sums of a step ends every step on all ranks or on none, and does it
 //! again with those that are left.
 //!
+//! **Who comes later** waits at a door that rank 0 keeps open. At the border of a step, all ranks part and meet
+//! again as if they had just been started, with those that waited, and continue from rank 0's checkpoint of
+//! that step. So a newcomer gets what every rank gets, by hash and over the same channel.
+//!
 //! If the coordinator is gone, the others end, as ranks do that are no swarm.
 
 mod counts;
+pub(crate) mod door;
 pub mod notice;
 mod regroup;
 #[cfg(test)]
@@ -49,6 +54,8 @@ pub(crate) struct Swarm {
     /// with all that belongs to it.
     is_changed: bool,
     pub(crate) changes: Vec<Change>,
+    /// Whether the others go on without this rank.
+    pub(crate) is_left_out: bool,
     /// For tests: the number of messages after which this rank is dead.
     #[cfg(test)]
     pub(crate) sends_left: Option<usize>,

@@ -90,7 +90,11 @@ impl Tcp {
 
     fn regroup(&mut self) -> Result<(), Error> {
         let done = if self.rank() == 0 { self.lead() } else { self.follow() };
-        done.inspect_err(|error| self.failure = Some(error.to_string()))
+        if let Err(error) = &done {
+            self.failure = Some(error.to_string());
+            self.swarm().is_left_out |= matches!(error, Error::Ejected { .. });
+        }
+        done
     }
 
     fn notify(&mut self, to: usize, notice: &Notice) {
