@@ -466,7 +466,7 @@ mod tests {
 13:27:37 UTC members    from step 4 · ranks 0, 2 · without 1: it was silent for 5 s
 13:27:38 UTC control    stop carried out at step 3
 13:27:38 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory at most 2.9 GB · outputs/adapter
-13:27:38 UTC other      'weather', written by a newer sparktune";
+13:27:39 UTC other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
