@@ -183,7 +183,7 @@ def one_run(options, choose, counted, network):
             if kind == "coordinator":
                 os.kill(training.trainer(), signal.SIGKILL)
                 for process in stopped:
-                    process.send_signal(signal.SIGCONT)
+                    process.kill()
                 stopped = []
                 training.clear()
                 process_of = list(range(options.ranks))
