@@ -823,7 +823,7 @@ fn a_run_that_has_ended_offers_to_talk_to_its_model_and_not_to_stop_it() {
     assert!(dashboard.takes_wish() == Some(Wish::Talk) && dashboard.takes_wish().is_none());
     press(&mut dashboard, "v");
     assert!(text(&mut dashboard).contains("nothing can be served yet"), "there is no page");
-    assert!(screen.contains("n new from it"), "{screen}");
+    assert!(screen.contains("n again"), "{screen}");
     press(&mut dashboard, "n");
     assert!(dashboard.takes_wish().is_none(), "a view without a folder has no answers");
     dashboard.say("there is no room for the model");

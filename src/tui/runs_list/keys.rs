@@ -48,7 +48,7 @@ pub(super) const KEYS: &[Binding<Do>] = &[
         keys: &[c('n')],
         shown: "n",
         help: "a new run with its answers, which the wizard lets you change",
-        hint: Some("new from it"),
+        hint: None,
         action: Do::Again,
     },
     Binding {
