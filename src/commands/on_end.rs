@@ -1,9 +1,9 @@
 //! The command that a user wants to be run when a training ends.
 //!
-//! Enters: a variable of the trainer's environment, which only the user sets, and how the run ended. Leaves: a
-//! log beside the trainer's. Plans name no commands, so nothing that came with a stranger's run is executed.
-//! The run has ended by then, its events and its lease included, and whatever the command does changes
-//! neither.
+//! Enters: a variable of the trainer's environment, which only the user sets, and how the run ended. Leaves:
+//! a log beside the trainer's. Plans name no commands, so nothing that came with a stranger's run is
+//! executed. The run has ended by then, its events and its lease included, and whatever the command does
+//! changes neither.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -44,8 +44,8 @@ impl OnEnd {
         Some(Self { command, longest: LONGEST })
     }
 
-    /// Runs the command in the folder of the run, whose attempt has ended like this, and waits for it, at most
-    /// ten minutes and until `stop` is set. Failures are told and change nothing.
+    /// Runs the command in the folder of the run, whose attempt has ended like this, and waits for it, at
+    /// most ten minutes and until `stop` is set. Failures are told and change nothing.
     pub(crate) fn run(&self, run: &RunDir, attempt: u32, state: &str, stop: &AtomicBool) {
         let log = log_of(run, attempt);
         let told = match self.run_with_log(run, state, &log, stop) {

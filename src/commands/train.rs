@@ -73,8 +73,8 @@ fn start(
         find_run(RunName { run: name.clone(), runs_dir })
     });
     if let Some(first) = first.transpose()? {
-        // A mistake is told now, and not in the night when the other run ends. What the other run takes of the
-        // machine is not missing then.
+        // A mistake is told now, and not in the night when the other run ends. What the other run takes of
+        // the machine is not missing then.
         match gather(given.flags.clone(), given.demo)
             .and_then(|answers| job::plan(program, &answers, &listener))
         {

@@ -292,8 +292,8 @@ impl ChatTokenizer {
         self.render_with(chat, Call { add_generation_prompt: true, kwargs: &self.kwarg_values })
     }
 
-    /// Tokenises what a user says to the model as a server does that is asked for an answer; without a template,
-    /// the text as it is.
+    /// Tokenises what a user says to the model as a server does that is asked for an answer; without a
+    /// template, the text as it is.
     ///
     /// # Errors
     /// The same as for [`encode_conversation`](Self::encode_conversation).

@@ -1,7 +1,7 @@
 //! Finds examples in data of any size: those of a line, or those whose line has a text in it.
 //!
-//! Enters: the user's text, or token files. Leaves: a [`Preview`] of what was found, in the order of the data.
-//! All of the data is read for it, and only what is found is rendered.
+//! Enters: the user's text, or token files. Leaves: a [`Preview`] of what was found, in the order of the
+//! data. All of the data is read for it, and only what is found is rendered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -52,7 +52,8 @@ impl Evals {
 }
 
 /// Returns the seconds of all evaluations, that of the base before the first step included, with their sample
-/// answers, at this speed of training. A generated token reads all weights once, and passes through all layers alone.
+/// answers, at this speed of training. A generated token reads all weights once, and passes through all
+/// layers alone.
 fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
     let Fit { work, speed, model, device, .. } = run.fit;
     let head = 2.0 * work.head_parameters * treatment.target_share;

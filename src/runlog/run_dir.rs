@@ -116,8 +116,8 @@ impl RunDir {
     pub fn plan(&self) -> PathBuf {
         self.path.join("plan.toml")
     }
-    /// Returns `data/prompts.json`, which exists if the user has prompts that are answered at each evaluation:
-    /// the token ids of each.
+    /// Returns `data/prompts.json`, which exists if the user has prompts that are answered at each
+    /// evaluation: the token ids of each.
     pub fn prompts(&self) -> PathBuf {
         self.data().join("prompts.json")
     }

@@ -129,8 +129,8 @@ impl Inputs {
             .and_then(|(one, other)| difference(one, other))
     }
 
-    /// Returns the length of the run by the plan that was trained by, if that is not the plan that the run has
-    /// now but one that it had `before`.
+    /// Returns the length of the run by the plan that was trained by, if that is not the plan that the run
+    /// has now but one that it had `before`.
     pub(crate) fn earlier_length<'a>(&self, before: &'a [EarlierLength]) -> Option<&'a EarlierLength> {
         match self.run_files.as_ref().and_then(|files| files.iter().find(|file| file.file == PLAN)) {
             Some(plan) => before.iter().find(|earlier| earlier.plan == plan.blake3),

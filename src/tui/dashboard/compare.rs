@@ -12,7 +12,6 @@ use sparktune_runlog::{RunDir, RunsRoot};
 
 use super::facts_panel::Facts;
 use super::reading::Reading;
-
 use crate::screen::{Popup, Role, Theme};
 use crate::wrap::cut;
 
