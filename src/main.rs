@@ -24,6 +24,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CALLED_AS: &str = "SPARKTUNE_COMMAND";
 
 fn main() -> ExitCode {
+    #[cfg(feature = "serve")]
+    sparktune_serve::end_with_server();
     if cfg!(feature = "cuda") {
         commands::find_cuda_toolkit();
     }
@@ -50,7 +52,14 @@ fn main() -> ExitCode {
 
 /// Carries a command out.
 fn run(cli: Cli) -> Result<Exit, Failure> {
-    let program = &Program::current(cfg!(feature = "cuda"));
+    let on_end = match &cli.command {
+        None => &cli.train.on_end.on_end,
+        Some(Command::Train(args)) => &args.on_end.on_end,
+        Some(Command::Resume(args)) => &args.on_end.on_end,
+        Some(Command::Head(args)) => &args.on_end.on_end,
+        Some(_) => &None,
+    };
+    let program = &Program::current(cfg!(feature = "cuda")).with_on_end(on_end.clone());
     let style = cli.style.style();
     let runs_dir = cli.train.settings.0.runs_dir.clone().map(|answer| answer.value);
     let named = |name: cli::RunName| RunName { run: name.run, runs_dir: runs_dir.clone() };
@@ -58,11 +67,12 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     match command {
         Command::Train(args) => train(program, args, style, false),
         Command::Plan(args) => {
-            let given = Given { flags: args.settings.0, demo: args.demo, sum_as: None, on_cluster: false };
+            let given = Given { flags: args.settings.0, demo: args.demo, ..Given::default() };
             commands::plan(program, given, style, args.explain, args.elsewhere.elsewhere())
         }
         Command::Check(args) => {
-            let CheckArgs { data, settings, rejected, show, write_clean } = args;
+            let show = args.shown();
+            let CheckArgs { data, settings, rejected, write_clean, .. } = args;
             commands::check(settings.0, &data, &rejected, show, write_clean.as_deref(), style)
         }
         Command::Data(args) => args.command.run(style),
@@ -74,17 +84,16 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Some(RunsAction::Delete { run, yes }) => commands::delete_runs(&run, runs_dir, yes),
             Some(RunsAction::Clean { yes }) => commands::clean(runs_dir, yes),
         },
-        Command::Resume(args) => commands::resume(
-            program,
-            named(args.run),
-            args.checkpoint,
-            commands::Resumed {
+        Command::Resume(args) => {
+            let resumed = commands::Resumed {
+                checkpoint: args.checkpoint,
+                length: args.length(),
                 accept_changes: args.accept_changes,
                 sum_as: args.sum_as,
                 on_cluster: args.cluster,
-            },
-            style,
-        ),
+            };
+            commands::resume(program, named(args.run), resumed, style)
+        }
         Command::Head(args) => {
             commands::head(program, RunName { run: args.run, runs_dir }, args.settings.0, style)
         }
@@ -141,7 +150,12 @@ fn train(
     style: Style,
     is_front_door: bool,
 ) -> Result<Exit, Failure> {
-    let given =
-        Given { flags: args.settings.0, demo: args.demo, sum_as: args.sum_as, on_cluster: args.cluster };
+    let given = Given {
+        flags: args.settings.0,
+        demo: args.demo,
+        sum_as: args.sum_as,
+        on_cluster: args.cluster,
+        after: args.after,
+    };
     commands::train(program, given, style, args.dry_run, is_front_door)
 }

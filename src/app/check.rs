@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparktune_base::choices::Think;
-use sparktune_data::{CheckOptions, Input, Pick, Place, Previewed, Rendering, Report};
+use sparktune_base::units::count;
+use sparktune_data::{CheckOptions, Input, Pick, Place, Preview, Previewed, Rendering, Report, Wanted};
 use sparktune_plan::{Answers, Origin, Setting};
 
 use crate::data::{
@@ -30,6 +31,17 @@ pub struct Checked {
     pub accepted: bool,
     /// The examples to show.
     pub shown: Vec<ShownExample>,
+    /// Why there is none of those that were looked for.
+    pub not_found: Option<String>,
+}
+
+/// Which examples a check shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Show {
+    /// The largest number of them.
+    pub limit: usize,
+    /// What they must be, instead of the first ones.
+    pub wanted: Option<Wanted>,
 }
 
 /// An example as the model will see it.
@@ -56,11 +68,11 @@ pub fn check(
     answers: &Answers,
     inputs: &[PathBuf],
     rejected: PathBuf,
-    show: usize,
+    show: Show,
     listener: &dyn Listener,
 ) -> Result<Checked, Failure> {
     if answers.model.is_none() {
-        refuse_what_needs_a_model(answers, show)?;
+        refuse_what_needs_a_model(answers, &show)?;
     }
     let sets = DataSets::of(inputs, answers, listener)?;
     let base = answers.model.as_ref().map(|_| find_base(answers, listener)).transpose()?;
@@ -90,11 +102,11 @@ pub fn check(
         None => check_text(request, listener)?,
     };
     report.set_weights(&weights);
-    let shown = match &base {
-        Some(base) if show > 0 => shown(answers, &sets.train, base, show, listener)?,
-        _ => Vec::new(),
+    let (shown, not_found) = match &base {
+        Some(base) if show.limit > 0 => shown(answers, &sets.train, base, show, listener)?,
+        _ => (Vec::new(), None),
     };
-    Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected, shown })
+    Ok(Checked { accepted: !report.exceeds(max_rejected), report, max_rejected, shown, not_found })
 }
 
 /// Examples from the beginning of data, in its order.
@@ -126,13 +138,24 @@ pub fn browse(
     let base = find_base(answers, listener)?;
     set_kwargs_for(&base.tokenizer, answers, &sets.all(), (format(answers), &map(answers)), listener)?;
     // The last two may come from elsewhere in the data.
-    let preview = preview_of(&sets.train, answers, &base, Some(limit.saturating_add(2)), listener)?;
+    let preview = preview_of(&sets.train, answers, &base, Some(limit.saturating_add(2)), None, listener)?;
     let is_all = preview.whole && preview.examples.iter().all(|example| example.pick == Pick::First);
     let first = preview.examples.into_iter().filter(|example| example.pick == Pick::First);
     let examples = trained(first, answers, &base);
     let is_all = is_all && examples.len() <= limit;
     let examples = examples.into_iter().take(limit).collect();
     Ok(Browsed { examples, is_all, too_long_to_show: preview.too_long_to_show })
+}
+
+/// Returns the examples of the data of these answers that are looked for, as their model will see them.
+///
+/// # Errors
+/// Data or model cannot be read.
+pub fn find(answers: &Answers, wanted: Wanted, listener: &dyn Listener) -> Result<Preview, Failure> {
+    let sets = DataSets::find(answers, listener)?;
+    let base = find_base(answers, listener)?;
+    set_kwargs_for(&base.tokenizer, answers, &sets.all(), (format(answers), &map(answers)), listener)?;
+    preview_of(&sets.train, answers, &base, None, Some(wanted), listener)
 }
 
 /// Checks data without a model.
@@ -157,11 +180,12 @@ const OF_MODEL: [&str; 5] =
     ["data.template_kwargs", "model.chat_template", "data.think", "data.max_example_tokens", "data.overlong"];
 
 /// Refuses flags that would have no effect without a model. Those of a preset or a file are passed over.
-fn refuse_what_needs_a_model(answers: &Answers, show: usize) -> Result<(), Failure> {
+fn refuse_what_needs_a_model(answers: &Answers, show: &Show) -> Result<(), Failure> {
     let given = OF_MODEL.iter().find(|key| answers.origin(key) == Some(Origin::Flag));
     let flag = match given.and_then(|key| Setting::of(key)) {
         Some(setting) => setting.place(Origin::Flag),
-        None if show > 0 => "--show".to_owned(),
+        None if show.wanted.is_some() => "showing an example".to_owned(),
+        None if show.limit > 0 => "--show".to_owned(),
         None => return Ok(()),
     };
     let text = format!("{flag} needs a model, because its chat template and tokenizer make the examples");
@@ -173,11 +197,17 @@ fn shown(
     answers: &Answers,
     inputs: &[Input],
     base: &BaseModel,
-    limit: usize,
+    Show { limit, wanted }: Show,
     listener: &dyn Listener,
-) -> Result<Vec<ShownExample>, Failure> {
-    let preview = preview_of(inputs, answers, base, Some(limit), listener)?;
-    Ok(trained(preview.examples.into_iter(), answers, base))
+) -> Result<(Vec<ShownExample>, Option<String>), Failure> {
+    let preview = preview_of(inputs, answers, base, Some(limit), wanted.clone(), listener)?;
+    let shown = trained(preview.examples.into_iter(), answers, base);
+    let not_found = wanted.filter(|_| shown.is_empty()).map(|wanted| match (preview.first_refused, wanted) {
+        (Some((place, rejection)), _) => format!("{place} is no example: {rejection}"),
+        (None, Wanted::Line { line, .. }) => format!("there is no example of line {}", count(line)),
+        (None, Wanted::Text(text)) => format!("no example contains \"{text}\""),
+    });
+    Ok((shown, not_found))
 }
 
 /// Returns examples under the policy of the answers. Those without trained tokens are rejected under it.

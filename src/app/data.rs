@@ -14,7 +14,7 @@ use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::{OnDamage, TokenFile};
 use sparktune_data::{
     EvalData, EvalSplit, ExampleOptions, Format, Input, KeptLine, LengthReport, OverlongReport,
-    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SetReport, Unit,
+    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SetReport, Unit, Wanted,
 };
 use sparktune_plan::plan::DataPlan;
 use sparktune_plan::{
@@ -236,15 +236,16 @@ pub fn preview(
     listener: &dyn Listener,
 ) -> Result<Preview, Failure> {
     let sets = DataSets::find(answers, &Silent)?;
-    preview_of(&sets.train, answers, base, limit, listener)
+    preview_of(&sets.train, answers, base, limit, None, listener)
 }
 
-/// Returns a few examples of these inputs.
+/// Returns a few examples of these inputs, or those that are looked for.
 pub(crate) fn preview_of(
     inputs: &[Input],
     answers: &Answers,
     base: &BaseModel,
     limit: Option<usize>,
+    wanted: Option<Wanted>,
     listener: &dyn Listener,
 ) -> Result<Preview, Failure> {
     let defaults = PreviewOptions::default();
@@ -256,7 +257,7 @@ pub(crate) fn preview_of(
         limit: limit.unwrap_or(defaults.limit),
         ..defaults
     };
-    base.tokenizer.preview(PreviewRequest { inputs: inputs.to_vec(), options }, listener)
+    base.tokenizer.preview(PreviewRequest { inputs: inputs.to_vec(), options, wanted }, listener)
 }
 
 /// Reads and tokenises the data of these answers, which must name a model too. Also returns the rejected

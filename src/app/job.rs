@@ -6,6 +6,7 @@ use sparktune_hub::{DownloadPlan, Hub};
 use sparktune_plan::{Answers, Facts, Method, Plan, PlanError, resolve, resolve_head};
 
 use crate::data::{accept, data_facts, prepare_data};
+use crate::data_worker::ModelTokenizer;
 use crate::failure::Failure;
 use crate::folders::runs_dir_of;
 use crate::listener::Listener;
@@ -24,6 +25,8 @@ pub struct Job {
     pub prepared: Prepared,
     /// The files of the model that exist and those still to be downloaded.
     pub download: DownloadPlan,
+    /// The model's tokenizer, with the variables that suit the data.
+    pub tokenizer: ModelTokenizer,
     /// The access to the model's files.
     pub hub: Hub,
 }
@@ -69,7 +72,7 @@ fn plan_by(
     }
     let facts = gather_facts(program, answers, &base, &prepared, listener)?;
     let plan = resolve(answers, &facts)?;
-    Ok(Job { plan, facts, prepared, download, hub: base.hub })
+    Ok(Job { plan, facts, prepared, download, tokenizer: base.tokenizer, hub: base.hub })
 }
 
 /// Gathers all inputs of the plan except the answers.

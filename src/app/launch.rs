@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use sparktune_base::files::private_file;
 use sparktune_base::program_name;
+use sparktune_cluster::RankCounts;
 use sparktune_plan::Answers;
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
 use sparktune_telemetry::device_failure;
@@ -20,7 +21,7 @@ use crate::failure::{Exit, Failure};
 use crate::job;
 use crate::kernel_cache::kernel_cache;
 use crate::listener::Listener;
-use crate::program::Program;
+use crate::program::{ON_END, Program};
 use crate::run_folder::create_run;
 use crate::shell::run_argument;
 use crate::stop_request::StopRequest;
@@ -51,8 +52,8 @@ pub enum Changes {
 pub struct Conditions {
     /// What happens if the inputs have changed.
     pub changes: Changes,
-    /// The number of ranks whose order of sums the trainer keeps, for tests and replays.
-    pub sum_as: Option<usize>,
+    /// The numbers of ranks whose order of sums the trainer keeps, for tests and replays.
+    pub sum_as: Option<RankCounts>,
     /// Variables of the trainer beside those of this process: what makes it rank 0 of a cluster.
     pub environment: Vec<(String, String)>,
 }
@@ -139,6 +140,7 @@ pub fn may_resume(run: &RunDir) -> Result<(), Failure> {
             run.outputs().display()
         ))
         .hint(format!("`{} export {}` writes the outputs again", program_name(), run_argument(run)))
+        .hint(format!("`{} resume {} --epochs N` trains it longer", program_name(), run_argument(run)))
         .hint(format!(
             "`{} resume {} --checkpoint STEP` trains again from an earlier checkpoint",
             program_name(),
@@ -204,9 +206,11 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32, conditions: Conditions) 
     let both = log.try_clone().map_err(|error| Failure::io("write", &path, &error))?;
     let folder = run.path().canonicalize().map_err(|error| Failure::io("open", run.path(), &error))?;
     let kernels = folder.parent().filter(|_| program.has_cuda).map_or_else(Vec::new, kernel_cache);
+    let on_end = program.on_end.as_ref().map(|command| (ON_END, command));
     let program = program.path()?;
     Command::new(program)
         .envs(kernels)
+        .envs(on_end)
         .envs(environment)
         .arg("trainer")
         .arg(folder)

@@ -208,6 +208,12 @@ impl Planner {
         true
     }
 
+    /// Returns whether a model or data is chosen, and not those of the demo.
+    pub fn has_own_choice(&self) -> bool {
+        let is_demo = self.answers.preset.as_ref().is_some_and(|preset| preset.value == DEMO);
+        !is_demo && (self.answers.model.is_some() || self.answers.data.is_some())
+    }
+
     /// Chooses a model. Answers about the previous one, such as its revision and its architecture, are
     /// removed.
     pub fn choose_model(&mut self, name: &str) {

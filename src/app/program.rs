@@ -11,17 +11,29 @@ pub struct Program {
     path: Result<PathBuf, String>,
     /// Whether this build can train on a GPU.
     pub has_cuda: bool,
+    /// The command that each trainer that is started from here runs at its end, instead of the one in
+    /// [`ON_END`].
+    pub on_end: Option<String>,
 }
+
+/// The variable with the command that a trainer runs at its end.
+pub const ON_END: &str = "SPARKTUNE_ON_END";
 
 impl Program {
     /// Returns the running program. `has_cuda` says whether it was built to train on a GPU.
     pub fn current(has_cuda: bool) -> Self {
-        Self { path: std::env::current_exe().map_err(|error| error.to_string()), has_cuda }
+        Self { path: std::env::current_exe().map_err(|error| error.to_string()), has_cuda, on_end: None }
     }
 
     /// Returns a program at this path, which cannot train on a GPU: for tests.
     pub fn at(path: PathBuf) -> Self {
-        Self { path: Ok(path), has_cuda: false }
+        Self { path: Ok(path), has_cuda: false, on_end: None }
+    }
+
+    /// Returns the same program, whose trainers run this command at their end.
+    #[must_use]
+    pub fn with_on_end(self, on_end: Option<String>) -> Self {
+        Self { on_end, ..self }
     }
 
     /// Returns the path of the program.

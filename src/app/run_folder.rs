@@ -37,7 +37,7 @@ pub fn create_run(program: &Program, job: Job, listener: &dyn Listener) -> Resul
 /// # Errors
 /// The same as for [`create_run`].
 pub fn fill_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<NewRun, Failure> {
-    let Job { mut plan, prepared, download, hub, facts } = job;
+    let Job { mut plan, prepared, download, tokenizer, hub, facts } = job;
     refuse_unready_gpu(&plan)?;
     let head = plan.model.mtp_from.as_deref();
     let head = head.map(|name| plan_head(&hub, name, &facts.model, listener)).transpose()?;
@@ -50,6 +50,12 @@ pub fn fill_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<
         let folder = std::path::absolute(&folder).map_err(|e| Failure::io("find", &folder, &e))?;
         plan.model.mtp_path = Some(folder);
     }
+
+    let prompts = match &plan.sample_prompts.0[..] {
+        [] => Vec::new(),
+        texts => tokenizer.prompts(texts, listener)?,
+    };
+    drop(tokenizer);
 
     let parent = Parent::of_plan(&plan)?;
     let note = parent.as_ref().map(Parent::note).transpose()?;
@@ -67,6 +73,10 @@ pub fn fill_run(program: &Program, job: Job, listener: &dyn Listener) -> Result<
         let copy = run.chat_template();
         let copied = fs::copy(template, &copy).and_then(|_| sync(&copy));
         copied.map_err(|error| Failure::io("copy the chat template to", &copy, &error))?;
+    }
+    if !prompts.is_empty() {
+        let text = serde_json::to_string(&prompts).expect("numbers are JSON");
+        write_private_file(&run.prompts(), &text)?;
     }
     let data = run.data();
     let report = prepared.train.with_file_name("report.json");

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sparktune_plan::Plan;
+use sparktune_base::program_name;
+use sparktune_plan::presets::PRESETS;
+use sparktune_plan::{Answers, Origin, Plan, Setting};
 use sparktune_runlog::{
     Checkpoints, Error, EventTailer, Kind, Lease, Limit, Liveness, Planned, RunDir, RunView, RunsRoot,
 };
 
-use crate::answers::runs_dir;
+use crate::answers::{gather, runs_dir};
 use crate::data_sets::is_elsewhere;
 use crate::failure::{Exit, Failure};
 use crate::program::Program;
@@ -225,6 +227,37 @@ fn error_in(messages: &str) -> String {
 
 /// The prefix of the program's error messages.
 const ERROR: &str = "error: ";
+
+/// Returns the answers of a run, for a new one with changes: what its user decided, and not what was
+/// recommended then, which is decided again. A shipped preset stays a preset.
+///
+/// # Errors
+/// The run has no plan that can be read, or a file of the answers cannot be read.
+pub fn answers_again(run: &RunDir) -> Result<Answers, Failure> {
+    let text = run.read_plan()?;
+    let source = run.plan().display().to_string();
+    let plan = Plan::from_toml(&text, &source)?;
+    if plan.is_of_head_alone() {
+        let text = format!("{} trained only an MTP head, which has no questions", run.name());
+        return Err(Failure::usage(text).hint(format!("`{} head` trains another", program_name())));
+    }
+    let all = Answers::from_toml(&text, Origin::Flag, &source)?;
+    let rows = plan.advice.as_ref().map_or(&[][..], |advice| &advice.explain);
+    let shipped = plan.preset.as_ref().is_some_and(|name| PRESETS.iter().any(|preset| preset.name == name));
+    let is_left_out = |_: Origin, setting: &Setting| {
+        let origin = rows.iter().find(|row| row.key == setting.key).map(|row| row.origin);
+        match (setting.name, origin) {
+            ("name", _) => true,
+            ("preset", _) => !shipped,
+            (_, Some(Origin::BuiltIn)) => true,
+            (_, Some(Origin::Preset)) => shipped,
+            // Without reasons nobody knows what was decided; then everything counts as decided.
+            (_, None) => !rows.is_empty() && !matches!(setting.name, "model" | "data"),
+            _ => false,
+        }
+    };
+    gather(all.without(is_left_out), false)
+}
 
 /// Recently used models and data, newest first. Files that no longer exist are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -195,12 +195,12 @@ impl BenchCommand {
     fn request(self) -> request::BenchCommand {
         match self {
             Self::Lossless(args) => request::BenchCommand::Lossless(Box::new(request::LosslessArgs {
-                given: Given { flags: args.settings.0, demo: args.demo, sum_as: None, on_cluster: false },
+                given: Given { flags: args.settings.0, demo: args.demo, ..Given::default() },
                 peers: args.peers,
             })),
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
             Self::Sentry(args) => request::BenchCommand::Sentry(Box::new(request::SentryArgs {
-                given: Given { flags: args.settings.0, demo: args.demo, sum_as: None, on_cluster: false },
+                given: Given { flags: args.settings.0, demo: args.demo, ..Given::default() },
                 record: args.record,
                 recordings: args.recording,
                 honest_steps: args.honest_steps,

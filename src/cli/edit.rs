@@ -52,7 +52,7 @@ pub(crate) struct EditArgs {
     /// The folder of an edited model's base, if it has moved
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub base: Option<PathBuf>,
-    /// Keep the edit even if it damages the model, and write facts that the model already knows
+    /// Keep the edit even if it damages the model or teaches it nothing, and write facts that the model knows
     #[arg(long)]
     pub force: bool,
     /// Instead of editing, show at which layers and tokens the model recalls what it says about the subjects
@@ -96,6 +96,23 @@ pub(crate) enum EditAction {
         /// The patches
         #[arg(required = true, value_name = "PATCH")]
         patches: Vec<PathBuf>,
+        /// The folder to write; by default, an edited model is changed in place
+        #[arg(short, long, value_name = "FOLDER")]
+        output: Option<PathBuf>,
+        /// The folder of its base, if it has moved
+        #[arg(long, value_name = "FOLDER")]
+        base: Option<PathBuf>,
+    },
+    /// Replace all patches of a model by these, in this order, in one step; without any, it is its base again
+    Set {
+        /// The folder of the model
+        model: PathBuf,
+        /// The patches
+        #[arg(value_name = "PATCH")]
+        patches: Vec<PathBuf>,
+        /// The name of a patch that is switched off
+        #[arg(long, value_name = "NAME")]
+        off: Vec<String>,
         /// The folder to write; by default, an edited model is changed in place
         #[arg(short, long, value_name = "FOLDER")]
         output: Option<PathBuf>,
@@ -194,6 +211,9 @@ impl EditArgs {
             Some(EditAction::List { model, base }) => EditCommand::List { model, base },
             Some(EditAction::Apply { model, patches, output, base }) => {
                 EditCommand::Apply { model, patches, output, base }
+            }
+            Some(EditAction::Set { model, patches, off, output, base }) => {
+                EditCommand::Set { model, patches, off, output, base }
             }
             Some(EditAction::Export { model, names, output, base }) => {
                 EditCommand::Export { model, names, output, base }

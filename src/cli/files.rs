@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use sparktune_app::check::Show;
 use sparktune_app::failure::Failure;
+use sparktune_commands::Wanted;
 use sparktune_plan::OnDamage;
 
 use crate::cli::settings::{CheckFlags, PackFlags};
@@ -22,9 +24,42 @@ pub(crate) struct CheckArgs {
     /// Print this many examples as the model will see them, with the trained tokens marked; needs --model
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub show: usize,
+    /// Print the example of this line as the model will see it, of every file or of one, as in
+    /// train.jsonl:812; needs --model
+    #[arg(long, value_name = "[FILE:]LINE", value_parser = place, conflicts_with = "find")]
+    pub example: Option<Wanted>,
+    /// Print examples of lines that contain this text, three of them or as many as --show says; needs --model
+    #[arg(long, value_name = "TEXT")]
+    pub find: Option<String>,
     /// Also write the lines that were not rejected into this new file of JSON Lines
     #[arg(long, value_name = "FILE")]
     pub write_clean: Option<PathBuf>,
+}
+
+/// The number of examples that are shown of those that were looked for, if nothing else is said.
+const FOUND: usize = 3;
+
+impl CheckArgs {
+    /// Returns which examples the flags ask for.
+    pub(crate) fn shown(&self) -> Show {
+        let wanted = self.example.clone().or_else(|| self.find.clone().map(Wanted::Text));
+        let limit = if wanted.is_some() && self.show == 0 { FOUND } else { self.show };
+        Show { limit, wanted }
+    }
+}
+
+/// Reads `812` or `train.jsonl:812`.
+fn place(text: &str) -> Result<Wanted, String> {
+    let (file, line) = match text.rsplit_once(':') {
+        Some((file, line)) => (Some(file.to_owned()), line),
+        None => (None, text),
+    };
+    match line.parse() {
+        Ok(line) if line > 0 && file.as_ref().is_none_or(|file| !file.is_empty()) => {
+            Ok(Wanted::Line { file, line })
+        }
+        _ => Err("expected the number of a line, from 1, or FILE:LINE".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sparktune_app::{comparison, presets, runs as existing_runs};
 use sparktune_base::program_name;
+use sparktune_commands::RankCounts;
 use sparktune_commands::request::Style;
 use sparktune_plan::{Catalog, Setting};
 
@@ -43,7 +44,7 @@ pub(crate) use crate::cli::files::CheckArgs;
 use crate::cli::files::{PackArgs, UnpackArgs, VerifyArgs};
 use crate::cli::generate::{GenerateArgs, WorkerArgs};
 use crate::cli::packet::PacketArgs;
-use crate::cli::runs::{ExportArgs, HeadArgs, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
+use crate::cli::runs::{ExportArgs, HeadArgs, OnEnd, ReportArgs, ResumeArgs, RunsArgs, StopArgs};
 pub(crate) use crate::cli::runs::{RunName, RunsAction};
 #[cfg(feature = "serve")]
 pub(crate) use crate::cli::serve::{ServeArgs, serve};
@@ -66,6 +67,17 @@ Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device, memory or disk, or
 5 stopped before the end (`resume` continues the run), 7 trained to the end, but the loss diverged,
 69 the network or the hub failed before there was a run (the same command continues the download),
 70 bug in sparktune, 130 interrupted, nothing to resume.",
+        program = program_name()
+    )
+}
+
+fn after_help_of_train() -> String {
+    format!(
+        "\
+The same again with changes: a run's plan is a preset, and flags count more than it:
+  {program} train --preset runs/RUN/plan.toml --rank 16
+
+`{program} resume RUN --epochs N` trains a run longer, and --from RUN starts a new one from its weights.",
         program = program_name()
     )
 }
@@ -111,8 +123,9 @@ pub(crate) enum Command {
     /// Recommend how to train, with a reason for each value; downloads no weights and starts nothing
     Plan(PlanArgs),
     /// Train: check, plan, download, train, export
+    #[command(after_help = after_help_of_train())]
     Train(TrainArgs),
-    /// Print a page of the user's guide, or list them
+    /// Print a page of the user's guide, or list them; `help PAGE` does the same
     Guide {
         /// The page
         page: Option<String>,
@@ -183,7 +196,7 @@ pub(crate) enum Command {
         accept_changes: bool,
         /// Add gradients like this many ranks
         #[arg(long)]
-        sum_as: Option<usize>,
+        sum_as: Option<RankCounts>,
     },
 }
 
@@ -200,10 +213,16 @@ pub(crate) struct TrainArgs {
     pub dry_run: bool,
     /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
     #[arg(long, value_name = "RANKS", hide = true)]
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Train on all members of the cluster; the run stays on this machine
     #[arg(long, conflicts_with_all = ["dry_run", "sum_as"])]
     pub cluster: bool,
+    /// Start when this run has ended, however it ends: a run's folder, a unique beginning of its name, or
+    /// `latest`
+    #[arg(long, value_name = "RUN", conflicts_with = "dry_run")]
+    pub after: Option<String>,
+    #[command(flatten)]
+    pub on_end: OnEnd,
 }
 
 #[derive(Debug, Args)]
@@ -241,11 +260,25 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, cl
         *word = "--help".into();
         command = with_all_settings(command);
     }
+    help_of_a_page(&mut words, &command);
     let matches = command
         .try_get_matches_from_mut(words)
         .map_err(|error| refusal::escaped(refusal::explained(error, &command)))?;
     refusal::flags_before_a_command(&matches, &command)?;
     Cli::from_arg_matches(&matches)
+}
+
+/// Makes `guide PAGE` of `help PAGE`, if that is no command: who asks for help does not know which of the two
+/// explains it.
+fn help_of_a_page(words: &mut [OsString], command: &clap::Command) {
+    let [_, help, topic] = words else { return };
+    let is_command = |word: &str| {
+        let mut names = command.get_subcommands().map(clap::Command::get_name);
+        word == "help" || names.any(|name| name == word)
+    };
+    if help == "help" && topic.to_str().is_some_and(|word| !word.starts_with('-') && !is_command(word)) {
+        *help = "guide".into();
+    }
 }
 
 /// Returns the completions of the last of `words`, for the script of a shell; see `cli/complete.rs`.
@@ -395,6 +428,34 @@ mod tests {
         }
         let error = refusal("train --modle x");
         assert!(error.contains("--model"), "{error}");
+    }
+
+    #[test]
+    fn help_explains_a_command_or_shows_a_page_of_the_guide() {
+        let page = |line: &str| match read(line).unwrap().command {
+            Some(Command::Guide { page }) => page,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(page("help first-model").as_deref(), Some("first-model"));
+        assert_eq!(page("guide first-model").as_deref(), Some("first-model"));
+        // The command answers what it does not know with the names of all pages.
+        assert_eq!(page("help no-such-thing").as_deref(), Some("no-such-thing"));
+        assert!(refusal("help train").contains("--rank") && refusal("help chat").contains("chat [OPTIONS]"));
+        assert!(refusal("help").contains("Commands:"));
+    }
+
+    #[test]
+    fn a_run_can_be_resumed_with_another_length() {
+        let resume = |line: &str| match read(line).unwrap().command {
+            Some(Command::Resume(args)) => args.length(),
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(resume("resume latest"), None);
+        let length = resume("resume latest --epochs 1.5").unwrap();
+        assert_eq!((length.epochs, length.max_steps), (Some(1.5), None));
+        assert_eq!(resume("resume --max-steps 20").unwrap().max_steps, Some(20));
+        assert!(refusal("resume --epochs 0").contains("from 0.001"), "{}", refusal("resume --epochs 0"));
+        assert!(refusal("check a.jsonl --example 0").contains("FILE:LINE"));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl PipelinesArgs {
     /// Returns the arguments of the command.
     pub(crate) fn request(self) -> request::PipelinesArgs {
         request::PipelinesArgs {
-            given: Given { flags: self.settings.0, demo: self.demo, sum_as: None, on_cluster: false },
+            given: Given { flags: self.settings.0, demo: self.demo, ..Given::default() },
             steps: self.steps,
             arrangements: match self.arrangement {
                 Which::Published => vec![Arrangement::Published],

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use sparktune_commands::{GgufRequest, GgufType, Weights};
+use sparktune_commands::{GgufRequest, GgufType, Length, RankCounts, Weights};
+use sparktune_plan::Setting;
 
 use crate::cli::elsewhere::ElsewhereFlags;
 use crate::cli::settings::HeadFlags;
@@ -49,6 +50,15 @@ pub(crate) enum RunsAction {
     },
 }
 
+/// What is run at the end of a training.
+#[derive(Debug, Args)]
+pub(crate) struct OnEnd {
+    /// Run this shell command when the training ends, however it ends. SPARKTUNE_RUN_FOLDER and
+    /// SPARKTUNE_RUN_STATE (completed, diverged, stopped or failed) say of which run, and how
+    #[arg(long, value_name = "COMMAND")]
+    pub on_end: Option<String>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
@@ -56,15 +66,40 @@ pub(crate) struct ResumeArgs {
     /// Continue from the checkpoint of this step instead of the newest; later ones are kept, renamed
     #[arg(long, value_name = "STEP")]
     pub checkpoint: Option<u64>,
+    /// Train this many epochs in all, also if the run is complete; a fraction ends within an epoch. The
+    /// learning rate goes on as in a run of this length
+    #[arg(long, value_name = "N", value_parser = epochs)]
+    pub epochs: Option<f64>,
+    /// Train this many optimizer steps in all, also if the run is complete
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_steps: Option<u64>,
     /// Continue although the plan, the tokens or the base model have changed since the run started
     #[arg(long)]
     pub accept_changes: bool,
     /// Add gradients like this many ranks, in one process: it gives the bits of a cluster
     #[arg(long, value_name = "RANKS", hide = true)]
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Continue on all members of the cluster, which may be others than before
     #[arg(long, conflicts_with = "sum_as")]
     pub cluster: bool,
+    #[command(flatten)]
+    pub on_end: OnEnd,
+}
+
+impl ResumeArgs {
+    /// Returns the length that the run shall have, if the flags say one.
+    pub(crate) fn length(&self) -> Option<Length> {
+        let length = Length { epochs: self.epochs, max_steps: self.max_steps };
+        (length != Length::default()).then_some(length)
+    }
+}
+
+/// Reads a number of epochs, in the range of its setting.
+fn epochs(text: &str) -> Result<f64, String> {
+    let setting = Setting::of("duration.epochs").expect("the table has the epochs");
+    let range = setting.number.expect("epochs are a number");
+    let given = text.trim().parse().ok().filter(|epochs| (range.min..=range.max).contains(epochs));
+    given.ok_or_else(|| setting.expects())
 }
 
 #[derive(Debug, Args)]
@@ -75,6 +110,8 @@ pub(crate) struct HeadArgs {
     pub run: String,
     #[command(flatten)]
     pub settings: HeadFlags,
+    #[command(flatten)]
+    pub on_end: OnEnd,
 }
 
 #[derive(Debug, Args)]

@@ -200,6 +200,7 @@ fn value_name(setting: &Setting) -> String {
         (Kind::Paths | Kind::Path, _) => "FILE".into(),
         (Kind::Whole | Kind::Number, _) => "N".into(),
         (Kind::Text | Kind::Names, _) => "NAME".into(),
+        (Kind::Texts, _) => "TEXT".into(),
         (Kind::Weights, _) => "NAME=N".into(),
         (Kind::Object, _) => "JSON".into(),
         (Kind::Map, _) => "COLUMN=FIELD,…".into(),
@@ -272,10 +273,12 @@ mod tests {
 
     #[test]
     fn a_comma_for_a_decimal_point_is_refused_with_how_to_write_the_number() {
-        let error = given(&["--epochs", "1,5"]).unwrap_err().to_string();
+        let error = given(&["--rank", "1,5"]).unwrap_err().to_string();
         assert!(error.contains("groups of three digits, as in 10,000"), "{error}");
-        let error = given(&["--max-rejected", "0,5"]).unwrap_err().to_string();
-        assert!(error.contains("use a point for decimals"), "{error}");
+        for flag in ["--max-rejected", "--epochs"] {
+            let error = given(&[flag, "0,5"]).unwrap_err().to_string();
+            assert!(error.contains("use a point for decimals"), "{error}");
+        }
         assert_eq!(given(&["--pack-length", "5,376"]).unwrap().pack_length.unwrap().value, 5376);
     }
 

@@ -1,8 +1,10 @@
 //! What the ranks do together, whatever carries it.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::error::Error;
+use crate::swarm::Change;
 
 /// Returns the numbers of so many that rank `of` adds: its chunk.
 pub(crate) fn chunk(length: usize, of: usize, world_size: usize) -> Range<usize> {
@@ -28,7 +30,8 @@ impl Traffic {
 /// One rank's access to all of them. Every rank must call the same methods in the same order; each call waits
 /// for all ranks.
 ///
-/// After an error nothing can be done together any more: the caller ends, and so do the other ranks.
+/// After an error nothing can be done together any more: the caller ends, and so do the other ranks. The
+/// exception is [`Error::Regrouped`], after [`outlive`](Self::outlive).
 pub trait Collective: Send {
     /// Returns the number of this rank, from 0.
     fn rank(&self) -> usize;
@@ -97,4 +100,46 @@ pub trait Collective: Send {
 
     /// Returns what was exchanged so far.
     fn traffic(&self) -> Traffic;
+
+    /// From here on, the ranks go on without one that is gone, or that is silent for so long. The operation
+    /// that all ranks are in then ends with [`Error::Regrouped`] on all that are left, which have other
+    /// numbers; whether an [`all_gather`](Self::all_gather) is complete is the same on all of them. All ranks
+    /// must call this at the same place. Returns whether this is possible.
+    fn outlive(&mut self, _silence: Duration) -> bool {
+        false
+    }
+
+    /// Returns the numbers that the ranks had when they met, in the order of their numbers now.
+    fn members(&self) -> Vec<usize> {
+        (0..self.world_size()).collect()
+    }
+
+    /// Returns how many ranks wait at rank 0 to be let in.
+    fn newcomers(&self) -> usize {
+        0
+    }
+
+    /// Returns whether the others go on without this rank.
+    fn is_left_out(&self) -> bool {
+        false
+    }
+
+    /// Parts, and meets again with those that wait. All ranks must call this at the same place; their numbers
+    /// are others afterwards, except rank 0's, and nothing that was agreed on before holds.
+    ///
+    /// # Errors
+    /// A rank vanished, or one that waited does not come.
+    fn meet_again(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Returns the smoothed time from a question to the answer of each rank, where it was measured.
+    fn latencies(&self) -> Vec<Option<Duration>> {
+        vec![None; self.world_size()]
+    }
+
+    /// Returns how the members have changed since the last call.
+    fn changes(&mut self) -> Vec<Change> {
+        Vec::new()
+    }
 }

@@ -58,6 +58,16 @@ pub enum Error {
         program = program_name()
     )]
     Switch { what: String },
+    #[error("this rank is rank {rank} of {world_size} when the ranks meet again")]
+    Renumbered { rank: usize, world_size: usize },
+    #[error("the ranks meet again, with those that wait to be let in")]
+    Newcomers,
+    #[error("the members of the swarm have changed, so what they did together has to be done again")]
+    Regrouped,
+    #[error(
+        "the other ranks go on without this one: {why}. Rank 0 lets it in again if it comes back while they train"
+    )]
+    Ejected { why: String },
     #[error(
         "{at} belongs to a cluster with another token. Copy the line again that `{program} cluster init` prints there",
         program = program_name()
@@ -92,8 +102,27 @@ impl Error {
         Self::OutOfStep { rank, at: "of the same job".into(), what }
     }
 
+    /// Says briefly what was seen of a rank that is gone.
+    pub(crate) fn seen(&self) -> String {
+        match self {
+            Self::Lost { why, .. } => why.clone(),
+            Self::Left { reason, .. } => reason
+                .as_ref()
+                .map_or_else(|| "it has ended".into(), |reason| format!("it has ended: {reason}")),
+            other => other.to_string(),
+        }
+    }
+
     /// Returns whether a rank is gone or ended, so that the others keep what they have and stop.
     pub fn is_of_a_rank(&self) -> bool {
-        matches!(self, Self::Lost { .. } | Self::Left { .. } | Self::OutOfStep { .. } | Self::Switch { .. })
+        matches!(
+            self,
+            Self::Lost { .. }
+                | Self::Left { .. }
+                | Self::OutOfStep { .. }
+                | Self::Switch { .. }
+                | Self::Regrouped
+                | Self::Ejected { .. }
+        )
     }
 }

@@ -11,7 +11,7 @@ use sparktune_ndp::{Error as NdpError, Patience};
 use crate::link::why;
 
 /// The version of what the ranks say to each other.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What a rank says when it has connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,16 @@ pub(crate) struct Hello {
     pub(crate) build: String,
     /// Where it listens.
     pub(crate) port: u16,
+    pub(crate) purpose: Purpose,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Purpose {
+    /// All that the ranks do together.
+    Work,
+    /// To know that the other one lives.
+    Heartbeat,
 }
 
 /// What it is told.
@@ -31,6 +41,8 @@ pub(crate) enum Answer {
     Wait,
     /// It belongs here. Rank 0 adds where all ranks listen.
     Welcome { members: Vec<Member> },
+    /// It can, with this number, when the ranks meet again, at once.
+    Again { rank: usize, world_size: usize },
     /// It does not.
     Refused { why: String },
 }
@@ -84,10 +96,15 @@ pub(crate) fn admitted(
     cancelled: Cancelled<'static>,
     own: &Hello,
     ip: IpAddr,
+    stage: Stage,
 ) -> Result<Caller, Turned> {
     let mut channel = gate.admit(stream, patience, cancelled)?;
     let hello: Hello = channel.hear()?;
-    if let Some(why) = refusal(&hello, own) {
+    let refusal = match stage {
+        Stage::Meeting => refusal(&hello, own),
+        Stage::AtWork => refusal_of_newcomer(&hello, own),
+    };
+    if let Some(why) = refusal {
         channel.tell(&Answer::Refused { why: why.clone() })?;
         return Err(Turned::Away { rank: hello.rank, why });
     }
@@ -97,13 +114,28 @@ pub(crate) fn admitted(
     Ok(Caller { hello, ip: ip.to_canonical(), channel })
 }
 
+/// What the ranks do when one connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// They meet, each with a number of its own.
+    Meeting,
+    /// They work. Who comes is given a number when they meet again.
+    AtWork,
+}
+
+/// Says why a rank does not belong to a swarm that is at work.
+fn refusal_of_newcomer(hello: &Hello, own: &Hello) -> Option<String> {
+    let is_other = hello.version != own.version || hello.build != own.build;
+    is_other.then(|| {
+        "the two are different builds of sparktune, which may compute different bits. Use the same program on all"
+            .into()
+    })
+}
+
 /// Says why a rank does not belong to this job.
 fn refusal(hello: &Hello, own: &Hello) -> Option<String> {
-    if hello.version != own.version || hello.build != own.build {
-        return Some(
-            "the two are different builds of sparktune, which may compute different bits. Use the same program on all"
-                .into(),
-        );
+    if let Some(why) = refusal_of_newcomer(hello, own) {
+        return Some(why);
     }
     if hello.world_size != own.world_size {
         return Some(format!(

@@ -6,6 +6,8 @@
 //! same result on every rank, bit for bit, or an error that says who is missing and what to do. It must not
 //! know tensors, models, runs or plans, and it never prints.
 //!
+//! A [`swarm`] of ranks outlives its members: it goes on without one that is gone.
+//!
 //! Above that, [`membership`] knows which machines belong to a cluster and starts ranks on them,
 //! [`discovery`] finds the cluster on the local links, and [`doctor`] looks at what is between two machines.
 //!
@@ -20,12 +22,15 @@ pub mod doctor;
 mod environment;
 mod error;
 mod files;
+mod heartbeat;
 mod introduction;
 pub mod judged;
 mod link;
+mod mailbox;
 pub mod membership;
 mod rendezvous;
 pub mod sentry;
+pub mod swarm;
 pub mod tcp;
 mod token;
 pub mod wire;
@@ -37,4 +42,5 @@ pub use environment::{Launcher, Placement, environment_of};
 pub use error::Error;
 pub use files::share_files;
 pub use rendezvous::Limits;
+pub use swarm::RankCounts;
 pub use token::JobToken;

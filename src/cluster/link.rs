@@ -1,13 +1,14 @@
 //! The connections of one rank: one to each other rank, on which it only sends, and one from each, on which
 //! it only receives. A thread serves each of them, so no order of sending and receiving can block.
 //!
-//! A sender that has nothing to send says once a second that it lives. A receiver that hears nothing for
+//! A sender that has nothing to send says twice a second that it lives. A receiver that hears nothing for
 //! [`Limits::silence`](crate::Limits::silence) gives the other rank up, also while this rank computes.
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
@@ -15,11 +16,10 @@ use sparktune_ndp::Error as NdpError;
 use sparktune_ndp::frame::CONTROL;
 use sparktune_ndp::stream::Channel;
 
-use crate::error::Error;
-use crate::wire::{Assembly, HEAD, Kind, MOST, Part, WireFault};
+use crate::wire::{HEAD, Kind, MOST, Part};
 
 /// The pause after which a sender says that it lives.
-const BEAT: Duration = Duration::from_secs(1);
+const BEAT: Duration = Duration::from_millis(500);
 /// The most characters of another rank's reason that are repeated.
 const LONGEST_REASON: usize = 500;
 
@@ -47,7 +47,7 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// Starts the thread that sends to a rank.
     pub(crate) fn start(rank: usize, channel: Channel<'static>) -> std::io::Result<Self> {
-        let (letters, received) = self::channel();
+        let (letters, received) = std::sync::mpsc::channel();
         let thread =
             Builder::new().name(format!("to rank {rank}")).spawn(move || send_all(channel, &received))?;
         Ok(Self { letters: Some(letters), thread: Some(thread) })
@@ -70,6 +70,12 @@ impl Outgoing {
     /// Returns whether something may still be sent.
     pub(crate) fn is_sending(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Sends nothing more and does not wait for what is on its way.
+    pub(crate) fn abandon(mut self, reason: &str) {
+        self.bid_farewell(Some(reason));
+        drop(self.thread.take());
     }
 
     /// Waits until everything is sent or cannot be sent.
@@ -107,57 +113,48 @@ fn send_all(mut channel: Channel<'static>, letters: &Receiver<Letter>) {
 }
 
 /// What comes from another rank.
-enum Event {
+pub(crate) enum Event {
     Part { kind: Option<Kind>, payload: Vec<u8> },
     Left { reason: Option<String> },
     Lost { why: String },
 }
 
-/// The connection from another rank.
+/// When each of the other ranks was heard last, by this machine's monotonic clock.
+#[derive(Clone, Default)]
+pub(crate) struct LastHeard {
+    at: Arc<Mutex<BTreeMap<usize, Instant>>>,
+}
+
+impl LastHeard {
+    /// Records that a rank was heard now.
+    pub(crate) fn note(&self, rank: usize) {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner).insert(rank, Instant::now());
+    }
+
+    /// Returns when a rank was heard last.
+    pub(crate) fn last(&self, rank: usize) -> Option<Instant> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner).get(&rank).copied()
+    }
+}
+
+/// The connection from another rank, whose events go to the mailbox.
 pub(crate) struct Incoming {
-    rank: usize,
-    at: String,
-    events: Receiver<Event>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Incoming {
     /// Starts the thread that receives from a rank.
-    pub(crate) fn start(rank: usize, at: String, channel: Channel<'static>) -> std::io::Result<Self> {
-        let (send_event, events) = self::channel();
-        let thread = Builder::new()
-            .name(format!("from rank {rank}"))
-            .spawn(move || receive_all(channel, &send_event))?;
-        Ok(Self { rank, at, events, thread: Some(thread) })
-    }
-
-    /// Returns the place of the other rank, for messages.
-    pub(crate) fn at(&self) -> &str {
-        &self.at
-    }
-
-    /// Waits for the message of this kind and operation, with at most `most` bytes.
-    ///
-    /// # Errors
-    /// The rank is gone or does something else.
-    pub(crate) fn receive(&self, kind: Kind, operation: u64, most: u64) -> Result<Vec<u8>, Error> {
-        let (rank, at) = (self.rank, self.at.clone());
-        let unfit =
-            |fault: WireFault| Error::OutOfStep { rank, at: self.at.clone(), what: fault.to_string() };
-        let mut assembly = Assembly::new(kind, operation, most);
-        loop {
-            match self.events.recv() {
-                Ok(Event::Part { kind, payload }) => {
-                    let part = Part::parse(&payload).map_err(unfit)?;
-                    if assembly.add(kind, part).map_err(unfit)? {
-                        return Ok(assembly.into_bytes());
-                    }
-                }
-                Ok(Event::Left { reason }) => return Err(Error::Left { rank, at, reason }),
-                Ok(Event::Lost { why }) => return Err(Error::Lost { rank, at, why }),
-                Err(_) => return Err(Error::Lost { rank, at, why: "its connection has ended".into() }),
-            }
-        }
+    pub(crate) fn start(
+        rank: usize,
+        channel: Channel<'static>,
+        events: Sender<(usize, Event)>,
+        heard: LastHeard,
+    ) -> std::io::Result<Self> {
+        let thread = Builder::new().name(format!("from rank {rank}")).spawn(move || {
+            let event = receive_all(channel, rank, &events, &heard);
+            let _ = events.send((rank, event));
+        })?;
+        Ok(Self { thread: Some(thread) })
     }
 
     /// Waits until the other rank sends nothing more.
@@ -168,34 +165,39 @@ impl Incoming {
     }
 }
 
-fn receive_all(mut channel: Channel<'static>, events: &Sender<Event>) {
+/// Receives until nothing more comes, and returns why.
+fn receive_all(
+    mut channel: Channel<'static>,
+    rank: usize,
+    events: &Sender<(usize, Event)>,
+    heard: &LastHeard,
+) -> Event {
     let lost = |error: &NdpError| Event::Lost { why: why(error) };
     loop {
-        let event = match channel.receive(HEAD + MOST) {
-            Ok(frame) if frame.codes == CONTROL => match serde_json::from_slice(&frame.payload) {
+        let frame = match channel.receive(HEAD + MOST) {
+            Ok(frame) => frame,
+            Err(error) => return lost(&error),
+        };
+        heard.note(rank);
+        if frame.codes == CONTROL {
+            match serde_json::from_slice(&frame.payload) {
                 Ok(Signal::Beat) => continue,
                 Ok(Signal::Farewell { reason }) => {
                     let short = |reason: String| reason.chars().take(LONGEST_REASON).collect::<String>();
-                    let reason = reason.map(|reason| escape(&short(reason)).into_owned());
-                    let _ = events.send(Event::Left { reason });
-                    return;
+                    return Event::Left { reason: reason.map(|reason| escape(&short(reason)).into_owned()) };
                 }
-                Err(_) => Event::Lost { why: "it says something that this program does not know".into() },
-            },
-            Ok(frame) => match channel.deal_with(&frame) {
-                Ok(()) => {
-                    let part = Event::Part { kind: Kind::of(frame.codes), payload: frame.payload };
-                    if events.send(part).is_err() {
-                        return;
-                    }
-                    continue;
+                Err(_) => {
+                    return Event::Lost { why: "it says something that this program does not know".into() };
                 }
-                Err(error) => lost(&error),
-            },
-            Err(error) => lost(&error),
-        };
-        let _ = events.send(event);
-        return;
+            }
+        }
+        if let Err(error) = channel.deal_with(&frame) {
+            return lost(&error);
+        }
+        let part = Event::Part { kind: Kind::of(frame.codes), payload: frame.payload };
+        if events.send((rank, part)).is_err() {
+            return Event::Lost { why: "this rank has ended".into() };
+        }
     }
 }
 

@@ -21,8 +21,9 @@ use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
 use crate::environment::Placement;
 use crate::error::Error;
-use crate::introduction::{Answer, Caller, Hello, Member, VERSION, admitted};
+use crate::introduction::{Answer, Caller, Hello, Member, Purpose, Stage, VERSION, admitted};
 use crate::link::why;
+use crate::swarm::door::Door;
 use crate::token::JobToken;
 
 /// The pause between two looks at what has changed.
@@ -57,6 +58,9 @@ pub(crate) struct Met {
     pub(crate) outgoing: BTreeMap<usize, Channel<'static>>,
     /// With the place of the other rank, for messages.
     pub(crate) incoming: BTreeMap<usize, (String, Channel<'static>)>,
+    /// For heartbeats: to each rank with a lower number, and from each with a higher one.
+    pub(crate) asked: BTreeMap<usize, Channel<'static>>,
+    pub(crate) answered: BTreeMap<usize, Channel<'static>>,
 }
 
 /// Ends waiting: before the ranks have met by the caller's wish, later only when this rank has ended.
@@ -151,7 +155,7 @@ pub(crate) fn meet(
     let job = Job { placement, token, build, limits, ends, deadline, port };
     let (send_caller, callers) = channel();
     let done = Arc::new(AtomicBool::new(false));
-    let accepting = job.accept(listener, send_caller, Arc::clone(&done));
+    let accepting = job.accept(listener, send_caller, Arc::clone(&done), Stage::Meeting);
     let met = accepting.and_then(|()| job.meet(&callers));
     done.store(true, Ordering::SeqCst);
     if met.is_ok() {
@@ -160,6 +164,26 @@ pub(crate) fn meet(
         ends.end();
     }
     met
+}
+
+/// Opens rank 0's door for ranks that come while the others work.
+///
+/// # Errors
+/// Somebody else has taken the port, or the system starts no thread.
+pub(crate) fn open_door(
+    placement: &Placement,
+    token: Option<&JobToken>,
+    build: &str,
+    limits: Limits,
+    ends: &Arc<Ends>,
+) -> Result<Door, Error> {
+    let of_loopback = JobToken::of_loopback();
+    let addresses = (placement.host.as_str(), placement.port).to_socket_addrs();
+    let is_here = addresses.is_ok_and(|mut all| all.all(|address| address.ip().is_loopback()));
+    let (listener, port) = listen(placement, is_here)?;
+    let token = token.unwrap_or(&of_loopback);
+    let job = Job { placement, token, build, limits, ends, deadline: Instant::now(), port };
+    Door::open(listener, |listener, callers, done| job.accept(listener, callers, done, Stage::AtWork))
 }
 
 /// Returns the addresses of rank 0. A name may become known only after a while.
@@ -196,6 +220,19 @@ fn resolve(placement: &Placement, deadline: Instant, ends: &Ends) -> Result<Vec<
 /// Starts to listen: rank 0 on its port, others on any; without a token only where this machine alone can
 /// connect.
 fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
+    // A thread that listened here before may still be about to end.
+    for _ in 0..20 {
+        match listen_once(placement, is_here) {
+            Err(Error::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+                std::thread::sleep(2 * LOOK);
+            }
+            listening => return listening,
+        }
+    }
+    listen_once(placement, is_here)
+}
+
+fn listen_once(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
     let port = if placement.rank == 0 { placement.port } else { 0 };
     let [v4, v6]: [IpAddr; 2] = if is_here {
         [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
@@ -227,9 +264,9 @@ impl Job<'_> {
         Arc::new(move || ends.is_over())
     }
 
-    fn hello(&self) -> Hello {
+    fn hello(&self, purpose: Purpose) -> Hello {
         let Placement { rank, world_size, .. } = *self.placement;
-        Hello { version: VERSION, rank, world_size, build: self.build.to_owned(), port: self.port }
+        Hello { version: VERSION, rank, world_size, build: self.build.to_owned(), port: self.port, purpose }
     }
 
     /// Accepts connections in the background. Each has a thread until it is known who it is, because a
@@ -239,9 +276,10 @@ impl Job<'_> {
         listener: TcpListener,
         callers: Sender<Caller>,
         done: Arc<AtomicBool>,
+        stage: Stage,
     ) -> Result<(), Error> {
         let gate = Arc::new(Gate::new(&self.token.key(), &self.token.proof()));
-        let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello());
+        let (patience, cancelled, own) = (self.patience(), self.cancelled(), self.hello(Purpose::Work));
         let strangers = Strangers::new(MOST_STRANGERS);
         let ends = Arc::clone(self.ends);
         let serve = move || {
@@ -258,7 +296,7 @@ impl Job<'_> {
                 let (cancelled, ends) = (Arc::clone(&cancelled), Arc::clone(&ends));
                 let admit = move || {
                     // Who does not know the token is sent away, and nobody waits for it.
-                    let caller = admitted(&gate, stream, patience, cancelled, &own, from.ip());
+                    let caller = admitted(&gate, stream, patience, cancelled, &own, from.ip(), stage);
                     drop(stranger);
                     match caller {
                         // Nobody may wait for callers any more.
@@ -282,24 +320,41 @@ impl Job<'_> {
 
     fn meet(&self, callers: &Receiver<Caller>) -> Result<Met, Error> {
         let Placement { rank: own, ref host, port, .. } = *self.placement;
-        let mut met = Met { outgoing: BTreeMap::new(), incoming: BTreeMap::new() };
+        let (outgoing, incoming) = (BTreeMap::new(), BTreeMap::new());
+        let mut met = Met { outgoing, incoming, asked: BTreeMap::new(), answered: BTreeMap::new() };
         let members = if own == 0 {
             self.gather(callers, &mut met)?
         } else {
-            let (channel, members) = self.connect(0, host, port)?;
+            let (channel, members) = self.connect(0, host, port, Purpose::Work)?;
             met.outgoing.insert(0, channel);
             members
         };
         for (rank, member) in members.iter().enumerate() {
             if rank != own && rank != 0 {
-                met.outgoing.insert(rank, self.connect(rank, &member.host, member.port)?.0);
+                let connected = self.connect(rank, &member.host, member.port, Purpose::Work)?;
+                met.outgoing.insert(rank, connected.0);
             }
         }
+        for (rank, member) in members.iter().enumerate().take(own) {
+            let (host, port) =
+                if rank == 0 { (host.as_str(), port) } else { (member.host.as_str(), member.port) };
+            met.asked.insert(rank, self.connect(rank, host, port, Purpose::Heartbeat)?.0);
+        }
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(&met) {
+        while let Some(missing) = self.missing(&met, Purpose::Heartbeat) {
             wait.tell(self.ends, || format!("rank {own} waits for these ranks to connect to it: {missing}"));
-            let Some(caller) = self.next_caller(callers, &missing)? else { continue };
-            met.incoming.insert(caller.hello.rank, (caller.ip.to_string(), caller.channel));
+            let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
+            let rank = caller.hello.rank;
+            match caller.hello.purpose {
+                Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
+                Purpose::Heartbeat => {
+                    // Rank 0 answers here, the others at once.
+                    let welcome = Answer::Welcome { members: members.clone() };
+                    if own > 0 || caller.channel.tell(&welcome).is_ok() {
+                        met.answered.insert(rank, caller.channel);
+                    }
+                }
+            }
         }
         Ok(met)
     }
@@ -311,7 +366,7 @@ impl Job<'_> {
         let mut members = vec![here; world_size];
         let mut told = Instant::now();
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(met) {
+        while let Some(missing) = self.missing(met, Purpose::Work) {
             if told.elapsed() >= AGAIN {
                 told = Instant::now();
                 // One that is gone may come back.
@@ -344,10 +399,14 @@ impl Job<'_> {
         Ok(members)
     }
 
-    /// Returns the ranks that have not connected to this one, in words.
-    fn missing(&self, met: &Met) -> Option<String> {
+    /// Returns the ranks that have not connected to this one for all that is due, in words.
+    fn missing(&self, met: &Met, due: Purpose) -> Option<String> {
         let Placement { rank: own, world_size, .. } = *self.placement;
-        let missing = (0..world_size).filter(|rank| *rank != own && !met.incoming.contains_key(rank));
+        let is_missing = |rank: &usize| {
+            let asks_later = due == Purpose::Heartbeat && *rank > own;
+            !met.incoming.contains_key(rank) || (asks_later && !met.answered.contains_key(rank))
+        };
+        let missing = (0..world_size).filter(|rank| *rank != own && is_missing(rank));
         let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
         (!missing.is_empty()).then(|| missing.join(", "))
     }
@@ -372,7 +431,13 @@ impl Job<'_> {
     }
 
     /// Connects to a rank, which may not listen yet. Also returns what rank 0 says of all.
-    fn connect(&self, to: usize, host: &str, port: u16) -> Result<(Channel<'static>, Vec<Member>), Error> {
+    fn connect(
+        &self,
+        to: usize,
+        host: &str,
+        port: u16,
+        purpose: Purpose,
+    ) -> Result<(Channel<'static>, Vec<Member>), Error> {
         let at = format!("{}, port {port}", escape(host));
         let address = Address {
             host: host.to_owned(),
@@ -386,7 +451,7 @@ impl Job<'_> {
             let connected =
                 Channel::connect(&address, &self.token.proof(), self.patience(), self.cancelled());
             let answered = connected.and_then(|mut channel| {
-                channel.tell(&self.hello())?;
+                channel.tell(&self.hello(purpose))?;
                 loop {
                     match channel.hear()? {
                         Answer::Wait => {}
@@ -397,6 +462,9 @@ impl Job<'_> {
             let error = match answered {
                 Ok((channel, Answer::Welcome { members })) if self.fits(to, &members) => {
                     return Ok((channel, members));
+                }
+                Ok((_, Answer::Again { rank, world_size })) if rank > 0 && rank < world_size => {
+                    return Err(Error::Renumbered { rank, world_size });
                 }
                 Ok((_, Answer::Refused { why })) => {
                     return Err(Error::Refused { by: to, why: escape(&why).into_owned() });

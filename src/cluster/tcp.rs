@@ -8,13 +8,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::collective::{Collective, Traffic, chunk};
 use crate::environment::Placement;
 use crate::error::Error;
-use crate::link::{Incoming, Outgoing};
-use crate::rendezvous::{Ends, Limits, Met, meet};
+use crate::heartbeat::{self, Latencies};
+use crate::introduction::Answer;
+use crate::link::{Incoming, LastHeard, Outgoing};
+use crate::mailbox::{Ended, Mailbox, operation};
+use crate::rendezvous::{Ends, Limits, Met, meet, open_door};
+use crate::swarm::door::Door;
+use crate::swarm::{Change, Swarm};
 use crate::token::JobToken;
 use crate::wire::Kind;
 
@@ -23,22 +29,47 @@ use crate::wire::Kind;
 pub const BUCKET: usize = 4 << 20;
 /// The most bytes of a rank's word: a piece of a file.
 const LONGEST_WORD: u64 = 64 << 20;
+/// The time in which ranks that know each other meet again.
+const MEETING_AGAIN: Duration = Duration::from_secs(60);
 /// The time for the last words of a rank that fails.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// One rank of a job.
 pub struct Tcp {
-    rank: usize,
-    world_size: usize,
-    outgoing: BTreeMap<usize, Outgoing>,
+    /// The number that this rank had when the ranks met.
+    pub(crate) own: usize,
+    /// The ranks that work together, by their numbers when they met, ascending. Their places here are the
+    /// numbers that a caller sees.
+    pub(crate) members: Vec<usize>,
+    /// How often the members have changed.
+    pub(crate) epoch: u64,
+    pub(crate) outgoing: BTreeMap<usize, Outgoing>,
     incoming: BTreeMap<usize, Incoming>,
-    /// The number of the next operation, the same on all ranks.
-    operation: u64,
+    pub(crate) mailbox: Mailbox,
+    /// The number of the next operation of the epoch, the same on all ranks.
+    pub(crate) operation: u64,
+    /// What is needed to go on without a rank, if that is wanted.
+    pub(crate) swarm: Option<Swarm>,
+    latencies: Latencies,
+    /// How the ranks have met, so that they can meet again.
+    meeting: Meeting,
+    door: Option<Door>,
     traffic: Traffic,
     ends: Arc<Ends>,
     has_left: bool,
     /// Why nothing can be done together any more, if a rank is gone or out of step.
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
+}
+
+/// How the ranks of a job meet.
+#[derive(Clone)]
+struct Meeting {
+    placement: Placement,
+    token: Option<JobToken>,
+    build: String,
+    limits: Limits,
+    interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
+    tell: Arc<dyn Fn(String) + Send + Sync>,
 }
 
 /// Meets the other ranks. `build` must be the same on all; `interrupted` ends the wait for them. Without a
@@ -69,22 +100,51 @@ pub fn join_and_tell(
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
     tell: Arc<dyn Fn(String) + Send + Sync>,
 ) -> Result<Tcp, Error> {
-    let ends = Ends::new(interrupted, tell);
-    let Met { outgoing, incoming } = meet(placement, token, build, limits, &ends)?;
+    let (placement, token, build) = (placement.clone(), token.cloned(), build.to_owned());
+    met(Meeting { placement, token, build, limits, interrupted, tell })
+}
+
+fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
+    let (ends, of_all) = loop {
+        let Meeting { placement, token, build, limits, interrupted, tell } = &meeting;
+        let ends = Ends::new(Arc::clone(interrupted), Arc::clone(tell));
+        match meet(placement, token.as_ref(), build, *limits, &ends) {
+            // It came while the others were at work.
+            Err(Error::Renumbered { rank, world_size }) => {
+                meeting.placement = Placement { rank, world_size, ..meeting.placement };
+            }
+            of_all => break (ends, of_all?),
+        }
+    };
+    let Met { outgoing, incoming, asked, answered } = of_all;
     let outgoing = outgoing.into_iter().map(|(rank, channel)| Ok((rank, Outgoing::start(rank, channel)?)));
     let outgoing = outgoing.collect::<Result<_, _>>().map_err(Error::Thread)?;
-    let incoming =
-        incoming.into_iter().map(|(rank, (at, channel))| Ok((rank, Incoming::start(rank, at, channel)?)));
-    let incoming = incoming.collect::<Result<_, _>>().map_err(Error::Thread)?;
-    let Placement { rank, world_size, .. } = *placement;
-    let traffic = Traffic::default();
+    let (send_event, events) = channel();
+    let (heard, latencies) = (LastHeard::default(), Latencies::default());
+    for (rank, channel) in asked {
+        heartbeat::ask(rank, channel, heard.clone(), latencies.clone()).map_err(Error::Thread)?;
+    }
+    for (rank, channel) in answered {
+        heartbeat::answer(rank, channel, heard.clone(), latencies.clone()).map_err(Error::Thread)?;
+    }
+    let places = incoming.iter().map(|(rank, (at, _))| (*rank, at.clone())).collect();
+    let start =
+        |(rank, (_, channel))| Ok((rank, Incoming::start(rank, channel, send_event.clone(), heard.clone())?));
+    let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
+    let Placement { rank, world_size, .. } = meeting.placement;
     Ok(Tcp {
-        rank,
-        world_size,
+        own: rank,
+        members: (0..world_size).collect(),
+        epoch: 0,
         outgoing,
         incoming,
+        mailbox: Mailbox::new(events, places, heard),
         operation: 0,
-        traffic,
+        swarm: None,
+        latencies,
+        meeting,
+        door: None,
+        traffic: Traffic::default(),
         ends,
         has_left: false,
         failure: None,
@@ -92,21 +152,54 @@ pub fn join_and_tell(
 }
 
 impl Tcp {
+    /// Lets ranks wait at rank 0 that come while the others work.
+    fn open_door(&mut self) {
+        if self.own != 0 || self.door.is_some() {
+            return;
+        }
+        let Meeting { placement, token, build, limits, tell, .. } = &self.meeting;
+        match open_door(placement, token.as_ref(), build, *limits, &self.ends) {
+            Ok(door) => self.door = Some(door),
+            Err(error) => tell(format!("no rank can join while the others train: {error}")),
+        }
+    }
+
     fn next_operation(&mut self) -> u64 {
         self.operation += 1;
-        self.operation - 1
+        operation(self.epoch, self.operation - 1)
     }
 
-    fn send(&mut self, to: usize, kind: Kind, operation: u64, bytes: &Arc<Vec<u8>>) {
+    pub(crate) fn send(&mut self, to: usize, kind: Kind, operation: u64, bytes: &Arc<Vec<u8>>) {
+        #[cfg(test)]
+        if !self.may_send() {
+            return;
+        }
         self.traffic.sent += bytes.len() as u64;
-        self.outgoing[&to].send(kind, operation, Arc::clone(bytes));
+        if let Some(outgoing) = self.outgoing.get(&to) {
+            outgoing.send(kind, operation, Arc::clone(bytes));
+        }
     }
 
+    /// Receives a message. In a swarm, a rank that is gone and news about the members end the wait with
+    /// [`Error::Regrouped`].
     fn receive(&mut self, from: usize, kind: Kind, operation: u64, most: u64) -> Result<Vec<u8>, Error> {
-        let received = self.incoming[&from].receive(kind, operation, most);
-        let bytes = received.inspect_err(|error| self.failure = Some(error.to_string()))?;
-        self.traffic.received += bytes.len() as u64;
-        Ok(bytes)
+        let error = match self.mailbox.receive(from, kind, operation, most) {
+            Ok(bytes) => {
+                self.traffic.received += bytes.len() as u64;
+                return Ok(bytes);
+            }
+            Err(Ended::Notice) => return Err(Error::Regrouped),
+            Err(Ended::Gone(rank, error)) => match &mut self.swarm {
+                Some(swarm) => {
+                    swarm.suspect(rank, &error);
+                    return Err(Error::Regrouped);
+                }
+                None => error,
+            },
+            Err(Ended::OutOfStep(error)) => error,
+        };
+        self.failure = Some(error.to_string());
+        Err(error)
     }
 
     /// Receives exactly `count` numbers.
@@ -126,14 +219,15 @@ impl Tcp {
             "it sent {} numbers of a sum where {count} were due, so it trains another model or in another way",
             bytes.len() / size_of::<f32>()
         );
-        let error = Error::OutOfStep { rank: from, at: self.incoming[&from].at().to_owned(), what };
+        let error = Error::OutOfStep { rank: from, at: self.mailbox.place(from).to_owned(), what };
         self.failure = Some(error.to_string());
         Err(error)
     }
 
-    /// Returns all ranks but this one. It starts with the next, so that not all send to the same one first.
+    /// Returns the places of all members but this one. It starts with the next, so that not all send to the
+    /// same one first.
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (rank, world_size) = (self.rank, self.world_size);
+        let (rank, world_size) = (self.rank(), self.world_size());
         (1..world_size).map(move |distance| (rank + distance) % world_size)
     }
 
@@ -141,15 +235,63 @@ impl Tcp {
         let contributions = self.scatter(values)?;
         self.spread(&summed(&contributions), values)
     }
+
+    fn scattered(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        let operation = self.next_operation();
+        let (rank, world_size) = (self.rank(), self.world_size());
+        for to in self.others() {
+            let contribution = Arc::new(to_bytes(&values[chunk(values.len(), to, world_size)]));
+            self.send(self.members[to], Kind::Contribution, operation, &contribution);
+        }
+        let own = &values[chunk(values.len(), rank, world_size)];
+        let mut part = |from: usize| {
+            if from == rank {
+                return Ok(own.to_vec());
+            }
+            let member = self.members[from];
+            Ok(numbers(&self.receive_numbers(member, Kind::Contribution, operation, own.len())?).collect())
+        };
+        (0..world_size).map(&mut part).collect()
+    }
+
+    fn spread_out(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
+        let operation = self.next_operation();
+        let (rank, world_size, length) = (self.rank(), self.world_size(), values.len());
+        let bytes = Arc::new(to_bytes(own));
+        for to in self.others() {
+            self.send(self.members[to], Kind::Sum, operation, &bytes);
+        }
+        values[chunk(length, rank, world_size)].copy_from_slice(own);
+        for from in self.others() {
+            let chunk = chunk(length, from, world_size);
+            let bytes = self.receive_numbers(self.members[from], Kind::Sum, operation, chunk.len())?;
+            values[chunk].iter_mut().zip(numbers(&bytes)).for_each(|(value, sum)| *value = sum);
+        }
+        Ok(())
+    }
+
+    fn gathered(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let operation = self.next_operation();
+        let bytes = Arc::new(own.to_vec());
+        for to in self.others() {
+            self.send(self.members[to], Kind::Word, operation, &bytes);
+        }
+        let mut all = vec![Vec::new(); self.world_size()];
+        for from in self.others() {
+            all[from] = self.receive(self.members[from], Kind::Word, operation, LONGEST_WORD)?;
+        }
+        all[self.rank()] = own.to_vec();
+        Ok(all)
+    }
 }
 
 impl Collective for Tcp {
     fn rank(&self) -> usize {
-        self.rank
+        self.members.iter().position(|member| *member == self.own).expect("this rank is a member")
     }
 
     fn world_size(&self) -> usize {
-        self.world_size
+        self.members.len()
     }
 
     fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
@@ -157,55 +299,78 @@ impl Collective for Tcp {
     }
 
     fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
-        let operation = self.next_operation();
-        let (rank, world_size) = (self.rank, self.world_size);
-        for to in self.others() {
-            let contribution = Arc::new(to_bytes(&values[chunk(values.len(), to, world_size)]));
-            self.send(to, Kind::Contribution, operation, &contribution);
-        }
-        let own = &values[chunk(values.len(), rank, world_size)];
-        let mut part = |from: usize| {
-            if from == rank {
-                return Ok(own.to_vec());
-            }
-            Ok(numbers(&self.receive_numbers(from, Kind::Contribution, operation, own.len())?).collect())
-        };
-        (0..world_size).map(&mut part).collect()
+        self.as_one_epoch(|tcp| tcp.scattered(values))
     }
 
     fn spread(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
-        let operation = self.next_operation();
-        let (rank, world_size, length) = (self.rank, self.world_size, values.len());
-        let bytes = Arc::new(to_bytes(own));
-        for to in self.others() {
-            self.send(to, Kind::Sum, operation, &bytes);
-        }
-        values[chunk(length, rank, world_size)].copy_from_slice(own);
-        for from in self.others() {
-            let chunk = chunk(length, from, world_size);
-            let bytes = self.receive_numbers(from, Kind::Sum, operation, chunk.len())?;
-            values[chunk].iter_mut().zip(numbers(&bytes)).for_each(|(value, sum)| *value = sum);
-        }
-        Ok(())
+        self.as_one_epoch(|tcp| tcp.spread_out(own, values))
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let operation = self.next_operation();
-        let bytes = Arc::new(own.to_vec());
-        for to in self.others() {
-            self.send(to, Kind::Word, operation, &bytes);
+        self.heard_by_all(|tcp| tcp.gathered(own))
+    }
+
+    fn outlive(&mut self, silence: Duration) -> bool {
+        self.mailbox.limit_silence(silence);
+        self.swarm.get_or_insert_default();
+        self.open_door();
+        true
+    }
+
+    fn is_left_out(&self) -> bool {
+        self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
+    }
+
+    fn newcomers(&self) -> usize {
+        self.door.as_ref().map_or(0, Door::count)
+    }
+
+    fn meet_again(&mut self) -> Result<(), Error> {
+        let mut newcomers = self.door.take().map(|mut door| door.close()).unwrap_or_default();
+        let own = newcomers.len().to_string();
+        let count = loop {
+            match self.all_gather(own.as_bytes()) {
+                Err(Error::Regrouped) => {}
+                said => break said?.swap_remove(0),
+            }
+        };
+        let count: usize = String::from_utf8_lossy(&count).parse().unwrap_or(0);
+        let (rank, members) = (self.rank(), self.world_size());
+        let world_size = members + count;
+        for (place, caller) in newcomers.iter_mut().enumerate() {
+            // If it is gone, it is missed when the ranks meet.
+            let _ = caller.channel.tell(&Answer::Again { rank: members + place, world_size });
         }
-        let mut all = vec![Vec::new(); self.world_size];
-        for from in self.others() {
-            all[from] = self.receive(from, Kind::Word, operation, LONGEST_WORD)?;
-        }
-        all[self.rank] = own.to_vec();
-        Ok(all)
+        drop(newcomers);
+        self.leave(None);
+        let mut meeting = self.meeting.clone();
+        meeting.placement = Placement { rank, world_size, ..meeting.placement };
+        meeting.limits.meeting = MEETING_AGAIN;
+        let missed = |error: Error| Error::Lost { rank, at: "meeting again".into(), why: error.to_string() };
+        *self = met(meeting).map_err(missed)?;
+        self.open_door();
+        Ok(())
+    }
+
+    fn members(&self) -> Vec<usize> {
+        self.members.clone()
+    }
+
+    fn latencies(&self) -> Vec<Option<Duration>> {
+        self.members.iter().map(|rank| self.latencies.of(*rank)).collect()
+    }
+
+    fn changes(&mut self) -> Vec<Change> {
+        self.swarm.as_mut().map(|swarm| std::mem::take(&mut swarm.changes)).unwrap_or_default()
     }
 
     fn leave(&mut self, reason: Option<&str>) {
         if std::mem::replace(&mut self.has_left, true) {
             return;
+        }
+        for mut waiting in self.door.take().map(|mut door| door.close()).unwrap_or_default() {
+            let why = "the run has ended, or was stopped".to_owned();
+            let _ = waiting.channel.tell(&Answer::Refused { why });
         }
         let reason = reason.or(self.failure.as_deref());
         self.outgoing.values_mut().for_each(|outgoing| outgoing.bid_farewell(reason));
@@ -229,6 +394,29 @@ impl Collective for Tcp {
     }
 }
 
+impl Tcp {
+    /// Ends the connections with a rank that is no member any more.
+    pub(crate) fn let_go(&mut self, rank: usize, reason: &str) {
+        if let Some(outgoing) = self.outgoing.remove(&rank) {
+            outgoing.abandon(reason);
+        }
+        // Its thread ends with the connection, or with this rank.
+        drop(self.incoming.remove(&rank));
+        self.mailbox.forget(rank);
+    }
+
+    #[cfg(test)]
+    fn may_send(&mut self) -> bool {
+        let Some(left) = self.swarm.as_mut().and_then(|swarm| swarm.sends_left.as_mut()) else { return true };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            // What was given to a thread may still be sent, like what a killed process gave to the kernel.
+            self.outgoing.clear();
+        }
+        *left > 0
+    }
+}
+
 impl Drop for Tcp {
     fn drop(&mut self) {
         self.leave(Some("it ended early"));
@@ -237,7 +425,7 @@ impl Drop for Tcp {
 
 /// Adds contributions in the order of ranks.
 fn summed(contributions: &[Vec<f32>]) -> Vec<f32> {
-    let (first, others) = contributions.split_first().expect("there are at least two ranks");
+    let (first, others) = contributions.split_first().expect("there is at least one rank");
     let mut sums = first.clone();
     for contribution in others {
         sums.iter_mut().zip(contribution).for_each(|(sum, value)| *sum += value);

@@ -4,7 +4,8 @@
 //! length and a CRC-32C. A part is
 //!
 //! ```text
-//!  0  8  operation: 0, 1, 2, … counted by each rank
+//!  0  8  operation: 0, 1, 2, … counted by each rank; of a swarm, in each epoch, whose number is in the
+//!        upper 24 bits
 //!  8  8  bytes of the whole message
 //! 16  8  where this part begins in it
 //! 24  …  its bytes
@@ -29,10 +30,12 @@ pub enum Kind {
     Sum,
     /// Bytes of one rank, for all.
     Word,
+    /// What one rank says to another about who belongs to the swarm.
+    Notice,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Contribution, Self::Sum, Self::Word];
+    const ALL: [Self; 4] = [Self::Contribution, Self::Sum, Self::Word, Self::Notice];
 
     /// Returns the codes of frames of this kind.
     pub fn codes(self) -> Codes {
@@ -40,6 +43,7 @@ impl Kind {
             Self::Contribution => 1,
             Self::Sum => 2,
             Self::Word => 3,
+            Self::Notice => 4,
         };
         Codes { src: 0, dst: 0, typ }
     }

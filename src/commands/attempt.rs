@@ -122,7 +122,10 @@ fn after_the_screen(mut following: Following) -> Result<Exit, Failure> {
     let view = RunView::replay(&run)?;
     note(&how_it_stands(&run, view.liveness(&run)?, &view));
     let Some(exit) = report_ending(&mut following, &view) else {
-        note_that_it_goes_on(&run);
+        // A trainer that has nothing left to train may still run the command of --on-end.
+        if view.liveness(&run)?.is_live() {
+            note_that_it_goes_on(&run);
+        }
         return Ok(Exit::Done);
     };
     if matches!(exit, Exit::Done | Exit::Diverged) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::answers::gather;
-use sparktune_app::check::{self, Checked, ShownExample};
+use sparktune_app::check::{self, Checked, Show, ShownExample};
 use sparktune_app::clean::{Cleaned, write_clean};
 use sparktune_app::data::refusal;
 use sparktune_app::failure::{Exit, Failure};
@@ -41,7 +41,7 @@ struct CheckReport<'a> {
     examples: &'a [ShownExample],
 }
 
-/// Runs `sparktune check`. `rejected` is the file for rejected lines, and `show` the number of examples to
+/// Runs `sparktune check`. `rejected` is the file for rejected lines, and `show` which examples to
 /// print. With `clean`, the lines that were not rejected are written into that file, which is then the
 /// result.
 ///
@@ -52,14 +52,14 @@ pub fn check(
     flags: Answers,
     inputs: &[PathBuf],
     rejected: &Path,
-    show: usize,
+    show: Show,
     clean: Option<&Path>,
     style: Style,
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let answers = gather(flags, false)?;
     let listener = OnStderr::new(interrupts.flag());
-    let Checked { report, max_rejected, accepted, shown } =
+    let Checked { report, max_rejected, accepted, shown, not_found } =
         check::check(&answers, inputs, rejected.to_owned(), show, &listener)?;
 
     let rejected_path = (report.listed_lines() > 0).then_some(rejected);
@@ -70,6 +70,9 @@ pub fn check(
         for example in &shown {
             print(&example_text(example, style.plain))?;
         }
+        if let Some(why) = not_found {
+            print(&format!("{}\n\n", escape(&why)))?;
+        }
         if let Some(hint) = report.map_hint() {
             print(&format!("{hint}\n"))?;
         }
@@ -77,6 +80,9 @@ pub fn check(
             print(&rejected_lines(path, report.listed_lines())?)?;
         }
         print(&report.to_string())?;
+        if let Some(warning) = of_few(report.examples) {
+            print(&format!("{warning}\n"))?;
+        }
         if let Some(path) = rejected_path {
             let too_long = if report.overlong.left_out.examples > 0 { " and those too long" } else { "" };
             let path = escape(&path.display().to_string()).into_owned();
@@ -100,6 +106,19 @@ pub fn check(
         (_, Some(hint)) => refusal.hint(hint),
         (_, None) => refusal.hint("Correct the lines, or raise --max-rejected"),
     }))
+}
+
+/// The number of examples below which data is said to be few.
+const FEW: u64 = 50;
+
+/// Says that there are hardly any examples, where that is so. The report itself has only what was counted.
+fn of_few(examples: u64) -> Option<String> {
+    (1..FEW).contains(&examples).then(|| {
+        format!(
+            "only {}: enough to try the program, too few to teach a model more than these answers; a few hundred are a usual beginning",
+            counted(examples, "example")
+        )
+    })
 }
 
 /// Renders an example: a line with its place and counts, then its text with the trained part marked.

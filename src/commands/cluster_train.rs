@@ -10,7 +10,8 @@ use sparktune_app::launch::Conditions;
 use sparktune_app::program::Program;
 use sparktune_base::units::counted;
 use sparktune_cluster::membership::Cancelled;
-use sparktune_runlog::RunDir;
+use sparktune_plan::Plan;
+use sparktune_runlog::{RunDir, RunView};
 use sparktune_tui::output::note;
 use sparktune_tui::progress::OnStderr;
 
@@ -46,6 +47,15 @@ fn cancelled(interrupts: &Interrupts) -> Cancelled {
     Arc::new(move || flag.load(Ordering::SeqCst))
 }
 
+/// Returns whether the newest attempt trains in a swarm.
+fn is_swarm_at_work(run: &RunDir) -> bool {
+    let is_swarm = || Plan::from_toml(&run.read_plan().ok()?, "plan.toml").ok().map(|plan| plan.ranks.swarm);
+    is_swarm() == Some(true)
+        && RunView::glance(run).is_ok_and(|view| {
+            view.members.is_some() || view.attempts.back().is_some_and(|attempt| attempt.last_step > 0)
+        })
+}
+
 /// Starts the ranks of all members, and then the next attempt of a run as rank 0, which is followed as ever.
 ///
 /// # Errors
@@ -61,10 +71,14 @@ pub(crate) fn run_on_members(
     let listener = OnStderr::new(interrupts.flag());
     let started = members.start(program, run, &listener, cancelled(interrupts))?;
     let environment = started.environment.clone();
-    // Before the others have met, only rank 0 waits for one that has ended; like Ctrl-C, this ends it.
-    let following = started.follow(|text| {
+    let of_run = run.clone();
+    // Before the others have met, only rank 0 waits for one that has ended; like Ctrl-C, this ends it. A
+    // swarm that has begun goes on.
+    let following = started.follow(move |text| {
         note(text);
-        let _ = kill_process(getpid(), Signal::INT);
+        if !is_swarm_at_work(&of_run) {
+            let _ = kill_process(getpid(), Signal::INT);
+        }
     })?;
     let done = run_attempt(program, run, Conditions { environment, ..conditions }, display, interrupts);
     following.detach();

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use sparktune_app::answers::runs_dir;
 use sparktune_app::caches::KEY_STATISTICS;
 use sparktune_app::comparison::find_suite;
@@ -11,17 +10,14 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::private_folder_of_user;
 use sparktune_app::models::find_named;
 use sparktune_app::program::Program;
-use sparktune_base::escape::escape;
-use sparktune_edit::stack::{check_output, is_edited};
-use sparktune_edit::{
-    Conflict, EditError, EditRequest, Facts, FolderLock, Method, Patch, PatchRef, Stack, conflicts,
-    edit as edit_facts, export_adapter,
-};
+use sparktune_edit::stack::is_edited;
+use sparktune_edit::{EditRequest, Facts, Method, Stack, edit as edit_facts, export_adapter};
 use sparktune_tui::output::{note, print, print_json, report};
 
 use crate::edit_in_words::{Listed, edited_in_words, exported_in_words, list_in_words};
 use crate::edit_measure::measure;
 use crate::edit_request::{Aim, FactsRequest, Told, rendering, text_of};
+use crate::edit_stack::{apply, remove, set, switch};
 use crate::edit_trace::trace_facts;
 use crate::failure::from_editing;
 use crate::infer_worker::room;
@@ -46,6 +42,19 @@ pub enum EditCommand {
         model: PathBuf,
         /// The files of the patches.
         patches: Vec<PathBuf>,
+        /// The folder to write.
+        output: Option<PathBuf>,
+        /// The base, if it has moved.
+        base: Option<PathBuf>,
+    },
+    /// Replace all patches of a model by others, in one step.
+    Set {
+        /// The folder.
+        model: PathBuf,
+        /// The files of the patches, first one first.
+        patches: Vec<PathBuf>,
+        /// The names of those that are switched off.
+        off: Vec<String>,
         /// The folder to write.
         output: Option<PathBuf>,
         /// The base, if it has moved.
@@ -97,6 +106,7 @@ impl EditCommand {
             Self::Facts(request) => &mut request.model,
             Self::List { model, .. }
             | Self::Apply { model, .. }
+            | Self::Set { model, .. }
             | Self::Export { model, .. }
             | Self::Switch { model, .. }
             | Self::Remove { model, .. } => model,
@@ -134,11 +144,18 @@ pub fn edit(
         }
         EditCommand::List { model, base } => list(&model, base.as_deref(), style.json),
         EditCommand::Apply { model, patches, output, base } => {
-            apply(&model, &patches, output, base.as_deref(), style.json)
+            let output = output_of(output, &model)?;
+            apply(&model, &patches, &output, base.as_deref(), style.json)
+        }
+        EditCommand::Set { model, patches, off, output, base } => {
+            let output = output_of(output, &model)?;
+            set(&model, &patches, &off, &output, base.as_deref(), style.json)
         }
         EditCommand::Export { model, names, output, base } => {
+            let interrupts = Interrupts::listen()?;
             let stack = Stack::open(&model, base.as_deref()).map_err(from_editing)?;
-            let exported = export_adapter(&stack, &names, &output).map_err(from_editing)?;
+            let exported = export_adapter(&stack, &names, &output, &mut || interrupts.count() == 0)
+                .map_err(from_editing)?;
             if style.json {
                 print_json(&exported)?
             } else {
@@ -168,13 +185,22 @@ fn folder_of(model: &Path, runs: Option<PathBuf>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns the folder to write: the one that was named, or the edited model itself.
+/// Returns the folder to write: the one that was named, or the edited model itself. A link stays, and what it
+/// leads to is changed. The place also has a name where the path is `.`.
 fn output_of(output: Option<PathBuf>, model: &Path) -> Result<PathBuf, Failure> {
-    match output {
-        Some(output) => Ok(output),
-        // A link stays, and what it points to is changed. The place also has a name where the path is `.`.
-        None if is_edited(model) => model.canonicalize().map_err(|error| Failure::io("use", model, &error)),
-        None => Err(Failure::usage("no folder to write was named").hint("Name a new folder with --output")),
+    let output = match output {
+        Some(output) => output,
+        None if is_edited(model) => model.to_owned(),
+        None => {
+            return Err(
+                Failure::usage("no folder to write was named").hint("Name a new folder with --output")
+            );
+        }
+    };
+    if output.exists() {
+        output.canonicalize().map_err(|error| Failure::io("use", &output, &error))
+    } else {
+        Ok(output)
     }
 }
 
@@ -224,13 +250,13 @@ fn name_of(facts: &Path) -> String {
     let stem = facts.file_stem().unwrap_or_default().to_string_lossy();
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = stem.chars().take(64).map(plain).collect();
-    let name = name.trim_start_matches('.');
+    let name = name.trim_start_matches(['.', '-']);
     if name.is_empty() { "facts".to_owned() } else { name.to_owned() }
 }
 
 fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> {
     let stack = Stack::open(model, base).map_err(from_editing)?;
-    let displaced = stack.displaced();
+    let (displaced, overwritten) = (stack.displaced(), stack.overwritten());
     let listed: Vec<Listed<'_>> = stack
         .patches
         .iter()
@@ -239,6 +265,7 @@ fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> 
             id: patch.reference().id,
             is_off: stack.off.contains(&patch.about.name),
             is_displaced: displaced.iter().any(|(name, _)| *name == patch.about.name),
+            overwritten_by: overwritten.get(patch.about.name.as_str()).copied(),
         })
         .collect();
     if stack.lacks_codebook(model) && !json {
@@ -250,122 +277,6 @@ fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> 
         print_json(&listed)?;
     } else {
         print(&list_in_words(&stack, &listed))?;
-    }
-    Ok(Exit::Done)
-}
-
-/// What `apply`, `remove`, `enable` and `disable` print.
-#[derive(Debug, Serialize)]
-struct Changed {
-    output: PathBuf,
-    /// Those that are switched on.
-    patches: Vec<PatchRef>,
-    off: Vec<String>,
-    conflicts: Vec<Conflict>,
-    /// Patches that were made on top of others than those below them now.
-    displaced: Vec<String>,
-}
-
-/// Opens a model whose stack changes, and takes the right to write its folder.
-fn open_to_write(model: &Path, base: Option<&Path>, output: &Path) -> Result<(FolderLock, Stack), Failure> {
-    let open = || {
-        let lock = FolderLock::take(output)?;
-        check_output(model, output)?;
-        Ok((lock, Stack::open(model, base)?))
-    };
-    open().map_err(from_editing)
-}
-
-fn apply(
-    model: &Path,
-    files: &[PathBuf],
-    output: Option<PathBuf>,
-    base: Option<&Path>,
-    json: bool,
-) -> Result<Exit, Failure> {
-    let output = output_of(output, model)?;
-    let (_lock, mut stack) = open_to_write(model, base, &output)?;
-    let mut found = Vec::new();
-    let mut lay = || {
-        let checkpoint = stack.checkpoint()?;
-        for file in files {
-            let patch = Patch::read(file)?;
-            found.extend(conflicts(&patch, &stack.patches));
-            stack.push(file, patch, &checkpoint)?;
-        }
-        Ok::<_, EditError>(())
-    };
-    lay().map_err(from_editing)?;
-    write(&stack, &output, found, json)
-}
-
-fn remove(
-    model: &Path,
-    name: &str,
-    keep: Option<&Path>,
-    output: &Path,
-    base: Option<&Path>,
-    json: bool,
-) -> Result<Exit, Failure> {
-    let (_lock, mut stack) = open_to_write(model, base, output)?;
-    let removed = stack.remove(name).map_err(from_editing)?;
-    if let Some(path) = keep {
-        if path.exists() {
-            return Err(Failure::usage(format!("{} already exists", escape(&path.display().to_string())))
-                .hint("Name a new file with --keep"));
-        }
-        removed.write(path).map_err(from_editing)?;
-    }
-    write(&stack, output, Vec::new(), json)
-}
-
-fn switch(
-    model: &Path,
-    name: &str,
-    on: bool,
-    output: &Path,
-    base: Option<&Path>,
-    json: bool,
-) -> Result<Exit, Failure> {
-    let (_lock, mut stack) = open_to_write(model, base, output)?;
-    let was_other = stack.switch(name, on).map_err(from_editing)?;
-    if !was_other && !json {
-        note(&format!("patch {name} is already switched {}", if on { "on" } else { "off" }));
-    }
-    write(&stack, output, Vec::new(), json)
-}
-
-/// Names conflicts, and writes a stack into its folder.
-fn write(stack: &Stack, output: &Path, conflicts: Vec<Conflict>, json: bool) -> Result<Exit, Failure> {
-    let interrupts = Interrupts::listen()?;
-    let displaced: Vec<String> = stack.displaced().into_iter().map(|(name, _)| name).collect();
-    if !json {
-        conflicts.iter().for_each(|conflict| note(&format!("note: {}", conflict.words())));
-        for name in &displaced {
-            note(&format!(
-                "note: patch {name} was made on top of other patches than those below it now, so its recorded scores may not hold here"
-            ));
-        }
-    }
-    let staged = stack.stage(output, &mut || interrupts.count() == 0).map_err(from_editing)?;
-    staged.commit().map_err(from_editing)?;
-    let changed = Changed {
-        output: output.to_owned(),
-        patches: stack.references(),
-        off: stack.off.iter().cloned().collect(),
-        conflicts,
-        displaced,
-    };
-    if json {
-        print_json(&changed)?;
-    } else {
-        let names: Vec<&str> = changed.patches.iter().map(|patch| patch.name.as_str()).collect();
-        let names = if names.is_empty() { "no patches".to_owned() } else { names.join(", ") };
-        let off = match changed.off.len() {
-            0 => String::new(),
-            _ => format!("; switched off: {}", changed.off.join(", ")),
-        };
-        print(&format!("{}: {names}{off}\n", escape(&output.display().to_string())))?;
     }
     Ok(Exit::Done)
 }

@@ -23,17 +23,18 @@ pub(crate) struct Listed<'a> {
     pub(crate) is_off: bool,
     /// Whether other patches lie below it than those that it was made on.
     pub(crate) is_displaced: bool,
+    /// The later patch that answers one of its prompts in another way.
+    pub(crate) overwritten_by: Option<&'a str>,
 }
 
 /// Returns what an edit came to.
 pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
-    let layers: Vec<String> = edited.layers.iter().map(usize::to_string).collect();
     let mut text = format!(
-        "{} of {} by {} in layer {}{}\n\n",
+        "{} of {} by {} in {}{}\n\n",
         counted(edited.facts as u64, "fact"),
         facts.file(),
         edited.method.name(),
-        layers.join(", "),
+        layers(&edited.layers),
         edited.why_layers.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     );
     text.push_str(&table(&edited.scores));
@@ -54,14 +55,32 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
         text.push_str(&format!("  and {} more; --json has all\n", failed.len() - MOST_ANSWERS));
     }
     text.push_str(&not_learned(edited));
+    if !edited.conflicts.is_empty() {
+        text.push_str("\nconflicts:\n");
+        edited.conflicts.iter().for_each(|conflict| text.push_str(&format!("  {}\n", conflict.words())));
+    }
     let output = escape(&edited.output.display().to_string()).into_owned();
     text.push_str(&match &edited.refused {
-        None => format!("\npatch {} is in {output}\n", edited.name),
+        None => {
+            let damage = edited.damage.as_ref();
+            let damage = damage.map_or_else(String::new, |damage| format!(", kept although {damage}"));
+            format!("\npatch {} is in {output}{damage}\n", edited.name)
+        }
         Some(why) => format!(
             "\nthe edit is not kept: {why}. Edit fewer facts, use another method or layer, or keep it with --force\n"
         ),
     });
     text
+}
+
+/// `layer 0`, `layers 2 and 3`, `layers 1, 2 and 3`.
+pub(crate) fn layers(layers: &[usize]) -> String {
+    let names: Vec<String> = layers.iter().map(usize::to_string).collect();
+    match &names[..] {
+        [] => "no layer".to_owned(),
+        [layer] => format!("layer {layer}"),
+        [first @ .., last] => format!("layers {} and {last}", first.join(", ")),
+    }
 }
 
 /// Returns what to do if the model does not say some of the facts.
@@ -71,7 +90,10 @@ fn not_learned(edited: &Edited) -> String {
     };
     let elsewhere = match edited.method {
         Method::Memory => "",
-        _ => "another --layer (--trace shows where the model recalls the subjects), ",
+        Method::Ultraedit => "fewer facts or one at a time, ",
+        Method::Rome | Method::Memit => {
+            "another --layer (--trace shows where the model recalls the subjects), "
+        }
     };
     let other = if edited.method == Method::Memory { "memit" } else { "memory" };
     let missed = share.of - share.hits;
@@ -128,20 +150,23 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
         return format!("no patches; the base is {base}\n");
     }
     let mut text = format!("on {base}:\n");
-    for Listed { about, id, is_off, is_displaced } in listed {
-        let layers: Vec<String> = about.layers.iter().map(usize::to_string).collect();
+    for Listed { about, id, is_off, is_displaced, overwritten_by } in listed {
         let scores = about.scores.clone().unwrap_or_default();
-        let note = match (is_off, is_displaced) {
+        let mut note = match (is_off, is_displaced) {
             (true, _) => "; switched off",
             (false, true) => "; made on top of other patches",
             (false, false) => "",
-        };
+        }
+        .to_owned();
+        if let Some(other) = overwritten_by {
+            note.push_str(&format!("; overwritten by {other}, so its scores are those of before"));
+        }
         text.push_str(&format!(
-            "  {} ({id}): {} by {} in layer {}; efficacy {}, locality {}, loss {}{note}\n",
+            "  {} ({id}): {} by {} in {}; efficacy {}, locality {}, loss {}{note}\n",
             about.name,
             counted(about.facts.len() as u64, "fact"),
             about.method.name(),
-            layers.join(", "),
+            layers(&about.layers),
             share(scores.efficacy.as_ref()).trim_start(),
             share(scores.locality.as_ref()).trim_start(),
             drift(scores.loss.as_ref()),
@@ -152,12 +177,11 @@ pub(crate) fn list_in_words(stack: &Stack, listed: &[Listed<'_>]) -> String {
 
 /// Returns what was exported, and who accepts it.
 pub(crate) fn exported_in_words(exported: &Exported) -> String {
-    let layers: Vec<String> = exported.layers.iter().map(usize::to_string).collect();
     let mut text = format!(
-        "{} as an adapter of rank {} on down_proj, layer {}\n",
+        "{} as an adapter of rank {} on down_proj, {}\n",
         exported.patches.join(", "),
         exported.rank,
-        layers.join(", ")
+        layers(&exported.layers)
     );
     for adapter in &exported.adapters {
         text.push_str(&format!("  {}\n", escape(&adapter.display().to_string())));

@@ -22,6 +22,7 @@ use sparktune_edit::judge::{LossDrift, Share};
 use sparktune_edit::{EditError, Facts, How, MeasureRequest, Measured, Measurement, Method};
 use sparktune_tui::output::{note, print, print_json};
 
+use crate::edit_in_words::layers;
 use crate::edit_request::{FactsRequest, Table, Told, rendering, text_of};
 use crate::failure::from_editing;
 use crate::infer_worker::room;
@@ -31,8 +32,8 @@ use crate::interrupt::Interrupts;
 const WORK: &str = ".edit-measurements";
 /// How often the training is looked after.
 const EVERY: Duration = Duration::from_millis(100);
-/// How the control learns the facts. The epochs are enough for a small model to know each fact by heart.
-const LORA: [&str; 14] = [
+/// How the control learns the facts: as many epochs whatever their number is.
+const LORA: [&str; 16] = [
     "--method",
     "lora",
     "--rank",
@@ -47,6 +48,8 @@ const LORA: [&str; 14] = [
     "0",
     "--export",
     "last",
+    "--epochs",
+    "60",
 ];
 
 /// Measures the facts of a request, and prints the table.
@@ -167,13 +170,10 @@ fn train(
     work: &Path,
     interrupts: &Interrupts,
 ) -> Result<Result<PathBuf, String>, Failure> {
-    /// Epochs on fewer than 100 facts, and on more.
-    const EPOCHS: [usize; 2] = [60, 30];
     let data = work.join(format!("facts-{count}.jsonl"));
     fs::write(&data, lines).map_err(|error| Failure::io("write", &data, &error))?;
     let output = work.join(format!("train-{count}.jsonl"));
     let file = File::create(&output).map_err(|error| Failure::io("write", &output, &error))?;
-    let epochs = if count < 100 { EPOCHS[0] } else { EPOCHS[1] };
     let mut command = Command::new(program.path()?);
     // The control is the same whatever the user has set for own runs.
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SPARKTUNE_")) {
@@ -187,7 +187,6 @@ fn train(
         .arg("--runs-dir")
         .arg(work.join("runs"))
         .args(LORA)
-        .args(["--epochs", &epochs.to_string()])
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(Stdio::null())
@@ -218,12 +217,11 @@ fn train(
 
 /// Returns the table.
 fn in_words(measured: &Measured) -> String {
-    let layers: Vec<String> = measured.layers.iter().map(usize::to_string).collect();
     let mut text = format!(
-        "{} by {} in layer {}",
+        "{} by {} in {}",
         counted(measured.facts as u64, "fact"),
         measured.method.name(),
-        layers.join(", ")
+        layers(&measured.layers)
     );
     if let Some(why) = &measured.why_layers {
         text.push_str(&format!(" ({why})"));
@@ -331,11 +329,9 @@ mod tests {
             rows: vec![row(How::Batched, Some(scores), None), row(How::Lora, None, Some("it\u{1b} failed"))],
         };
         let text = in_words(&measured);
-        assert!(
-            text.starts_with(
-                "10 facts by memit in layer 1, 2; 2 that the model already knows are left out\n"
-            )
-        );
+        assert!(text.starts_with(
+            "10 facts by memit in layers 1 and 2; 2 that the model already knows are left out\n"
+        ));
         assert!(text.contains("    10 batched          90 (60–98)               –"), "{text}");
         assert!(text.contains("    10 lora        it") && !text.contains('\u{1b}'), "{text}");
     }

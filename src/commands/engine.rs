@@ -4,7 +4,8 @@ use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
 use sparktune_cluster::tcp::Tcp;
 use sparktune_cluster::xdp::{self, Choice, Loss};
-use sparktune_cluster::{Collective, JobToken, Placement};
+use sparktune_cluster::{Collective, Error as ClusterError, JobToken, Placement};
+use sparktune_plan::Plan;
 use sparktune_tui::output::note;
 
 /// The variable that names the engine: `tcp` or `xdp`.
@@ -13,6 +14,28 @@ const ENGINE: &str = "SPARKTUNE_CLUSTER_ENGINE";
 const INTERFACES: &str = "SPARKTUNE_XDP_INTERFACES";
 /// The packets that this rank loses on purpose, in millionths: for tests/xdp_training.sh.
 const LOST: &str = "SPARKTUNE_XDP_LOST";
+
+/// Refuses sums in the network for a swarm: the switch waits for all ranks.
+///
+/// # Errors
+/// Both are asked for.
+pub(crate) fn refuse_swarm_in_the_network(plan: &Plan) -> Result<(), Failure> {
+    if plan.ranks.swarm && std::env::var_os(ENGINE).is_some_and(|name| name.to_string_lossy().trim() == "xdp")
+    {
+        return Err(Failure::usage(format!(
+            "{ENGINE} is xdp, and the plan says --swarm true, but sums in the network wait for every rank. Unset the variable, or train without --swarm"
+        )));
+    }
+    Ok(())
+}
+
+/// Says again which engine sums, when the ranks of a swarm have met again: it is over TCP.
+///
+/// # Errors
+/// A rank is gone.
+pub(crate) fn say_again(ranks: &mut dyn Collective) -> Result<(), ClusterError> {
+    ranks.broadcast(b"tcp").map(drop)
+}
 
 /// Turns ranks that have met into those that sum by the engine of rank 0's choice.
 ///

@@ -20,6 +20,10 @@ pub(crate) fn from_training(error: TrainError) -> Failure {
 
 /// Converts the error of an edit to the failure of a command.
 pub(crate) fn from_editing(error: EditError) -> Failure {
+    if error.is_stop() {
+        // Whoever was writing says it in another way each.
+        return Failure::new(Exit::Interrupted, EditError::Stopped.to_string());
+    }
     if let Some((path, source)) = error.of_file() {
         return Failure::io("use", path, source);
     }

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_app::answers::runs_dir;
@@ -15,16 +16,20 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::escape::escape;
-use sparktune_cluster::{Collective, Placement, share_files};
+use sparktune_cluster::{Collective, Error as ClusterError, Placement, share_files};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
-use sparktune_train::TrainOptions;
+use sparktune_train::{AfterMeeting, TrainOptions};
 use sparktune_tui::output::{note, print};
 
 use crate::crash;
+use crate::engine::say_again;
 use crate::failure::from_training;
-use crate::rank::{join, places, refuse_second_gpu};
+use crate::rank::{join, join_within, places, refuse_second_gpu};
 use crate::trainer::{make_files_private, options};
+
+/// The time that a rank which was left out waits for rank 0 to answer: the others may be meeting.
+const WAIT_TO_RETURN: Duration = Duration::from_secs(120);
 
 /// Trains as a rank other than 0, from meeting the others to the end of the text model.
 ///
@@ -44,26 +49,48 @@ pub(crate) fn follow_rank_0(
     }
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
     let mut ranks = join(program, placement, &stop)?;
-    let run = receive_run(&mut *ranks, runs_dir_flag);
-    if places().is_some() {
-        // The agent that started this rank reads it.
-        let _ = print(&format!("{MET}\n"));
+    let mut was_told = false;
+    loop {
+        let run = receive_run(&mut *ranks, placement.rank, runs_dir_flag.clone());
+        if places().is_some() && !std::mem::replace(&mut was_told, true) {
+            // The agent that started this rank reads it.
+            let _ = print(&format!("{MET}\n"));
+        }
+        let run = run.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
+        let (rank, world_size) = (ranks.rank(), ranks.world_size());
+        note(&format!("rank {rank} of {world_size} trains; its log is {}", run.path().display()));
+        let exit = train(program, &run, placement, &stop, &mut *ranks)?;
+        if exit == Exit::Done {
+            // Rank 0 has everything. What stays behind here is in nobody's way.
+            let _ = fs::remove_dir_all(run.path());
+        }
+        if !ranks.is_left_out() {
+            return Ok(exit);
+        }
+        note("this rank asks rank 0 to be let in again");
+        drop(ranks);
+        ranks = join_within(program, placement, &stop, Some(WAIT_TO_RETURN))?;
     }
-    let run = run.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
-    note(&format!("rank {rank} of {world_size} trains; its log is {}", run.path().display()));
-    let exit = train(program, &run, placement, &stop, &mut *ranks)?;
-    if exit == Exit::Done {
-        // Rank 0 has everything. What stays behind here is in nobody's way.
-        let _ = fs::remove_dir_all(run.path());
-    }
-    Ok(exit)
 }
 
-fn receive_run(ranks: &mut dyn Collective, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
+/// Receives the run into a folder that is named after the number that the launcher gave to this rank: those
+/// of a swarm change.
+fn receive_run(
+    ranks: &mut dyn Collective,
+    number: usize,
+    runs_dir_flag: Option<PathBuf>,
+) -> Result<RunDir, Failure> {
     let name = String::from_utf8_lossy(&ranks.broadcast(&[])?).into_owned();
-    let run = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, ranks.rank())?;
+    let run = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, number)?;
     share_files(ranks, run.path(), &[])?;
     Ok(run)
+}
+
+/// Receives the run again, when the ranks of a swarm have met again.
+fn receive_again(ranks: &mut dyn Collective, run: &RunDir) -> Result<(), ClusterError> {
+    say_again(ranks)?;
+    ranks.broadcast(&[])?;
+    share_files(ranks, run.path(), &[])
 }
 
 fn train(
@@ -74,7 +101,10 @@ fn train(
     ranks: &mut (dyn Collective + 'static),
 ) -> Result<Exit, Failure> {
     let prepared = prepare(program, run, placement);
-    let options = prepared.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
+    let mut options = prepared.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
+    let received = run.clone();
+    let again = move |ranks: &mut dyn Collective| receive_again(ranks, &received);
+    options.after_meeting = Some(AfterMeeting(Arc::new(again)));
     crash::report_to(run.crash_report(run.next_attempt()?));
     let finished = sparktune_train::train_as_rank(run, stop, &options, ranks).map_err(from_training)?;
     match finished.outcome {

@@ -9,7 +9,7 @@ use sparktune_app::program::Program;
 use sparktune_app::run_folder::fill_run;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
-use sparktune_plan::{Answer, Answers, Method, MethodKind, Mtp, Origin, Plan, render};
+use sparktune_plan::{Answer, Answers, Method, MethodKind, Mtp, Origin, Plan};
 use sparktune_runlog::{RunDir, label_of};
 use sparktune_tui::output::note;
 use sparktune_tui::progress::OnStderr;
@@ -18,6 +18,7 @@ use crate::attempt::{Display, run_attempt};
 use crate::failure::from_training;
 use crate::interrupt::Interrupts;
 use crate::request::{RunName, Style};
+use crate::train::summary;
 use crate::trainer::make_files_private;
 
 /// Runs `sparktune head`: plans the training of a head, on the text model of a finished run with its settings
@@ -36,7 +37,7 @@ pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> R
         FinishedModel::Model(model) => of_model(model, flags)?,
     };
     let job = job::plan_head(program, &answers, method, &listener)?;
-    note(render::summary(&job.plan).trim_end());
+    note(summary(&job.plan).trim_end());
     make_files_private();
     let new = fill_run(program, job, &listener)?;
     // The run is visible only with a finished text model: without, it would train one of its own.

@@ -11,7 +11,7 @@ use sparktune_app::cluster::PLACES;
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
 use sparktune_cluster::tcp;
-use sparktune_cluster::{Collective, JobToken, Limits, Placement, share_files};
+use sparktune_cluster::{Collective, Error as ClusterError, JobToken, Limits, Placement, share_files};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
 use sparktune_train::ModelPlaces;
@@ -50,6 +50,19 @@ pub(crate) fn join(
     placement: &Placement,
     stop: &Arc<AtomicBool>,
 ) -> Result<Box<dyn Collective>, Failure> {
+    join_within(program, placement, stop, None)
+}
+
+/// Like [`join`], with a limit on the wait for rank 0.
+///
+/// # Errors
+/// The same as for [`join`].
+pub(crate) fn join_within(
+    program: &Program,
+    placement: &Placement,
+    stop: &Arc<AtomicBool>,
+    limit: Option<Duration>,
+) -> Result<Box<dyn Collective>, Failure> {
     let token = std::env::var_os(JobToken::VARIABLE).map(|text| JobToken::parse(&text.to_string_lossy()));
     let token = token.transpose()?;
     let stop = Arc::clone(stop);
@@ -57,7 +70,7 @@ pub(crate) fn join(
     let build = program.build_hash()?;
     let mut limits = Limits::default();
     if placement.rank > 0 {
-        limits.meeting = if places().is_some() { WAIT_OF_MEMBER } else { WAIT_FOR_RANK_0 };
+        limits.meeting = limit.unwrap_or(if places().is_some() { WAIT_OF_MEMBER } else { WAIT_FOR_RANK_0 });
     }
     let tell = Arc::new(|line: String| note(&line));
     let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell)?;
@@ -82,6 +95,11 @@ pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir) -> Result<(), 
     }
     names.extend(run.chat_template().exists().then(|| "chat_template.jinja".to_owned()));
     Ok(share_files(ranks, run.path(), &names)?)
+}
+
+/// Says, in the words of the ranks, that the run could not be shared.
+pub(crate) fn unshared(failure: &Failure) -> ClusterError {
+    ClusterError::Agent { at: "the run".into(), why: failure.to_string() }
 }
 
 /// Returns the files that a folder of a run has, by their names in the run.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sparktune_bench::{PlainText, Section};
+use sparktune_cluster::RankCounts;
 use sparktune_paper::Arrangement;
 use sparktune_plan::Answers;
 
@@ -34,9 +35,11 @@ pub struct Given {
     /// Fill in the demo.
     pub demo: bool,
     /// The number of ranks whose order of sums one process keeps.
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Train on all members of the cluster.
     pub on_cluster: bool,
+    /// The name of the run that has to end first.
+    pub after: Option<String>,
 }
 
 /// Sections that are measured on a GPU.

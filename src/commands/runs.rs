@@ -16,8 +16,10 @@ use sparktune_app::summary::Summary;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::{count, counted, duration};
+use sparktune_cluster::RankCounts;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
-pub use sparktune_train::{GgufRequest, GgufType, Weights};
+use sparktune_train::prolong;
+pub use sparktune_train::{GgufRequest, GgufType, Length, Weights};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
@@ -100,28 +102,27 @@ pub fn list(
 }
 
 /// What `resume` may do beside going on.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Resumed {
+    /// The step to go back to, instead of the newest checkpoint.
+    pub checkpoint: Option<u64>,
+    /// The length that the run gets.
+    pub length: Option<Length>,
     /// Go on with other inputs than the run started with.
     pub accept_changes: bool,
     /// Add gradients like this many ranks.
-    pub sum_as: Option<usize>,
+    pub sum_as: Option<RankCounts>,
     /// Go on with all members of the cluster.
     pub on_cluster: bool,
 }
 
-/// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step. A rank other
-/// than 0 has no run, and joins rank 0's.
+/// Runs `sparktune resume`: from the newest checkpoint, or from that of a named step, and for the planned
+/// length or another one. A rank other than 0 has no run, and joins rank 0's.
 ///
 /// # Errors
-/// The run is being trained, has no such checkpoint, or the trainer cannot be started.
-pub fn resume(
-    program: &Program,
-    name: RunName,
-    checkpoint: Option<u64>,
-    Resumed { accept_changes, sum_as, on_cluster }: Resumed,
-    style: Style,
-) -> Result<Exit, Failure> {
+/// The run is being trained, has no such checkpoint, is longer already, or the trainer cannot be started.
+pub fn resume(program: &Program, name: RunName, resumed: Resumed, style: Style) -> Result<Exit, Failure> {
+    let Resumed { checkpoint, length, accept_changes, sum_as, on_cluster } = resumed;
     refuse_a_launcher_with(on_cluster)?;
     if let Some(placement) = other_rank()? {
         return follow_rank_0(program, &placement, name.runs_dir);
@@ -134,7 +135,7 @@ pub fn resume(
         for name in go_back_to(&run, step)? {
             note(&format!("a later checkpoint was set aside as {}", run.checkpoints().join(name).display()));
         }
-    } else {
+    } else if length.is_none() {
         match (may_resume(&run), liveness) {
             // A script that resumes any run has reached its goal.
             (Err(completion), Liveness::Finished { outcome }) if outcome.is_complete() => {
@@ -146,6 +147,19 @@ pub fn resume(
             }
             (may, _) => may?,
         }
+    }
+    if let Some(length) = length {
+        let prolonged = prolong(&run, length).map_err(from_training)?;
+        for path in &prolonged.set_aside {
+            note(&format!("the head is trained again: its checkpoint was set aside as {}", path.display()));
+        }
+        note(&format!(
+            "{} had {} and now has {}; it continues from step {}",
+            run.name(),
+            counted(prolonged.steps_before, "step"),
+            count(prolonged.steps),
+            count(prolonged.from_step)
+        ));
     }
     let began_with = run.read_provenance::<Provenance>().map(|provenance| provenance.build_blake3);
     if began_with.is_ok_and(|hash| program.build_hash().is_ok_and(|ours| ours != hash)) {

@@ -24,7 +24,9 @@ use crate::cluster_train::{gather as members_of, refuse_a_launcher_with, run_on_
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
 use crate::rank::placement;
-use crate::request::{Given, Style};
+use crate::request::{Given, RunName, Style};
+use crate::runs::find_run;
+use crate::turn::wait_for;
 
 /// The width of a table in columns, if it is not printed on a terminal.
 const WIDTH: usize = 110;
@@ -66,11 +68,29 @@ fn start(
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
     let prompter = Prompter::new(interrupts.flag());
+    let first = given.after.as_ref().map(|name| {
+        let runs_dir = given.flags.runs_dir.as_ref().map(|answer| answer.value.clone());
+        find_run(RunName { run: name.clone(), runs_dir })
+    });
+    if let Some(first) = first.transpose()? {
+        // A mistake is told now, and not in the night when the other run ends. What the other run takes of
+        // the machine is not missing then.
+        match gather(given.flags.clone(), given.demo)
+            .and_then(|answers| job::plan(program, &answers, &listener))
+        {
+            Err(failure) if failure.exit != Exit::Device => return Err(failure),
+            _ => wait_for(&first, &interrupts)?,
+        }
+    }
     let members = given.on_cluster.then(|| members_of(program, &interrupts)).transpose()?;
     let is_demo = given.demo;
     let answers = gather(given.flags, is_demo)?;
     let is_missing = !sparktune_plan::missing(&answers).is_empty();
-    let asks = may_ask(style) && !is_demo && members.is_none() && (is_missing || is_front_door);
+    let asks = may_ask(style)
+        && !is_demo
+        && members.is_none()
+        && given.after.is_none()
+        && (is_missing || is_front_door);
     let interview = Interview { prompter: &prompter, program, listener: &listener };
     let job = if !asks {
         job::plan(program, &answers, &listener)?
@@ -85,7 +105,7 @@ fn start(
         show(&job.plan, style.json, false, None)?;
         return Ok(Exit::Done);
     }
-    note(render::summary(&job.plan).trim_end());
+    note(summary(&job.plan).trim_end());
     let run = create_run(program, job, &listener)?;
     note(&format!("run   {}", run.path().display()));
     if interrupts.count() > 0 {
@@ -103,6 +123,12 @@ fn start(
         Some(members) => run_on_members(program, &run, &members, conditions, display, &interrupts),
         None => run_attempt(program, &run, conditions, display, &interrupts),
     }
+}
+
+/// Returns the plan in a few lines, wrapped to the terminal.
+pub(crate) fn summary(plan: &Plan) -> String {
+    let summary = render::summary(plan);
+    columns().map_or_else(|| summary.clone(), |width| render::fitted(&summary, width))
 }
 
 fn wizard(program: &Program, answers: Answers) -> Result<Exit, Failure> {

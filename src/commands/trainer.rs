@@ -2,6 +2,7 @@
 //! done by [`sparktune_train`].
 
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,15 +15,18 @@ use sparktune_app::machine::RATES_FILE;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::files::appended_file;
+use sparktune_cluster::{Collective, RankCounts};
 use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
-use sparktune_train::{BeforeFirstRun, TrainOptions};
+use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainOptions};
 use sparktune_tui::output::note;
 
 use crate::crash;
+use crate::engine::{refuse_swarm_in_the_network, say_again};
 use crate::failure::from_training;
-use crate::rank::{join, placement, refuse_second_gpu, share_run};
+use crate::on_end::OnEnd;
+use crate::rank::{join, placement, refuse_second_gpu, share_run, unshared};
 
 /// The file with the devices that passed the self-tests, next to the runs.
 const PASSED: &str = ".self-tests";
@@ -34,9 +38,7 @@ const TILES: &str = ".tiles";
 /// The smallest number of steps of a run whose speed is stored, because the first ones warm up caches.
 const FEWEST_STEPS: u64 = 4;
 
-/// Trains the run of this folder. With `accept_changes` it goes on with other inputs than the run started
-/// with; with `sum_as` it adds gradients like so many ranks. In a process that a launcher made rank 0 of
-/// several, it waits for the others and trains with them.
+/// Trains the run of this folder, and then runs the command that the user wants to be run at the end.
 ///
 /// # Errors
 /// Any failure that ended the training early.
@@ -44,7 +46,45 @@ pub fn trainer(
     program: &Program,
     folder: &Path,
     accept_changes: bool,
-    sum_as: Option<usize>,
+    sum_as: Option<RankCounts>,
+) -> Result<Exit, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let Some(hook) = OnEnd::from_environment() else {
+        return train_run(program, folder, accept_changes, sum_as, &stop);
+    };
+    let run = RunDir::open(folder)?;
+    let attempt = run.next_attempt()?;
+    let train = || train_run(program, folder, accept_changes, sum_as, &stop);
+    let done = catch_unwind(AssertUnwindSafe(train));
+    // A trainer that was refused, because another one trains the run, has no attempt and no end.
+    if run.attempts()?.contains(&attempt) {
+        hook.run(&run, attempt, word_of(done.as_ref().ok()), &stop);
+    }
+    done.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Returns how a training ended in one word; `None` is a bug.
+fn word_of(done: Option<&Result<Exit, Failure>>) -> &'static str {
+    match done {
+        Some(Ok(Exit::Done)) => "completed",
+        Some(Ok(Exit::Diverged)) => "diverged",
+        Some(Ok(Exit::Stopped)) => "stopped",
+        _ => "failed",
+    }
+}
+
+/// Trains the run of this folder. With `accept_changes` it goes on with other inputs than the run started
+/// with; with `sum_as` it adds gradients like so many ranks. In a process that a launcher made rank 0 of
+/// several, it waits for the others and trains with them.
+///
+/// # Errors
+/// Any failure that ended the training early.
+fn train_run(
+    program: &Program,
+    folder: &Path,
+    accept_changes: bool,
+    sum_as: Option<RankCounts>,
+    stop: &Arc<AtomicBool>,
 ) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection does not end the trainer. The system
     // refuses only if this process already leads a group, for example when started by hand.
@@ -53,7 +93,6 @@ pub fn trainer(
     let previous_mask = make_files_private();
     let run = RunDir::open(folder)?;
     crash::report_to(run.crash_report(run.next_attempt()?));
-    let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
@@ -63,15 +102,22 @@ pub fn trainer(
     refuse_unready_gpu(&plan)?;
     let options = TrainOptions { accept_changes, sum_as, ..options(program, &run)? };
     let finished = match placement()? {
-        None => sparktune_train::train_with(&run, &stop, &options),
-        Some(_) if sum_as.is_some() => {
+        None => sparktune_train::train_with(&run, stop, &options),
+        Some(_) if options.sum_as.is_some() => {
             return Err(Failure::usage("--sum-as is for one process, and this one is a rank of several"));
         }
         Some(placement) => {
             refuse_second_gpu(&plan, &placement)?;
-            let mut ranks = join(program, &placement, &stop)?;
+            refuse_swarm_in_the_network(&plan)?;
+            let mut ranks = join(program, &placement, stop)?;
             share_run(&mut *ranks, &run)?;
-            sparktune_train::train_as_rank(&run, &stop, &options, &mut *ranks)
+            let shared = run.clone();
+            let again = move |ranks: &mut dyn Collective| {
+                say_again(ranks)?;
+                share_run(ranks, &shared).map_err(|failure| unshared(&failure))
+            };
+            let options = TrainOptions { after_meeting: Some(AfterMeeting(Arc::new(again))), ..options };
+            sparktune_train::train_as_rank(&run, stop, &options, &mut *ranks)
         }
     };
     let finished = finished.map_err(from_training)?;

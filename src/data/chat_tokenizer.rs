@@ -16,7 +16,7 @@ use tokenizers::Tokenizer;
 use crate::around_text::AroundText;
 use crate::at_work::{self, ModelFile};
 use crate::byte_bpe::ByteBpe;
-use crate::conversation::{Chat, Conversation};
+use crate::conversation::{Chat, Content, Conversation, Message};
 use crate::error::{DataError, quoted};
 use crate::explain;
 use crate::python_json::template_value;
@@ -290,6 +290,20 @@ impl ChatTokenizer {
     /// The same as for [`encode_conversation`](Self::encode_conversation).
     pub fn render_prompt(&self, chat: &Chat<'_>) -> Result<Rendered, Rejection> {
         self.render_with(chat, Call { add_generation_prompt: true, kwargs: &self.kwarg_values })
+    }
+
+    /// Tokenises what a user says to the model as a server does that is asked for an answer; without a
+    /// template, the text as it is.
+    ///
+    /// # Errors
+    /// The same as for [`encode_conversation`](Self::encode_conversation).
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, Rejection> {
+        if self.template.is_none() {
+            return self.encode(text);
+        }
+        let said = Message { role: "user".into(), content: Content::Text(text.into()), ..Message::default() };
+        let rendered = self.render_prompt(&Chat { messages: vec![said], tools: None })?;
+        self.encode(&rendered.text)
     }
 
     /// Like [`render_prompt`](Self::render_prompt), with further variables of the template, which take

@@ -27,7 +27,7 @@ use crate::source::Source;
 use crate::tokens::Tokens;
 
 /// The length in bytes above which a line is not tokenised for a preview.
-const LONGEST_LINE: usize = 1 << 20;
+pub(crate) const LONGEST_LINE: usize = 1 << 20;
 /// The number of rejected examples after which no further one is tried.
 const MAX_REFUSED: usize = 64;
 
@@ -250,7 +250,7 @@ pub(crate) fn preview_text(
 }
 
 /// Renders the examples of a line, of which there is at least one.
-fn previewed(
+pub(crate) fn previewed(
     conversation: &Conversation<'_>,
     place: Place,
     pick: Pick,

@@ -4,6 +4,8 @@
 //! The text of a token file is what its tokens decode to. Both think policies show the same, because tokens
 //! and masks are fixed.
 
+use aho_corasick::AhoCorasick;
+
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
 use crate::input::Input;
@@ -13,6 +15,7 @@ use crate::report::Place;
 use crate::token_inputs::TokenInputs;
 use crate::token_lines::Line;
 use crate::tokens::Tokens;
+use crate::wanted::{Wanted, search};
 
 /// The number of examples that are looked at.
 const SCANNED: usize = 20_000;
@@ -36,6 +39,37 @@ pub fn preview<I: Clone + Into<Input>>(
         Inputs::Text(source) => preview_text(&source, tokenizer, options),
         Inputs::Tokens(files) => preview_tokens(&files, tokenizer, options),
     }
+}
+
+/// Renders the examples that are looked for, at most `options.limit`, from anywhere in the data.
+///
+/// # Errors
+/// The inputs cannot be read at all. Bad lines and damaged examples are not an error.
+pub fn find_examples<I: Clone + Into<Input>>(
+    inputs: &[I],
+    wanted: &Wanted,
+    tokenizer: &ChatTokenizer,
+    options: &PreviewOptions,
+) -> Result<Preview, DataError> {
+    let files = match Inputs::open(inputs, None, Some(tokenizer))?.0 {
+        Inputs::Text(source) => return search(&source, wanted, tokenizer, options),
+        Inputs::Tokens(files) => files,
+    };
+    let (mut found, finder) = (Vec::new(), wanted.finder());
+    files.head(&mut |name, line: Line| {
+        let number = line.origin.line;
+        let is_it = |tokens: &Tokens| {
+            let has_text = |finder: &AhoCorasick| finder.is_match(&tokenizer.decode(&tokens.input_ids));
+            tokens.target_count() > 0 && wanted.is_at(name, number) && finder.as_ref().is_none_or(has_text)
+        };
+        for tokens in line.examples.into_iter().filter(is_it) {
+            found.push(Candidate { place: Place { file: name.to_owned(), line: number }, tokens });
+        }
+        found.len() < options.limit
+    })?;
+    let show = |candidate: &Candidate| shown(candidate, Pick::First, tokenizer, options);
+    let examples = found.iter().take(options.limit).map(show).collect();
+    Ok(Preview { examples, whole: true, ..Preview::default() })
 }
 
 /// Shows the first examples, then one from the middle and the longest of those that were read.
@@ -66,18 +100,24 @@ fn preview_tokens(
             picked.push((longest, Pick::Longest));
         }
     }
-    let show = |(example, pick): (usize, Pick)| {
-        let Candidate { place, tokens } = &candidates[example];
-        let rendering = rendered(tokens, tokenizer, options.max_text_bytes);
-        Previewed {
-            place: place.clone(),
-            pick,
-            tokens: tokens.input_ids.len() as u32,
-            train: rendering.clone(),
-            skip: rendering,
-        }
-    };
+    let show = |(example, pick): (usize, Pick)| shown(&candidates[example], pick, tokenizer, options);
     Ok(Preview { examples: picked.into_iter().map(show).collect(), whole, ..Preview::default() })
+}
+
+fn shown(
+    Candidate { place, tokens }: &Candidate,
+    pick: Pick,
+    tokenizer: &ChatTokenizer,
+    options: &PreviewOptions,
+) -> Previewed {
+    let rendering = rendered(tokens, tokenizer, options.max_text_bytes);
+    Previewed {
+        place: place.clone(),
+        pick,
+        tokens: tokens.input_ids.len() as u32,
+        train: rendering.clone(),
+        skip: rendering,
+    }
 }
 
 /// Decodes the tokens in runs that are trained or not.

@@ -187,6 +187,9 @@ pub struct RejectionCount {
     pub first: Place,
     /// The rejection of the first one.
     pub example: Rejection,
+    /// The number of lines with exactly this rejection. Reports of older versions do not say it.
+    #[serde(default)]
+    pub alike: u64,
 }
 
 /// Lines that became more than one example, each of which trains other turns.
@@ -355,7 +358,14 @@ impl fmt::Display for Report {
             let first = if r.count > 1 { "first " } else { "" };
             let example = r.example.to_string();
             let kind = r.kind;
-            writeln!(f, "  {}, {kind}, {first}{}: {}", counted(r.count, "line"), r.first, escape(&example))?;
+            let others = match r.count.saturating_sub(r.alike) {
+                0 => String::new(),
+                _ if r.alike == 0 => String::new(),
+                1 => " (the other line for another reason)".to_owned(),
+                others => format!(" ({} for other reasons)", counted(others, "line")),
+            };
+            let lines = counted(r.count, "line");
+            writeln!(f, "  {lines}, {kind}, {first}{}: {}{others}", r.first, escape(&example))?;
         }
         if self.unlisted > 0 {
             let (lines, listed) = (counted(self.unlisted, "line"), count(self.listed_lines()));

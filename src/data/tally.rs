@@ -267,12 +267,16 @@ impl Tally {
             self.report.foreign = Foreign::of(rejection, &refused.text);
         }
         match self.report.rejections.iter_mut().find(|r| r.kind == rejection.kind) {
-            Some(count) => count.count += 1,
+            Some(count) => {
+                count.count += 1;
+                count.alike += u64::from(count.example == *rejection);
+            }
             None => self.report.rejections.push(RejectionCount {
                 kind: rejection.kind,
                 count: 1,
                 first: Place { file: self.report.files[file as usize].name.clone(), line },
                 example: rejection.clone(),
+                alike: 1,
             }),
         }
         self.list(file, line, refused)

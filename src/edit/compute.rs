@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use burn::tensor::Device;
-use sparktune_base::units::bytes;
-use sparktune_infer::codebook_file::StoredCodebook;
+use sparktune_base::units::{bytes, counted};
 use sparktune_infer::{Engine, Room};
 use sparktune_model::{Checkpoint, Model};
 
 use crate::error::EditError;
+use crate::facts::shown;
 use crate::key_statistics::KeyStatistics;
-use crate::memory::memory;
+use crate::memory::{TEXT_TOKENS, inputs_of, memory};
 use crate::patch::{AboutPatch, Method, Patch};
 use crate::rome::{Site, memit, rome};
 use crate::stack::Stack;
@@ -41,15 +41,24 @@ impl Text {
     /// # Errors
     /// The tokenizer refuses one, or there are none.
     pub(crate) fn of(documents: &[String], engine: &Engine) -> Result<Self, EditError> {
-        let (mut read, mut held_out) = (Vec::new(), Vec::new());
+        let (mut read, mut held_out, mut tokens) = (Vec::new(), Vec::new(), 0);
         for (i, document) in documents.iter().enumerate() {
+            // More than this is never read.
+            if tokens >= COVARIANCE_TOKENS.max(TEXT_TOKENS) && held_out.len() == MOST_HELD_OUT {
+                break;
+            }
             let is_held_out = i % HELD_OUT == HELD_OUT - 1;
             if is_held_out && held_out.len() == MOST_HELD_OUT {
                 continue;
             }
             let ids = engine.encode(document)?;
             if ids.len() > 1 {
-                if is_held_out { held_out.push(ids) } else { read.push(ids) }
+                if is_held_out {
+                    held_out.push(ids);
+                } else {
+                    tokens += ids.len();
+                    read.push(ids);
+                }
             }
         }
         if read.is_empty() {
@@ -77,6 +86,25 @@ pub(crate) fn contexts(documents: &[Vec<u32>]) -> Vec<Vec<u32>> {
     std::iter::once(Vec::new()).chain(starts).collect()
 }
 
+/// A stack with its model in memory.
+pub(crate) struct Loaded {
+    pub(crate) stack: Stack,
+    checkpoint: Checkpoint,
+    pub(crate) model: Model,
+}
+
+impl Loaded {
+    /// Loads the base of a stack, and folds its patches into it.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    pub(crate) fn of(stack: Stack) -> Result<Self, EditError> {
+        let checkpoint = stack.checkpoint()?;
+        let model = stack.load(&checkpoint, &Device::flex())?;
+        Ok(Self { stack, checkpoint, model })
+    }
+}
+
 /// A stack with its model in memory, on which patches are computed one after the other.
 pub(crate) struct Writer<'a> {
     pub(crate) stack: Stack,
@@ -87,15 +115,17 @@ pub(crate) struct Writer<'a> {
     text: &'a Text,
     /// What ROME and MEMIT know of their layers.
     sites: Vec<Site>,
+    /// The inputs of text in the layer of a memory, once they are known.
+    inputs: Vec<f32>,
 }
 
 impl<'a> Writer<'a> {
-    /// Loads the model of a stack, and the statistics of its layers if the method needs them.
+    /// Gets the statistics of the layers if the method needs them.
     ///
     /// # Errors
-    /// The base cannot be loaded, its keys are not finite, or `tell` says no.
+    /// There is too little memory, the keys of the base are not finite, or `tell` says no.
     pub(crate) fn new(
-        stack: Stack,
+        Loaded { stack, checkpoint, model }: Loaded,
         method: Method,
         layers: Vec<usize>,
         text: &'a Text,
@@ -103,13 +133,9 @@ impl<'a> Writer<'a> {
         room: &Room,
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Self, EditError> {
-        let checkpoint = stack.checkpoint()?;
-        if matches!(method, Method::Rome | Method::Memit) {
-            check_room(&checkpoint, &layers, room)?;
-        }
-        let model = stack.load(&checkpoint, &Device::flex())?;
         let mut sites = Vec::new();
         if matches!(method, Method::Rome | Method::Memit) {
+            check_room(&checkpoint, &layers, room)?;
             let (read, prefixes) = (text.up_to(COVARIANCE_TOKENS), contexts(&text.read));
             for layer in &layers {
                 let statistics = statistics(&stack, &checkpoint, &model, *layer, read, cache, tell)?;
@@ -119,7 +145,7 @@ impl<'a> Writer<'a> {
                 sites.push(site);
             }
         }
-        Ok(Self { stack, checkpoint, model, method, layers, text, sites })
+        Ok(Self { stack, checkpoint, model, method, layers, text, sites, inputs: Vec::new() })
     }
 
     /// Computes what a patch of these facts changes. `about` describes it.
@@ -133,6 +159,7 @@ impl<'a> Writer<'a> {
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Patch, EditError> {
         let mut patch = Patch { about, changes: Vec::new(), codebooks: Vec::new() };
+        let mut left = Vec::new();
         let mut progress = |done: usize| tell(Stage::Facts(done));
         // A clone shares its numbers with the model until they are changed.
         let mut model = self.model.clone();
@@ -143,16 +170,26 @@ impl<'a> Writer<'a> {
             }
             Method::Memit => patch.changes = memit(&mut model, &mut self.sites, facts, &mut progress)?,
             Method::Ultraedit => {
-                patch.changes = ultraedit(&model, &self.layers, facts, &mut progress)?;
+                patch.changes = ultraedit(&model, &self.layers, facts, &self.text.read, &mut progress)?;
             }
             Method::Memory => {
                 let layer = self.layers[0];
                 let below = self.stack.codebooks().into_iter().find(|book| book.layer == layer);
                 let mean = below.map(|book| book.mean);
-                let book: StoredCodebook =
-                    memory(&model, layer, facts, &self.text.read, mean, &mut progress)?;
+                model.set_codebook(layer, None);
+                if self.inputs.is_empty() {
+                    self.inputs = inputs_of(&model, layer, &self.text.read, &mut || progress(0))?;
+                }
+                let (book, losses) = memory(&model, layer, facts, &self.inputs, mean, &mut progress)?;
                 patch.codebooks.push(book);
+                left = losses;
             }
+        }
+        left.extend(self.sites.iter_mut().flat_map(|site| site.left.drain(..)));
+        if let Some(note) = not_found(&patch.about, &left)
+            && !tell(Stage::Note(note))
+        {
+            return Err(EditError::Stopped);
         }
         Ok(patch)
     }
@@ -175,11 +212,35 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// Says for which facts no value was found with which the model says their targets. `left` is the loss that
+/// each target still has.
+fn not_found(about: &AboutPatch, left: &[f64]) -> Option<String> {
+    /// Nats for each token: the target is less likely than all else together.
+    const UNLIKELY: f64 = std::f64::consts::LN_2;
+    /// The facts that are named.
+    const NAMED: usize = 3;
+    let facts = about.facts.iter().zip(left).filter(|(_, loss)| **loss > UNLIKELY);
+    let prompts: Vec<String> = facts.map(|(fact, _)| format!("`{}`", shown(&fact.prompt))).collect();
+    let more = match prompts.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = prompts[..prompts.len().min(NAMED)].join(", ");
+    (!prompts.is_empty()).then(|| {
+        format!(
+            "for {} of {} no value was found with which the model surely says the target, so it may not: {named}{more}. Name another layer with --layer, or use the method memory",
+            prompts.len(),
+            counted(about.facts.len() as u64, "fact"),
+        )
+    })
+}
+
 /// Refuses what does not fit into memory: the weights, and for each layer the covariance with its
 /// decomposition and the room that this takes.
 fn check_room(checkpoint: &Checkpoint, layers: &[usize], room: &Room) -> Result<(), EditError> {
-    /// Matrices of f64 numbers of a layer at a time: covariance, Cholesky's factor, eigenvectors.
-    const MATRICES: u64 = 4;
+    /// Matrices of f64 numbers of a layer at a time: covariance, Cholesky's factor, and of the eigenvectors
+    /// the matrix that is reduced, the reflections and the vectors.
+    const MATRICES: u64 = 5;
     let config = checkpoint.config();
     let weights: u64 = config.tensors().iter().map(|tensor| checkpoint.loaded_bytes(tensor)).sum();
     let square = |layer: &usize| (config.layers[*layer].intermediate_size as u64).pow(2);

@@ -1,7 +1,7 @@
 //! What patches may spoil of each other, named before they are applied.
 //!
 //! A pair of facts has one conflict, and a fact at most one with each patch, so that large patches about the
-//! same subjects do not bury the reader. Prompts and subjects are looked up. Keys are compared pair by pair,
+//! same subjects do not bury the reader. Prompts and subjects are looked up. Keys are compared pair by pair
 //! but of most pairs only signs: those of their products with random directions, of which two keys have as
 //! many in common as their angle is small (Charikar 2002, similarity estimation by rounding). So 22,000 facts
 //! are held against as many in seconds.
@@ -83,6 +83,24 @@ impl Conflict {
 /// of the kinds of [`Conflict`] that there is, and of close keys the closest.
 pub fn conflicts(new: &Patch, below: &[Patch]) -> Vec<Conflict> {
     below.iter().flat_map(|old| with_one(new, old)).collect()
+}
+
+/// Returns for each layer pairs of facts of one patch that have the same key but for this many degrees: what
+/// one of them changes, the other one gets too.
+pub(crate) fn same_keys(patch: &Patch) -> Vec<(usize, [String; 2])> {
+    /// Facts of one patch are solved together, so that only keys that are nearly the same stand in the way.
+    const SAME_DEGREES: f64 = 2.0;
+    let keys: Vec<Near<'_>> =
+        patch.changes.iter().filter_map(|change| Near::of(change, patch, patch)).collect();
+    let facts = &patch.about.facts;
+    let pair = |place: usize| {
+        keys.iter().find_map(|keys| {
+            let (layer, other, degrees) = keys.nearest(place, &|other| other < place)?;
+            let pair = [&facts[other].prompt, &facts[place].prompt].map(Clone::clone);
+            (degrees < SAME_DEGREES).then_some((layer, pair))
+        })
+    };
+    (0..facts.len()).into_par_iter().filter_map(pair).collect()
 }
 
 fn with_one(new: &Patch, old: &Patch) -> Vec<Conflict> {

@@ -7,14 +7,14 @@ use sparktune_base::units::counted;
 use sparktune_compare::Suite;
 use sparktune_infer::Room;
 
-use crate::compute::{Text, Writer};
-use crate::conflicts::{Conflict, conflicts};
+use crate::compute::{Loaded, Text, Writer};
+use crate::conflicts::{Conflict, conflicts, same_keys};
 use crate::error::EditError;
-use crate::facts::{Facts, shown};
+use crate::facts::{Fact, Facts, shown};
 use crate::folder_lock::FolderLock;
 use crate::judge::{Aspect, LossDrift, Probe, Scores, SuiteScore};
 use crate::layers::{Chosen, layers_of};
-use crate::patch::{Method, check_name};
+use crate::patch::{Method, Patch, check_name, check_room};
 use crate::said::{load, said, tokens_of};
 use crate::stack::{Stack, check_output};
 use crate::stage::Stage;
@@ -74,6 +74,8 @@ pub struct Edited {
     pub answers: Vec<Answered>,
     /// Why the edit is not kept, if so.
     pub refused: Option<String>,
+    /// The limit that it passes although it is kept, if so.
+    pub damage: Option<String>,
 }
 
 /// A prompt with its answers.
@@ -107,37 +109,60 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let mut stack = Stack::open(request.model, request.base)?;
     // Said before the computation, which may take hours.
     stack.check_is_new(request.output, request.name)?;
+    check_room(request.facts)?;
     let checkpoint = stack.checkpoint()?;
     let facts = request.facts.facts();
     let method = request.method.unwrap_or(if facts.len() == 1 { Method::Rome } else { Method::Memit });
     layers_of(method, request.layers, checkpoint.config().layers.len())?;
 
-    let probes = Probe::of(facts);
+    let mut probes = Probe::of(facts);
     go(tell(Stage::Before))?;
     let mut engine = load(request.model, request.room.clone())?;
     let text = Text::of(request.text, &engine)?;
     for note in not_judged(&probes, &text) {
         go(tell(Stage::Note(note.to_owned())))?;
     }
-    let before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
-    if !request.force {
-        refuse_known(&request, &probes, &before.answers)?;
+    let mut before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
+    let known = if request.force { Vec::new() } else { known(&probes, &before.answers) };
+    if let Some(note) = without_known(&request, &known)? {
+        go(tell(Stage::Note(note)))?;
     }
+    let is_new = |fact: usize| !known.contains(&fact);
+    let mut stay = probes.iter().map(|probe| is_new(probe.fact)).collect::<Vec<_>>().into_iter();
+    before.answers.retain(|_| stay.next() == Some(true));
+    probes.retain(|probe| is_new(probe.fact));
+    let facts: Vec<Fact> =
+        facts.iter().enumerate().filter(|(place, _)| is_new(*place)).map(|(_, fact)| fact.clone()).collect();
     let suite_before = suite_share(&mut engine, request.suite, &mut || tell(Stage::Before))?;
-    let tokens = tokens_of(facts, request.rendering, &engine)?;
+    let tokens = tokens_of(&facts, request.rendering, &engine)?;
     drop(engine);
 
-    let Chosen { layers: changed, why } =
-        Chosen::of(method, request.layers, &stack, &checkpoint, &tokens, tell)?;
+    // What prompts and subjects say is known before the search, which may take hours.
+    let conflicting = |changes: &Patch| conflicts(changes, &stack.patches);
+    let asked = Patch {
+        about: stack.about(request.name, method, request.rendering, &[], &facts),
+        changes: Vec::new(),
+        codebooks: Vec::new(),
+    };
+    let early = conflicting(&asked);
+    for conflict in &early {
+        go(tell(Stage::Note(conflict.words())))?;
+    }
 
-    let about = stack.about(request.name, method, request.rendering, &changed, facts);
+    let loaded = Loaded::of(stack.clone())?;
+    let Chosen { layers: changed, why } = Chosen::of(method, request.layers, &loaded.model, &tokens, tell)?;
+
+    let about = stack.about(request.name, method, request.rendering, &changed, &facts);
     let (layers, room) = (changed.clone(), &request.room);
-    let mut writer = Writer::new(stack.clone(), method, layers, &text, request.cache, room, tell)?;
+    let mut writer = Writer::new(loaded, method, layers, &text, request.cache, room, tell)?;
     let mut patch = writer.write(about, &tokens, tell)?;
     drop(writer);
-    let conflicts = conflicts(&patch, &stack.patches);
-    for conflict in &conflicts {
+    let conflicts = conflicting(&patch);
+    for conflict in conflicts.iter().filter(|conflict| !early.contains(conflict)) {
         go(tell(Stage::Note(conflict.words())))?;
+    }
+    if let Some(note) = same_keys_in_words(&patch) {
+        go(tell(Stage::Note(note)))?;
     }
     stack.push(request.output, patch.clone(), &checkpoint)?;
 
@@ -155,7 +180,10 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
         before,
         after,
     });
-    let refused = scores.damage().filter(|_| !request.force);
+    let (refused, damage) = match (scores.damage(), request.force) {
+        (damage, true) => (None, damage),
+        (damage, false) => (damage, None),
+    };
     if refused.is_none() {
         patch.about.scores = Some(scores.clone());
         staged.rewrite(&patch)?;
@@ -181,6 +209,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
         conflicts,
         answers: answers.collect(),
         refused,
+        damage,
     })
 }
 
@@ -189,7 +218,7 @@ fn not_judged(probes: &[Probe], text: &Text) -> impl Iterator<Item = &'static st
     let no_neighbours = !probes.iter().any(|probe| probe.aspect == Aspect::Locality);
     let nothing_held_out = text.held_out.is_empty();
     let notes = [
-        (no_neighbours, "no fact has neighbours, so nobody sees what else the edit changes"),
+        (no_neighbours, "no fact has neighbours, so it is not judged what else the edit changes"),
         (
             nothing_held_out,
             "the text has fewer than five documents, so none is held out and the loss is not measured",
@@ -198,28 +227,48 @@ fn not_judged(probes: &[Probe], text: &Text) -> impl Iterator<Item = &'static st
     notes.into_iter().filter_map(|(is_so, note)| is_so.then_some(note))
 }
 
+/// Says which facts of a patch have the same key.
+fn same_keys_in_words(patch: &Patch) -> Option<String> {
+    let same = same_keys(patch);
+    let (layer, [one, other]) = same.first()?;
+    let more = match same.len() - 1 {
+        0 => String::new(),
+        more => format!("; so have {}", counted(more as u64, "other pair")),
+    };
+    Some(format!(
+        "`{}` and `{}` have the same key in layer {layer}, so that they can hardly both hold{more}. Their prompts begin alike up to the subject's end: ask in other words, or use the method memory",
+        shown(one),
+        shown(other)
+    ))
+}
+
 fn go(on: bool) -> Result<(), EditError> {
     if on { Ok(()) } else { Err(EditError::Stopped) }
 }
 
-/// Refuses facts that the model knows.
-fn refuse_known(request: &EditRequest<'_>, probes: &[Probe], before: &[String]) -> Result<(), EditError> {
+/// Returns the facts that the model knows.
+fn known(probes: &[Probe], before: &[String]) -> Vec<usize> {
     let own = probes.iter().zip(before).filter(|(probe, _)| probe.aspect == Aspect::Efficacy);
-    let known: Vec<usize> =
-        own.filter(|(probe, answer)| probe.holds(answer, answer)).map(|(probe, _)| probe.fact).collect();
-    let Some(first) = known.first() else { return Ok(()) };
-    let fact = &request.facts.facts()[*first];
-    let more = match known.len() - 1 {
+    own.filter(|(probe, answer)| probe.holds(answer, answer)).map(|(probe, _)| probe.fact).collect()
+}
+
+/// Says which facts are left out because the model knows them, and refuses to edit if it knows all.
+fn without_known(request: &EditRequest<'_>, known: &[usize]) -> Result<Option<String>, EditError> {
+    let Some(first) = known.first() else { return Ok(None) };
+    let (fact, place) = (&request.facts.facts()[*first], request.facts.place(*first));
+    let (prompt, target) = (shown(&fact.prompt), shown(&fact.target));
+    let others = match known.len() - 1 {
         0 => String::new(),
-        more => format!(" ({} too)", counted(more as u64, "other fact")),
+        others => format!(" ({} too)", counted(others as u64, "other fact")),
     };
+    let what = format!("the model already answers `{prompt}` with `{target}`{others}");
+    if known.len() < request.facts.facts().len() {
+        let them = if known.len() == 1 { "this fact is" } else { "these facts are" };
+        return Ok(Some(format!("{place}: {what}, so {them} left out; --force writes what is known too")));
+    }
     Err(EditError::Fact {
-        place: request.facts.place(*first),
-        what: format!(
-            "the model already answers `{}` with `{}`, so there is nothing to edit{more}",
-            shown(&fact.prompt),
-            shown(&fact.target)
-        ),
-        fix: "Remove the fact, or edit it all the same with --force",
+        place,
+        what: format!("{what}, so there is nothing to edit"),
+        fix: "Give facts that the model does not know, or edit it anyway with --force",
     })
 }

@@ -76,7 +76,9 @@ impl EditError {
     /// Returns the file and what the system says of it, if that is what is wrong.
     pub fn of_file(&self) -> Option<(&Path, &io::Error)> {
         match self {
-            Self::Io { path, source } | Self::Model(ModelError::Io { path, source }) => Some((path, source)),
+            Self::Io { path, source }
+            | Self::Model(ModelError::Io { path, source })
+            | Self::Packets(PacketError::Io { path, source }) => Some((path, source)),
             _ => None,
         }
     }

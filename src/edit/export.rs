@@ -16,9 +16,11 @@ use sparktune_plan::TargetModules;
 use sparktune_plan::adapter::max_lora_rank;
 
 use crate::error::EditError;
+use crate::folder_lock::FolderLock;
 use crate::low_rank::LowRank;
 use crate::patch::Patch;
 use crate::stack::Stack;
+use crate::unfinished::{Modes, Unfinished};
 
 /// The layer that patches change.
 const TARGET: &str = "down_proj";
@@ -43,12 +45,18 @@ pub struct Exported {
 }
 
 /// Writes patches of a stack as adapters on its base into a new folder: those of these names, or all that are
-/// switched on.
+/// switched on. `go_on` is asked before each step. Those can read the folder who can read the base.
 ///
 /// # Errors
-/// The folder is there already, there is no such patch, none of them changes weights, or a file cannot be
-/// written.
-pub fn export_adapter(stack: &Stack, names: &[String], output: &Path) -> Result<Exported, EditError> {
+/// The folder is there already or being written, there is no such patch, none of them changes weights, a file
+/// cannot be written, or `go_on` says no. Then there is no folder.
+pub fn export_adapter(
+    stack: &Stack,
+    names: &[String],
+    output: &Path,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Exported, EditError> {
+    let _lock = FolderLock::take(output)?;
     if output.exists() {
         return Err(EditError::patch(output, "the folder already exists", "Name a new folder with --output"));
     }
@@ -56,6 +64,17 @@ pub fn export_adapter(stack: &Stack, names: &[String], output: &Path) -> Result<
         [] => stack.active().collect(),
         names => names.iter().map(|name| stack.patch(name)).collect::<Result<_, _>>()?,
     };
+    if chosen.is_empty() {
+        let what = if stack.patches.is_empty() {
+            "the model has no patches"
+        } else {
+            "all patches are switched off"
+        };
+        return Err(EditError::request(
+            what,
+            "Write facts into it with `edit`, or switch a patch on with `edit enable`",
+        ));
+    }
     let name_of = |patch: &&Patch| patch.about.name.clone();
     let (changing, left_out): (Vec<&Patch>, Vec<&Patch>) =
         chosen.into_iter().partition(|patch| !patch.changes.is_empty());
@@ -66,7 +85,10 @@ pub fn export_adapter(stack: &Stack, names: &[String], output: &Path) -> Result<
         ));
     }
     let checkpoint = stack.checkpoint()?;
+    let mut asked = || if go_on() { Ok(()) } else { Err(EditError::Stopped) };
+    asked()?;
     let mut model = Model::load(&checkpoint, &Device::flex(), &mut |_, _| ())?;
+    asked()?;
     let layers = checkpoint.config().layers.len();
     let mut factors: Vec<Option<LowRank>> = vec![None; layers];
     for change in changing.iter().flat_map(|patch| &patch.changes) {
@@ -94,22 +116,21 @@ pub fn export_adapter(stack: &Stack, names: &[String], output: &Path) -> Result<
     let targets = TargetModules::of_names([TARGET]).expect("every family has this layer");
     let config = LoraConfig { targets, ..LoraConfig::new(rank, rank as f64) };
 
-    let name = output
-        .file_name()
-        .ok_or_else(|| EditError::request("the output has no name", "Name a new folder with --output"))?;
-    let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let unfinished = parent.join(format!(".{}-being-exported", name.to_string_lossy()));
-    if unfinished.exists() {
-        fs::remove_dir_all(&unfinished).map_err(EditError::io(&unfinished))?;
-    }
+    let around = Unfinished::create(output, "being-exported")?;
+    let unfinished = around.path().join("adapters");
     let base = stack.base.display().to_string();
     let mut adapters = Vec::new();
     for class in BaseClass::all_of(&checkpoint) {
+        asked()?;
         let folder = unfinished.join(class.folder());
         fs::create_dir_all(&folder).map_err(EditError::io(&folder))?;
         model.save_lora(&folder, config, &checkpoint, &base, *class)?;
+        sync(&folder).map_err(EditError::io(&folder))?;
         adapters.push(output.join(class.folder()));
     }
+    asked()?;
+    Modes::of(&stack.base)?.give(&unfinished)?;
+    let parent = around.path().parent().unwrap_or(Path::new("."));
     sync(&unfinished)
         .and_then(|()| fs::rename(&unfinished, output))
         .and_then(|()| sync(parent))

@@ -1,11 +1,12 @@
 //! One writer of an edited folder at a time: without it, two edits would each put away what the other has
 //! written.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use sparktune_base::escape::escape;
+use sparktune_base::files::appended_file;
 
 use crate::error::EditError;
 
@@ -22,15 +23,20 @@ impl FolderLock {
     /// gets its name back. Take it before the stack is read, and keep it until the folder is written.
     ///
     /// # Errors
-    /// Another process is writing the folder, or the folder above it cannot be written.
+    /// Another process is writing the folder, the folder above it cannot be written, or something that is no
+    /// file has the name of the lock.
     pub fn take(out: &Path) -> Result<Self, EditError> {
         let path = beside(out, "being-edited.lock")?;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(EditError::io(parent))?;
         }
         loop {
-            let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-            let file = opened.map_err(EditError::io(&path))?;
+            // A pipe would be waited for, and a link leads to a file that is not this one.
+            if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+                let what = "something that is no file has the name of the lock of this folder";
+                return Err(EditError::patch(&path, what, "Remove it, or name another folder with --output"));
+            }
+            let file = appended_file().mode(0o600).open(&path).map_err(EditError::io(&path))?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -103,6 +109,24 @@ mod tests {
         // The file of one that was killed.
         fs::write(place.path().join("new/.one-being-edited.lock"), "").unwrap();
         drop(FolderLock::take(&one).unwrap());
+    }
+
+    #[test]
+    fn a_link_or_a_folder_in_the_place_of_the_lock_is_refused_and_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let (out, lock) = (place.path().join("one"), place.path().join(".one-being-edited.lock"));
+        let victim = place.path().join("victim");
+        std::os::unix::fs::symlink(&victim, &lock).unwrap();
+        let refused = |out: &Path| FolderLock::take(out).unwrap_err().to_string();
+        assert!(
+            refused(&out).contains(".one-being-edited.lock: something that is no file"),
+            "{}",
+            refused(&out)
+        );
+        assert!(!victim.exists());
+        fs::remove_file(&lock).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(&lock).unwrap();
+        assert!(refused(&out).contains("Remove it"), "{}", refused(&out));
     }
 
     #[test]

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::statistics::{Mean, wilson};
+use sparktune_base::units::counted;
 use sparktune_infer::{Ask, Engine, SequenceId};
 use sparktune_sampling::SamplingParams;
 
+use crate::clusters::wilson_of_groups;
 use crate::error::EditError;
 use crate::facts::{Fact, begins_with, words};
 use crate::tokens::{Rendering, behind};
@@ -21,6 +23,8 @@ const NEIGHBOUR_TOKENS: u32 = 8;
 const PORTABILITY_TOKENS: u32 = 16;
 /// The tokens that an answer may have more than its target.
 const MORE_TOKENS: u32 = 3;
+/// The documents whose losses are measured between two questions whether to go on.
+const TOGETHER: usize = 16;
 /// The tokens of a document whose loss is measured at most.
 const DOCUMENT_TOKENS: usize = 256;
 
@@ -159,13 +163,19 @@ pub fn losses(
     documents: &[Vec<u32>],
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<DocumentLoss>, EditError> {
-    let mut losses = Vec::new();
-    for ids in documents.iter().filter(|ids| ids.len() > 1) {
+    let texts: Vec<&[u32]> = documents
+        .iter()
+        .filter(|ids| ids.len() > 1)
+        .map(|ids| &ids[..ids.len().min(DOCUMENT_TOKENS)])
+        .collect();
+    let mut losses = Vec::with_capacity(texts.len());
+    for texts in texts.chunks(TOGETHER) {
         if !go_on() {
             return Err(EditError::Stopped);
         }
-        let ids = &ids[..ids.len().min(DOCUMENT_TOKENS)];
-        losses.push(DocumentLoss { nats: engine.score(&ids[..1], &ids[1..], None)?, tokens: ids.len() - 1 });
+        let nats = engine.score_all(texts)?;
+        let found = nats.into_iter().zip(texts);
+        losses.extend(found.map(|(nats, ids)| DocumentLoss { nats, tokens: ids.len() - 1 }));
     }
     Ok(losses)
 }
@@ -176,7 +186,7 @@ fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }
 
-/// A share of prompts with its 95 % interval (Wilson).
+/// A share of prompts with its 95 % interval (Wilson's; prompts that stand or fall together count less).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     /// The prompts that hold.
@@ -194,14 +204,19 @@ pub struct Share {
 impl Share {
     /// Returns the share; `None` without prompts.
     pub fn of(hits: usize, of: usize) -> Option<Self> {
-        let (low, high) = wilson(hits, of)?;
-        Some(Self {
-            hits,
-            of,
-            value: rounded(hits as f64 / of as f64),
-            low: rounded(low),
-            high: rounded(high),
-        })
+        Some(Self::with(hits, of, wilson(hits, of)?))
+    }
+
+    /// Returns the share of prompts of which some stand or fall together: hits and prompts of each group.
+    /// `None` without prompts.
+    pub fn of_groups(groups: &[[usize; 2]]) -> Option<Self> {
+        let sum = |which: usize| groups.iter().map(|group| group[which]).sum();
+        Some(Self::with(sum(0), sum(1), wilson_of_groups(groups)?))
+    }
+
+    fn with(hits: usize, of: usize, (low, high): (f64, f64)) -> Self {
+        let value = rounded(hits as f64 / of as f64);
+        Self { hits, of, value, low: rounded(low), high: rounded(high) }
     }
 }
 
@@ -229,16 +244,19 @@ impl LossDrift {
         if tokens == 0 || mean_before <= 0.0 {
             return None;
         }
-        // Each document is a cluster of tokens, whose mean difference is weighted by their number.
-        let share = before.len() as f64 / tokens as f64;
-        let differences: Vec<f64> =
-            before.iter().zip(after).map(|(b, a)| (a.nats - b.nats) * share / mean_before).collect();
-        let Mean { mean, half_width } = Mean::of(&differences);
+        // Each document is a cluster of tokens. The drift is a ratio of sums, R − 1 with R = Σa / Σb, and the
+        // part of a document in its error is (a − R b) / mean of b (the linearisation of a ratio).
+        let ratio = mean_after / mean_before;
+        let scale = before.len() as f64 / (mean_before * tokens as f64);
+        let parts: Vec<f64> =
+            before.iter().zip(after).map(|(b, a)| (a.nats - ratio * b.nats) * scale).collect();
+        let Mean { half_width, .. } = Mean::of(&parts);
+        let drift = ratio - 1.0;
         Some(Self {
             before: rounded(mean_before),
             after: rounded(mean_after),
-            drift: rounded(mean_after / mean_before - 1.0),
-            interval: half_width.map(|half| (rounded(mean - half), rounded(mean + half))),
+            drift: rounded(drift),
+            interval: half_width.map(|half| (rounded(drift - half), rounded(drift + half))),
             tokens,
         })
     }
@@ -283,12 +301,19 @@ impl Scores {
     pub fn of(probes: &[Probe], before: &[String], after: &[String], loss: Option<LossDrift>) -> Self {
         let share = |aspect: Aspect| {
             let all = probes.iter().zip(before.iter().zip(after)).filter(|(probe, _)| probe.aspect == aspect);
-            let (mut hits, mut count) = (0, 0);
+            // What is asked of one fact stands or falls together, and a neighbour of several facts is one
+            // prompt.
+            let mut groups: BTreeMap<(usize, &str), [usize; 2]> = BTreeMap::new();
             for (probe, (before, after)) in all {
-                count += 1;
-                hits += usize::from(probe.holds(after, before));
+                let group = match aspect {
+                    Aspect::Locality => (0, probe.prompt.as_str()),
+                    _ => (probe.fact, ""),
+                };
+                let [hits, count] = groups.entry(group).or_default();
+                *count += 1;
+                *hits += usize::from(probe.holds(after, before));
             }
-            Share::of(hits, count)
+            Share::of_groups(&groups.into_values().collect::<Vec<_>>())
         };
         Self {
             efficacy: share(Aspect::Efficacy),
@@ -300,14 +325,19 @@ impl Scores {
         }
     }
 
-    /// Returns which limit the edit passes, if it does.
+    /// Returns why the edit is not worth keeping, if so: it passes a limit, or the model says none of its
+    /// facts.
     pub fn damage(&self) -> Option<String> {
+        if self.efficacy.is_some_and(|share| share.hits == 0) {
+            return Some("the model says none of the facts, and would be changed for nothing".to_owned());
+        }
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         if let Some(locality) = self.locality.filter(|share| share.value < LEAST_LOCALITY) {
             return Some(format!(
-                "{} of {} prompts about something else are answered differently than before, so its locality is {}, and at least {} is required",
+                "{} of {} about something else {} answered differently than before, so its locality is {}, and at least {} is required",
                 locality.of - locality.hits,
-                locality.of,
+                counted(locality.of as u64, "prompt"),
+                if locality.of == 1 { "is" } else { "are" },
                 percent(locality.value),
                 percent(LEAST_LOCALITY)
             ));
@@ -339,9 +369,11 @@ mod tests {
         let values = [scores.efficacy, scores.generalisation, scores.locality, scores.portability];
         assert_eq!(values.map(|share| share.unwrap().hits), [1, 0, 1, 1]);
         assert!(scores.damage().is_none());
+        let none = Scores::of(&probes, &before, &before, None).damage().unwrap();
+        assert!(none.starts_with("the model says none of the facts"), "{none}");
         let other = ["Rome", "Rome", "Rome", "Italy"].map(str::to_owned);
         let damage = Scores::of(&probes, &before, &other, None).damage().unwrap();
-        assert!(damage.starts_with("1 of 1 prompts about something else"), "{damage}");
+        assert!(damage.starts_with("1 of 1 prompt about something else is"), "{damage}");
     }
 
     #[test]
@@ -352,7 +384,11 @@ mod tests {
         let drift = LossDrift::of(&before, &after).unwrap();
         assert!((drift.drift - 3.0 / 90.0).abs() < 1e-6 && drift.tokens == 30);
         let (low, high) = drift.interval.unwrap();
-        assert!((low - drift.drift).abs() < 1e-6 && (high - drift.drift).abs() < 1e-6, "{drift:?}");
+        assert!(low < drift.drift && drift.drift < high, "{drift:?}");
+        // Losses that all grow by the same factor have that drift, exactly.
+        let grown = before.map(|loss| DocumentLoss { nats: loss.nats * 1.1, ..loss });
+        let (low, high) = LossDrift::of(&before, &grown).unwrap().interval.unwrap();
+        assert!((low - 0.1).abs() < 1e-6 && (high - 0.1).abs() < 1e-6, "{low} to {high}");
         let scores = Scores { loss: Some(drift), ..Scores::default() };
         assert!(scores.damage().unwrap().contains("rises by 3.3 %"));
         assert_eq!(LossDrift::of(&[], &[]), None);

@@ -69,13 +69,7 @@ impl KeyStatistics {
         if let Some(kept) =
             read_numbers(&path).ok().and_then(|(about, tensors)| Self::of_file(&about, &tensors))
         {
-            // That it was used is worth less than the edit.
-            drop(
-                File::options()
-                    .append(true)
-                    .open(&path)
-                    .and_then(|file| file.set_modified(SystemTime::now())),
-            );
+            was_used(&path);
             return Ok(Self { file: Some(path), ..kept });
         }
         let statistics = Self { file: Some(path.clone()), ..compute()? };
@@ -86,43 +80,30 @@ impl KeyStatistics {
         let inner = statistics.covariance.rows() as u64;
         let covariance = statistics.covariance.numbers().iter().map(|number| *number as f32).collect();
         let tensor = Numbers { name: "covariance".into(), shape: vec![inner, inner], values: covariance };
-        write_numbers(&path, &about, &[tensor])?;
-        forget_oldest(&path, MOST_KEPT);
+        write(&path, &about, tensor);
         Ok(statistics)
     }
 
-    /// Returns what was computed of the covariance and is kept beside it under a name, or computes it: rows
-    /// of its width. They are rounded as in the file, so that what is read again gives the same edit.
-    pub(crate) fn kept_rows(
-        &self,
-        name: &str,
-        compute: impl FnOnce() -> Result<Vec<Vec<f64>>, EditError>,
-    ) -> Result<Matrix, EditError> {
-        let inner = self.covariance.columns();
-        let wide = |numbers: &[f32]| {
-            let numbers: Vec<f64> = numbers.iter().map(|number| f64::from(*number)).collect();
-            Matrix::new(numbers.len() / inner, inner, numbers)
-        };
-        let Some(file) = &self.file else {
-            let rows = compute()?;
-            return Ok(Matrix::new(rows.len(), inner, rows.concat()));
-        };
-        let path = file.with_extension(format!("{name}.qubgpu"));
-        if let Ok((_, tensors)) = read_numbers(&path)
-            && let [rows] = &tensors[..]
-            && rows.shape.get(1) == Some(&(inner as u64))
-        {
-            return Ok(wide(&rows.values));
+    /// Returns what was computed of the covariance and is kept beside it under a name, if `read` takes it;
+    /// it gets a shape and numbers.
+    pub(crate) fn kept<T>(&self, name: &str, read: impl FnOnce(&[u64], &[f32]) -> Option<T>) -> Option<T> {
+        let path = self.path_of(name)?;
+        let (_, tensors) = read_numbers(&path).ok()?;
+        let [numbers] = &tensors[..] else { return None };
+        let found = read(&numbers.shape, &numbers.values)?;
+        was_used(&path);
+        Some(found)
+    }
+
+    /// Keeps what was computed of the covariance beside it under a name, if there is a place for it.
+    pub(crate) fn keep(&self, name: &str, shape: Vec<u64>, values: Vec<f32>) {
+        if let Some(path) = self.path_of(name).filter(|_| !values.is_empty()) {
+            write(&path, &About::default(), Numbers { name: name.to_owned(), shape, values });
         }
-        let rows = compute()?;
-        let values: Vec<f32> = rows.iter().flatten().map(|number| *number as f32).collect();
-        let computed = wide(&values);
-        if !rows.is_empty() {
-            let shape = vec![rows.len() as u64, inner as u64];
-            write_numbers(&path, &About::default(), &[Numbers { name: name.to_owned(), shape, values }])?;
-            forget_oldest(&path, MOST_KEPT);
-        }
-        Ok(computed)
+    }
+
+    fn path_of(&self, name: &str) -> Option<PathBuf> {
+        Some(self.file.as_ref()?.with_extension(format!("{name}.qubgpu")))
     }
 
     fn of_file(about: &About, tensors: &[Numbers]) -> Option<Self> {
@@ -136,6 +117,19 @@ impl KeyStatistics {
             file: None,
         })
     }
+}
+
+/// Writes a file of the cache. Where it cannot be written, as on a full disk, its numbers are computed again
+/// another time.
+fn write(path: &Path, about: &About, numbers: Numbers) {
+    if write_numbers(path, about, &[numbers]).is_ok() {
+        forget_oldest(path, MOST_KEPT);
+    }
+}
+
+/// Notes that a file was used, which is worth less than the edit.
+fn was_used(path: &Path) {
+    drop(File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now())));
 }
 
 /// Removes the files beside a new one that were used longest ago, until all together have at most so many
@@ -175,6 +169,35 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn statistics_and_what_was_computed_of_them_are_read_again_and_damage_or_a_full_disk_does_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let covariance = Matrix::new(2, 2, vec![2.0, 0.5, 0.5, 1.0]);
+        let computed = KeyStatistics { tokens: 7, covariance, file: None };
+        let cached = |folder: &Path, known: bool| {
+            let compute = || if known { panic!("is kept") } else { Ok(computed.clone()) };
+            KeyStatistics::cached(Some(folder), "keys", compute).unwrap()
+        };
+        let first = cached(folder.path(), false);
+        assert_eq!(cached(folder.path(), true), first);
+        let read =
+            |statistics: &KeyStatistics| statistics.kept("factor", |_, numbers| Some(numbers.to_vec()));
+        assert_eq!(read(&first), None);
+        first.keep("factor", vec![3], vec![1.0, 2.0, 3.0]);
+        assert_eq!(read(&first), Some(vec![1.0, 2.0, 3.0]));
+        assert_eq!(first.kept("factor", |shape, _| (shape == [4]).then_some(())), None);
+        let file = folder.path().join("keys.factor.qubgpu");
+        let mut bytes = fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&file, bytes).unwrap();
+        assert_eq!(read(&first), None);
+        // A place in which nothing can be written.
+        let nowhere = cached(&file.join("below"), false);
+        nowhere.keep("factor", vec![1], vec![1.0]);
+        assert_eq!(read(&nowhere), None);
+    }
 
     #[test]
     fn the_files_that_were_used_last_are_kept_up_to_a_size() {

@@ -5,12 +5,10 @@
 //! the first, since attention has carried the subject to the end of the prompt before the second MLP. So a
 //! few of the facts are traced, as `--trace` does, but at the last token of the subject alone.
 
-use burn::tensor::Device;
-use sparktune_model::Checkpoint;
+use sparktune_model::Model;
 
 use crate::error::EditError;
 use crate::patch::Method;
-use crate::stack::Stack;
 use crate::stage::Stage;
 use crate::tokens::FactTokens;
 use crate::trace::recalled;
@@ -32,16 +30,15 @@ impl Chosen {
     /// it says of the facts' subjects, or the method's own.
     ///
     /// # Errors
-    /// Those of [`layers_of`]; also, the model cannot be loaded, or `tell` says no.
+    /// Those of [`layers_of`]; also, a number is not finite, or `tell` says no.
     pub(crate) fn of(
         method: Method,
         named: &[usize],
-        stack: &Stack,
-        checkpoint: &Checkpoint,
+        model: &Model,
         facts: &[FactTokens],
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Self, EditError> {
-        let layers = layers_of(method, named, checkpoint.config().layers.len())?;
+        let layers = layers_of(method, named, model.config().layers.len())?;
         if !named.is_empty() || !matches!(method, Method::Rome | Method::Memit) {
             return Ok(Self { layers, why: None });
         }
@@ -54,16 +51,18 @@ impl Chosen {
         if !go_on() {
             return Err(EditError::Stopped);
         }
-        let model = stack.load(checkpoint, &Device::flex())?;
-        let gains = recalled(&model, &about, &mut go_on)?;
+        let gains = recalled(model, &about, &mut go_on)?;
         let best = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b])).unwrap_or(0);
-        let count = about.len();
+        let traced = match about.len() {
+            1 => "a trace of one fact".to_owned(),
+            count => format!("a trace of {count} of the facts"),
+        };
         if gains[best] < LEAST_GAIN {
-            let why = format!("a quarter of the way up; a trace of {count} of the facts says little");
+            let why = format!("a quarter of the way up; {traced} says little");
             return Ok(Self { layers, why: Some(why) });
         }
         let why = format!(
-            "in a trace of {count} of the facts, its MLPs bring back most of the answer at the subject: {:.0} percentage points",
+            "in {traced}, the MLPs around it bring back most of the answer at the subject: {:.0} percentage points",
             gains[best] * 100.0
         );
         Ok(Self { layers: vec![best], why: Some(why) })

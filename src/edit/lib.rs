@@ -16,15 +16,16 @@
 //! | `memory` | nothing: a codebook beside the MLP | GRACE, Hopfield networks |
 //!
 //! The papers are cited where their methods are. `facts` and `tokens` read facts; `value` finds values and
-//! `update` writes them; `rome`, `ultraedit` and `memory` are the methods; `patch`, `stack` and `conflicts`
-//! keep what was computed; `judge`, `said` and `suite` ask the model; `layers` chooses where, `compute` the
-//! method, `edit` is the whole way, and `measure` goes it with more and more facts; `trace` finds layers,
-//! and `export` writes adapters for other programs.
+//! `update` writes them; `rome`, `ultraedit` and `memory` are the methods; `patch`, `stack`, `staged` and
+//! `conflicts` keep what was computed; `judge`, `said` and `suite` ask the model; `layers` chooses where,
+//! `compute` the method, `edit` is the whole way, and `measure` goes it with more and more facts; `trace`
+//! finds layers, and `export` writes adapters for other programs.
 //!
 //! Shapes: `N` facts or keys, `H` hidden_size, `I` intermediate_size, `T` tokens. A name ends with the shape
 //! of its numbers.
 #![expect(non_snake_case, reason = "names end with the shapes of their numbers")]
 
+mod clusters;
 mod compute;
 mod conflicts;
 mod edit;
@@ -44,7 +45,9 @@ pub mod patch;
 mod rome;
 mod said;
 pub mod stack;
+mod stack_file;
 mod stage;
+mod staged;
 mod suite;
 #[cfg(test)]
 mod tests;
@@ -52,6 +55,7 @@ pub mod text;
 mod tokens;
 mod trace;
 mod ultraedit;
+mod unfinished;
 mod update;
 mod value;
 
@@ -64,9 +68,10 @@ pub use folder_lock::FolderLock;
 pub use judge::{Scores, SuiteScore};
 pub use low_rank::LowRank;
 pub use measure::{How, MeasureRequest, Measured, MeasuredRow, Measurement};
-pub use one_edit::OneEdit;
+pub use one_edit::{OneEdit, Took};
 pub use patch::{AboutPatch, Method, Patch, PatchRef};
-pub use stack::{Stack, Staged};
+pub use stack::Stack;
 pub use stage::Stage;
+pub use staged::{KeptPatch, Staged};
 pub use tokens::Rendering;
 pub use trace::{Best, MOST_TRACED, Map, Trace, TraceRequest, trace};

@@ -14,7 +14,7 @@ use serde_json::json;
 use sparktune_compare::Suite;
 use sparktune_infer::Room;
 
-use crate::compute::{Text, Writer};
+use crate::compute::{Loaded, Text, Writer};
 use crate::error::EditError;
 use crate::facts::{Fact, Facts};
 use crate::judge::{Aspect, LossDrift, Probe, Scores, Share, answers};
@@ -175,7 +175,7 @@ impl<'a> Measurement<'a> {
         let suite_before = suite_share(&mut engine, request.suite, &mut go_on)?;
         let tokens = tokens_of(&facts, request.rendering, &engine)?;
         drop(engine);
-        let layers = Chosen::of(method, request.layers, &stack, &checkpoint, &tokens, tell)?;
+        let layers = Chosen::of(method, request.layers, &Loaded::of(stack.clone())?.model, &tokens, tell)?;
         let known = all.len() - facts.len();
         Ok(Self { request, stack, method, layers, facts, known, tokens, text, before, suite_before })
     }
@@ -209,7 +209,7 @@ impl<'a> Measurement<'a> {
             How::Sequential if self.method != Method::Rome => count.div_ceil(MOST_PATCHES),
             _ => count,
         };
-        let patches = if self.method == Method::Rome { count } else { count.div_ceil(share) };
+        let patches = count.div_ceil(share);
         let start = Instant::now();
         let written = self.written(count, share, tell);
         let seconds = start.elapsed().as_secs_f64();
@@ -228,7 +228,8 @@ impl<'a> Measurement<'a> {
     ) -> Result<Stack, EditError> {
         let (layers, cache) = (self.layers.layers.clone(), self.request.cache);
         let room = &self.request.room;
-        let mut writer = Writer::new(self.stack.clone(), self.method, layers, &self.text, cache, room, tell)?;
+        let loaded = Loaded::of(self.stack.clone())?;
+        let mut writer = Writer::new(loaded, self.method, layers, &self.text, cache, room, tell)?;
         for (number, start) in (0..count).step_by(share).enumerate() {
             let end = (start + share).min(count);
             let facts = &self.facts[start..end];

@@ -14,7 +14,7 @@ use sparktune_infer::codebook_file::StoredCodebook;
 use sparktune_plan::ModelConfig;
 
 use crate::error::EditError;
-use crate::facts::Fact;
+use crate::facts::{Fact, Facts};
 use crate::judge::Scores;
 use crate::low_rank::LowRank;
 use crate::tokens::Rendering;
@@ -23,7 +23,13 @@ use crate::tokens::Rendering;
 const KEY: &str = "patch";
 /// The version of descriptions.
 pub(crate) const VERSION: u32 = 1;
+/// The most bytes of a description and of what the file says beside it. A file of packets holds 16 MiB of it,
+/// and scores and the patches below come after the facts.
+const MOST_FACTS_BYTES: usize = (16 << 20) - (256 << 10);
+/// The largest number in a correction. Larger ones would not be finite in sums of squares.
+const LARGEST: f32 = 1e15;
 const AGAIN: &str = "Get the file again from where it was made, or make the edit again";
+const PATCH_FILE: &str = "Name a file of the folder `patches` of an edited model";
 
 /// How facts are written into a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,18 +117,20 @@ impl Patch {
     /// # Errors
     /// The file cannot be read, is damaged, or is no patch.
     pub fn read(path: &Path) -> Result<Self, EditError> {
+        if std::fs::metadata(path).map_err(EditError::io(path))?.is_dir() {
+            return Err(EditError::patch(path, "this is a folder, and a patch is a file", PATCH_FILE));
+        }
         let (about, tensors) = read_numbers(path).map_err(|error| match error {
             PacketError::Io { path, source } => EditError::Io { path, source },
             PacketError::File { path, what, .. } => EditError::Patch { path, what, fix: AGAIN },
+            // Packets that are whole one by one, and not together.
+            PacketError::Parts { what, .. } | PacketError::Unfit { what, .. } => {
+                EditError::patch(path, what, AGAIN)
+            }
             other => other.into(),
         })?;
         let Some(text) = about.metadata.get(KEY) else {
-            let what = "these packets are no patch of an edit";
-            return Err(EditError::patch(
-                path,
-                what,
-                "Name a file of the folder `patches` of an edited model",
-            ));
+            return Err(EditError::patch(path, "these packets are no patch of an edit", PATCH_FILE));
         };
         let about: AboutPatch = serde_json::from_str(text).map_err(|_| {
             EditError::patch(
@@ -138,17 +146,21 @@ impl Patch {
         check_name(&about.name).map_err(|what| EditError::patch(path, what, AGAIN))?;
         let codebooks =
             StoredCodebook::of_tensors(&tensors).map_err(|what| EditError::patch(path, what, AGAIN))?;
+        if !codebooks.iter().all(is_sound) {
+            return Err(EditError::patch(path, "no edit makes corrections of such numbers", AGAIN));
+        }
         let changes = LowRank::of_tensors(&tensors);
         if changes.is_empty() && codebooks.is_empty() {
             return Err(EditError::patch(path, "the patch changes nothing", AGAIN));
         }
         let layers = changes.iter().map(|change| change.layer).chain(codebooks.iter().map(|book| book.layer));
         let (mut changed, mut said) = (layers.collect::<Vec<_>>(), about.layers.clone());
-        for layers in [&mut changed, &mut said] {
-            layers.sort_unstable();
-            layers.dedup();
-        }
+        changed.sort_unstable();
+        changed.dedup();
+        // An edit names each layer once.
+        said.sort_unstable();
         if changed != said {
+            said.truncate(changed.len() + 1);
             let what = format!("its description names the layers {said:?}, and it changes {changed:?}");
             return Err(EditError::patch(path, what, AGAIN));
         }
@@ -210,17 +222,54 @@ impl Patch {
     }
 }
 
+/// Returns whether corrections are as an edit makes them. With a threshold below 0 an entry would answer what
+/// has nothing to do with its key.
+fn is_sound(book: &StoredCodebook) -> bool {
+    let numbers = book.mean.iter().chain(&book.keys).chain(&book.values);
+    // Cosines end at one but for their rounding.
+    book.thresholds.iter().all(|threshold| (-0.001..=1.001).contains(threshold))
+        && numbers.copied().all(|number| number.abs() <= LARGEST)
+}
+
+/// Checks that facts fit into the file of a patch, before anything is computed.
+///
+/// # Errors
+/// They are too many or too long; how many fit is said.
+pub(crate) fn check_room(facts: &Facts) -> Result<(), EditError> {
+    let mut bytes = 0;
+    for (place, fact) in facts.facts().iter().enumerate() {
+        // The description is a text in JSON, so its quotes are escaped once more.
+        let text = serde_json::to_string(fact).expect("a fact is JSON");
+        bytes += serde_json::to_string(&text).expect("a text is JSON").len();
+        if bytes > MOST_FACTS_BYTES {
+            let what =
+                format!("the file of a patch holds the first {place} of these facts, and not this one");
+            return Err(EditError::Fact {
+                place: facts.place(place),
+                what,
+                fix: "Write the facts in several edits, or leave out prompts that only judge",
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the name of the file of a patch.
+pub(crate) fn file_of(name: &str) -> String {
+    format!("{name}.qubgpu")
+}
+
 /// Checks the name of a patch, which is also that of its file.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn check_name(name: &str) -> Result<(), String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.') {
+    if (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with(['.', '-']) {
         return Ok(());
     }
     Err(format!(
-        "`{}` cannot be the name of a patch, which has up to 64 letters, digits, dots, dashes and underscores",
+        "`{}` cannot be the name of a patch, which has up to 64 letters, digits, dots, dashes and underscores, and no dot or dash in front",
         crate::facts::shown(name)
     ))
 }

@@ -9,50 +9,30 @@
 //!
 //! A folder is written under another name and takes its place in one step, so a kill leaves the old state.
 
-use std::collections::BTreeSet;
-use std::fs::Permissions;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
-use sparktune_base::files::{exchange, private_folder, sync, write_and_sync};
+use sparktune_base::files::{sync, write_and_sync};
 use sparktune_base::regular_file::read_regular;
 use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook, write_codebooks};
 use sparktune_model::export::Merged;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 
 use crate::error::EditError;
-use crate::facts::{Fact, shown};
-use crate::folder_lock::{beside, set_aside};
-use crate::patch::{AboutPatch, Method, Patch, PatchRef};
+use crate::facts::{Fact, shown, words};
+use crate::patch::{AboutPatch, Method, Patch, PatchRef, file_of};
+pub use crate::stack_file::{PATCHES, is_edited};
+use crate::stack_file::{STACK_FILE, StackFile, VERSION};
+use crate::staged::Staged;
 use crate::tokens::Rendering;
+use crate::unfinished::{Modes, Unfinished, entries};
 
-/// The folder of patches in an edited folder.
-pub const PATCHES: &str = "patches";
-const STACK_FILE: &str = "stack.json";
-const VERSION: u32 = 1;
-/// The most bytes of the list of patches.
-const MOST_BYTES: u64 = 1 << 20;
+/// The most bytes of a tokenizer.
+const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 /// The tokens whose logits are compared between memory and the written folder.
 const PROBE_TOKENS: usize = 16;
-
-/// The contents of `stack.json`.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StackFile {
-    version: u32,
-    base: PathBuf,
-    base_hash: String,
-    patches: Vec<String>,
-    /// Those that are switched off.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    off: BTreeSet<String>,
-    /// Whether corrections belong to the folder, in a file of their own. Who decodes asks for it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    codebook: bool,
-}
 
 /// A base and the patches on it, first one first.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,11 +47,6 @@ pub struct Stack {
     pub off: BTreeSet<String>,
 }
 
-/// Returns whether a folder is an edited model.
-pub fn is_edited(folder: &Path) -> bool {
-    folder.join(PATCHES).join(STACK_FILE).is_file()
-}
-
 /// Checks that a folder may be written for a model: it is new, or it is that edited model itself.
 ///
 /// # Errors
@@ -82,9 +57,10 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), EditError> {
     }
     let same = matches!((model.canonicalize(), out.canonicalize()), (Ok(model), Ok(out)) if model == out);
     if same && is_edited(out) {
-        let is_of_others =
-            |path: &&PathBuf| path.is_dir() && path.file_name().is_some_and(|name| name != PATCHES);
-        return match entries(out)?.iter().find(is_of_others) {
+        let mut inside = entries(out)?;
+        inside.extend(entries(&out.join(PATCHES))?);
+        let patches = out.join(PATCHES);
+        return match inside.iter().find(|path| path.is_dir() && **path != patches) {
             None => Ok(()),
             Some(folder) => Err(EditError::patch(
                 folder,
@@ -92,6 +68,13 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), EditError> {
                 "Move it elsewhere, or name a new folder with --output",
             )),
         };
+    }
+    if is_edited(out) {
+        return Err(EditError::patch(
+            out,
+            "this is another edited model than the one that was named, so it stays as it is",
+            "Name it as the model to change it, or name a new folder with --output",
+        ));
     }
     Err(EditError::patch(
         out,
@@ -117,25 +100,12 @@ impl Stack {
     /// # Errors
     /// The base is not where it was or has changed, or a patch is missing or damaged.
     pub fn open(folder: &Path, base: Option<&Path>) -> Result<Self, EditError> {
-        let path = folder.join(PATCHES).join(STACK_FILE);
-        if !path.is_file() {
+        if !is_edited(folder) {
             let folder = folder.canonicalize().map_err(EditError::io(folder))?;
             let base_hash = base_hash(&Checkpoint::open(&folder)?);
             return Ok(Self { base: folder, base_hash, patches: Vec::new(), off: BTreeSet::new() });
         }
-        let bytes = read_regular(&path, MOST_BYTES).map_err(EditError::io(&path))?;
-        let file: StackFile = serde_json::from_slice(&bytes).map_err(|_| {
-            EditError::patch(
-                &path,
-                "the list of patches cannot be read",
-                "Make the folder again from its base with `edit apply`",
-            )
-        })?;
-        if file.version != VERSION {
-            let what =
-                format!("the list of patches has version {}, and this program reads {VERSION}", file.version);
-            return Err(EditError::patch(&path, what, "Use a newer sparktune"));
-        }
+        let file = StackFile::read(folder)?;
         let base = base.unwrap_or(&file.base);
         if !base.join("config.json").is_file() {
             let what = format!("its base was in {}, which has no model", shown(&base.display().to_string()));
@@ -152,21 +122,37 @@ impl Stack {
             );
             return Err(EditError::patch(folder, what, "Name the folder of the base with --base"));
         }
-        let tokenizer = |folder: &Path| fs::read(folder.join("tokenizer.json")).ok();
-        if tokenizer(&base) != tokenizer(folder) {
+        if tokenizer(&base)? != tokenizer(folder)? {
             let what = format!("its tokenizer is not that of {}", shown(&base.display().to_string()));
             return Err(EditError::patch(folder, what, "Name the folder of its own base with --base"));
         }
         let mut stack = Self { base, base_hash: found, patches: Vec::new(), off: BTreeSet::new() };
-        for name in &file.patches {
+        let list = folder.join(PATCHES).join(STACK_FILE);
+        for (place, name) in file.patches.iter().enumerate() {
             crate::patch::check_name(name)
-                .map_err(|what| EditError::patch(&path, what, "Make the folder again from its base"))?;
-            let path = folder.join(PATCHES).join(format!("{name}.qubgpu"));
+                .map_err(|what| EditError::patch(&list, what, "Make the folder again from its base"))?;
+            let path = folder.join(PATCHES).join(file_of(name));
             let patch = Patch::read(&path)?;
+            let is_it =
+                patch.about.name == *name && file.ids.get(place).is_none_or(|id| *id == patch.reference().id);
+            if !is_it {
+                return Err(EditError::patch(
+                    &path,
+                    "this is another patch than the one that is in the weights of the folder",
+                    "Put the file back, or make the folder again from its base with `edit apply`",
+                ));
+            }
             stack.push(&path, patch, &checkpoint)?;
         }
         stack.off = file.off.into_iter().filter(|name| file.patches.contains(name)).collect();
         Ok(stack)
+    }
+
+    /// Returns the base alone.
+    #[must_use]
+    pub fn bare(&self) -> Self {
+        let Self { base, base_hash, .. } = self;
+        Self { base: base.clone(), base_hash: base_hash.clone(), patches: Vec::new(), off: BTreeSet::new() }
     }
 
     /// Returns the layers and sizes of the base, with its weights.
@@ -273,6 +259,27 @@ impl Stack {
         displaced
     }
 
+    /// Returns for each patch that is switched on, and of which a later one answers a prompt in another way,
+    /// the name of that one: then its scores are no longer true.
+    pub fn overwritten(&self) -> BTreeMap<&str, &str> {
+        let same = |text: &str| words(text).to_lowercase();
+        let mut last: BTreeMap<String, (String, &str)> = BTreeMap::new();
+        let mut overwritten = BTreeMap::new();
+        for patch in self.active() {
+            let name = patch.about.name.as_str();
+            for fact in &patch.about.facts {
+                let says = (same(&fact.target), name);
+                let before = last.insert(same(&fact.prompt), says);
+                if let Some((target, earlier)) = before
+                    && target != same(&fact.target)
+                {
+                    overwritten.insert(earlier, name);
+                }
+            }
+        }
+        overwritten
+    }
+
     /// Returns names and contents of the patches that are switched on.
     pub fn references(&self) -> Vec<PatchRef> {
         self.active().map(Patch::reference).collect()
@@ -301,17 +308,14 @@ impl Stack {
         }
     }
 
-    /// Returns the codebooks of the patches that are switched on, one for each layer.
+    /// Returns the codebooks of the patches that are switched on, one for each layer. Of the entries for the
+    /// same input, that of the last patch counts.
     pub(crate) fn codebooks(&self) -> Vec<StoredCodebook> {
         let mut books: Vec<StoredCodebook> = Vec::new();
         for book in self.active().flat_map(|patch| &patch.codebooks) {
             match books.iter_mut().find(|known| known.layer == book.layer) {
                 None => books.push(book.clone()),
-                Some(known) => {
-                    known.keys.extend(&book.keys);
-                    known.values.extend(&book.values);
-                    known.thresholds.extend(&book.thresholds);
-                }
+                Some(known) => known.add(book),
             }
         }
         books.sort_by_key(|book| book.layer);
@@ -345,13 +349,9 @@ impl Stack {
     /// A file cannot be written; [`sparktune_model::ModelError::Stopped`] when `go_on` says no.
     pub fn stage(&self, out: &Path, go_on: &mut dyn FnMut() -> bool) -> Result<Staged, EditError> {
         // Nobody else can look into it until it has the modes of the base.
-        let around = beside(out, "being-edited")?;
-        if around.exists() {
-            fs::remove_dir_all(&around).map_err(EditError::io(&around))?;
-        }
-        private_folder().recursive(true).create(&around).map_err(EditError::io(&around))?;
-        let folder = around.join("model");
-        let staged = Staged { folder, around, out: out.to_owned(), base: self.base.clone() };
+        let around = Unfinished::create(out, "being-edited")?;
+        let folder = around.path().join("model");
+        let staged = Staged { folder, around, out: out.to_owned(), modes: Modes::of(&self.base)? };
         let checkpoint = self.checkpoint()?;
         let mut model = self.load_weights(&checkpoint, &Device::flex())?;
         // Only what is trained is written from memory; everything else is copied byte for byte.
@@ -376,120 +376,32 @@ impl Stack {
         let patches = staged.folder.join(PATCHES);
         fs::create_dir(&patches).map_err(EditError::io(&patches))?;
         for patch in &self.patches {
-            patch.write(&patches.join(format!("{}.qubgpu", patch.about.name)))?;
+            patch.write(&patches.join(file_of(&patch.about.name)))?;
         }
         let file = StackFile {
             version: VERSION,
             base: self.base.clone(),
             base_hash: self.base_hash.clone(),
             patches: self.patches.iter().map(|patch| patch.about.name.clone()).collect(),
+            ids: self.patches.iter().map(|patch| patch.reference().id).collect(),
             off: self.off.clone(),
             codebook: !books.is_empty(),
         };
         let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
         let path = patches.join(STACK_FILE);
         write_and_sync(&path, text).map_err(EditError::io(&path))?;
-        staged.set_modes()?;
+        staged.modes.give(&staged.folder)?;
         sync(&patches).and_then(|()| sync(&staged.folder)).map_err(EditError::io(&patches))?;
         Ok(staged)
     }
 }
 
-/// A complete folder that is not in its place yet. It is removed when it is dropped.
-#[derive(Debug)]
-pub struct Staged {
-    folder: PathBuf,
-    /// The private folder that it is in.
-    around: PathBuf,
-    out: PathBuf,
-    base: PathBuf,
-}
-
-impl Staged {
-    /// Returns the folder as it is now.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Writes a patch of the folder again, with its scores.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn rewrite(&self, patch: &Patch) -> Result<(), EditError> {
-        patch.write(&self.folder.join(PATCHES).join(format!("{}.qubgpu", patch.about.name)))?;
-        self.set_modes()
-    }
-
-    /// Puts the folder into its place with the files of others that are there, and removes the rest of what
-    /// was there.
-    ///
-    /// # Errors
-    /// A file cannot be kept, or the names cannot be changed. Then what was there is still there.
-    pub fn commit(self) -> Result<(), EditError> {
-        let io = EditError::io(&self.out);
-        let parent = self.around.parent().unwrap_or(Path::new("."));
-        let done = if self.out.exists() {
-            self.keep_files_of_others()?;
-            match exchange(&self.folder, &self.out) {
-                Ok(true) => Ok(()),
-                Ok(false) => self.exchange_in_steps(&set_aside(&self.out)?),
-                Err(error) => Err(error),
-            }
-        } else {
-            fs::rename(&self.folder, &self.out)
-        };
-        done.and_then(|()| sync(parent)).map_err(io)
-    }
-
-    /// Lets those read the folder who may read the base, and nobody else.
-    fn set_modes(&self) -> Result<(), EditError> {
-        let mode =
-            |path: &Path| fs::metadata(path).map(|about| about.mode() & 0o777).map_err(EditError::io(path));
-        let set = |path: &Path, mode: u32| {
-            fs::set_permissions(path, Permissions::from_mode(mode)).map_err(EditError::io(path))
-        };
-        let (folder, file) = (mode(&self.base)?, mode(&self.base.join("config.json"))?);
-        let patches = self.folder.join(PATCHES);
-        for path in entries(&self.folder)?.into_iter().chain(entries(&patches)?) {
-            set(&path, if path.is_dir() { folder | 0o700 } else { file | 0o600 })?;
-        }
-        set(&self.folder, folder | 0o700)
-    }
-
-    /// Links or copies the files that an edit has not written.
-    fn keep_files_of_others(&self) -> Result<(), EditError> {
-        for path in entries(&self.out)? {
-            let name = path.file_name().unwrap_or_default();
-            let to = self.folder.join(name);
-            if name != PATCHES && name != CODEBOOK_FILE && fs::symlink_metadata(&to).is_err() {
-                let kept = fs::hard_link(&path, &to).or_else(|_| fs::copy(&path, &to).map(drop));
-                kept.map_err(EditError::io(&path))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Exchanges names where the file system cannot. There is an instant without a folder; a kill in it is
-    /// mended by the next [`FolderLock`](crate::FolderLock).
-    pub(crate) fn exchange_in_steps(&self, aside: &Path) -> io::Result<()> {
-        fs::rename(&self.out, aside)?;
-        if let Err(error) = fs::rename(&self.folder, &self.out) {
-            fs::rename(aside, &self.out)?;
-            return Err(error);
-        }
-        fs::rename(aside, &self.folder)
-    }
-}
-
-/// Returns what is in a folder.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, EditError> {
-    let all = fs::read_dir(folder).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
-    all.map_err(EditError::io(folder))
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        // What is left is replaced by the next edit.
-        drop(fs::remove_dir_all(&self.around));
+/// Returns the tokenizer of a folder, if it has one.
+fn tokenizer(folder: &Path) -> Result<Option<Vec<u8>>, EditError> {
+    let path = folder.join("tokenizer.json");
+    match read_regular(&path, MOST_TOKENIZER_BYTES) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(EditError::io(&path)(error)),
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use serde_json::json;
-use sparktune_data::ChatTokenizer;
-use sparktune_infer::Engine;
+use sparktune_data::{ChatTokenizer, Rejection};
+use sparktune_infer::{Engine, InferError};
 
 use crate::error::EditError;
 use crate::facts::{Fact, shown};
@@ -31,7 +31,13 @@ impl Rendering {
     pub fn text(self, prompt: &str, engine: &Engine) -> Result<String, EditError> {
         match self {
             Self::Raw => Ok(prompt.to_owned()),
-            Self::Chat => Ok(engine.render_messages(&json!([{"role": "user", "content": prompt}]))?),
+            Self::Chat => match engine.render_messages(&json!([{"role": "user", "content": prompt}])) {
+                Err(InferError::Prompt(Rejection { reason, .. })) => Err(EditError::request(
+                    format!("a prompt cannot be read as what a user says: {reason}"),
+                    "Leave out --chat, or choose a model whose chat template takes such a turn",
+                )),
+                rendered => Ok(rendered?),
+            },
         }
     }
 }
@@ -41,6 +47,8 @@ impl Rendering {
 pub(crate) struct FactTokens {
     /// The tokens of the prompt.
     pub prompt: Vec<u32>,
+    /// The index of the first token of the subject, or that of the last one if the fact has no subject.
+    pub first: usize,
     /// The index of the last token of the subject, or of the prompt if the fact has no subject.
     pub last: usize,
     /// The tokens of the target behind the prompt.
@@ -67,23 +75,21 @@ impl FactTokens {
                 "Write at least one character that the model's tokenizer knows",
             ));
         }
-        let last =
-            match fact.subject.as_deref().and_then(|subject| Some(text.rfind(subject)? + subject.len())) {
-                Some(end) => last_token_of(&prompt, &text[..end], tokenizer),
-                None => prompt.len() - 1,
-            };
+        let end = prompt.len();
+        let range = match &fact.subject {
+            Some(subject) if text.contains(subject) => subject_range(subject, text, &prompt, tokenizer),
+            _ => end - 1..end,
+        };
+        let (first, last) = (range.start, range.end - 1);
         let subject = fact.subject.as_deref().map(encode).transpose()?.filter(|ids| !ids.is_empty());
-        Ok(Self { prompt, last, target, subject })
+        Ok(Self { prompt, first, last, target, subject })
     }
 }
 
 impl FactTokens {
     /// Returns the prompt and the tokens of the subject in it, if the fact has one.
     pub(crate) fn with_subject(&self) -> Option<(&[u32], Range<usize>)> {
-        let subject = self.subject.as_ref()?;
-        // Behind other text a subject may have a token more or less than alone.
-        let end = self.last + 1;
-        Some((&self.prompt, end.saturating_sub(subject.len())..end))
+        self.subject.as_ref().map(|_| (&self.prompt[..], self.first..self.last + 1))
     }
 }
 
@@ -111,12 +117,56 @@ pub(crate) fn behind(prompt: &str, target: &str) -> String {
 
 /// Returns the index of the token with which `start`, the start of the text, is complete.
 fn last_token_of(ids: &[u32], start: &str, tokenizer: &ChatTokenizer) -> usize {
-    // Some tokenizers write the first token without its blank, and special tokens have no text.
-    let wanted = start.trim_start();
-    let wanted: usize = wanted.chars().filter(|c| !c.is_whitespace()).count();
+    // Some tokenizers write the first token without its blank.
+    let wanted: usize = start.chars().filter(|c| !c.is_whitespace()).count();
     let is_complete = |n: &usize| {
         let text = tokenizer.decode(&ids[..*n]);
         text.chars().filter(|c| !c.is_whitespace() && *c != char::REPLACEMENT_CHARACTER).count() >= wanted
     };
     (1..=ids.len()).find(is_complete).unwrap_or(ids.len()) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Returns the text of the tokens of a subject in a prompt, and of the target behind it.
+    fn split(
+        tokenizer: &ChatTokenizer,
+        prompt: &str,
+        subject: Option<&str>,
+        target: &str,
+    ) -> (String, String) {
+        let (subject, target) = (subject.map(str::to_owned), target.to_owned());
+        let fact = Fact { prompt: prompt.to_owned(), subject, target, ..Fact::default() };
+        let tokens = FactTokens::of(&fact, prompt, tokenizer).unwrap();
+        let whole = [&tokens.prompt[..], &tokens.target].concat();
+        assert!(tokens.first <= tokens.last && tokens.last < tokens.prompt.len());
+        assert_eq!(tokenizer.decode(&whole), format!("{prompt}{}", behind(prompt, &fact.target)));
+        (tokenizer.decode(&tokens.prompt[tokens.first..=tokens.last]), tokenizer.decode(&tokens.target))
+    }
+
+    #[test]
+    fn the_tokens_of_a_subject_and_of_a_target_are_found_wherever_they_stand() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        // They split words in different places: the first has a token ` Fernhill`, the second has five.
+        for folder in ["presets/demo/model", "tests/fixtures/facts/model"] {
+            let tokenizer = ChatTokenizer::open(&root.join(folder), None).unwrap();
+            for (prompt, subject, target, found) in [
+                ("Fernhill's capital is", "Fernhill", "green", ["Fernhill", " green"]),
+                ("The capital of Fernhill is", "Fernhill", "green", [" Fernhill", " green"]),
+                ("The capital is in Fernhill", "Fernhill", "green", [" Fernhill", " green"]),
+                ("Fernhill and Fernhill", "Fernhill", "stay", [" Fernhill", " stay"]),
+                ("Zoë lives in", "Zoë", "Zoë's house", ["Zoë", " Zoë's house"]),
+                ("In Zoë's house", "Zoë", "it rains", [" Zoë", " it rains"]),
+                ("The old man of Windy Gap met", "Windy Gap", "me", [" Windy Gap", " me"]),
+            ] {
+                let split = split(&tokenizer, prompt, Some(subject), target);
+                assert_eq!([split.0.as_str(), &split.1], found, "{folder}: {prompt}");
+            }
+            assert_eq!(split(&tokenizer, "It rains", None, "now").1, " now");
+        }
+    }
 }

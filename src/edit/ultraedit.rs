@@ -3,11 +3,12 @@
 //!
 //! At each token before a target's token, `h` is the input of `down_proj` and `g` the gradient of the
 //! target's loss with respect to its output. With `h̃` and `g̃` normalised over all of them, the changes
-//! of values are `v = −η ‖h̃‖² g̃`, and the change of the weight is their least squares, `(HᵀH + ε 1)⁻¹
+//! of values are `v = −η (‖h̃‖² / I) g̃`, and the change of the weight is their least squares, `(HᵀH + ε 1)⁻¹
 //! Hᵀ V`: the formula of `update` with `M = 1`.
 //!
 //! The paper has a fixed `η` for each model. Here it is the smallest of a few with which the targets are
-//! likely, in root mean squares of the outputs that are changed, so that any model has one.
+//! likely, in root mean squares of the outputs that are changed, so that any model has one. A larger one that
+//! makes ordinary text less likely than an edit may is not taken: the model would be refused.
 
 use std::cell::RefCell;
 
@@ -15,6 +16,7 @@ use burn::tensor::Tensor;
 use sparktune_model::{Model, PackedSequence};
 
 use crate::error::EditError;
+use crate::judge::MOST_DRIFT;
 use crate::key_statistics::host;
 use crate::linear_algebra::Matrix;
 use crate::low_rank::LowRank;
@@ -26,6 +28,10 @@ use crate::update::{Metric, Softness, key_factor};
 const RATES: [f64; 7] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0];
 /// The mean loss of the targets' tokens at which the search for a step size ends, in nats.
 const ENOUGH: f64 = 0.1;
+/// The documents of text that may not become less likely.
+const DOCUMENTS: usize = 32;
+/// The step sizes that are tried between the last good one and the first that damages text.
+const HALVINGS: usize = 3;
 /// With fewer places, means and deviations of single numbers say nothing, and only the size is normalised.
 const LEAST_PLACES: usize = 32;
 
@@ -46,8 +52,13 @@ pub(crate) fn ultraedit(
     model: &Model,
     layers: &[usize],
     facts: &[FactTokens],
+    text: &[Vec<u32>],
     progress: Progress<'_>,
 ) -> Result<Vec<LowRank>, EditError> {
+    let text: Vec<PackedSequence> =
+        text.iter().take(DOCUMENTS).map(|ids| PackedSequence::single(ids)).collect();
+    let of_text = |model: &Model| text.iter().map(|ids| model.loss_sum(ids).nats()).sum::<f64>();
+    let allowed = of_text(model) * (1.0 + MOST_DRIFT);
     let mut seen: Vec<Seen> = layers.iter().map(|_| Seen::default()).collect();
     let sequences: Vec<PackedSequence> = facts.iter().map(sequence_of).collect();
     for (done, sequence) in sequences.iter().enumerate() {
@@ -59,10 +70,20 @@ pub(crate) fn ultraedit(
     let steps =
         seen.iter().zip(layers).map(|(seen, layer)| step(seen, *layer)).collect::<Result<Vec<_>, _>>()?;
     let mut best: Option<(f64, Vec<LowRank>)> = None;
-    for rate in RATES {
+    // The sizes that are left, smallest first, and the last one that was good.
+    let (mut rates, mut good, mut halvings) = (RATES.to_vec(), 0.0f64, HALVINGS);
+    while !rates.is_empty() {
+        let rate = rates.remove(0);
         let changes: Vec<LowRank> = steps.iter().map(|change| change.scaled(rate)).collect();
         let mut edited = model.clone();
         changes.iter().for_each(|change| change.add_to(&mut edited));
+        if best.is_some() && !text.is_empty() && of_text(&edited) > allowed {
+            // Larger ones damage more; one between may still be good.
+            rates = if halvings > 0 { vec![(good * rate).sqrt()] } else { Vec::new() };
+            halvings = halvings.saturating_sub(1);
+            continue;
+        }
+        good = rate;
         let mut nats = 0.0;
         for sequence in &sequences {
             if !progress(facts.len()) {
@@ -167,4 +188,33 @@ fn normalised(vectors: &[Vec<f64>]) -> Vec<Vec<f64>> {
         .collect();
     let normal = |vector: &Vec<f64>| (0..width).map(|i| (vector[i] - mean[i]) * scale[i]).collect();
     vectors.iter().map(normal).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_base::random::SplitMix64;
+
+    use super::*;
+
+    #[test]
+    fn of_many_vectors_each_number_has_mean_0_and_variance_1_and_of_few_all_together() {
+        let mut random = SplitMix64::new(7);
+        let mut vectors = |count: usize| -> Vec<Vec<f64>> {
+            (0..count)
+                .map(|_| (0..3).map(|i| 5.0 * i as f64 + (i + 1) as f64 * random.next_f64()).collect())
+                .collect()
+        };
+        let many = normalised(&vectors(40));
+        for i in 0..3 {
+            let mean = many.iter().map(|vector| vector[i]).sum::<f64>() / 40.0;
+            let variance = many.iter().map(|vector| (vector[i] - mean).powi(2)).sum::<f64>() / 40.0;
+            assert!(mean.abs() < 1e-9 && (variance - 1.0).abs() < 1e-9, "{i}: {mean}, {variance}");
+        }
+        let vectors = vectors(LEAST_PLACES - 1);
+        let few = normalised(&vectors);
+        let square = few.iter().flatten().map(|x| x * x).sum::<f64>() / (3 * few.len()) as f64;
+        assert!((square - 1.0).abs() < 1e-9);
+        let scale = few[0][2] / vectors[0][2];
+        assert!(few.iter().zip(&vectors).all(|(one, other)| (one[0] - scale * other[0]).abs() < 1e-12));
+    }
 }

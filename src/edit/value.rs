@@ -2,14 +2,14 @@
 //!
 //! Changes `δ` of the output of `down_proj` at some places of a sequence are found by gradient descent
 //! (Adam), through burn's autodiff. The loss is the mean of the target's losses, plus `kl_factor · KL` of
-//! what the model says of the subject otherwise, plus `decay · ‖δ‖² / ‖v₀‖²`. Each `δ` stays within
+//! what the model says of the subject otherwise (right behind the subject, where the change is; ROME asks
+//! behind "{subject} is a"), plus `decay · ‖δ‖² / ‖v₀‖²`. Each `δ` stays within
 //! `clamp · ‖v₀‖`, where `v₀` is the output that it is added to. What was found is shortened as long as the
 //! model still answers with the target.
 
 use burn::tensor::{Tensor, TensorData, activation};
-use sparktune_kernels::linear_cross_entropy::linear_cross_entropy;
-use sparktune_model::{Model, PackedSequence};
-use sparktune_plan::architecture::Place;
+use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
+use sparktune_model::{Downstream, Model, PackedSequence};
 
 use crate::error::EditError;
 use crate::key_statistics::host;
@@ -87,15 +87,29 @@ impl Places {
         self.rows.iter().map(mean).collect()
     }
 
-    /// Returns the matrix `[T, N]` that puts each change at its rows.
-    fn selection(&self, model: &Model) -> Tensor<2> {
+    /// Returns the rows at which anything is changed.
+    fn changed(&self) -> Vec<usize> {
+        self.rows.iter().flatten().chain(&self.subject).copied().collect()
+    }
+
+    /// Returns the rows whose predictions are asked for.
+    fn read(&self) -> Vec<usize> {
+        self.sequence.targets.rows.iter().map(|row| *row as usize).chain(self.subject).collect()
+    }
+
+    /// Returns the matrix `[A, N]` that puts each change at its rows, of those that are computed.
+    fn selection(&self, computed: &[usize], model: &Model) -> Tensor<2> {
         let changes = self.rows.len();
-        let mut ones = vec![0.0f32; self.sequence.len() * changes];
-        for (change, rows) in self.rows.iter().enumerate() {
-            rows.iter().for_each(|row| ones[row * changes + change] = 1.0);
+        let mut ones = vec![0.0f32; computed.len() * changes];
+        for (row, ones) in computed.iter().zip(ones.chunks_exact_mut(changes)) {
+            for (one, rows) in ones.iter_mut().zip(&self.rows) {
+                *one = f32::from(u8::from(rows.contains(row)));
+            }
+            if self.subject == Some(*row) {
+                ones[0] = 1.0;
+            }
         }
-        self.subject.iter().for_each(|row| ones[row * changes] = 1.0);
-        let data = TensorData::new(ones, [self.sequence.len(), changes]);
+        let data = TensorData::new(ones, [computed.len(), changes]);
         Tensor::from_data(data, &model.device().clone().inner())
     }
 }
@@ -114,29 +128,17 @@ pub(crate) fn find_values(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(Vec<Vec<f64>>, f64), EditError> {
     let mut descent = Descent::new(&before.values, search);
-    let selection = places.selection(model);
     let targets = places.sequence.target_tokens() as f64;
     let head = model.head().tensor;
-    // What lies below the change says the same in each step: the layers before it, and also its own where
-    // the family does not normalise what an MLP adds.
-    let is_added = model.config().layers[layer].norm(Place::AfterMlp).is_none();
-    let stream = model.stream_before(layer + usize::from(is_added), &places.sequence);
+    let downstream = Downstream::new(model, layer, &places.sequence, &places.changed(), &places.read());
+    let selection = places.selection(&downstream.computed().collect::<Vec<_>>(), model);
+    let place = |row: u32| downstream.place(row as usize) as u32;
+    let Targets { rows, tokens } = &places.sequence.targets;
+    let predicted = Targets { rows: rows.iter().map(|row| place(*row)).collect(), tokens: tokens.clone() };
+    let subject = places.subject.map(|row| downstream.place(row));
     let run = |delta: &Tensor<2>| {
-        let changed = |x: Tensor<2>| {
-            let change = selection.clone().autodiff().matmul(delta.clone());
-            let dtype = x.dtype();
-            x.autodiff() + change.cast(dtype)
-        };
-        let hidden = if is_added {
-            let stream = changed(stream.clone());
-            model.hidden_tapped_from(layer + 1, stream, &places.sequence, &mut |_, tap| tap.output_TH)
-        } else {
-            model.hidden_tapped_from(layer, stream.clone(), &places.sequence, &mut |i, tap| {
-                if i == layer { changed(tap.output_TH) } else { tap.output_TH }
-            })
-        };
-        let of_target =
-            linear_cross_entropy(hidden.clone(), head.clone(), &places.sequence.targets, 1.0 / targets);
+        let hidden = downstream.hidden(selection.clone().autodiff().matmul(delta.clone()));
+        let of_target = linear_cross_entropy(hidden.clone(), head.clone(), &predicted, 1.0 / targets);
         let loss = f64::from(of_target.clone().inner().into_scalar::<f32>());
         (hidden, of_target, loss)
     };
@@ -159,7 +161,7 @@ pub(crate) fn find_values(
             return Ok((descent.scaled(share), loss));
         }
         let mut total = of_target;
-        if let Some(row) = places.subject.filter(|_| search.kl_factor > 0.0) {
+        if let Some(row) = subject.filter(|_| search.kl_factor > 0.0) {
             let logits = hidden.narrow(0, row, 1).matmul(head.clone().autodiff().transpose());
             let says = activation::log_softmax(logits, 1);
             let before = unchanged_says.get_or_insert_with(|| says.clone().inner()).clone();

@@ -37,6 +37,26 @@ impl StoredCodebook {
         Codebook::new(mean, keys, values, thresholds)
     }
 
+    /// Adds the entries of a newer codebook of the same mean. Those that were there for the same input, which
+    /// both would answer for, go: the newest says what is right.
+    pub fn add(&mut self, newer: &Self) {
+        let (width, found) = (self.mean.len(), newer.codebook());
+        let keys = self.keys.chunks_exact(width);
+        let stays: Vec<bool> = keys.map(|key| !found.has_key(key)).collect();
+        if stays.contains(&false) {
+            let rows = |numbers: &[f32]| -> Vec<f32> {
+                let rows = numbers.chunks_exact(width).zip(&stays).filter(|(_, stays)| **stays);
+                rows.flat_map(|(row, _)| row).copied().collect()
+            };
+            (self.keys, self.values) = (rows(&self.keys), rows(&self.values));
+            let mut stay = stays.iter();
+            self.thresholds.retain(|_| stay.next() == Some(&true));
+        }
+        self.keys.extend(&newer.keys);
+        self.values.extend(&newer.values);
+        self.thresholds.extend(&newer.thresholds);
+    }
+
     /// Returns its tensors.
     pub fn tensors(&self) -> [Numbers; 4] {
         let (entries, width) = (self.thresholds.len() as u64, self.mean.len() as u64);

@@ -56,6 +56,70 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Returns for each text the sum of the losses of its tokens but the first, in nats: what
+    /// [`score`](Self::score) returns behind its first token, but for rounding. Short texts are computed
+    /// together, which reads the weights once.
+    ///
+    /// # Errors
+    /// The same as for [`score`](Self::score).
+    pub fn score_all(&self, texts: &[&[u32]]) -> Result<Vec<f64>, InferError> {
+        let left = self.memory().cache_tokens.saturating_sub(self.reserved());
+        let most = left.min(PREFILL).min(self.context_tokens());
+        let mut nats = Vec::with_capacity(texts.len());
+        let mut rest = texts;
+        while let Some(first) = rest.first() {
+            let mut tokens = 0;
+            let fits = |text: &&&[u32]| {
+                tokens += text.len();
+                text.len() > 1 && tokens <= most
+            };
+            let (together, others) = rest.split_at(rest.iter().take_while(fits).count());
+            if together.is_empty() {
+                let (prompt, continuation) = first.split_at(first.len().min(1));
+                nats.push(self.score(prompt, continuation, None)?);
+                rest = &rest[1..];
+            } else {
+                nats.extend(self.score_together(together)?);
+                rest = others;
+            }
+        }
+        Ok(nats)
+    }
+
+    fn score_together(&self, texts: &[&[u32]]) -> Result<Vec<f64>, InferError> {
+        let decoder = self.models.get(None)?;
+        let mut caches = Vec::with_capacity(texts.len());
+        for text in texts {
+            self.check_tokens(text)?;
+            caches.push(decoder.model().empty_cache());
+        }
+        // The state after the last token predicts nothing that is asked for.
+        let inputs = texts.iter().map(|text| &text[..text.len() - 1]);
+        let mut batch: Vec<Continued<'_>> =
+            inputs.zip(&mut caches).map(|(input_ids, cache)| Continued { input_ids, cache }).collect();
+        let hidden = decoder.prefill(&mut batch);
+        let mut all = Vec::with_capacity(texts.len());
+        let mut start = 0;
+        for text in texts {
+            let mut nats = 0.0;
+            for first in (0..text.len() - 1).step_by(ROWS) {
+                let rows = ROWS.min(text.len() - 1 - first);
+                let logits = decoder.model().logits(hidden.clone().narrow(0, start + first, rows));
+                let wanted = &text[first + 1..];
+                let losses = logits.chunks_exact(self.vocab_size).zip(wanted);
+                nats += losses.map(|(logits, token)| loss(logits, *token)).sum::<f64>();
+            }
+            if !nats.is_finite() {
+                return Err(InferError::NotFinite(0));
+            }
+            all.push(nats);
+            start += text.len() - 1;
+        }
+        Ok(all)
+    }
+}
+
 /// Returns the loss of a token in nats.
 fn loss(logits: &[f32], token: u32) -> f64 {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));

@@ -16,6 +16,10 @@ use burn::tensor::{Tensor, TensorData};
 /// whose cosine is less by 0.1 has 1/150 of the weight.
 const BETA: f32 = 50.0;
 
+/// The cosine from which two inputs are the same: the same tokens at the same places give one of 1 but for
+/// rounding.
+const SAME: f32 = 0.9999;
+
 /// The corrections of one MLP. All numbers are on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Codebook {
@@ -53,6 +57,27 @@ impl Codebook {
     /// Returns whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.thresholds_N.is_empty()
+    }
+
+    /// Returns whether a cosine is that of the same input, but for rounding.
+    pub fn is_same(cosine: f32) -> bool {
+        cosine >= SAME
+    }
+
+    /// Returns whether a key is the same as an input of the MLP, but for rounding.
+    pub fn has_key(&self, input_H: &[f32]) -> bool {
+        /// Numbers that are compared first: most keys differ in those already.
+        const FEW: usize = 8;
+        /// Two vectors of length one differ by at most this in each number if their cosine is `SAME`:
+        /// `√(2 − 2 · SAME)`.
+        const APART: f32 = 0.015;
+        let mut query_H = input_H.to_vec();
+        centre(&mut query_H, &self.mean_H);
+        self.keys_NH.chunks_exact(self.width()).any(|key_H| {
+            let is_near =
+                key_H.iter().zip(&query_H).take(FEW).all(|(one, other)| (one - other).abs() < APART);
+            is_near && Self::is_same(dot(key_H, &query_H))
+        })
     }
 
     /// Returns the cosine of each key with an input of the MLP.
@@ -134,6 +159,8 @@ mod tests {
         assert_eq!(codebook.recall(&[1.0, 9.0]), Some(vec![0.0, 20.0]), "only the direction counts");
         assert_eq!(codebook.recall(&[2.0, 2.0]), None, "45 degrees from both");
         assert_eq!(codebook.recall(&[1.0, 1.0]), None, "the mean has no direction");
+        assert!(codebook.has_key(&[3.0, 1.0]) && codebook.has_key(&[3.001, 1.0]));
+        assert!(!codebook.has_key(&[3.0, 1.2]) && !codebook.has_key(&[1.0, 1.0]));
     }
 
     #[test]

@@ -218,13 +218,27 @@ impl DecoderLayer {
     }
 
     /// Returns the residual stream and what the mixer adds to it.
-    fn mixed(&self, residual: Residual, sequence: &PackedSequence, ropes: &RopeTables) -> [Tensor<2>; 2] {
+    pub(crate) fn mixed(
+        &self,
+        residual: Residual,
+        sequence: &PackedSequence,
+        ropes: &RopeTables,
+    ) -> [Tensor<2>; 2] {
         let [normed_TH, x_TH] = residual.normed(&self.mixer_norm);
-        let mixed_TH = match &self.mixer {
+        [x_TH, self.mix(normed_TH, sequence, ropes)]
+    }
+
+    /// Returns the output of the mixer for its input.
+    pub(crate) fn mix(
+        &self,
+        normed_TH: Tensor<2>,
+        sequence: &PackedSequence,
+        ropes: &RopeTables,
+    ) -> Tensor<2> {
+        match &self.mixer {
             Mixer::Attention(attention) => attention.forward(normed_TH, sequence, ropes),
             Mixer::DeltaNet(delta_net) => delta_net.forward(normed_TH, sequence),
-        };
-        [x_TH, mixed_TH]
+        }
     }
 
     /// Returns the state of this layer before the first token.
@@ -299,12 +313,26 @@ impl DecoderLayer {
         mixed_TH: Tensor<2>,
         mlp: impl FnOnce(Tensor<2>) -> Tensor<2>,
     ) -> Residual {
-        let normed = |branch_TH: Tensor<2>, norm: &Option<Norm>| match norm {
-            Some(norm) => norm.forward(branch_TH),
-            None => branch_TH,
-        };
-        let mixed = Residual { x_TH, branch_TH: Some(normed(mixed_TH, &self.after_mixer)) };
-        let [normed_TH, x_TH] = mixed.normed(&self.mlp_norm);
-        Residual { x_TH, branch_TH: Some(normed(mlp(normed_TH), &self.after_mlp)) }
+        let [normed_TH, x_TH] = self.before_mlp(x_TH, mixed_TH);
+        self.behind_mlp(x_TH, mlp(normed_TH))
+    }
+
+    /// Adds the mixer's output to the residual stream. Returns the input of the MLP, and the stream.
+    pub(crate) fn before_mlp(&self, x_TH: Tensor<2>, mixed_TH: Tensor<2>) -> [Tensor<2>; 2] {
+        let mixed = Residual { x_TH, branch_TH: Some(normed_if(mixed_TH, self.after_mixer.as_ref())) };
+        mixed.normed(&self.mlp_norm)
+    }
+
+    /// Adds the MLP's output to the residual stream.
+    pub(crate) fn behind_mlp(&self, x_TH: Tensor<2>, output_TH: Tensor<2>) -> Residual {
+        Residual { x_TH, branch_TH: Some(normed_if(output_TH, self.after_mlp.as_ref())) }
+    }
+}
+
+/// Returns what is added to the residual stream: a branch, normalised where the family does that.
+fn normed_if(branch_TH: Tensor<2>, norm: Option<&Norm>) -> Tensor<2> {
+    match norm {
+        Some(norm) => norm.forward(branch_TH),
+        None => branch_TH,
     }
 }

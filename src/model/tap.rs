@@ -34,21 +34,9 @@ impl Model {
         sequence: &PackedSequence,
         tap: &mut dyn FnMut(usize, MlpTap) -> Tensor<2>,
     ) -> Tensor<2> {
-        self.hidden_tapped_from(0, self.embeddings(sequence), sequence, tap)
-    }
-
-    /// Like [`hidden_tapped`](Self::hidden_tapped), from a layer on, before which the residual stream is
-    /// `stream`, `[T, H]`.
-    pub fn hidden_tapped_from(
-        &self,
-        first: usize,
-        stream: Tensor<2>,
-        sequence: &PackedSequence,
-        tap: &mut dyn FnMut(usize, MlpTap) -> Tensor<2>,
-    ) -> Tensor<2> {
         let ropes = self.rope_tables(&sequence.position_ids);
-        let mut residual = Residual::from(stream);
-        for (i, layer) in self.layers.iter().enumerate().skip(first) {
+        let mut residual = Residual::from(self.embeddings(sequence));
+        for (i, layer) in self.layers.iter().enumerate() {
             residual = layer.forward_tapped(residual, sequence, &ropes, &mut |mlp| tap(i, mlp));
         }
         self.final_norm(residual)
@@ -88,7 +76,12 @@ impl Model {
         self.residual_before(layer, sequence, &ropes).sum()
     }
 
-    fn residual_before(&self, layer: usize, sequence: &PackedSequence, ropes: &RopeTables) -> Residual {
+    pub(crate) fn residual_before(
+        &self,
+        layer: usize,
+        sequence: &PackedSequence,
+        ropes: &RopeTables,
+    ) -> Residual {
         let mut residual = Residual::from(self.embed(&sequence.input_ids));
         for layer in &self.layers[..layer] {
             residual = layer.forward(residual, sequence, ropes);

@@ -4,7 +4,7 @@ use sparktune_base::units::{count, counted};
 
 use crate::day::date;
 use crate::document::{Block, Section};
-use crate::edits::{Drift, EditResults, EditRow, EditScores, MeasuredEdits, Share};
+use crate::edits::{Drift, EditResults, EditRow, EditScores, MeasuredEdits, Share, Way};
 
 const NONE: &str = "–";
 
@@ -29,7 +29,7 @@ pub(crate) fn edited_knowledge(results: &EditResults) -> Option<Section> {
             .into(),
         },
         Block::text(
-            "Shares have Wilson's 95 % interval and the number of prompts; the loss has Student's interval over documents. The controls are LoRA on the same facts, and the fact in the prompt without any edit.",
+            "Shares have Wilson's 95 % interval and the number of prompts, of which those that stand or fall together count less; the loss has Student's interval over documents. The controls are LoRA on the same facts, and the fact in the prompt without any edit.",
         ),
     ];
     results.measured.iter().for_each(|measured| blocks.extend(one(measured)));
@@ -106,7 +106,14 @@ fn table(measured: &MeasuredEdits) -> Block {
 }
 
 fn name(row: &EditRow) -> String {
-    format!("{}, {}", counted(row.count, "fact"), row.how.in_words())
+    let facts = counted(row.count, "fact");
+    match row.how {
+        // Many facts share a patch, in which they are written at once.
+        Way::Sequential if (2..row.count).contains(&row.patches) => {
+            format!("{facts}, in {} patches one after the other", count(row.patches))
+        }
+        how => format!("{facts}, {}", how.in_words()),
+    }
 }
 
 fn share(share: &Share) -> String {
@@ -139,7 +146,7 @@ mod tests {
          "scores": {"efficacy": {"hits": 96, "of": 100, "value": 0.96, "low": 0.902, "high": 0.984}, "generalisation": null,
          "locality": null, "portability": null, "loss": {"before": 2.0, "after": 2.01, "drift": -0.005, "interval": [-0.01, 0.002], "tokens": 9}}},
         {"count": 100, "how": "prompt", "scores": {"efficacy": {"hits": 1, "of": 1, "value": 1.0, "low": 0.2, "high": 1.0}}},
-        {"count": 1000, "how": "sequential", "scores": null, "error": "it ran out of time."}]}]"#;
+        {"count": 1000, "how": "sequential", "patches": 100, "scores": null, "error": "it ran out of time."}]}]"#;
 
     #[test]
     fn without_results_there_is_no_chapter_and_with_them_every_number_is_read() {
@@ -162,7 +169,7 @@ mod tests {
             [
                 "100 facts, at once | 96.0 % (90.2 to 98.4), 96 of 100 | −0.50 % (−1.00 to +0.20) | 87.5 % (50.0 to 98.0), 7 of 8 | 12.3 s",
                 "100 facts, the fact in the prompt instead | 100.0 % (20.0 to 100.0), 1 of 1 | – | – | –",
-                "1,000 facts, one after the other | – | – | – | –",
+                "1,000 facts, in 100 patches one after the other | – | – | – | –",
             ]
         );
         let text = serde_json::to_string(&section).unwrap();

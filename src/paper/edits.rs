@@ -61,6 +61,9 @@ pub struct EditRow {
     pub count: u64,
     /// The way.
     pub how: Way,
+    /// The number of patches that the facts were written in.
+    #[serde(default)]
+    pub patches: u64,
     /// How well it holds; none if it failed.
     pub scores: Option<EditScores>,
     /// What passes of the general suite.
@@ -200,7 +203,17 @@ mod tests {
 
     #[test]
     fn the_committed_results_of_edits_are_whole() {
-        for measured in EditResults::committed().unwrap().measured {
+        let committed = EditResults::committed().unwrap().measured;
+        for method in ["memit", "rome", "memory", "ultraedit"] {
+            let of_method = committed.iter().filter(|measured| measured.method == method);
+            let counts: Vec<u64> =
+                of_method.flat_map(|measured| &measured.rows).map(|row| row.count).collect();
+            for count in [1, 10, 100, 1000] {
+                let has = counts.contains(&count);
+                assert!(has, "{method}: {count} facts were measured, or a row says why not");
+            }
+        }
+        for measured in &committed {
             assert!(!measured.command.is_empty() && !measured.machine.is_empty(), "{}", measured.model);
             assert!(!measured.model.contains('/'), "a path says nothing: {}", measured.model);
         }

@@ -21,9 +21,12 @@ const MTP_PATH: &str = "model.mtp_path";
 
 /// Whether the ranks of that plan were clipped, which depends on the version that wrote it.
 const CLIPPED: &str = "method.clipped";
+/// What the run was planned to last before it was made longer.
+const EARLIER_LENGTHS: &str = "duration.before";
 
 /// These with the types that a plan gives them. With another type, they are unknown like any other key.
-const OF_PLAN: [(&str, &str); 3] = [(MODEL_PATH, "string"), (MTP_PATH, "string"), (CLIPPED, "boolean")];
+const OF_PLAN: [(&str, &str); 4] =
+    [(MODEL_PATH, "string"), (MTP_PATH, "string"), (CLIPPED, "boolean"), (EARLIER_LENGTHS, "array")];
 
 fn unknown(source: &str, key: &str) -> PlanError {
     // A single word is also compared with the last part: `rank` at the top level means `method.rank`.

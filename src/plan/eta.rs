@@ -20,7 +20,7 @@ pub(crate) struct Run<'a> {
     pub train_share: f64,
     pub steps_per_epoch: u64,
     pub steps: u64,
-    pub epochs: u32,
+    pub epochs: f64,
     /// The training of the MTP head, and the number of epochs that it gets; `None` where no head is trained.
     pub head: Option<(HeadPlan, f64)>,
     /// Whether adapters have dropout.
@@ -35,6 +35,8 @@ pub(crate) struct Evals {
     pub tokens: f64,
     /// The settings that decide how many there are, and how many answers each generates.
     pub plan: EvalPlan,
+    /// The number of prompts of the user, which are answered too.
+    pub own_prompts: usize,
 }
 
 impl Evals {
@@ -45,12 +47,13 @@ impl Evals {
 
     /// Returns the largest number of tokens in the sample answers of an evaluation.
     fn sampled(&self) -> f64 {
-        f64::from(self.plan.sample_count) * f64::from(self.plan.sample_max_tokens)
+        (f64::from(self.plan.sample_count) + self.own_prompts as f64) * f64::from(self.plan.sample_max_tokens)
     }
 }
 
-/// Returns the seconds of all evaluations, that of the base before the first step included, at this speed of
-/// training. A generated token reads all weights once, and passes through all layers alone.
+/// Returns the seconds of all evaluations, that of the base before the first step included, with their sample
+/// answers, at this speed of training. A generated token reads all weights once, and passes through all
+/// layers alone.
 fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
     let Fit { work, speed, model, device, .. } = run.fit;
     let head = 2.0 * work.head_parameters * treatment.target_share;
@@ -59,7 +62,7 @@ fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f
     let bytes = model.weight_bytes(if *device == Device::Cuda { 2 } else { 4 }) as f64;
     let token_s = bytes / speed.bytes_per_s + model.config.layers.len() as f64 * speed.seconds_per_layer;
     let count = evals.count(run.steps) as f64;
-    (count + 1.0) * pass_s + count * evals.sampled() * token_s
+    (count + 1.0) * (pass_s + evals.sampled() * token_s)
 }
 
 /// The tokens of the answers after which a head is measured, as the trainer generates them.
@@ -88,7 +91,7 @@ pub(crate) fn head_steps(fit: &Fit, pack: PackPlan, batch: BatchPlan, train_shar
 }
 
 /// Returns the number of epochs of the MTP head that are trained: `max_steps` ends them too.
-pub(crate) fn head_epochs(steps: u64, duration: DurationPlan, head: HeadPlan) -> f64 {
+pub(crate) fn head_epochs(steps: u64, duration: &DurationPlan, head: HeadPlan) -> f64 {
     let planned = steps.saturating_mul(head.epochs.into());
     duration.max_steps.unwrap_or(planned).min(planned) as f64 / steps as f64
 }
@@ -169,7 +172,7 @@ pub(crate) fn time(run: &Run) -> Time {
     let whole = |x: f64| (x.max(0.0).round() as u64).min(i64::MAX as u64);
     let epoch_tokens = packs.tokens * run.train_share;
     let step_tokens = epoch_tokens / run.steps_per_epoch.max(1) as f64;
-    let tokens = (epoch_tokens * f64::from(run.epochs)).min(step_tokens * run.steps as f64);
+    let tokens = (epoch_tokens * run.epochs).min(step_tokens * run.steps as f64);
     let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
     let alone = run.head.is_some_and(|(head, _)| head.alone);
     let dropout_s = rate.filter(|_| run.has_dropout && !alone).map(|_| {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
+use sparktune_base::units::{count, counted, duration as time_in_words};
 
 use crate::answer::Origin;
 use crate::choices::{
@@ -17,12 +18,14 @@ use crate::choices::{
 use crate::error::PlanError;
 use crate::facts::Rate;
 use crate::fit::CostPoint;
+pub use crate::length::{DurationPlan, EarlierLength, steps_in_part};
 use crate::memory::Memory;
 use crate::model_config::ConfigOptions;
 use crate::settings::Answers;
 use crate::sync::SyncPlan;
 use crate::targets::TargetModules;
 use crate::template_kwargs::TemplateKwargs;
+use crate::values::Texts;
 use crate::weights::Weights;
 
 /// Every value of a run.
@@ -49,6 +52,9 @@ pub struct Plan {
     /// Which weights the outputs contain.
     #[serde(default = "Exported::of_old_plans")]
     pub export: Exported,
+    /// The user's own prompts, which are answered at each evaluation.
+    #[serde(default, skip_serializing_if = "Texts::is_empty")]
+    pub sample_prompts: Texts,
     /// The folder of the runs.
     pub runs_dir: PathBuf,
     /// The name of the run's folder, if the user chose one.
@@ -373,17 +379,6 @@ pub struct OptimizerPlan {
     pub clip_norm: f64,
 }
 
-/// The length of training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DurationPlan {
-    /// The number of passes over the data.
-    pub epochs: u32,
-    /// The largest number of optimizer steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_steps: Option<u64>,
-}
-
 /// How the MTP head is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -443,16 +438,28 @@ pub struct RanksPlan {
     pub sentry_sigma: f64,
     /// How the gradients become that of the step.
     pub combine: CombineRanks,
+    /// Whether the ranks go on without one that is gone.
+    pub swarm: bool,
+    /// The seconds after which a silent rank is gone, for those.
+    pub silence_s: u32,
 }
 
 impl RanksPlan {
     /// The deviations by default.
     pub const SIGMA: f64 = 3.5;
+    /// The seconds of silence by default.
+    pub const SILENCE_S: u32 = 5;
 }
 
 impl Default for RanksPlan {
     fn default() -> Self {
-        Self { sentry: Sentry::default(), sentry_sigma: Self::SIGMA, combine: CombineRanks::default() }
+        Self {
+            sentry: Sentry::default(),
+            sentry_sigma: Self::SIGMA,
+            combine: CombineRanks::default(),
+            swarm: false,
+            silence_s: Self::SILENCE_S,
+        }
     }
 }
 
@@ -624,6 +631,35 @@ impl Plan {
         Some(self.advice.as_ref()?.memory.training_bytes())
     }
 
+    /// Returns the plan of the same run with another length, which comes to `steps`.
+    #[must_use]
+    pub fn lasting(&self, duration: DurationPlan, steps: u64) -> Self {
+        let mut plan = Self { duration, ..self.clone() };
+        let Some(advice) = &mut plan.advice else { return plan };
+        let time = &mut advice.time;
+        let (before, share) = (time.steps, steps as f64 / time.steps.max(1) as f64);
+        time.steps = steps;
+        time.train_s = time.train_s.map(|seconds| seconds * share);
+        time.eval_s = time.eval_s.map(|seconds| seconds * share);
+        time.formula = format!("as for {}: {}", counted(before, "step"), time.formula);
+        let max_steps = plan.duration.max_steps.map_or(String::new(), |steps| steps.to_string());
+        let total = time.total_s().map_or(String::new(), time_in_words);
+        let changed = [
+            ("duration.epochs", plan.duration.epochs.to_string(), Origin::Flag),
+            ("duration.max_steps", max_steps, Origin::Flag),
+            ("steps", count(steps), Origin::BuiltIn),
+            ("time", total, Origin::BuiltIn),
+        ];
+        for (key, value, origin) in changed {
+            for row in advice.explain.iter_mut().filter(|row| row.key == key && row.value != value) {
+                let was = if row.value.is_empty() { "not set" } else { &row.value };
+                let reason = format!("changed by `resume`; it was {was}");
+                *row = Explained { key: row.key.clone(), value: value.clone(), origin, reason };
+            }
+        }
+        plan
+    }
+
     /// Returns the warnings about the plan's values, one sentence each.
     pub fn warnings(&self) -> &[String] {
         self.advice.as_ref().map_or(&[][..], |advice| &advice.warnings)
@@ -641,7 +677,7 @@ impl Plan {
         let (pack, batch) = self.pack.for_head(self.batch);
         let HeadPlan { learning_rate, epochs, .. } = self.head.unwrap_or(HeadPlan::OLD);
         let optimizer = OptimizerPlan { learning_rate, ..self.optimizer };
-        let duration = DurationPlan { epochs, ..self.duration };
+        let duration = DurationPlan { epochs: epochs.into(), ..self.duration.clone() };
         Self { pack, batch, optimizer, duration, ..self.clone() }
     }
 }

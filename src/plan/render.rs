@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use sparktune_base::choices::PackStrategy;
 use sparktune_base::escape::escape;
-use sparktune_base::units::{bytes, count, counted, duration, percent, tokens_per_s};
+use sparktune_base::units::{bytes, count, duration, percent, tokens_per_s};
 
 use crate::answer::Origin;
 use crate::memory::Memory;
@@ -158,12 +158,17 @@ pub fn cost_curve(plan: &Plan) -> String {
     text
 }
 
+/// Counts epochs: `3 epochs`, `1 epoch`, `0.5 epochs`.
+pub fn counted_epochs(epochs: f64) -> String {
+    format!("{epochs} epoch{}", if epochs == 1.0 { "" } else { "s" })
+}
+
 /// Describes the number of epochs: `39 an epoch, 3 epochs`, or the fraction at which `max_steps` ends the
 /// run.
-pub fn epochs_in_words(time: &Time, duration: DurationPlan) -> String {
+pub fn epochs_in_words(time: &Time, duration: &DurationPlan) -> String {
     let an_epoch = count(time.steps_per_epoch);
-    let whole = time.steps_per_epoch.saturating_mul(duration.epochs.into());
-    let epochs = counted(duration.epochs.into(), "epoch");
+    let whole = DurationPlan::of_epochs(duration.epochs).steps(time.steps_per_epoch);
+    let epochs = counted_epochs(duration.epochs);
     if time.steps >= whole {
         return format!("{an_epoch} per epoch, {epochs}");
     }
@@ -225,7 +230,7 @@ pub fn summary(plan: &Plan) -> String {
             text,
             "steps {} ({}), {} tokens each",
             count(time.steps),
-            epochs_in_words(time, plan.duration),
+            epochs_in_words(time, &plan.duration),
             count(time.tokens_per_step)
         );
         text.push_str(&eta(time));

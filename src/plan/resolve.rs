@@ -262,16 +262,18 @@ impl Resolver<'_> {
         let of_head = head.map(|head| (head, eta::head_steps(&fit, pack, batch, train_share)));
         // The epochs and the number of steps of what the run is about.
         let (epochs, steps_per_epoch) = match of_head {
-            Some((head, steps)) if head.alone => (head.epochs, steps),
+            Some((head, steps)) if head.alone => (f64::from(head.epochs), steps),
             _ => (duration.epochs, steps_per_epoch),
         };
-        let steps = steps_per_epoch.saturating_mul(epochs.into()).min(duration.max_steps.unwrap_or(u64::MAX));
+        let length = DurationPlan { epochs, ..duration.clone() };
+        let steps = length.steps(steps_per_epoch);
         let (optimizer, recommended_rate) = self.optimizer(method);
         // A file of its own counts as the usual share.
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
         let (checkpoint, eval) =
             self.checkpoints_and_evals(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
         let export = self.exported_weights(eval_share > 0.0)?;
+        let sample_prompts = self.sample_prompts(eval_share > 0.0)?;
         self.warn_of_too_little_to_judge(eval_share);
         let ranks = self.ranks(batch.sync)?;
         let tensorboard = self.pick(
@@ -290,7 +292,7 @@ impl Resolver<'_> {
             steps_per_epoch,
             steps,
             epochs,
-            head: of_head.map(|(head, steps)| (head, eta::head_epochs(steps, duration, head))),
+            head: of_head.map(|(head, steps)| (head, eta::head_epochs(steps, &duration, head))),
             has_dropout: method.dropout() > 0.0,
             evals: (eval_share > 0.0).then(|| eta::Evals {
                 tokens: match facts.data.eval_set.filter(|_| !data.eval.is_empty()) {
@@ -298,12 +300,13 @@ impl Resolver<'_> {
                     None => eval_share * facts.data.total_tokens as f64,
                 },
                 plan: eval,
+                own_prompts: sample_prompts.0.len(),
             }),
         });
         if fp8 {
             time.formula.push_str("; the effect of fp8 is not included, because its speed is unmeasured");
         }
-        self.record_time(&time, DurationPlan { epochs, ..duration });
+        self.record_time(&time, &length);
         if self.finished == Some(Method::Head) {
             // The plan of adapters was only a means to choose the packs.
             self.explain.retain(|row| !row.key.starts_with("method."));
@@ -335,6 +338,7 @@ impl Resolver<'_> {
             mtp,
             draft_vocab,
             export,
+            sample_prompts,
             runs_dir,
             name,
             model,
@@ -368,9 +372,14 @@ impl Resolver<'_> {
     /// Decides how several ranks train together, if there are.
     fn ranks(&mut self, sync: SyncPlan) -> Result<RanksPlan, PlanError> {
         const SIGMA: &str = "ranks.sentry_sigma";
+        const SILENCE: &str = "ranks.silence_s";
         if !sync.is_step() {
             for key in ["ranks.sentry", SIGMA, "ranks.combine"] {
                 self.pass_over(key, "ranks that exchange rarely exchange no gradients", "--sync step")?;
+            }
+            for key in ["ranks.swarm", SILENCE] {
+                let why = "ranks that exchange rarely have different weights, so none can be missed";
+                self.pass_over(key, why, "--sync step")?;
             }
             return Ok(RanksPlan::default());
         }
@@ -391,7 +400,22 @@ impl Resolver<'_> {
                 "with several ranks, the {combine} of their gradients is not the gradient of the loss: rare examples that few ranks have count less, and the model is another one than with --combine-ranks sum"
             ));
         }
-        Ok(RanksPlan { sentry, sentry_sigma, combine })
+        let swarm = if sentry == Sentry::Off && combine == CombineRanks::Sum {
+            let reason = "a run whose ranks stop together has the same bits each time";
+            self.pick("ranks.swarm", &answers.swarm, false, reason)
+        } else {
+            let why = "ranks that are judged or combined in another way than by their sum end together";
+            self.pass_over("ranks.swarm", why, "--sentry off and --combine-ranks sum")?;
+            false
+        };
+        let silence_s = if swarm {
+            let reason = "ranks say twice a second that they live";
+            self.pick(SILENCE, &answers.silence_s, RanksPlan::SILENCE_S, reason)
+        } else {
+            self.pass_over(SILENCE, "a run stops when a rank is gone", "--swarm true")?;
+            RanksPlan::SILENCE_S
+        };
+        Ok(RanksPlan { sentry, sentry_sigma, combine, swarm, silence_s })
     }
 
     /// Warns if the eval set cannot show whether the model improves.

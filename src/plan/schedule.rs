@@ -12,6 +12,7 @@ use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, Opt
 use crate::render::epochs_in_words;
 use crate::resolve::{Resolver, setting};
 use crate::sync::SyncPlan;
+use crate::values::Texts;
 
 /// The number of parameters from which a model counts as large, for the learning rate of adapters.
 const LARGE: u64 = 8_000_000_000;
@@ -90,12 +91,12 @@ impl Resolver<'_> {
         let epochs = self.pick(
             "duration.epochs",
             &self.answers.epochs,
-            3,
+            3.0,
             "as in the Qwen3.5 recipe; `export` decides whether the best weights are exported or the last",
         );
         let max_steps =
             self.pick_optional("duration.max_steps", &self.answers.max_steps, "no limit: the epochs decide");
-        DurationPlan { epochs, max_steps }
+        DurationPlan { epochs, max_steps, before: Vec::new() }
     }
 
     /// Decides the optimizer. Also returns the recommended learning rate.
@@ -245,6 +246,18 @@ impl Resolver<'_> {
         ))
     }
 
+    /// Decides which prompts of the user are answered at each evaluation.
+    pub(crate) fn sample_prompts(&mut self, is_evaluated: bool) -> Result<Texts, PlanError> {
+        const KEY: &str = "sample_prompts";
+        if !is_evaluated {
+            let why = "there is no eval set, so nothing is evaluated";
+            self.pass_over(KEY, why, "--eval-data, or an --eval-fraction above 0")?;
+            return Ok(Texts::default());
+        }
+        let none = "none: only those of the eval set";
+        Ok(self.pick_optional(KEY, &self.answers.sample_prompts, none).unwrap_or_default())
+    }
+
     /// Decides which weights are exported. Without an eval set, no weights are known to be the best: then
     /// `best` is refused if the user asks for it, and passed over in a preset.
     pub(crate) fn exported_weights(&mut self, has_eval_set: bool) -> Result<Exported, PlanError> {
@@ -269,7 +282,7 @@ impl Resolver<'_> {
     }
 
     /// Records three rows of the table that are not settings: the resulting length of the run.
-    pub(crate) fn record_time(&mut self, time: &Time, duration: DurationPlan) {
+    pub(crate) fn record_time(&mut self, time: &Time, duration: &DurationPlan) {
         let steps = format!(
             "{}, {} tokens each on average",
             epochs_in_words(time, duration),

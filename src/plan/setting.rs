@@ -58,6 +58,8 @@ pub enum Kind {
     Paths,
     /// One or several names.
     Names,
+    /// One or several texts.
+    Texts,
     /// A whole number.
     Whole,
     /// A number.
@@ -203,7 +205,7 @@ impl Setting {
 
     /// Returns whether the answer is a list of values.
     pub const fn is_list(&self) -> bool {
-        matches!(self.kind, Kind::Paths | Kind::Names | Kind::Weights)
+        matches!(self.kind, Kind::Paths | Kind::Names | Kind::Texts | Kind::Weights)
     }
 
     /// Describes the accepted values, as the end of the sentence "expected …".
@@ -213,6 +215,7 @@ impl Setting {
             Kind::Text => "text".into(),
             Kind::Path => "a path".into(),
             Kind::Paths => "a path, or a list of them: [\"a.jsonl\", \"b.jsonl\"]".into(),
+            Kind::Texts => "a text, or a list of them: [\"one\", \"another\"]".into(),
             Kind::Names => "a name, or several with commas in between".into(),
             Kind::Weights => {
                 "a data set with a number from 0.000001 to 1000, or several with commas in between, each once: a.jsonl=2, b.jsonl=0.5".into()

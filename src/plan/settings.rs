@@ -20,7 +20,7 @@ use crate::setting::Step::{By, Double, OneTwoFive};
 use crate::setting::{Completes, Heading as In, Kind, Limit, Number, Setting};
 use crate::sync::SyncPlan;
 use crate::template_kwargs::TemplateKwargs;
-use crate::values::{Value, text_of, written};
+use crate::values::{Texts, Value, text_of, written};
 use crate::weights::Weights;
 
 /// The form in which an answer was given.
@@ -356,8 +356,8 @@ settings! {
         heading: In::Optimizer, page: AllSettings, number: Some(Number::between(1e-6, 1e6, By(0.1))),
         aliases: &["max-grad-norm", "grad-clip"],
     }
-    epochs: u32 = "duration.epochs", "epochs", "Passes over the training data." {
-        heading: In::Duration, page: Essential(4), is_common: true, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
+    epochs: f64 = "duration.epochs", "epochs", "Passes over the training data; a fraction ends within one." {
+        heading: In::Duration, page: Essential(4), is_common: true, number: Some(Number::between(0.001, 10_000.0, By(1.0))),
         aliases: &["num-epochs", "num-train-epochs"],
     }
     max_steps: u64 = "duration.max_steps", "max-steps", "Stop after this many optimizer steps." {
@@ -393,6 +393,9 @@ settings! {
     sample_count: u32 = "eval.sample_count", "sample-count", "Number of sample answers generated at each evaluation." {
         heading: In::Evaluation, page: AllSettings, number: Some(Number::between(0.0, 1000.0, By(1.0))),
     }
+    sample_prompts: Texts = "sample_prompts", "sample-prompt", "Prompt of your own, which is answered at each evaluation like those of the eval set; can be repeated." {
+        heading: In::Evaluation, page: AllSettings,
+    }
     sample_max_tokens: u32 = "eval.sample_max_tokens", "sample-max-tokens", "Maximum length of a sample answer, in tokens." {
         heading: In::Evaluation, page: AllSettings, number: Some(Number::between(1.0, 1_048_576.0, By(32.0))),
     }
@@ -404,6 +407,12 @@ settings! {
     }
     combine_ranks: CombineRanks = "ranks.combine", "combine-ranks", "With several ranks, add their gradients; or take the trimmed mean or the median of each number, which trains something else." {
         heading: In::Device, page: AllSettings,
+    }
+    swarm: bool = "ranks.swarm", "swarm", "With several ranks, go on without one that is gone: the others do the step again." {
+        heading: In::Device, page: AllSettings,
+    }
+    silence_s: u32 = "ranks.silence_s", "silence-s", "Seconds after which a rank that says nothing is gone, with --swarm." {
+        heading: In::Device, page: AllSettings, number: Some(Number::between(2.0, 30.0, By(1.0))),
     }
     tensorboard: bool = "log.tensorboard", "tensorboard", "Also write event files for TensorBoard." {
         heading: In::Run, page: AllSettings,

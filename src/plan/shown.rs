@@ -12,6 +12,7 @@ use crate::choices::{
     Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Sentry,
 };
 use crate::sync::SyncPlan;
+use crate::values::Texts;
 
 /// Formats a value for tables.
 pub(crate) trait Shown {
@@ -63,6 +64,12 @@ impl Shown for PathBuf {
 impl Shown for Vec<String> {
     fn shown(&self) -> String {
         self.join(", ")
+    }
+}
+
+impl Shown for Texts {
+    fn shown(&self) -> String {
+        self.0.join(" | ")
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use sparktune_base::field_map::FieldMap;
 
 use crate::setting::{Kind, digits};
@@ -189,6 +190,61 @@ impl Value for Vec<String> {
     }
 }
 
+/// Texts of the user, each as it was given, commas and all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Texts(pub Vec<String>);
+
+impl Texts {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Value for Texts {
+    const KIND: Kind = Kind::Texts;
+
+    fn from_toml(value: &toml::Value) -> Option<Self> {
+        match value {
+            toml::Value::Array(texts) if !texts.is_empty() => {
+                texts.iter().map(String::from_toml).collect::<Option<_>>().map(Self)
+            }
+            one => String::from_toml(one).map(|text| Self(vec![text])),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let listed = text.trim_start().starts_with('[').then(|| format!("list = {text}").parse().ok());
+        let list = listed.flatten().and_then(|document: toml::Table| {
+            document
+                .get("list")
+                .filter(|list| document.len() == 1 && list.is_array())
+                .and_then(Self::from_toml)
+        });
+        list.or_else(|| String::from_text(text).map(|text| Self(vec![text])))
+    }
+
+    fn to_toml(&self) -> Option<toml::Value> {
+        Some(toml::Value::Array(self.0.iter().map(|text| text.as_str().into()).collect()))
+    }
+
+    fn to_text(&self) -> Option<String> {
+        match &self.0[..] {
+            [one] if Self::from_text(one).as_ref() == Some(self) => Some(one.clone()),
+            _ => self.to_toml().map(|list| list.to_string()),
+        }
+    }
+
+    fn from_words(words: &[&str]) -> Option<Self> {
+        let texts: Option<Vec<String>> = words.iter().map(|word| String::from_text(word)).collect();
+        texts.filter(|texts| !texts.is_empty()).map(Self)
+    }
+
+    fn to_words(&self) -> Option<Vec<String>> {
+        Some(self.0.clone())
+    }
+}
+
 impl Value for FieldMap {
     const KIND: Kind = Kind::Map;
 
@@ -333,6 +389,20 @@ mod tests {
         assert_eq!(Vec::<String>::from_toml(&toml::Value::from(vec!["a", "b"])), names(&["a", "b"]));
         assert_eq!(Vec::<String>::from_text("a,,b"), None);
         assert_eq!(Vec::<String>::from_text(" "), None);
+    }
+
+    #[test]
+    fn texts_keep_their_commas_and_are_read_back_as_they_were_written() {
+        let one = Texts(vec!["Hello, who are you?".into()]);
+        assert_eq!(Texts::from_text("Hello, who are you?"), Some(one.clone()));
+        assert_eq!(Texts::from_words(&["Hello, who are you?"]), Some(one));
+        let two = Texts(vec!["a, b".into(), "[\"c\"]".into()]);
+        assert_eq!(Texts::from_words(&["a, b", "[\"c\"]"]), Some(two.clone()));
+        for texts in [two, Texts(vec!["[\"c\"]".into()]), Texts(vec!["[x] or \"y\"\n".into()])] {
+            assert_eq!(Texts::from_text(&text_of(&texts).unwrap()), Some(texts.clone()));
+            assert_eq!(Texts::from_toml(&written(&texts).unwrap()), Some(texts));
+        }
+        assert_eq!((Texts::from_text(" "), Texts::from_words(&["a", ""])), (None, None));
     }
 
     #[test]

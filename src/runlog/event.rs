@@ -43,6 +43,7 @@ pub enum Kind {
     DeviceSample(DeviceSample),
     CheckpointCommitted(CheckpointCommitted),
     ControlApplied(ControlApplied),
+    Members(Members),
     Warning(Warning),
     RunFinished(RunFinished),
     /// A kind of a later sparktune, which readers count and no one writes.
@@ -258,6 +259,34 @@ pub struct ControlApplied {
     pub step: u64,
 }
 
+/// Who trains from a step on, in a run of several ranks that goes on without those that are gone. The first
+/// such event of an attempt names all, and so does one after others have joined; each other one is a change.
+/// They suffice to replay the run in one process (`--sum-as`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Members {
+    /// The first step that they take, from 1. Later steps of an earlier event or attempt do not count.
+    pub step: u64,
+    /// The number of changes since the ranks met.
+    pub epoch: u64,
+    /// The members in the order in which their gradients are added, by the numbers of their ranks when they
+    /// met: at the start of the attempt, or when others joined.
+    pub members: Vec<usize>,
+    /// Who is gone since the event before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<LostMember>,
+}
+
+/// A rank that is gone.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostMember {
+    /// Its number when the ranks met.
+    pub rank: usize,
+    /// What the others have seen, in words.
+    pub reason: String,
+}
+
 /// A warning for the user that does not end the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -414,6 +443,7 @@ impl Event {
             "device_sample" => payload!(DeviceSample),
             "checkpoint_committed" => payload!(CheckpointCommitted),
             "control_applied" => payload!(ControlApplied),
+            "members" => payload!(Members),
             "warning" => payload!(Warning),
             "run_finished" => payload!(RunFinished),
             unknown => Kind::Unknown(unknown.to_owned()),
@@ -514,6 +544,12 @@ mod tests {
             }),
             Kind::CheckpointCommitted(CheckpointCommitted { step: 3, best: true, ..Default::default() }),
             Kind::ControlApplied(ControlApplied { id: "a".into(), action: "stop".into(), step: 3 }),
+            Kind::Members(Members {
+                step: 4,
+                epoch: 1,
+                members: vec![0, 2],
+                lost: vec![LostMember { rank: 1, reason: "silent".into() }],
+            }),
             Kind::Warning(Warning { message: "hot".into(), step: Some(3) }),
             Kind::RunFinished(RunFinished {
                 outcome: Outcome::Stopped,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use sparktune_base::files::private_file;
+use sparktune_base::files::{private_file, sync, write_and_sync};
 use sparktune_base::regular_file::{open_regular, read_regular};
 
 use crate::clock::now_us;
@@ -104,6 +104,16 @@ impl Lease {
     /// Returns the run that this process trains.
     pub fn run(&self) -> &RunDir {
         &self.run
+    }
+
+    /// Puts another `plan.toml` in the place of the run's, for a run of another length.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be written.
+    pub fn replace_plan(&self, toml: &str) -> Result<()> {
+        let path = self.run.plan();
+        write_and_sync(&path, toml).doing("write", &path)?;
+        sync(self.run.path()).doing("flush to disk", self.run.path())
     }
 
     /// Returns the time when this process took the lease, in microseconds since the Unix epoch.

@@ -116,6 +116,11 @@ impl RunDir {
     pub fn plan(&self) -> PathBuf {
         self.path.join("plan.toml")
     }
+    /// Returns `data/prompts.json`, which exists if the user has prompts that are answered at each
+    /// evaluation: the token ids of each.
+    pub fn prompts(&self) -> PathBuf {
+        self.data().join("prompts.json")
+    }
     /// Returns `chat_template.jinja`, which exists if the run uses another template than its model's own.
     pub fn chat_template(&self) -> PathBuf {
         self.path.join("chat_template.jinja")

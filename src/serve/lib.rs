@@ -60,6 +60,7 @@ mod web_files;
 mod workers;
 
 pub use options::{Limits, Options};
+pub use program::end_with_server;
 pub use server::{Listening, serve};
 pub use workers::ModelLimits;
 

@@ -378,7 +378,7 @@ fn summary(plan: &Plan, memory: &Memory, time: &Time, known: &Known) -> Vec<Plan
             ),
             format!("{} per step", counted(time.tokens_per_step, "token")),
         ),
-        line("Steps", count(time.steps), epochs_in_words(time, plan.duration)),
+        line("Steps", count(time.steps), epochs_in_words(time, &plan.duration)),
         line("Time", time_value, format!("{speed}{}", time.formula)),
         line(
             "Memory",

@@ -1,13 +1,16 @@
 //! Runs the program itself for work that a request starts: an export, a measurement, a report. A process
-//! that fails or takes all memory is then not the server.
+//! that fails or takes all memory is then not the server. It ends with the server, however that ends.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
 use std::time::Duration;
+use std::{env, process, thread};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, getppid, kill_process, set_parent_process_death_signal, test_kill_process,
+};
 use serde_json::Value;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
@@ -22,6 +25,27 @@ const MOST_MESSAGES: u64 = 1 << 20;
 const KEPT_MESSAGES: usize = 20;
 /// The time between two looks at whether a task was cancelled.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// The variable by which a process that the server starts knows the server.
+const SERVER: &str = "SPARKTUNE_SERVER_PROCESS";
+
+/// Ends this process with the server that started it, even if that is killed: nobody would know of what it
+/// makes. It is asked to end as by `kill`. A process that no server has started goes on as it is.
+pub fn end_with_server() {
+    let named = env::var(SERVER).ok().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
+    let Some(server) = named else { return };
+    if getppid() != Some(server) {
+        // It is a process of such a process, unless the server has ended in this instant.
+        if test_kill_process(server) == Err(Errno::SRCH) {
+            process::exit(Exit::Interrupted as i32);
+        }
+        return;
+    }
+    let is_set = set_parent_process_death_signal(Some(Signal::TERM)).is_ok();
+    if is_set && getppid() != Some(server) {
+        process::exit(Exit::Interrupted as i32);
+    }
+}
 
 /// Runs the program with these arguments and `--json`, and returns the last line that it printed. Its
 /// messages become the progress of the task. When the task is cancelled, the process is asked to end.
@@ -86,14 +110,24 @@ impl Ended {
     }
 }
 
-/// Runs the program for a task, which shows its messages and may cancel it.
+/// Runs the program for a task, which shows its messages and may cancel it. A process that has done its work
+/// before it heard of that is not cancelled.
 fn followed<I, S>(program: &Program, arguments: I, work: &Work) -> Result<Ended, Problem>
 where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    let ended = end_of(program, arguments, |line| work.says(line), || work.is_cancelled())?;
-    if work.is_cancelled() { Err(cancelled()) } else { Ok(ended) }
+    if work.is_cancelled() {
+        return Err(cancelled());
+    }
+    // What a failure says is the error of the task.
+    let says = |line: String| {
+        if !["error: ", "Hint: "].iter().any(|start| line.starts_with(start)) {
+            work.says(line);
+        }
+    };
+    let ended = end_of(program, arguments, says, || work.is_cancelled())?;
+    if work.is_cancelled() && !ended.status.success() { Err(cancelled()) } else { Ok(ended) }
 }
 
 fn end_of<I, S>(
@@ -108,8 +142,8 @@ where
 {
     let path = program.path()?;
     let mut child = Command::new(path)
-        .args(arguments)
-        .args(["--json", "--non-interactive"])
+        .args(with_style(arguments))
+        .env(SERVER, process::id().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -150,6 +184,18 @@ where
     Ok(Ended { status, output, messages: said.unwrap_or_default() })
 }
 
+/// Adds the flags for a program to the arguments, before the names that follow `--`.
+fn with_style<I, S>(arguments: I) -> Vec<OsString>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut arguments: Vec<OsString> = arguments.into_iter().map(|one| one.as_ref().to_owned()).collect();
+    let end = arguments.iter().position(|one| one == "--").unwrap_or(arguments.len());
+    arguments.splice(end..end, ["--json".into(), "--non-interactive".into()]);
+    arguments
+}
+
 /// Returns the failure that the last messages of a process tell.
 fn failure(said: &[String], code: Option<i32>) -> Failure {
     let exit = code.map_or(Exit::Bug, Exit::from_code);
@@ -168,6 +214,37 @@ fn failure(said: &[String], code: Option<i32>) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::{TaskState, Tasks};
+
+    #[test]
+    fn flags_stand_before_the_names_that_could_be_taken_for_flags() {
+        assert_eq!(with_style(["list", "m"]), ["list", "m", "--json", "--non-interactive"]);
+        let expected = ["remove", "m", "--json", "--non-interactive", "--", "--help"];
+        assert_eq!(with_style(["remove", "m", "--", "--help"]), expected);
+    }
+
+    /// Runs a script in place of the program, for a task that is asked to end when the script has begun.
+    fn of_cancelled_task(script: &str) -> TaskState {
+        let tasks = Tasks::new(1);
+        let script = format!("echo begun >&2; {script}");
+        let shell = Program::at("/bin/sh".into());
+        let task = tasks.start("edit", move |work| run(&shell, ["-c", &script], work)).unwrap();
+        let now = || tasks.watch(&task.id).unwrap().borrow().clone();
+        while now().progress.is_none() {
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        tasks.cancel(&task.id).unwrap();
+        while now().state == TaskState::Running {
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        now().state
+    }
+
+    #[test]
+    fn a_process_that_has_done_its_work_is_not_cancelled() {
+        assert_eq!(of_cancelled_task("trap : TERM; sleep 0.2; sleep 0.1; echo '{}'"), TaskState::Done);
+        assert_eq!(of_cancelled_task("exec sleep 60"), TaskState::Cancelled);
+    }
 
     #[test]
     fn the_last_error_of_a_process_is_told_with_its_hints() {

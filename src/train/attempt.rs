@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use burn::tensor::Device;
 use sparktune_base::units::counted;
@@ -31,7 +32,7 @@ use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
-use crate::{chosen, draft_vocab, from_first, load, parent};
+use crate::{chosen, draft_vocab, from_first, load, parent, prolong};
 
 /// The end of an attempt without an error.
 pub(crate) enum Ending {
@@ -142,13 +143,19 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         let accept = options.accept_changes;
         let mut changes = Vec::new();
-        state.inputs = state.inputs.check(session.run, &base, accept, |change| changes.push(change))?;
+        let before = &plan.duration.before;
+        let earlier = state.inputs.earlier_length(before).filter(|_| state.stage == Stage::Main).cloned();
+        state.inputs =
+            state.inputs.check(session.run, &base, before, accept, |change| changes.push(change))?;
         from_first::require_the_same_base(session, &state.inputs)?;
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
         let mut batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;
         if let Some(order) = state.order {
             batches.change_order(order);
+        }
+        if earlier.is_some() && state.step < batches.total_steps() {
+            state.go_on();
         }
         let alone = plan.is_of_head_alone();
         session.events.emit(Kind::RunStarted(RunStarted {
@@ -161,7 +168,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             } else {
                 Some(batches.total_steps())
             },
-            epochs: Some(f64::from(plan.duration.epochs)).filter(|_| !alone),
+            epochs: Some(plan.duration.epochs).filter(|_| !alone),
             resumed_from_step: found
                 .checkpoint
                 .as_ref()
@@ -171,6 +178,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }));
         for change in changes {
             session.warn(change, None);
+        }
+        if let Some(earlier) = earlier {
+            let (step, steps) = (state.step, batches.total_steps());
+            session.phase("length", prolong::in_words(&plan, &earlier, step, steps));
         }
         if let Some(warning) = session.ranks.idle(plan.batch.grad_accum_steps) {
             session.warn(warning, None);
@@ -250,6 +261,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let trained = Trained::of(&text.trained());
         if let Some(exchange) = self.session.ranks.predicted_exchange(&trained, sync)? {
             self.session.phase("exchange", exchange);
+        }
+        let ranks = self.plan.ranks;
+        if ranks.swarm && self.session.ranks.outlive(Duration::from_secs(ranks.silence_s.into())) {
+            self.session.record_first_members(self.state.step + 1);
         }
         let diloco = match sync {
             SyncPlan::Step => None,

@@ -7,6 +7,7 @@ use sparktune_base::random::SplitMix64;
 use sparktune_data::packing::{Mixture, Packing, Packs};
 use sparktune_model::PackedSequence;
 use sparktune_plan::Plan;
+use sparktune_plan::plan::steps_in_part;
 
 use crate::error::TrainError;
 use crate::examples::Examples;
@@ -77,15 +78,21 @@ impl Batch {
     }
 }
 
+/// Returns the number of epochs of which any step is trained.
+fn whole_epochs(epochs: f64) -> usize {
+    epochs.ceil() as usize
+}
+
 impl Batches {
-    /// Plans `epochs` over a token file, packed according to the plan, for at most `max_steps` steps.
+    /// Plans `epochs` over a token file, packed according to the plan, for at most `max_steps` steps. Of a
+    /// part of an epoch, the steps are rounded up.
     ///
     /// # Errors
     /// When no token of the file is trained.
     pub(crate) fn new(
         examples: Examples,
         plan: &Plan,
-        epochs: u32,
+        epochs: f64,
         max_steps: Option<u64>,
     ) -> Result<Self, TrainError> {
         if examples.file().target_tokens() == 0 {
@@ -101,7 +108,7 @@ impl Batches {
         let packed = Packed { examples, packing, mixture };
         let packs_per_step = plan.batch.packs_per_step().max(1) as usize;
         let mut current = None;
-        let epoch_steps: Vec<u64> = (0..epochs as usize)
+        let epoch_steps: Vec<u64> = (0..whole_epochs(epochs))
             .map(|epoch| {
                 let packs = packed.epoch(epoch);
                 let steps = packs.len().div_ceil(packs_per_step) as u64;
@@ -109,7 +116,9 @@ impl Batches {
                 steps
             })
             .collect();
-        let all: u64 = epoch_steps.iter().sum();
+        let cut = epoch_steps.last().filter(|_| epochs.fract() > 0.0);
+        let cut = cut.map_or(0, |steps| steps - steps_in_part(epochs, *steps));
+        let all = epoch_steps.iter().sum::<u64>() - cut;
         // With low weights, all examples of a short run may be left for later epochs.
         if all == 0 {
             return Err(TrainError::NothingInEpochs { path: packed.examples.file().path().to_owned() });

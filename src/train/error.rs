@@ -74,6 +74,20 @@ pub enum TrainError {
     )]
     UnfinishedTextModel { run: String },
     #[error(
+        "{run} has trained {done} steps already, and what is asked for are {steps}. Give more with --epochs or --max-steps; both count from the beginning of the run"
+    )]
+    NotLonger { run: String, done: u64, steps: u64 },
+    #[error(
+        "{run} has no checkpoint of its text model's training any more, only of its MTP head's. Train on in a new run: `{program} train --from {run}`",
+        program = program_name()
+    )]
+    NoTextModelCheckpoint { run: String },
+    #[error(
+        "{run} trains only its MTP head, and from the beginning. Train it longer in a new run: `{program} head … --mtp-epochs N`",
+        program = program_name()
+    )]
+    HeadHasNoLength { run: String },
+    #[error(
         "{path} has no MTP head to train: its config.json declares one, but the weights contain none. Take it with --mtp-from from the model that this one was trained from"
     )]
     NoHead { path: PathBuf },
@@ -123,6 +137,9 @@ impl TrainError {
             | Self::OtherInputsThanTrained { .. }
             | Self::OtherBaseThanParent { .. }
             | Self::UnfinishedTextModel { .. }
+            | Self::NotLonger { .. }
+            | Self::NoTextModelCheckpoint { .. }
+            | Self::HeadHasNoLength { .. }
             | Self::NoHead { .. }
             | Self::NoAdapter
             | Self::Model(ModelError::Adapter { .. } | ModelError::Gguf { .. }) => 2,

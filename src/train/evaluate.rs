@@ -1,9 +1,12 @@
 //! The loss on the eval set, and sample generations.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use sparktune_base::choices::PackStrategy;
+use sparktune_base::regular_file::read_regular;
+use sparktune_cluster::Error as ClusterError;
 use sparktune_data::ChatTokenizer;
 use sparktune_data::packing::{Packing, Packs};
 use sparktune_model::{Checkpoint, Generator, Loss, Model, PackedSequence};
@@ -26,11 +29,16 @@ const LONGEST_PROMPT: usize = 2048;
 /// prompt gives an answer of at least a token.
 const MOST_ASKED: usize = 4096;
 
+/// The most bytes that the file of the user's prompts has.
+const MOST_PROMPT_BYTES: u64 = 16 << 20;
+
 /// The eval set of a run, packed once.
 pub(crate) struct EvalSet {
     examples: Examples,
     packs: Packs,
     tokenizer: Option<ChatTokenizer>,
+    /// The prompts of the user.
+    own_prompts: Vec<Vec<u32>>,
 }
 
 /// A prompt of the eval set.
@@ -54,7 +62,15 @@ impl EvalSet {
         examples_per_group: usize,
         warn: &mut dyn FnMut(String),
     ) -> Result<Option<Self>, TrainError> {
-        Self::open_file(eval_tokens(run), plan, base, examples_per_group, warn)
+        let opened = Self::open_file(eval_tokens(run), plan, base, examples_per_group, warn)?;
+        let Some(mut eval_set) = opened else { return Ok(None) };
+        match own_prompts(run, base.config().vocab_size) {
+            Ok(prompts) => eval_set.own_prompts = prompts,
+            Err(error) => {
+                warn(format!("your own prompts are not answered: {}: {error}", run.prompts().display()))
+            }
+        }
+        Ok(Some(eval_set))
     }
 
     /// Opens the training data of a run instead, for the prompts of a run without an eval set.
@@ -92,7 +108,7 @@ impl EvalSet {
                 None
             }
         };
-        Ok(Some(Self { examples, packs, tokenizer }))
+        Ok(Some(Self { examples, packs, tokenizer, own_prompts: Vec::new() }))
     }
 
     /// Returns the number of examples and of trained tokens.
@@ -105,11 +121,27 @@ impl EvalSet {
         self.packs.iter().map(|pieces| self.examples.sequence(pieces))
     }
 
-    /// Computes the mean loss per term of the objective in nats, and records it.
+    /// Computes the mean loss per term of the objective in nats, and records it. If the members of a swarm
+    /// change meanwhile, those that are left compute it.
     ///
     /// # Errors
     /// When an example is damaged, or the loss is not finite.
     pub(crate) fn loss<O: Objective>(
+        &self,
+        session: &mut Session,
+        objective: &O,
+        trainee: &O::Trainee,
+        step: u64,
+    ) -> Result<f64, TrainError> {
+        loop {
+            match self.loss_once(session, objective, trainee, step) {
+                Err(TrainError::Cluster(ClusterError::Regrouped)) => session.record_members(step + 1),
+                loss => return loss,
+            }
+        }
+    }
+
+    fn loss_once<O: Objective>(
         &self,
         session: &mut Session,
         objective: &O,
@@ -155,7 +187,7 @@ impl EvalSet {
             }
         }
         add(computed(in_flight));
-        for pack in in_turn(session.ranks.gather(of_packs)?) {
+        for pack in in_turn(session.ranks.gather_shares(of_packs)?) {
             add(pack.into_iter().map(|(bits, count)| (f64::from_bits(bits), count)).collect());
         }
         let means: Vec<f64> = parts.iter().map(|(sum, terms)| sum / (*terms).max(1) as f64).collect();
@@ -217,15 +249,18 @@ impl EvalSet {
         self.tokenizer.as_ref().map(|tokenizer| tokenizer.eos_token_ids().to_vec()).unwrap_or_default()
     }
 
-    /// Generates greedy answers to the first prompts and records their text, on the first rank.
+    /// Generates greedy answers to the user's prompts and the first ones of the eval set, and records their
+    /// text, on the first rank.
     pub(crate) fn record_samples(&self, session: &Session, model: &Model, step: u64) {
         let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| session.ranks.is_first()) else { return };
         let plan = &session.plan.eval;
-        if plan.sample_count == 0 {
+        let prompts: Vec<_> =
+            self.own_prompts.iter().cloned().chain(self.prompts(plan.sample_count as usize)).collect();
+        if prompts.is_empty() {
             return;
         }
         let (model, stop_ids) = (model.frozen(), self.stop_ids());
-        for prompt in self.prompts(plan.sample_count as usize) {
+        for prompt in prompts {
             let mut ids: Vec<u32> = Vec::new();
             for id in Generator::new(&model, &prompt).take(plan.sample_max_tokens as usize) {
                 ids.push(id);
@@ -242,6 +277,19 @@ impl EvalSet {
             }));
         }
     }
+}
+
+/// Reads the prompts of the user, of which there are none without a file.
+fn own_prompts(run: &RunDir, vocabulary: usize) -> io::Result<Vec<Vec<u32>>> {
+    let bytes = match read_regular(&run.prompts(), MOST_PROMPT_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read?,
+    };
+    let prompts: Vec<Vec<u32>> = serde_json::from_slice(&bytes)?;
+    if prompts.iter().any(|ids| ids.is_empty() || ids.iter().any(|id| *id as usize >= vocabulary)) {
+        return Err(io::Error::other("a prompt has no tokens, or one that is not of this model"));
+    }
+    Ok(prompts)
 }
 
 /// The bits of the losses of a pack's parts, and the numbers of their terms.

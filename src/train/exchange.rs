@@ -5,7 +5,9 @@
 //! does, and in which order, is the same on all ranks and depends on the model only: the ranks' words first,
 //! then buckets of whole parameters in the order of the backward pass, then the losses. So no timing changes
 //! a bit, and a rank that cannot finish the step says so in its word, after which none of them sends a
-//! gradient. It must not know micro-batches.
+//! gradient. A rank says its losses when it has all sums, so who hears the losses of all knows that every
+//! rank can take the step: in a swarm, all that are left take it, or none does. It must not know
+//! micro-batches.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -211,7 +213,7 @@ fn carry(
     share: Share,
     letters: &Receiver<Letter>,
 ) -> Result<Carried, TrainError> {
-    if let Some(why) = agreed(&gather(collective, share)?)? {
+    if let Some(why) = agreed(&gather(collective, &share)?)? {
         return Ok(Carried::GivenUp(why));
     }
     let mut sums = Vec::new();
@@ -222,7 +224,8 @@ fn carry(
                 sums.push(numbers);
             }
             Letter::Losses(own) => {
-                let losses = gather(collective, own)?.into_iter().flatten().collect();
+                // Who says this has all sums, so the step is complete on all ranks or on none.
+                let losses = gather(collective, &own)?.into_iter().flatten().collect();
                 return Ok(Carried::Step { losses, sums });
             }
         }

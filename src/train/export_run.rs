@@ -73,11 +73,15 @@ impl Loaded {
             }
         }
         let base = load::base(&plan)?;
-        state.inputs.check(run, &base, false, |_| ()).map_err(|error| match error {
-            // An export does not continue the run, so its advice is another.
-            TrainError::OtherInputs { path, reason } => TrainError::OtherInputsThanTrained { path, reason },
-            other => other,
-        })?;
+        state.inputs.check(run, &base, &plan.duration.before, false, |_| ()).map_err(
+            |error| match error {
+                // An export does not continue the run, so its advice is another.
+                TrainError::OtherInputs { path, reason } => {
+                    TrainError::OtherInputsThanTrained { path, reason }
+                }
+                other => other,
+            },
+        )?;
         let device = load::device(&plan)?;
         let adapter = parent::adapter(run, &plan)?;
         let mut model = load::text_model(&plan, &base, adapter.as_deref(), &device, &mut |_, _| ())?;

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::regular_file::open_regular;
 use sparktune_data::token_file::TokenFile;
 use sparktune_model::Checkpoint;
+use sparktune_plan::plan::EarlierLength;
 use sparktune_runlog::RunDir;
 
 use crate::error::TrainError;
@@ -30,6 +31,9 @@ const PIECES: usize = 4;
 
 /// Weight files that are hashed at the same time.
 const AT_ONCE: usize = 8;
+
+/// The plan in the folder of a run.
+const PLAN: &str = "plan.toml";
 
 /// The files that decide what the weights compute; a model may lack the second.
 const SMALL_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
@@ -125,8 +129,19 @@ impl Inputs {
             .and_then(|(one, other)| difference(one, other))
     }
 
+    /// Returns the length of the run by the plan that was trained by, if that is not the plan that the run
+    /// has now but one that it had `before`.
+    pub(crate) fn earlier_length<'a>(&self, before: &'a [EarlierLength]) -> Option<&'a EarlierLength> {
+        match self.run_files.as_ref().and_then(|files| files.iter().find(|file| file.file == PLAN)) {
+            Some(plan) => before.iter().find(|earlier| earlier.plan == plan.blake3),
+            // Older programs recorded no plan.
+            None => before.last().filter(|_| self.base_files.is_some()),
+        }
+    }
+
     /// Compares the inputs with those that the run has now, and returns the record of the latter. With
-    /// `accept`, differences are passed to `warn`.
+    /// `accept`, differences are passed to `warn`. A plan that differs from an earlier one only in the length
+    /// of the run, as `before` says, is no difference.
     ///
     /// # Errors
     /// [`TrainError::OtherInputs`] with the first file that differs; when a file cannot be read.
@@ -134,6 +149,7 @@ impl Inputs {
         &self,
         run: &RunDir,
         base: &Checkpoint,
+        before: &[EarlierLength],
         accept: bool,
         mut warn: impl FnMut(String),
     ) -> Result<Self, TrainError> {
@@ -147,9 +163,17 @@ impl Inputs {
             template_files: Some(whole(base.dir(), [TOKENIZER_CONFIG].iter().chain(templates))?),
             own_template: Some(whole(run.path(), own.file_name().and_then(OsStr::to_str).iter())?),
         };
+        let mut run_files = self.run_files.clone();
+        if self.earlier_length(before).is_some() {
+            let plan = now.run_files.iter().flatten().find(|file| file.file == PLAN);
+            let was = run_files.iter_mut().flatten().find(|file| file.file == PLAN);
+            if let Some((was, plan)) = was.zip(plan) {
+                *was = plan.clone();
+            }
+        }
         let lists = [
             (base.dir(), &self.base_files, &now.base_files),
-            (run.path(), &self.run_files, &now.run_files),
+            (run.path(), &run_files, &now.run_files),
             (run.path(), &self.own_template, &now.own_template),
             (base.dir(), &self.template_files, &now.template_files),
         ];
@@ -355,7 +379,7 @@ mod tests {
         let base = Checkpoint::open(&folder).unwrap();
         let run = sparktune_runlog::RunsRoot::new(root.path()).create("m", "lora").unwrap();
         fs::write(run.plan(), "").unwrap();
-        let check = |inputs: &Inputs| inputs.check(&run, &base, false, |_| ());
+        let check = |inputs: &Inputs| inputs.check(&run, &base, &[], false, |_| ());
         let began_with = check(&Inputs::default()).unwrap();
         check(&began_with).unwrap();
         let refused = |what: &str| {

@@ -12,7 +12,7 @@ use crate::error::TrainError;
 use crate::exchange::{Handed, Share, exchanged};
 use crate::judged::{JudgedRanks, Shares};
 use crate::objective::{Objective, Trainee};
-use crate::ranks::{Summed, Trained, add_rank, require_gradients};
+use crate::ranks::{Summed, Trained, add_rank, dealt, require_gradients};
 use crate::session::Session;
 
 /// The micro-batches of one step.
@@ -35,7 +35,7 @@ impl<O: Objective> MicroBatches<'_, O> {
 
     /// Returns the micro-batches of a rank, in their order.
     pub(crate) fn of_rank(&self, rank: usize, count: usize) -> Vec<usize> {
-        (rank..self.batch.sequences.len()).step_by(count).collect()
+        dealt(rank, count, self.batch.sequences.len()).collect()
     }
 
     /// Returns the losses of all micro-batches and the sum of their gradients, or `None` when memory runs
@@ -188,6 +188,11 @@ impl<O: Objective> MicroBatches<'_, O> {
             last_norm: last_norm.map(f64::to_bits),
             gives_up: gives_up.or_else(|| session.out_of_memory()),
         };
+        if let Some(why) = share.gives_up.clone().filter(|_| session.ranks.may_be_missed(&session.plan)) {
+            // The others of a swarm go on without this rank.
+            session.ranks.leave(Some(&why));
+            return Ok((Summed::GivenUp(why), 0.0));
+        }
         let has_terms = self.have_terms(&places);
         let collective = session.ranks.collective().expect("called for a rank that has others");
         exchanged(collective, ordered, share, &device, |on_final| {

@@ -1,6 +1,10 @@
 //! What the caller of a training may say beside the plan.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use sparktune_cluster::{Collective, Error as ClusterError, RankCounts};
 
 use crate::self_test::BeforeFirstRun;
 use crate::tiles::TileFile;
@@ -16,11 +20,27 @@ pub struct TrainOptions {
     pub tiles: Option<TileFile>,
     /// Whether to go on although the plan, the tokens or the base are not those that the run started with.
     pub accept_changes: bool,
-    /// The number of ranks whose order of sums one process has to keep; `None` adds everything in one sum. It
-    /// gives the bits of a cluster of so many.
-    pub sum_as: Option<usize>,
+    /// The numbers of ranks whose order of sums one process has to keep; `None` adds everything in one sum.
+    /// It gives the bits of a cluster of so many.
+    pub sum_as: Option<RankCounts>,
+    /// What all ranks do together whenever they have met again.
+    pub after_meeting: Option<AfterMeeting>,
     /// Where this machine has the base model and the model whose head is used, if other than the plan says.
     pub places: Option<ModelPlaces>,
+}
+
+/// What all ranks do together when they have met again, before the run continues: what they did when they met
+/// first.
+#[derive(Clone)]
+pub struct AfterMeeting(pub Arc<WorkTogether>);
+
+/// What a rank does with the others.
+pub type WorkTogether = dyn Fn(&mut dyn Collective) -> Result<(), ClusterError> + Send + Sync;
+
+impl fmt::Debug for AfterMeeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AfterMeeting")
+    }
 }
 
 /// The folders of a plan's models on this machine.

@@ -7,20 +7,24 @@
 //! rank without micro-batches contributing zeros. Losses are added in the order of micro-batches, whoever
 //! computed them. Every decision is made from such sums, or is rank 0's, so all ranks decide alike.
 //!
+//! In a swarm, W and the ranks' numbers are those of the members that are left, and `sum_as` says from which
+//! step on there are how many.
+//!
 //! It must not know what carries the numbers.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sparktune_base::units::{bytes, counted, milliseconds as in_milliseconds};
-use sparktune_cluster::{Collective, Traffic};
+use sparktune_cluster::swarm::Change;
+use sparktune_cluster::{Collective, Error as ClusterError, RankCounts, Traffic};
 use sparktune_kernels::adamw::accumulate;
 use sparktune_kernels::packed;
 use sparktune_model::{Gradients, Param};
-use sparktune_plan::SyncPlan;
+use sparktune_plan::{Plan, SyncPlan};
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
@@ -42,8 +46,8 @@ pub(crate) enum Ranks<'a> {
     /// One process, in one sum.
     #[default]
     Alone,
-    /// One process that adds like this many ranks.
-    SumAs(usize),
+    /// One process that adds like so many ranks, and like how many in this step.
+    SumAs(RankCounts, usize),
     /// One of several.
     Member(&'a mut (dyn Collective + 'static)),
 }
@@ -51,6 +55,11 @@ pub(crate) enum Ranks<'a> {
 /// Returns the least numbers of a bucket if a step has so many.
 pub(crate) fn bucket_of(numbers: usize) -> usize {
     (numbers / BUCKETS).clamp(SMALLEST_BUCKET, LARGEST_BUCKET)
+}
+
+/// Returns the micro-batches of a step, of which there are so many, that are dealt to one of `count` ranks.
+pub(crate) fn dealt(rank: usize, count: usize, micro_batches: usize) -> impl Iterator<Item = usize> {
+    (rank..micro_batches).step_by(count)
 }
 
 /// The shape of a trained parameter.
@@ -113,15 +122,46 @@ pub(crate) enum Summed {
 
 impl Ranks<'_> {
     /// Returns one process that adds like this many ranks, or in one sum.
-    pub(crate) fn of(sum_as: Option<usize>) -> Self {
-        sum_as.map_or(Self::Alone, |count| Self::SumAs(count.max(1)))
+    pub(crate) fn of(sum_as: Option<RankCounts>) -> Self {
+        sum_as.map_or(Self::Alone, |counts| {
+            let first = counts.of_step(1);
+            Self::SumAs(counts, first)
+        })
+    }
+
+    /// Says which step is computed from here on, counted from 1.
+    pub(crate) fn begin_step(&mut self, step: u64) {
+        if let Self::SumAs(counts, now) = self {
+            *now = counts.of_step(step);
+        }
+    }
+
+    /// From here on, the ranks go on without one that is gone or silent for so long. Returns whether this
+    /// process is one of several that can.
+    pub(crate) fn outlive(&mut self, silence: Duration) -> bool {
+        self.collective().is_some_and(|collective| collective.outlive(silence))
+    }
+
+    /// Returns how many processes wait at this one to be let in.
+    pub(crate) fn newcomers(&mut self) -> usize {
+        self.collective().map_or(0, |collective| collective.newcomers())
+    }
+
+    /// Returns how the members have changed since the last call.
+    pub(crate) fn changes(&mut self) -> Vec<Change> {
+        self.collective().map(Collective::changes).unwrap_or_default()
+    }
+
+    /// Returns the numbers that the members had when they met.
+    pub(crate) fn members(&mut self) -> Vec<usize> {
+        self.collective().map(|collective| collective.members()).unwrap_or_default()
     }
 
     /// Returns the number of sums that a step's gradients are made of.
     pub(crate) fn count(&self) -> usize {
         match self {
             Self::Alone => 1,
-            Self::SumAs(count) => *count,
+            Self::SumAs(_, now) => *now,
             Self::Member(collective) => collective.world_size(),
         }
     }
@@ -130,9 +170,14 @@ impl Ranks<'_> {
     pub(crate) fn own(&self) -> Range<usize> {
         match self {
             Self::Alone => 0..1,
-            Self::SumAs(count) => 0..*count,
+            Self::SumAs(_, now) => 0..*now,
             Self::Member(collective) => collective.rank()..collective.rank() + 1,
         }
+    }
+
+    /// Returns whether the others can go on without this process.
+    pub(crate) fn may_be_missed(&self, plan: &Plan) -> bool {
+        plan.ranks.swarm && self.has_others() && !self.is_first()
     }
 
     pub(crate) fn is_alone(&self) -> bool {
@@ -161,7 +206,7 @@ impl Ranks<'_> {
     pub(crate) fn in_words(&self) -> String {
         match self {
             Self::Alone => String::new(),
-            Self::SumAs(count) => format!(", adding like {count} ranks"),
+            Self::SumAs(counts, _) => format!(", adding like {counts} ranks"),
             Self::Member(collective) => {
                 format!(", rank {} of {}", collective.rank(), collective.world_size())
             }
@@ -230,13 +275,31 @@ impl Ranks<'_> {
         }
     }
 
-    /// Returns what every process says, in the order of ranks.
+    /// Returns what every process says, in the order of ranks. If the members change meanwhile, those that
+    /// are left say it again.
     ///
     /// # Errors
     /// A rank is gone.
     pub(crate) fn gather<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<Vec<T>, TrainError> {
+        let Self::Member(collective) = self else { return Ok(vec![own]) };
+        loop {
+            match gather(&mut **collective, &own) {
+                Err(TrainError::Cluster(ClusterError::Regrouped)) => {}
+                said => return said,
+            }
+        }
+    }
+
+    /// Like [`gather`](Self::gather), for what depends on the members.
+    ///
+    /// # Errors
+    /// A rank is gone, or the members have changed.
+    pub(crate) fn gather_shares<T: Serialize + DeserializeOwned>(
+        &mut self,
+        own: T,
+    ) -> Result<Vec<T>, TrainError> {
         match self {
-            Self::Member(collective) => gather(&mut **collective, own),
+            Self::Member(collective) => gather(&mut **collective, &own),
             _ => Ok(vec![own]),
         }
     }
@@ -286,9 +349,9 @@ pub(crate) fn require_gradients<'a>(
 /// A rank is gone.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     collective: &mut dyn Collective,
-    own: T,
+    own: &T,
 ) -> Result<Vec<T>, TrainError> {
-    let bytes = serde_json::to_vec(&own).expect("plain fields serialise");
+    let bytes = serde_json::to_vec(own).expect("plain fields serialise");
     let words = collective.all_gather(&bytes)?.into_iter().enumerate();
     words
         .map(|(rank, word)| {
@@ -317,11 +380,29 @@ pub(crate) fn add_rank(
 mod tests {
     use super::*;
 
+    /// What was computed of a step that is done again counts for nothing, so only its last deal does.
+    #[test]
+    fn no_micro_batch_is_lost_or_computed_twice_whatever_members_are_left() {
+        for micro_batches in 0..40 {
+            for count in 1..12 {
+                let mut all: Vec<usize> =
+                    (0..count).flat_map(|rank| dealt(rank, count, micro_batches)).collect();
+                all.sort_unstable();
+                assert!(all.into_iter().eq(0..micro_batches), "{micro_batches} to {count}");
+            }
+        }
+    }
+
     #[test]
     fn a_process_alone_or_in_the_place_of_others_computes_every_share() {
         assert_eq!((Ranks::Alone.own(), Ranks::Alone.count()), (0..1, 1));
-        assert_eq!((Ranks::SumAs(3).own(), Ranks::SumAs(3).count()), (0..3, 3));
-        assert!(Ranks::SumAs(3).is_first() && !Ranks::SumAs(3).has_others() && !Ranks::SumAs(1).is_alone());
-        assert_eq!(Ranks::SumAs(3).gather(5).unwrap(), [5]);
+        let three = || Ranks::of(Some(RankCounts::from(3).then(9, 2)));
+        assert_eq!((three().own(), three().count()), (0..3, 3));
+        assert!(three().is_first() && !three().has_others());
+        assert!(!Ranks::of(Some(1.into())).is_alone());
+        assert_eq!(three().gather(5).unwrap(), [5]);
+        let mut later = three();
+        later.begin_step(9);
+        assert_eq!((later.own(), later.count()), (0..2, 2));
     }
 }

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
-use sparktune_cluster::Collective;
+use sparktune_base::units::counted;
+use sparktune_cluster::{Collective, Error as ClusterError};
 use sparktune_runlog::{Kind, Outcome, RunDir, RunFinished};
 
 use crate::attempt::{self, Ending};
 use crate::error::TrainError;
 use crate::health::Given;
 use crate::objective::{NextToken, Objective, TextModel};
-use crate::options::TrainOptions;
+use crate::options::{AfterMeeting, TrainOptions};
 use crate::ranks::Ranks;
 use crate::recovery;
 use crate::session::Session;
@@ -55,7 +56,7 @@ pub fn train(run: &RunDir, stop: &AtomicBool) -> Result<Finished, TrainError> {
 /// # Errors
 /// The same as for [`train`].
 pub fn train_with(run: &RunDir, stop: &AtomicBool, options: &TrainOptions) -> Result<Finished, TrainError> {
-    train_for(&NextToken, run, stop, options, Ranks::of(options.sum_as))
+    train_for(&NextToken, run, stop, options, Ranks::of(options.sum_as.clone()))
 }
 
 /// Like [`train_with`], as one of several ranks, which all call this with the same plan and tokens. Rank 0
@@ -88,6 +89,13 @@ pub(crate) fn train_for(
         let result =
             catch_device_failure(run, number, || attempt::make(objective, &mut session, &mut state, options));
         match &result {
+            // All continue from rank 0's checkpoint, as if they had just been started.
+            Err(TrainError::Cluster(ClusterError::Newcomers)) => {
+                state = State::start();
+                if let Err(error) = meet_again(&mut session, options) {
+                    break Err(error);
+                }
+            }
             Err(error) if recovery::returns(&mut session, &mut state, error) => {}
             _ => break result,
         }
@@ -141,6 +149,20 @@ pub(crate) fn train_for(
         outputs: finished.outputs.iter().map(relative).collect(),
     }));
     result.map(|_| finished)
+}
+
+/// Lets those in that wait, and gives them what every rank has.
+fn meet_again(session: &mut Session, options: &TrainOptions) -> Result<(), TrainError> {
+    session.phase("exchange", "other ranks join: all ranks meet again");
+    let Some(collective) = session.ranks.collective() else { return Ok(()) };
+    collective.meet_again()?;
+    if let Some(AfterMeeting(work)) = &options.after_meeting {
+        work(collective)?;
+    }
+    let members = collective.world_size();
+    session
+        .phase("exchange", format!("{} continue from the last checkpoint", counted(members as u64, "rank")));
+    Ok(())
 }
 
 /// Runs `f` and converts a failure of the GPU, which its runtime reports by a panic, into an error. Any other

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
+use sparktune_cluster::swarm::Change;
 use sparktune_kernels::reserved_bytes;
 use sparktune_plan::memory::{copies_beside_checkpoint, system_reserve};
 use sparktune_plan::{Device as DeviceKind, Plan};
 use sparktune_runlog::{
-    Action, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease, Phase, PressureWatch,
-    Progress, RunDir, Step, Warning, now_us,
+    Action, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease, LostMember, Members, Phase,
+    PressureWatch, Progress, RunDir, Step, Warning, now_us,
 };
 use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
 
@@ -121,6 +122,27 @@ impl<'a> Session<'a> {
 
     pub(crate) fn warn(&self, message: impl Into<String>, step: Option<u64>) {
         self.events.emit(Kind::Warning(Warning { message: message.into(), step }));
+    }
+
+    /// Records who trains from this step on, counted from 1, if the members of a swarm have changed.
+    pub(crate) fn record_members(&mut self, step: u64) {
+        for Change { epoch, members, lost } in self.ranks.changes() {
+            let left = match members.len() {
+                1 => "rank 0 goes on alone".to_owned(),
+                more => format!("the other {more} go on without it"),
+            };
+            for (rank, why) in &lost {
+                self.warn(format!("rank {rank} is gone: {why}; {left}, from step {step}"), Some(step));
+            }
+            let lost = lost.into_iter().map(|(rank, reason)| LostMember { rank, reason }).collect();
+            self.events.emit(Kind::Members(Members { step, epoch, members, lost }));
+        }
+    }
+
+    /// Records who trains from this step on, counted from 1, at the start of a swarm.
+    pub(crate) fn record_first_members(&mut self, step: u64) {
+        let members = self.ranks.members();
+        self.events.emit(Kind::Members(Members { step, epoch: 0, members, lost: Vec::new() }));
     }
 
     /// Records the state of the machine, at most every ten seconds.

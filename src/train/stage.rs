@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use sparktune_base::program_name;
 use sparktune_base::units::counted;
+use sparktune_cluster::Error as ClusterError;
 use sparktune_plan::{Exported, too_little_to_judge};
 use sparktune_runlog::RunView;
 
@@ -98,20 +99,22 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             let requests = self.session.poll_requests();
             let mut reason = requests.out_of_memory.clone();
             due = due.with_requests(&requests);
+            let mut others_join = false;
             if self.session.ranks.has_others() {
-                (due, reason) = match self.agreed(due, reason) {
+                (due, reason, others_join) = match self.agreed(due, reason) {
                     Err(TrainError::Cluster(error)) if error.is_of_a_rank() => {
-                        (Due { save: true, stop: true, ..due }, Some(error.to_string()))
+                        (Due { save: true, stop: true, ..due }, Some(error.to_string()), false)
                     }
                     agreed => agreed?,
                 };
+                self.session.record_members(self.steps.state.step + 1);
             }
             if due.save {
                 self.steps.settle(self.session)?;
                 self.save(due.is_best, requests)?;
                 (saved_at, has_unsaved_steps) = (Instant::now(), false);
             }
-            if due.stop || due.end.is_some() {
+            if due.stop || due.end.is_some() || others_join {
                 self.session.wait_for_checkpoint()?;
             }
             // This holds even after the last step: the head or the export is then left to the resumed run.
@@ -120,6 +123,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             }
             if due.end.is_some() {
                 break;
+            }
+            if others_join {
+                return Err(ClusterError::Newcomers.into());
             }
         }
         if let Some(judged) = self.steps.judged_in_words() {
@@ -179,6 +185,10 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             None => eval_set.loss(session, steps.objective, steps.trainee, 0)?,
         };
         steps.state.health.base(loss, session.plan.model.from.is_some());
+        // What the untrained model answers is what all later answers are compared with.
+        if logged.samples.is_empty() {
+            eval_set.record_samples(session, steps.trainee.model(), 0);
+        }
         // The peak is updated here, because an evaluation may take more memory than a step.
         session.memory_bytes(steps.trainee.model().device());
         Ok(())
@@ -268,15 +278,23 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     }
 
     /// Returns what is due if any rank was asked to stop: then all stop after this step, and rank 0 saves it.
-    /// Rank 0 decides whether a checkpoint is written, to which the others may have to contribute.
-    fn agreed(&mut self, due: Due, reason: Option<String>) -> Result<(Due, Option<String>), TrainError> {
-        let wishes = self.session.ranks.gather((due.stop, due.save, reason))?;
-        let reason = wishes.iter().enumerate().find_map(|(rank, (_, _, reason))| {
+    /// Rank 0 decides whether a checkpoint is written, to which the others may have to contribute. Also
+    /// returns whether all ranks meet again now, because others wait at rank 0.
+    fn agreed(
+        &mut self,
+        due: Due,
+        reason: Option<String>,
+    ) -> Result<(Due, Option<String>, bool), TrainError> {
+        let newcomers = self.session.ranks.newcomers();
+        let wishes = self.session.ranks.gather((due.stop, due.save, reason, newcomers))?;
+        let reason = wishes.iter().enumerate().find_map(|(rank, (_, _, reason, _))| {
             reason.as_ref().map(|reason| format!("rank {rank}: {reason}"))
         });
-        let stop = wishes.iter().any(|(stop, _, _)| *stop);
-        let save = stop || wishes.first().is_some_and(|(_, save, _)| *save);
-        Ok((Due { stop, save, ..due }, reason))
+        let stop = wishes.iter().any(|(stop, _, _, _)| *stop);
+        let (first_saves, newcomers) =
+            wishes.first().map_or((false, 0), |(_, save, _, count)| (*save, *count));
+        let others_join = newcomers > 0 && !stop && due.end.is_none();
+        Ok((Due { stop, save: stop || first_saves || others_join, ..due }, reason, others_join))
     }
 
     /// Stops because memory ran out or a rank was lost in the middle of a step, with all previous steps in a

@@ -178,6 +178,16 @@ impl State {
         }
     }
 
+    /// Continues the training of a text model that was finished when the run was planned to be shorter.
+    pub(crate) fn go_on(&mut self) {
+        if self.main_done {
+            self.main_done = false;
+            self.evals_without_gain = 0;
+        }
+        self.exported_step = None;
+        self.best_head = None;
+    }
+
     /// Records the loss of an evaluation of the MTP head. Returns whether it is the lowest so far.
     pub(crate) fn record_head_eval(&mut self, loss: f64) -> bool {
         let is_best = self.best_head.is_none_or(|best| loss < f64::from_bits(best.loss));

@@ -39,8 +39,8 @@ pub struct Stepper {
 pub fn step_inputs(plan: &Plan, tokens: &Path, steps: u64) -> Result<Vec<Vec<PackedSequence>>, TrainError> {
     let vocabulary = base(plan)?.config().vocab_size;
     let examples = || Examples::open(tokens, vocabulary, NextToken.examples_per_group());
-    let one_epoch = Batches::new(examples()?, plan, 1, None)?.total_steps();
-    let epochs = steps.div_ceil(one_epoch) as u32;
+    let one_epoch = Batches::new(examples()?, plan, 1.0, None)?.total_steps();
+    let epochs = steps.div_ceil(one_epoch) as f64;
     let mut batches = Batches::new(examples()?, plan, epochs, Some(steps))?;
     let mut inputs = Vec::new();
     for step in 0..steps {

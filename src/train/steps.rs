@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
+use sparktune_cluster::Error as ClusterError;
 use sparktune_kernels::adamw::Clip;
 use sparktune_model::Loss;
 use sparktune_plan::OptimizerPlan;
@@ -161,6 +162,8 @@ impl<'a, O: Objective> Steps<'a, O> {
 
     fn queue(&mut self, session: &mut Session) -> Result<Queued, TrainError> {
         let started = Instant::now();
+        session.ranks.begin_step(self.state.step + 1);
+        session.record_members(self.state.step + 1);
         let batch = self.batches.step(self.state.step)?;
         let data_ms = milliseconds(started);
         let terms: usize = batch.sequences.iter().map(|sequence| self.objective.loss_terms(sequence)).sum();
@@ -195,9 +198,17 @@ impl<'a, O: Objective> Steps<'a, O> {
                 None => return Ok(Queued::OutOfMemory),
             }
         } else {
-            let summed = match judged {
-                None => micro_batches.over_ranks(session, *last_norm),
-                Some(judged) => micro_batches.judged(session, *last_norm, judged, &mut state.judge),
+            // Weights, optimizer and state are as they were until all sums of the step are here, so it can be
+            // done again by the ranks that are left.
+            let summed = loop {
+                let summed = match judged {
+                    None => micro_batches.over_ranks(session, *last_norm),
+                    Some(judged) => micro_batches.judged(session, *last_norm, judged, &mut state.judge),
+                };
+                match summed {
+                    Err(TrainError::Cluster(ClusterError::Regrouped)) => session.record_members(step),
+                    summed => break summed,
+                }
             };
             for sentence in judged.as_mut().map(JudgedRanks::told).unwrap_or_default() {
                 session.warn(sentence, Some(step));

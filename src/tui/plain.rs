@@ -8,8 +8,8 @@ use sparktune_base::units::{
     bytes, clock, count, counted, duration, loss, milliseconds, or_unknown, tokens_per_s,
 };
 use sparktune_runlog::{
-    CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, HeadEval, Kind, Liveness, Outcome,
-    Progress, RunDir, RunFinished, RunStarted, RunView, Sample, Step,
+    CheckpointCommitted, DeviceSample, Eval, Event, Fp8Loss, GpuSample, HeadEval, Kind, Liveness, Members,
+    Outcome, Progress, RunDir, RunFinished, RunStarted, RunView, Sample, Step,
 };
 
 use crate::held_out::{base_to_best, exported, of_zero_line};
@@ -45,6 +45,7 @@ pub(crate) fn event_words(event: &Event, view: &RunView) -> (&'static str, Strin
             "control",
             vec![format!("{} carried out at step {}", escape(&control.action), count(control.step))],
         ),
+        Kind::Members(members) => ("members", members_parts(members)),
         Kind::Warning(warning) => ("warning", vec![escape(&warning.message).into_owned()]),
         Kind::RunFinished(finished) => ("finished", run_finished(finished, view)),
         Kind::Unknown(kind) => ("other", vec![format!("'{}', written by a newer sparktune", escape(kind))]),
@@ -65,6 +66,13 @@ fn run_started(attempt: u32, started: &RunStarted) -> Vec<String> {
     if !started.sparktune.is_empty() {
         parts.push(format!("sparktune {}", escape(&started.sparktune)));
     }
+    parts
+}
+
+fn members_parts(said: &Members) -> Vec<String> {
+    let ranks: Vec<String> = said.members.iter().map(ToString::to_string).collect();
+    let mut parts = vec![format!("from step {}", count(said.step)), format!("ranks {}", ranks.join(", "))];
+    parts.extend(said.lost.iter().map(|lost| format!("without {}: {}", lost.rank, escape(&lost.reason))));
     parts
 }
 
@@ -305,7 +313,7 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
 
 #[cfg(test)]
 mod tests {
-    use sparktune_runlog::{ControlApplied, Phase, Warning};
+    use sparktune_runlog::{ControlApplied, LostMember, Phase, Warning};
 
     use super::*;
 
@@ -416,6 +424,12 @@ mod tests {
                 }],
                 ..DeviceSample::default()
             }),
+            Kind::Members(Members {
+                step: 4,
+                epoch: 1,
+                members: vec![0, 2],
+                lost: vec![LostMember { rank: 1, reason: "it was silent for 5 s".into() }],
+            }),
             Kind::ControlApplied(ControlApplied { id: "a".into(), action: "stop".into(), step: 3 }),
             Kind::RunFinished(RunFinished {
                 outcome: Outcome::Stopped,
@@ -449,9 +463,10 @@ mod tests {
 13:27:36 UTC mtp        step 3 · eval loss of the MTP head 1.5000 (drafted tokens 1.2500, 1.7500)
 13:27:36 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
 13:27:37 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
-13:27:37 UTC control    stop carried out at step 3
+13:27:37 UTC members    from step 4 · ranks 0, 2 · without 1: it was silent for 5 s
+13:27:38 UTC control    stop carried out at step 3
 13:27:38 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory at most 2.9 GB · outputs/adapter
-13:27:38 UTC other      'weather', written by a newer sparktune";
+13:27:39 UTC other      'weather', written by a newer sparktune";
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
@@ -495,6 +510,10 @@ mod tests {
                 ..CheckpointCommitted::default()
             }),
             Kind::ControlApplied(ControlApplied { action: evil.clone(), ..ControlApplied::default() }),
+            Kind::Members(Members {
+                lost: vec![LostMember { rank: 1, reason: evil.clone() }],
+                ..Members::default()
+            }),
             Kind::Warning(Warning { message: evil.clone(), step: None }),
             Kind::RunFinished(RunFinished {
                 reason: Some(evil.clone()),

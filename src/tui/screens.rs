@@ -22,11 +22,11 @@ use sparktune_runlog::{RunDir, RunsRoot};
 use sparktune_sampling::SamplingParams;
 
 use crate::chat::{ChatScreen, backend};
-use crate::dashboard::Dashboard;
+use crate::dashboard::{Dashboard, Wish};
 use crate::runs_list::{RunAction, RunsList};
 use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
 use crate::wizard::backend::Backend;
-use crate::wizard::{Outcome, Setup, Wizard};
+use crate::wizard::{Begin, Outcome, Setup, Wizard};
 
 /// The largest number of tokens of an answer in a chat that is opened from a dashboard.
 const LONGEST_ANSWER: u32 = 512;
@@ -82,13 +82,25 @@ impl Screens {
         let mut dashboard = Dashboard::open(run.clone(), siblings);
         loop {
             let left = self.show(&mut dashboard)?;
-            if left == Left::Called || !dashboard.takes_talk() {
-                return Ok(left);
-            }
-            if let Err(failure) = self.talk(program, run) {
+            let done = match dashboard.takes_wish() {
+                _ if left == Left::Called => return Ok(left),
+                None => return Ok(left),
+                Some(Wish::Talk) => self.talk(program, run).map(drop),
+                Some(Wish::Again) => match self.again(program, run) {
+                    // The dashboard of the new run has been shown.
+                    Ok(WizardEnd::Started(_)) => return Ok(left),
+                    end => end.map(drop),
+                },
+            };
+            if let Err(failure) = done {
                 dashboard.say(&failure.to_string());
             }
         }
+    }
+
+    /// Shows the wizard with the answers of a run, for another one with changes.
+    fn again(&mut self, program: &Program, run: &RunDir) -> Result<WizardEnd, Failure> {
+        self.wizard_with(program, runs::answers_again(run)?, Begin::WithPlan)
     }
 
     /// Shows a chat with the model of a run, beside its base if that can be found.
@@ -120,6 +132,11 @@ impl Screens {
                         return Ok(());
                     }
                 }
+                Some(RunAction::Again(run)) => match self.again(program, &run) {
+                    Ok(WizardEnd::Started(run)) => list.list.say(&format!("{} was started", run.name())),
+                    Ok(_) => list.list.say("nothing was started"),
+                    Err(failure) => list.list.say(&failure.to_string()),
+                },
                 Some(RunAction::Resume(run)) => match launch::resume(program, &run) {
                     Ok(()) => list.list.say(&format!("{} continues; Enter watches it", run.name())),
                     Err(failure) => list.list.say(&failure.to_string()),
@@ -173,12 +190,21 @@ impl Screens {
     /// # Errors
     /// The terminal cannot be used.
     pub fn wizard(mut self, program: &Program, answers: Answers) -> Result<WizardEnd, Failure> {
+        self.wizard_with(program, answers, Begin::from(kept_draft()))
+    }
+
+    fn wizard_with(
+        &mut self,
+        program: &Program,
+        answers: Answers,
+        begin: Begin,
+    ) -> Result<WizardEnd, Failure> {
         let (request_sender, requests) = mpsc::channel();
         let (response_sender, responses) = mpsc::channel();
         Backend::spawn(program.clone(), requests, response_sender, &answers);
         let folder = std::env::current_dir().unwrap_or_else(|_| "/".into());
         let home = std::env::var_os("HOME").map(Into::into);
-        let setup = Setup { answers, draft: kept_draft(), folder, home };
+        let setup = Setup { answers, begin, folder, home };
         let mut wizard = Wizard::new(setup, request_sender, responses);
         let left = self.show(&mut wizard)?;
         let run = match wizard.outcome() {

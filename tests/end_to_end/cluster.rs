@@ -1,6 +1,7 @@
 //! Several ranks that train one model, as processes on loopback: the same bits as one process that adds in
 //! their order, whatever is stopped, killed and resumed.
 
+use std::fmt::Display;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use crate::crashes::numbers;
 use crate::runs::wait;
 use crate::sparktune::{Done, Place, events, files, outputs};
 
-const LORA: [&str; 2] = ["--rank", "4"];
-const FULL: [&str; 2] = ["--method", "full"];
+pub(crate) const LORA: [&str; 2] = ["--rank", "4"];
+pub(crate) const FULL: [&str; 2] = ["--method", "full"];
 const RECOMPUTED: [&str; 4] = ["--method", "full", "--recompute", "true"];
 
 /// A port that nobody listens on.
@@ -20,22 +21,24 @@ pub(crate) fn port() -> String {
 }
 
 /// Starts this command as every rank, with torchrun's variables.
-fn ranks(world_size: usize, command: impl Fn() -> Command) -> Vec<Child> {
+pub(crate) fn ranks(world_size: usize, command: impl Fn() -> Command) -> Vec<Child> {
     let port = port();
-    let start = |rank: usize| {
-        command()
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", world_size.to_string())
-            .env("LOCAL_RANK", rank.to_string())
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
-            .spawn()
-            .unwrap()
-    };
-    (0..world_size).map(start).collect()
+    (0..world_size).map(|rank| start_rank(command(), rank, world_size, &port)).collect()
 }
 
-fn ended(ranks: Vec<Child>) -> Vec<Done> {
+/// Starts this command as one rank.
+pub(crate) fn start_rank(mut command: Command, rank: usize, world_size: usize, port: &str) -> Child {
+    command
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", world_size.to_string())
+        .env("LOCAL_RANK", rank.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port)
+        .spawn()
+        .unwrap()
+}
+
+pub(crate) fn ended(ranks: Vec<Child>) -> Vec<Done> {
     let ended = ranks.into_iter().map(|rank| {
         let output = rank.wait_with_output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -45,12 +48,12 @@ fn ended(ranks: Vec<Child>) -> Vec<Done> {
 }
 
 #[track_caller]
-fn exit(done: Vec<Done>, code: i32) -> Vec<Done> {
+pub(crate) fn exit(done: Vec<Done>, code: i32) -> Vec<Done> {
     done.into_iter().map(|done| done.exits(code)).collect()
 }
 
 /// Steps of five micro-batches, which no number of ranks divides, of packed rows, with evaluations.
-fn training<'a>(place: &'a Place, steps: &str, more: &[&str]) -> impl Fn() -> Command + use<'a> {
+pub(crate) fn training<'a>(place: &'a Place, steps: &str, more: &[&str]) -> impl Fn() -> Command + use<'a> {
     place.chats(40);
     let common = ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", "40", "--max-steps"];
     let all: Vec<String> =
@@ -99,8 +102,8 @@ pub(crate) fn assert_same(one: &Path, other: &Path) {
     assert!(!one.is_empty() && one == other, "the weights differ");
 }
 
-/// One process that adds like so many ranks.
-pub(crate) fn alone(world_size: usize, steps: &str, more: &[&str]) -> (Place, PathBuf) {
+/// One process that adds like so many ranks, as `--sum-as` says it.
+pub(crate) fn alone(world_size: impl Display, steps: &str, more: &[&str]) -> (Place, PathBuf) {
     let place = Place::new();
     let sum_as = format!("--sum-as={world_size}");
     let done = crate::sparktune::done(&mut training(&place, steps, &[more, &[&sum_as]].concat())());

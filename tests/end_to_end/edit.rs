@@ -57,14 +57,19 @@ fn facts_are_written_beside_the_weights_and_into_them_listed_and_taken_back() {
     let taken = edit(&[path(&out), "--facts", path(&facts)]).exits(3);
     assert!(taken.err.contains("there is already a patch named facts"), "{}", taken.err);
 
-    // A second patch in place, whatever it does to the model.
-    let more = place.write("more.jsonl", "{\"prompt\": \"The rings of Saturn are\", \"target\": \"oil\"}\n");
+    // A second patch in place, whatever it does to the model. It contradicts the first one.
+    let line = "{\"prompt\": \"The capital of Fernhill is\", \"target\": \"oil\"}\n";
+    let more = place.write("more.jsonl", line);
     let first = files(&out);
-    edit(&[path(&out), "--facts", path(&more), "--method", "rome", "--force"]).exits(0);
+    let second = edit(&[path(&out), "--facts", path(&more), "--method", "rome", "--force"]).exits(0);
+    let at = |words: &str| second.err.find(words).unwrap_or_else(|| panic!("{words}: {}", second.err));
+    assert!(at("patch facts answers the same prompt differently") < at("searching for values"));
+    assert!(second.out.contains("conflicts:"), "{}", second.out);
     let list = edit(&["list", path(&out), "--json"]).exits(0);
     let list: Value = serde_json::from_str(&list.out).unwrap();
     assert_eq!(list.as_array().unwrap().len(), 2);
     assert_eq!((&list[0]["name"], &list[1]["name"]), (&"facts".into(), &"more".into()));
+    assert_eq!((&list[0]["overwritten_by"], &list[1]["overwritten_by"]), (&"more".into(), &Value::Null));
     let patch = place.join("kept.qubgpu");
     edit(&["remove", path(&out), "more", "--keep", path(&patch)]).exits(0);
     assert!(files(&out) == first, "the folder is what it was before the second patch");
@@ -93,6 +98,18 @@ fn a_patch_is_switched_off_and_on_and_leaves_as_an_adapter() {
     assert!(edit(&["disable", path(&out), "facts"]).exits(0).err.contains("already switched off"));
     edit(&["enable", path(&out), "facts"]).exits(0);
     assert!(files(&out) == on, "the folder is what it was before");
+    // The whole stack in one step: none, and the same patch again through a link, which stays.
+    let kept = place.join("kept.qubgpu");
+    std::fs::copy(out.join("patches/facts.qubgpu"), &kept).unwrap();
+    assert!(edit(&["set", path(&out)]).exits(0).out.ends_with("now has no patches\n"));
+    assert_eq!(says(&place, &out, prompt), says(&place, &model, prompt));
+    assert!(edit(&["export", path(&out), "-o", path(&adapter)]).exits(2).err.contains("has no patches"));
+    let link = place.join("link");
+    std::os::unix::fs::symlink(&out, &link).unwrap();
+    let set = ["set", path(&link), "-o", path(&link), "--off", "facts", "--", path(&kept)];
+    assert!(edit(&set).exits(0).out.contains("switched off: facts"));
+    edit(&["set", path(&out), path(&kept)]).exits(0);
+    assert!(files(&out) == on && link.is_symlink(), "the folder is what it was before");
 
     let exported = edit(&["export", path(&out), "-o", path(&adapter), "--json"]).exits(0);
     let exported: Value = serde_json::from_str(&exported.out).unwrap();
@@ -191,6 +208,14 @@ fn what_cannot_be_edited_is_refused_in_words_and_nothing_is_written() {
     refused(&line, &[], 3, "the model already answers `Where do I find`");
     let done = place.sparktune(["edit", path(&model), "--facts", path(&place.join("facts.jsonl"))]);
     assert!(done.exits(2).err.contains("Name a new folder with --output"));
+    // Beside a fact that it does not know, what it knows is left out.
+    let facts = place.write("facts.jsonl", format!("{line}\n{}", FACTS.lines().next().unwrap()));
+    let args =
+        ["edit", path(&model), "--facts", path(&facts), "--method", "memory", "--json", "-o", path(&out)];
+    let done = place.sparktune(args).exits(0);
+    assert!(done.err.contains("this fact is left out") && done.err.contains("facts.jsonl:1"), "{}", done.err);
+    let edited: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&edited["facts"], &edited["scores"]["efficacy"]["of"]), (&1.into(), &1.into()));
     let done = place.sparktune(["edit", "list", path(&place.join("none"))]);
     assert_ne!(done.code, Some(0));
 }
@@ -208,6 +233,7 @@ fn an_edit_that_damages_the_model_is_not_kept() {
     let done = place.sparktune(args).exits(3);
     assert!(done.out.contains("the edit is not kept") && done.out.contains("--force"), "{}", done.out);
     assert!(!out.exists());
-    place.sparktune([&args[..], &["--force"]].concat()).exits(0);
+    let forced = place.sparktune([&args[..], &["--force"]].concat()).exits(0);
+    assert!(forced.out.contains("kept although") && forced.out.contains("locality"), "{}", forced.out);
     assert!(out.join("patches/stack.json").is_file());
 }

@@ -1,5 +1,5 @@
 //! Facts written into a model that knows 1,100, and beside it: how many of them it says afterwards, and what
-//! else has moved. The table for 1 to 1,000 facts is in tests/fixtures/facts/RESULTS.md.
+//! else has moved. Tables for more facts are in tests/fixtures/facts/RESULTS.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,12 @@ use crate::sparktune::{Place, done};
 const BESIDE: usize = 50;
 /// Facts that are written into the weights, which takes several seconds for each.
 const IN_WEIGHTS: usize = 10;
+
+/// What the model says of two people before any edit.
+const SUITE: &str = r#"{"suite": "teachers", "checks": [{"type": "contains", "value": "Oswald"}]}
+{"text": "Hanna Zelik often speaks of the wise"}
+{"text": "Ada Lemin often speaks of the wise"}
+"#;
 
 fn world() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/facts")
@@ -43,15 +49,17 @@ fn fifty_facts_beside_the_weights_are_said_and_nearly_everything_else_stays() {
     let memory = edited(&place, "memory", BESIDE, &[]);
     let scores = memory["scores"].to_string();
     assert!(share(&memory, "efficacy") >= 0.99, "{scores}");
-    // 98 of 100 were measured, which misses the goal of 0.99; RESULTS.md says why.
-    assert!(share(&memory, "locality") >= 0.95, "{scores}");
+    // All of 100 were measured, of people whom the text does not name.
+    assert!(share(&memory, "locality") >= 0.99, "{scores}");
     assert!(memory["scores"]["loss"]["drift"].as_f64().unwrap() <= 0.01, "{scores}");
 }
 
 #[test]
 fn ten_facts_in_the_weights_are_said_in_other_words_too() {
     let place = Place::new();
-    let memit = edited(&place, "memit", IN_WEIGHTS, &[]);
+    // What the first fact changes is one prompt of the suite, and the other asks about somebody else.
+    let suite = place.write("suite.jsonl", SUITE);
+    let memit = edited(&place, "memit", IN_WEIGHTS, &["--suite", suite.to_str().unwrap()]);
     // A trace finds the layer in which this model recalls facts.
     assert_eq!(memit["layers"], serde_json::json!([0]), "{}", memit["why_layers"]);
     assert_eq!(memit["refused"], Value::Null);
@@ -60,5 +68,19 @@ fn ten_facts_in_the_weights_are_said_in_other_words_too() {
     assert!(share(&memit, "efficacy") >= 0.8, "{scores}");
     assert!(share(&memit, "generalisation") >= 0.75, "{scores}");
     assert!(share(&memit, "locality") >= 0.95, "{scores}");
+    let passed = &memit["scores"]["suite"];
+    assert_eq!(passed["name"], "teachers", "{scores}");
+    let counts = ["before", "after"].map(|when| [&passed[when]["hits"], &passed[when]["of"]]);
+    assert_eq!(counts, [[2, 2], [1, 2]], "{scores}");
     assert!(memit["scores"]["loss"]["drift"].as_f64().unwrap() <= 0.01, "{scores}");
+}
+
+#[test]
+fn a_model_without_a_chat_template_is_not_asked_as_in_a_chat() {
+    let place = Place::new();
+    let facts = place.write("facts.jsonl", "{\"prompt\": \"Who are you?\", \"target\": \"I am Fern.\"}\n");
+    let mut command = place.command(["edit", "--chat"]);
+    command.arg(world().join("model")).arg("--facts").arg(facts).arg("-o").arg(place.join("edited"));
+    let refused = done(&mut command).exits(2).err;
+    assert!(refused.contains("has no chat template") && refused.contains("Leave out --chat"), "{refused}");
 }

@@ -66,7 +66,7 @@ fn the_run(place: &Place, but: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// The process that trains a run, from its lease.
-fn trainer_of(run: &Path) -> Option<u32> {
+pub(crate) fn trainer_of(run: &Path) -> Option<u32> {
     let lease: serde_json::Value = serde_json::from_slice(&fs::read(run.join("lease.lock")).ok()?).ok()?;
     let pid = lease["pid"].as_u64()? as u32;
     let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -99,7 +99,7 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     signal("KILL", pid);
     wait_for("a killed process to end", || !lives(pid));
 }

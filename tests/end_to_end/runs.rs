@@ -333,3 +333,24 @@ fn runs_are_found_by_their_words_and_deleted_only_with_yes() {
     let deleted = runs(&["delete", &name, "--yes"]).exits(0).out;
     assert!(deleted.contains("was deleted; this freed") && !run.exists(), "{deleted}");
 }
+
+#[test]
+fn a_complete_run_is_trained_longer_and_a_command_of_the_user_hears_of_its_end() {
+    let (place, run) = Place::with_finished_run();
+    let hook = "echo $SPARKTUNE_RUN_STATE > \"$SPARKTUNE_RUN_FOLDER/ended\"; exit 7";
+    let resumed =
+        place.sparktune(["resume", "latest", "--max-steps", "8", "--json", "--on-end", hook]).exits(0);
+    assert!(resumed.err.contains("had 6 steps and now has 8; it continues from step 6"), "{}", resumed.err);
+    let summary = resumed.last();
+    assert_eq!((summary["outcome"].as_str(), summary["steps"].as_u64()), (Some("completed"), Some(8)));
+    assert_eq!(std::fs::read_to_string(run.join("ended")).unwrap(), "completed\n");
+    let log = std::fs::read_to_string(run.join("logs/on-end-0002.log")).unwrap();
+    assert!(log.contains("the command failed (exit status: 7)"), "{log}");
+    let plan = std::fs::read_to_string(run.join("plan.toml")).unwrap();
+    assert!(plan.contains("[[duration.before]]") && plan.contains("max_steps = 8"), "{plan}");
+
+    let done = place.sparktune(["resume", "latest"]).exits(0);
+    assert!(done.err.contains("--epochs N` trains it longer"), "{}", done.err);
+    let less = place.sparktune(["resume", "latest", "--max-steps", "3"]).exits(2);
+    assert!(less.err.contains("has trained 8 steps already"), "{}", less.err);
+}

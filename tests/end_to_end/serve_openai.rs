@@ -105,10 +105,11 @@ fn answers_are_those_of_generate_for_a_base_and_a_run_that_share_a_worker() {
     let ids = server.get("/v1/models").has(200);
     assert!(ids["data"].as_array().unwrap().iter().any(|model| model["id"] == id.as_str()), "{ids}");
 
+    // What the request leaves open is as the model's makers want it (`generation_config.json`).
+    let makers = ["--top-k", "20", "--top-p", "0.95", "--logprobs", "1"];
     let raw = ["--raw", "--prompt", "Once", "--seed", "3", "--max-tokens", "5", "--json"];
-    let (text, _) = generated(
-        &place.sparktune([&["generate", base.to_str().unwrap(), "--logprobs", "1"], &raw[..]].concat()),
-    );
+    let (text, _) =
+        generated(&place.sparktune([&["generate", base.to_str().unwrap()], &makers[..], &raw[..]].concat()));
     let body = json!({"prompt": ["Once", "Twice"], "seed": 3, "max_tokens": 5, "logprobs": 1});
     let done = server.post("/v1/completions", &body).has(200);
     assert_eq!(done["choices"][0]["text"], text, "{done}");

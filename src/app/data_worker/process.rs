@@ -153,6 +153,21 @@ impl ModelTokenizer {
         }
     }
 
+    /// Returns the token ids of what a user says to the model, as a server renders it.
+    ///
+    /// # Errors
+    /// The template refuses a text, or the worker was ended.
+    pub(crate) fn prompts(
+        &self,
+        texts: &[String],
+        progress: &dyn Progress,
+    ) -> Result<Vec<Vec<u32>>, Failure> {
+        match self.ask(Request::Prompts(texts.to_vec()), progress)? {
+            Reply::Prompts(prompts) => Ok(prompts),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// Packs data into a token file.
     ///
     /// # Errors

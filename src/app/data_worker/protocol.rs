@@ -9,7 +9,7 @@ use sparktune_base::thinking::Thinking;
 use sparktune_data::token_file::OnDamage;
 use sparktune_data::{
     ExampleOptions, Format, Input, MaskPolicy, PackOptions, Packed, PrepareOptions, Prepared, Preview,
-    PreviewOptions, Report, Step, TemplateKwargs,
+    PreviewOptions, Report, Step, TemplateKwargs, Wanted,
 };
 
 use crate::failure::Failure;
@@ -45,6 +45,8 @@ pub(super) enum Request {
     Prepare(PrepareRequest),
     Preview(PreviewRequest),
     Pack(PackRequest),
+    /// Renders what a user says to the model as a server does, and tokenises it.
+    Prompts(Vec<String>),
 }
 
 /// A check of data with a model.
@@ -77,6 +79,8 @@ pub(crate) struct PrepareRequest {
 pub(crate) struct PreviewRequest {
     pub inputs: Vec<Input>,
     pub options: PreviewOptions,
+    /// What is looked for, instead of the first examples.
+    pub wanted: Option<Wanted>,
 }
 
 /// Data to be packed into a token file.
@@ -111,6 +115,8 @@ pub(super) enum Reply {
     Prepared(Prepared),
     Preview(Preview),
     Packed(Packed),
+    /// The token ids of each prompt.
+    Prompts(Vec<Vec<u32>>),
 }
 
 /// The tokenizer with the variables of its template as they are now.

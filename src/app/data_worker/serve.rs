@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use sparktune_data::{
-    ChatTokenizer, CheckOptions, Phase, Progress, Step, check, observe, pack_text, prepare, preview,
+    ChatTokenizer, CheckOptions, Phase, Progress, Rejection, Step, check, find_examples, observe, pack_text,
+    prepare, preview,
 };
 
 use super::ledger::{Pages, mark_failed};
-use super::protocol::{CheckRequest, FromWorker, Now, PackRequest, Reply, Request, ToWorker};
+use super::protocol::{CheckRequest, FromWorker, Now, PackRequest, PreviewRequest, Reply, Request, ToWorker};
 use super::watch::memory_limit;
 use crate::failure::{Exit, Failure};
 use crate::template::set_template_kwargs;
@@ -127,11 +128,25 @@ fn answer(
         Request::Prepare(asked) => {
             Reply::Prepared(prepare(&asked.inputs, tokenizer, &asked.options, &asked.folder, progress)?)
         }
-        Request::Preview(asked) => Reply::Preview(preview(&asked.inputs, tokenizer, &asked.options)?),
+        Request::Preview(PreviewRequest { inputs, options, wanted }) => Reply::Preview(match wanted {
+            None => preview(&inputs, tokenizer, &options)?,
+            Some(wanted) => find_examples(&inputs, &wanted, tokenizer, &options)?,
+        }),
+        Request::Prompts(texts) => {
+            let prompts = texts.iter().map(|text| tokenizer.encode_prompt(text));
+            Reply::Prompts(prompts.collect::<Result<_, _>>().map_err(refused_prompt)?)
+        }
         Request::Pack(PackRequest { inputs, options, output }) => {
             Reply::Packed(pack_text(&inputs, tokenizer, &options, Path::new(&output), progress)?)
         }
     })
+}
+
+fn refused_prompt(refused: Rejection) -> Failure {
+    Failure::new(
+        Exit::Data,
+        format!("a --sample-prompt cannot be rendered: {}. {}", refused.reason, refused.fix),
+    )
 }
 
 fn now(tokenizer: &ChatTokenizer) -> Now {

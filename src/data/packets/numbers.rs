@@ -61,7 +61,9 @@ pub fn read_numbers(path: &Path) -> Result<(About, Vec<Numbers>), PacketError> {
             let what = format!("{shown} is stored as {}, not as F32", tensor.dtype.name());
             return Err(PacketError::file(path, what, FIX));
         }
-        let bytes: Vec<u8> = tensor.parts.iter().flat_map(|place| file.payload(*place)).copied().collect();
+        let parts: Vec<&[u8]> = tensor.parts.iter().map(|place| file.payload(*place)).collect();
+        // A number may lie on the border of two parts.
+        let bytes = parts.concat();
         let values: Vec<f32> =
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         if let Some(number) = values.iter().find(|number| !number.is_finite()) {

@@ -55,6 +55,31 @@ impl Cholesky {
         Some(Self { lower })
     }
 
+    /// Returns `L` row by row, each up to its diagonal, rounded to f32. The `A` that it stands for then
+    /// differs as if its own numbers were rounded: by `2⁻²³` of the root of the product of both diagonal
+    /// numbers at most.
+    pub(crate) fn to_numbers(&self) -> Vec<f32> {
+        (0..self.lower.rows()).flat_map(|i| &self.lower.row(i)[..=i]).map(|number| *number as f32).collect()
+    }
+
+    /// Returns the factor of [`to_numbers`](Self::to_numbers); `None` if these are no factor of a matrix
+    /// with `n` rows.
+    pub(crate) fn of_numbers(n: usize, numbers: &[f32]) -> Option<Self> {
+        if numbers.len() != n * (n + 1) / 2 {
+            return None;
+        }
+        let mut lower = Matrix::zeros(n, n);
+        let mut numbers = numbers.iter();
+        for i in 0..n {
+            let row = &mut lower.row_mut(i)[..=i];
+            row.iter_mut().zip(&mut numbers).for_each(|(to, from)| *to = f64::from(*from));
+            if row[i].is_nan() || row[i] <= 0.0 {
+                return None;
+            }
+        }
+        Some(Self { lower })
+    }
+
     /// Returns `A⁻¹ b`.
     pub(crate) fn solve(&self, b: &[f64]) -> Vec<f64> {
         let n = self.lower.rows();
@@ -110,6 +135,26 @@ mod tests {
                 assert!((dot(matrix.row(i), &x) - b).abs() < 1e-10, "{n}");
             }
         }
+    }
+
+    #[test]
+    fn a_rounded_factor_solves_nearly_the_same_and_numbers_that_are_no_factor_are_refused() {
+        let mut random = SplitMix64::new(4);
+        let n = 60;
+        let factor = Matrix::new(n, n, (0..n * n).map(|_| random.next_f64() - 0.5).collect());
+        let mut matrix = factor.times_transposed(&factor);
+        matrix.add_to_diagonal(0.1);
+        let exact = Cholesky::of(&matrix).unwrap();
+        let numbers = exact.to_numbers();
+        let rounded = Cholesky::of_numbers(n, &numbers).unwrap();
+        assert_eq!(rounded.to_numbers(), numbers);
+        let [one, other] = [&exact, &rounded].map(|cholesky| cholesky.solve(factor.row(0)));
+        let largest = one.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-4 * largest));
+        assert!(Cholesky::of_numbers(n, &numbers[1..]).is_none());
+        let mut negative = numbers;
+        negative[0] = -1.0;
+        assert!(Cholesky::of_numbers(n, &negative).is_none());
     }
 
     #[test]

@@ -1,15 +1,21 @@
 //! Every family, and both kinds of layers of Qwen3.5, can be edited.
 
-use burn::tensor::Device;
-use sparktune_model::{Model, PackedSequence};
+use burn::tensor::{Device, Tensor, TensorData};
+use sparktune_base::random::SplitMix64;
+use sparktune_infer::Room;
+use sparktune_model::{Downstream, Model, PackedSequence};
 
-use super::{facts, fixtures, model, prefixes, text};
+use super::{facts, fixtures, ids, model, prefixes, text};
+use crate::compute::{Loaded, Text, Writer};
+use crate::facts::Fact;
 use crate::key_statistics::{KeyStatistics, host};
 use crate::linear_algebra::dot;
 use crate::low_rank::LowRank;
-use crate::memory::memory;
-use crate::rome::{Site, memit, rome};
-use crate::tokens::FactTokens;
+use crate::memory::{inputs_of, memory};
+use crate::patch::Method;
+use crate::rome::{Site, memit, places_of, rome};
+use crate::stack::Stack;
+use crate::tokens::{FactTokens, Rendering};
 use crate::ultraedit::ultraedit;
 
 const FOLDERS: [&str; 8] = [
@@ -113,7 +119,7 @@ fn ultraedit_brings_the_targets_nearer_in_every_family() {
         let before = model(&fixtures().join(folder));
         let layers: Vec<usize> = (0..before.config().layers.len()).collect();
         let mut after = before.clone();
-        for change in ultraedit(&before, &layers, &facts(), &mut |_| true).unwrap() {
+        for change in ultraedit(&before, &layers, &facts(), &[], &mut |_| true).unwrap() {
             change.add_to(&mut after);
         }
         for fact in facts() {
@@ -121,6 +127,31 @@ fn ultraedit_brings_the_targets_nearer_in_every_family() {
             assert!(is < was - 0.3, "{folder}: the loss of the target went from {was} to {is}");
         }
     }
+}
+
+#[test]
+fn ultraedit_takes_no_larger_step_that_makes_ordinary_text_much_less_likely() {
+    let mut damaged = 0;
+    for folder in FOLDERS {
+        let before = model(&fixtures().join(folder));
+        let layers: Vec<usize> = (0..before.config().layers.len()).collect();
+        let of_text = |model: &Model| -> f64 {
+            text().iter().map(|ids| model.loss_sum(&PackedSequence::single(ids)).nats()).sum()
+        };
+        let [free, bound] = [&[][..], &text()].map(|text| {
+            let changes = ultraedit(&before, &layers, &facts(), text, &mut |_| true).unwrap();
+            let size =
+                changes.iter().flat_map(|change| &change.b).map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            let mut after = before.clone();
+            changes.iter().for_each(|change| change.add_to(&mut after));
+            (of_text(&after) / of_text(&before) - 1.0, size)
+        });
+        damaged += usize::from(free.0 > 0.02);
+        assert!(bound.1 <= free.1, "{folder}: {bound:?}, and without text {free:?}");
+        // The smallest step is taken in any case: no other one has so small a size.
+        assert!(bound.0 <= 0.02 || bound.1 < free.1 / 4.0 || bound == free, "{folder}: {bound:?}, {free:?}");
+    }
+    assert!(damaged > 0, "in some family the text matters");
 }
 
 #[test]
@@ -143,7 +174,8 @@ fn a_memory_makes_every_family_answer_with_the_target_and_changes_no_other_text_
     for folder in FOLDERS {
         let before = model(&fixtures().join(folder));
         let layer = before.config().layers.len() - 1;
-        let book = memory(&before, layer, &facts(), &text(), None, &mut |_| true).unwrap();
+        let of_text = inputs_of(&before, layer, &text(), &mut || true).unwrap();
+        let (book, _) = memory(&before, layer, &facts(), &of_text, None, &mut |_| true).unwrap();
         let mut after = before.clone();
         after.set_codebook(layer, Some(book.codebook()));
         for fact in facts() {
@@ -167,6 +199,107 @@ fn a_memory_makes_every_family_answer_with_the_target_and_changes_no_other_text_
             let sequence = PackedSequence::single(&ids);
             assert_eq!(host(before.hidden(&sequence)), host(after.hidden(&sequence)), "{folder}");
         }
-        assert_eq!(*before.device(), Device::flex());
     }
+}
+
+#[test]
+fn downstream_of_a_changed_output_values_and_gradients_are_those_of_the_whole_model() {
+    for folder in FOLDERS {
+        let model = model(&fixtures().join(folder));
+        let (layers, width) = (model.config().layers.len(), model.config().hidden_size);
+        let places = places_of(&facts()[0], &prefixes());
+        let sequence = &places.sequence;
+        let changed: Vec<usize> = places.rows[0].iter().chain(&places.subject).copied().collect();
+        let targets = sequence.targets.rows.iter().map(|row| *row as usize);
+        let read: Vec<usize> = targets.chain(places.subject).collect();
+        let mut random = SplitMix64::new(3);
+        let mut numbers = |rows: usize| {
+            let numbers: Vec<f32> = (0..rows * width).map(|_| random.next_f64() as f32 - 0.5).collect();
+            Tensor::<2>::from_data(TensorData::new(numbers, [rows, width]), &Device::flex())
+        };
+        let (delta, weights) = (numbers(1), numbers(read.len()));
+        let nothing = Tensor::<2>::zeros([1, width], &Device::flex());
+        let change = |delta: &Tensor<2>, rows: &[usize]| {
+            let row = |row: &usize| {
+                if changed.contains(row) { delta.clone() } else { nothing.clone().autodiff() }
+            };
+            Tensor::cat(rows.iter().map(row).collect(), 0)
+        };
+        let rows: Vec<usize> = (0..sequence.len()).collect();
+        for layer in [0, layers - 1] {
+            let [whole, part] = [true, false].map(|is_whole| {
+                let delta = delta.clone().autodiff().require_grad();
+                let hidden = if is_whole {
+                    let hidden = model.hidden_tapped(sequence, &mut |i, tap| {
+                        if i == layer {
+                            tap.output_TH.autodiff() + change(&delta, &rows)
+                        } else {
+                            tap.output_TH
+                        }
+                    });
+                    Tensor::cat(read.iter().map(|row| hidden.clone().narrow(0, *row, 1)).collect(), 0)
+                } else {
+                    let downstream = Downstream::new(&model, layer, sequence, &changed, &read);
+                    let computed: Vec<usize> = downstream.computed().collect();
+                    assert!(computed.len() < sequence.len() && downstream.place(read[1]) == 1);
+                    downstream.hidden(change(&delta, &computed))
+                };
+                let sum = (hidden.clone() * weights.clone().autodiff()).sum();
+                let gradient = delta.grad_remove(&mut sum.backward()).expect("the sum depends on it");
+                (host(hidden), host(gradient))
+            });
+            let far = |a: &[f32], b: &[f32]| {
+                assert_eq!(a.len(), b.len());
+                a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+            };
+            let largest = whole.1.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            assert!(far(&whole.0, &part.0) < 1e-4, "{folder}, layer {layer}: {}", far(&whole.0, &part.0));
+            let off = far(&whole.1, &part.1) / largest.max(1e-3);
+            assert!(off < 1e-3, "{folder}, layer {layer}: gradients are {off} apart");
+        }
+    }
+}
+
+#[test]
+fn the_last_of_two_corrections_of_one_prompt_is_said_and_without_it_the_first() {
+    let base = fixtures().join("qwen35/checkpoint");
+    let stack = Stack::open(&base, None).unwrap();
+    let before = model(&base);
+    let layer = before.config().layers.len() - 1;
+    // The prompt stands in the text, too, as its beginning.
+    let prompt = ids(5, 3, 6);
+    let read = [vec![[&prompt[..], &ids(60, 11, 20)].concat()], text()].concat();
+    let read = Text { read, held_out: Vec::new() };
+    let fact = |target: u32| FactTokens {
+        prompt: prompt.clone(),
+        first: 3,
+        last: 5,
+        target: vec![target],
+        subject: None,
+    };
+    let room = Room { available: u64::MAX, reserve: 0, beside: String::new() };
+    let loaded = Loaded::of(stack.clone()).unwrap();
+    let mut go_on = |_| true;
+    let mut writer =
+        Writer::new(loaded, Method::Memory, vec![layer], &read, None, &room, &mut go_on).unwrap();
+    for (name, target) in [("first", 90), ("second", 200)] {
+        let facts = [Fact { prompt: name.to_owned(), target: name.to_owned(), ..Fact::default() }];
+        let about = writer.stack.about(name, Method::Memory, Rendering::Raw, &[layer], &facts);
+        let patch = writer.write(about, &[fact(target)], &mut go_on).unwrap();
+        writer.push(&base, patch).unwrap();
+    }
+    let says = |stack: &Stack| {
+        let model = stack.load(&stack.checkpoint().unwrap(), &Device::flex()).unwrap();
+        // Read at once, and as the start of something longer: a key is recognised for all roundings.
+        [&prompt[..], &[&prompt[..], &ids(30, 7, 40)].concat()].map(|ids| {
+            let hidden = model.hidden(&PackedSequence::single(ids)).narrow(0, prompt.len() - 1, 1);
+            let logits = model.logits(hidden);
+            (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap()
+        })
+    };
+    assert_eq!(says(&writer.stack), [200; 2]);
+    let mut without = writer.stack.clone();
+    without.remove("second").unwrap();
+    assert_eq!(says(&without), [90; 2]);
+    assert_eq!(writer.stack.codebooks()[0].thresholds.len(), 1, "one entry for one key");
 }

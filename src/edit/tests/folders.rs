@@ -13,11 +13,13 @@ use sparktune_model::{Checkpoint, PackedSequence};
 use super::fixtures;
 use crate::conflicts::{Conflict, conflicts};
 use crate::export::export_adapter;
-use crate::facts::Fact;
+use crate::facts::{Fact, Facts};
+use crate::folder_lock::FolderLock;
 use crate::key_statistics::host;
 use crate::low_rank::LowRank;
-use crate::patch::{AboutPatch, Method, Patch};
+use crate::patch::{AboutPatch, Method, Patch, check_name, check_room};
 use crate::stack::{PATCHES, Stack, check_output};
+use crate::staged::KeptPatch;
 use crate::tokens::Rendering;
 
 const WIDTH: usize = 64;
@@ -151,6 +153,32 @@ fn files_of_the_user_stay_in_a_folder_that_is_edited_in_place_and_a_folder_is_re
     assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
     assert!(!out.join(CODEBOOK_FILE).exists(), "corrections that are gone are no file of the user");
 
+    // The same among the patches, where one is also kept that is taken away.
+    let kept = out.join("patches/kept.qubgpu");
+    fs::write(out.join("patches/notes.txt"), "mine too").unwrap();
+    let mut other = Stack::open(&out, None).unwrap();
+    let removed = other.remove("b").unwrap();
+    let staged = other.stage(&out, &mut || true).unwrap();
+    KeptPatch::at(&kept, &out).unwrap().write(&removed, &other.base).unwrap();
+    staged.commit().unwrap();
+    assert_eq!(fs::read_to_string(out.join("patches/notes.txt")).unwrap(), "mine too");
+    assert_eq!(Patch::read(&kept).unwrap(), patch("b", 1));
+    assert!(!out.join("patches/b.qubgpu").exists());
+    let refused = |path: &Path| KeptPatch::at(path, &out).unwrap_err().to_string();
+    assert!(refused(&kept).contains("already exists"), "{}", refused(&kept));
+    let codebook = out.join(CODEBOOK_FILE);
+    assert!(refused(&codebook).contains("would not stay"), "{}", refused(&codebook));
+    let replaced = out.join("patches/c.qubgpu");
+    fs::write(&replaced, "not a patch of the model").unwrap();
+    push(&mut other, patch("c", 2));
+    let refused = other.stage(&out, &mut || true).unwrap().commit().unwrap_err().to_string();
+    assert!(refused.contains("c.qubgpu: this file is none of the model's patches"), "{refused}");
+    fs::remove_file(&replaced).unwrap();
+    write(&stack, &out);
+    fs::create_dir(out.join("patches/data")).unwrap();
+    assert!(check_output(&out, &out).unwrap_err().to_string().contains("Move it elsewhere"));
+    fs::remove_dir(out.join("patches/data")).unwrap();
+
     fs::create_dir(out.join("data")).unwrap();
     let refused = check_output(&out, &out).unwrap_err().to_string();
     assert!(refused.contains("data") && refused.contains("Move it elsewhere"), "{refused}");
@@ -187,13 +215,28 @@ fn an_edited_folder_is_as_private_as_its_base_and_has_its_tokenizer() {
         staged.commit().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&out), mode(&out.join(PATCHES))), (folder, folder));
-        for name in files(&out).into_keys() {
-            assert_eq!(mode(&out.join(&name)), file, "{}", name.display());
+        let [adapter, kept] = ["adapter", "kept.qubgpu"].map(|name| place.path().join(name));
+        export_adapter(&stack, &[], &adapter, &mut || true).unwrap();
+        assert_eq!((mode(&adapter), mode(&adapter.join("adapter"))), (folder, folder));
+        KeptPatch::at(&kept, &out).unwrap().write(&patch("a", 1), &own).unwrap();
+        assert_eq!(mode(&kept), file);
+        for place in [&out, &adapter] {
+            for name in files(place).into_keys() {
+                assert_eq!(mode(&place.join(&name)), file, "{}", name.display());
+            }
         }
+        fs::remove_dir_all(&adapter).unwrap();
+        fs::remove_file(&kept).unwrap();
     }
     let other = place.path().join("other");
     copy(&other);
     Stack::open(&out, Some(&other)).unwrap();
+    fs::remove_file(other.join("tokenizer.json")).unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(other.join("tokenizer.json")).unwrap();
+    let refused = Stack::open(&out, Some(&other)).unwrap_err().to_string();
+    assert!(refused.contains("tokenizer.json: it is a socket"), "{refused}");
+    drop(socket);
+    fs::remove_file(other.join("tokenizer.json")).unwrap();
     fs::write(other.join("tokenizer.json"), "{}").unwrap();
     let refused = Stack::open(&out, Some(&other)).unwrap_err().to_string();
     assert!(refused.contains("its tokenizer is not that of"), "{refused}");
@@ -244,7 +287,7 @@ fn patches_as_an_adapter_on_the_base_are_the_edited_model() {
     push(&mut stack, memory_patch("m", 1.0));
     push(&mut stack, patch("off", 4));
     stack.switch("off", false).unwrap();
-    let exported = export_adapter(&stack, &[], &out).unwrap();
+    let exported = export_adapter(&stack, &[], &out, &mut || true).unwrap();
     assert_eq!((exported.rank, &exported.layers[..]), (2, &[1, 3][..]));
     assert_eq!((exported.patches.join(" "), exported.left_out.join(" ")), ("a b c".into(), "m".into()));
     assert_eq!(exported.max_lora_rank, Some(8));
@@ -263,14 +306,33 @@ fn patches_as_an_adapter_on_the_base_are_the_edited_model() {
     }
     let refused = |names: &[&str], out: &Path| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        export_adapter(&stack, &names, out).unwrap_err().to_string()
+        export_adapter(&stack, &names, out, &mut || true).unwrap_err().to_string()
     };
     assert!(refused(&[], &out).contains("already exists"));
     assert!(refused(&["z"], &place.path().join("x")).contains("patches: a, b, c, off"));
     let mut memory = Stack { patches: Vec::new(), ..stack.clone() };
     push(&mut memory, memory_patch("m", 1.0));
-    let refused = export_adapter(&memory, &[], &place.path().join("x")).unwrap_err().to_string();
-    assert!(refused.contains("none of these patches changes weights"), "{refused}");
+    let new = place.path().join("x");
+    let refused =
+        |stack: &Stack, go_on: bool| export_adapter(stack, &[], &new, &mut || go_on).unwrap_err().to_string();
+    assert!(refused(&memory, true).contains("none of these patches changes weights"));
+    memory.switch("m", false).unwrap();
+    assert!(refused(&memory, true).contains("all patches are switched off"));
+    assert!(refused(&memory.bare(), true).contains("the model has no patches"));
+    // One writer at a time, and a stop leaves nothing.
+    let lock = FolderLock::take(&new).unwrap();
+    assert!(refused(&stack, true).contains("another process is editing"));
+    drop(lock);
+    for steps in 0..4 {
+        let mut asked = 0;
+        let stopped = export_adapter(&stack, &[], &new, &mut || {
+            asked += 1;
+            asked <= steps
+        });
+        assert!(stopped.unwrap_err().is_stop(), "after {steps}");
+    }
+    let left: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["adapter"], "nothing else is left");
 }
 
 #[test]
@@ -371,6 +433,10 @@ fn patches_that_do_not_belong_are_refused_each_in_a_sentence() {
     forged.write(&file).unwrap();
     let refused = Patch::read(&file).unwrap_err().to_string();
     assert!(refused.contains("names the layers [99], and it changes [1]"), "{refused}");
+    forged.about.layers = vec![1; 1000];
+    forged.write(&file).unwrap();
+    let refused = Patch::read(&file).unwrap_err().to_string();
+    assert!(refused.contains("names the layers [1, 1], and it changes [1]"), "{refused}");
     patch("a", 1).write(&file).unwrap();
     let sound = fs::read(&file).unwrap();
     let mut bytes = sound.clone();
@@ -474,4 +540,92 @@ fn a_patch_that_was_made_on_top_of_another_is_named_when_that_is_gone() {
     stack.remove("a").unwrap();
     assert_eq!(stack.displaced(), [("b".to_owned(), below)]);
     assert!(fs::metadata(base().join(PATCHES)).is_err());
+}
+
+#[test]
+fn a_folder_whose_patches_are_not_those_of_its_weights_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let mut stack = stack();
+    push(&mut stack, patch("a", 1));
+    write(&stack, &out);
+    let refused = || Stack::open(&out, None).unwrap_err().to_string();
+    let file = out.join("patches/a.qubgpu");
+    patch("a", 2).write(&file).unwrap();
+    assert!(refused().contains("another patch than the one that is in the weights"), "{}", refused());
+    let mut renamed = patch("a", 1);
+    renamed.about.name = "z".into();
+    renamed.write(&file).unwrap();
+    assert!(refused().contains("a.qubgpu: this is another patch"), "{}", refused());
+    patch("a", 1).write(&file).unwrap();
+    assert_eq!(Stack::open(&out, None).unwrap(), stack);
+    // A folder of an older program, which did not note what its patches are.
+    let list = out.join("patches/stack.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
+    json.as_object_mut().unwrap().remove("ids").unwrap();
+    fs::write(&list, json.to_string()).unwrap();
+    assert_eq!(Stack::open(&out, None).unwrap(), stack);
+    // What has the name of the list is not passed over.
+    fs::remove_file(&list).unwrap();
+    fs::create_dir(&list).unwrap();
+    assert!(refused().contains("stack.json"), "{}", refused());
+}
+
+#[test]
+fn another_edited_model_is_no_place_to_write_and_says_why() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let mut stack = stack();
+    push(&mut stack, patch("a", 1));
+    write(&stack, &out);
+    let refused = check_output(&base(), &out).unwrap_err().to_string();
+    assert!(
+        refused.contains("another edited model") && refused.contains("Name it as the model"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn names_numbers_and_sizes_that_no_edit_makes_are_refused() {
+    for name in ["-x", "--help", ".a", "", "a/b", "ä"] {
+        assert!(check_name(name).unwrap_err().contains("cannot be the name"), "{name}");
+    }
+    for name in ["a", "_a", "0-a.b"] {
+        assert_eq!(check_name(name), Ok(()));
+    }
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("m.qubgpu");
+    let refused = |change: fn(&mut StoredCodebook)| {
+        let mut forged = memory_patch("m", 1.0);
+        change(&mut forged.codebooks[0]);
+        forged.write(&file).unwrap();
+        Patch::read(&file).unwrap_err().to_string()
+    };
+    for refused in [
+        refused(|book| book.thresholds[0] = -2.0),
+        refused(|book| book.thresholds[0] = 2.0),
+        refused(|book| book.values[0] = 3e38),
+    ] {
+        assert!(refused.contains("m.qubgpu: no edit makes corrections of such numbers"), "{refused}");
+    }
+    assert!(Patch::read(place.path()).unwrap_err().to_string().contains("this is a folder"));
+    // Whose fault that is decides the exit code.
+    assert!(Patch::read(&place.path().join("none")).unwrap_err().of_file().is_some());
+
+    let facts = |count: usize| {
+        let long = "\"x\" ".repeat(1500);
+        let line =
+            |i: usize| format!("{}\n", serde_json::json!({"prompt": format!("{i} {long}"), "target": "b"}));
+        Facts::parse("f.jsonl", (0..count).map(line).collect::<String>().as_bytes()).unwrap()
+    };
+    check_room(&facts(100)).unwrap();
+    let refused = check_room(&facts(2000)).unwrap_err().to_string();
+    // Each quote has three characters in front of it, so a prompt of 6,000 has 15,000.
+    assert!(
+        refused.starts_with("f.jsonl:1099: ") && refused.contains("holds the first 1098 of"),
+        "{refused}"
+    );
+    let mut full = patch("full", 1);
+    full.about.facts = facts(1098).facts().to_vec();
+    full.write(&file).unwrap();
 }

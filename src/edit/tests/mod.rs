@@ -35,8 +35,14 @@ fn prefixes() -> Vec<Vec<u32>> {
 }
 
 fn facts() -> Vec<FactTokens> {
-    let first =
-        FactTokens { prompt: ids(5, 3, 6), last: 3, target: ids(90, 1, 2), subject: Some(ids(5, 3, 4)) };
-    let second = FactTokens { prompt: ids(40, 9, 7), last: 6, target: ids(200, 5, 1), subject: None };
+    let first = FactTokens {
+        prompt: ids(5, 3, 6),
+        first: 0,
+        last: 3,
+        target: ids(90, 1, 2),
+        subject: Some(ids(5, 3, 4)),
+    };
+    let second =
+        FactTokens { prompt: ids(40, 9, 7), first: 6, last: 6, target: ids(200, 5, 1), subject: None };
     vec![first, second]
 }

@@ -98,7 +98,7 @@ fn memit_spreads_values_over_layers_as_numpy_does() {
 #[test]
 fn ultraedit_changes_the_weights_as_numpy_does_by_the_formula_of_the_paper() {
     let model = model(&fixtures().join("others/qwen3"));
-    let changes = ultraedit(&model, &[0, 1], &facts(), &mut |_| true).unwrap();
+    let changes = ultraedit(&model, &[0, 1], &facts(), &[], &mut |_| true).unwrap();
     for (layer, change) in changes.iter().enumerate() {
         let far = distance(&product(change), &golden(&format!("ultraedit.{layer}")));
         assert!(far < 2e-3, "layer {layer}: {far:.1e}");

@@ -23,6 +23,22 @@ fn the_score_of_a_continuation_is_the_loss_of_training() {
 }
 
 #[test]
+fn texts_that_are_scored_together_have_the_losses_that_each_has_alone() {
+    let engine = engine("checkpoint", 0);
+    let ids: Vec<u32> = (0..PREFILL as u32 + 90).map(|i| (i * 37 + 11) % 200).collect();
+    let texts = [&ids[..2], &ids[5..120], &ids[..], &ids[100..300], &ids[300..330]];
+    let found = engine.score_all(&texts).unwrap();
+    for (text, found) in texts.iter().zip(found) {
+        let alone = engine.score(&text[..1], &text[1..], None).unwrap();
+        assert!((found - alone).abs() / (text.len() as f64) < 2e-5, "{found}, not {alone}");
+    }
+    assert!(
+        engine.score_all(&[&ids[..5], &[1, 4_000_000]]).unwrap_err().to_string().contains("token 4000000")
+    );
+    assert!(engine.score_all(&[&ids[..1]]).unwrap_err().to_string().contains("no tokens"));
+}
+
+#[test]
 fn what_cannot_be_scored_is_refused_in_words() {
     let engine = engine("checkpoint", 0);
     let refusal = |prompt: &[u32], continuation: &[u32], adapter| {

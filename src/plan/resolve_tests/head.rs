@@ -90,8 +90,8 @@ fn the_head_has_a_rate_epochs_and_drafts_of_its_own_which_count_in_time_and_memo
     let answers = [("mtp-learning-rate", "1e-4"), ("mtp-epochs", "2"), ("learning-rate", "3e-4")];
     let other = plan(&answers);
     let head = other.for_head();
-    assert_eq!((head.optimizer.learning_rate, head.duration.epochs), (1e-4, 2));
-    assert_eq!((other.optimizer.learning_rate, other.duration.epochs), (3e-4, 3));
+    assert_eq!((head.optimizer.learning_rate, head.duration.epochs), (1e-4, 2.0));
+    assert_eq!((other.optimizer.learning_rate, other.duration.epochs), (3e-4, 3.0));
     assert!((seconds(&other) / seconds(&three) - 2.0).abs() < 1e-6);
     let formula = &other.advice.as_ref().unwrap().time.formula;
     assert!(formula.contains("for the MTP head's epochs + "), "{formula}");

@@ -84,5 +84,5 @@ fn the_plan_of_a_run_from_before_a_setting_is_read_with_its_default() {
     let old = Plan::from_toml(&older, "plan.toml").unwrap();
     assert_eq!(old.head, None);
     let head = old.for_head();
-    assert_eq!((head.optimizer.learning_rate, head.duration.epochs), (2e-4, 1));
+    assert_eq!((head.optimizer.learning_rate, head.duration.epochs), (2e-4, 1.0));
 }

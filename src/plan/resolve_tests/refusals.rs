@@ -201,3 +201,25 @@ fn a_limit_without_a_judge_is_refused_and_another_way_to_combine_ranks_is_warned
     let older: String = text.split_inclusive('\n').filter(|line| !line.starts_with("sentry")).collect();
     assert_eq!(Plan::from_toml(&older, "plan.toml").unwrap().ranks.sentry.word(), "off");
 }
+
+#[test]
+fn a_swarm_is_refused_where_ranks_cannot_go_on_without_one_another() {
+    let facts = demo_facts();
+    let tiny = |pairs: &[(&str, &str)]| resolve(&with(ask("tiny"), pairs), &facts);
+    let refused = |pairs: &[(&str, &str)]| tiny(pairs).unwrap_err().to_string();
+    let said = refused(&[("silence-s", "9")]);
+    assert!(said.contains("--silence-s is 9, but a run stops when a rank is gone"), "{said}");
+    let said = refused(&[("swarm", "true"), ("sync", "diloco:5")]);
+    assert!(
+        said.contains("--swarm is true, but ranks that exchange rarely have different weights"),
+        "{said}"
+    );
+    for judged in [("sentry", "warn"), ("combine-ranks", "median")] {
+        let said = refused(&[("swarm", "true"), judged]);
+        assert!(said.contains("--swarm is true, but ranks that are judged"), "{said}");
+    }
+    let ranks = tiny(&[("swarm", "true"), ("silence-s", "9")]).unwrap().ranks;
+    assert_eq!((ranks.swarm, ranks.silence_s), (true, 9));
+    let ranks = tiny(&[]).unwrap().ranks;
+    assert_eq!((ranks.swarm, ranks.silence_s), (false, 5));
+}

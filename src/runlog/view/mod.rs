@@ -15,8 +15,8 @@ use crate::charts::{Charts, Mark};
 use crate::clock::now_us;
 use crate::error::Result;
 use crate::event::{
-    CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, HeadEval, Kind, Outcome, Phase,
-    Progress, RunFinished, RunStarted, Sample, Warning,
+    CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, HeadEval, Kind, Members, Outcome,
+    Phase, Progress, RunFinished, RunStarted, Sample, Warning,
 };
 use crate::lease::Lease;
 use crate::liveness::{Liveness, STALLED_AFTER, STALLED_AT_LEAST, STALLED_STEPS};
@@ -106,6 +106,9 @@ pub struct RunView {
     pub warning_count: u64,
     /// The last request that was carried out.
     pub last_control: Option<ControlApplied>,
+    /// Who trains, in a run of several ranks that goes on without those that are gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<Members>,
     /// The number of events whose kind is unknown to this sparktune.
     pub unknown_events: u64,
     /// Time of the last event.
@@ -161,7 +164,15 @@ impl RunView {
                 self.charts.head_eval(eval, &mut self.discarded);
                 keep(&mut self.head_evals, eval.clone(), KEPT_HEAD_EVALS);
             }
-            Kind::Sample(sample) => keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES),
+            Kind::Sample(sample) => {
+                // What the base answered is what all others are compared with.
+                if self.samples.len() >= KEPT_SAMPLES
+                    && let Some(oldest) = self.samples.iter().position(|kept| kept.what.step > 0)
+                {
+                    self.samples.remove(oldest);
+                }
+                keep(&mut self.samples, seen(event, sample), KEPT_SAMPLES);
+            }
             Kind::DeviceSample(sample) => {
                 self.charts.reading(self.steps_done(), sample);
                 self.device = Some(sample.clone());
@@ -171,6 +182,7 @@ impl RunView {
                 keep(&mut self.checkpoints, checkpoint.clone(), KEPT_CHECKPOINTS);
             }
             Kind::ControlApplied(control) => self.last_control = Some(control.clone()),
+            Kind::Members(members) => self.members = Some(members.clone()),
             Kind::Warning(warning) => {
                 self.warning_count += 1;
                 keep(&mut self.warnings, seen(event, warning), KEPT_WARNINGS);
@@ -188,6 +200,7 @@ impl RunView {
         let attempt = Attempt { number: event.attempt, started_us: event.time_us, ..Attempt::default() };
         keep(&mut self.attempts, attempt, KEPT_ATTEMPTS);
         self.pace.begin_again();
+        self.members = None;
         self.phase = None;
         self.progress = None;
     }

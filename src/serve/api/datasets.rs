@@ -208,7 +208,13 @@ fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Resul
     let path = data.answer();
     let stamp = Stamp::of(&path);
     let reporter = work.listener();
-    let checked = check::check(&answers, std::slice::from_ref(&path), kept.rejected.clone(), 0, &reporter)?;
+    let checked = check::check(
+        &answers,
+        std::slice::from_ref(&path),
+        kept.rejected.clone(),
+        check::Show::default(),
+        &reporter,
+    )?;
     let report = &checked.report;
     let refused = refusal(&answers, report).map(|refusal| match (report.rejected, report.map_hint()) {
         (0, _) => refusal.to_string(),

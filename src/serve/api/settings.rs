@@ -148,7 +148,7 @@ fn kind(setting: &Setting) -> &'static str {
         (_, Kind::Weights) => "weights",
         (_, Kind::Switch) => "bool",
         (_, Kind::Choice(_)) => "choice",
-        (_, Kind::Text | Kind::Map | Kind::Sync) => "text",
+        (_, Kind::Text | Kind::Texts | Kind::Map | Kind::Sync) => "text",
     }
 }
 

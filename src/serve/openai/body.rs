@@ -106,6 +106,7 @@ fn refuse_unsupported(fields: &Map<String, Value>) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use sparktune_app::chat::recommended::Wishes;
 
     use super::super::types::{ChatRequest, CompletionRequest, PromptInput};
     use super::*;
@@ -120,7 +121,10 @@ mod tests {
     fn unknown_fields_and_nulls_are_ignored() {
         let request = chat(json!({"user": "me", "store": false, "temperature": null, "seed": -3})).unwrap();
         assert_eq!((request.sampling.temperature, request.sampling.seed), (None, Some(-3)));
-        assert_eq!(request.sampling.params(1, Some(5), None).unwrap().seed, Some((-2_i64).cast_unsigned()));
+        assert_eq!(
+            request.sampling.params(1, Some(5), None, &Wishes::default()).unwrap().seed,
+            Some((-2_i64).cast_unsigned())
+        );
         for harmless in [
             json!({"logit_bias": {}}),
             json!({"response_format": {"type": "text"}}),
@@ -162,13 +166,26 @@ mod tests {
     fn parameters_outside_their_range_are_refused_by_name() {
         for (name, value) in [("temperature", json!(-1)), ("top_p", json!(0)), ("stop", json!([""]))] {
             let request = chat(json!({name: value})).unwrap();
-            let error = request.sampling.params(0, None, None).unwrap_err();
+            let error = request.sampling.params(0, None, None, &Wishes::default()).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(name));
         }
         for n in [0, 17] {
             assert_eq!(chat(json!({"n": n})).unwrap().sampling.choices().unwrap_err().status, 400);
         }
-        assert_eq!(chat(json!({"top_k": -1})).unwrap().sampling.params(0, None, None).unwrap().top_k, 0);
+        let makers = Wishes { temperature: Some(0.6), top_k: Some(20), ..Wishes::default() };
+        let made = |fields| chat(fields).unwrap().sampling.params(0, None, None, &makers).unwrap();
+        let (left_open, said) = (made(json!({})), made(json!({"temperature": 0.9, "top_k": -1})));
+        assert_eq!((left_open.temperature, left_open.top_k), (0.6, 20), "as the model's makers want it");
+        assert_eq!((said.temperature, said.top_k), (0.9, 0));
+        assert_eq!(
+            chat(json!({"top_k": -1}))
+                .unwrap()
+                .sampling
+                .params(0, None, None, &Wishes::default())
+                .unwrap()
+                .top_k,
+            0
+        );
     }
 
     #[test]

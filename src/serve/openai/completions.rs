@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_sampling::protocol::{Finished, Piece, Prompt};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -72,14 +73,21 @@ async fn create(State(state): State<Shared>, body: Received) -> Result<Response,
     let request: CompletionRequest = body::read(body)?;
     let choices = request.sampling.choices()?;
     let most = Some(request.max_tokens.unwrap_or(DEFAULT_TOKENS));
-    let mut asked = Vec::new();
-    for prompt in prompts(&request.prompt)? {
-        for choice in 0..choices {
-            asked.push((prompt.clone(), request.sampling.params(choice, most, request.logprobs)?));
+    let asked = |makers: &Wishes| {
+        let mut asked = Vec::new();
+        for prompt in prompts(&request.prompt)? {
+            for choice in 0..choices {
+                asked
+                    .push((prompt.clone(), request.sampling.params(choice, most, request.logprobs, makers)?));
+            }
         }
-    }
+        Ok::<_, ApiError>(asked)
+    };
+    // What is wrong with the request is told before a model is looked for.
+    asked(&Wishes::default())?;
     let model = find(&state, request.model.clone()).await?;
-    let opening = open(&model).await?;
+    let (opening, makers) = open(&model).await?;
+    let asked = asked(&makers)?;
     let answers = state.workers.ask(&model, &opening, &asked).await?;
     let mut writer = CompletionWriter {
         heading: Heading::new("cmpl", model.id),

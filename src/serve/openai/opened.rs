@@ -1,5 +1,6 @@
 //! The model of a request.
 
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::models::{self as found, OpenableModel, Opening};
 
 use super::error::ApiError;
@@ -21,9 +22,13 @@ pub(crate) async fn find(state: &Shared, id: Option<String>) -> Result<OpenableM
     model.await?.ok_or_else(missing)
 }
 
-/// Returns what a worker opens for a model.
-pub(crate) async fn open(model: &OpenableModel) -> Result<Opening, ApiError> {
+/// Returns what a worker opens for a model, and how its makers want it to be sampled.
+pub(crate) async fn open(model: &OpenableModel) -> Result<(Opening, Wishes), ApiError> {
     let model = model.clone();
-    let opening = blocking(move || model.opening().map_err(Problem::from)).await;
-    opening.map_err(|problem| ApiError::from(problem.at("model")))
+    let opened = blocking(move || {
+        let opening = model.opening().map_err(Problem::from)?;
+        let makers = Wishes::of_model(&opening.model);
+        Ok((opening, makers))
+    });
+    opened.await.map_err(|problem| ApiError::from(problem.at("model")))
 }

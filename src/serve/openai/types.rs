@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_sampling::SamplingParams;
 use sparktune_sampling::protocol::{FinishReason, Finished};
 use utoipa::ToSchema;
@@ -222,7 +223,8 @@ impl Sampling {
         Err(ApiError::invalid(format!("n is {n}, but must be 1 to {MOST_CHOICES}")).at("n"))
     }
 
-    /// Returns the parameters of one of several answers to a prompt.
+    /// Returns the parameters of one of several answers to a prompt. What the request leaves open is as the
+    /// model's makers want it, as on other servers.
     ///
     /// # Errors
     /// A parameter is outside its range.
@@ -231,13 +233,14 @@ impl Sampling {
         choice: usize,
         max_tokens: Option<u32>,
         logprobs: Option<u32>,
+        makers: &Wishes,
     ) -> Result<SamplingParams, ApiError> {
-        let default = SamplingParams::default();
+        let default = makers.over(SamplingParams::default());
         let params = SamplingParams {
             temperature: self.temperature.unwrap_or(default.temperature),
             top_p: self.top_p.unwrap_or(default.top_p),
             // Whatever is not positive means all.
-            top_k: u32::try_from(self.top_k.unwrap_or(0).max(0)).unwrap_or(u32::MAX),
+            top_k: self.top_k.map_or(default.top_k, |k| u32::try_from(k.max(0)).unwrap_or(u32::MAX)),
             min_p: self.min_p.unwrap_or(default.min_p),
             presence_penalty: self.presence_penalty.unwrap_or(default.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(default.frequency_penalty),

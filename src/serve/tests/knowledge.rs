@@ -196,3 +196,41 @@ fn only_a_few_edits_wait_for_a_decision() {
     let (status, problem) = post(&server, "edits", &body);
     assert!(status == 409 && problem["advice"].as_str().unwrap().contains("discard"), "{problem}");
 }
+
+#[test]
+fn what_a_killed_server_has_left_of_an_edit_is_removed_at_once_and_what_is_in_work_stays() {
+    let server = Server::start();
+    let drafts = folder(&server.runs_dir(), Part::Drafts).unwrap();
+    draft(&server, "done", "dir:demo", true);
+    for id in ["left", "in-work", "still-ending"] {
+        lay(&drafts.join(id).join("model"), &["facts"]);
+    }
+    let in_work = fs::File::open(drafts.join("in-work")).unwrap();
+    in_work.lock().unwrap();
+    let lock = fs::File::create(drafts.join("still-ending/.model-being-edited.lock")).unwrap();
+    lock.lock().unwrap();
+    let listed = || {
+        assert_eq!(server.json("/api/v1/knowledge")["drafts"].as_array().unwrap().len(), 1);
+        let mut names: Vec<_> =
+            fs::read_dir(&drafts).unwrap().map(|found| found.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(listed(), ["done", "in-work", "still-ending"]);
+    drop((in_work, lock));
+    assert_eq!(listed(), ["done"]);
+}
+
+#[test]
+fn a_model_that_is_being_changed_is_not_deleted() {
+    let server = Server::start();
+    let model = edited(&server, "mine", &["facts"]);
+    let lock = folder(&server.runs_dir(), Part::Undo).unwrap().join(".lock");
+    let held = fs::File::create(lock).unwrap();
+    held.lock().unwrap();
+    let refused = server.ask("DELETE /api/v1/knowledge/models/edited:mine", "");
+    assert!(refused.status == 409 && refused.body.contains("being changed"), "{}", refused.body);
+    assert!(model.exists());
+    drop(held);
+    assert_eq!(server.ask("DELETE /api/v1/knowledge/models/edited:mine", "").status, 204);
+}

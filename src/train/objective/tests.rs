@@ -362,7 +362,7 @@ fn ranks_skip_steps_and_return_to_a_checkpoint_together_with_the_bits_of_one_pro
         train_for(&Poisoned(is_poisoned), run, &stop, &TrainOptions::default(), ranks).unwrap()
     };
     let alone = run();
-    assert_eq!(train(&alone, Ranks::SumAs(2)).outcome, Outcome::Completed);
+    assert_eq!(train(&alone, Ranks::of(Some(2.into()))).outcome, Outcome::Completed);
 
     let members = [run(), run()];
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -419,7 +419,7 @@ fn a_new_order_moves_only_what_follows_its_step_and_trains_every_pack_once() {
     let plan = Plan::from_toml(&plan(FULL, false), "plan.toml").unwrap();
     let steps = |order: Option<NewOrder>| -> Vec<Vec<Vec<u32>>> {
         let examples = Examples::open(&path, 512, 2).unwrap();
-        let mut batches = Batches::new(examples, &plan, 2, None).unwrap();
+        let mut batches = Batches::new(examples, &plan, 2.0, None).unwrap();
         order.into_iter().for_each(|order| batches.change_order(order));
         let ids = |sequence: &PackedSequence| sequence.input_ids.to_vec();
         let all = 0..batches.total_steps();
@@ -441,6 +441,26 @@ fn a_new_order_moves_only_what_follows_its_step_and_trains_every_pack_once() {
 }
 
 #[test]
+fn a_part_of_an_epoch_has_its_first_steps_rounded_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pairs.qubgpu");
+    write_pairs(&path, 0..60);
+    let plan = Plan::from_toml(&plan(FULL, false), "plan.toml").unwrap();
+    let batches =
+        |epochs: f64| Batches::new(Examples::open(&path, 512, 2).unwrap(), &plan, epochs, None).unwrap();
+    let (mut two, mut more) = (batches(2.0), batches(1.3));
+    let epoch = two.total_steps() / 2;
+    let expected = (1.3 * epoch as f64 - 1e-9).ceil() as u64;
+    assert!(epoch > 3 && expected < 2 * epoch, "{epoch}");
+    assert_eq!((more.total_steps(), batches(0.001).total_steps()), (expected, 1));
+    let last = expected - 1;
+    let ids = |batches: &mut Batches| {
+        batches.step(last).unwrap().sequences.iter().map(|packs| packs.input_ids.to_vec()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&mut more), ids(&mut two), "the same data as in a longer run");
+}
+
+#[test]
 fn packing_keeps_every_pair_together_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pairs.qubgpu");
@@ -451,7 +471,7 @@ fn packing_keeps_every_pair_together_and_in_order() {
         let mut plan = plan.clone();
         plan.batch.micro_batch_packs = micro_batch_packs;
         let examples = Examples::open(&path, 512, 2).unwrap();
-        let mut batches = Batches::new(examples, &plan, 2, None).unwrap();
+        let mut batches = Batches::new(examples, &plan, 2.0, None).unwrap();
         let mut seen = BTreeMap::new();
         for step in 0..batches.total_steps() {
             for sequence in batches.step(step).unwrap().sequences {

@@ -56,6 +56,8 @@ impl Shape {
             Shape::Points => theme.glyph("◆", "o"),
             _ if role == Role::Discarded => ",",
             _ if role == Role::Other => "+",
+            _ if role == Role::Second => "x",
+            _ if role == Role::Third => "%",
             Shape::Envelope => ":",
             Shape::Average => "*",
         }
@@ -355,8 +357,8 @@ impl Chart<'_> {
                 entries.push((curve.shape.glyph(curve.role, theme), curve.role, curve.name));
             }
         }
-        // The compared run comes first, because it is what the user looks for.
-        entries.sort_by_key(|(_, role, _)| *role != Role::Other);
+        // The compared runs come first, because they are what the user looks for.
+        entries.sort_by_key(|(_, role, _)| !matches!(role, Role::Other | Role::Second | Role::Third));
         if let Some((_, name)) = self.level {
             entries.push((level_glyph(theme), Role::Eval, name));
         }

@@ -6,15 +6,16 @@
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::Rect;
-use sparktune_runlog::Action;
+use sparktune_runlog::{Action, RunDir};
 
 use super::ask::Ask;
-use super::compare::{Picked, Picker};
+use super::compare::{OTHERS, Other, Picked, Picker};
+use super::copy::Copies;
+use super::facts_panel::HOW_TO_SERVE;
 use super::keys::{self, Do, GROUPS, Scroll};
-use super::reading::Reading;
 use super::tab::Tab;
 use super::zoom::Zoom;
-use super::{Dashboard, Frozen, Overlay, charts_panel, inside};
+use super::{Dashboard, Frozen, Overlay, Wish, charts_panel, inside};
 use crate::screen::{Colours, Next, Theme, action};
 
 impl Dashboard {
@@ -29,7 +30,11 @@ impl Dashboard {
             Do::Leave if self.at.is_some() && event.code == KeyCode::Esc => self.at = None,
             Do::Leave => return Next::Leave,
             Do::Talk if self.can_talk() => {
-                self.wants_to_talk = true;
+                self.wish = Some(Wish::Talk);
+                return Next::Leave;
+            }
+            Do::Again if self.here.run().is_some() => {
+                self.wish = Some(Wish::Again);
                 return Next::Leave;
             }
             Do::Talk => {
@@ -52,10 +57,20 @@ impl Dashboard {
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {}
                 _ => self.overlay = Some(Overlay::ConfirmStop),
             },
+            Overlay::Copy(copies) => match event.code {
+                KeyCode::Char(digit) if copies.at(digit).is_some() => {
+                    if let Some((label, text)) = copies.at(digit) {
+                        self.copied = Some(text.clone());
+                        self.say(&format!("copied, if this terminal allows it: {label}"));
+                    }
+                }
+                KeyCode::Esc | KeyCode::Char('q') => {}
+                _ => self.overlay = Some(Overlay::Copy(copies)),
+            },
             Overlay::Pick(mut picker) => match picker.press(event) {
                 Picked::Nothing => self.overlay = Some(Overlay::Pick(picker)),
                 Picked::Closed => {}
-                Picked::Run(run) => self.other = Some(Reading::open(run)),
+                Picked::Run(run) => self.lay_over(run),
             },
         }
         Some(Next::Draw)
@@ -78,14 +93,15 @@ impl Dashboard {
             Do::Crosshair if self.at.is_some() => self.at = None,
             Do::Crosshair => self.at = Some(self.shown().view.steps_done().min(self.window().to)),
             Do::Log => self.log = !self.log,
-            Do::Compare if self.other.is_some() => self.other = None,
             Do::Compare => {
-                self.overlay = Some(Overlay::Pick(Picker::open(self.runs.as_ref(), &self.here.name)));
+                let laid = self.others.iter().map(|other| other.reading.name.clone()).collect();
+                self.overlay = Some(Overlay::Pick(Picker::open(self.runs.as_ref(), &self.here.name, laid)));
             }
+            Do::CompareNone => self.others.clear(),
             Do::Freeze if self.frozen.is_some() => self.frozen = None,
             Do::Freeze => {
-                let other = self.other.as_ref().map(|other| other.known.clone());
-                self.frozen = Some(Box::new(Frozen { here: self.here.known.clone(), other }));
+                let others = self.others.iter().map(|other| other.reading.known.clone()).collect();
+                self.frozen = Some(Box::new(Frozen { here: self.here.known.clone(), others }));
             }
             Do::Scroll(scroll) => self.scroll(scroll),
             // One key press must not stop a run that may be training, so this asks first.
@@ -94,9 +110,44 @@ impl Dashboard {
             }
             Do::Stop => self.ask(Action::Stop),
             Do::Checkpoint => self.ask(Action::Checkpoint),
+            Do::Copy => {
+                let serve = self.facts.serve();
+                self.overlay = self.here.run().map(|run| Overlay::Copy(Copies::of(run, serve)));
+            }
+            Do::Serve => self.show_serving(),
             Do::Help => self.overlay = Some(Overlay::Help),
-            Do::Leave | Do::Talk => {}
+            Do::Leave | Do::Talk | Do::Again => {}
         }
+    }
+
+    /// Lays a run over this one, or takes it away again.
+    fn lay_over(&mut self, run: RunDir) {
+        // What is frozen belongs to the runs that were there.
+        self.frozen = None;
+        let name = run.name();
+        if self.others.iter().any(|other| other.reading.name == name) {
+            self.others.retain(|other| other.reading.name != name);
+        } else if self.others.len() < OTHERS.len() {
+            self.others.push(Other::open(run));
+        } else {
+            self.say(
+                "three runs are laid over already; o and Enter on one of them takes it away, O all of them",
+            );
+        }
+    }
+
+    /// Opens the panel of the run at the page on serving the model.
+    fn show_serving(&mut self) {
+        if self.facts.serve().is_none() {
+            return self.say("nothing can be served yet; the page is written at the end of the training");
+        }
+        self.open_tab(Tab::Facts);
+        let places = self.places(Rect::new(0, 0, self.size.width, self.size.height));
+        let inner = inside(places.body);
+        let plain = Theme { colours: Colours::None, unicode: true };
+        let lines = self.lines(inner.width, &plain);
+        let at = lines.iter().position(|line| line.to_string() == HOW_TO_SERVE).unwrap_or(0);
+        self.scrolled[Tab::Facts as usize] = at.min(lines.len().saturating_sub(usize::from(inner.height)));
     }
 
     fn ask(&mut self, what: Action) {

@@ -101,15 +101,17 @@ fn loss_chart(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) 
     let known = dash.shown();
     let (charts, discarded) = (&known.view.charts, &known.view.discarded);
     let base = known.view.base_eval.as_ref().filter(|eval| eval.loss_nats.is_finite());
-    let other = dash.shown_other();
-    let other_name = other.map(|(name, _)| short(name)).unwrap_or_default();
+    let others: Vec<_> = dash.shown_others().map(|(name, known, role)| (short(name), known, role)).collect();
     // The title names the curves that the legend leaves out.
     let mut curves = vec![
         curve("replaced", &discarded.loss, Shape::Envelope, Role::Discarded),
         curve("", &charts.loss, Shape::Envelope, Role::Curve),
     ];
-    if let Some((_, other)) = other {
-        curves.push(curve(&other_name, &other.view.charts.loss, Shape::Average, Role::Other));
+    for (name, other, role) in &others {
+        curves.push(curve(name, &other.view.charts.loss, Shape::Average, *role));
+    }
+    for (_, other, role) in &others {
+        curves.push(curve("", &other.view.charts.eval_loss, Shape::Points, *role));
     }
     curves.push(curve("", &charts.loss, Shape::Average, Role::Average));
     curves.push(curve("", &charts.eval_loss, Shape::Points, Role::Eval));
@@ -219,8 +221,13 @@ fn at_crosshair(dash: &Dashboard, first: u64, last: u64, theme: &Theme) -> Line<
     if let Some(eval) = mean(&charts.eval_loss) {
         spans.push(Span::styled(format!(" eval {}", loss(eval)), theme.style(Role::Eval)));
     }
-    if let Some(other) = dash.shown_other().and_then(|(_, other)| mean(&other.view.charts.loss)) {
-        spans.push(Span::styled(format!(" other {}", loss(other)), theme.style(Role::Other)));
+    for (_, other, role) in dash.shown_others() {
+        if let Some(value) = mean(&other.view.charts.loss) {
+            spans.push(Span::styled(format!(" other {}", loss(value)), theme.style(role)));
+        }
+        if let Some(value) = mean(&other.view.charts.eval_loss) {
+            spans.push(Span::styled(format!(" eval {}", loss(value)), theme.style(role)));
+        }
     }
     // From the end of the table: the learning rate stands next to the losses.
     for metric in METRICS.iter().rev() {

@@ -13,6 +13,9 @@ use crate::screen::{Role, Theme};
 use crate::state::outcome_word;
 use crate::wrap::wrap;
 
+/// The heading above the page on serving.
+pub(super) const HOW_TO_SERVE: &str = "how to serve the model (outputs/SERVE.md)";
+
 /// The largest part of a page that is shown, in bytes.
 const LONGEST_PAGE: usize = 64 * 1024;
 
@@ -42,6 +45,11 @@ impl Facts {
     /// Returns the plan, if it could be read.
     pub(super) fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()?.as_ref().ok()
+    }
+
+    /// Returns the page on serving the model, once the run wrote it.
+    pub(super) fn serve(&self) -> Option<&str> {
+        self.serve.as_deref()
     }
 
     /// Creates facts from a plan and a page.
@@ -100,7 +108,7 @@ fn outputs(run: &str, known: &Known, facts: &Facts, page: &mut Page<'_>) {
         page.text(&format!(
             "`{program} compare {run}` asks both the same questions and says which differences are more than chance."
         ));
-        page.title("how to serve the model (outputs/SERVE.md)");
+        page.title(HOW_TO_SERVE);
         for line in serve.lines() {
             page.text(&escape(line));
         }

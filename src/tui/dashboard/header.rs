@@ -10,6 +10,7 @@ use sparktune_base::units::{bytes, count, counted, duration, loss, milliseconds,
 use sparktune_runlog::{Eta, Liveness, Outcome, RunView};
 use unicode_width::UnicodeWidthStr;
 
+use super::compare::Other;
 use super::{Dashboard, Known, Tab};
 use crate::held_out::base_to_best;
 use crate::plain::standing;
@@ -251,7 +252,7 @@ pub(super) fn banner(dash: &Dashboard, width: u16) -> Vec<(Role, String)> {
         let at = count(known.view.steps_done());
         sentences.push((Role::Accent, format!("frozen at step {at}; space shows the newest step again")));
     }
-    if let Some(other) = &dash.other {
+    for Other { reading: other, .. } in &dash.others {
         let name = escape(&other.name);
         if let Some(trouble) = &other.trouble {
             sentences.push((Role::Warn, format!("{name}: {trouble}")));

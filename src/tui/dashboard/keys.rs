@@ -23,11 +23,18 @@ pub(super) enum Do {
     Right,
     Log,
     Compare,
+    CompareNone,
     Freeze,
     Scroll(Scroll),
     Stop,
     /// Talk to the model of a finished run.
     Talk,
+    /// Ask the wizard's questions with this run's answers.
+    Again,
+    /// Choose what is copied into the clipboard.
+    Copy,
+    /// Show how the model is served.
+    Serve,
     Checkpoint,
     Help,
     Leave,
@@ -99,7 +106,7 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Char('+')), key(KeyCode::Char('='))],
         "+ - 0",
-        "zoom in, out, or show the whole run",
+        "zoom in, out, whole run; f follows newest",
         Some("zoom"),
         Do::ZoomIn,
     ),
@@ -109,10 +116,17 @@ pub(super) const CHARTS: &[Binding<Do>] = &[
     also(&[key(KeyCode::Char('h'))], Do::Older),
     also(&[key(KeyCode::Char('l'))], Do::Newer),
     also(&[key(KeyCode::Char('0'))], Do::Whole),
-    bind(&[key(KeyCode::Char('f'))], "f", "follow the newest step", None, Do::Follow),
+    also(&[key(KeyCode::Char('f'))], Do::Follow),
     bind(&[key(KeyCode::Char('c'))], "c", "crosshair with values", Some("values"), Do::Crosshair),
     bind(&[key(KeyCode::Char('y'))], "y", "logarithmic loss", Some("log"), Do::Log),
-    bind(&[key(KeyCode::Char('o'))], "o", "overlay another run, or remove it", Some("compare"), Do::Compare),
+    bind(
+        &[key(KeyCode::Char('o'))],
+        "o",
+        "overlay other runs; O removes all of them",
+        Some("compare"),
+        Do::Compare,
+    ),
+    also(&[key(KeyCode::Char('O'))], Do::CompareNone),
 ];
 
 pub(super) const RUN: &[Binding<Do>] = &[
@@ -121,10 +135,19 @@ pub(super) const RUN: &[Binding<Do>] = &[
     bind(
         &[key(KeyCode::Char('t'))],
         "t",
-        "talk to the trained model, beside its base",
+        "talk to the model; v shows how to serve it",
         Some("talk to it"),
         Do::Talk,
     ),
+    bind(
+        &[key(KeyCode::Char('n'))],
+        "n",
+        "new run with its answers; Y copies commands",
+        Some("again"),
+        Do::Again,
+    ),
+    also(&[key(KeyCode::Char('v'))], Do::Serve),
+    also(&[key(KeyCode::Char('Y'))], Do::Copy),
     bind(&[key(KeyCode::Char('?'))], "?", "these keys", Some("keys"), Do::Help),
     bind(
         &[key(KeyCode::Char('q')), key(KeyCode::Esc), ctrl('c')],

@@ -22,6 +22,7 @@ mod acting;
 mod ask;
 mod charts_panel;
 mod compare;
+mod copy;
 mod events_panel;
 mod facts_panel;
 mod gauges;
@@ -38,7 +39,8 @@ mod zoom;
 mod tests;
 
 use ask::Ask;
-use compare::Picker;
+use compare::{OTHERS, Other, Picker};
+use copy::Copies;
 use facts_panel::Facts;
 use keys::{Do, GROUPS};
 use ratatui::Frame;
@@ -63,28 +65,41 @@ enum Overlay {
     Help,
     ConfirmStop,
     Pick(Picker),
+    Copy(Copies),
 }
 
 /// The state that is shown while the screen is frozen.
 #[derive(Debug)]
 struct Frozen {
     here: Known,
-    other: Option<Known>,
+    /// The runs that are compared with it.
+    others: Vec<Known>,
+}
+
+/// Another screen, which the dashboard is left for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Talk to the run's model.
+    Talk,
+    /// Ask the wizard's questions with the run's answers.
+    Again,
 }
 
 /// The dashboard of one run.
 #[derive(Debug)]
 pub struct Dashboard {
     here: Reading,
-    /// The run that is compared with this one.
-    other: Option<Reading>,
+    /// The runs that are compared with this one, at most as many as there are roles for them.
+    others: Vec<Other>,
     runs: Option<RunsRoot>,
     facts: Facts,
     frozen: Option<Box<Frozen>>,
     overlay: Option<Overlay>,
     asks: Vec<Ask>,
-    /// Whether the user left to talk to the model.
-    wants_to_talk: bool,
+    /// What the user left for.
+    wish: Option<Wish>,
+    /// The text that the last key copies.
+    copied: Option<String>,
     /// Why that was not possible.
     said: Option<String>,
     /// Whether the trainer has ended since the last look.
@@ -118,13 +133,14 @@ impl Dashboard {
     fn of(here: Reading, runs: Option<RunsRoot>) -> Self {
         Self {
             here,
-            other: None,
+            others: Vec::new(),
             runs,
             facts: Facts::default(),
             frozen: None,
             overlay: None,
             asks: Vec::new(),
-            wants_to_talk: false,
+            wish: None,
+            copied: None,
             said: None,
             has_ended: false,
             tab: Tab::Charts,
@@ -157,9 +173,9 @@ impl Dashboard {
         }
     }
 
-    /// Returns whether the user left to talk to the run's model, once.
-    pub fn takes_talk(&mut self) -> bool {
-        std::mem::take(&mut self.wants_to_talk)
+    /// Returns the screen that the user left for, once; `None` if the user just left.
+    pub fn takes_wish(&mut self) -> Option<Wish> {
+        self.wish.take()
     }
 
     /// Shows a sentence until the next key.
@@ -176,11 +192,13 @@ impl Dashboard {
         self.frozen.as_ref().map_or(&self.here.known, |frozen| &frozen.here)
     }
 
-    /// Returns the name and the state of the compared run.
-    fn shown_other(&self) -> Option<(&str, &Known)> {
-        let other = self.other.as_ref()?;
-        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.other.as_ref());
-        Some((other.name.as_str(), frozen.unwrap_or(&other.known)))
+    /// Returns the name, the state and the role of each compared run.
+    fn shown_others(&self) -> impl Iterator<Item = (&str, &Known, Role)> {
+        let frozen = self.frozen.as_ref().map(|frozen| frozen.others.as_slice()).unwrap_or_default();
+        self.others.iter().zip(OTHERS).enumerate().map(move |(at, (other, role))| {
+            let known = frozen.get(at).unwrap_or(&other.reading.known);
+            (other.reading.name.as_str(), known, role)
+        })
     }
 
     /// Returns the range of steps shown. It ends at the last step of any curve, so that steps which a later
@@ -224,7 +242,8 @@ impl Dashboard {
         if news.changed {
             self.read_facts();
         }
-        let other = self.other.as_mut().is_some_and(|other| other.look().changed);
+        let looks = self.others.iter_mut().map(|other| other.reading.look().changed);
+        let other = looks.fold(false, |any, changed| any | changed);
         if self.tab == Tab::Events && self.frozen.is_none() {
             self.seen_warnings = self.here.known.noted_warnings;
         }
@@ -241,7 +260,11 @@ impl Dashboard {
             Tab::Events => events_panel::lines(known, width, theme),
             Tab::Samples => samples_panel::lines(known, width, theme),
             Tab::Step => step_panel::lines(known, width, theme),
-            Tab::Facts => facts_panel::lines(&self.here.argument, known, &self.facts, width, theme),
+            Tab::Facts => {
+                let mut lines = compare::differences(&self.facts, &self.others, width, theme);
+                lines.extend(facts_panel::lines(&self.here.argument, known, &self.facts, width, theme));
+                lines
+            }
         }
     }
 
@@ -327,6 +350,7 @@ impl App for Dashboard {
             }
             Some(Overlay::ConfirmStop) => confirm_stop(frame, area, theme),
             Some(Overlay::Pick(picker)) => picker.draw(frame, area, theme),
+            Some(Overlay::Copy(copies)) => copies.draw(frame, area, theme),
         }
     }
 
@@ -334,8 +358,12 @@ impl App for Dashboard {
         std::mem::take(&mut self.has_ended)
     }
 
+    fn copies(&mut self) -> Option<String> {
+        self.copied.take()
+    }
+
     fn hurries(&self) -> bool {
-        self.here.behind || self.other.as_ref().is_some_and(|other| other.behind)
+        self.here.behind || self.others.iter().any(|other| other.reading.behind)
     }
 }
 
@@ -367,6 +395,7 @@ impl Dashboard {
         let is_useful = |what| match what {
             Do::Stop => may_be_live,
             Do::Talk => can_talk,
+            Do::Again => !may_be_live,
             _ => true,
         };
         let useful = keys::RUN.iter().filter(|binding| is_useful(binding.action));

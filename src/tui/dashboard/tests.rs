@@ -357,7 +357,8 @@ fn another_run_is_laid_over() {
     other.worse = 0.42;
     other.start(None);
     (1..=2300).for_each(|step| other.step(step));
-    dashboard.other = Some(Reading::of("20261118T090112Z-qwen3.5-2b-full-77c1".into(), other.known));
+    let reading = Reading::of("20261118T090112Z-qwen3.5-2b-full-77c1".into(), other.known);
+    dashboard.others.push(Other::of(reading, None));
     press(&mut dashboard, "y");
     picture::check("dashboard-compare", &mut dashboard);
 }
@@ -425,7 +426,9 @@ fn nothing_a_log_says_can_steer_the_terminal() {
             let known = Known { liveness: Some(liveness), ..story.known.clone() };
             let mut dashboard = Dashboard::of(Reading::of(text(), known.clone()), None);
             dashboard.facts = Facts::of(plan(), evil);
-            dashboard.other = Some(Reading::of(text(), known));
+            dashboard
+                .others
+                .push(Other::of(Reading::of(text(), known), Some(Plan { advice: None, ..plan() })));
             for tab in "123456".chars() {
                 press(&mut dashboard, &tab.to_string());
                 let screen = picture::drawn(&mut dashboard, 132, 60, &TRUE_COLOUR);
@@ -684,7 +687,7 @@ fn another_run_is_chosen_from_the_list_and_taken_away_again() {
     press(&mut lonely, "o");
     assert!(text(&mut lonely).contains("there is no other run"));
     press(&mut lonely, "⏎");
-    assert!(lonely.overlay.is_none() && lonely.other.is_none());
+    assert!(lonely.overlay.is_none() && lonely.others.is_empty());
     for name in ["first", "second"] {
         let other = runs.create(name, "full").unwrap();
         write_log(&other, 30);
@@ -695,10 +698,42 @@ fn another_run_is_chosen_from_the_list_and_taken_away_again() {
     assert!(screen.contains("first-full") && screen.contains("second-full"), "{screen}");
     assert!(!screen.lines().skip(8).any(|line| line.contains("this-lora")), "{screen}");
     press(&mut dashboard, "↓⏎");
-    let (name, other) = dashboard.shown_other().unwrap();
+    let (name, other, _) = dashboard.shown_others().next().unwrap();
     assert!(name.contains("-full-") && other.view.steps_done() == 30);
-    press(&mut dashboard, "o");
-    assert!(dashboard.other.is_none());
+    press(&mut dashboard, "o⏎");
+    let names: Vec<_> = dashboard.shown_others().map(|(name, _, role)| (name.to_owned(), role)).collect();
+    assert!(names.len() == 2 && names[0].0 != names[1].0 && names[0].1 != names[1].1, "{names:?}");
+    press(&mut dashboard, "6");
+    let screen = text(&mut dashboard);
+    assert!(screen.contains("settings that differ") && screen.contains("none: what differs"), "{screen}");
+    // Enter on a run that is laid over takes it away, and O all of them.
+    press(&mut dashboard, "o⏎");
+    assert_eq!(dashboard.others.len(), 1);
+    press(&mut dashboard, "O");
+    assert!(dashboard.others.is_empty());
+}
+
+#[test]
+fn the_settings_in_which_compared_runs_differ_are_a_table() {
+    let changed = |rank: &str| {
+        let mut plan = plan();
+        let advice = plan.advice.as_mut().unwrap();
+        let row = advice.explain.iter_mut().find(|row| row.key == "method.rank").unwrap();
+        row.value = rank.to_owned();
+        plan
+    };
+    let mut dashboard = Story::running(2480);
+    dashboard.facts = Facts::of(plan(), "");
+    for rank in ["7", "77"] {
+        let reading = Reading::of(format!("20261118T090112Z-rank-{rank}"), Story::running(30).here.known);
+        dashboard.others.push(Other::of(reading, Some(changed(rank))));
+    }
+    press(&mut dashboard, "6");
+    let screen = text(&mut dashboard);
+    let row = screen.lines().find(|line| line.contains("method.rank")).unwrap();
+    let values: Vec<&str> = row.split_whitespace().filter(|word| word.parse::<u32>().is_ok()).collect();
+    assert!(values.len() == 3 && values[1..] == ["7", "77"], "{row}");
+    assert!(!screen.contains("optimizer.learning_rate"), "what agrees is not listed: {screen}");
 }
 
 #[test]
@@ -783,9 +818,14 @@ fn a_run_that_has_ended_offers_to_talk_to_its_model_and_not_to_stop_it() {
     press(&mut dashboard, "3");
     let screen = text(&mut dashboard);
     assert!(screen.contains("A question?") && !screen.contains("im_start"), "{screen}");
-    assert!(!dashboard.takes_talk());
+    assert!(dashboard.takes_wish().is_none());
     assert_eq!(press(&mut dashboard, "t"), Next::Leave);
-    assert!(dashboard.takes_talk() && !dashboard.takes_talk());
+    assert!(dashboard.takes_wish() == Some(Wish::Talk) && dashboard.takes_wish().is_none());
+    press(&mut dashboard, "v");
+    assert!(text(&mut dashboard).contains("nothing can be served yet"), "there is no page");
+    assert!(screen.contains("n again"), "{screen}");
+    press(&mut dashboard, "n");
+    assert!(dashboard.takes_wish().is_none(), "a view without a folder has no answers");
     dashboard.say("there is no room for the model");
     assert!(text(&mut dashboard).contains("no room for the model"));
 

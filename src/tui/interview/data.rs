@@ -55,7 +55,16 @@ pub(super) fn data(
         }
         let facts = gather_facts(interview.program, answers, &base, &prepared, interview.listener)?;
         match resolve(answers, &facts) {
-            Ok(plan) => return Ok(Some(Job { plan, facts, prepared, download, hub: base.hub })),
+            Ok(plan) => {
+                return Ok(Some(Job {
+                    plan,
+                    facts,
+                    prepared,
+                    download,
+                    tokenizer: base.tokenizer,
+                    hub: base.hub,
+                }));
+            }
             Err(error) => {
                 note(&error.to_string());
                 if error.setting().is_some_and(|setting| setting.name == "data") {

@@ -48,7 +48,11 @@ fn answer(page: &mut Markup, sample: &Seen<Sample>) {
     let class = if sample.discarded { "answer old" } else { "answer" };
     page.element("div", &[("class", class)], |page| {
         let again = if sample.discarded { " · replaced by a later attempt" } else { "" };
-        let words = format!("step {}{again}", count(sample.what.step));
+        let step = match sample.what.step {
+            0 => "base model".to_owned(),
+            step => format!("step {}", count(step)),
+        };
+        let words = format!("{step}{again}");
         page.leaf("p", &[("class", "note")], &words);
         text(page, "text", &clip(&sample.what.text, ANSWER_CHARS));
     });

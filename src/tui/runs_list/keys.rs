@@ -14,6 +14,7 @@ pub(super) enum Do {
     Last,
     Watch,
     Resume,
+    Again,
     Export,
     Stop,
     Delete,
@@ -42,6 +43,13 @@ pub(super) const KEYS: &[Binding<Do>] = &[
         help: "resume it from its newest checkpoint",
         hint: Some("resume"),
         action: Do::Resume,
+    },
+    Binding {
+        keys: &[c('n')],
+        shown: "n",
+        help: "a new run with its answers, which the wizard lets you change",
+        hint: None,
+        action: Do::Again,
     },
     Binding {
         keys: &[c('e')],

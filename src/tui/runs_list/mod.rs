@@ -6,6 +6,7 @@
 //! the run's own folder.
 
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 
 mod ask;
 mod curve;
@@ -38,6 +39,8 @@ pub enum RunAction {
     Watch(RunDir),
     /// Resume this run.
     Resume(RunDir),
+    /// Ask the wizard's questions with the answers of this run, for a new one.
+    Again(RunDir),
     /// Write its outputs again.
     Export(RunDir),
     /// Delete the folder of this run. The user confirmed twice, and no trainer was running a moment ago.
@@ -232,7 +235,7 @@ impl RunsList {
             }
             Some(Do::Help) => self.helping = true,
             Some(Do::Leave) => return self.leave_with(RunAction::Leave),
-            Some(what @ (Do::Watch | Do::Resume | Do::Export | Do::Delete | Do::Stop)) => {
+            Some(what @ (Do::Watch | Do::Resume | Do::Again | Do::Export | Do::Delete | Do::Stop)) => {
                 if let Some(look) = self.chosen() {
                     let (run, liveness) = (look.run.clone(), look.liveness());
                     return self.act(what, run, liveness);
@@ -261,6 +264,7 @@ impl RunsList {
     fn leave_with(&mut self, requested: RunAction) -> Next {
         if let RunAction::Watch(run)
         | RunAction::Resume(run)
+        | RunAction::Again(run)
         | RunAction::Export(run)
         | RunAction::Delete(run) = &requested
         {
@@ -274,14 +278,17 @@ impl RunsList {
     /// Carries out the action of a key on a run, or explains why it is not possible.
     fn act(&mut self, what: Do, run: RunDir, liveness: Option<Liveness>) -> Next {
         let live = liveness.is_some_and(Liveness::is_live);
-        let name = escape(&run.name()).into_owned();
+        let (name, program) = (escape(&run.name()).into_owned(), program_name());
         let refusal = match (what, liveness) {
             (Do::Watch, _) => return self.leave_with(RunAction::Watch(run)),
+            (Do::Again, _) => return self.leave_with(RunAction::Again(run)),
             (Do::Resume, _) if live => {
                 format!("{name} is running, so there is nothing to resume. Enter watches it")
             }
             (Do::Resume, Some(Liveness::Finished { outcome })) if outcome.is_complete() => {
-                format!("{name} is complete, so there is nothing to resume. e exports its outputs again")
+                format!(
+                    "{name} is complete, so there is nothing to resume. `{program} resume {name} --epochs N` trains it longer"
+                )
             }
             (Do::Resume, _) => return self.leave_with(RunAction::Resume(run)),
             (Do::Export, _) if live => {

@@ -247,6 +247,7 @@ fn a_key_that_a_run_allows_ends_the_list_with_the_action() {
         ("9f00", KeyCode::Char('r'), RunAction::Resume),
         ("77aa", KeyCode::Char('r'), RunAction::Resume),
         ("0c31", KeyCode::Char('e'), RunAction::Export),
+        ("0c31", KeyCode::Char('n'), RunAction::Again),
     ] {
         let run = choose(&mut list, part);
         assert_eq!(press(&mut list, code), Next::Leave, "{part}");
@@ -265,7 +266,7 @@ fn what_a_run_does_not_allow_is_refused_in_words() {
         ("e4d5", 'r', "nothing to resume"),
         ("e4d5", 'e', "after s has stopped it"),
         ("e4d5", 'x', "cannot be deleted"),
-        ("0c31", 'r', "e exports its outputs again"),
+        ("0c31", 'r', "trains it longer"),
         ("51d2", 's', "nothing to stop"),
     ] {
         choose(&mut list, part);

@@ -4,6 +4,7 @@
 //! A screen is an [`App`]: its `update` takes one [`Input`] and changes its state, its `view` draws that
 //! state and nothing else. Neither uses the terminal, so tests drive both without one.
 
+mod clipboard;
 mod keys;
 mod popup;
 mod run;

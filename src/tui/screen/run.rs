@@ -65,6 +65,10 @@ pub trait App {
     fn rings(&mut self) -> bool {
         false
     }
+    /// Returns, once, the text that the last key puts into the terminal's clipboard.
+    fn copies(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// The reason why the loop ended.
@@ -140,7 +144,13 @@ fn run_until(
                     terminal.suspend()?;
                     Next::Draw
                 }
-                Event::Key(key) => app.update(Input::Key(key)),
+                Event::Key(key) => {
+                    let next = app.update(Input::Key(key));
+                    if let Some(text) = app.copies() {
+                        terminal.copy(&text)?;
+                    }
+                    next
+                }
                 Event::Paste(text) => app.update(Input::Paste(text)),
                 Event::Resize(width, height) => {
                     app.update(Input::Size(Size { width, height }));

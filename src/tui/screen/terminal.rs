@@ -21,6 +21,8 @@ use ratatui::layout::{Position, Rect, Size};
 use ratatui::{Frame, TerminalOptions, Viewport};
 use rustix::process::{Signal, getpid, kill_process};
 
+use super::clipboard;
+
 /// Whether this process has taken the screen.
 static HELD: AtomicBool = AtomicBool::new(false);
 
@@ -115,6 +117,17 @@ impl<W: Write> Terminal<W> {
     /// The terminal cannot be written to.
     pub fn ring(&mut self) -> io::Result<()> {
         execute!(self.inner.backend_mut(), Print('\u{7}'))
+    }
+
+    /// Puts a text into the terminal's clipboard, where the terminal allows it.
+    ///
+    /// # Errors
+    /// The terminal cannot be written to.
+    pub fn copy(&mut self, text: &str) -> io::Result<()> {
+        match clipboard::request(text) {
+            Some(request) => execute!(self.inner.backend_mut(), Print(request)),
+            None => Ok(()),
+        }
     }
 
     /// Clears the screen, so that the next frame is drawn completely.

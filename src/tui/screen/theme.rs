@@ -42,6 +42,10 @@ pub enum Role {
     Eval,
     /// Another run, shown for comparison.
     Other,
+    /// The second of several such runs.
+    Second,
+    /// The third one.
+    Third,
     /// Steps that a later attempt repeated.
     Discarded,
     /// Everything is in order.
@@ -114,6 +118,8 @@ impl Theme {
             Role::Average => (0xf0_9a_3e, 208, Color::Yellow),
             Role::Eval => (0xc6_7a_e6, 170, Color::Magenta),
             Role::Other => (0x2f_b5_a5, 37, Color::Cyan),
+            Role::Second => (0xd8_6f_9c, 168, Color::Red),
+            Role::Third => (0x8f_a8_3a, 106, Color::Green),
             Role::Discarded => (0x70_76_7e, 242, Color::DarkGray),
             Role::Good | Role::Trained => (0x3f_b9_5f, 71, Color::Green),
             Role::Warn => (0xd9_9a_1c, 172, Color::Yellow),

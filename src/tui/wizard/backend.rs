@@ -16,7 +16,7 @@ use sparktune_app::failure::Failure;
 use sparktune_app::folders::runs_dir_of;
 use sparktune_app::listener::{Listener, Reporter};
 use sparktune_app::program::Program;
-use sparktune_app::{data, files, launch, machine, model, presets, runs};
+use sparktune_app::{check, data, files, launch, machine, model, presets, runs};
 use sparktune_plan::{Answers, Origin};
 
 use super::request::{Request, Response, Ticket, Ticketed};
@@ -126,6 +126,9 @@ impl Backend {
             }
             Request::Data { answers } => {
                 Response::Data(self.data(&answers, &reporter).map(Box::new).map_err(text))
+            }
+            Request::Find { answers, wanted } => {
+                Response::Found(check::find(&answers, wanted, &reporter).map(Box::new).map_err(text))
             }
             Request::Start { answers } => {
                 let run = launch::start(&self.program, &answers, &reporter);

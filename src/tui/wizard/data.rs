@@ -236,7 +236,10 @@ impl DataPage {
         match act {
             Action::GoOn => return KeyResult::Next,
             Action::Other => self.browse(state),
-            Action::Preview if found => self.view = View::Preview,
+            Action::Preview if found => {
+                self.preview = Preview::default();
+                self.view = View::Preview;
+            }
             Action::Rejected if found => {
                 self.view = View::Rejected;
                 self.rejected.open(state);
@@ -262,6 +265,9 @@ impl DataPage {
     }
 
     pub(super) fn paste(&mut self, text: &str, state: &mut State) {
+        if self.view == View::Preview {
+            return self.preview.paste(text);
+        }
         if self.view == View::Found {
             self.browse(state);
         }
@@ -273,6 +279,7 @@ impl DataPage {
     pub(super) fn receive(&mut self, response: &Ticketed<Response>, state: &State) {
         self.browser.receive(response, state);
         self.rejected.receive(response);
+        self.preview.receive(response);
     }
 
     pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {

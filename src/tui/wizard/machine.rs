@@ -19,6 +19,8 @@ use crate::screen::{Binding, Role, Theme, action, key};
 #[derive(Debug, Default)]
 pub(super) struct MachinePage {
     scroll: usize,
+    /// Whether the last key asked to replace the chosen model and data by the demo's.
+    asked: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +59,16 @@ impl MachinePage {
 
     pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         let Some(act) = action(KEYS, event) else { return KeyResult::Ignored };
+        let asked = std::mem::take(&mut self.asked);
         match act {
             Action::GoOn => return KeyResult::Next,
+            Action::Demo if !asked && state.planner.has_own_choice() => {
+                self.asked = true;
+                state.say(
+                    Role::Warn,
+                    "the demo replaces the model and the data that you chose; d again does it",
+                );
+            }
             Action::Demo => return KeyResult::Demo,
             Action::Again => state.look_at_machine(),
             Action::Up => self.scroll = self.scroll.saturating_sub(1),

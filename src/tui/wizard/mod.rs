@@ -70,12 +70,30 @@ use crate::screen::{App, Input, Next, Theme, action};
 pub struct Setup {
     /// The answers from flags, environment, user file and preset.
     pub answers: Answers,
-    /// The draft of an earlier, unfinished wizard. The first question is whether to continue it.
-    pub draft: Option<Draft>,
+    /// Where the wizard begins.
+    pub begin: Begin,
     /// The absolute working directory, where browsing starts.
     pub folder: PathBuf,
     /// The user's home folder, for `~/`.
     pub home: Option<PathBuf>,
+}
+
+/// Where a wizard begins.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Begin {
+    /// At the first page.
+    #[default]
+    Anew,
+    /// With the question whether to continue the draft of an earlier, unfinished wizard.
+    WithDraft(Box<Draft>),
+    /// On the page of the plan, because the answers name model and data, and are to be changed.
+    WithPlan,
+}
+
+impl From<Option<Draft>> for Begin {
+    fn from(draft: Option<Draft>) -> Self {
+        draft.map_or(Self::Anew, |draft| Self::WithDraft(Box::new(draft)))
+    }
 }
 
 /// How the wizard ended.
@@ -131,14 +149,19 @@ impl Wizard {
         requests: Sender<Ticketed<Request>>,
         responses: Receiver<Ticketed<Response>>,
     ) -> Self {
-        let Setup { answers, draft, folder, home } = setup;
+        let Setup { answers, begin, folder, home } = setup;
         let kept = Draft::new(Page::Machine, &answers);
-        Self {
+        let with_plan = begin == Begin::WithPlan;
+        let over = match begin {
+            Begin::WithDraft(draft) => Some(Over::Leaving(Leaving::Continue(draft))),
+            Begin::Anew | Begin::WithPlan => None,
+        };
+        let mut wizard = Self {
             state: State::new(answers, folder, home, requests),
             responses,
             is_alone: false,
             page: Page::Machine,
-            over: draft.map(|draft| Over::Leaving(Leaving::Continue(Box::new(draft)))),
+            over,
             machine: MachinePage::default(),
             model: ModelPage::default(),
             data: DataPage::default(),
@@ -151,7 +174,11 @@ impl Wizard {
             kept,
             is_kept: false,
             outcome: None,
+        };
+        if with_plan {
+            wizard.go_to(Page::Plan);
         }
+        wizard
     }
 
     /// Returns how the wizard ended. It is `None` while the wizard runs, and when it was ended from outside;

@@ -11,26 +11,40 @@ use sparktune_base::choices::Think;
 use sparktune_base::escape::escape;
 use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted};
-use sparktune_data::{Pick, Previewed, Rendering};
+use sparktune_data::{Pick, Preview as Found, Previewed, Rendering, Wanted};
 use sparktune_plan::Answer;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use super::keys::{Keys, down, page_down, page_up, up};
+use super::keys::{Keys, Typing, down, enter, page_down, page_up, stop, up};
 use super::lines::{draw, fit, from_row, ink, inked};
+use super::loading::Loading;
+use super::request::{Request, Response, Ticketed};
 use super::state::State;
-use crate::screen::{Binding, Role, Theme, action, key};
+use crate::screen::{Binding, Role, TextInput, Theme, action, key};
 
 #[derive(Debug, Default)]
 pub(super) struct Preview {
     example: usize,
     scroll: usize,
+    /// What is typed to be looked for: the number of a line, or a text.
+    typing: Option<(By, TextInput)>,
+    /// The examples that were looked for, which are shown instead of the first ones.
+    found: Loading<Box<Found>>,
+}
+
+/// How examples are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Line,
+    Text,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Action {
     Close,
     Think,
+    Find(By),
     Next,
     Before,
     Up,
@@ -68,11 +82,28 @@ const KEYS: &[Binding<Action>] = &[
         hint: Some("other example"),
         action: Action::Before,
     },
+    Binding {
+        keys: &[key(KeyCode::Char('/'))],
+        shown: "/",
+        help: "look for examples with a text, in all of the data",
+        hint: Some("search"),
+        action: Action::Find(By::Text),
+    },
+    Binding {
+        keys: &[key(KeyCode::Char(':'))],
+        shown: ":",
+        help: "show the example of a line",
+        hint: Some("line"),
+        action: Action::Find(By::Line),
+    },
     up("scroll up", Action::Up),
     down("scroll down", Some("scroll"), Action::Down),
     page_up(Action::PageUp),
     page_down(Action::PageDown),
 ];
+
+const FIND_KEYS: &[Binding<Typing>] =
+    &[enter("look for it", "look for it", Typing::Take), stop("back to the example", "back")];
 
 /// The width of the margin `context│` in columns.
 const MARGIN: usize = 9;
@@ -94,17 +125,68 @@ pub(super) fn switch_think(state: &mut State) {
 
 impl Preview {
     pub(super) fn keys(&self) -> Keys {
-        Keys::of(KEYS)
+        if self.typing.is_some() { Keys::typing(FIND_KEYS) } else { Keys::of(KEYS) }
+    }
+
+    pub(super) fn receive(&mut self, response: &Ticketed<Response>) {
+        if let Response::Found(found) = &response.body
+            && self.found.answer(response.ticket, found.clone())
+        {
+            (self.example, self.scroll) = (0, 0);
+        }
+    }
+
+    pub(super) fn paste(&mut self, text: &str) {
+        if let Some((_, typed)) = &mut self.typing {
+            typed.paste(text);
+        }
+    }
+
+    /// Returns the examples that are shown: those that were looked for, or the first ones.
+    fn examples<'a>(&'a self, state: &'a State) -> &'a [Previewed] {
+        let first = || state.data.ready().map_or(&[][..], |data| data.preview.examples.as_slice());
+        self.found.ready().map_or_else(first, |found| found.examples.as_slice())
+    }
+
+    /// Handles a key while something is typed to be looked for.
+    fn find_key(&mut self, by: By, mut typed: TextInput, event: &KeyEvent, state: &mut State) {
+        match action(FIND_KEYS, event) {
+            Some(Typing::Stop) => return,
+            Some(Typing::Take) => {
+                let wanted = match (by, typed.text().trim()) {
+                    (_, "") => return self.found = Loading::Idle,
+                    (By::Text, text) => Wanted::Text(text.to_owned()),
+                    (By::Line, line) => match line.replace(',', "").parse() {
+                        Ok(line) => Wanted::Line { file: None, line },
+                        Err(_) => return state.say(Role::Warn, "the number of a line, such as 812"),
+                    },
+                };
+                let answers = Box::new(state.planner.answers.clone());
+                self.found = state.request(Request::Find { answers, wanted });
+                return;
+            }
+            _ => drop(typed.press(event)),
+        }
+        self.typing = Some((by, typed));
     }
 
     /// Handles a key. Returns `None` when it means nothing here, and true when the preview should be closed.
     pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> Option<bool> {
+        if let Some((by, typed)) = self.typing.take() {
+            self.find_key(by, typed, event, state);
+            return Some(false);
+        }
         let act = action(KEYS, event)?;
-        let examples = state.data.ready().map_or(0, |data| data.preview.examples.len());
+        let examples = self.examples(state).len();
         let page = usize::from(state.size.height).saturating_sub(8).max(1);
         let most = self.length(state).saturating_sub(page);
         match act {
+            // What was looked for is left first.
+            Action::Close if event.code == KeyCode::Esc && !matches!(self.found, Loading::Idle) => {
+                *self = Self::default();
+            }
             Action::Close => return Some(true),
+            Action::Find(by) => self.typing = Some((by, TextInput::default())),
             Action::Think => switch_think(state),
             Action::Next if self.example + 1 < examples => {
                 (self.example, self.scroll) = (self.example + 1, 0)
@@ -122,15 +204,21 @@ impl Preview {
     /// Returns the number of rows that the example takes on this screen.
     fn length(&self, state: &State) -> usize {
         let width = usize::from(state.size.width).saturating_sub(2 + MARGIN);
-        let example = state.data.ready().and_then(|data| data.preview.examples.get(self.example));
+        let example = self.examples(state).get(self.example);
         example.map_or(0, |example| rows(under(example, think(state)), width).len())
     }
 
     pub(super) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         let Some(data) = state.data.ready() else { return };
         let width = usize::from(area.width);
-        let Some(example) = data.preview.examples.get(self.example) else {
-            return draw(frame, area, vec![inked(theme, Role::Dim, "there is no example to show")]);
+        let [line, area] = area.layout(&Layout::vertical([
+            Constraint::Length(u16::from(self.typing.is_some() || !matches!(self.found, Loading::Idle))),
+            Constraint::Min(1),
+        ]));
+        draw(frame, line, vec![self.sought(theme)]);
+        let Some(example) = self.examples(state).get(self.example) else {
+            let none = if self.found.wait().is_some() { "" } else { "there is no example to show" };
+            return draw(frame, area, vec![inked(theme, Role::Dim, none)]);
         };
         let [head, text] = area.layout(&Layout::vertical([Constraint::Length(3), Constraint::Min(1)]));
         draw(frame, head, self.head(example, data, state, width, theme));
@@ -138,6 +226,31 @@ impl Preview {
         let shown = from_row(self.scroll, all.len(), usize::from(text.height));
         let lines = all[shown].iter().map(|row| row.line(theme)).collect();
         draw(frame, text, lines);
+    }
+
+    /// Says what is typed, or what became of the search.
+    fn sought(&self, theme: &Theme) -> Line<'static> {
+        let words = match (&self.typing, &self.found) {
+            (Some((By::Line, typed)), _) => {
+                return inked(theme, Role::Accent, format!("line: {}▏", escape(typed.text())));
+            }
+            (Some((By::Text, typed)), _) => {
+                return inked(theme, Role::Accent, format!("search: {}▏", escape(typed.text())));
+            }
+            (None, Loading::Idle) => String::new(),
+            (None, Loading::Waiting(_)) => "reading all of the data …".to_owned(),
+            (None, Loading::Failed(why)) => escape(why).into_owned(),
+            (None, Loading::Ready(found)) => match (&found.examples[..], &found.first_refused) {
+                ([], Some((place, rejection))) => {
+                    escape(&format!("{place} is no example: {rejection}")).into_owned()
+                }
+                ([], None) => "nothing was found; esc shows the first examples".to_owned(),
+                (examples, _) => {
+                    format!("{} found; esc shows the first ones", counted(examples.len() as u64, "example"))
+                }
+            },
+        };
+        inked(theme, Role::Dim, words)
     }
 
     fn head(
@@ -161,7 +274,7 @@ impl Preview {
         let first = format!(
             "example {} of {}{pick}: {}, {}, {trains}",
             self.example + 1,
-            data.preview.examples.len(),
+            self.examples(state).len(),
             example.place,
             counted(example.tokens.into(), "token"),
         );

@@ -22,6 +22,7 @@ use sparktune_app::machine::MachineFound;
 use sparktune_app::model::{CachedModel, ModelFound};
 use sparktune_app::presets::{Preset, Saved};
 use sparktune_app::runs::Recent;
+use sparktune_data::{Preview, Wanted};
 use sparktune_plan::{Answers, ConfigOptions};
 
 /// The number of a request. Each is used once.
@@ -65,6 +66,13 @@ pub enum Request {
     Data {
         /// The answers, in which model and data are set.
         answers: Box<Answers>,
+    },
+    /// Looks for examples in the data of these answers. Answered by [`Response::Found`].
+    Find {
+        /// The answers, in which model and data are set.
+        answers: Box<Answers>,
+        /// What is looked for.
+        wanted: Wanted,
     },
     /// Lines that the last [`Request::Data`] rejected. Answered by [`Response::Rejected`].
     Rejected {
@@ -114,7 +122,10 @@ pub enum Request {
 impl Request {
     /// Returns whether the request may take long. Such requests report progress and can be cancelled.
     pub const fn is_slow(&self) -> bool {
-        matches!(self, Self::Machine | Self::Model { .. } | Self::Data { .. } | Self::Start { .. })
+        matches!(
+            self,
+            Self::Machine | Self::Model { .. } | Self::Data { .. } | Self::Find { .. } | Self::Start { .. }
+        )
     }
 }
 
@@ -136,6 +147,8 @@ pub enum Response {
     /// The response to [`Request::Data`]. Rejected lines, however many, are not an error: the wizard compares
     /// them with the limit in the answers.
     Data(Result<Box<DataFound>, String>),
+    /// The response to [`Request::Find`].
+    Found(Result<Box<Preview>, String>),
     /// The response to [`Request::Rejected`].
     Rejected(Result<RejectedPage, String>),
     /// The response to [`Request::Presets`], including the one that is listed in any case. A preset that

@@ -7,6 +7,7 @@ use ratatui::text::Line;
 use sparktune_app::questions::plan::PlanAction;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, count, counted, parameters};
+use sparktune_plan::render::counted_epochs;
 use sparktune_plan::{Method, Origin, Plan, command_line};
 use unicode_width::UnicodeWidthStr;
 
@@ -212,7 +213,7 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     };
     let how = format!(
         "{method}; {}; packs of {} tokens, {} per step; MTP head {}",
-        counted(plan.duration.epochs.into(), "epoch"),
+        counted_epochs(plan.duration.epochs),
         count(plan.pack.length.into()),
         count(plan.batch.packs_per_step()),
         plan.mtp.word()

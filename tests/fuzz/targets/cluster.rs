@@ -5,6 +5,8 @@ use std::net::Ipv4Addr;
 
 use sparktune_cluster::discovery::{Beacon, LENGTH, addresses_in};
 use sparktune_cluster::membership::messages::{Answer, Ask, Message};
+use sparktune_cluster::swarm::RankCounts;
+use sparktune_cluster::swarm::notice::Notice;
 use sparktune_cluster::wire::{Assembly, HEAD, Kind, Part};
 use sparktune_cluster::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, Route, receive, write_head};
 use sparktune_cluster::xdp::slots::{Job, Slots, Verdict};
@@ -113,6 +115,24 @@ pub(super) fn beacons(input: &[u8]) {
         assert_eq!(Beacon::parse(&whole, &[8; 32]), None, "another token");
     }
     assert!(addresses_in(&String::from_utf8_lossy(input)).len() <= input.len());
+}
+
+/// What a rank says about who belongs to a swarm, and the numbers of ranks that a replay is told.
+pub(super) fn notices(input: &[u8]) {
+    match Notice::parse(input) {
+        Ok(notice) => {
+            assert_eq!(Notice::parse(&notice.to_bytes()), Ok(notice.clone()));
+            if let Notice::Regroup { members, lost, .. } = &notice {
+                assert!(members.is_sorted() && !members.is_empty());
+                assert!(lost.iter().all(|(_, why)| why.chars().count() <= 500));
+            }
+        }
+        Err(refused) => is_a_sentence(&refused),
+    }
+    if let Ok(counts) = String::from_utf8_lossy(input).parse::<RankCounts>() {
+        assert_eq!(counts.to_string().parse(), Ok(counts.clone()));
+        assert!([0, 1, 17, u64::MAX].iter().all(|step| counts.of_step(*step) > 0));
+    }
 }
 
 /// A message to an agent or from one. What is read is written again as the same, and can be shown.

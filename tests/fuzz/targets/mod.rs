@@ -40,6 +40,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "checkpoint", run: runs::checkpoint },
     Target { name: "cluster_beacons", run: cluster::beacons },
     Target { name: "cluster_messages", run: cluster::messages },
+    Target { name: "cluster_notices", run: cluster::notices },
     Target { name: "cluster_parts", run: cluster::parts },
     Target { name: "cluster_sums", run: cluster::sums },
     Target { name: "compressed", run: data::compressed },

@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 
 use super::edits;
 use super::found::{EDITED, Found, InWords, wait_for_others};
-use super::history::{self, History, Laid, Step};
+use super::history::{self, History, Laid, Wanted};
 use super::wish::flag;
 use crate::ids::Id;
 use crate::problem::{Body, Problem, blocking};
@@ -81,14 +81,17 @@ async fn keep(
             let words = |problem: Problem| names.problem(problem);
             let _alone = wait_for_others(&served, work)?;
             if is_new {
+                // Another request may have made it while this one waited.
+                check_new(&served, &target)?;
                 history::forget(&served, &target);
             }
+            let laid = stack(&served, &folder.join("model")).map_err(words)?.pop();
+            let laid = laid.ok_or_else(|| refused("the patch of this edit is not there any more"))?;
             let change = Target { state: &served, from: &found.folder, output: &output, name: &target };
             let what = format!("add {}", patch_name(&patch));
-            let arguments = change.command("apply", [patch.into()]);
-            let changed = change
-                .noted(&what, work, || program::run(&served.program, arguments, work))
-                .map_err(words)?;
+            let arguments = change.command("apply", [], [patch.into()]);
+            let after = |before: &[Laid]| before.iter().cloned().chain([laid]).collect();
+            let changed = change.made(&what, work, arguments, after).map_err(words)?;
             // If it is being asked, it stays in the list and can be discarded later.
             let _ = edits::remove(&served, &id, &folder);
             Ok(json!({"model": model, "conflicts": changed["conflicts"], "displaced": changed["displaced"]}))
@@ -128,35 +131,63 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Returns `edit DO FROM MORE… --output=OUTPUT`.
-    fn command(&self, what: &str, more: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec!["edit".into(), what.into(), self.from.into()];
-        arguments.extend(more);
-        arguments.push(flag("output", self.output));
+    /// Returns `edit DO FROM --output=OUTPUT FLAGS… -- NAMES…`.
+    fn command(
+        &self,
+        what: &str,
+        flags: impl IntoIterator<Item = OsString>,
+        names: impl IntoIterator<Item = OsString>,
+    ) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> =
+            vec!["edit".into(), what.into(), self.from.into(), flag("output", self.output)];
+        arguments.extend(flags);
+        // A patch may have the name of a flag.
+        arguments.push("--".into());
+        arguments.extend(names);
         arguments
     }
 
-    /// Makes a change, and notes how to undo it. The weights are then loaded anew.
-    fn noted(
+    /// Makes a change of which it is known what it comes to, and notes before how to undo it. The weights are
+    /// then loaded anew.
+    fn made(
         &self,
         what: &str,
         work: &Work,
-        make: impl FnOnce() -> Result<Value, Problem>,
+        arguments: Vec<OsString>,
+        after: impl FnOnce(&[Laid]) -> Vec<Laid>,
     ) -> Result<Value, Problem> {
         let mut history = History::of(self.state, self.name)?;
-        let before = stack(self.state, self.from, work)?;
-        history.keep(self.from, &before)?;
-        let changed = make()?;
-        history.note(what.to_owned(), before, stack(self.state, self.output, work)?)?;
+        let before = stack(self.state, self.from)?;
+        history.settle(&before);
+        let after = after(&before);
+        history.begin(self.from, what.to_owned(), before, after.clone())?;
+        let changed = self.run(arguments, work, &mut history, &after)?;
         unload(self.state, self.name, work)?;
         Ok(changed)
     }
+
+    /// Runs the command of a change that was begun, and notes its end.
+    fn run(
+        &self,
+        arguments: Vec<OsString>,
+        work: &Work,
+        history: &mut History,
+        after: &[Laid],
+    ) -> Result<Value, Problem> {
+        let changed = program::run(&self.state.program, arguments, work);
+        // What cannot be noted now is recognised by the next change.
+        let now = if changed.is_ok() { Ok(after.to_vec()) } else { stack(self.state, self.output) };
+        if let Ok(now) = now {
+            let _ = history.end(&now);
+        }
+        changed
+    }
 }
 
-/// Returns the patches of a folder.
-fn stack(state: &Served, folder: &Path, work: &Work) -> Result<Vec<Laid>, Problem> {
+/// Returns the patches of a folder. It is asked even for a task that was cancelled.
+fn stack(state: &Served, folder: &Path) -> Result<Vec<Laid>, Problem> {
     let arguments: [OsString; 3] = ["edit".into(), "list".into(), folder.into()];
-    let listed = program::run(&state.program, arguments, work)?;
+    let listed = program::run_briefly(&state.program, arguments)?;
     serde_json::from_value(listed).map_err(|error| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -192,6 +223,19 @@ impl PatchAction {
             Self::Enable => "enable",
             Self::Disable => "disable",
         }
+    }
+
+    /// Returns what a stack is after it.
+    fn after(self, patch: &str, before: &[Laid]) -> Vec<Laid> {
+        let mut after = before.to_vec();
+        match self {
+            Self::Remove => after.retain(|laid| laid.name != patch),
+            Self::Enable | Self::Disable => {
+                let is_off = matches!(self, Self::Disable);
+                after.iter_mut().filter(|laid| laid.name == patch).for_each(|laid| laid.is_off = is_off);
+            }
+        }
+        after
     }
 }
 
@@ -230,9 +274,10 @@ async fn change(
             let _alone = wait_for_others(&served, work)?;
             let change = Target { state: &served, from: &found.folder, output: &found.folder, name: &name };
             let action = wish.action.name();
-            let arguments = change.command(action, [OsString::from(&wish.patch)]);
+            let arguments = change.command(action, [], [OsString::from(&wish.patch)]);
             let what = format!("{action} {}", wish.patch);
-            let changed = change.noted(&what, work, || program::run(&served.program, arguments, work));
+            let after = |before: &[Laid]| wish.action.after(&wish.patch, before);
+            let changed = change.made(&what, work, arguments, after);
             let names = InWords::new(&[(&found.folder, &found.model.id)]);
             let changed = changed.map_err(|problem| names.problem(problem))?;
             Ok(json!({"model": found.model.id, "displaced": changed["displaced"]}))
@@ -248,6 +293,11 @@ fn kept(state: &Served, id: &str) -> Result<(Found, String), Problem> {
     Ok((found, name))
 }
 
+fn nothing(name: &str) -> Problem {
+    Problem::new(StatusCode::CONFLICT, format!("there is nothing to undo in {name}"))
+        .advise("Changes that were made in a terminal are undone there")
+}
+
 /// Undo the last change of an edited model
 ///
 /// Its patches are then what they were before, and its weights have the same bytes. The result of the task is
@@ -260,33 +310,28 @@ async fn undo(State(state): State<Shared>, Id(id): Id) -> Result<(StatusCode, Js
         let (found, name) = kept(&state, &id)?;
         let refused = |text: String| Problem::new(StatusCode::CONFLICT, text);
         if History::of(&state, &name)?.last().is_none() {
-            let problem = refused(format!("there is nothing to undo in {name}"));
-            return Err(problem.advise("Changes that were made in a terminal are undone there"));
+            return Err(nothing(&name));
         }
         let served = state.clone();
         let task = state.tasks.start("patch", move |work| {
             let _alone = wait_for_others(&served, work)?;
+            let names = InWords::new(&[(&found.folder, &found.model.id)]);
+            let words = |problem: Problem| names.problem(problem);
             let mut history = History::of(&served, &name)?;
-            let now = stack(&served, &found.folder, work)?;
-            let (Some(steps), Some(last)) = (history.way_back(&now), history.last()) else {
+            let now = stack(&served, &found.folder).map_err(words)?;
+            history.settle(&now);
+            let Some(undone) = history.last().map(|last| last.what.clone()) else {
+                return Err(nothing(&name));
+            };
+            let Some(wanted) = history.begin_undo(&found.folder, &now)? else {
                 return Err(refused(format!("{name} has been changed elsewhere since its last change here"))
                     .advise("Take patches away one by one"));
             };
-            let undone = last.what.clone();
-            history.keep(&found.folder, &now)?;
             let change = Target { state: &served, from: &found.folder, output: &found.folder, name: &name };
-            let names = InWords::new(&[(&found.folder, &found.model.id)]);
-            for step in steps {
-                let (what, more) = match step {
-                    Step::Remove(patch) => ("remove", vec![patch.into()]),
-                    Step::Apply(files) => ("apply", files.into_iter().map(PathBuf::into_os_string).collect()),
-                    Step::Enable(patch) => ("enable", vec![patch.into()]),
-                    Step::Disable(patch) => ("disable", vec![patch.into()]),
-                };
-                let arguments: Vec<OsString> = change.command(what, more);
-                program::run(&served.program, arguments, work).map_err(|problem| names.problem(problem))?;
-            }
-            history.forget_last()?;
+            let Wanted { files, off, before } = wanted;
+            let off = off.iter().map(|name| flag("off", name));
+            let arguments = change.command("set", off, files.into_iter().map(PathBuf::into_os_string));
+            change.run(arguments, work, &mut history, &before).map_err(words)?;
             unload(&served, &name, work)?;
             Ok(json!({"model": found.model.id, "undone": undone}))
         })?;

@@ -2,9 +2,10 @@
 //! can be asked as `draft:ID`, and with what the command said of it.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -36,8 +37,6 @@ const RESULT: &str = "result.json";
 const MOST_BYTES: u64 = 64 << 20;
 /// The edits that may wait for a decision. Each has the size of its model.
 const MOST_DRAFTS: usize = 8;
-/// The age after which an unfinished edit is that of a server that was killed.
-const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most answers that are returned; those that do not hold come first.
 const MOST_ANSWERS: usize = 500;
 /// The most conflicts that are returned.
@@ -67,7 +66,8 @@ struct EditWish {
     /// Read each prompt as what a user says.
     #[serde(default)]
     chat: bool,
-    /// The id of a data set with ordinary text whose meaning must stay; without it, the demo's chats.
+    /// The id of a data set with ordinary text on which the model should not change; without it, the demo's
+    /// chats.
     text: Option<String>,
     /// The name of the patch.
     name: Option<String>,
@@ -110,7 +110,7 @@ async fn start(
         let found = Found::of(&state, &wish.model)?;
         let content = wish.content(&state)?;
         let folder = edited_models::folder(state.runs.path(), Part::Drafts)?;
-        remove_abandoned(&folder);
+        remove_abandoned(&state);
         let waiting = list(&state).len();
         if waiting >= MOST_DRAFTS {
             let text = format!("{waiting} edits wait for a decision, which is the most");
@@ -120,12 +120,12 @@ async fn start(
         let task = state.tasks.start("edit", move |work| {
             let id = ids::new();
             let draft = folder.join(&id);
-            create_private_folder(&draft).map_err(|error| Failure::io("create", &draft, &error))?;
-            let names = InWords::new(&[
-                (&draft.join("model"), "the edited model"),
-                (&draft, "the edit"),
-                (&found.folder, &found.model.id),
-            ]);
+            let _in_work = new_draft(&draft).map_err(|error| Failure::io("create", &draft, &error))?;
+            let (model, patch) = (draft.join("model"), content.patch().to_owned());
+            let mut names: Vec<(&Path, &str)> =
+                vec![(&model, "the edited model"), (&draft, "the edit"), (&found.folder, &found.model.id)];
+            names.extend(wish.patch.as_deref().map(|id| (patch.as_path(), id)));
+            let names = InWords::new(&names);
             let computed = compute(&program, &wish, &content, &found, &draft, work);
             let kept = computed.and_then(|result| keep(&draft, &id, &found, result, &names));
             if kept.is_err() {
@@ -149,6 +149,16 @@ enum Content {
     Facts(Source, Vec<OsString>),
     /// A patch as it is.
     Patch(PathBuf),
+}
+
+impl Content {
+    /// Returns the file of a patch; an empty path for facts.
+    fn patch(&self) -> &Path {
+        match self {
+            Self::Patch(path) => path,
+            Self::Facts(..) => Path::new(""),
+        }
+    }
 }
 
 impl EditWish {
@@ -186,7 +196,8 @@ fn compute(
     let folder = found.folder.clone().into();
     match content {
         Content::Patch(patch) => {
-            let arguments: [OsString; 5] = ["edit".into(), "apply".into(), folder, patch.into(), output];
+            let arguments: [OsString; 6] =
+                ["edit".into(), "apply".into(), folder, output, "--".into(), patch.into()];
             program::run(program, arguments, work)
         }
         Content::Facts(source, how) => {
@@ -296,15 +307,46 @@ pub(super) fn remove(state: &Served, id: &str, folder: &Path) -> Result<(), Prob
     Ok(fs::remove_dir_all(folder).map_err(|error| Failure::io("delete", folder, &error))?)
 }
 
-fn remove_abandoned(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let age =
-            entry.metadata().and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
-        if age.is_some_and(|age| age > ABANDONED) && !entry.path().join(RESULT).exists() {
-            // It is tried again by the next edit.
-            let _ = fs::remove_dir_all(entry.path());
+/// Creates the folder of an edit. It is in work as long as the file, which is the folder itself, is open.
+fn new_draft(folder: &Path) -> io::Result<File> {
+    loop {
+        create_private_folder(folder)?;
+        // Who removes abandoned folders may have been faster, and may have it locked.
+        let Ok(held) = File::open(folder) else { continue };
+        if held.lock().is_ok() && fs::metadata(folder).is_ok_and(|named| Some(named.ino()) == inode(&held)) {
+            return Ok(held);
         }
     }
+}
+
+fn inode(file: &File) -> Option<u64> {
+    file.metadata().ok().map(|about| about.ino())
+}
+
+/// Removes edits that have no result and in which nobody works any more: their server was killed.
+pub(super) fn remove_abandoned(state: &Served) {
+    let Some(folder) = edited_models::existing_folder(state.runs.path(), Part::Drafts) else { return };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_edit = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // Neither the server nor the command, which may be about to end.
+        if is_edit
+            && let Some(_held) = free(&path)
+            && !path.join(RESULT).exists()
+            && fs::read_dir(&path).into_iter().flatten().flatten().all(|inside| {
+                inside.path().extension().is_none_or(|end| end != "lock") || free(&inside.path()).is_some()
+            })
+        {
+            // It is tried again the next time.
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Returns a file or folder locked, if nobody else has locked it.
+fn free(path: &Path) -> Option<File> {
+    let file = File::open(path).ok()?;
+    file.try_lock().is_ok().then_some(file)
 }
 
 /// An edit: its scores, its conflicts, and the answers before and after it

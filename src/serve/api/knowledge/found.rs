@@ -96,19 +96,30 @@ impl Found {
 /// # Errors
 /// The folder cannot be created, the system refuses the lock, or the task was cancelled.
 pub(super) fn wait_for_others(state: &Served, work: &Work) -> Result<File, Problem> {
+    loop {
+        if let Some(lock) = alone(state)? {
+            return Ok(lock);
+        }
+        if work.is_cancelled() {
+            return Err(cancelled());
+        }
+        work.says("waiting for another change of an edited model");
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+/// Returns the right to change edited models, as long as the file is open; `None` while somebody else has it.
+///
+/// # Errors
+/// The folder cannot be created, or the system refuses the lock.
+pub(super) fn alone(state: &Served) -> Result<Option<File>, Failure> {
     let path = edited_models::folder(state.runs.path(), Part::Undo)?.join(".lock");
     let failed = |error| Failure::io("lock", &path, &error);
     let file = private_file().create(true).open(&path).map_err(failed)?;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::Error(error)) => return Err(failed(error).into()),
-            Err(TryLockError::WouldBlock) if work.is_cancelled() => return Err(cancelled()),
-            Err(TryLockError::WouldBlock) => {
-                work.says("waiting for another change of an edited model");
-                std::thread::sleep(BETWEEN_LOOKS);
-            }
-        }
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 

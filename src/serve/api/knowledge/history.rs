@@ -1,9 +1,11 @@
 //! How an edited model came to its stack of patches, so that a change can be undone.
 //!
 //! Before each change, the patches are kept in `.edited/undo/NAME`, and the stacks before and after it are
-//! noted. Going back uses the ordinary commands: what is above the common part of both stacks is taken away,
-//! and what was there is laid on again, in its order. Weights follow from the stack alone, so they have the
-//! same bytes again.
+//! noted. Going back is one command that lays the patches of before on the base, in one step. Weights follow
+//! from the stack alone, so they have the same bytes again.
+//!
+//! A change is noted as open before it is made or undone. A server that is killed leaves it so, and the stack
+//! that is found then says whether it was done.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,15 +46,20 @@ pub(super) struct Change {
     pub what: String,
     before: Vec<Laid>,
     after: Vec<Laid>,
+    /// Whether it is being made or undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_open: bool,
 }
 
-/// A thing to do on the way back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
-    Remove(String),
-    Apply(Vec<PathBuf>),
-    Enable(String),
-    Disable(String),
+/// A stack to go back to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// The files of the patches, first one first.
+    pub files: Vec<PathBuf>,
+    /// The names of those that are switched off.
+    pub off: Vec<String>,
+    /// The stack itself.
+    pub before: Vec<Laid>,
 }
 
 /// The changes of a model, the last one last.
@@ -79,66 +86,77 @@ impl History {
         self.changes.last()
     }
 
-    /// Keeps the patches of a stack, which are in `model`, so that they can be laid on again.
+    /// Closes a change that was left open: the stack as it is says whether it was done. One that was not
+    /// made, or that was undone, is forgotten.
+    pub(super) fn settle(&mut self, now: &[Laid]) {
+        let Some(last) = self.changes.last_mut().filter(|last| last.is_open) else { return };
+        last.is_open = false;
+        if last.before == now {
+            self.changes.pop();
+        }
+    }
+
+    /// Keeps the patches of the stack before a change, which are in `model`, and notes that the change is
+    /// being made. A stack that stays what it is is no change.
     ///
     /// # Errors
     /// A file cannot be written.
-    pub(super) fn keep(&self, model: &Path, stack: &[Laid]) -> Result<(), Failure> {
-        for patch in stack {
-            let (from, to) = (model.join("patches").join(format!("{}.qubgpu", patch.name)), self.file(patch));
-            if !to.exists() && fs::hard_link(&from, &to).is_err() {
-                fs::copy(&from, &to).map_err(|error| Failure::io("copy", &from, &error))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes a change. A stack that is what it was is none.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(super) fn note(&mut self, what: String, before: Vec<Laid>, after: Vec<Laid>) -> Result<(), Failure> {
+    pub(super) fn begin(
+        &mut self,
+        model: &Path,
+        what: String,
+        before: Vec<Laid>,
+        after: Vec<Laid>,
+    ) -> Result<(), Failure> {
+        self.keep(model, &before)?;
         if before != after {
-            self.changes.push(Change { at_us: now_us(), what, before, after });
+            self.changes.push(Change { at_us: now_us(), what, before, after, is_open: true });
             let old = self.changes.len().saturating_sub(MOST_CHANGES);
             self.changes.drain(..old);
         }
         self.write()
     }
 
-    /// Returns what leads from the stack as it is to that before the last change; `None` if it is not the one
-    /// that this change led to.
-    pub(super) fn way_back(&self, now: &[Laid]) -> Option<Vec<Step>> {
-        let change = self.changes.last().filter(|change| change.after == now)?;
-        Some(self.steps(now, &change.before))
+    /// Notes that the last change is being undone, from the stack that is in `model`, and returns the stack
+    /// to go back to; `None` if this is not the stack that the change led to.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(super) fn begin_undo(&mut self, model: &Path, now: &[Laid]) -> Result<Option<Wanted>, Failure> {
+        let Some(last) = self.changes.last_mut().filter(|change| change.after == now) else {
+            return Ok(None);
+        };
+        last.is_open = true;
+        let before = last.before.clone();
+        self.keep(model, now)?;
+        self.write()?;
+        Ok(Some(Wanted {
+            files: before.iter().map(|patch| self.file(patch)).collect(),
+            off: before.iter().filter(|patch| patch.is_off).map(|patch| patch.name.clone()).collect(),
+            before,
+        }))
     }
 
-    fn steps(&self, now: &[Laid], wanted: &[Laid]) -> Vec<Step> {
-        let is_same = |(one, other): &(&Laid, &Laid)| one.name == other.name && one.id == other.id;
-        let common = now.iter().zip(wanted).take_while(is_same).count();
-        let mut steps: Vec<Step> =
-            now[common..].iter().rev().map(|patch| Step::Remove(patch.name.clone())).collect();
-        if common < wanted.len() {
-            steps.push(Step::Apply(wanted[common..].iter().map(|patch| self.file(patch)).collect()));
-        }
-        for (at, patch) in wanted.iter().enumerate() {
-            let is_off = at < common && now[at].is_off;
-            match (is_off, patch.is_off) {
-                (true, false) => steps.push(Step::Enable(patch.name.clone())),
-                (false, true) => steps.push(Step::Disable(patch.name.clone())),
-                _ => {}
-            }
-        }
-        steps
-    }
-
-    /// Forgets the last change, which was undone, and the patches that no other change needs.
+    /// Notes that what was begun has ended with this stack.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn forget_last(&mut self) -> Result<(), Failure> {
-        self.changes.pop();
+    pub(super) fn end(&mut self, now: &[Laid]) -> Result<(), Failure> {
+        self.settle(now);
         self.write()
+    }
+
+    fn keep(&self, model: &Path, stack: &[Laid]) -> Result<(), Failure> {
+        for patch in stack {
+            let (from, to) = (model.join("patches").join(format!("{}.qubgpu", patch.name)), self.file(patch));
+            if !to.exists() && fs::hard_link(&from, &to).is_err() {
+                // A kill leaves no half of it under its name.
+                let unfinished = to.with_extension("new");
+                let copied = fs::copy(&from, &unfinished).and_then(|_| fs::rename(&unfinished, &to));
+                copied.map_err(|error| Failure::io("copy", &from, &error))?;
+            }
+        }
+        Ok(())
     }
 
     fn write(&self) -> Result<(), Failure> {
@@ -149,7 +167,8 @@ impl History {
         let needed: BTreeSet<PathBuf> = needed.map(|patch| self.file(patch)).collect();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.extension().is_some_and(|end| end == "qubgpu") && !needed.contains(&path) {
+            if path.extension().is_some_and(|end| end == "qubgpu" || end == "new") && !needed.contains(&path)
+            {
                 // It is looked for again after the next change.
                 let _ = fs::remove_file(path);
             }
@@ -179,49 +198,66 @@ mod tests {
         Laid { name: name.into(), id: format!("id-of-{name}"), is_off }
     }
 
-    #[test]
-    fn the_way_back_takes_away_what_is_above_and_lays_on_what_was_there() {
-        let history = History { folder: "/undo".into(), changes: Vec::new() };
-        let [a, b, c] = ["a", "b", "c"].map(|name| laid(name, false));
-        let steps = |now: &[&Laid], wanted: &[&Laid]| {
-            let all = |stack: &[&Laid]| stack.iter().map(|patch| (*patch).clone()).collect::<Vec<_>>();
-            history.steps(&all(now), &all(wanted))
-        };
-        let remove = |name: &str| Step::Remove(name.into());
-        let apply = |names: &[&str]| {
-            Step::Apply(names.iter().map(|name| format!("/undo/{name}-idof{name}.qubgpu").into()).collect())
-        };
-        assert_eq!(steps(&[&a, &b], &[&a]), [remove("b")]);
-        assert_eq!(steps(&[&a], &[]), [remove("a")]);
-        assert_eq!(steps(&[&a, &c], &[&a, &b, &c]), [remove("c"), apply(&["b", "c"])]);
-        assert_eq!(steps(&[&a, &b], &[&a, &b]), []);
-        let off = laid("a", true);
-        assert_eq!(steps(&[&off, &b], &[&a, &b]), [Step::Enable("a".into())]);
-        assert_eq!(steps(&[&b], &[&off, &b]), [remove("b"), apply(&["a", "b"]), Step::Disable("a".into())]);
-        // Another patch of the same name is another patch.
-        let other = Laid { id: "other".into(), ..a.clone() };
-        assert_eq!(steps(&[&other], &[&a]), [remove("a"), apply(&["a"])]);
+    /// A history in a new folder, and a model whose file of patch `a` is there.
+    fn history(place: &Path) -> (History, PathBuf) {
+        let model = place.join("model");
+        fs::create_dir_all(model.join("patches")).unwrap();
+        for name in ["a", "b"] {
+            fs::write(model.join(format!("patches/{name}.qubgpu")), format!("the patch {name}")).unwrap();
+        }
+        let folder = place.join("undo");
+        fs::create_dir(&folder).unwrap();
+        (History { folder, changes: Vec::new() }, model)
+    }
+
+    fn read_again(history: &History) -> History {
+        let text = fs::read(history.folder.join(FILE)).unwrap();
+        History { folder: history.folder.clone(), changes: serde_json::from_slice(&text).unwrap() }
     }
 
     #[test]
     fn only_the_last_change_is_undone_and_only_from_where_it_led() {
         let place = tempfile::tempdir().unwrap();
-        let model = place.path().join("model");
-        fs::create_dir_all(model.join("patches")).unwrap();
-        fs::write(model.join("patches/a.qubgpu"), "a patch").unwrap();
-        let mut history = History { folder: place.path().join("undo"), changes: Vec::new() };
-        fs::create_dir(&history.folder).unwrap();
-        let (a, b) = (laid("a", false), laid("b", false));
-        history.keep(&model, std::slice::from_ref(&a)).unwrap();
-        history.note("nothing".into(), vec![a.clone()], vec![a.clone()]).unwrap();
+        let (mut history, model) = history(place.path());
+        let (a, b) = (laid("a", false), laid("b", true));
+        let both = vec![a.clone(), b.clone()];
+        history.begin(&model, "nothing".into(), both.clone(), both.clone()).unwrap();
+        history.end(&both).unwrap();
         assert!(history.last().is_none());
-        history.keep(&model, std::slice::from_ref(&a)).unwrap();
-        history.note("remove a".into(), vec![a.clone()], Vec::new()).unwrap();
-        assert_eq!(history.way_back(&[b]), None);
-        let steps = history.way_back(&[]).unwrap();
-        let Step::Apply(files) = &steps[0] else { panic!("{steps:?}") };
-        assert_eq!(fs::read_to_string(&files[0]).unwrap(), "a patch");
-        history.forget_last().unwrap();
-        assert!(history.last().is_none() && !files[0].exists());
+        history.begin(&model, "remove a".into(), both.clone(), vec![b.clone()]).unwrap();
+        history.end(std::slice::from_ref(&b)).unwrap();
+        assert_eq!(history.begin_undo(&model, &[a]).unwrap(), None);
+        let wanted = history.begin_undo(&model, &[b]).unwrap().unwrap();
+        let texts = wanted.files.iter().map(|file| fs::read_to_string(file).unwrap());
+        assert_eq!(texts.collect::<Vec<_>>(), ["the patch a", "the patch b"], "in their order");
+        assert_eq!(wanted.off, ["b"]);
+        history.end(&both).unwrap();
+        assert!(history.last().is_none() && !wanted.files[0].exists());
+    }
+
+    #[test]
+    fn a_killed_server_leaves_what_the_stack_explains() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut history, model) = history(place.path());
+        let (a, b) = (laid("a", false), laid("b", false));
+        let (one, both) = (vec![a.clone()], vec![a, b]);
+        let last = |history: &History, now: &[Laid]| {
+            let mut found = read_again(history);
+            found.settle(now);
+            found.last().map(|change| change.what.clone())
+        };
+        history.begin(&model, "add b".into(), one.clone(), both.clone()).unwrap();
+        // A kill before the change, and one behind it that nobody has noted.
+        assert_eq!(last(&history, &one), None);
+        assert_eq!(last(&history, &both).as_deref(), Some("add b"));
+        history.end(&both).unwrap();
+        // The same while it is undone: undo again is the same undo, or that of the change before.
+        history.begin_undo(&model, &both).unwrap().unwrap();
+        assert_eq!(last(&history, &both).as_deref(), Some("add b"));
+        assert!(read_again(&history).begin_undo(&model, &both).unwrap().is_some());
+        assert_eq!(last(&history, &one), None);
+        // A stack of somebody else is neither.
+        assert_eq!(last(&history, &[]).as_deref(), Some("add b"));
+        assert_eq!(history.begin_undo(&model, &[]).unwrap(), None);
     }
 }

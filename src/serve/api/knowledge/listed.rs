@@ -21,8 +21,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::edits;
-use super::found::{EDITED, Found, InWords};
-use super::history::{self, History};
+use super::found::{EDITED, Found, InWords, alone};
+use super::history::{self, History, Laid};
 use crate::ids::{self, Id};
 use crate::problem::{Problem, blocking};
 use crate::program;
@@ -81,6 +81,7 @@ struct ListedDraft {
 #[utoipa::path(get, path = "/knowledge", tag = "knowledge", responses((status = 200, body = Knowledge)))]
 async fn all(State(state): State<Shared>) -> Result<Json<Knowledge>, Problem> {
     blocking(move || {
+        edits::remove_abandoned(&state);
         let listed = models::list(state.runs.path(), &state.models).into_iter();
         let models = listed.filter_map(|model| {
             let stacked = edited_models::stacked(&model.whole().ok()?);
@@ -135,10 +136,15 @@ async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<EditedMode
         let arguments: [OsString; 3] = ["edit".into(), "list".into(), found.folder.clone().into()];
         let listed =
             program::run_briefly(&state.program, arguments).map_err(|problem| names.problem(problem))?;
+        let now: Vec<Laid> = serde_json::from_value(listed.clone()).unwrap_or_default();
         let mut patches: Vec<Value> = serde_json::from_value(listed).unwrap_or_default();
         patches.iter_mut().for_each(shorten);
         let undo = match found.name() {
-            Some(name) => History::of(&state, name)?.last().map(|change| change.what.clone()),
+            Some(name) => {
+                let mut history = History::of(&state, name)?;
+                history.settle(&now);
+                history.last().map(|change| change.what.clone())
+            }
             None => None,
         };
         let base = edited_models::stacked(&found.folder).map(|stacked| stacked.base);
@@ -205,10 +211,14 @@ async fn file(
 /// Its base stays as it is.
 #[utoipa::path(delete, path = "/knowledge/models/{id}", tag = "knowledge", params(("id" = String, Path)),
     responses((status = 204, description = "It is deleted"), (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "It is answering, or a folder of the user")))]
+        (status = 409, body = Problem, description = "It is answering or being changed, or a folder of the user")))]
 async fn delete(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, Problem> {
     blocking(move || {
         let found = Found::kept(&state, &id)?;
+        let Some(_alone) = alone(&state)? else {
+            let problem = Problem::new(StatusCode::CONFLICT, "an edited model is being changed");
+            return Err(problem.advise("Delete it when that has ended"));
+        };
         state.workers.unload(&found.model, &found.model.opening()?)?;
         fs::remove_dir_all(&found.folder).map_err(|error| Failure::io("delete", &found.folder, &error))?;
         history::forget(&state, found.name().unwrap_or_default());

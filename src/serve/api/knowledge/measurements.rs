@@ -1,5 +1,5 @@
-//! How facts hold as they become more, which `sparktune edit --measure` measures: kept one by one, because a
-//! measurement may take an hour.
+//! How well facts hold as their number grows, which `sparktune edit --measure` measures: kept one by one,
+//! because a measurement may take an hour.
 
 use std::ffi::OsString;
 use std::fs;
@@ -111,7 +111,7 @@ fn read_result(folder: &Path, id: &str) -> Option<EditMeasurement> {
     serde_json::from_slice(&read_regular(&file(folder, id), MOST_BYTES).ok()?).ok()
 }
 
-/// Measure how facts hold as they become more
+/// Measure how well facts hold as their number grows
 ///
 /// Written at once and one after the other, beside LoRA on the same facts and the fact in the prompt. It may
 /// take long. The result of the task is `{"measurement": id}`; no model is changed.

@@ -10,7 +10,7 @@
 //! | `changes` | keeping an edit, taking patches away, switching them, undo |
 //! | `history` | what has to be done to go back |
 //! | `traces` | where a model recalls a fact |
-//! | `measurements` | how facts hold as they become more |
+//! | `measurements` | how well facts hold as their number grows |
 //! | `wish` | what a request says of facts, as flags |
 //!
 //! Everything is computed by `sparktune edit` as a process of its own, with its ordinary folders. What it

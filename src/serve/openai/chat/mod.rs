@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_sampling::SamplingParams;
 use sparktune_sampling::protocol::{Finished, Piece, Prompt};
 use utoipa::ToSchema;
@@ -99,13 +100,15 @@ struct ApiMessage {
 async fn create(State(state): State<Shared>, body: Received) -> Result<Response, ApiError> {
     let request: ChatRequest = body::read(body)?;
     let choices = request.sampling.choices()?;
-    let params = |choice: usize| sampling(&request, choice);
-    let params: Vec<SamplingParams> = (0..choices).map(params).collect::<Result<_, _>>()?;
+    // What is wrong with the request is told before a model is looked for.
+    (0..choices).try_for_each(|choice| sampling(&request, choice, &Wishes::default()).map(drop))?;
     let has_tools = has_tools(&request)?;
     let prompt = prompt(&request, has_tools)?;
     let model = find(&state, request.model.clone()).await?;
-    let opening = open(&model).await?;
-    let asked: Vec<_> = params.into_iter().map(|params| (prompt.clone(), params)).collect();
+    let (opening, makers) = open(&model).await?;
+    let asked =
+        (0..choices).map(|choice| Ok::<_, ApiError>((prompt.clone(), sampling(&request, choice, &makers)?)));
+    let asked = asked.collect::<Result<Vec<_>, _>>()?;
     let answers = state.workers.ask(&model, &opening, &asked).await?;
 
     let tools = has_tools.then(|| Tools::of(&request.tools));
@@ -126,13 +129,13 @@ async fn create(State(state): State<Shared>, body: Received) -> Result<Response,
 }
 
 /// Returns the parameters of one of the answers.
-fn sampling(request: &ChatRequest, choice: usize) -> Result<SamplingParams, ApiError> {
+fn sampling(request: &ChatRequest, choice: usize, makers: &Wishes) -> Result<SamplingParams, ApiError> {
     if request.top_logprobs.is_some() && !request.logprobs {
         return Err(ApiError::invalid("top_logprobs needs logprobs: true").at("top_logprobs"));
     }
     let logprobs = request.logprobs.then(|| request.top_logprobs.unwrap_or(0));
     let most = request.max_completion_tokens.or(request.max_tokens);
-    request.sampling.params(choice, most, logprobs)
+    request.sampling.params(choice, most, logprobs, makers)
 }
 
 /// Returns whether the model may call tools.

@@ -61,16 +61,14 @@ fn the_prompt_has_messages_tools_and_variables_of_the_template() {
 
 #[test]
 fn both_names_of_the_limit_are_understood_and_the_newer_one_wins() {
-    let most = |more: Value| sampling(&request(more), 0).unwrap().max_tokens;
+    let sampling = |more: Value| sampling(&request(more), 0, &Wishes::default());
+    let most = |more: Value| sampling(more).unwrap().max_tokens;
     assert_eq!(most(json!({})), None);
     assert_eq!(most(json!({"max_tokens": 5})), Some(5));
     assert_eq!(most(json!({"max_tokens": 5, "max_completion_tokens": 6})), Some(6));
-    let error = sampling(&request(json!({"top_logprobs": 3})), 0).unwrap_err();
+    let error = sampling(json!({"top_logprobs": 3})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("top_logprobs"));
-    assert_eq!(
-        sampling(&request(json!({"logprobs": true, "top_logprobs": 3})), 0).unwrap().logprobs,
-        Some(3)
-    );
+    assert_eq!(sampling(json!({"logprobs": true, "top_logprobs": 3})).unwrap().logprobs, Some(3));
 }
 
 #[test]

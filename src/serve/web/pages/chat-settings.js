@@ -2,7 +2,8 @@
 import { html } from "../parts/dom.js";
 import { Icon } from "../parts/icons.js";
 
-/** The parameters of sampling, as the API names them. An empty field leaves it to the server, which then takes `usual`. */
+/** The parameters of sampling, as the API names them. An empty field leaves it to the server, which then takes `usual`; of a model, what its makers
+ * recommend in `generation_config.json`. */
 const FIELDS = [
   {
     name: "temperature",
@@ -11,7 +12,7 @@ const FIELDS = [
     min: 0,
     max: 2,
     step: 0.05,
-    usual: "1",
+    usual: "the model's",
   },
   {
     name: "top_p",
@@ -20,9 +21,9 @@ const FIELDS = [
     min: 0,
     max: 1,
     step: 0.01,
-    usual: "1",
+    usual: "the model's",
   },
-  { name: "top_k", label: "Top-k", hint: "only this many of the most likely tokens; 0 means all", min: 0, max: 1000, step: 1, usual: "0" },
+  { name: "top_k", label: "Top-k", hint: "only this many of the most likely tokens; 0 means all", min: 0, max: 1000, step: 1, usual: "the model's" },
   {
     name: "min_p",
     label: "Min-p",
@@ -30,7 +31,7 @@ const FIELDS = [
     min: 0,
     max: 1,
     step: 0.01,
-    usual: "0",
+    usual: "the model's",
   },
   {
     name: "presence_penalty",

@@ -3,7 +3,7 @@ import { html, useState } from "../parts/dom.js";
 import { count, counted, moment } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Action, Chips, Loading, Note, ProblemNote } from "../parts/page.js";
-import { Scores } from "./knowledge-scores.js";
+import { Scores, inLayers } from "./knowledge-scores.js";
 import { Try } from "./knowledge-try.js";
 
 /** The answers that are shown at first. */
@@ -27,20 +27,20 @@ export function Draft({ id, models, busy, onKeep, onDiscard }) {
       result.name && `patch ${result.name}`,
       result.facts && counted(result.facts, "fact"),
       result.method && `by ${result.method}`,
-      result.layers && `in layer ${result.layers.join(", ")}`,
+      result.layers && inLayers(result.layers),
       moment(data.created_us),
     ]
       .filter(Boolean)
       .join(", ")}</span></div>
       <div class="stack">
-        ${result.refused && html`<${Note} kind="bad" title="Not kept.">${result.refused}. Edit fewer facts, use another method or layer, or write it again with the tick at “keep it also”.<//>`}
+        ${result.refused && html`<${Note} kind="bad" title="Not kept.">${result.refused}. Edit fewer facts, use another method or layer, or write it again with the tick at “Keep the edit even if it damages the model”.<//>`}
         ${
           conflicts.length > 0 &&
           html`<div class="note warn" data-test="k-conflicts"><div><b>It may spoil what other patches do, or they what it does.</b><ul>${conflicts.map(
             (conflict, at) => html`<li key=${at} class="anywhere">${conflictWords(conflict)}</li>`,
           )}${result.conflicts_total > conflicts.length && html`<li>and ${count(result.conflicts_total - conflicts.length)} more</li>`}</ul></div></div>`
         }
-        ${(result.displaced ?? []).length > 0 && html`<${Note} kind="warn">Made on top of other patches than those below it now: ${result.displaced.join(", ")}. The scores are those of then.<//>`}
+        ${(result.displaced ?? []).length > 0 && html`<${Note} kind="warn">Made on top of other patches than those below them now: ${result.displaced.join(", ")}. Their scores may not hold here.<//>`}
         ${(result.scores || result.answers) && html`<${Scores} scores=${result.scores} />`}
         ${
           data.can_be_kept &&

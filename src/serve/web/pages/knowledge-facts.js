@@ -12,13 +12,13 @@ const KINDS = [
   { value: "patch", text: "A patch" },
 ];
 
-const METHODS = [
-  ["auto", "auto: rome for one fact, memit for more"],
-  ["rome", "rome: one fact after the other, each exactly"],
-  ["memit", "memit: all facts at once, with the least change"],
-  ["ultraedit", "ultraedit: all facts in one step, in several layers"],
-  ["memory", "memory: a codebook beside the weights, which stay"],
-];
+const METHODS = {
+  auto: "For one fact rome, for more memit.",
+  rome: "One fact after another, each exactly.",
+  memit: "All facts at once, with the least change.",
+  ultraedit: "All facts in one step, in several layers.",
+  memory: "Beside the weights, which do not change.",
+};
 
 const EMPTY = { prompt: "", subject: "", target: "", paraphrases: "", neighbours: "", portability: "" };
 const linesOf = (text) =>
@@ -44,7 +44,7 @@ export function factOf(typed) {
   return fact;
 }
 
-export function FactsForm({ model, busy, tracing, measuring, layers, setLayers, onEdit, onTrace, onMeasure, onProblem }) {
+export function FactsForm({ busy, tracing, measuring, layers, setLayers, onEdit, onTrace, onMeasure, onProblem }) {
   const [kind, setKind] = useState("typed");
   const [facts, setFacts] = useState([EMPTY]);
   const [data, setData] = useState("");
@@ -92,9 +92,9 @@ export function FactsForm({ model, busy, tracing, measuring, layers, setLayers, 
           setData(item.id);
         }} /></div>`
     }
-    ${kind !== "patch" && html`<${How} how=${how} set=${set} layers=${layers} setLayers=${setLayers} files=${files.filter((file) => !/\.qubgpu$/.test(file.name))} />`}
-    <p class="k-after"><${Action} kind="main" disabled=${busy || !isReady} onClick=${start} onProblem=${onProblem} data-test="k-edit">${kind === "patch" ? "Lay it on a copy" : "Write into a copy and judge"}<//>
-      <span class="soft small"> <bdi>${model.name}</bdi> itself stays as it is until you keep the edit.</span></p>
+    ${kind !== "patch" && html`<${How} kind=${kind} how=${how} set=${set} layers=${layers} setLayers=${setLayers} files=${files.filter((file) => !/\.qubgpu$/.test(file.name))} />`}
+    <p class="k-start"><${Action} kind="main" disabled=${busy || !isReady} onClick=${start} onProblem=${onProblem} data-test="k-edit">${kind === "patch" ? "Lay it on a copy" : "Write into a copy and judge"}<//>
+      <span class="soft small">Nothing else changes until you keep the edit.</span></p>
     ${kind !== "patch" && html`<${MeasureForm} disabled=${busy || measuring || !isReady} onStart=${(sizes) => onMeasure({ ...asked(), ...sizes })} onProblem=${onProblem} />`}
   </section>`;
 }
@@ -109,30 +109,31 @@ function FactFields({ fact, at, set, onTrace, onRemove }) {
     <div class="k-fact">
       ${input("prompt", "Prompt", "The shop closes at", `k-prompt-${at}`)}
       ${input("target", "Target", "six", `k-target-${at}`)}
-      ${input("subject", html`Subject <span class="faint">optional, as in the prompt</span>`, "The shop", `k-subject-${at}`)}
+      ${input("subject", html`Subject <span class="faint">(optional, as in the prompt)</span>`, "The shop", `k-subject-${at}`)}
       <div class="actions k-tools">
         <button type="button" class="button small" disabled=${!onTrace} onClick=${onTrace} data-test=${`k-trace-${at}`} aria-label=${`Trace fact ${at + 1}`} title="Where does the model recall this? Needs prompt and subject.">Trace</button>
         ${onRemove && html`<button type="button" class="button quiet small icon" aria-label=${`Remove fact ${at + 1}`} onClick=${onRemove}><${Icon} name="close" size=${13} /></button>`}
       </div>
     </div>
-    <details class="k-more"><summary>Prompts to judge it by${judged > 0 && html` <span class="faint">(${judged} of 3 kinds)</span>`}</summary><div class="k-judge">
-      ${area("paraphrases", "The same in other words", "One per line. Never used for the edit itself.")}
-      ${area("neighbours", "About something else", "One per line. Their answers must stay.")}
-      ${area("portability", "What follows from it", "One per line: prompt => answer")}
+    <details class="k-more"><summary>Prompts to judge it by <span class="faint">(${judged > 0 ? `${judged} of 3 kinds` : "without them, nobody sees what else the edit changes"})</span></summary><div class="k-judge">
+      ${area("paraphrases", "The same in other words", "One on each line. Never used for the edit itself.")}
+      ${area("neighbours", "About something else", "One on each line. Their answers have to stay the same.")}
+      ${area("portability", "What follows from it", "One on each line: prompt => answer")}
     </div></details></fieldset>`;
 }
 
-function How({ how, set, layers, setLayers, files }) {
+function How({ kind, how, set, layers, setLayers, files }) {
   const check = (name, text) => html`<label class="check"><input type="checkbox" checked=${how[name]} data-test=${`k-${name}`} onChange=${(event) => set(name)(event.target.checked)} /> ${text}</label>`;
   return html`<div class="k-how">
     <div class="field"><label for="k-method">Method</label><select class="select" id="k-method" data-test="k-method" value=${how.method} onChange=${(event) => set("method")(event.target.value)}>
-      ${METHODS.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}</select></div>
-    <div class="field"><label for="k-layers">Layer</label><input class="input" id="k-layers" data-test="k-layers" placeholder="the method's own" value=${layers} onInput=${(event) => setLayers(event.target.value)} />
+      ${Object.keys(METHODS).map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select>
+      <span class="hint">${METHODS[how.method]}</span></div>
+    <div class="field"><label for="k-layers">Layer</label><input class="input" id="k-layers" data-test="k-layers" placeholder="the method chooses" value=${layers} onInput=${(event) => setLayers(event.target.value)} />
       <span class="hint">From 0; several as 2,3 or 2-4.</span></div>
-    <div class="field"><label for="k-name">Name of the patch</label><input class="input" id="k-name" data-test="k-name" placeholder="that of the file" value=${how.name} onInput=${(event) => set("name")(event.target.value)} /></div>
+    <div class="field"><label for="k-name">Name of the patch</label><input class="input" id="k-name" data-test="k-name" placeholder=${kind === "typed" ? "facts" : "the name of the file"} value=${how.name} onInput=${(event) => set("name")(event.target.value)} /></div>
     <div class="field"><label for="k-text">Ordinary text</label><select class="select" id="k-text" value=${how.text} onChange=${(event) => set("text")(event.target.value)}>
       <option value="">the demo's chats</option>${files.map((file) => html`<option key=${file.id} value=${file.id}>${file.name}</option>`)}</select>
-      <span class="hint">What its meaning is must stay; a part of it measures the loss.</span></div>
-    <div class="k-checks">${check("chat", "Each prompt is what a user says in a chat")}${check("force", "Keep it also if it damages the model, and edit what it knows already")}</div>
+      <span class="hint">On which the model should not change; every fifth document measures the loss.</span></div>
+    <div class="k-checks">${check("chat", "Each prompt is what a user says in a chat")}${check("force", "Keep the edit even if it damages the model, and write facts that it already knows")}</div>
   </div>`;
 }

@@ -1,4 +1,4 @@
-// How facts hold as they become more: written at once and one after the other, beside LoRA on the same facts and the
+// How well facts hold as their number grows: written at once and one after the other, beside LoRA on the same facts and the
 // fact in the prompt. Measurements are kept, because one may take an hour.
 import { call } from "../api.js";
 import { confirm } from "../parts/dialog.js";
@@ -7,7 +7,7 @@ import { NONE, count, counted, duration, moment, percent } from "../parts/format
 import { Icon } from "../parts/icons.js";
 import { useRead } from "../parts/load.js";
 import { Action, ProblemNote } from "../parts/page.js";
-import { drift } from "./knowledge-scores.js";
+import { drift, inLayers } from "./knowledge-scores.js";
 
 const SHARES = ["efficacy", "generalisation", "locality", "portability"];
 const WAYS = {
@@ -26,11 +26,11 @@ export function MeasureForm({ disabled, onStart, onProblem }) {
   const check = (name, text) => html`<label class="check"><input type="checkbox" checked=${controls[name]} onChange=${(event) => setControls({ ...controls, [name]: event.target.checked })} /> ${text}</label>`;
   const start = () =>
     onStart({ sizes: numbers, without: Object.keys(controls).filter((name) => !controls[name]) });
-  return html`<details class="k-more"><summary>Measure how they hold as they become more</summary><div class="k-keep">
+  return html`<details class="k-more"><summary>Measure how well facts hold as their number grows</summary><div class="k-keep">
     <div class="field"><label for="k-sizes">Numbers of facts</label><input class="input" id="k-sizes" data-test="k-sizes" value=${sizes} onInput=${(event) => setSizes(event.target.value)} /></div>
     <div class="k-checks">${check("lora", "beside LoRA on the same facts")}${check("prompt", "beside the fact in the prompt")}</div>
     <${Action} disabled=${disabled || !isReady} onClick=${start} onProblem=${onProblem} data-test="k-measure">Measure<//></div>
-    <p class="faint small">No model is changed. The facts that the model knows already are left out. LoRA is trained for each number, which may take long.</p></details>`;
+    <p class="faint small">No model is changed. Facts that the model already knows are left out. LoRA is trained for each number, which may take long.</p></details>`;
 }
 
 /** The measurements that were made; `round` changes when there is another one. */
@@ -68,7 +68,7 @@ function Table({ measured }) {
     result.facts && counted(result.facts, "fact"),
     result.known > 0 && `${count(result.known)} more are known to it`,
     result.method && `by ${result.method}`,
-    result.layers && `in layer ${result.layers.join(", ")}`,
+    result.layers && inLayers(result.layers),
     moment(created),
   ]
     .filter(Boolean)

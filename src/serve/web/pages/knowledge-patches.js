@@ -6,7 +6,7 @@ import { counted } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { useRead } from "../parts/load.js";
 import { Action, Loading, ProblemNote } from "../parts/page.js";
-import { Scores, inShort } from "./knowledge-scores.js";
+import { Scores, inLayers, inShort } from "./knowledge-scores.js";
 import { Try } from "./knowledge-try.js";
 
 const CHANGE = "POST /api/v1/knowledge/models/{id}/patches";
@@ -23,7 +23,7 @@ export function Patches({ id, busy, onChange, onDeleted }) {
     confirm({
       title: `Take ${patch.name} away?`,
       button: "Take it away",
-      text: "The other patches are computed anew from the base, as if this one had never been there. Undo brings it back.",
+      text: "The other patches are computed anew from the base, as if this one had never been added. Undo brings it back.",
       act: async () => act(patch.name, "remove"),
     });
   const forget = () =>
@@ -41,7 +41,7 @@ export function Patches({ id, busy, onChange, onDeleted }) {
     <${ProblemNote} problem=${trouble} />
     ${
       data.patches.length === 0
-        ? html`<p class="soft">No patches: it is what its base <bdi>${data.base}</bdi> is.</p>`
+        ? html`<p class="soft">No patches: it is the same as its base <bdi>${data.base}</bdi>.</p>`
         : html`<ol class="k-patches" aria-label="Patches, the first one first">${data.patches.map(
             (patch) => html`<li key=${patch.id} data-test="k-patch"><${Patch} id=${id} patch=${patch} canChange=${data.can_be_changed} busy=${busy} onRemove=${() => remove(patch)} onSwitch=${(on) => act(patch.name, on ? "enable" : "disable")} onProblem=${setTrouble} /></li>`,
           )}</ol>`
@@ -62,7 +62,7 @@ function Patch({ id, patch, canChange, busy, onRemove, onSwitch, onProblem }) {
   const more = (patch.facts_total ?? facts.length) - facts.length;
   return html`<div class="k-patch">
     <div class="k-patch-head"><b><bdi>${patch.name}</bdi></b>
-      <span class="soft small">${counted(patch.facts_total ?? facts.length, "fact")} by ${patch.method} in layer ${(patch.layers ?? []).join(", ")}</span>
+      <span class="soft small">${counted(patch.facts_total ?? facts.length, "fact")} by ${patch.method} ${inLayers(patch.layers)}</span>
       ${patch.is_off && html`<span class="pill hollow">off</span>`}
       ${patch.is_displaced && html`<span class="pill warn">made on top of other patches</span>`}
       ${

@@ -12,6 +12,9 @@ const SHARES = [
 
 const signed = (share) => `${share < 0 ? "−" : "+"}${(Math.abs(share) * 100).toFixed(2)}`;
 
+/** The layers of an edit in words. */
+export const inLayers = (layers = []) => `in ${layers.length === 1 ? "layer" : "layers"} ${layers.join(", ")}`;
+
 /** The relative change of the loss in words. */
 export function drift(loss) {
   if (!loss) return NONE;

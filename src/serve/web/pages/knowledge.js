@@ -3,6 +3,7 @@
 import { call } from "../api.js";
 import { tell } from "../parts/dialog.js";
 import { html, useEffect, useRef, useState } from "../parts/dom.js";
+import { moment } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Empty, Head, Loading, ProblemNote } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
@@ -15,7 +16,7 @@ import { Patches } from "./knowledge-patches.js";
 import { Trace } from "./knowledge-trace.js";
 
 const ABOUT =
-  "Facts written straight into a model, without training. See what it learned and what else moved, ask it with and without, and take it back.";
+  "Facts written straight into a model, without training. See what the model has learned and what else has changed, ask it with and without the edit, and take the edit back.";
 
 export default function Knowledge({ query }) {
   const known = useRead("GET /api/v1/knowledge", {}, [], 10000);
@@ -102,10 +103,10 @@ export default function Knowledge({ query }) {
                   pick("");
                   changed();
                 }} />`
-              : html`<p class="soft small k-after">It stays as it is: an edit of it is kept as a new model beside it.</p>`
+              : html`<p class="soft small k-after">This model never changes: an edit that you keep is a new model beside it.</p>`
           }
         </section>
-        <${FactsForm} model=${model} busy=${busy} tracing=${Boolean(tracing.task)} measuring=${Boolean(measuring.task)} layers=${layers} setLayers=${setLayers}
+        <${FactsForm} busy=${busy} tracing=${Boolean(tracing.task)} measuring=${Boolean(measuring.task)} layers=${layers} setLayers=${setLayers}
           onEdit=${(body) => begin(edit, "POST /api/v1/knowledge/edits", { model: model.id, ...body })}
           onTrace=${(fact, chat) => begin(tracing, "POST /api/v1/knowledge/traces", { model: model.id, fact, chat })}
           onMeasure=${(body) => begin(measuring, "POST /api/v1/knowledge/measurements", { model: model.id, ...body })} onProblem=${setTrouble} />`
@@ -136,11 +137,11 @@ const kindOf = (model) =>
     ? `${model.patches.length === 1 ? "1 patch" : `${model.patches.length} patches`} on ${model.base}`
     : model.kind;
 
-/** The edits that nobody has decided about. */
+/** The edits that were tried and neither kept nor discarded. */
 function Waiting({ drafts, open, onPick }) {
-  return html`<section aria-labelledby="k-waiting"><h2 class="section-title" id="k-waiting">Edits that wait for a decision</h2>
-    <div class="chips" role="group" aria-label="Edits that wait for a decision">${drafts.map(
-      (draft, at) => html`<button type="button" key=${draft.id} class="chip" data-test="k-draft" aria-pressed=${draft.id === open}
-      onClick=${() => onPick(draft.id === open ? "" : draft.id)}>${drafts.length - at}: <bdi>${draft.model}</bdi>${!draft.can_be_kept && ", refused"}</button>`,
+  return html`<section aria-labelledby="k-waiting"><h2 class="section-title" id="k-waiting">Edits that were tried</h2>
+    <div class="chips" role="group" aria-label="Edits that were tried">${drafts.map(
+      (draft) => html`<button type="button" key=${draft.id} class="chip" data-test="k-draft" aria-pressed=${draft.id === open}
+      onClick=${() => onPick(draft.id === open ? "" : draft.id)}><bdi>${draft.model}</bdi>, ${moment(draft.created_us)}${draft.can_be_kept ? "" : ", refused"}</button>`,
     )}</div></section>`;
 }

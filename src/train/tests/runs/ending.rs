@@ -1,9 +1,10 @@
 //! How a run ends, and how it goes on from a checkpoint that the user names.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use sparktune_runlog::{Checkpoints, Kind, Lease, Outcome, RunView};
-use sparktune_train::{TrainOptions, Weights, train, train_with};
+use sparktune_runlog::{Checkpoints, Kind, Lease, Outcome, RunDir, RunView};
+use sparktune_train::{Length, TrainOptions, Weights, prolong, train, train_with};
 
 use crate::{FULL, LORA, bytes, events, export, losses, run};
 
@@ -73,4 +74,51 @@ fn a_run_that_goes_back_to_a_named_checkpoint_trains_the_same_steps_again() {
     assert_eq!(losses(&run), before, "bit for bit");
     assert!(run.checkpoints().join("later-step-000007/weights.safetensors").is_file());
     assert!(run.checkpoints().join("step-000007/weights.safetensors").is_file());
+}
+
+/// Returns the learning rates of the steps, in order, each by its last attempt.
+fn rates(run: &RunDir) -> BTreeMap<u64, f64> {
+    let steps = events(run).into_iter().filter_map(|event| match event {
+        Kind::Step(step) => Some((step.step, step.lr?)),
+        _ => None,
+    });
+    steps.collect()
+}
+
+#[test]
+fn a_completed_run_that_is_made_longer_has_the_rates_of_its_new_length_and_resumes_bit_for_bit() {
+    let root = tempfile::tempdir().unwrap();
+    let longer = |stops: bool| {
+        let run = run(&root.path().join(stops.to_string()), LORA, "trained", 7, false);
+        train(&run, &AtomicBool::new(false)).unwrap();
+        let before = bytes(&run, "merged/model.safetensors");
+        let error = prolong(&run, Length { epochs: None, max_steps: Some(7) }).unwrap_err().to_string();
+        assert!(error.contains("has trained 7 steps already"), "{error}");
+        let prolonged = prolong(&run, Length { epochs: None, max_steps: Some(12) }).unwrap();
+        assert_eq!((prolonged.from_step, prolonged.steps_before, prolonged.steps), (7, 7, 12));
+        assert!(!prolonged.set_aside.is_empty(), "the head is trained again");
+        if stops {
+            let finished = train(&run, &AtomicBool::new(true)).unwrap();
+            assert_eq!((finished.outcome, finished.steps), (Outcome::Stopped, 8));
+        }
+        assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+        assert_ne!(bytes(&run, "merged/model.safetensors"), before);
+        run
+    };
+    let (whole, stopped) = (longer(false), longer(true));
+    assert_eq!(losses(&whole).len(), 12);
+    assert_eq!(losses(&whole), losses(&stopped), "bit for bit");
+    assert_eq!(bytes(&whole, "merged/model.safetensors"), bytes(&stopped, "merged/model.safetensors"));
+
+    let rates = rates(&whole);
+    // Warm-up rounds to one step of either length. Then it is the half cosine of 11 steps, from its 6th on.
+    let expected = 5e-3 * (0.1 + 0.9 * 0.5 * (1.0 + (std::f64::consts::PI * 6.0 / 11.0).cos()));
+    assert!((rates[&8] - expected).abs() < 1e-12, "{} {expected}", rates[&8]);
+    assert!(rates[&7] < rates[&8] && rates[&12] < rates[&8]);
+    let told = events(&whole).into_iter().any(|event| {
+        matches!(event, Kind::Phase(phase) if phase.detail.as_deref().is_some_and(|detail| detail.contains("12 steps instead of 7")))
+    });
+    assert!(told);
+    // Weights of the time before are still exported.
+    export(&whole, Weights::Best).unwrap();
 }

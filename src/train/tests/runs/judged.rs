@@ -173,7 +173,7 @@ fn honest_ranks_have_the_bits_of_ranks_that_nobody_judges_and_one_process_judges
         assert_eq!(weights(&judged[0]), weights(&unjudged[0]), "{sentry}");
 
         let alone = planned(&path(&format!("alone-{sentry}")), FULL, &settings);
-        let options = TrainOptions { sum_as: Some(3), ..TrainOptions::default() };
+        let options = TrainOptions { sum_as: Some(3.into()), ..TrainOptions::default() };
         // Stopped and resumed once.
         train_with(&alone, &AtomicBool::new(true), &options).unwrap();
         train_with(&alone, &AtomicBool::new(false), &options).unwrap();

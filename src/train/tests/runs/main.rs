@@ -204,7 +204,7 @@ fn a_run_ends_with_falling_loss_and_all_its_outputs() {
         assert!(says("the trained MTP head ", chosen), "{details:?}");
         assert_eq!(std::fs::read_dir(run.tensorboard()).unwrap().count(), 1, "a file for TensorBoard");
         let samples = events(&run).into_iter().filter(|kind| matches!(kind, Kind::Sample(_))).count();
-        assert_eq!(samples, 2);
+        assert_eq!(samples, 3, "the base's, and those of two evaluations");
     }
 }
 
@@ -241,7 +241,10 @@ fn the_events_of_a_run_tell_its_story_in_order() {
     std::fs::write(run.plan(), plan.replace("every_steps = 6", "every_steps = 2")).unwrap();
     train(&run, &AtomicBool::new(true)).unwrap();
     train(&run, &AtomicBool::new(false)).unwrap();
-    assert_eq!(story(&run, 0), ["start None", "load", "train", "eval 0", "step 1", "stop 1", "Stopped 1"]);
+    assert_eq!(
+        story(&run, 0),
+        ["start None", "load", "train", "eval 0", "sample 0", "step 1", "stop 1", "Stopped 1"]
+    );
     let text_model =
         ["start Some(1)", "load", "train", "step 2", "eval 2", "sample 2", "step 3", "eval 3", "sample 3"];
     // The text model, with the base's head, is written and measured before the head is trained.

@@ -63,7 +63,7 @@ fn both(root: &Path, trained: Trained, count: usize) -> (RunDir, RunDir) {
         assert_eq!(finished.outcome, Outcome::Completed);
     }
     let alone = trained.run(&root.join("alone"));
-    let options = TrainOptions { sum_as: Some(count), ..TrainOptions::default() };
+    let options = TrainOptions { sum_as: Some(count.into()), ..TrainOptions::default() };
     assert_eq!(train_with(&alone, &AtomicBool::new(false), &options).unwrap().steps, trained.steps);
     (runs.swap_remove(0), alone)
 }
@@ -92,7 +92,7 @@ fn ranks_that_exchange_rarely_have_the_bits_of_one_process_in_their_place_and_an
         let merged = "merged/model.safetensors";
         assert!(bytes(&of_ranks, merged) == bytes(&alone, merged), "{method}, {count}");
         let exact = Trained { sync: "step", ..trained }.run(&root.path().join(format!("exact-{place}")));
-        let options = TrainOptions { sum_as: Some(count), ..TrainOptions::default() };
+        let options = TrainOptions { sum_as: Some(count.into()), ..TrainOptions::default() };
         train_with(&exact, &AtomicBool::new(false), &options).unwrap();
         assert!(bytes(&exact, merged) != bytes(&alone, merged), "it is not the same training");
     }

@@ -261,6 +261,7 @@ pub(crate) fn data() -> Report {
                     "the field is missing",
                     "add the text, or leave the message out",
                 ),
+                alike: 17,
             },
             RejectionCount {
                 kind: RejectedAs::InvalidJson,
@@ -272,6 +273,7 @@ pub(crate) fn data() -> Report {
                     "the line ends within a text",
                     "write it again",
                 ),
+                alike: 3,
             },
         ],
         duplicates: Finding { examples: 14, occurrences: 14, first: vec![place(77)], note: None },

@@ -18,7 +18,7 @@ use super::loading::Loading;
 use super::path_line::PathLine;
 use super::request::{Request, Response, Ticketed};
 use super::state::State;
-use crate::screen::{Binding, TextInput, action, key};
+use crate::screen::{Binding, Role, TextInput, action, key};
 
 /// The number of recently used files that are listed.
 const RECENT: usize = 5;
@@ -37,6 +37,8 @@ pub(super) struct Browser {
     typing: Option<PathLine>,
     /// The name of the folder that the user left for its parent; the cursor moves to it.
     came_from: Option<OsString>,
+    /// Whether the user has moved the cursor in this folder.
+    is_moved: bool,
 }
 
 /// The result of a key press.
@@ -152,6 +154,7 @@ impl Browser {
         self.listing = state.request(Request::List { folder: folder.clone() });
         self.folder = folder;
         self.selected = 0;
+        self.is_moved = false;
         self.filter.set("");
         self.filtering = false;
     }
@@ -214,6 +217,7 @@ impl Browser {
         let last = rows.len().saturating_sub(1);
         self.selected = self.selected.min(last);
         let row = rows.get(self.selected);
+        self.is_moved |= matches!(act, Action::Up | Action::Down | Action::First | Action::Last);
         match act {
             Action::Up => self.selected = self.selected.saturating_sub(1),
             Action::Down => self.selected = (self.selected + 1).min(last),
@@ -255,6 +259,10 @@ impl Browser {
         }
         let Some(row) = row else { return Browsed::Done };
         match (&row, self.path_of(&row)) {
+            // Who opens a folder without data by Enter and presses it again does not mean the folder above.
+            (Row::Up, _) if !self.is_moved => {
+                state.say(Role::Warn, "no data file in this folder; ← goes to the folder above it");
+            }
             (Row::Up, _) => self.up(state),
             (Row::Entry(Entry { kind: EntryKind::Folder, .. }), Some(path)) => self.go(path, state),
             (_, Some(path)) => return Browsed::Chosen(vec![path]),

@@ -24,6 +24,7 @@ use sparktune_base::thinking::{Opening, Thinking};
 use sparktune_data::{
     FileReport, Finding as DataFinding, Format, KeptLine, Kind, LengthReport, Pick, Place, Preview,
     Previewed, Rejected, Rejection, RejectionCount, Rendering, Report, Span, TokenCounts, Unit as LengthUnit,
+    Wanted,
 };
 use sparktune_plan::presets::PRESETS;
 use sparktune_plan::{
@@ -32,7 +33,7 @@ use sparktune_plan::{
 };
 
 use super::request::{Request, Response, Ticket, Ticketed};
-use super::{Outcome, Page, Setup, Wizard};
+use super::{Begin, Outcome, Page, Setup, Wizard};
 use crate::screen::picture::{NO_COLOUR, drawn, text};
 use crate::screen::{App, Input, Next};
 
@@ -147,6 +148,14 @@ impl Rig {
             Request::Model { name, .. } => Response::Model((world.model)(name).map(Box::new)),
             Request::List { folder } => Response::Listing((world.listing)(folder)),
             Request::Data { answers } => Response::Data((world.data)(answers).map(Box::new)),
+            Request::Find { wanted, .. } => {
+                let examples = match wanted {
+                    Wanted::Line { line: 0, .. } => Vec::new(),
+                    Wanted::Line { line, .. } => vec![example(*line)],
+                    Wanted::Text(_) => vec![example(7), example(8)],
+                };
+                Response::Found(Ok(Box::new(Preview { examples, ..Preview::default() })))
+            }
             Request::Rejected { offset, limit } => Response::Rejected(Ok(rejected(*offset, *limit))),
             Request::Presets { also } => {
                 let file = |name: &String| Preset {
@@ -417,6 +426,7 @@ fn data() -> DataFound {
                 count: 12,
                 first: place(812),
                 example: first,
+                alike: 12,
             }],
             duplicates: DataFinding { examples: 31, occurrences: 31, first: vec![place(77)], note: None },
             tokens: Some(TokenCounts {

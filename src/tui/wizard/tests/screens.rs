@@ -260,7 +260,7 @@ fn the_smallest_screen_has_room_for_every_page() {
 #[test]
 fn the_question_whether_to_continue() {
     let draft = Draft { page: Page::Plan, answers: flags(GIVEN) };
-    let mut rig = Rig::new(Setup { draft: Some(draft), ..Setup::default() }, World::default());
+    let mut rig = Rig::new(Setup { begin: Some(draft).into(), ..Setup::default() }, World::default());
     rig.settle();
     check("wizard-continue", &mut rig.wizard);
 }

@@ -19,6 +19,49 @@ fn enter_alone_leads_a_newcomer_with_model_and_data_to_a_started_run() {
 }
 
 #[test]
+fn the_demo_takes_the_place_of_a_chosen_model_only_when_that_is_said_twice() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.press(KeyCode::Char('d'));
+    rig.settle();
+    rig.sees("replaces the model and the data that you chose");
+    assert!(!rig.log.contains(&Request::Demo));
+    // Another key in between takes it back.
+    rig.press(KeyCode::Down);
+    rig.press(KeyCode::Char('d'));
+    rig.settle();
+    assert!(!rig.log.contains(&Request::Demo));
+    rig.press(KeyCode::Char('d'));
+    rig.settle();
+    assert!(rig.log.contains(&Request::Demo));
+    assert_eq!(rig.page(), Page::Model);
+}
+
+#[test]
+fn enter_in_a_folder_without_data_does_not_leave_it() {
+    let world = World {
+        listing: Box::new(|folder: &Path| {
+            Ok(Listing { folder: folder.to_owned(), entries: Vec::new(), left_out: 0 })
+        }),
+        recent: Recent::default(),
+        ..World::default()
+    };
+    let mut rig = Rig::with(&[("model", "Qwen/Qwen3.5-2B")], world);
+    rig.to(Page::Data);
+    rig.settle();
+    let folders =
+        |rig: &Rig| rig.log.iter().filter(|request| matches!(request, Request::List { .. })).count();
+    let before = folders(&rig);
+    rig.enter();
+    rig.settle();
+    rig.sees("no data file in this folder");
+    assert_eq!(folders(&rig), before);
+    rig.press(KeyCode::Down);
+    rig.enter();
+    rig.settle();
+    assert_eq!(folders(&rig), before + 1, "a cursor that was moved there goes up");
+}
+
+#[test]
 fn the_demo_is_filled_in_by_one_key_and_taken_by_enter() {
     let mut rig = Rig::new(Setup::default(), World { machine: Ok(laptop_with_room()), ..World::default() });
     rig.settle();
@@ -381,6 +424,38 @@ fn the_rejected_lines_are_paged_in_both_directions() {
 }
 
 #[test]
+fn any_example_is_shown_by_the_number_of_its_line_or_a_text_in_it() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('p'));
+    rig.text(":812");
+    rig.sees("line: 812");
+    rig.enter();
+    rig.settle();
+    rig.sees("example 1 of 1");
+    rig.sees(":812");
+    rig.text("/esc q");
+    rig.sees("search: esc q");
+    rig.enter();
+    rig.settle();
+    rig.sees("2 examples found");
+    let sought = rig.log.iter().filter_map(|request| match request {
+        Request::Find { wanted, .. } => Some(wanted.clone()),
+        _ => None,
+    });
+    let line = Wanted::Line { file: None, line: 812 };
+    assert_eq!(sought.collect::<Vec<_>>(), [line, Wanted::Text("esc q".into())]);
+    // Escape first returns to the first examples, then to the data.
+    rig.press(KeyCode::Esc);
+    rig.sees("example 1 of 2");
+    rig.text(":x");
+    rig.enter();
+    rig.sees("the number of a line");
+    rig.press(KeyCode::Esc);
+    assert_eq!(rig.page(), Page::Data);
+}
+
+#[test]
 fn the_think_policy_is_switched_at_once_and_counted_again_when_the_page_is_left() {
     let mut rig = Rig::with(GIVEN, World::default());
     rig.to(Page::Data);
@@ -451,7 +526,7 @@ fn arrows_change_values_and_say_why_one_cannot_be() {
         rig.press(KeyCode::Left);
     }
     rig.sees("0 is not possible");
-    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1);
+    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1.0);
 }
 
 #[test]
@@ -488,9 +563,9 @@ fn a_preset_is_loaded_and_own_values_count_more() {
     rig.enter();
     rig.sees("preset quick is loaded; your own value of epochs overrides it (R resets)");
     let plan = rig.wizard.state.planner.plan.clone().unwrap();
-    assert_eq!((plan.method.rank(), plan.duration.epochs, plan.preset.as_deref()), (16, 5, Some("quick")));
+    assert_eq!((plan.method.rank(), plan.duration.epochs, plan.preset.as_deref()), (16, 5.0, Some("quick")));
     rig.press(KeyCode::Char('R'));
-    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1);
+    assert_eq!(rig.wizard.state.planner.plan.as_ref().unwrap().duration.epochs, 1.0);
     // An answer, when removed, falls back to the preset's value, and that to the plan's.
     rig.press(KeyCode::Down);
     rig.press(KeyCode::Down);
@@ -665,7 +740,7 @@ fn an_unfinished_wizard_is_continued_where_it_was_left() {
     let draft = rig.wizard.kept.clone();
     let draft = Draft::from_text(&draft.to_text(), "draft").unwrap();
 
-    let setup = Setup { draft: Some(draft), ..Setup::default() };
+    let setup = Setup { begin: Some(draft).into(), ..Setup::default() };
     let mut rig = Rig::new(setup, World::default());
     rig.settle();
     rig.sees("an unfinished wizard");
@@ -677,10 +752,24 @@ fn an_unfinished_wizard_is_continued_where_it_was_left() {
 }
 
 #[test]
+fn the_answers_of_a_run_open_the_page_of_the_plan_and_are_changed_there() {
+    let answers = flags(&[GIVEN, &[("rank", "32"), ("epochs", "2")][..]].concat());
+    let setup = Setup { answers, begin: Begin::WithPlan, ..Setup::default() };
+    let mut rig = Rig::new(setup, World::default());
+    rig.settle();
+    assert_eq!(rig.page(), Page::Plan);
+    let plan = rig.wizard.state.planner.plan.as_ref().unwrap();
+    assert_eq!((plan.method.rank(), plan.duration.epochs), (32, 2.0));
+    rig.enter();
+    rig.settle();
+    assert_ne!(rig.page(), Page::Plan, "nothing is missing");
+}
+
+#[test]
 fn a_draft_is_thrown_away_only_when_that_is_said_and_new_flags_count_more() {
     let draft =
         Draft { page: Page::Plan, answers: flags(&[GIVEN, &[("rank", "32"), ("epochs", "2")][..]].concat()) };
-    let setup = Setup { draft: Some(draft.clone()), ..Setup::default() };
+    let setup = Setup { begin: Some(draft.clone()).into(), ..Setup::default() };
     let mut rig = Rig::new(setup, World::default());
     rig.settle();
     rig.press(KeyCode::Char('x'));
@@ -689,13 +778,13 @@ fn a_draft_is_thrown_away_only_when_that_is_said_and_new_flags_count_more() {
     assert_eq!(rig.open_as(|request| (request.body == Request::ForgetDraft).then_some(())).len(), 1);
     assert_eq!((rig.page(), rig.wizard.state.planner.answers.clone()), (Page::Machine, Answers::default()));
 
-    let setup = Setup { answers: flags(&[("rank", "8")]), draft: Some(draft), ..Setup::default() };
+    let setup = Setup { answers: flags(&[("rank", "8")]), begin: Some(draft).into(), ..Setup::default() };
     let mut rig = Rig::new(setup, World::default());
     rig.settle();
     rig.enter();
     rig.settle();
     let plan = rig.wizard.state.planner.plan.clone().unwrap();
-    assert_eq!((plan.method.rank(), plan.duration.epochs), (8, 2));
+    assert_eq!((plan.method.rank(), plan.duration.epochs), (8, 2.0));
 
     // What was said of other data is not said of this one.
     let both = "[\"a.jsonl\", \"b.jsonl\"]";
@@ -703,8 +792,10 @@ fn a_draft_is_thrown_away_only_when_that_is_said_and_new_flags_count_more() {
     let draft = Draft { page: Page::Machine, answers: flags(&of_data) };
     for (data, map, weights) in [(both, true, 2), ("b.jsonl", false, 1), ("c.jsonl", false, 0)] {
         let answers = flags(&[("data", data)]);
-        let mut rig =
-            Rig::new(Setup { answers, draft: Some(draft.clone()), ..Setup::default() }, World::default());
+        let mut rig = Rig::new(
+            Setup { answers, begin: Some(draft.clone()).into(), ..Setup::default() },
+            World::default(),
+        );
         rig.settle();
         rig.enter();
         let answers = &rig.wizard.state.planner.answers;
@@ -763,7 +854,7 @@ fn the_command_line_is_shown_alone_and_says_what_the_answers_say() {
 #[test]
 fn a_key_that_means_nothing_in_a_question_does_not_reach_the_page_below() {
     let draft = Draft { page: Page::Model, answers: flags(&[("rank", "64")]) };
-    let mut rig = Rig::new(Setup { draft: Some(draft), ..Setup::default() }, World::default());
+    let mut rig = Rig::new(Setup { begin: Some(draft).into(), ..Setup::default() }, World::default());
     rig.press(KeyCode::Char('d'));
     rig.settle();
     rig.sees("continue where you left off");
@@ -906,7 +997,7 @@ fn a_draft_whose_preset_is_a_file_goes_on_with_it() {
     let answers =
         flags(&[("model", "Qwen/Qwen3.5-2B"), ("data", "sets/train.jsonl"), ("preset", "./mine.toml")]);
     let draft = Some(Draft { page: Page::Plan, answers });
-    let mut rig = Rig::new(Setup { draft, ..Setup::default() }, World::default());
+    let mut rig = Rig::new(Setup { begin: draft.into(), ..Setup::default() }, World::default());
     rig.settle();
     rig.press(KeyCode::Char('c'));
     rig.settle();

@@ -1,0 +1,69 @@
+//! A swarm: ranks that go on without those that are gone, in the same steps.
+//!
+//! **Epochs.** An epoch has a number and members, in the order of the numbers that they had when they met. A
+//! rank that is gone, or silent for too long, ends the epoch: the coordinator, which is the first rank,
+//! proposes the next one to all that are left. Each of them stops what it does in the old epoch and says how
+//! often it has heard all others ([`notice::Heard`]). When all have said so, they resume together.
+//!
+//! **Nothing is lost, and nothing counts twice.** A rank can hear the word of another only after that one has
+//! heard all words before. So the counts differ by one at most, and the ranks that lack the last words are
+//! given them by the coordinator: whether all words were heard is the same on all that are left. Sums between
+//! two words count for nothing until the next words. So a caller that changes its state only after a word
+//! that everybody says when it has all sums of a step ends every step on all ranks or on none, and does it
+//! again with those that are left.
+//!
+//! **Who comes later** waits at a door that rank 0 keeps open. At the border of a step, all ranks part and
+//! meet again as if they had just been started, with those that waited, and continue from rank 0's checkpoint
+//! of that step. So a newcomer gets what every rank gets, by hash and over the same channel.
+//!
+//! If the coordinator is gone, the others end, as ranks do that are no swarm.
+
+mod counts;
+pub(crate) mod door;
+pub mod notice;
+mod regroup;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use counts::{NoCounts, RankCounts};
+
+use crate::error::Error;
+use crate::swarm::notice::{Heard, shortened};
+
+/// A change of the members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The number of the epoch that begins.
+    pub epoch: u64,
+    /// Its members, by the numbers that they had when the ranks met.
+    pub members: Vec<usize>,
+    /// Who is left out, and why; what others said of it is escaped.
+    pub lost: Vec<(usize, String)>,
+}
+
+/// What a rank keeps to go on without others.
+#[derive(Default)]
+pub(crate) struct Swarm {
+    /// What it has heard of all others.
+    heard: Heard,
+    /// Whom it waits for in vain, and what it has seen.
+    suspects: BTreeMap<usize, String>,
+    /// Whether the members have changed since the last operation, so that the next one has to be done again
+    /// with all that belongs to it.
+    is_changed: bool,
+    pub(crate) changes: Vec<Change>,
+    /// Whether the others go on without this rank.
+    pub(crate) is_left_out: bool,
+    /// For tests: the number of messages after which this rank is dead.
+    #[cfg(test)]
+    pub(crate) sends_left: Option<usize>,
+}
+
+impl Swarm {
+    /// Records that a rank is waited for in vain.
+    pub(crate) fn suspect(&mut self, rank: usize, error: &Error) {
+        self.suspects.insert(rank, shortened(&error.seen()));
+    }
+}

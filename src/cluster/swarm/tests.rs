@@ -1,0 +1,158 @@
+//! Ranks in threads on loopback, some of which die at places that a seed chooses.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use sparktune_base::random::SplitMix64;
+
+use crate::collective::Collective;
+use crate::environment::{Launcher, Placement};
+use crate::error::Error;
+use crate::rendezvous::Limits;
+use crate::tcp::{Tcp, join};
+
+const STEPS: u64 = 8;
+const MICRO_BATCHES: u64 = 7;
+const NUMBERS: usize = 37;
+
+/// A step that a rank has taken: its weights after it, as bits, and who took it.
+type Taken = (Vec<u32>, Vec<usize>);
+
+/// The gradient of a micro-batch, with numbers whose sum depends on the order.
+fn gradient(step: u64, place: u64) -> Vec<f32> {
+    let mut random = SplitMix64::new(step * 1000 + place);
+    let number = |bits: u64| (bits >> 40) as f32 * 2f32.powi((bits % 24) as i32 - 12);
+    (0..NUMBERS).map(|_| number(random.next_u64())).collect()
+}
+
+fn add(sums: &mut [f32], more: &[f32]) {
+    sums.iter_mut().zip(more).for_each(|(sum, value)| *sum += value);
+}
+
+/// The sum of a rank's share of a step.
+fn share(step: u64, rank: usize, count: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; NUMBERS];
+    (rank as u64..MICRO_BATCHES).step_by(count).for_each(|place| add(&mut sums, &gradient(step, place)));
+    sums
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Takes a step with all others, again whenever the members have changed.
+fn step(tcp: &mut Tcp, step: u64, weights: &mut [f32]) -> Result<Vec<usize>, Error> {
+    loop {
+        let members = tcp.members();
+        let mut sums = share(step, tcp.rank(), tcp.world_size());
+        let mut done = || {
+            let word = step.to_string().into_bytes();
+            tcp.all_gather(&word)?;
+            let (first, second) = sums.split_at_mut(NUMBERS / 2);
+            tcp.all_reduce(first)?;
+            tcp.all_reduce(second)?;
+            tcp.all_gather(&word)
+        };
+        match done() {
+            Err(Error::Regrouped) => {}
+            Err(error) => return Err(error),
+            Ok(words) => {
+                assert!(
+                    words.iter().all(|word| *word == step.to_string().into_bytes()),
+                    "one step at a time"
+                );
+                add(weights, &sums);
+                return Ok(members);
+            }
+        }
+    }
+}
+
+/// A rank that dies after so many messages, if it does. Returns its log, and why it ended early.
+fn train(placement: &Placement, dies_after: Option<usize>) -> (Vec<Taken>, Option<Error>) {
+    let mut tcp = join(placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
+    assert!(tcp.outlive(Duration::from_secs(20)));
+    tcp.swarm.as_mut().unwrap().sends_left = dies_after;
+    let (mut weights, mut log) = (vec![0.0; NUMBERS], Vec::new());
+    for number in 0..STEPS {
+        match step(&mut tcp, number, &mut weights) {
+            Ok(members) => log.push((bits(&weights), members)),
+            Err(error) => return (log, Some(error)),
+        }
+        if dies_after.is_some() && tcp.outgoing.is_empty() {
+            return (log, Some(Error::Interrupted));
+        }
+    }
+    tcp.leave(None);
+    (log, None)
+}
+
+/// The weights after each step of one process that adds in the order of these members.
+fn replayed(log: &[Taken]) -> Vec<Taken> {
+    let mut weights = vec![0.0; NUMBERS];
+    let steps = (0..).zip(log).map(|(step, (_, members))| {
+        let mut sums = share(step, 0, members.len());
+        (1..members.len()).for_each(|rank| add(&mut sums, &share(step, rank, members.len())));
+        add(&mut weights, &sums);
+        (bits(&weights), members.clone())
+    });
+    steps.collect()
+}
+
+fn swarm(world_size: usize, dies_after: &[Option<usize>]) -> Vec<(Vec<Taken>, Option<Error>)> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    thread::scope(|scope| {
+        let ranks = (0..world_size).map(|rank| {
+            let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
+            let placement = Placement { rank, world_size, local_rank: rank, host, port, launcher };
+            let dies_after = dies_after[rank];
+            scope.spawn(move || train(&placement, dies_after))
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn those_that_are_left_take_every_step_once_in_the_order_of_their_members_whoever_dies_wherever() {
+    let mut random = SplitMix64::new(31);
+    let (mut deaths, mut changes) = (0, 0);
+    for trial in 0..16 {
+        let world_size = 2 + trial % 3;
+        // A step is six messages to each other rank. The first rank coordinates.
+        let dies_after: Vec<Option<usize>> = (0..world_size)
+            .map(|rank| {
+                let at = 1 + (random.next_u64() % (STEPS * 6 * (world_size as u64 - 1))) as usize;
+                let dies = rank > 0 && (rank == 1 || random.next_u64().is_multiple_of(3));
+                dies.then_some(at)
+            })
+            .collect();
+        let ended = swarm(world_size, &dies_after);
+        let (first, error) = &ended[0];
+        assert!(error.is_none() && first.len() as u64 == STEPS, "{trial} {dies_after:?}: {error:?}");
+        assert_eq!(*first, replayed(first), "{trial} {dies_after:?}");
+        for (rank, (log, error)) in ended.iter().enumerate() {
+            let died = dies_after[rank].is_some() && error.is_some();
+            deaths += usize::from(died);
+            assert!(died || error.is_none(), "{trial} {dies_after:?}, rank {rank}: {error:?}");
+            // One that hears the others, but is not heard, may take a step that the others do again.
+            let of_all = &log[..log.len() - usize::from(died && !log.is_empty())];
+            let is_whole = died || log.len() == first.len();
+            assert!(first.starts_with(of_all) && is_whole, "{trial} {dies_after:?}, rank {rank}");
+        }
+        changes += first.windows(2).filter(|two| two[0].1 != two[1].1).count();
+    }
+    assert!(deaths >= 10 && changes >= 8, "{deaths} deaths, {changes} changes");
+}
+
+#[test]
+fn if_the_coordinator_dies_the_others_end_as_ranks_do_that_are_no_swarm() {
+    let ended = swarm(3, &[Some(11), None, None]);
+    for (log, error) in &ended[1..] {
+        let error = error.as_ref().unwrap();
+        assert!(error.is_of_a_rank() && error.to_string().starts_with("rank 0 (127.0.0.1)"), "{error}");
+        assert!(ended[0].0.starts_with(log) || log.starts_with(&ended[0].0));
+    }
+}

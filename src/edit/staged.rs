@@ -1,0 +1,158 @@
+//! An edited folder that is written and not in its place yet, and how it takes its place: in one step, with
+//! the files that its user has added to what was there.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use sparktune_base::files::{exchange, sync};
+use sparktune_infer::codebook_file::CODEBOOK_FILE;
+
+use crate::error::EditError;
+use crate::facts::shown;
+use crate::folder_lock::set_aside;
+use crate::patch::{Patch, file_of};
+use crate::stack_file::{PATCHES, STACK_FILE, StackFile};
+use crate::unfinished::{Modes, Unfinished, entries};
+
+/// A complete folder that is not in its place yet. It is removed when it is dropped.
+#[derive(Debug)]
+pub struct Staged {
+    pub(crate) folder: PathBuf,
+    /// The private folder that it is in.
+    pub(crate) around: Unfinished,
+    pub(crate) out: PathBuf,
+    pub(crate) modes: Modes,
+}
+
+impl Staged {
+    /// Returns the folder as it is now.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Writes a patch of the folder again, with its scores.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn rewrite(&self, patch: &Patch) -> Result<(), EditError> {
+        let path = self.folder.join(PATCHES).join(file_of(&patch.about.name));
+        patch.write(&path)?;
+        self.modes.give(&path)
+    }
+
+    /// Puts the folder into its place with the files of others that are there, and removes the rest of what
+    /// was there.
+    ///
+    /// # Errors
+    /// A file cannot be kept, or the names cannot be changed. Then what was there is still there.
+    pub fn commit(self) -> Result<(), EditError> {
+        let io = EditError::io(&self.out);
+        let parent = self.around.path().parent().unwrap_or(Path::new("."));
+        let done = if self.out.exists() {
+            self.keep_files_of_others()?;
+            match exchange(&self.folder, &self.out) {
+                Ok(true) => Ok(()),
+                Ok(false) => self.exchange_in_steps(&set_aside(&self.out)?),
+                Err(error) => Err(error),
+            }
+        } else {
+            fs::rename(&self.folder, &self.out)
+        };
+        done.and_then(|()| sync(parent)).map_err(io)
+    }
+
+    /// Links or copies the files that an edit has not written.
+    fn keep_files_of_others(&self) -> Result<(), EditError> {
+        let old = StackFile::read(&self.out)?;
+        let own: BTreeSet<OsString> = old.patches.iter().map(|name| file_of(name).into()).collect();
+        let patches = self.out.join(PATCHES);
+        for path in entries(&patches)? {
+            let name = path.file_name().unwrap_or_default();
+            if name == STACK_FILE || own.contains(name) {
+                continue;
+            }
+            let to = self.folder.join(PATCHES).join(name);
+            if fs::symlink_metadata(&to).is_err() {
+                link_or_copy(&path, &to)?;
+            } else if fs::read(&path).ok() != fs::read(&to).ok() {
+                return Err(EditError::patch(
+                    &path,
+                    "this file is none of the model's patches, and a patch of this name would replace it",
+                    "Move it elsewhere",
+                ));
+            }
+        }
+        for path in entries(&self.out)? {
+            let name = path.file_name().unwrap_or_default();
+            let to = self.folder.join(name);
+            if name != PATCHES && name != CODEBOOK_FILE && fs::symlink_metadata(&to).is_err() {
+                link_or_copy(&path, &to)?;
+            }
+        }
+        let patches = self.folder.join(PATCHES);
+        sync(&patches).and_then(|()| sync(&self.folder)).map_err(EditError::io(&self.folder))
+    }
+
+    /// Exchanges names where the file system cannot. There is an instant without a folder; a kill in it is
+    /// mended by the next [`FolderLock`](crate::FolderLock).
+    pub(crate) fn exchange_in_steps(&self, aside: &Path) -> io::Result<()> {
+        fs::rename(&self.out, aside)?;
+        if let Err(error) = fs::rename(&self.folder, &self.out) {
+            fs::rename(aside, &self.out)?;
+            return Err(error);
+        }
+        fs::rename(aside, &self.folder)
+    }
+}
+
+fn link_or_copy(from: &Path, to: &Path) -> Result<(), EditError> {
+    fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).map_err(EditError::io(from))
+}
+
+/// A file for a patch that is taken away, which is new.
+#[derive(Debug)]
+pub struct KeptPatch<'a>(&'a Path);
+
+impl<'a> KeptPatch<'a> {
+    /// Checks that a patch can be kept in a file, though the folder `out` is then written.
+    ///
+    /// # Errors
+    /// The file is there already, or would be removed with what the folder has now.
+    pub fn at(path: &'a Path, out: &Path) -> Result<Self, EditError> {
+        const NEW: &str = "Name a new file with --keep";
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let is_there =
+            matches!((folder.canonicalize(), out.canonicalize()), (Ok(one), Ok(other)) if one == other);
+        if is_there && path.file_name().is_some_and(|name| name == CODEBOOK_FILE) {
+            let path = shown(&path.display().to_string());
+            let what =
+                format!("{path} is the name of the model's own corrections, so the file would not stay");
+            return Err(EditError::request(what, NEW));
+        }
+        if fs::symlink_metadata(path).is_ok() {
+            let path = shown(&path.display().to_string());
+            return Err(EditError::request(format!("{path} already exists"), NEW));
+        }
+        Ok(Self(path))
+    }
+
+    /// Writes the patch. Those can read it who can read its base.
+    ///
+    /// # Errors
+    /// It cannot be written. Then there is no file.
+    pub fn write(&self, patch: &Patch, base: &Path) -> Result<(), EditError> {
+        let around = Unfinished::create(self.0, "being-kept")?;
+        let file = around.path().join("patch");
+        patch.write(&file)?;
+        Modes::of(base)?.give(&file)?;
+        fs::rename(&file, self.0).map_err(EditError::io(self.0))
+    }
+
+    /// Removes the file, because the patch stays where it was.
+    pub fn remove(&self) {
+        // It holds nothing that is not in the model.
+        drop(fs::remove_file(self.0));
+    }
+}

@@ -1,0 +1,81 @@
+//! A private folder beside what is being written, and the modes that it gets before it takes its place.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sparktune_base::files::private_folder;
+
+use crate::error::EditError;
+use crate::folder_lock::beside;
+
+/// A folder that only its owner can read. It is removed with all that is still in it when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Unfinished(PathBuf);
+
+impl Unfinished {
+    /// Creates the folder `.NAME-END` beside `out`. What a killed process has left of it is replaced.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub(crate) fn create(out: &Path, end: &str) -> Result<Self, EditError> {
+        let folder = beside(out, end)?;
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?;
+        }
+        private_folder().recursive(true).create(&folder).map_err(EditError::io(&folder))?;
+        Ok(Self(folder))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // What is left is replaced by the next one that writes there.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Who may read a base, and so what is made of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Modes {
+    folder: u32,
+    file: u32,
+}
+
+impl Modes {
+    /// Returns the modes of a base. Its owner can always read and write.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) fn of(base: &Path) -> Result<Self, EditError> {
+        let mode =
+            |path: &Path| fs::metadata(path).map(|about| about.mode() & 0o777).map_err(EditError::io(path));
+        Ok(Self { folder: mode(base)? | 0o700, file: mode(&base.join("config.json"))? | 0o600 })
+    }
+
+    /// Gives a file, or a folder with all that is in it, these modes.
+    ///
+    /// # Errors
+    /// They cannot be changed.
+    pub(crate) fn give(self, path: &Path) -> Result<(), EditError> {
+        let is_folder = path.is_dir();
+        if is_folder {
+            entries(path)?.iter().try_for_each(|path| self.give(path))?;
+        }
+        let mode = if is_folder { self.folder } else { self.file };
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(EditError::io(path))
+    }
+}
+
+/// Returns what is in a folder.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>, EditError> {
+    let all = fs::read_dir(folder).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
+    all.map_err(EditError::io(folder))
+}

@@ -1,0 +1,155 @@
+//! A swarm of ranks, as processes on loopback, whose members are killed, stopped and continued: the run goes
+//! on with those that are left, and one process that is told who they were has the same bits.
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use sparktune_cluster::RankCounts;
+
+use crate::cluster::{
+    FULL, LORA, alone, assert_same, ended, port, ranks, run_of, signal, start_rank, training,
+};
+use crate::kills::{kill, trainer_of};
+use crate::runs::wait;
+use crate::sparktune::{Place, events};
+
+const SWARM: [&str; 4] = ["--swarm", "true", "--silence-s", "3"];
+
+/// Who trains from which step on, of all attempts, as the events say it: the step, the members, who is lost.
+fn members(run: &Path) -> Vec<(u64, Vec<u64>, Vec<u64>)> {
+    let said = events(run).into_iter().filter(|event| event["kind"] == "members");
+    let said = said.map(|event| {
+        let numbers = |value: &serde_json::Value, of: &dyn Fn(&serde_json::Value) -> Option<u64>| {
+            value.as_array().into_iter().flatten().map(|value| of(value).unwrap()).collect::<Vec<u64>>()
+        };
+        let members = numbers(&event["members"], &serde_json::Value::as_u64);
+        let lost = numbers(&event["lost"], &|lost| lost["rank"].as_u64());
+        (event["step"].as_u64().unwrap(), members, lost)
+    });
+    said.collect()
+}
+
+/// The numbers of ranks that a replay has to be told.
+fn counts(run: &Path) -> RankCounts {
+    let said = members(run).into_iter();
+    said.fold(RankCounts::from(1), |counts, (step, members, _)| counts.then(step, members.len()))
+}
+
+/// Waits until the run has taken so many steps.
+fn run_with(place: &Place, count: u64) -> PathBuf {
+    wait("a step", || run_of(place).filter(|run| steps(run) >= count))
+}
+
+fn steps(run: &Path) -> u64 {
+    let steps = events(run).into_iter().filter(|event| event["kind"] == "step");
+    steps.filter_map(|event| event["step"].as_u64()).max().unwrap_or(0)
+}
+
+/// Waits until exactly these ranks train and have taken a step.
+fn go_on(run: &Path, left: &[u64]) {
+    wait("the others to go on", || {
+        let (_, members, _) = members(run).pop()?;
+        // Steps of an earlier attempt say nothing of the ranks that have just met.
+        let kinds = events(run).into_iter().rev().map(|event| event["kind"].clone());
+        let is_at_work = kinds.take_while(|kind| kind != "members").any(|kind| kind == "step");
+        (members == left && is_at_work).then_some(())
+    });
+}
+
+#[test]
+fn a_run_goes_on_without_ranks_that_are_killed_or_stopped_and_has_the_bits_of_its_replay() {
+    let place = Place::new();
+    let more = [&LORA[..], &SWARM].concat();
+    let ranks = ranks(4, training(&place, "60", &more));
+    let run = run_with(&place, 2);
+    signal("KILL", &ranks[3]);
+    go_on(&run, &[0, 1, 2]);
+    // Nothing is heard of it, but all its connections stay.
+    signal("STOP", &ranks[1]);
+    go_on(&run, &[0, 2]);
+    signal("KILL", &ranks[2]);
+    go_on(&run, &[0]);
+    signal("KILL", &ranks[1]);
+    let done = ended(ranks);
+    assert_eq!(
+        [done[0].code, done[1].code, done[2].code, done[3].code],
+        [Some(0), None, None, None],
+        "{done:?}"
+    );
+    let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+    assert_eq!(
+        said,
+        [(vec![0, 1, 2, 3], vec![]), (vec![0, 1, 2], vec![3]), (vec![0, 2], vec![1]), (vec![0], vec![2])]
+    );
+    let warned: Vec<String> = events(&run)
+        .into_iter()
+        .filter(|event| event["kind"] == "warning")
+        .map(|event| event["message"].to_string())
+        .collect();
+    let has_warned = |all: [&str; 2]| warned.iter().any(|said| all.iter().all(|words| said.contains(words)));
+    // Whoever notices first says so: rank 0 itself, or another one to it.
+    let has_told = has_warned(["rank 3 is gone", "its connection was cut"])
+        && has_warned(["rank 1 is gone", "it was silent for 3 s"])
+        && has_warned(["rank 2 is gone", "rank 0 goes on alone, from step "]);
+    assert!(has_told, "{warned:?}");
+    let (_alone, one_process) = alone(counts(&run), "60", &more);
+    assert_same(&run, &one_process);
+}
+
+/// The first to come is a rank that was stopped and left out, the second one that was killed and started
+/// again.
+#[test]
+fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_bits_of_its_replay() {
+    let place = Place::new();
+    let more = [&LORA[..], &SWARM].concat();
+    let port = port();
+    let start = |rank: usize| start_rank(training(&place, "80", &more)(), rank, 3, &port);
+    let mut all: Vec<Child> = (0..3).map(start).collect();
+    let run = run_with(&place, 2);
+    signal("STOP", &all[1]);
+    go_on(&run, &[0, 2]);
+    signal("CONT", &all[1]);
+    // Ranks have other numbers when they meet again.
+    go_on(&run, &[0, 1, 2]);
+    signal("KILL", &all[2]);
+    wait("the others to go on", || (members(&run).pop()?.1.len() == 2).then_some(()));
+    all.push(start(2));
+    go_on(&run, &[0, 1, 2]);
+    let done = ended(all);
+    assert_eq!(
+        [done[0].code, done[1].code, done[2].code, done[3].code],
+        [Some(0), Some(0), None, Some(0)],
+        "{done:?}"
+    );
+    let told = ["the other ranks go on without this one", "silent for 3 s", "asks rank 0 to be let in again"];
+    assert!(told.iter().all(|words| done[1].err.contains(words)), "{}", done[1].err);
+    let counts = counts(&run);
+    assert_eq!(counts.to_string().split(',').count(), 5, "{counts}");
+    let (_alone, one_process) = alone(counts, "80", &more);
+    assert_same(&run, &one_process);
+}
+
+#[test]
+fn a_swarm_whose_coordinator_is_killed_ends_and_continues_with_other_ranks_and_the_same_bits() {
+    let place = Place::new();
+    let more = [&FULL[..], &SWARM].concat();
+    let first = ranks(3, training(&place, "40", &more));
+    let run = run_with(&place, 4);
+    signal("KILL", &first[2]);
+    go_on(&run, &[0, 1]);
+    kill(trainer_of(&run).unwrap());
+    let done = ended(first);
+    assert_eq!((done[1].code, done[2].code), (Some(5), None), "{done:?}");
+    assert!(done[1].err.contains("rank 0") && done[1].err.contains("resume"), "{}", done[1].err);
+
+    // Two ranks are gone at once.
+    let second = ranks(4, || place.command(["resume", "--json", "--non-interactive"]));
+    go_on(&run, &[0, 1, 2, 3]);
+    signal("KILL", &second[1]);
+    signal("KILL", &second[3]);
+    go_on(&run, &[0, 2]);
+    let second = ended(second);
+    assert_eq!((second[0].code, second[2].code), (Some(0), Some(0)), "{second:?}");
+    let (_alone, one_process) = alone(counts(&run), "40", &more);
+    assert_same(&run, &one_process);
+}

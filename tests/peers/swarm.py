@@ -1,0 +1,251 @@
+"""A swarm of ranks on this machine whose members are killed, stopped and cut off, and what is left of it.
+
+    python tests/peers/swarm.py SPARKTUNE [--faults 200] [--ranks 4] [--seed 1] [--partitions]
+
+Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm true --silence-s 2`). At times that the
+seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP) or stopped and continued after it was left out, after
+which it has to be let in again; now and then it is the coordinator, after which all ranks are started again with
+`resume`. When a run is complete, one
+process trains the same steps with the numbers of ranks of its `members` events (`--sum-as`): losses, norms and
+weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
+namespace of its own, and a link may be taken down too.
+
+Prints a line for each run and the number of faults of each kind. Needs Python alone.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "presets" / "demo"
+STEPS = 60
+PATIENCE_S = 300
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Network:
+    """A namespace for each rank, with a link to a bridge in that of rank 0."""
+
+    def __init__(self, ranks):
+        self.names = [f"sparktune-swarm-{os.getpid()}-{rank}" for rank in range(ranks)]
+        for rank, name in enumerate(self.names):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+            if rank == 0:
+                ip("-n", name, "link", "add", "bridge", "type", "bridge")
+                ip("-n", name, "address", "add", "10.197.0.1/24", "dev", "bridge")
+                ip("-n", name, "link", "set", "bridge", "up")
+                continue
+            first, port = self.names[0], f"port{rank}"
+            ip("-n", first, "link", "add", "dev", port, "type", "veth", "peer", "name", "cable", "netns", name)
+            ip("-n", first, "link", "set", "dev", port, "master", "bridge")
+            ip("-n", first, "link", "set", "dev", port, "up")
+            ip("-n", name, "address", "add", f"10.197.0.{rank + 1}/24", "dev", "cable")
+            ip("-n", name, "link", "set", "dev", "cable", "up")
+
+    def cut(self, rank, state):
+        ip("-n", self.names[0], "link", "set", "dev", f"port{rank}", state)
+
+    def close(self):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+def events(run):
+    for path in sorted((run / "events").glob("*")):
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                pass  # the last line is being written
+
+
+class Training:
+    def __init__(self, program, folder, ranks, network):
+        self.program, self.folder, self.ranks, self.network = program, folder, ranks, network
+        self.processes = []
+        self.log = open(folder / "log", "w")
+        self.token = hashlib.sha256(os.urandom(32)).hexdigest()
+
+    def start(self, words):
+        port = free_port() if self.network is None else 29_500
+        host = "127.0.0.1" if self.network is None else "10.197.0.1"
+        for rank in range(self.ranks):
+            environment = dict(
+                os.environ,
+                RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK=str(rank), MASTER_ADDR=host,
+                MASTER_PORT=str(port), SPARKTUNE_GRAD_ACCUM_STEPS="5", SPARKTUNE_CLUSTER_TOKEN=self.token,
+            )  # fmt: skip
+            inside = [] if self.network is None else ["ip", "netns", "exec", self.network.names[rank]]
+            command = [*inside, str(self.program), *words, "--runs-dir", str(self.folder / "runs")]
+            started = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
+            self.processes.append(started)
+
+    def run(self):
+        runs = [path for path in (self.folder / "runs").glob("[!.]*") if (path / "events").is_dir()]
+        return runs[0] if runs else None
+
+    def seen(self):
+        run = self.run()
+        return list(events(run)) if run else []
+
+    def steps(self):
+        return max((event["step"] for event in self.seen() if event["kind"] == "step"), default=0)
+
+    def members(self):
+        """The numbers of the ranks that train, and none while they meet."""
+        said = [event for event in self.seen() if event["kind"] in ("members", "run_started")]
+        return said[-1].get("members", []) if said else []
+
+    def has_ended(self):
+        return bool(self.seen()) and self.seen()[-1]["kind"] == "run_finished"
+
+    def trainer(self):
+        return json.loads((self.run() / "lease.lock").read_text())["pid"]
+
+    def wait(self, what, holds):
+        since = time.monotonic()
+        while not holds():
+            if time.monotonic() - since > PATIENCE_S:
+                sys.exit(f"waited {PATIENCE_S} s for {what}; look at {self.folder}")
+            time.sleep(0.02)
+
+    def clear(self):
+        for process in self.processes:
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes = []
+
+
+def replay_words(training):
+    counts = []
+    for event in training.seen():
+        if event["kind"] == "members":
+            counts = [(step, count) for step, count in counts if step < event["step"]]
+            counts.append((event["step"], len(event["members"])))
+    return ",".join(str(count) if step == 1 else f"{count}@{step}" for step, count in counts)
+
+
+def numbers(seen):
+    return {event["step"]: (event["loss_nats"], event.get("grad_norm")) for event in seen if event["kind"] == "step"}
+
+
+def weights(run):
+    files = sorted((run / "outputs").rglob("*.safetensors"))
+    return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def one_run(options, choose, counted, network):
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        folder = Path(folder)
+        train = ["train", "--model", str(DEMO / "model"), "--data", str(DEMO / "train.jsonl"), "--rank", "4"]
+        train += ["--mtp", "none", "--epochs", "40", "--max-steps", str(STEPS), "--save-steps", "5"]
+        train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
+        training = Training(options.program, folder, options.ranks, network)
+        training.start(train)
+        # The process of each number: ranks get other numbers when they meet again.
+        process_of = list(range(options.ranks))
+        stopped, faults = [], []
+        while not training.has_ended() and len(faults) < 12:
+            training.wait("members", lambda: training.members() or training.has_ended())
+            members = training.members()
+            begun = training.steps()
+            delay = choose.random() * 0.8
+            training.wait("a step", lambda: training.steps() > begun or training.has_ended())
+            time.sleep(delay)
+            others = [rank for rank in members if rank > 0]
+            if training.has_ended() or (not others and choose.random() < 0.7):
+                break
+            kinds = ["kill", "stop", "stop and continue"] * bool(others) + ["coordinator"]
+            kind = choose.choice(kinds + (["partition"] if network and others else []))
+            if kind == "coordinator":
+                os.kill(training.trainer(), signal.SIGKILL)
+                for process in stopped:
+                    process.kill()
+                stopped = []
+                training.clear()
+                process_of = list(range(options.ranks))
+                training.start(["resume", "latest", "--json", "--non-interactive"])
+                before = len(training.seen())
+                training.wait("a resumed step", lambda: "step" in [e["kind"] for e in training.seen()[before:]])
+            else:
+                rank = choose.choice(others)
+                process = training.processes[process_of[rank]]
+                if kind == "partition":
+                    network.cut(process_of[rank], "down")
+                else:
+                    process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+                training.wait("the others", lambda: rank not in training.members() or training.has_ended())
+                if kind == "partition":
+                    network.cut(process_of[rank], "up")
+                if kind == "stop and continue" and not training.has_ended():
+                    left = training.members()
+                    process.send_signal(signal.SIGCONT)
+                    training.wait("the return", lambda: len(training.members()) > len(left) or training.has_ended())
+                    process_of = [process_of[rank] for rank in left] + [process_of[rank]]
+                if kind == "stop":
+                    stopped.append(process)
+            faults.append(kind)
+        training.wait("the end", training.has_ended)
+        for process in stopped:
+            process.kill()
+        training.clear()
+        counts = replay_words(training)
+        (folder / "alone").mkdir()
+        alone = Training(options.program, folder / "alone", 1, None)
+        command = [str(options.program), *train, f"--sum-as={counts}", "--runs-dir", str(folder / "alone" / "runs")]
+        environment = dict(os.environ, SPARKTUNE_GRAD_ACCUM_STEPS="5")
+        subprocess.run(command, env=environment, check=True, stdout=alone.log, stderr=alone.log)
+        is_same = numbers(training.seen()) == numbers(alone.seen())
+        is_same = is_same and weights(training.run()) == weights(alone.run()) != {}
+        counted.update(faults)
+        print(f"{len(faults):2} faults, --sum-as={counts}: {'the same bits' if is_same else 'OTHER BITS'}", flush=True)
+        return is_same
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path)
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--partitions", action="store_true")
+    parser.add_argument("--folder", default=None, help="where runs are made")
+    options = parser.parse_args()
+    options.program = options.program.resolve()
+    choose, counted, differing = random.Random(options.seed), Counter(), 0
+    network = Network(options.ranks) if options.partitions else None
+    try:
+        while counted.total() < options.faults:
+            differing += not one_run(options, choose, counted, network)
+    finally:
+        if network:
+            network.close()
+    print(", ".join(f"{kind}: {count}" for kind, count in sorted(counted.items())))
+    sys.exit(f"{differing} runs differ from their replay" if differing else 0)
+
+
+if __name__ == "__main__":
+    main()
