@@ -57,15 +57,17 @@ pub fn student(degrees: f64) -> f64 {
 /// Returns the 95 % interval of a share of `hits` in `all`, by Wilson's method, which is sound for few
 /// observations and for shares near 0 and 1. `None` without observations.
 pub fn wilson(hits: usize, all: usize) -> Option<(f64, f64)> {
-    if all == 0 {
-        return None;
-    }
-    let (n, share) = (all as f64, hits as f64 / all as f64);
+    (all > 0).then(|| wilson_of_share(hits as f64 / all as f64, all as f64))
+}
+
+/// Like [`wilson`], of a share that as much is known about as from `n` independent observations, which need
+/// not be a whole number.
+pub fn wilson_of_share(share: f64, n: f64) -> (f64, f64) {
     let square = Z * Z / n;
     let centre = share + square / 2.0;
     let width = Z * (share * (1.0 - share) / n + square / (4.0 * n)).sqrt();
     let bound = |value: f64| (value / (1.0 + square)).clamp(0.0, 1.0);
-    Some((bound(centre - width), bound(centre + width)))
+    (bound(centre - width), bound(centre + width))
 }
 
 #[cfg(test)]

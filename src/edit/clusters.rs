@@ -1,9 +1,7 @@
 //! The interval of a share whose observations come in clusters, in each of which they may be alike.
 
-use sparktune_base::statistics::wilson;
+use sparktune_base::statistics::{wilson, wilson_of_share};
 
-/// The 97.5 % point of the normal distribution, as in [`wilson`].
-const Z: f64 = 1.959_964;
 /// Fewer clusters say nothing about how alike they are.
 const LEAST: usize = 3;
 
@@ -29,11 +27,7 @@ pub(crate) fn wilson_of_groups(groups: &[[usize; 2]]) -> Option<(f64, f64)> {
     } else {
         m
     };
-    let square = Z * Z / effective;
-    let centre = share + square / 2.0;
-    let width = Z * (share * (1.0 - share) / effective + square / (4.0 * effective)).sqrt();
-    let bound = |value: f64| (value / (1.0 + square)).clamp(0.0, 1.0);
-    Some((bound(centre - width), bound(centre + width)))
+    Some(wilson_of_share(share, effective))
 }
 
 #[cfg(test)]

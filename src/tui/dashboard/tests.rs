@@ -1,4 +1,5 @@
-//! Tests of the dashboard as snapshots, and with real run folders.
+//! Tests of the dashboard as snapshots, and with real run folders. The file is long because all of them share
+//! the runs and the screen that are made here.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use proptest::prelude::*;
