@@ -111,7 +111,7 @@ fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
     for words in ["line 2 is not UTF-8 and was passed over", "line 3 has more than 4194304 bytes"] {
         assert!(wrong.err.contains(words), "{words}: {}", wrong.err);
     }
-    assert_eq!(wrong.err.matches("4 tokens").count(), 2, "{}", wrong.err);
+    assert_eq!(wrong.err.matches("4 tokens, ").count(), 2, "{}", wrong.err);
     let refused = chat(&place, &few, &[&b"a ".repeat(20_000)[..], b"\nHello\n"].concat()).exits(3);
     assert!(refused.err.contains("Shorten the prompt") && !refused.out.is_empty(), "{}", refused.err);
     let none = chat(&place, &["latest"], b"").exits(2);
