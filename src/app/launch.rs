@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sparktune_base::files::private_file;
-use sparktune_base::program_name;
+use sparktune_base::{kept_pages, program_name};
 use sparktune_cluster::RankCounts;
 use sparktune_plan::Answers;
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
@@ -210,6 +210,7 @@ fn spawn(program: &Program, run: &RunDir, attempt: u32, conditions: Conditions) 
     let program = program.path()?;
     Command::new(program)
         .envs(kernels)
+        .envs(kept_pages())
         .envs(on_end)
         .envs(environment)
         .arg("trainer")

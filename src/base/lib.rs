@@ -5,9 +5,11 @@
 //! ([`regular_file`]), random numbers that never change ([`random`]), packing by lengths ([`best_fit`]), the
 //! size of the eval set ([`held_out`]), the choices that several parts share ([`choices`]), what columns of
 //! data stand for ([`field_map`]), what a chat template does about thinking ([`thinking`]), how certain a
-//! mean is ([`statistics`]), and the name that the user calls the program by ([`program_name()`]). It must
-//! not know other crates of sparktune, models, data or runs.
+//! mean is ([`statistics`]), how long a trainer's allocator keeps memory ([`kept_pages`]), and the name that the
+//! user calls the program by ([`program_name()`]). It must not know other crates of sparktune, models, data
+//! or runs.
 
+mod allocator;
 pub mod best_fit;
 pub mod choices;
 pub mod escape;
@@ -22,4 +24,5 @@ pub mod statistics;
 pub mod thinking;
 pub mod units;
 
+pub use allocator::kept_pages;
 pub use program_name::{program_name, set_program_name};

@@ -10,6 +10,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use sparktune_base::kept_pages;
 use sparktune_cluster::membership::Host;
 use sparktune_cluster::membership::messages::{Folder, Job, RankState, sentence};
 use sparktune_cluster::{JobToken, environment_of};
@@ -88,6 +89,7 @@ impl Host for Machine {
             .arg(&self.runs_dir)
             .envs(environment_of(*rank, *world_size, &first.to_string(), *port))
             .env(JobToken::VARIABLE, token)
+            .envs(kept_pages())
             .envs(PLACES.iter().zip(folders))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

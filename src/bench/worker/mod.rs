@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use sparktune_base::kept_pages;
 use sparktune_model::PackedSequence;
 use sparktune_plan::{Device, MethodKind, Plan};
 
@@ -55,10 +56,10 @@ impl<'a> Work<'a> {
         self.plan.method.kind() == MethodKind::Lora
     }
 
-    /// The command that makes these steps with this program.
+    /// The command that makes these steps with this program, started as a trainer is.
     fn ours(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        command.args(["bench", "stepper", "--plan"]).arg(self.plan_file());
+        command.envs(kept_pages()).args(["bench", "stepper", "--plan"]).arg(self.plan_file());
         command.arg("--packs").arg(self.packs_file());
         if self.trains_adapters() {
             command.arg("--adapter").arg(&self.folder);
