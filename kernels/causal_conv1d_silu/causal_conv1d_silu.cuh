@@ -6,6 +6,9 @@
 // the three tokens before a run (in backward also the three behind it).
 // Launch: 128 threads, blocks (ceil(C / 1024), ceil(T / run)). Backward with the weight's gradient leaves one row per run in
 // `d_weight_partial [runs, 4 · C]` for `sum_rows`.
+//
+// The steps of decoding continue one example: `before [3, C]` are the three tokens in front of `u`, the oldest first, zero where there
+// were none, and `after [3, C]` the last three of both.
 #pragma once
 #include "../device/bf16.cuh"
 #include "../device/silu.cuh"
@@ -152,4 +155,31 @@ KERNEL(128) causal_conv1d_silu_backward_weight(const bf16* __restrict__ u, const
                                                bf16* __restrict__ d_u, float* __restrict__ d_weight_partial,
                                                const ConvSizes sizes) {
     conv_gradients<true>(u, weight, position_ids, d_y, d_u, d_weight_partial, sizes);
+}
+
+KERNEL(128) causal_conv1d_silu_steps(const bf16* __restrict__ u, const bf16* __restrict__ weight, const bf16* __restrict__ before,
+                                     bf16* __restrict__ y, bf16* __restrict__ after, const ConvSizes sizes) {
+    const int channel = int(blockIdx.x * blockDim.x + threadIdx.x) * 8, count = int(sizes.channels) - channel;
+    if (count <= 0) return;
+    const u32 begin = blockIdx.y * sizes.run, end = min(begin + sizes.run, sizes.tokens);
+    const Taps taps = load_taps(weight, channel, count);
+    Eight past[PAST];
+#pragma unroll
+    for (int lag = 1; lag <= PAST; ++lag) {
+        const bool fresh = begin >= u32(lag);
+        const u64 row = fresh ? begin - u32(lag) : begin + u32(PAST - lag);
+        past[lag - 1] = load8((fresh ? u : before) + row * sizes.channels + channel, count);
+    }
+    for (u32 token = begin; token < end; ++token) {
+        const u64 at = u64(token) * sizes.channels + channel;
+        const Eight now = load8(u + at, count);
+        Eight out = window_sum(taps, now, past);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) out.at[i] = silu(out.at[i]);
+        store8(y + at, out, count);
+        step(past, now);
+    }
+    if (end < sizes.tokens) return;
+#pragma unroll
+    for (int lag = 1; lag <= PAST; ++lag) store8(after + u64(PAST - lag) * sizes.channels + channel, past[lag - 1], count);
 }

@@ -105,7 +105,42 @@ static void packed_equals_alone(const std::vector<unsigned>& documents, unsigned
     }
 }
 
+// The tokens behind the first `first` ones, continued from the window that those leave, against the bits of all at once.
+static void run_steps(unsigned first, unsigned second, unsigned channels) {
+    const unsigned tokens = first + second;
+    const std::string name = std::to_string(first) + " and " + std::to_string(second) + " x " + std::to_string(channels);
+    Case c("causal_conv1d_silu_steps", name);
+    auto& u = c.random<bf16>("u", size_t(tokens) * channels, 1, 2.0);
+    auto& weight = c.random<bf16>("weight", size_t(channels) * 4, 2);
+    auto& ids = c.given<u32>("position_ids", positions({tokens}));
+    auto& nothing = c.given<bf16>("nothing", std::vector<bf16>(3 * channels));
+    auto& between = c.result<bf16>("between", 3 * channels);
+    auto& after = c.result<bf16>("after", 3 * channels);
+    auto& y = c.result<bf16>("y", u.size());
+    auto& whole = c.result<bf16>("whole", u.size());
+    c.run([&] {
+        LAUNCH(causal_conv1d_silu_forward, grid(tokens, channels, 7), 128, u.data(), weight.data(), ids.data(), whole.data(),
+               {tokens, channels, 7, 0});
+        LAUNCH(causal_conv1d_silu_steps, grid(first, channels, 7), 128, u.data(), weight.data(), nothing.data(), y.data(), between.data(),
+               {first, channels, 7, 0});
+        LAUNCH(causal_conv1d_silu_steps, grid(second, channels, 7), 128, u.data() + size_t(first) * channels, weight.data(),
+               between.data(), y.data() + size_t(first) * channels, after.data(), {second, channels, 7, 0});
+    });
+    same_bits("causal_conv1d_silu_steps: y", name, y, whole);
+    // The last three tokens, behind zeros where there are fewer.
+    Buffer<bf16> last("last", after.size());
+    for (size_t i = 0; i < last.size(); ++i) {
+        const size_t row = tokens + i / channels;
+        last[i] = row < 3 ? bf16{0} : bf16(u[(row - 3) * channels + i % channels]);
+    }
+    same_bits("causal_conv1d_silu_steps: after", name, after, last);
+}
+
 int main() {
+    run_steps(1, 1, 24);
+    run_steps(2, 3, 10);
+    run_steps(20, 1, 1032);
+    run_steps(5, 16, 16);
     for (const auto& documents : {std::vector<unsigned>{1}, {2}, {63}, {64}, {65}, {130}, {1, 1, 2, 3, 5, 8, 100}, {63, 64, 65}})
         for (unsigned run_length : {1, 2, 16, 64}) run(documents, 24, run_length);
     run({9, 4}, 7, 4);

@@ -40,6 +40,7 @@ const FILES: &[(&str, &str)] = files![
     "gated_delta_rule/gated_delta_rule.cuh",
     "gated_delta_rule/gradients.cuh",
     "gated_delta_rule/state.cuh",
+    "gated_delta_rule/steps.cuh",
     "gated_rms_norm/gated_rms_norm.cuh",
     "gelu_mul/gelu_mul.cuh",
     "linear/linear.cuh",

@@ -1,9 +1,10 @@
 // The chunked gated delta rule on the emulator against the recurrence of SPEC.md 2.4, token by token in double, and against
-// that recurrence run in reverse for the gradients.
+// that recurrence run in reverse for the gradients; and its steps from a state to a state.
 #include "chunk_matrices.cuh"
 #include "forward.cuh"
 #include "backward.cuh"
 #include "gradients.cuh"
+#include "steps.cuh"
 #include "../emulator/check.hpp"
 
 using namespace check;
@@ -237,7 +238,66 @@ static void run(unsigned key_heads, unsigned group, std::vector<unsigned> length
     c.expect("d_beta", d_beta, d.beta, GATES);
 }
 
+// Two runs of tokens, the second from the state behind the first, against the recurrence over both, and the second run token by token
+// against itself in one launch.
+template <int D>
+static void run_steps(unsigned key_heads, unsigned group, unsigned first, unsigned second) {
+    const Shape s{key_heads, key_heads * group, D, first + second, {first + second}};
+    const std::string name = "D " + std::to_string(D) + ", heads " + std::to_string(s.key_heads) + "/" + std::to_string(s.value_heads) +
+                             ", tokens " + std::to_string(first) + " and " + std::to_string(second);
+    Case c("delta_rule_steps", name);
+    const size_t gates = s.tokens * s.value_heads, numbers_of_state = s.value_heads * D * D;
+    auto& qkv = c.random<bf16>("qkv", s.tokens * s.width(), D + first);
+    std::vector<float> decays(gates), strengths(gates);
+    Random random(D + second);
+    for (size_t i = 0; i < gates; ++i) {
+        const double x = random.next();
+        decays[i] = i % 29 == 28 ? -INFINITY : float(-2 * x * x * x * x);
+        strengths[i] = float(sigmoid(3.0 * random.next()));
+    }
+    auto& g = c.given<float>("g", decays);
+    auto& beta = c.given<float>("beta", strengths);
+    auto& nothing = c.given<float>("nothing", std::vector<float>(numbers_of_state));
+    auto& between = c.result<float>("between", numbers_of_state);
+    auto& after = c.result<float>("after", numbers_of_state);
+    auto& out = c.result<bf16>("out", gates * D);
+    auto& one_by_one = c.result<bf16>("one by one", second * s.value_heads * D);
+    auto& state = c.result<float>("state", numbers_of_state);
+    auto& next = c.result<float>("next", numbers_of_state);
+    const dim3 blocks(unsigned(s.value_heads), D / StepsShape<D>::COLUMNS);
+    const auto steps = [&](size_t from, unsigned count, const float* before, bf16* out, float* after) {
+        LAUNCH(delta_steps<D>, blocks, StepsShape<D>::THREADS, qkv.data() + from * s.width(), g.data() + from * s.value_heads,
+               beta.data() + from * s.value_heads, before, out, after, {key_heads, unsigned(s.value_heads), count});
+    };
+    c.run([&] {
+        steps(0, first, nothing.data(), out.data(), between.data());
+        steps(first, second, between.data(), out.data() + first * s.value_heads * D, after.data());
+        std::memcpy(state.data(), between.data(), numbers_of_state * sizeof(float));
+        for (size_t i = 0; i < second; ++i) {
+            steps(first + i, 1, state.data(), one_by_one.data() + i * s.value_heads * D, next.data());
+            std::memcpy(state.data(), next.data(), numbers_of_state * sizeof(float));
+        }
+    });
+    const Numbers of_qkv = numbers(qkv), of_g = numbers(g), of_beta = numbers(beta);
+    c.expect("out", out, outputs(s, of_qkv, of_g, of_beta));
+    Numbers states, ignored(gates * D);
+    for (size_t head = 0; head < s.value_heads; ++head) {
+        const Recurrence one(s, head, 0, s.tokens, of_qkv, of_g, of_beta, ignored);
+        states.insert(states.end(), one.states.back().begin(), one.states.back().end());
+    }
+    c.expect("state", after, states);
+    Buffer<bf16> together("together", one_by_one.size());
+    std::memcpy(together.data(), out.data() + first * s.value_heads * D, one_by_one.size() * sizeof(bf16));
+    same_bits("delta_rule_steps: one by one", name, one_by_one, together);
+    same_bits("delta_rule_steps: their state", name, state, after);
+}
+
 int main() {
+    run_steps<16>(1, 1, 1, 1);
+    run_steps<16>(2, 2, 40, 3);
+    run_steps<32>(1, 3, 70, 8);
+    run_steps<64>(2, 1, 9, 2);
+    run_steps<128>(1, 2, 30, 5);
     for (unsigned length : {1, 63, 64, 65, 130}) run<16>(1, 1, {length});
     run<16>(2, 2, {5, 1, 70, 128});
     run<16>(1, 3, {130, 63});
