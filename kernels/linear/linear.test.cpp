@@ -1,6 +1,7 @@
 // The products of a linear layer and splits on the emulator against double.
 #include "linear.cuh"
 #include "linear_sums.cuh"
+#include "by_row.cuh"
 #include "../emulator/check.hpp"
 
 using namespace check;
@@ -172,7 +173,51 @@ static void same_in_all_tiles(unsigned m, unsigned n, unsigned k, bool accumulat
     same_in_all_tiles<K_OUTER, K_OUTER, float, Tiles...>("parts of d_weight", even_m, n, k, 64, false);
 }
 
+// A few rows, with and without an adapter, against the product in double, and each row against itself alone.
+template <int N>
+static void by_row(unsigned rows, unsigned inputs, unsigned outputs, unsigned rank) {
+    const std::string name = std::to_string(rows) + " x " + std::to_string(inputs) + " x " + std::to_string(outputs) + ", rank " +
+                             std::to_string(rank) + ", " + std::to_string(N) + " at a time";
+    Case c("linear_by_row", name);
+    auto& x = c.random<bf16>("x", size_t(rows) * inputs, 1);
+    auto& weight = c.random<bf16>("weight", size_t(outputs) * inputs, 2);
+    auto& u = c.random<float>("u", size_t(rows) * rank, 3);
+    auto& b = c.random<bf16>("b", size_t(outputs) * rank, 4);
+    auto& y = c.result<bf16>("y", size_t(rows) * outputs);
+    auto& wide = c.result<float>("wide", y.size());
+    auto& alone = c.result<bf16>("alone", y.size());
+    const unsigned blocks = (outputs + 31) / 32;
+    c.run([&] {
+        LAUNCH((linear_rows<N, bf16>), dim3(blocks, (rows + N - 1) / N), 256, x.data(), weight.data(), u.data(), b.data(), y.data(),
+               {rows, inputs, outputs, rank, 0.5f});
+        LAUNCH((linear_rows<N, float>), dim3(blocks, (rows + N - 1) / N), 256, x.data(), weight.data(), nullptr, nullptr, wide.data(),
+               {rows, inputs, outputs, 0, 0.0f});
+        for (size_t row = 0; row < rows; ++row)
+            LAUNCH((linear_rows<1, bf16>), dim3(blocks), 256, x.data() + row * inputs, weight.data(), u.data() + row * rank, b.data(),
+                   alone.data() + row * outputs, {1, inputs, outputs, rank, 0.5f});
+    });
+    const Numbers xs = numbers(x), w = numbers(weight), us = numbers(u), bs = numbers(b);
+    Numbers of_base(y.size()), of_both(y.size());
+    for (size_t row = 0; row < rows; ++row)
+        for (size_t o = 0; o < outputs; ++o) {
+            double sum = 0, added = 0;
+            for (size_t i = 0; i < inputs; ++i) sum += xs[row * inputs + i] * w[o * inputs + i];
+            for (size_t i = 0; i < rank; ++i) added += us[row * rank + i] * bs[o * rank + i];
+            of_base[row * outputs + o] = sum;
+            of_both[row * outputs + o] = sum + 0.5 * added;
+        }
+    c.expect("y", y, of_both);
+    c.expect("wide", wide, of_base);
+    same_bits("linear_by_row: alone", name, alone, y);
+}
+
 int main() {
+    by_row<1>(1, 256, 32, 0);
+    by_row<1>(1, 70, 7, 5);
+    by_row<2>(2, 520, 66, 8);
+    by_row<4>(3, 264, 40, 40);
+    by_row<8>(8, 300, 33, 16);
+    by_row<8>(19, 72, 136, 3);
     using Wide = GemmTile<128, 128, 32, 2, 2, 3>;
     using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
     using Square = GemmTile<64, 64, 64, 2, 2, 3>;
