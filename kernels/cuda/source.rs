@@ -52,6 +52,7 @@ const FILES: &[(&str, &str)] = files![
     "lora_linear/lora_linear.cuh",
     "norm_rope/norm_rope.cuh",
     "packed_attention/backward.cuh",
+    "packed_attention/cached.cuh",
     "packed_attention/forward.cuh",
     "packed_attention/packed_attention.cuh",
     "probe/probe.cuh",

@@ -1,5 +1,6 @@
 // Packed causal attention on the emulator against softmax attention and its gradients in double (SPEC.md 2.3, 2.6).
 #include "backward.cuh"
+#include "cached.cuh"
 #include "forward.cuh"
 #include "../emulator/check.hpp"
 
@@ -206,7 +207,67 @@ static void run_cached(u32 tokens, u32 fresh, u32 q_heads, u32 kv_heads, u32 win
     c.expect("lse", lse, Numbers(all_lse.begin() + long(earlier), all_lse.end()));
 }
 
+// The newest `fresh` of `tokens`, out of a cache that was appended to and has room, against attention of the whole row; and each query
+// against itself alone, in front of the ones behind it.
+template <int D>
+static void run_splits(u32 tokens, u32 fresh, u32 q_heads, u32 kv_heads, u32 window) {
+    const Shape shape{{tokens}, q_heads, kv_heads, window};
+    const u32 past = tokens - fresh, width = kv_heads * D;
+    const std::string name = "D " + std::to_string(D) + ", heads " + std::to_string(q_heads) + "/" + std::to_string(kv_heads) + ", " +
+                             std::to_string(past) + " and " + std::to_string(fresh) + " tokens, window " + std::to_string(window);
+    Case c("cached_attention", name);
+    const size_t rows = size_t(fresh) * q_heads;
+    auto& q = c.random<bf16>("q", rows * D, 5, 2.0);
+    auto& new_k = c.random<bf16>("new k", size_t(tokens) * width, 6, 2.0);
+    auto& new_v = c.random<bf16>("new v", new_k.size(), 7);
+    auto& k = c.result<bf16>("k", new_k.size() + width);
+    auto& v = c.result<bf16>("v", k.size());
+    const auto first_split_of = [&](u32 keys, u32 queries) {
+        const u32 first = keys - queries + 1 > window ? keys - queries + 1 - window : 0;
+        return first / SPLIT;
+    };
+    const u32 first_split = first_split_of(tokens, fresh), splits = (tokens + SPLIT - 1) / SPLIT - first_split;
+    auto& parts = c.result<float>("parts", splits * rows * D);
+    auto& ends = c.result<float>("ends", 2 * splits * rows);
+    auto& o = c.result<bf16>("o", rows * D);
+    auto& alone = c.result<bf16>("alone", rows * D);
+    const float scale = 1.0f / std::sqrt(float(D));
+    const auto attend = [&](const bf16* q, u32 queries, u32 keys, bf16* o) {
+        const u32 first = first_split_of(keys, queries), count = (keys + SPLIT - 1) / SPLIT - first;
+        const CachedAttentionSizes sizes{queries, q_heads, kv_heads, keys, window, first, count, scale};
+        LAUNCH(attend_to_split<D>, dim3(count, kv_heads, (queries * q_heads / kv_heads + HELD - 1) / HELD), 256, q, k.data(), v.data(),
+               parts.data(), ends.data(), sizes);
+        LAUNCH(merge_splits<D>, (queries * q_heads * D + 255) / 256, 256, parts.data(), ends.data(), o, sizes);
+    };
+    const auto append = [&](const bf16* rows, bf16* cache, u64 first, u64 count) {
+        LAUNCH(append_to_cache, unsigned((count + 2047) / 2048), 256, rows + first, cache, {first, count});
+    };
+    c.run([&] {
+        const u64 before = u64(past) * width, added = u64(fresh) * width;
+        for (const auto& [rows, cache] : {std::pair{new_k.data(), k.data()}, {new_v.data(), v.data()}}) {
+            if (past) append(rows, cache, 0, before);
+            append(rows, cache, before, added);
+            // What lies in the room behind must not matter.
+            std::memset(static_cast<void*>(cache + before + added), 0x7f, width * sizeof(bf16));
+        }
+        for (u32 i = 0; i < fresh; ++i) attend(q.data() + size_t(i) * q_heads * D, 1, past + i + 1, alone.data() + size_t(i) * q_heads * D);
+        attend(q.data(), fresh, tokens, o.data());
+    });
+    Numbers all_q(size_t(tokens) * q_heads * D), lse;
+    const Numbers of_q = numbers(q);
+    std::copy(of_q.begin(), of_q.end(), all_q.begin() + size_t(past) * q_heads * D);
+    const Numbers of_v = numbers(new_v), whole = mixed(softmax(all_q, numbers(new_k), shape, D, scale, lse), of_v, shape, D);
+    c.expect("o", o, Numbers(whole.begin() + size_t(past) * q_heads * D, whole.end()));
+    same_bits("cached_attention: alone", name, alone, o);
+}
+
 int main() {
+    run_splits<256>(1, 1, 4, 1, 0xffffffffu);
+    run_splits<256>(300, 4, 4, 2, 0xffffffffu);
+    run_splits<128>(129, 2, 6, 2, 0xffffffffu);
+    run_splits<64>(260, 3, 3, 3, 130);
+    run_splits<32>(140, 5, 2, 1, 1);
+    run_splits<16>(400, 1, 14, 2, 0xffffffffu);
     // Several examples in a block and several blocks of an example; groups that divide the 128 rows and that do not; windows
     // shorter and longer than a tile.
     for (unsigned tokens : {1, 63, 64, 65}) run<64>({{tokens}, 2, 1});

@@ -1,0 +1,148 @@
+// Attention of the newest tokens of one example over its cached keys and values, for decoding; forward only.
+//
+//   q, o [n, N·D] bf16    k, v [at least `keys`, G·D] bf16: the newest n of `keys` rows belong to the queries
+//   mixed [splits, n·N, D], ends [splits, n·N, 2] fp32    what a split found: its sum, the largest score and the weights' sum
+//
+// A query sees the keys up to its own. Reading keys and values bounds the work, so they are read by as many blocks as there are runs of
+// SPLIT keys, which start at multiples of SPLIT; a block holds its key/value head's rows (query, head of the group), up to HELD of
+// them. D / 8 neighbouring lanes share a key, 8 numbers each. What a query gets does not depend on how many there are in a launch: keys
+// fall to the same lanes, and what it does not see adds nothing.
+//
+//   cached_attention        (splits, G, ceil(n · N / G / HELD)) blocks of 256 threads; split s has the keys from
+//                           (first_split + s) · SPLIT on
+//   merge_cached_attention  ceil(n · N · D / 256) blocks of 256 threads, after it
+//   append_to_cache         writes new rows behind the ones of a cache with room: ceil(count / 2048) blocks of 256 threads
+//
+// Compiled with: HEAD_DIM=256; HEAD_DIM=128; HEAD_DIM=64; HEAD_DIM=32; HEAD_DIM=16
+#pragma once
+#include "../device/reduce.cuh"
+#include "packed_attention.cuh"
+
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+
+struct CachedAttentionSizes {
+    u32 queries, q_heads, kv_heads, keys;
+    u32 window;  // a query sees at most so many keys, at least its own
+    u32 first_split, splits;
+    float scale;  // on the scores, above 0
+};
+
+constexpr int SPLIT = 128, HELD = 4;
+
+template <int D>
+DEVICE void attend_to_split(const bf16* q, const bf16* k, const bf16* v, float* mixed, float* ends, const CachedAttentionSizes& sizes) {
+    constexpr int LANES = D / 8, GROUPS = ATTENTION_THREADS / LANES;
+    SHARED(float, maxima, HELD * GROUPS);
+    SHARED(float, weights, HELD * GROUPS);
+    SHARED(float, parts, HELD * GROUPS * D);
+    const u32 kv_head = blockIdx.y, heads_of_group = sizes.q_heads / sizes.kv_heads;
+    const u32 rows = sizes.queries * heads_of_group, first_row = blockIdx.z * HELD;
+    const int group = int(threadIdx.x) / LANES, column = int(threadIdx.x) % LANES * 8;
+    const u64 width = u64(sizes.kv_heads) * D;
+    const u32 first_key = (sizes.first_split + blockIdx.x) * SPLIT;
+
+    // Where row `r` lies among those of all heads, and the keys that it sees.
+    const auto place = [&](u32 r) {
+        const u32 row = min(first_row + r, rows - 1);
+        return u64(row / heads_of_group) * sizes.q_heads + kv_head * heads_of_group + row % heads_of_group;
+    };
+    Eight query[HELD], sum[HELD];
+    float largest[HELD], weight[HELD];
+    u32 last[HELD];
+#pragma unroll
+    for (u32 r = 0; r < HELD; ++r) {
+        query[r] = load8(q + place(r) * D + column, 8);
+        sum[r] = zeros();
+        largest[r] = minus_infinity();
+        weight[r] = 0.0f;
+        last[r] = sizes.keys - sizes.queries + min(first_row + r, rows - 1) / heads_of_group;
+    }
+#pragma unroll 2
+    for (u32 of_split = u32(group); of_split < u32(SPLIT); of_split += u32(GROUPS)) {
+        // Lanes of a warp take every step together.
+        const u32 key = first_key + of_split;
+        const bool is_there = key < sizes.keys;
+        const u64 at = key * width + kv_head * D + column;
+        const Eight of_key = is_there ? load8(k + at, 8) : zeros(), of_value = is_there ? load8(v + at, 8) : zeros();
+#pragma unroll
+        for (int r = 0; r < HELD; ++r) {
+            float score = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) score += query[r].at[i] * of_key.at[i];
+            score = warp_sum(score, LANES) * (sizes.scale * LOG2_E);
+            if (key > last[r] || last[r] - key >= sizes.window) continue;
+            const float now = fmaxf(largest[r], score), kept = power_of_two(largest[r] - now), added = power_of_two(score - now);
+            largest[r] = now;
+            weight[r] = weight[r] * kept + added;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sum[r].at[i] = sum[r].at[i] * kept + of_value.at[i] * added;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < HELD; ++r) {
+        if (column == 0) {
+            maxima[r * GROUPS + group] = largest[r];
+            weights[r * GROUPS + group] = weight[r];
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) parts[(r * GROUPS + group) * D + column + i] = sum[r].at[i];
+    }
+    __syncthreads();
+    for (int i = int(threadIdx.x); i < HELD * D; i += ATTENTION_THREADS) {
+        const int r = i / D;
+        if (first_row + u32(r) >= rows) continue;
+        float most = minus_infinity();
+        for (int g = 0; g < GROUPS; ++g) most = fmaxf(most, maxima[r * GROUPS + g]);
+        float total = 0.0f, of_all = 0.0f;
+        if (most > minus_infinity())
+            for (int g = 0; g < GROUPS; ++g) {
+                const float factor = power_of_two(maxima[r * GROUPS + g] - most);
+                total += factor * weights[r * GROUPS + g];
+                of_all += factor * parts[(r * GROUPS + g) * D + i % D];
+            }
+        const u64 to = u64(blockIdx.x) * sizes.queries * sizes.q_heads + place(u32(r));
+        mixed[to * D + i % D] = of_all;
+        if (i % D == 0) {
+            ends[2 * to] = most;
+            ends[2 * to + 1] = total;
+        }
+    }
+}
+
+KERNEL(ATTENTION_THREADS) cached_attention(const bf16* __restrict__ q, const bf16* __restrict__ k, const bf16* __restrict__ v,
+                                           float* __restrict__ mixed, float* __restrict__ ends, const CachedAttentionSizes sizes) {
+    attend_to_split<HEAD_DIM>(q, k, v, mixed, ends, sizes);
+}
+
+template <int D>
+DEVICE void merge_splits(const float* mixed, const float* ends, bf16* o, const CachedAttentionSizes& sizes) {
+    const u32 rows = sizes.queries * sizes.q_heads, number = blockIdx.x * blockDim.x + threadIdx.x, row = number / D;
+    if (row >= rows) return;
+    float most = minus_infinity();
+    for (u32 split = 0; split < sizes.splits; ++split) most = fmaxf(most, ends[2 * (u64(split) * rows + row)]);
+    float total = 0.0f, of_all = 0.0f;
+    for (u32 split = 0; split < sizes.splits; ++split) {
+        const u64 at = u64(split) * rows + row;
+        const float factor = power_of_two(ends[2 * at] - most);
+        total += factor * ends[2 * at + 1];
+        of_all += factor * mixed[at * D + number % D];
+    }
+    o[number] = to_bf16(of_all / total);
+}
+
+KERNEL(256) merge_cached_attention(const float* __restrict__ mixed, const float* __restrict__ ends, bf16* __restrict__ o,
+                                   const CachedAttentionSizes sizes) {
+    merge_splits<HEAD_DIM>(mixed, ends, o, sizes);
+}
+
+struct AppendSizes {
+    u64 first, count;  // numbers; multiples of 8
+};
+
+// The new rows, `count` numbers, come to lie in the cache from number `first` on.
+KERNEL(256) append_to_cache(const bf16* __restrict__ rows, bf16* __restrict__ cache, const AppendSizes sizes) {
+    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
+    if (at < sizes.count) store8(cache + sizes.first + at, load8(rows + at, 8), 8);
+}
