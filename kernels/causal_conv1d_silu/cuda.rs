@@ -17,7 +17,7 @@ fn sizes_of(rows: usize, width: usize) -> Sizes {
 
 impl OnCuda<2> for CausalConv1dSilu {
     fn fits(&self, [_, weight]: [[usize; 2]; 2]) -> bool {
-        weight[1] == TAPS
+        fits(weight[1])
     }
 
     fn forward(&self, inputs: [CudaTensor; 2], wanted: [bool; 2]) -> ([CudaTensor; 1], Vec<CudaTensor>) {
@@ -52,4 +52,25 @@ impl OnCuda<2> for CausalConv1dSilu {
         let d_weight = launch_with_parts(kernel, u, parts, sizes_of(rows, width));
         [Some(d_u), d_weight.map(|sum| view(sum, [width, TAPS]))]
     }
+}
+
+/// Returns whether the kernels support this number of taps.
+pub(super) fn fits(taps: usize) -> bool {
+    taps == TAPS
+}
+
+/// Continues one example behind a window. Returns the results and the next window.
+pub(super) fn steps(u: CudaTensor, weight: CudaTensor, window: CudaTensor) -> (CudaTensor, CudaTensor) {
+    let [u, weight, window] = [u, weight, window].map(as_bf16);
+    let ((rows, width), y, after) = (dims(&u), empty_like(&u), empty_like(&window));
+    Kernel::new(SOURCE, "causal_conv1d_silu_steps")
+        .grid(width.div_ceil(1024), rows.div_ceil(RUN), 1)
+        .threads(128)
+        .read(&u)
+        .read(&weight)
+        .read(&window)
+        .write(&y)
+        .write(&after)
+        .launch(sizes_of(rows, width));
+    (y, after)
 }

@@ -11,6 +11,8 @@ use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 
 use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
+#[cfg(feature = "cuda")]
+use crate::op::on_cpu;
 use crate::simd::sigmoid;
 use crate::{Op, Table, apply};
 
@@ -26,6 +28,24 @@ pub struct CausalConv1dSilu {
 /// C]`.
 pub fn causal_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, position_ids: &Table) -> Tensor<2> {
     apply(CausalConv1dSilu { position_ids: position_ids.clone() }, [u, weight])
+}
+
+/// Continues one example: maps `u [n, C]` to `[n, C]`, with `window [K - 1, C]` the inputs in front of it, which
+/// are zeros where there were none. Also returns the window behind it; forward only.
+pub fn continue_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, window: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+    #[cfg(feature = "cuda")]
+    if !on_cpu(&u) && cuda::fits(weight.dims()[1]) {
+        let [u, weight, window] = [u, weight, window].map(crate::cuda::primitive);
+        let (y, window) = cuda::steps(u, weight, window);
+        return (crate::cuda::into_tensor(y), crate::cuda::into_tensor(window));
+    }
+    let ([tokens, _], [history, _]) = (u.dims(), window.dims());
+    let all = Tensor::cat(vec![window, u], 0);
+    let window = all.clone().narrow(0, tokens, history);
+    // The window precedes the new tokens like the start of the example, where the convolution reads zeros; an
+    // empty window contains zeros too.
+    let position_ids = (0..(history + tokens) as u32).collect();
+    (causal_conv1d_silu(all, weight, &position_ids).narrow(0, history, tokens), window)
 }
 
 impl CausalConv1dSilu {
@@ -191,6 +211,34 @@ mod tests {
             let rows = lengths.iter().sum::<u32>() as usize;
             agrees_with_reference(op, [random(1, rows, 10), random(2, 10, 4)], 1e-5);
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn continuing_on_device_gives_the_bits_of_the_whole_example() {
+        let Some(device) = crate::testing::cuda_device() else { return };
+        let [u, weight] = [random(1, 90, 24), random(2, 24, 4)].map(|x| x.to_device(&device));
+        let here = |x: Tensor<2>| x.to_device(&burn::tensor::Device::flex()).into_data();
+        let whole = causal_conv1d_silu(u.clone(), weight.clone(), &positions(&[90]));
+        let mut window = Tensor::zeros([3, 24], &device);
+        for (from, n) in [(0, 1), (1, 2), (3, 70), (73, 17)] {
+            let (y, after) = continue_conv1d_silu(u.clone().narrow(0, from, n), weight.clone(), window);
+            assert_eq!(here(y), here(whole.clone().narrow(0, from, n)), "from {from}");
+            window = after;
+        }
+    }
+
+    #[test]
+    fn continuing_from_a_window_gives_the_bits_of_the_whole_example() {
+        let (u, weight) = (random(1, 30, 6), random(2, 6, 4));
+        let whole = causal_conv1d_silu(u.clone(), weight.clone(), &positions(&[30]));
+        let mut window = Tensor::zeros([3, 6], &u.device());
+        for (from, n) in [(0, 1), (1, 1), (2, 20), (22, 8)] {
+            let (y, after) = continue_conv1d_silu(u.clone().narrow(0, from, n), weight.clone(), window);
+            assert_eq!(y.into_data(), whole.clone().narrow(0, from, n).into_data(), "from {from}");
+            window = after;
+        }
+        assert_eq!(window.into_data(), u.narrow(0, 27, 3).into_data());
     }
 
     #[test]

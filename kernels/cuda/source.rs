@@ -51,6 +51,7 @@ const FILES: &[(&str, &str)] = files![
     "linear_cross_entropy/rows.cuh",
     "lora_linear/lora_linear.cuh",
     "norm_rope/norm_rope.cuh",
+    "packed_attention/append.cuh",
     "packed_attention/backward.cuh",
     "packed_attention/cached.cuh",
     "packed_attention/forward.cuh",

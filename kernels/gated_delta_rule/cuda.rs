@@ -116,8 +116,7 @@ impl ChunkMatrices {
 
 impl OnCuda<3> for GatedDeltaRule {
     fn fits(&self, _: [[usize; 2]; 3]) -> bool {
-        let Dims { key_dim, value_dim, .. } = self.dims;
-        key_dim == value_dim && matches!(key_dim, 16 | 32 | 64 | 128)
+        fits(self.dims)
     }
 
     fn forward(
@@ -203,6 +202,39 @@ impl OnCuda<3> for GatedDeltaRule {
             .launch(launches.sizes());
         [Some(d_qkv), Some(d_g), Some(d_beta)]
     }
+}
+
+/// Returns whether the kernels support heads of this width.
+pub(super) fn fits(Dims { key_dim, value_dim, .. }: Dims) -> bool {
+    key_dim == value_dim && matches!(key_dim, 16 | 32 | 64 | 128)
+}
+
+/// Continues one example from a state. Returns the outputs and the new state.
+pub(super) fn steps(
+    heads: Dims,
+    qkv: CudaTensor,
+    g: CudaTensor,
+    beta: CudaTensor,
+    state: &CudaTensor,
+) -> (CudaTensor, CudaTensor) {
+    let Dims { key_heads, value_heads, key_dim, value_dim } = heads;
+    let (qkv, g, beta) = (as_bf16(qkv), as_f32(g), as_f32(beta));
+    let tokens = dims(&qkv).0;
+    let out = empty(&qkv, [tokens, value_heads * value_dim], DType::BF16);
+    let after = empty_like(state);
+    let columns = value_dim.min(32);
+    Kernel::new("gated_delta_rule/steps.cuh", "delta_rule_steps")
+        .define("HEAD_DIM", key_dim)
+        .grid(value_heads, value_dim / columns, 1)
+        .threads(8 * columns)
+        .read(&qkv)
+        .read(&g)
+        .read(&beta)
+        .read(state)
+        .write(&out)
+        .write(&after)
+        .launch(sizes![key_heads as u32, value_heads as u32, tokens as u32]);
+    (out, after)
 }
 
 #[cfg(test)]

@@ -36,11 +36,21 @@ pub fn gated_delta_rule(
     apply(GatedDeltaRule { dims, cu_seqlens: cu_seqlens.clone() }, [qkv, g, beta])
 }
 
-/// Continues one example from `state [Nv·dk, dv]`. Returns the outputs `[n, Nv·dv]` and the new state;
-/// forward only.
-///
-/// Computed on the CPU for all devices, where the state stays: one token is too little work for a device, and
-/// only samples and the measurement of a head's acceptance decode.
+/// Returns the state in front of an example's first token, zeros `[Nv·dk, dv]` in f32: on the device, if its
+/// kernels take heads of this width, otherwise on the CPU.
+pub fn empty_state(dims: Dims, device: &Device) -> Tensor<2> {
+    let shape = [dims.value_heads * dims.key_dim, dims.value_dim];
+    #[cfg(feature = "cuda")]
+    if cuda::fits(dims) {
+        return Tensor::zeros(shape, (device, DType::F32));
+    }
+    let _ = device;
+    Tensor::zeros(shape, &Device::flex())
+}
+
+/// Continues one example from `state [Nv·dk, dv]`, which is [`empty_state`] or what this returned. Returns the
+/// outputs `[n, Nv·dv]` and the new state; forward only. On a device, what a token gives has the same bits
+/// whether the tokens come one by one or together.
 pub fn continue_delta_rule(
     dims: Dims,
     qkv: Tensor<2>,
@@ -48,6 +58,12 @@ pub fn continue_delta_rule(
     beta: Tensor<2>,
     state: Tensor<2>,
 ) -> (Tensor<2>, Tensor<2>) {
+    #[cfg(feature = "cuda")]
+    if !on_cpu(&state) {
+        let [qkv, g, beta, state] = [qkv, g, beta, state].map(crate::cuda::primitive);
+        let (out, after) = cuda::steps(dims, qkv, g, beta, &state);
+        return (crate::cuda::into_tensor(out), crate::cuda::into_tensor(after));
+    }
     let ([rows, _], device, dtype) = (qkv.dims(), qkv.device(), qkv.dtype());
     let [qkv, g, beta, state] = [qkv, g, beta, state].map(|x| primitive(on_host(x)));
     let mut out = vec![0.0; rows * dims.value_heads * dims.value_dim];
@@ -190,6 +206,33 @@ mod tests {
                 agrees_with_reference(op, inputs(dims, borders[borders.len() - 1] as usize), 5e-5);
             }
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn steps_on_device_agree_with_the_cpu_and_have_the_same_bits_one_by_one() {
+        let Some(device) = crate::testing::cuda_device() else { return };
+        let dims = Dims { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16 };
+        let [qkv, g, beta] = inputs(dims, 40);
+        let qkv = qkv.cast(DType::BF16).cast(DType::F32);
+        let expected = gated_delta_rule(dims, qkv.clone(), g.clone(), beta.clone(), &[0, 40].into());
+        let here = |x: Tensor<2>| x.to_device(&Device::flex()).cast(DType::F32);
+        let mut results = Vec::new();
+        for steps in [vec![40], vec![30, 1, 1, 8]] {
+            let (mut state, mut parts, mut from) = (empty_state(dims, &device), Vec::new(), 0);
+            for n in steps {
+                let part = |x: &Tensor<2>| x.clone().narrow(0, from, n).to_device(&device);
+                let (out, after) = continue_delta_rule(dims, part(&qkv), part(&g), part(&beta), state);
+                assert!(!on_cpu(&after), "the state stays there");
+                parts.push(here(out));
+                (state, from) = (after, from + n);
+            }
+            results.push((Tensor::cat(parts, 0), here(state)));
+        }
+        assert!(distance(&results[0].0, &expected) < 5e-3);
+        let [(together, state), (in_parts, their_state)] = &results[..] else { unreachable!("two ways") };
+        assert_eq!(together.clone().into_data(), in_parts.clone().into_data());
+        assert_eq!(state.clone().into_data(), their_state.clone().into_data());
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! by reading the weights, so each weight is read once for all rows, and as bf16 if it is stored so: its
 //! numbers are the same. Forward only.
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
 use burn::backend::Flex;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
@@ -12,6 +15,8 @@ use rayon::prelude::*;
 
 use super::linears;
 use crate::cpu::{Numbers, dims, numbers, slice, tensor, widen};
+#[cfg(feature = "cuda")]
+use crate::cuda::{as_bf16, into_tensor, primitive as on_device};
 use crate::lora_linear::{Adapted, Adapter, lora_linears};
 use crate::op::{on_cpu, primitive};
 use crate::simd::{self, Stored};
@@ -20,8 +25,17 @@ use crate::simd::{self, Stored};
 const TASK: usize = 1 << 16;
 
 /// Maps `x [n, in]` to the results `[n, out]` of one to four layers, each by row; `scale` is that of their
-/// adapters. On devices other than the CPU these are the usual products, whose bits may depend on `n`.
+/// adapters. On a device, more than 32 rows are the usual products, whose bits may depend on `n`.
 pub fn linears_by_row(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Tensor<2>> {
+    #[cfg(feature = "cuda")]
+    if !on_cpu(&x) && x.dims()[0] <= cuda::FEW {
+        let x = as_bf16(on_device(x));
+        let layer = |Adapted { weight, adapter }: Adapted| {
+            let adapter = adapter.map(|Adapter { a, b, .. }| [a, b].map(|matrix| on_device(matrix.tensor)));
+            into_tensor(cuda::layer(&x, on_device(weight), adapter, scale as f32))
+        };
+        return layers.into_iter().map(layer).collect();
+    }
     if !on_cpu(&x) {
         return if layers.iter().any(|layer| layer.adapter.is_some()) {
             lora_linears(x, layers, scale, false)
@@ -42,6 +56,16 @@ pub fn linears_by_row(x: Tensor<2>, layers: Vec<Adapted>, scale: f64) -> Vec<Ten
         Tensor::from_primitive::<Flex>(tensor(y, n))
     };
     layers.into_iter().map(result).collect()
+}
+
+/// Maps `x [n, in]` to `x Wᵀ [n, out]` by row like [`linears_by_row`], in f32 also on a device: in bf16, the
+/// largest of many logits would often be the same number as the next one.
+pub fn logits_by_row(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    #[cfg(feature = "cuda")]
+    if !on_cpu(&x) && x.dims()[0] <= cuda::FEW {
+        return into_tensor(cuda::wide(&as_bf16(on_device(x)), on_device(weight)));
+    }
+    linears_by_row(x, vec![Adapted { weight, adapter: None }], 0.0).remove(0)
 }
 
 /// Returns `x Wᵀ`, `[n, out]`, of the rows `x [n, in]` and the weight `[out, in]`.
@@ -126,6 +150,38 @@ mod tests {
                 // Many rows at once have the usual rounding.
                 let many = linears(x.clone(), vec![narrow.clone().into()], false).remove(0);
                 assert!(distance(&many, &of(&wide)) < 1e-5, "{rows} rows of {input} → {output}");
+            }
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn rows_on_device_agree_with_the_cpu_and_have_the_same_bits_alone() {
+        let Some(device) = crate::testing::cuda_device() else { return };
+        let rounded = |seed, rows, columns| random(seed, rows, columns).cast(DType::BF16).cast(DType::F32);
+        let there = |x: Tensor<2>| x.to_device(&device);
+        let here = |x: Tensor<2>| x.to_device(&burn::tensor::Device::flex()).cast(DType::F32);
+        let weights = [rounded(2, 70, 72), rounded(3, 8, 72), rounded(4, 70, 8)];
+        let layers = |put: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+            let [weight, a, b] = weights.clone().map(put);
+            vec![adapted(weight.clone(), None), adapted(weight, Some((a, b)))]
+        };
+        for rows in [1, 2, 3, 7, 20, cuda::FEW + 1] {
+            let x = rounded(1, rows, 72);
+            let expected = linears_by_row(x.clone(), layers(&|x| x), 0.5);
+            let together = linears_by_row(there(x.clone()), layers(&there), 0.5);
+            for (expected, together) in expected.iter().zip(&together) {
+                assert!(distance(&here(together.clone()), expected) < 5e-3, "{rows} rows");
+            }
+            let logits = here(logits_by_row(there(x.clone()), there(weights[0].clone())));
+            let limit = if rows <= cuda::FEW { 1e-5 } else { 5e-3 };
+            assert!(distance(&logits, &expected[0]) < limit, "{rows} rows: the logits are f32");
+            for row in (0..rows).filter(|_| rows <= cuda::FEW) {
+                let alone = linears_by_row(there(x.clone().narrow(0, row, 1)), layers(&there), 0.5);
+                for (alone, together) in alone.into_iter().zip(&together) {
+                    let same = here(together.clone()).narrow(0, row, 1);
+                    assert_eq!(here(alone).into_data(), same.into_data(), "row {row} of {rows}");
+                }
             }
         }
     }

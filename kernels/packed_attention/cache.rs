@@ -5,8 +5,12 @@ use std::sync::Arc;
 use burn::backend::Flex;
 use burn::tensor::Tensor;
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::{Dims, cached_attention, cpu};
 use crate::cpu::{slice, tensor};
+#[cfg(feature = "cuda")]
+use crate::cuda::{into_tensor, primitive as on_device};
 use crate::op::{on_cpu, primitive};
 
 /// Keys and values of all tokens so far, `[length, G·D]` each. A clone shares them until one of both grows.
@@ -24,8 +28,12 @@ enum Seen {
         v: Arc<Vec<f32>>,
         width: usize,
     },
-    /// Keys and values.
-    OnDevice(Box<[Tensor<2>; 2]>),
+    /// Keys and values in the first `length` rows, behind which there may be room for more: what is appended is
+    /// written there, if no clone shares them.
+    OnDevice {
+        rows: Box<[Tensor<2>; 2]>,
+        length: usize,
+    },
 }
 
 /// The parameters of attention over a cache.
@@ -45,7 +53,7 @@ impl KeyValueCache {
         match &self.seen {
             None => 0,
             Some(Seen::OnCpu { k, width, .. }) => k.len() / width,
-            Some(Seen::OnDevice(seen)) => seen[0].dims()[0],
+            Some(Seen::OnDevice { length, .. }) => *length,
         }
     }
 
@@ -67,15 +75,15 @@ impl KeyValueCache {
             Arc::make_mut(k).extend_from_slice(slice(&new_k));
             Arc::make_mut(v).extend_from_slice(slice(&new_v));
         } else {
-            let all = match self.seen.take() {
-                None => [k, v],
-                Some(Seen::OnDevice(seen)) => {
-                    let [past_k, past_v] = *seen;
-                    [Tensor::cat(vec![past_k, k], 0), Tensor::cat(vec![past_v, v], 0)]
-                }
+            let (past, length) = match self.seen.take() {
+                None => ([None, None], 0),
+                Some(Seen::OnDevice { rows, length }) => (rows.map(Some), length),
                 Some(Seen::OnCpu { .. }) => unreachable!("{ONE_DEVICE}"),
             };
-            self.seen = Some(Seen::OnDevice(Box::new(all)));
+            let fresh = k.dims()[0];
+            let [past_k, past_v] = past;
+            let rows = Box::new([appended(past_k, length, k), appended(past_v, length, v)]);
+            self.seen = Some(Seen::OnDevice { rows, length: length + fresh });
         }
     }
 
@@ -86,10 +94,8 @@ impl KeyValueCache {
                 Arc::make_mut(k).truncate(length * *width);
                 Arc::make_mut(v).truncate(length * *width);
             }
-            Some(Seen::OnDevice(seen)) if length < seen[0].dims()[0] => {
-                **seen = seen.each_ref().map(|x| x.clone().narrow(0, 0, length));
-            }
-            Some(Seen::OnDevice(_)) | None => {}
+            Some(Seen::OnDevice { length: of_all, .. }) => *of_all = length.min(*of_all),
+            None => {}
         }
     }
 
@@ -100,8 +106,8 @@ impl KeyValueCache {
                 let [k, v] = [k, v].map(|x| tensor(x.to_vec(), self.len()));
                 (Tensor::from_primitive::<Flex>(k), Tensor::from_primitive::<Flex>(v))
             }
-            Seen::OnDevice(seen) => {
-                let [k, v] = seen.as_ref().clone();
+            Seen::OnDevice { rows, length } => {
+                let [k, v] = rows.each_ref().map(|x| x.clone().narrow(0, 0, *length));
                 (k, v)
             }
         })
@@ -122,15 +128,16 @@ impl KeyValueCache {
                 cpu::forward_cached(dims, scale, slice(&q), k, v, self.len() - n, sliding_window, &mut out);
                 Tensor::from_primitive::<Flex>(tensor(out, n))
             }
-            Seen::OnDevice(seen) => {
-                let [k, v] = seen.as_ref().clone();
-                cached_attention(dims, scale, sliding_window, q, k, v)
+            Seen::OnDevice { rows, length } => {
+                let [k, v] = rows.as_ref().clone();
+                cached_attention(op, q, k, v, *length)
             }
         }
     }
 
-    /// Like [`attend`](Self::attend), where on the CPU the bits of a query's result depend on the query and
-    /// the tokens up to its own alone, and not on the number of queries.
+    /// Like [`attend`](Self::attend), where the bits of a query's result depend on the query and the tokens up
+    /// to its own alone, and not on the number of queries. On a device whose kernels do not take these heads,
+    /// they may.
     ///
     /// # Panics
     /// The same as for [`attend`](Self::attend).
@@ -144,8 +151,25 @@ impl KeyValueCache {
                 let out = cpu::forward_by_row(dims, scale, slice(&q), k, v, past, sliding_window);
                 Tensor::from_primitive::<Flex>(tensor(out, n))
             }
-            Seen::OnDevice(_) => self.attend(op, q),
+            #[cfg(feature = "cuda")]
+            Seen::OnDevice { rows, length } if cuda::fits(dims) => {
+                let [k, v] = rows.as_ref().clone();
+                into_tensor(cuda::by_split(op, [q, k, v].map(on_device), *length))
+            }
+            Seen::OnDevice { .. } => self.attend(op, q),
         }
+    }
+}
+
+/// Returns a tensor whose first rows are `length` ones of `past` and then the new ones.
+fn appended(past: Option<Tensor<2>>, length: usize, new: Tensor<2>) -> Tensor<2> {
+    #[cfg(feature = "cuda")]
+    if new.dims()[1].is_multiple_of(8) {
+        return into_tensor(cuda::appended(past.map(on_device), length, on_device(new)));
+    }
+    match past {
+        Some(past) => Tensor::cat(vec![past.narrow(0, 0, length), new], 0),
+        None => new,
     }
 }
 
@@ -157,6 +181,44 @@ mod tests {
     use super::*;
     use crate::check::{distance, random};
     use crate::packed_attention::{PackedAttention, packed_attention};
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn cached_queries_on_device_agree_with_the_cpu_and_by_row_have_the_same_bits_together_and_alone() {
+        let Some(device) = crate::testing::cuda_device() else { return };
+        let dims = Dims { heads: 4, kv_heads: 2, head_dim: 16 };
+        let rounded = |x: Tensor<2>| x.cast(burn::tensor::DType::BF16).cast(burn::tensor::DType::F32);
+        let [q, k, v] = [(1, 4), (2, 2), (3, 2)].map(|(seed, heads)| rounded(random(seed, 300, heads * 16)));
+        for sliding_window in [None, Some(150)] {
+            let op = CachedAttention { dims, scale: 0.25, sliding_window };
+            let rows = |x: &Tensor<2>, from: usize, count: usize| x.clone().narrow(0, from, count);
+            let there = |x: Tensor<2>| x.to_device(&device);
+            let here =
+                |x: Tensor<2>| x.to_device(&burn::tensor::Device::flex()).cast(burn::tensor::DType::F32);
+            let mut on_cpu = KeyValueCache::default();
+            on_cpu.append(k.clone(), v.clone());
+            let expected = on_cpu.attend(op, rows(&q, 290, 10));
+            let mut cache = KeyValueCache::default();
+            cache.append(there(rows(&k, 0, 290)), there(rows(&v, 0, 290)));
+            let mut one_by_one = cache.clone();
+            cache.append(there(rows(&k, 290, 10)), there(rows(&v, 290, 10)));
+            assert!(distance(&here(cache.attend(op, there(rows(&q, 290, 10)))), &expected) < 1e-2);
+            let together = here(cache.attend_by_row(op, there(rows(&q, 290, 10))));
+            assert!(distance(&together, &expected) < 5e-3);
+            for i in 0..10 {
+                one_by_one.append(there(rows(&k, 290 + i, 1)), there(rows(&v, 290 + i, 1)));
+                let alone = here(one_by_one.attend_by_row(op, there(rows(&q, 290 + i, 1))));
+                assert_eq!(alone.into_data(), rows(&together, i, 1).into_data(), "query {i}");
+            }
+            cache.truncate(295);
+            let alone = here(cache.attend_by_row(op, there(rows(&q, 294, 1))));
+            assert_eq!(alone.into_data(), rows(&together, 4, 1).into_data());
+            // What comes next takes the place of what was taken back.
+            cache.append(there(rows(&k, 295, 5)), there(rows(&v, 295, 5)));
+            let (keys, _) = cache.tensors().unwrap();
+            assert_eq!(here(keys).into_data(), k.clone().into_data());
+        }
+    }
 
     #[test]
     fn cached_queries_agree_with_the_full_row_and_by_row_have_the_same_bits_together_and_alone() {

@@ -11,7 +11,6 @@
 //   cached_attention        (splits, G, ceil(n · N / G / HELD)) blocks of 256 threads; split s has the keys from
 //                           (first_split + s) · SPLIT on
 //   merge_cached_attention  ceil(n · N · D / 256) blocks of 256 threads, after it
-//   append_to_cache         writes new rows behind the ones of a cache with room: ceil(count / 2048) blocks of 256 threads
 //
 // Compiled with: HEAD_DIM=256; HEAD_DIM=128; HEAD_DIM=64; HEAD_DIM=32; HEAD_DIM=16
 #pragma once
@@ -135,14 +134,4 @@ DEVICE void merge_splits(const float* mixed, const float* ends, bf16* o, const C
 KERNEL(256) merge_cached_attention(const float* __restrict__ mixed, const float* __restrict__ ends, bf16* __restrict__ o,
                                    const CachedAttentionSizes sizes) {
     merge_splits<HEAD_DIM>(mixed, ends, o, sizes);
-}
-
-struct AppendSizes {
-    u64 first, count;  // numbers; multiples of 8
-};
-
-// The new rows, `count` numbers, come to lie in the cache from number `first` on.
-KERNEL(256) append_to_cache(const bf16* __restrict__ rows, bf16* __restrict__ cache, const AppendSizes sizes) {
-    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
-    if (at < sizes.count) store8(cache + sizes.first + at, load8(rows + at, 8), 8);
 }

@@ -4,14 +4,19 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 
+use super::cache::CachedAttention;
 use super::{Dims, PackedAttention};
 use crate::Table;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, empty_like, sizes};
 
 const FORWARD: &str = "packed_attention/forward.cuh";
 const BACKWARD: &str = "packed_attention/backward.cuh";
+const CACHED: &str = "packed_attention/cached.cuh";
 /// The number of rows that a block holds.
 const HELD: usize = 128;
+/// The keys of a block of `cached.cuh`, and the number of rows that it holds.
+const SPLIT: usize = 128;
+const ROWS_OF_SPLIT: usize = 4;
 
 /// The result of an item of work, and the cost of a streamed row.
 #[derive(Clone, Copy)]
@@ -123,7 +128,7 @@ impl Tables {
     }
 }
 
-fn fits(Dims { heads, kv_heads, head_dim }: Dims) -> bool {
+pub(super) fn fits(Dims { heads, kv_heads, head_dim }: Dims) -> bool {
     matches!(head_dim, 16 | 32 | 64 | 128 | 256) && heads / kv_heads <= HELD
 }
 
@@ -211,19 +216,14 @@ impl OnCuda<3> for PackedAttention {
     }
 }
 
-/// Computes attention of new queries over a cache of one example; `None` if the kernel does not support these
-/// heads.
-pub(super) fn cached(
-    heads: Dims,
-    scale: f32,
-    sliding_window: Option<usize>,
+/// Computes attention of the newest queries over the first `keys` rows of a cache, in blocks of queries.
+pub(super) fn in_blocks(
+    CachedAttention { dims: heads, scale, sliding_window }: CachedAttention,
     inputs: [CudaTensor; 3],
-) -> Option<CudaTensor> {
-    if !fits(heads) {
-        return None;
-    }
+    keys: usize,
+) -> CudaTensor {
     let [q, k, v] = inputs.map(as_bf16);
-    let (tokens, keys) = (dims(&q).0, dims(&k).0);
+    let tokens = dims(&q).0;
     let mut work = Work::default();
     let fresh = [0, tokens as u32];
     work.add(MIXED, &fresh, queries_held(heads), |first, count| keys - tokens + first + count);
@@ -241,12 +241,112 @@ pub(super) fn cached(
         .write(&o)
         .write(&lse)
         .launch(sizes_of(heads, tokens, keys - tokens, sliding_window, scale));
-    Some(o)
+    o
+}
+
+/// Returns a matrix whose first rows are `length` ones of `past` and then the new ones: `past` itself, if it has
+/// room and is not shared, otherwise a copy with room for an eighth more.
+pub(super) fn appended(past: Option<CudaTensor>, length: usize, new: CudaTensor) -> CudaTensor {
+    let new = as_bf16(new);
+    let (fresh, width) = dims(&new);
+    let append = |rows: &CudaTensor, count: usize, to: &CudaTensor, first: usize| {
+        let numbers = count * width;
+        Kernel::new("packed_attention/append.cuh", "append_to_cache")
+            .blocks(numbers.div_ceil(2048))
+            .threads(256)
+            .read(rows)
+            .update(to)
+            .launch(sizes![(first * width) as u64, numbers as u64]);
+    };
+    let has_room = |past: &CudaTensor| dims(past).0 >= length + fresh && past.handle.can_mut();
+    let all = match past {
+        Some(past) if has_room(&past) => past,
+        past => {
+            let room = (length + fresh + (length + fresh) / 8).next_multiple_of(ROOM);
+            let all = empty(&new, [room, width], DType::BF16);
+            if let Some(past) = past.filter(|_| length > 0) {
+                append(&past, length, &all, 0);
+            }
+            all
+        }
+    };
+    append(&new, fresh, &all, length);
+    all
+}
+
+/// The rows that a cache has room for are a multiple of this.
+const ROOM: usize = 64;
+
+/// Computes attention of the newest queries over the first `keys` rows of a cache, by runs of keys.
+pub(super) fn by_split(
+    CachedAttention { dims: heads, scale, sliding_window }: CachedAttention,
+    inputs: [CudaTensor; 3],
+    keys: usize,
+) -> CudaTensor {
+    let [q, k, v] = inputs.map(as_bf16);
+    let ((queries, _), Dims { heads: q_heads, kv_heads, head_dim }) = (dims(&q), heads);
+    let rows = queries * q_heads;
+    let first_seen = sliding_window.map_or(0, |window| (keys - queries + 1).saturating_sub(window));
+    let first_split = first_seen / SPLIT;
+    let splits = keys.div_ceil(SPLIT) - first_split;
+    let mixed = empty(&q, [splits * rows, head_dim], DType::F32);
+    let ends = empty(&q, [splits * rows, 2], DType::F32);
+    let o = empty_like(&q);
+    let window = sliding_window.map_or(u32::MAX, |window| window as u32);
+    let sizes = || {
+        let [queries, q_heads, kv_heads] = [queries, q_heads, kv_heads].map(|count| count as u32);
+        let [keys, first_split, splits] = [keys, first_split, splits].map(|count| count as u32);
+        sizes![queries, q_heads, kv_heads, keys, window, first_split, splits, scale]
+    };
+    let kernel = |name| Kernel::new(CACHED, name).define("HEAD_DIM", head_dim).threads(256);
+    kernel("cached_attention")
+        .grid(splits, kv_heads, (rows / kv_heads).div_ceil(ROWS_OF_SPLIT))
+        .read(&q)
+        .read(&k)
+        .read(&v)
+        .write(&mixed)
+        .write(&ends)
+        .launch(sizes());
+    kernel("merge_cached_attention")
+        .blocks((rows * head_dim).div_ceil(256))
+        .read(&mixed)
+        .read(&ends)
+        .write(&o)
+        .launch(sizes());
+    o
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Tensor;
+
     use super::*;
+    use crate::cuda::{copy, launches, primitive};
+    use crate::testing::cuda_device;
+
+    #[test]
+    fn rows_on_device_are_appended_in_place_while_there_is_room_and_nobody_shares_them() {
+        let Some(device) = cuda_device() else { return };
+        let rows = |count| primitive(Tensor::<2>::ones([count, 16], &device));
+        let launched = |past, length, new| {
+            let before = launches();
+            let all = appended(past, length, as_bf16(new));
+            (all, launches() - before)
+        };
+        // The cast of the new rows is a launch, their copy another.
+        let (all, count) = launched(None, 0, rows(3));
+        assert_eq!((dims(&all), count), ((ROOM, 16), 2));
+        let (all, count) = launched(Some(all), 3, rows(1));
+        assert_eq!((dims(&all), count), ((ROOM, 16), 2), "in place");
+        let shared = all.clone();
+        let (all, count) = launched(Some(all), 4, rows(1));
+        assert_eq!(count, 3, "the shared rows are copied");
+        drop(shared);
+        let (all, _) = launched(Some(all), 5, rows(ROOM));
+        assert_eq!(dims(&all).0, 2 * ROOM);
+        let numbers = crate::cuda::into_tensor(copy(&all)).narrow(0, 0, 5 + ROOM).into_data();
+        assert!(numbers.convert::<f32>().try_to_vec::<f32>().unwrap().iter().all(|x| *x == 1.0));
+    }
 
     #[test]
     fn the_longest_item_comes_first_and_every_token_is_in_one() {

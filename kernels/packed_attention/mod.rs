@@ -11,6 +11,7 @@ use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 pub use cpu::Dims;
 
+use self::cache::CachedAttention;
 use crate::cpu::{dims, slice, tensor};
 use crate::op::{by_reference, on_cpu, primitive};
 use crate::{Op, Table, apply};
@@ -35,24 +36,18 @@ pub fn packed_attention(op: PackedAttention, q: Tensor<2>, k: Tensor<2>, v: Tens
 
 /// Computes attention of `n` new queries over `past + n` cached keys and values, for decoding; forward only.
 ///
-/// `q [n, N·D]`, `k, v [past + n, G·D]`; query `i` attends to the first `past + i + 1` keys.
-pub fn cached_attention(
-    dims: Dims,
-    scale: f32,
-    sliding_window: Option<usize>,
-    q: Tensor<2>,
-    k: Tensor<2>,
-    v: Tensor<2>,
-) -> Tensor<2> {
-    let ([n, width], [keys, _]) = (q.dims(), k.dims());
+/// `q [n, N·D]`; `k, v`, whose first `keys` rows count, `[at least keys, G·D]`; query `i` attends to the first
+/// `keys - n + i + 1` of them.
+fn cached_attention(op: CachedAttention, q: Tensor<2>, k: Tensor<2>, v: Tensor<2>, keys: usize) -> Tensor<2> {
+    let [n, width] = q.dims();
     let device = q.device();
     #[cfg(feature = "cuda")]
-    if !on_cpu(&q) {
-        let inputs = [&q, &k, &v].map(|x| crate::cuda::primitive(x.clone()));
-        if let Some(mixed) = cuda::cached(dims, scale, sliding_window, inputs) {
-            return crate::cuda::into_tensor(mixed);
-        }
+    if !on_cpu(&q) && cuda::fits(op.dims) {
+        let inputs = [q, k, v].map(crate::cuda::primitive);
+        return crate::cuda::into_tensor(cuda::in_blocks(op, inputs, keys));
     }
+    let CachedAttention { dims, scale, sliding_window } = op;
+    let [k, v] = [k, v].map(|x| x.narrow(0, 0, keys));
     // The reference for other devices uses the last rows of a full causal attention as the new queries.
     if !on_cpu(&q) {
         let q = Tensor::cat(vec![Tensor::zeros([keys - n, width], (&device, q.dtype())), q], 0);
@@ -180,7 +175,8 @@ mod tests {
         let (q, k, v) = (random(1, 20, 4 * 16), random(2, 20, 2 * 16), random(3, 20, 2 * 16));
         let op = op(4, 2, 16, &[0, 20]);
         let full = packed_attention(op.clone(), q.clone(), k.clone(), v.clone()).narrow(0, 17, 3);
-        let cached = cached_attention(op.dims, op.scale, None, q.narrow(0, 17, 3), k, v);
+        let cached = CachedAttention { dims: op.dims, scale: op.scale, sliding_window: None };
+        let cached = cached_attention(cached, q.narrow(0, 17, 3), k, v, 20);
         assert!(distance(&cached, &full) < 1e-6);
     }
 }

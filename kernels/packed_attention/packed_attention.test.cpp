@@ -1,4 +1,5 @@
 // Packed causal attention on the emulator against softmax attention and its gradients in double (SPEC.md 2.3, 2.6).
+#include "append.cuh"
 #include "backward.cuh"
 #include "cached.cuh"
 #include "forward.cuh"

@@ -3,13 +3,12 @@
 //! A step continues each example by the rows that it asks for: one token, or a token and a draft after it.
 //! The weights are read once for all of them. On the CPU an example gets the same bits whatever is decoded
 //! beside it, and whether its tokens come in one step or in several: products and attention are computed row
-//! by row (`linears_by_row`, `KeyValueCache::attend_by_row`). On other devices the bits of a product may
-//! depend on its number of rows.
+//! by row (`linears_by_row`, `KeyValueCache::attend_by_row`). On other devices this holds for a step of up to
+//! 32 rows; with more, the bits of a product may depend on their number.
 
 use burn::tensor::Tensor;
 pub use sparktune_kernels::linear::FEWEST_ROWS;
-use sparktune_kernels::linear::by_row::linears_by_row;
-use sparktune_kernels::lora_linear::Adapted;
+use sparktune_kernels::linear::by_row::logits_by_row;
 
 use crate::cache::{Continued, Rows};
 use crate::decoder::Model;
@@ -53,8 +52,7 @@ impl BatchDecoder {
     /// Returns the logits `[n, V]` of hidden states `[n, H]`, row-major, on the host; each row as if it were
     /// alone.
     pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
-        let head = Adapted { weight: self.by_row.head().tensor, adapter: None };
-        let logits = linears_by_row(hidden, vec![head], 0.0).remove(0);
+        let logits = logits_by_row(hidden, self.by_row.head().tensor);
         logits.inner().into_data().convert::<f32>().try_to_vec().expect("was converted to f32")
     }
 }

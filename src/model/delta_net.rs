@@ -6,9 +6,9 @@
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
 use burn::tensor::{Device, Tensor};
-use sparktune_kernels::causal_conv1d_silu::causal_conv1d_silu;
+use sparktune_kernels::causal_conv1d_silu::{causal_conv1d_silu, continue_conv1d_silu};
 use sparktune_kernels::delta_gates::delta_gates;
-use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, gated_delta_rule};
+use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, empty_state, gated_delta_rule};
 use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 use sparktune_plan::architecture::{DeltaNetSpec, Place, Reads};
 
@@ -72,13 +72,12 @@ impl DeltaNet {
     /// Returns a cache without tokens, with zeros in the window of the convolution and in the state.
     pub(crate) fn empty_cache(&self, device: &Device) -> DeltaCache {
         let spec = &self.spec;
-        let state = [spec.num_value_heads * spec.key_head_dim, spec.value_head_dim];
         DeltaCache {
             window: Tensor::zeros(
                 [spec.conv_kernel_dim - 1, spec.conv_dim()],
                 (device, self.conv1d.tensor().dtype()),
             ),
-            state: Tensor::zeros(state, &Device::flex()),
+            state: empty_state(self.dims(), device),
             before: Vec::new(),
         }
     }
@@ -113,16 +112,10 @@ impl DeltaNet {
 
     /// Convolves the new tokens of one example and applies the delta rule; updates window and state.
     fn mix(&self, u_TC: Tensor<2>, g_TM: Tensor<2>, beta_TM: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
-        let tokens = u_TC.dims()[0];
-        let history = self.spec.conv_kernel_dim - 1;
-        let u = Tensor::cat(vec![cache.window.clone(), u_TC], 0);
-        cache.window = u.clone().narrow(0, tokens, history);
-        // The window precedes the new tokens like the start of the example, where the convolution reads
-        // zeros; an empty window contains zeros too.
-        let position_ids = (0..(history + tokens) as u32).collect();
-        let qkv_TC = causal_conv1d_silu(u, self.conv1d.tensor(), &position_ids).narrow(0, history, tokens);
-        let (mixed_TMV, state) = continue_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, cache.state.clone());
-        cache.state = state;
+        let (window, state) = (cache.window.clone(), cache.state.clone());
+        let (qkv_TC, window) = continue_conv1d_silu(u_TC, self.conv1d.tensor(), window);
+        let (mixed_TMV, state) = continue_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, state);
+        (cache.window, cache.state) = (window, state);
         mixed_TMV
     }
 
