@@ -5,6 +5,8 @@
 //! in L2 counts once. Enters: sizes. Leaves: [`Work`], which `bench` compares times with, and from which the
 //! time of a training step is predicted. Neither a device nor the feature `cuda` is needed.
 
+pub mod decoding;
+
 use crate::linear_cross_entropy::Slabs;
 
 /// One launch of a kernel.

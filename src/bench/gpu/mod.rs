@@ -5,6 +5,7 @@
 //! time is left becomes a row too. This module must not know files: the caller writes the rows.
 
 mod cases;
+mod decoding;
 mod meter;
 mod on_demand;
 mod products;

@@ -13,7 +13,8 @@ use super::decoding::ids;
 use super::others::FOLDERS;
 use super::{Golden, json, qwen35, relative, root};
 use crate::{
-    Acceptance, Checkpoint, Drafter, Gradients, LoraConfig, Model, Mtp, PackedSequence, speculative_greedy,
+    Acceptance, BatchDecoder, Checkpoint, Continued, Drafter, Gradients, LoraConfig, Model, Mtp,
+    PackedSequence, speculative_greedy,
 };
 
 /// The allowed relative difference of losses (`kernels/NOTES.md`, "Tolerances").
@@ -229,6 +230,47 @@ fn the_mtp_head_and_decoding_agree_with_the_cpu() {
     }
     let error = relative(&continued, &host(model.hidden(&PackedSequence::single(ids))));
     assert!(error <= LOGITS, "decoding differs by {error:e}");
+}
+
+#[test]
+fn a_batch_decodes_like_the_cpu_and_each_example_with_the_bits_that_it_has_alone() {
+    let Some(device) = cuda_device() else { return };
+    let mut folders = vec![qwen35().join("checkpoint_trained_bf16")];
+    folders.extend(FOLDERS.iter().map(|name| root().join("others").join(name)));
+    for folder in folders {
+        let mut model = load(&folder, &device);
+        model.attach_lora(LoraConfig::new(8, 16.0), 3);
+        let (decoder, what) = (BatchDecoder::new(&model), folder.display());
+        let row = packed_row(model.config().vocab_size);
+        let (first, second) = (&row.input_ids[..40], &row.input_ids[43..60]);
+        let read = |ids: &[u32]| {
+            let mut cache = model.empty_cache();
+            decoder.prefill(&mut [Continued { input_ids: ids, cache: &mut cache }]);
+            cache
+        };
+        let (mut a, mut b, mut alone) = (read(&first[..33]), read(&second[..10]), read(&first[..33]));
+        let (of_a, of_b) = (&first[33..36], &second[10..11]);
+        let step = |batch: &mut [Continued<'_>]| host(decoder.step(batch));
+        let together = step(&mut [
+            Continued { input_ids: of_a, cache: &mut a },
+            Continued { input_ids: of_b, cache: &mut b },
+        ]);
+        let mut one_by_one = Vec::new();
+        for token in of_a.chunks(1) {
+            one_by_one.extend(step(&mut [Continued { input_ids: token, cache: &mut alone }]));
+        }
+        assert!(together[..one_by_one.len()] == one_by_one, "{what}: other bits in a batch");
+        // Two drafted tokens are taken back, and others come in their place.
+        a.take_back(2);
+        let [again, next] = [&first[34..35], &first[35..36]]
+            .map(|ids| step(&mut [Continued { input_ids: ids, cache: &mut a }]));
+        assert!([again, next].concat() == one_by_one[one_by_one.len() / 3..], "{what}: after drafts");
+        let whole = host(model.hidden(&PackedSequence::single(&first[..36])));
+        let error = relative(&one_by_one, &whole[whole.len() - one_by_one.len()..]);
+        assert!(error <= LOGITS, "{what}: decoding differs by {error:e}");
+        let logits = decoder.logits(model.hidden(&PackedSequence::single(&first[..5])));
+        assert!(logits.iter().any(|x| x.to_bits() & 0xffff != 0), "{what}: logits are not rounded to bf16");
+    }
 }
 
 #[test]
