@@ -11,8 +11,11 @@ use sparktune_app::inference::WorkerOptions;
 use sparktune_infer::{Engine, EngineOptions, InferError, Room, Source, serve};
 use sparktune_plan::memory::system_reserve;
 use sparktune_sampling::protocol::Reply;
-use sparktune_telemetry::Sampler;
+use sparktune_telemetry::{Machine, Sampler};
 use sparktune_tui::output::print;
+
+/// The variable that says where models answer: `cpu`, the default, or `cuda`.
+const DEVICE: &str = "SPARKTUNE_INFERENCE_DEVICE";
 
 /// Runs the hidden command of a worker, until its input ends.
 ///
@@ -25,7 +28,11 @@ pub fn infer_worker(options: &WorkerOptions) -> Result<Exit, Failure> {
     signal_hook::flag::register(SIGINT, Arc::default())
         .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     keep_ledger();
-    match load(options) {
+    let (device, room) = match place() {
+        Ok(place) => place,
+        Err(error) => return failed(error).map(|()| Exit::Usage),
+    };
+    match load(options, &device, &room) {
         Ok(engine) => {
             let served = serve(engine, io::stdin(), io::stdout().lock());
             served.map(|()| Exit::Done).or_else(|error| match error.kind() {
@@ -35,21 +42,61 @@ pub fn infer_worker(options: &WorkerOptions) -> Result<Exit, Failure> {
             })
         }
         Err(error) => {
-            let failed = Reply::Failed { error: error.to_string() };
-            print(&format!("{}\n", serde_json::to_string(&failed).expect("a reply is JSON")))?;
+            failed(error.to_string())?;
             Ok(if matches!(error, InferError::NoRoom { .. }) { Exit::Device } else { Exit::Usage })
         }
     }
 }
 
-fn load(options: &WorkerOptions) -> Result<Engine, InferError> {
+/// Says that there will be no model.
+fn failed(error: String) -> Result<(), Failure> {
+    let reply = serde_json::to_string(&Reply::Failed { error }).expect("a reply is JSON");
+    Ok(print(&format!("{reply}\n"))?)
+}
+
+/// Returns the device that the user has chosen, and its memory.
+fn place() -> Result<(Device, Room), String> {
+    match std::env::var(DEVICE).as_deref() {
+        Err(_) | Ok("" | "cpu") => Ok((Device::flex(), room())),
+        Ok("cuda") => first_cuda_device().map(|device| (device, room_of_gpu())),
+        Ok(_) => Err(format!("{DEVICE} is neither cpu nor cuda. Set one of them, or unset it")),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn first_cuda_device() -> Result<Device, String> {
+    let devices = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec();
+    devices.into_iter().next().ok_or_else(|| {
+        format!("{DEVICE} is cuda, but no CUDA device responds. `doctor` says why; unset it to use the CPU")
+    })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn first_cuda_device() -> Result<Device, String> {
+    Err(format!("{DEVICE} is cuda, but this build has no CUDA. Unset it to use the CPU"))
+}
+
+/// Returns the memory of the first GPU that is free now, or what [`room`] does where the GPU shares the memory
+/// of the CPU.
+fn room_of_gpu() -> Room {
+    let machine = Machine::gather();
+    let free = machine.gpus.first().and_then(|gpu| gpu.mem_free_bytes);
+    match free {
+        Some(available) if !machine.mem_unified => {
+            Room { available, reserve: 1 << 29, beside: String::new() }
+        }
+        _ => room(),
+    }
+}
+
+fn load(options: &WorkerOptions, device: &Device, room: &Room) -> Result<Engine, InferError> {
     let source = Source::open(&options.model, options.base.as_deref())?;
     let engine = EngineOptions {
         max_sequences: options.max_sequences,
         draft_tokens: options.draft_tokens,
         ..EngineOptions::default()
     };
-    Engine::load(&source, engine, &room(), &Device::flex(), &mut |_, _| ())
+    Engine::load(&source, engine, room, device, &mut |_, _| ())
 }
 
 /// Returns the memory that a model may use: what is available now, which a training run has already taken its

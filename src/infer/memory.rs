@@ -6,7 +6,7 @@ use sparktune_plan::architecture::MixerSpec;
 
 use crate::error::InferError;
 
-/// Bytes of a number on the CPU that is no weight.
+/// Bytes of a number on the CPU that is no weight. On a device most have two, so that less is needed there.
 const F32: u64 = 4;
 
 /// The fewest tokens for which a model is loaded at all, if its context is not shorter.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::sparktune::{Place, checkpoint, done, events};
+use crate::sparktune::{Done, Place, checkpoint, done, events};
 
 /// The most compilations of `doctor`, which computes losses and gradients of the demo's model.
 const DOCTOR_COMPILES: usize = 105;
@@ -79,6 +79,28 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
 }
 
 /// On the emulated device alone: its parts are moved to where the Python packages of a CUDA image are.
+#[test]
+fn a_model_answers_on_a_device_as_on_the_cpu() {
+    let place = Place::new();
+    let model = checkpoint();
+    let answer = |device: &str| {
+        let mut generate = place.command(["generate", model.to_str().unwrap(), "--prompt", "Say something"]);
+        generate.args(["--temperature", "0", "--max-tokens", "4", "--json"]);
+        done(generate.env("SPARKTUNE_INFERENCE_DEVICE", device))
+    };
+    let refused = answer("tpu").exits(2);
+    assert!(refused.err.contains("SPARKTUNE_INFERENCE_DEVICE is neither cpu nor cuda"), "{}", refused.err);
+    let on_device = answer("cuda");
+    if std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none() && on_device.code != Some(0) {
+        assert!(on_device.err.contains("SPARKTUNE_INFERENCE_DEVICE is cuda, but"), "{}", on_device.err);
+        return;
+    }
+    // The other lines are the text and its tokens.
+    let said =
+        |done: Done| done.exits(0).out.lines().filter(|line| !line.contains("usage")).collect::<String>();
+    assert_eq!(said(on_device), said(answer("cpu")));
+}
+
 #[test]
 fn a_toolkit_among_python_packages_needs_no_variable() {
     let emulated =

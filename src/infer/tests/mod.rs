@@ -4,6 +4,8 @@ mod answers;
 mod batches;
 mod greedy;
 mod lines;
+#[cfg(feature = "cuda")]
+mod on_device;
 mod scores;
 mod sources;
 
