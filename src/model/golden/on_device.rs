@@ -235,9 +235,8 @@ fn the_mtp_head_and_decoding_agree_with_the_cpu() {
 #[test]
 fn a_batch_decodes_like_the_cpu_and_each_example_with_the_bits_that_it_has_alone() {
     let Some(device) = cuda_device() else { return };
-    let mut folders = vec![qwen35().join("checkpoint_trained_bf16")];
-    folders.extend(FOLDERS.iter().map(|name| root().join("others").join(name)));
-    for folder in folders {
+    // States and full attention; windows.
+    for folder in [qwen35().join("checkpoint_trained_bf16"), root().join("others/gemma3")] {
         let mut model = load(&folder, &device);
         model.attach_lora(LoraConfig::new(8, 16.0), 3);
         let (decoder, what) = (BatchDecoder::new(&model), folder.display());
