@@ -52,15 +52,18 @@ pub(crate) struct EditArgs {
     /// The folder of an edited model's base, if it has moved
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub base: Option<PathBuf>,
-    /// Keep the edit even if it damages the model or teaches it nothing, and write facts that the model knows
+    /// Keep the edit even if it damages the model or teaches it nothing
     #[arg(long)]
     pub force: bool,
+    /// Also write facts that the model already answers with their targets; by default, they are left out
+    #[arg(long)]
+    pub write_known: bool,
     /// Instead of editing, show at which layers and tokens the model recalls what it says about the subjects
-    #[arg(long, conflicts_with_all = ["output", "name", "force", "measure", "method", "layer", "text", "suite"])]
+    #[arg(long, conflicts_with_all = ["output", "name", "force", "write_known", "measure", "method", "layer", "text", "suite"])]
     pub trace: bool,
     /// Instead of editing, measure for each N how well the first N facts hold, written at once and one after
     /// another, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = count, conflicts_with_all = ["output", "name", "force"])]
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = count, conflicts_with_all = ["output", "name", "force", "write_known"])]
     pub measure: Vec<usize>,
     /// Leave out a control of --measure: lora or prompt
     #[arg(long, value_name = "CONTROL", value_delimiter = ',', value_parser = ["lora", "prompt"], requires = "measure")]
@@ -236,6 +239,7 @@ impl EditArgs {
                     output: self.output,
                     base: self.base,
                     force: self.force,
+                    write_known: self.write_known,
                     suite: self.suite,
                     runs_dir,
                     aim: if self.trace {

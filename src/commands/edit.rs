@@ -232,6 +232,7 @@ fn write_facts(request: FactsRequest, facts: &Facts, json: bool) -> Result<Exit,
             name: &name,
             output: &output,
             force: request.force,
+            write_known: request.write_known,
             room: room(),
         },
         &mut |stage| told.tell(stage),
@@ -264,7 +265,7 @@ fn list(model: &Path, base: Option<&Path>, json: bool) -> Result<Exit, Failure> 
             about: &patch.about,
             id: patch.reference().id,
             is_off: stack.off.contains(&patch.about.name),
-            is_displaced: displaced.iter().any(|(name, _)| *name == patch.about.name),
+            is_displaced: displaced.contains(&patch.about.name.as_str()),
             overwritten_by: overwritten.get(patch.about.name.as_str()).copied(),
         })
         .collect();

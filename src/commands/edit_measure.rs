@@ -21,6 +21,7 @@ use sparktune_base::units::counted;
 use sparktune_edit::judge::{LossDrift, Share};
 use sparktune_edit::{EditError, Facts, How, MeasureRequest, Measured, Measurement, Method};
 use sparktune_tui::output::{note, print, print_json};
+use tempfile::TempDir;
 
 use crate::edit_in_words::layers;
 use crate::edit_request::{FactsRequest, Table, Told, rendering, text_of};
@@ -68,7 +69,7 @@ pub(crate) fn measure(
     let suite = request.suite.as_deref().map(find_suite).transpose()?;
     let runs = runs_dir(request.runs_dir.clone())?;
     let cache = private_folder_of_user(&runs, KEY_STATISTICS).ok();
-    let work = Work::create(&runs)?;
+    let work = work_folder(&runs)?;
     let mut told = Told::new(&interrupts);
     let measurement = Measurement::start(
         MeasureRequest {
@@ -81,7 +82,7 @@ pub(crate) fn measure(
             text: &text,
             suite: suite.as_ref(),
             cache: cache.as_deref(),
-            work: &work.0,
+            work: work.path(),
             room: room(),
         },
         &mut |stage| told.tell(stage),
@@ -104,7 +105,7 @@ pub(crate) fn measure(
             say(How::Lora);
             let start = Instant::now();
             let lines = measurement.training_lines(count);
-            let trained = train(program, &request.model, &lines, count, &work.0, &interrupts)?;
+            let trained = train(program, &request.model, &lines, count, work.path(), &interrupts)?;
             let seconds = start.elapsed().as_secs_f64();
             let folder = trained.as_deref().map_err(Clone::clone);
             let row = measurement.trained(count, folder, seconds, &mut |stage| told.tell(stage));
@@ -140,24 +141,10 @@ fn counts_of(wanted: &[usize], facts: usize) -> (Vec<usize>, Option<String>) {
     (counts, Some(dropped).filter(|_| !larger.is_empty()))
 }
 
-/// A folder that is removed with everything in it.
-struct Work(PathBuf);
-
-impl Work {
-    fn create(runs: &Path) -> Result<Self, Failure> {
-        let parent = private_folder_of_user(runs, WORK)?;
-        let folder = parent.join(std::process::id().to_string());
-        drop(fs::remove_dir_all(&folder));
-        fs::create_dir(&folder).map_err(|error| Failure::io("create", &folder, &error))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        // What is left costs space and nothing else.
-        drop(fs::remove_dir_all(&self.0));
-    }
+/// Creates a folder for what is measured, which is removed with everything in it.
+fn work_folder(runs: &Path) -> Result<TempDir, Failure> {
+    let parent = private_folder_of_user(runs, WORK)?;
+    TempDir::new_in(&parent).map_err(|error| Failure::io("create", &parent, &error))
 }
 
 /// Trains an adapter on lines by this program itself, and returns the folder of its run, or why there is

@@ -35,6 +35,8 @@ pub struct FactsRequest {
     pub base: Option<PathBuf>,
     /// Whether an edit is kept that damages the model.
     pub force: bool,
+    /// Whether facts are written that the model knows.
+    pub write_known: bool,
     /// The name of a general suite.
     pub suite: Option<String>,
     /// The folder of the runs, if a flag names it.

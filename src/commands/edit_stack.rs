@@ -134,7 +134,7 @@ impl Change<'_> {
         conflicts: Vec<Conflict>,
         keep: Option<(KeptPatch<'_>, Patch)>,
     ) -> Result<Exit, Failure> {
-        let displaced: Vec<String> = stack.displaced().into_iter().map(|(name, _)| name).collect();
+        let displaced: Vec<String> = stack.displaced().into_iter().map(str::to_owned).collect();
         if !self.json {
             conflicts.iter().for_each(|conflict| note(&format!("note: {}", conflict.words())));
             for name in &displaced {

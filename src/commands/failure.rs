@@ -1,5 +1,8 @@
 //! Converts failures of the trainer and of measurements to failures of a command.
 
+use std::io;
+use std::path::Path;
+
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_bench::BenchError;
 use sparktune_edit::EditError;
@@ -25,7 +28,7 @@ pub(crate) fn from_editing(error: EditError) -> Failure {
         return Failure::new(Exit::Interrupted, EditError::Stopped.to_string());
     }
     if let Some((path, source)) = error.of_file() {
-        return Failure::io("use", path, source);
+        return from_file(path, source);
     }
     let exit = match &error {
         EditError::Io { .. } | EditError::Fact { .. } | EditError::Patch { .. } | EditError::Packets(_) => {
@@ -36,7 +39,28 @@ pub(crate) fn from_editing(error: EditError) -> Failure {
         EditError::Model(_) | EditError::Data(_) | EditError::Text(_) => Exit::Data,
         EditError::Request { .. } | EditError::Infer(_) => Exit::Usage,
     };
-    Failure::new(exit, error.to_string())
+    let failure = Failure::new(exit, error.what());
+    match error.fix() {
+        Some(fix) => failure.hint(fix),
+        None => failure,
+    }
+}
+
+/// Returns the failure of a file of an edit. What is said of the files of runs names flags that `edit` does
+/// not have.
+fn from_file(path: &Path, source: &io::Error) -> Failure {
+    let failure = Failure::io("use", path, source);
+    let (what, hint) = match source.kind() {
+        io::ErrorKind::StorageFull => ("the disk is full", "Free some space, and repeat the command"),
+        io::ErrorKind::QuotaExceeded => {
+            ("your disk quota is used up", "Free some space, and repeat the command")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            ("the file system is read-only", "Name a folder on another one with --output, or remount it")
+        }
+        _ => return failure,
+    };
+    Failure::new(failure.exit, format!("cannot use {}: {what}", path.display())).hint(hint)
 }
 
 /// Returns the failure of a measurement with its exit code.
@@ -64,5 +88,32 @@ pub(crate) fn from_measuring(error: BenchError) -> Failure {
         BenchError::Ours { exit_code, .. } => {
             Failure::new(exit_code.map_or(Exit::Bug, Exit::from_code), error.to_string())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_an_edit_has_a_hint_that_edits_can_follow() {
+        for (kind, exit, words) in [
+            (io::ErrorKind::StorageFull, Exit::Device, "repeat the command"),
+            (io::ErrorKind::ReadOnlyFilesystem, Exit::Usage, "--output"),
+        ] {
+            let error = EditError::Io { path: "out/config.json".into(), source: kind.into() };
+            let failure = from_editing(error);
+            assert_eq!(failure.exit, exit);
+            assert!(failure.text.starts_with("cannot use out/config.json: "), "{failure}");
+            assert!(failure.hints[0].contains(words), "{failure}");
+            assert!(!failure.to_string().contains("resume") && !failure.to_string().contains("--runs-dir"));
+        }
+        let error =
+            EditError::Fact { place: "f.jsonl:2".into(), what: "it is empty".into(), fix: "Write a text" };
+        let failure = from_editing(error);
+        assert_eq!(
+            (failure.text.as_str(), failure.hints.join("")),
+            ("f.jsonl:2: it is empty", "Write a text".into())
+        );
     }
 }

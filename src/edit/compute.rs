@@ -182,6 +182,7 @@ impl<'a> Writer<'a> {
                 }
                 let (book, losses) = memory(&model, layer, facts, &self.inputs, mean, &mut progress)?;
                 patch.codebooks.push(book);
+                patch.about.entries = facts.iter().map(|fact| fact.target.len()).collect();
                 left = losses;
             }
         }

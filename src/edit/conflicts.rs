@@ -6,17 +6,18 @@
 //! many in common as their angle is small (Charikar 2002, similarity estimation by rounding). So 22,000 facts
 //! are held against as many in seconds.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 use serde::Serialize;
 use sparktune_base::random::SplitMix64;
+use sparktune_infer::codebook_file::StoredCodebook;
 
 use crate::facts::{Fact, words};
 use crate::linear_algebra::dot;
-use crate::low_rank::LowRank;
-use crate::patch::Patch;
-use crate::trace::normal;
+use crate::noise::normal;
+use crate::patch::{AboutPatch, Patch};
 
 /// Keys that are closer than this angle, in degrees, cannot have values of their own for long: changing one
 /// by 1 changes the other by cos 15° = 0.97 of it, as far as the covariance does not tell them apart.
@@ -90,8 +91,7 @@ pub fn conflicts(new: &Patch, below: &[Patch]) -> Vec<Conflict> {
 pub(crate) fn same_keys(patch: &Patch) -> Vec<(usize, [String; 2])> {
     /// Facts of one patch are solved together, so that only keys that are nearly the same stand in the way.
     const SAME_DEGREES: f64 = 2.0;
-    let keys: Vec<Near<'_>> =
-        patch.changes.iter().filter_map(|change| Near::of(change, patch, patch)).collect();
+    let keys: Vec<Near<'_>> = Keys::of_changes(patch).map(|keys| Near::of(keys.clone(), keys)).collect();
     let facts = &patch.about.facts;
     let pair = |place: usize| {
         keys.iter().find_map(|keys| {
@@ -115,7 +115,10 @@ fn with_one(new: &Patch, old: &Patch) -> Vec<Conflict> {
     };
     let prompts = by(&|fact| Some(same(&fact.prompt)));
     let subjects = by(&|fact| fact.subject.as_deref().map(same));
-    let keys: Vec<Near<'_>> = new.changes.iter().filter_map(|change| Near::of(change, new, old)).collect();
+    let known = Keys::of(old);
+    let known = |keys: &Keys<'_>| known.iter().find(|known| known.are_of_the_place(keys)).cloned();
+    let keys = Keys::of(new).into_iter();
+    let keys: Vec<Near<'_>> = keys.filter_map(|keys| Some(Near::of(known(&keys)?, keys))).collect();
     let conflict = |place: usize, fact: &Fact| {
         let patch = old.about.name.clone();
         let asked = prompts.get(&same(&fact.prompt)).map_or(&[][..], Vec::as_slice);
@@ -138,37 +141,85 @@ fn with_one(new: &Patch, old: &Patch) -> Vec<Conflict> {
     new.about.facts.par_iter().enumerate().filter_map(|(place, fact)| conflict(place, fact)).collect()
 }
 
-/// The keys of two changes of a layer, row by row, with the signs of each.
-struct Near<'a> {
+/// The keys of a patch in a layer, one for each of its facts.
+#[derive(Clone)]
+struct Keys<'a> {
     layer: usize,
+    /// Whether they are inputs of an MLP, which a codebook beside it recognises, and not of its `down_proj`.
+    are_beside: bool,
     inner: usize,
-    new: &'a [f32],
-    old: &'a [f32],
-    new_signs: Vec<[u64; WORDS]>,
+    /// Row by row.
+    numbers: Cow<'a, [f32]>,
+}
+
+impl<'a> Keys<'a> {
+    fn of(patch: &'a Patch) -> Vec<Self> {
+        let beside = patch.codebooks.iter().filter_map(|book| Self::of_book(book, patch));
+        Self::of_changes(patch).chain(beside).collect()
+    }
+
+    /// Returns the keys of changes that have one for each fact.
+    fn of_changes(patch: &'a Patch) -> impl Iterator<Item = Self> {
+        let facts = patch.about.facts.len();
+        patch.changes.iter().filter_map(move |change| {
+            let inner = change.keys.len().checked_div(change.rank)?;
+            let has_keys = change.rank == facts && inner > 0 && change.keys.len() == facts * inner;
+            let numbers = Cow::Borrowed(&change.keys[..]);
+            has_keys.then_some(Self { layer: change.layer, are_beside: false, inner, numbers })
+        })
+    }
+
+    /// Returns for each fact the key of its first entry, at the end of its prompt, from the codebook's mean.
+    /// Behind it the answer has begun, and those of equal targets are near each other as they should be.
+    fn of_book(book: &StoredCodebook, patch: &Patch) -> Option<Self> {
+        let AboutPatch { entries, facts, .. } = &patch.about;
+        // A patch of an older program does not say how many each fact has.
+        let entries = if entries.is_empty() { &vec![1; facts.len()] } else { entries };
+        let sum = entries.iter().try_fold(0usize, |sum, entries| sum.checked_add(*entries))?;
+        if entries.len() != facts.len() || sum != book.thresholds.len() || entries.contains(&0) {
+            return None;
+        }
+        let inner = book.mean.len();
+        let mut rows = book.keys.chunks_exact(inner);
+        let mut numbers = Vec::with_capacity(facts.len() * inner);
+        for entries in entries {
+            let first = rows.by_ref().take(*entries).collect::<Vec<_>>()[0];
+            numbers.extend(first.iter().zip(&book.mean).map(|(key, mean)| key - mean));
+        }
+        Some(Self { layer: book.layer, are_beside: true, inner, numbers: Cow::Owned(numbers) })
+    }
+
+    /// Returns whether keys can be held against these.
+    fn are_of_the_place(&self, other: &Keys<'_>) -> bool {
+        (self.layer, self.are_beside, self.inner) == (other.layer, other.are_beside, other.inner)
+    }
+}
+
+/// The keys of two patches at one place, with the signs of each.
+struct Near<'a> {
+    old: Keys<'a>,
+    new: Keys<'a>,
     old_signs: Vec<[u64; WORDS]>,
+    new_signs: Vec<[u64; WORDS]>,
 }
 
 impl<'a> Near<'a> {
-    /// Returns the keys of a change and of the other patch's change of its layer, if both have one key for
-    /// each fact.
-    fn of(change: &'a LowRank, new: &Patch, old: &'a Patch) -> Option<Self> {
-        let known = old.changes.iter().find(|known| known.layer == change.layer)?;
-        let has_keys = change.rank == new.about.facts.len() && known.rank == old.about.facts.len();
-        let inner = change.keys.len().checked_div(change.rank).filter(|inner| *inner > 0 && has_keys)?;
-        if known.keys.len() != known.rank * inner {
-            return None;
-        }
+    fn of(old: Keys<'a>, new: Keys<'a>) -> Self {
         let mut random = SplitMix64::new(1);
-        let directions: Vec<f32> = (0..WORDS * 64 * inner).map(|_| normal(&mut random) as f32).collect();
-        let signs = |keys: &[f32]| keys.par_chunks_exact(inner).map(|key| signs(key, &directions)).collect();
-        let (new_signs, old_signs) = (signs(&change.keys), signs(&known.keys));
-        Some(Self { layer: change.layer, inner, new: &change.keys, old: &known.keys, new_signs, old_signs })
+        let directions: Vec<f32> = (0..WORDS * 64 * new.inner).map(|_| normal(&mut random) as f32).collect();
+        let signs = |keys: &Keys<'_>| {
+            keys.numbers.par_chunks_exact(keys.inner).map(|key| signs(key, &directions)).collect()
+        };
+        let (old_signs, new_signs) = (signs(&old), signs(&new));
+        Self { old, new, old_signs, new_signs }
     }
 
     /// Returns the layer, the old fact whose key is the closest to that of a new one, and the angle, if any
     /// other fact is close.
     fn nearest(&self, place: usize, is_other: &dyn Fn(usize) -> bool) -> Option<(usize, usize, f64)> {
-        let row = |keys: &'a [f32], place: usize| &keys[place * self.inner..][..self.inner];
+        fn row<'k>(keys: &'k Keys<'_>, place: usize) -> &'k [f32] {
+            &keys.numbers[place * keys.inner..][..keys.inner]
+        }
         let signs = &self.new_signs[place];
         let mut nearest = None;
         let mut least = CLOSE_DEGREES;
@@ -177,9 +228,9 @@ impl<'a> Near<'a> {
             if different > MOST_DIFFERENT || !is_other(other) {
                 continue;
             }
-            let degrees = angle(row(self.new, place), row(self.old, other));
+            let degrees = angle(row(&self.new, place), row(&self.old, other));
             if degrees < least {
-                (least, nearest) = (degrees, Some((self.layer, other, degrees)));
+                (least, nearest) = (degrees, Some((self.new.layer, other, degrees)));
             }
         }
         nearest

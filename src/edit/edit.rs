@@ -15,7 +15,7 @@ use crate::folder_lock::FolderLock;
 use crate::judge::{Aspect, LossDrift, Probe, Scores, SuiteScore};
 use crate::layers::{Chosen, layers_of};
 use crate::patch::{Method, Patch, check_name, check_room};
-use crate::said::{load, said, tokens_of};
+use crate::said::{check_lengths, load, said, tokens_of};
 use crate::stack::{Stack, check_output};
 use crate::stage::Stage;
 use crate::suite::suite_share;
@@ -47,6 +47,8 @@ pub struct EditRequest<'a> {
     pub output: &'a Path,
     /// Whether an edit is kept that damages the model, or that changes nothing.
     pub force: bool,
+    /// Whether facts are written that the model knows.
+    pub write_known: bool,
     /// The memory that may be used.
     pub room: Room,
 }
@@ -118,12 +120,13 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let mut probes = Probe::of(facts);
     go(tell(Stage::Before))?;
     let mut engine = load(request.model, request.room.clone())?;
+    check_lengths(request.facts, request.rendering, &engine)?;
     let text = Text::of(request.text, &engine)?;
     for note in not_judged(&probes, &text) {
         go(tell(Stage::Note(note.to_owned())))?;
     }
     let mut before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
-    let known = if request.force { Vec::new() } else { known(&probes, &before.answers) };
+    let known = if request.write_known { Vec::new() } else { known(&probes, &before.answers) };
     if let Some(note) = without_known(&request, &known)? {
         go(tell(Stage::Note(note)))?;
     }
@@ -264,11 +267,13 @@ fn without_known(request: &EditRequest<'_>, known: &[usize]) -> Result<Option<St
     let what = format!("the model already answers `{prompt}` with `{target}`{others}");
     if known.len() < request.facts.facts().len() {
         let them = if known.len() == 1 { "this fact is" } else { "these facts are" };
-        return Ok(Some(format!("{place}: {what}, so {them} left out; --force writes what is known too")));
+        return Ok(Some(format!(
+            "{place}: {what}, so {them} left out; --write-known writes what is known too"
+        )));
     }
     Err(EditError::Fact {
         place,
         what: format!("{what}, so there is nothing to edit"),
-        fix: "Give facts that the model does not know, or edit it anyway with --force",
+        fix: "Give facts that the model does not know, or write them anyway with --write-known",
     })
 }

@@ -83,6 +83,26 @@ impl EditError {
         }
     }
 
+    /// Returns what is wrong and where, without what to do ([`fix`](Self::fix)).
+    pub fn what(&self) -> String {
+        match self {
+            Self::Fact { place, what, .. } => format!("{place}: {what}"),
+            Self::Patch { path, what, .. } => format!("{}: {what}", path.display()),
+            Self::Request { what, .. } => what.clone(),
+            Self::Text(rejection) => format!("{}: {}", rejection.field, rejection.reason),
+            other => other.to_string(),
+        }
+    }
+
+    /// Returns what to do, if the message does not say it.
+    pub fn fix(&self) -> Option<&str> {
+        match self {
+            Self::Fact { fix, .. } | Self::Patch { fix, .. } | Self::Request { fix, .. } => Some(fix),
+            Self::Text(rejection) => Some(&rejection.fix),
+            _ => None,
+        }
+    }
+
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Io { path, source }

@@ -8,12 +8,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 use sparktune_data::packets::file::About;
 use sparktune_data::packets::numbers::{Numbers, read_numbers, write_numbers};
 use sparktune_model::{Model, PackedSequence};
 
 use crate::error::EditError;
+use crate::host::host;
 use crate::linear_algebra::Matrix;
 
 /// The tokens that are computed at once.
@@ -156,12 +157,6 @@ fn forget_oldest(new: &Path, most: u64) {
 
 fn add(sums: &mut [f64], tensor: Tensor<2>) {
     sums.iter_mut().zip(host(tensor)).for_each(|(sum, number)| *sum += f64::from(number));
-}
-
-/// Returns the numbers of a tensor on the host.
-pub(crate) fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    let data: TensorData = tensor.inner().into_data().convert::<f32>();
-    data.try_to_vec().expect("was converted to f32")
 }
 
 #[cfg(test)]

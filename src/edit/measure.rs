@@ -20,7 +20,7 @@ use crate::facts::{Fact, Facts};
 use crate::judge::{Aspect, LossDrift, Probe, Scores, Share, answers};
 use crate::layers::{Chosen, layers_of};
 use crate::patch::Method;
-use crate::said::{Said, load, said, tokens_of};
+use crate::said::{Said, check_lengths, load, said, tokens_of};
 use crate::stack::Stack;
 use crate::stage::Stage;
 use crate::suite::suite_share;
@@ -157,6 +157,7 @@ impl<'a> Measurement<'a> {
         let checkpoint = stack.checkpoint()?;
         layers_of(method, request.layers, checkpoint.config().layers.len())?;
         let mut engine = load(request.model, request.room.clone())?;
+        check_lengths(request.facts, request.rendering, &engine)?;
         let text = Text::of(request.text, &engine)?;
         let all = request.facts.facts();
         let first: Vec<Probe> =

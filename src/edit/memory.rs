@@ -11,8 +11,8 @@ use sparktune_infer::codebook_file::StoredCodebook;
 use sparktune_model::{Codebook, Model, PackedSequence};
 
 use crate::error::EditError;
-use crate::key_statistics::host;
-use crate::rome::Progress;
+use crate::host::host;
+use crate::stage::Progress;
 use crate::tokens::FactTokens;
 use crate::value::{Places, Search, find_values};
 
@@ -85,11 +85,8 @@ pub(crate) fn memory(
 
 /// Returns the fact with a place for each token of the target: the token before it.
 fn places_of(fact: &FactTokens) -> Places {
-    let ids = [&fact.prompt[..], &fact.target].concat();
-    let mask: Vec<bool> = (0..ids.len()).map(|t| t >= fact.prompt.len()).collect();
-    let sequence = PackedSequence::new(&ids, &[0, ids.len() as u32], &mask);
     let rows = (0..fact.target.len()).map(|i| vec![fact.prompt.len() - 1 + i]).collect();
-    Places { sequence, rows, subject: None }
+    Places { sequence: fact.sequence(), rows, subject: None }
 }
 
 /// Returns the inputs of an MLP for the first tokens of a text, row by row. Corrections of that MLP change

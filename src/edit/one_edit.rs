@@ -104,7 +104,7 @@ impl OneEdit {
         rome(&mut model, &mut site, std::slice::from_ref(&self.fact), &mut |_| true)?;
         let whole = start.elapsed();
         let losses = [&self.model, &model].map(|model| {
-            let sequence = crate::ultraedit::sequence_of(&self.fact);
+            let sequence = self.fact.sequence();
             model.loss_sum(&sequence).nats() / self.fact.target.len() as f64
         });
         Ok(Took { losses, whole, decomposition })

@@ -95,6 +95,9 @@ pub struct AboutPatch {
     pub computed_on: Vec<PatchRef>,
     /// The facts.
     pub facts: Vec<Fact>,
+    /// The entries that each fact has in a codebook: one for each token of its target. Empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<usize>,
     /// How well it held when it was made.
     #[serde(default)]
     pub scores: Option<Scores>,
@@ -150,6 +153,10 @@ impl Patch {
             return Err(EditError::patch(path, "no edit makes corrections of such numbers", AGAIN));
         }
         let changes = LowRank::of_tensors(&tensors);
+        let of_changes = || changes.iter().flat_map(|change| [&change.a, &change.b, &change.keys]).flatten();
+        if !of_changes().all(|number| number.abs() <= LARGEST) {
+            return Err(EditError::patch(path, "no edit makes changes of such numbers", AGAIN));
+        }
         if changes.is_empty() && codebooks.is_empty() {
             return Err(EditError::patch(path, "the patch changes nothing", AGAIN));
         }

@@ -14,6 +14,7 @@ use crate::error::EditError;
 use crate::key_statistics::KeyStatistics;
 use crate::linear_algebra::Matrix;
 use crate::low_rank::LowRank;
+use crate::stage::Progress;
 use crate::tokens::FactTokens;
 use crate::update::{Metrics, Softness, key_factor};
 use crate::value::{Places, Search, find_values};
@@ -54,10 +55,6 @@ impl Site {
         }
     }
 }
-
-/// Called after each fact with the number of facts whose values are known; returns whether to go on. It is
-/// also asked in between, with the same number.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(usize) -> bool;
 
 /// Packs a fact behind each prefix, and at the end the subject alone.
 pub(crate) fn places_of(fact: &FactTokens, prefixes: &[Vec<u32>]) -> Places {

@@ -7,9 +7,9 @@ use sparktune_infer::{Engine, EngineOptions, Room, Source};
 
 use crate::compute::Text;
 use crate::error::EditError;
-use crate::facts::Fact;
+use crate::facts::{Fact, Facts, shown};
 use crate::judge::{DocumentLoss, Probe, answers, losses};
-use crate::tokens::{FactTokens, Rendering};
+use crate::tokens::{FactTokens, Rendering, behind};
 
 /// The answers to the prompts, and the losses of the held-out documents.
 pub(crate) struct Said {
@@ -56,4 +56,33 @@ pub(crate) fn tokens_of(
         FactTokens::of(fact, &text, engine.tokenizer())
     });
     tokens.collect()
+}
+
+/// Checks that each prompt of each fact is short enough for the model, with the answer that it is to have.
+///
+/// # Errors
+/// One is longer than the model's context, or the template refuses it.
+pub(crate) fn check_lengths(facts: &Facts, rendering: Rendering, engine: &Engine) -> Result<(), EditError> {
+    let most = engine.context_tokens();
+    for probe in Probe::of(facts.facts()) {
+        let answer = probe.answer.as_deref().unwrap_or_default();
+        // A token has at least one byte, and a template adds tokens.
+        if rendering == Rendering::Raw && probe.prompt.len() + answer.len() < most {
+            continue;
+        }
+        let text = rendering.text(&probe.prompt, engine)?;
+        let (prompt, answer) = (engine.encode(&text)?.len(), engine.encode(&behind(&text, answer))?.len());
+        if prompt + answer.max(1) > most {
+            let begins = shown(&probe.prompt);
+            let what = format!(
+                "the prompt `{begins}` has {prompt} tokens and its answer {answer}, and the model's context has {most}"
+            );
+            return Err(EditError::Fact {
+                place: facts.place(probe.fact),
+                what,
+                fix: "Shorten it, or choose a model with a longer context",
+            });
+        }
+    }
+    Ok(())
 }

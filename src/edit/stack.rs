@@ -16,7 +16,7 @@ use std::{fs, io};
 use burn::tensor::Device;
 use sparktune_base::files::{sync, write_and_sync};
 use sparktune_base::regular_file::read_regular;
-use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook, write_codebooks};
+use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook, hash_of, write_codebooks};
 use sparktune_model::export::Merged;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 
@@ -246,13 +246,13 @@ impl Stack {
     }
 
     /// Returns the names of the patches that were made on top of others than those that lie below them now,
-    /// each with what was below it then. Patches that are switched off do not count.
-    pub fn displaced(&self) -> Vec<(String, Vec<PatchRef>)> {
+    /// first one first. Patches that are switched off do not count.
+    pub fn displaced(&self) -> Vec<&str> {
         let mut below: Vec<PatchRef> = Vec::new();
         let mut displaced = Vec::new();
         for patch in self.active() {
             if patch.about.computed_on != below {
-                displaced.push((patch.about.name.clone(), patch.about.computed_on.clone()));
+                displaced.push(patch.about.name.as_str());
             }
             below.push(patch.reference());
         }
@@ -304,6 +304,7 @@ impl Stack {
             base_name: self.base.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             computed_on: self.references(),
             facts: facts.to_vec(),
+            entries: Vec::new(),
             scores: None,
         }
     }
@@ -370,8 +371,11 @@ impl Stack {
         };
         merged.write(&staged.folder, go_on)?;
         let books = self.codebooks();
+        let mut codebook_hash = None;
         if !books.is_empty() {
-            write_codebooks(&staged.folder.join(CODEBOOK_FILE), &books)?;
+            let path = staged.folder.join(CODEBOOK_FILE);
+            write_codebooks(&path, &books)?;
+            codebook_hash = Some(hash_of(&path).map_err(EditError::io(&path))?);
         }
         let patches = staged.folder.join(PATCHES);
         fs::create_dir(&patches).map_err(EditError::io(&patches))?;
@@ -386,6 +390,7 @@ impl Stack {
             ids: self.patches.iter().map(|patch| patch.reference().id).collect(),
             off: self.off.clone(),
             codebook: !books.is_empty(),
+            codebook_hash,
         };
         let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
         let path = patches.join(STACK_FILE);

@@ -36,6 +36,9 @@ pub(crate) struct StackFile {
     /// Whether corrections belong to the folder, in a file of their own. Who decodes asks for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) codebook: bool,
+    /// The hash of that file, so that no other one is taken for it. Older folders do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) codebook_hash: Option<String>,
 }
 
 impl StackFile {

@@ -18,3 +18,7 @@ pub enum Stage {
     /// The model answers with the edit.
     Judging,
 }
+
+/// Called after each fact with the number of facts whose values are known; returns whether to go on. It is
+/// also asked in between, with the same number.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(usize) -> bool;

@@ -19,7 +19,11 @@ const LEAST: usize = 20;
 /// The file cannot be read, or has no text.
 pub fn documents(path: &Path) -> Result<Vec<String>, EditError> {
     let bytes = read_regular(path, MOST_BYTES).map_err(EditError::io(path))?;
-    let text = String::from_utf8_lossy(&bytes);
+    let text = std::str::from_utf8(&bytes).map_err(|error| EditError::Patch {
+        path: path.to_owned(),
+        what: format!("this is no text in UTF-8 (byte {})", error.valid_up_to() + 1),
+        fix: "Save it as UTF-8, or name another text with --text",
+    })?;
     let is_json = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "json");
     let mut documents = Vec::new();
     if is_json {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde_json::json;
 use sparktune_data::{ChatTokenizer, Rejection};
 use sparktune_infer::{Engine, InferError};
+use sparktune_model::PackedSequence;
 
 use crate::error::EditError;
 use crate::facts::{Fact, shown};
@@ -84,9 +85,14 @@ impl FactTokens {
         let subject = fact.subject.as_deref().map(encode).transpose()?.filter(|ids| !ids.is_empty());
         Ok(Self { prompt, first, last, target, subject })
     }
-}
 
-impl FactTokens {
+    /// Returns the prompt with its target, of which the target is trained.
+    pub(crate) fn sequence(&self) -> PackedSequence {
+        let ids = [&self.prompt[..], &self.target].concat();
+        let mask: Vec<bool> = (0..ids.len()).map(|t| t >= self.prompt.len()).collect();
+        PackedSequence::new(&ids, &[0, ids.len() as u32], &mask)
+    }
+
     /// Returns the prompt and the tokens of the subject in it, if the fact has one.
     pub(crate) fn with_subject(&self) -> Option<(&[u32], Range<usize>)> {
         self.subject.as_ref().map(|_| (&self.prompt[..], self.first..self.last + 1))

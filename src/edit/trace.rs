@@ -20,8 +20,9 @@ use sparktune_model::{Checkpoint, Model, PackedSequence, Spot};
 use crate::compute::refuse_without;
 use crate::error::EditError;
 use crate::facts::{Facts, shown};
-use crate::key_statistics::host;
-use crate::said::load;
+use crate::host::host;
+use crate::noise::normal;
+use crate::said::{check_lengths, load};
 use crate::stack::Stack;
 use crate::tokens::{Rendering, subject_range};
 
@@ -122,6 +123,7 @@ pub fn trace(
     let stack = Stack::open(request.model, request.base)?;
     let checkpoint = stack.checkpoint()?;
     let engine = load(request.model, request.room.clone())?;
+    check_lengths(request.facts, request.rendering, &engine)?;
     let mut prompts = Vec::new();
     for (number, fact) in facts {
         let text = request.rendering.text(&fact.prompt, &engine)?;
@@ -410,12 +412,6 @@ fn with_noise(
     embeddings + tensor(model, numbers, [rows, width]).cast(dtype)
 }
 
-/// Returns a number of the standard normal distribution, by Box and Muller.
-pub(crate) fn normal(random: &mut SplitMix64) -> f64 {
-    let (one, other) = (1.0 - random.next_f64(), random.next_f64());
-    (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos()
-}
-
 /// Returns ones at the rows that are put back, `[P · SAMPLES · T, 1]`: in the samples of each position, that
 /// position.
 fn mask(model: &Model, positions: Range<usize>, length: usize) -> Tensor<2> {
@@ -462,14 +458,5 @@ mod tests {
         assert_eq!(around(0, 3, 8), 0..3);
         assert_eq!(around(4, 3, 8), 3..6);
         assert_eq!(around(7, 3, 8), 6..8);
-    }
-
-    #[test]
-    fn the_noise_is_normal() {
-        let mut random = SplitMix64::new(3);
-        let numbers: Vec<f64> = (0..20_000).map(|_| normal(&mut random)).collect();
-        let mean = numbers.iter().sum::<f64>() / 20_000.0;
-        let square = numbers.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
-        assert!(mean.abs() < 0.03 && (square - 1.0).abs() < 0.04, "{mean} {square}");
     }
 }

@@ -16,11 +16,11 @@ use burn::tensor::Tensor;
 use sparktune_model::{Model, PackedSequence};
 
 use crate::error::EditError;
+use crate::host::host;
 use crate::judge::MOST_DRIFT;
-use crate::key_statistics::host;
 use crate::linear_algebra::Matrix;
 use crate::low_rank::LowRank;
-use crate::rome::Progress;
+use crate::stage::Progress;
 use crate::tokens::FactTokens;
 use crate::update::{Metric, Softness, key_factor};
 
@@ -60,7 +60,7 @@ pub(crate) fn ultraedit(
     let of_text = |model: &Model| text.iter().map(|ids| model.loss_sum(ids).nats()).sum::<f64>();
     let allowed = of_text(model) * (1.0 + MOST_DRIFT);
     let mut seen: Vec<Seen> = layers.iter().map(|_| Seen::default()).collect();
-    let sequences: Vec<PackedSequence> = facts.iter().map(sequence_of).collect();
+    let sequences: Vec<PackedSequence> = facts.iter().map(FactTokens::sequence).collect();
     for (done, sequence) in sequences.iter().enumerate() {
         if !progress(done) {
             return Err(EditError::Stopped);
@@ -108,13 +108,6 @@ fn not_finite() -> EditError {
         "the gradients of the targets are not finite, so the weights are damaged",
         "Choose another model",
     )
-}
-
-/// Returns the prompt with its target, of which the target is trained.
-pub(crate) fn sequence_of(fact: &FactTokens) -> PackedSequence {
-    let ids = [&fact.prompt[..], &fact.target].concat();
-    let mask: Vec<bool> = (0..ids.len()).map(|t| t >= fact.prompt.len()).collect();
-    PackedSequence::new(&ids, &[0, ids.len() as u32], &mask)
 }
 
 /// Adds keys and gradients of a fact.

@@ -12,7 +12,7 @@ use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
 use sparktune_model::{Downstream, Model, PackedSequence};
 
 use crate::error::EditError;
-use crate::key_statistics::host;
+use crate::host::host;
 
 /// How values are searched.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,6 +4,8 @@
 //! `.keys` and `.values` `[N, H]`, and `.thresholds` `[N]`. Programs other than sparktune do not read it.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use sparktune_data::packets::file::About;
@@ -115,6 +117,16 @@ fn place(name: &str) -> Option<(usize, &str)> {
 pub fn read_codebooks(path: &Path) -> Result<Vec<StoredCodebook>, InferError> {
     let (_, tensors) = read_numbers(path)?;
     StoredCodebook::of_tensors(&tensors).map_err(|what| InferError::Codebook { path: path.to_owned(), what })
+}
+
+/// Returns a hash of the file, by which a folder's list of patches knows it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn hash_of(path: &Path) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
 /// Writes the codebooks of a model folder. The same codebooks give the same bytes.

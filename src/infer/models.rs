@@ -8,7 +8,7 @@ use serde_json::Value;
 use sparktune_base::regular_file::read_regular;
 use sparktune_model::{BatchDecoder, Checkpoint, Model, ModelError, Mtp};
 
-use crate::codebook_file::{CODEBOOK_FILE, StoredCodebook, read_codebooks};
+use crate::codebook_file::{CODEBOOK_FILE, StoredCodebook, hash_of, read_codebooks};
 use crate::error::InferError;
 use crate::source::Source;
 
@@ -39,9 +39,14 @@ impl Models {
     ) -> Result<Self, InferError> {
         let mut base = Model::load(checkpoint, device, progress)?;
         let codebook_file = source.weights.join(CODEBOOK_FILE);
+        let patches = list_of_patches(&source.weights);
         if codebook_file.exists() {
-            attach(&mut base, read_codebooks(&codebook_file)?, &codebook_file)?;
-        } else if needs_codebook(&source.weights) {
+            let codebooks = read_codebooks(&codebook_file)?;
+            if let Some(patches) = &patches {
+                check_codebook(patches, &codebook_file)?;
+            }
+            attach(&mut base, codebooks, &codebook_file)?;
+        } else if patches.is_some_and(|patches| patches["codebook"] == true) {
             let what = "the file is missing, and patches of this folder keep their corrections in it (`edit enable FOLDER PATCH` writes it again)";
             return Err(InferError::Codebook { path: codebook_file, what: what.to_owned() });
         }
@@ -78,11 +83,29 @@ impl Models {
     }
 }
 
-/// Returns whether the patches of a folder say that corrections belong to it.
-fn needs_codebook(folder: &Path) -> bool {
+/// Returns the list of a folder's patches, which says whether corrections belong to it, and which.
+fn list_of_patches(folder: &Path) -> Option<Value> {
     let bytes = read_regular(&folder.join("patches/stack.json"), MOST_STACK);
-    let file = bytes.ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-    file.is_some_and(|file| file["codebook"] == true)
+    bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+}
+
+/// Checks that the file of corrections is the one that was written with the patches beside it.
+fn check_codebook(patches: &Value, path: &Path) -> Result<(), InferError> {
+    let wrong = |what: &str| Err(InferError::Codebook { path: path.to_owned(), what: what.to_owned() });
+    if patches["codebook"] != true {
+        return wrong(
+            "the patches of this folder have no corrections, so the file is none of theirs (move it elsewhere)",
+        );
+    }
+    let Some(expected) = patches["codebook_hash"].as_str() else { return Ok(()) };
+    let found = hash_of(path)
+        .map_err(|error| InferError::Codebook { path: path.to_owned(), what: error.to_string() })?;
+    if found == expected {
+        return Ok(());
+    }
+    wrong(
+        "these are other corrections than those of the folder's patches (`edit enable FOLDER PATCH` writes the right ones)",
+    )
 }
 
 /// Puts the codebooks of a file beside the MLPs of a model.

@@ -52,6 +52,12 @@ fn facts_are_written_beside_the_weights_and_into_them_listed_and_taken_back() {
     assert!(edit(&["list", path(&out)]).exits(0).err.contains("are missing in the folder"));
     edit(&["enable", path(&out), "facts"]).exits(0);
     assert!(files(&out) == whole);
+    // Nor is it with others, which are whole packets of corrections, too.
+    std::fs::copy(out.join("patches/facts.qubgpu"), out.join("codebook.qubgpu")).unwrap();
+    let refused = place.sparktune(["generate", path(&out), "--raw", "--prompt", "The"]);
+    assert!(refused.err.contains("these are other corrections"), "{}", refused.err);
+    edit(&["enable", path(&out), "facts"]).exits(0);
+    assert!(files(&out) == whole);
 
     // A name that is taken is refused before anything is computed.
     let taken = edit(&[path(&out), "--facts", path(&facts)]).exits(3);
@@ -206,6 +212,9 @@ fn what_cannot_be_edited_is_refused_in_words_and_nothing_is_written() {
     let known = says(&place, &model, "Where do I find").split_whitespace().next().unwrap().to_owned();
     let line = serde_json::json!({"prompt": "Where do I find", "target": known}).to_string();
     refused(&line, &[], 3, "the model already answers `Where do I find`");
+    refused(&line, &["--force"], 3, "anyway with --write-known");
+    let long = serde_json::json!({"prompt": "The word is", "target": "\u{1f71a}".repeat(2000)}).to_string();
+    refused(&format!("{line}\n{long}"), &[], 3, "facts.jsonl:2: the prompt `The word is` has ");
     let done = place.sparktune(["edit", path(&model), "--facts", path(&place.join("facts.jsonl"))]);
     assert!(done.exits(2).err.contains("Name a new folder with --output"));
     // Beside a fact that it does not know, what it knows is left out.

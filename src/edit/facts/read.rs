@@ -50,6 +50,13 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
                 let what = format!("the line is not JSON ({})", escape(&error.to_string()));
                 wrong(format!("{file}:{number}"), what, "Write one JSON object per line")
             })?;
+            if let Err(error) = serde_json::from_str::<Fact>(line)
+                && error.to_string().starts_with("duplicate field")
+            {
+                // As an object, it would have the last of the two.
+                let what = escape(&error.to_string()).into_owned();
+                return Err(wrong(format!("{file}:{number}"), what, "Write each field once"));
+            }
             add(format!(":{number}"), value)?;
         }
     }

@@ -8,7 +8,8 @@ use sparktune_model::{Downstream, Model, PackedSequence};
 use super::{facts, fixtures, ids, model, prefixes, text};
 use crate::compute::{Loaded, Text, Writer};
 use crate::facts::Fact;
-use crate::key_statistics::{KeyStatistics, host};
+use crate::host::host;
+use crate::key_statistics::KeyStatistics;
 use crate::linear_algebra::dot;
 use crate::low_rank::LowRank;
 use crate::memory::{inputs_of, memory};
@@ -31,10 +32,7 @@ const FOLDERS: [&str; 8] = [
 
 /// Returns the loss of the target behind the prompt alone, for each token.
 fn loss(model: &Model, fact: &FactTokens) -> f64 {
-    let ids = [&fact.prompt[..], &fact.target].concat();
-    let mask: Vec<bool> = (0..ids.len()).map(|t| t >= fact.prompt.len()).collect();
-    let sequence = PackedSequence::new(&ids, &[0, ids.len() as u32], &mask);
-    model.loss_sum(&sequence).nats() / fact.target.len() as f64
+    model.loss_sum(&fact.sequence()).nats() / fact.target.len() as f64
 }
 
 fn edited(folder: &str, layer: usize, write: impl Fn(&mut Model, &mut Site, &[FactTokens]) -> Vec<LowRank>) {

@@ -15,7 +15,7 @@ use crate::conflicts::{Conflict, conflicts};
 use crate::export::export_adapter;
 use crate::facts::{Fact, Facts};
 use crate::folder_lock::FolderLock;
-use crate::key_statistics::host;
+use crate::host::host;
 use crate::low_rank::LowRank;
 use crate::patch::{AboutPatch, Method, Patch, check_name, check_room};
 use crate::stack::{PATCHES, Stack, check_output};
@@ -55,6 +55,7 @@ fn patch(name: &str, seed: u64) -> Patch {
             base_name: "checkpoint".into(),
             computed_on: Vec::new(),
             facts: vec![fact],
+            entries: Vec::new(),
             scores: None,
         },
         changes: vec![change],
@@ -493,6 +494,44 @@ fn what_a_patch_may_spoil_of_others_is_named() {
 }
 
 #[test]
+fn keys_beside_the_weights_are_held_against_each_other_and_not_against_those_in_the_weights() {
+    let book = |patch: &mut Patch, entries: &[usize]| {
+        patch.about.entries = entries.to_vec();
+        let book = &mut patch.codebooks[0];
+        let (mean, mut random) = (book.mean.clone(), SplitMix64::new(3));
+        // All keys are far from each other and near the mean, which has no part in their angles.
+        book.keys = (0..entries.iter().sum::<usize>())
+            .flat_map(|_| {
+                mean.iter().map(|mean| mean + 0.01 * (random.next_f64() as f32 - 0.5)).collect::<Vec<_>>()
+            })
+            .collect();
+        book.thresholds = vec![0.9; entries.iter().sum()];
+    };
+    let two = |name: &str| {
+        let mut patch = memory_patch(name, 100.0);
+        let fact = patch.about.facts[0].clone();
+        let second = Fact { prompt: format!("{name}, too, is"), subject: None, ..fact };
+        patch.about.facts.push(second);
+        patch
+    };
+    let (mut old, mut new) = (two("old"), two("new"));
+    book(&mut old, &[2, 1]);
+    book(&mut new, &[1, 2]);
+    // The second entry of the old patch's first fact is that of the new one's second: no prompt ends there.
+    let found = conflicts(&new, std::slice::from_ref(&old));
+    let [Conflict::CloseKeys { prompts, degrees, layer: 3, .. }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(prompts, &["new is".to_owned(), "old is".to_owned()]);
+    assert!(*degrees < 0.1, "{degrees}");
+    // Without a word on which entries are whose, and beside keys of other kinds, nothing is said.
+    old.about.entries = Vec::new();
+    assert!(conflicts(&new, std::slice::from_ref(&old)).is_empty());
+    let mut in_weights = patch("old", 1);
+    in_weights.changes[0].layer = 3;
+    in_weights.changes[0].keys = new.codebooks[0].keys[..WIDTH].to_vec();
+    assert!(conflicts(&new, &[in_weights]).is_empty());
+}
+
+#[test]
 fn conflicts_of_large_patches_are_those_of_their_pairs() {
     let mut random = SplitMix64::new(11);
     let mut many = |name: &str, count: usize| {
@@ -536,9 +575,23 @@ fn a_patch_that_was_made_on_top_of_another_is_named_when_that_is_gone() {
     above.about.computed_on = stack.references();
     push(&mut stack, above);
     assert!(stack.displaced().is_empty());
-    let below = stack.references()[..1].to_vec();
+    assert_eq!(stack.patches[1].about.computed_on, stack.references()[..1]);
+
+    // The weights are those of that patch alone; what it says of itself stays what it was.
+    let place = tempfile::tempdir().unwrap();
+    let [removed, never] = ["removed", "never"].map(|name| place.path().join(name));
+    write(&stack, &removed);
+    let mut stack = Stack::open(&removed, None).unwrap();
     stack.remove("a").unwrap();
-    assert_eq!(stack.displaced(), [("b".to_owned(), below)]);
+    assert_eq!(stack.displaced(), ["b"]);
+    write(&stack, &removed);
+    let mut alone = self::stack();
+    push(&mut alone, patch("b", 2));
+    write(&alone, &never);
+    let [mut removed, mut never] = [files(&removed), files(&never)];
+    let [above, alone] = [&mut removed, &mut never].map(|files| files.remove(Path::new("patches/b.qubgpu")));
+    assert!(above.is_some() && alone.is_some() && above != alone, "one was computed on top of `a`");
+    assert!(removed == never, "all other files are the same");
     assert!(fs::metadata(base().join(PATCHES)).is_err());
 }
 
@@ -608,6 +661,11 @@ fn names_numbers_and_sizes_that_no_edit_makes_are_refused() {
     ] {
         assert!(refused.contains("m.qubgpu: no edit makes corrections of such numbers"), "{refused}");
     }
+    let mut forged = patch("m", 1);
+    forged.changes[0].b[0] = 3e38;
+    forged.write(&file).unwrap();
+    let refused = Patch::read(&file).unwrap_err().to_string();
+    assert!(refused.contains("no edit makes changes of such numbers"), "{refused}");
     assert!(Patch::read(place.path()).unwrap_err().to_string().contains("this is a folder"));
     // Whose fault that is decides the exit code.
     assert!(Patch::read(&place.path().join("none")).unwrap_err().of_file().is_some());

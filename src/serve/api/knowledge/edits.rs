@@ -71,9 +71,12 @@ struct EditWish {
     text: Option<String>,
     /// The name of the patch.
     name: Option<String>,
-    /// Keep an edit that damages the model, and edit facts that it knows.
+    /// Keep an edit that damages the model or teaches it nothing.
     #[serde(default)]
     force: bool,
+    /// Also write facts that the model already answers with their targets.
+    #[serde(default)]
+    write_known: bool,
 }
 
 /// An edit that waits for a decision.
@@ -207,6 +210,7 @@ fn compute(
                 vec!["edit".into(), folder, flag("facts", facts), flag("name", name), output];
             arguments.extend(how.iter().cloned());
             arguments.extend(wish.force.then(|| "--force".into()));
+            arguments.extend(wish.write_known.then(|| "--write-known".into()));
             program::run_and_accept_any_end(program, arguments, work)
         }
     }

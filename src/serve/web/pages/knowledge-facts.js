@@ -48,7 +48,7 @@ export function FactsForm({ busy, tracing, measuring, layers, setLayers, onEdit,
   const [kind, setKind] = useState("typed");
   const [facts, setFacts] = useState([EMPTY]);
   const [data, setData] = useState("");
-  const [how, setHow] = useState({ method: "auto", name: "", text: "", chat: false, force: false });
+  const [how, setHow] = useState({ method: "auto", name: "", text: "", chat: false, force: false, known: false });
   const sets = useRead("GET /api/v1/datasets");
   const files = sets.data?.items ?? [];
   const set = (name) => (value) => setHow((before) => ({ ...before, [name]: value }));
@@ -68,7 +68,7 @@ export function FactsForm({ busy, tracing, measuring, layers, setLayers, onEdit,
   const start = () => {
     if (kind === "patch") return onEdit({ patch: chosen });
     const name = how.name.trim() ? { name: how.name.trim() } : {};
-    return onEdit({ ...asked(), ...name, force: how.force });
+    return onEdit({ ...asked(), ...name, force: how.force, write_known: how.known });
   };
   return html`<section class="card" aria-labelledby="k-facts">
     <div class="card-head"><h2 id="k-facts">${kind === "patch" ? "Patch" : "Facts"}</h2>
@@ -134,6 +134,6 @@ function How({ kind, how, set, layers, setLayers, files }) {
     <div class="field"><label for="k-text">Ordinary text</label><select class="select" id="k-text" value=${how.text} onChange=${(event) => set("text")(event.target.value)}>
       <option value="">the demo's chats</option>${files.map((file) => html`<option key=${file.id} value=${file.id}>${file.name}</option>`)}</select>
       <span class="hint">On which the model should not change; every fifth document measures the loss.</span></div>
-    <div class="k-checks">${check("chat", "Each prompt is what a user says in a chat")}${check("force", "Keep the edit even if it damages the model, and write facts that it already knows")}</div>
+    <div class="k-checks">${check("chat", "Each prompt is what a user says in a chat")}${check("known", "Also write facts that the model already knows")}${check("force", "Keep the edit even if it damages the model or teaches it nothing")}</div>
   </div>`;
 }
