@@ -143,6 +143,11 @@ impl Work {
         let step = 6.0 * self.mtp_parameters + 4.0 * self.head_parameters * how.target_share;
         self.forward_flops(how) + f64::from(draft_tokens) * step
     }
+
+    /// Returns the FLOPs of a drafted token: the MTP layer forward, and the head for this share of them.
+    pub(crate) fn draft_flops(&self, target_share: f64) -> f64 {
+        2.0 * (self.mtp_parameters + self.head_parameters * target_share)
+    }
 }
 
 /// Published measurements of chips: name, FLOP/s of bf16 matrix products, bytes per second of memory.
