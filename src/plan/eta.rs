@@ -59,7 +59,7 @@ impl Evals {
 /// answers, at this speed of training. A generated token reads all weights once, and passes through all
 /// layers alone.
 fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
-    let Fit { work, speed, model, device, .. } = run.fit;
+    let work = &run.fit.work;
     let head = 2.0 * work.head_parameters * treatment.target_share;
     let forward = (work.forward_flops(treatment) + head) / work.training_flops(treatment);
     let pass_s = evals.tokens * forward / train_tokens_per_s;

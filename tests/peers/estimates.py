@@ -23,9 +23,9 @@ DEMO = Path(__file__).resolve().parent.parent.parent / "presets/demo"
 LARGE = {"vocab_size": 32_768, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 8, "num_key_value_heads": 2}
 LARGE |= {"head_dim": 128, "linear_num_key_heads": 8, "linear_num_value_heads": 16, "linear_key_head_dim": 64}
 LARGE |= {"linear_value_head_dim": 64}
-SHORT = ["--max-steps", "24", "--pack-length", "384", "--grad-accum-steps", "1", "--save-steps", "100", "--learning-rate", "1e-5"]
-LEAN = ["--mtp", "default", "--eval-fraction", "0", "--sample-count", "0"]
-WHOLE = ["--mtp", "trained", "--eval-fraction", "0.05", "--eval-steps", "12", "--sample-count", "2", "--sample-max-tokens", "32"]
+SHORT = ["--pack-length", "384", "--grad-accum-steps", "1", "--save-steps", "100", "--learning-rate", "1e-5"]
+LEAN = ["--max-steps", "16", "--mtp", "default", "--eval-fraction", "0", "--sample-count", "0"]
+WHOLE = ["--max-steps", "12", "--mtp", "trained", "--eval-fraction", "0.02", "--eval-steps", "6", "--sample-count", "2", "--sample-max-tokens", "32"]
 CASES = {
     "demo": ("demo", ["--preset", "demo"]),
     "lora": ("large", ["--method", "lora", "--rank", "16", *SHORT, *LEAN]),
