@@ -75,3 +75,4 @@ mod template;
 pub mod thought;
 mod token_cache;
 mod token_files;
+mod weights_file;

@@ -16,6 +16,7 @@ use sparktune_plan::{
 use crate::data_worker::ModelTokenizer;
 use crate::failure::Failure;
 use crate::listener::Listener;
+use crate::weights_file::require_whole;
 
 /// A model whose tokenizer and config are on this machine.
 pub struct BaseModel {
@@ -276,11 +277,15 @@ pub fn plan_head(
 /// to be downloaded.
 ///
 /// # Errors
-/// The same as for [`Hub::plan_download`].
+/// The same as for [`Hub::plan_download`], and a file of weights that is here was not copied whole.
 pub fn weigh(base: &mut BaseModel, listener: &dyn Listener) -> Result<DownloadPlan, Failure> {
     let download = base.hub.plan_download(&base.name, Needs::Model, listener)?;
+    let of_weights = |name: &str| name.ends_with(".safetensors");
+    for file in download.files.iter().filter(|file| file.missing == 0 && of_weights(&file.name)) {
+        require_whole(&download.folder.join(&file.name))?;
+    }
     base.facts.checkpoint_bytes =
-        download.files.iter().filter(|file| file.name.ends_with(".safetensors")).map(|file| file.size).sum();
+        download.files.iter().filter(|file| of_weights(&file.name)).map(|file| file.size).sum();
     base.facts.path = (download.bytes_missing() == 0).then(|| base.folder.clone());
     Ok(download)
 }

@@ -248,11 +248,13 @@ pub fn answers_again(run: &RunDir) -> Result<Answers, Failure> {
         let origin = rows.iter().find(|row| row.key == setting.key).map(|row| row.origin);
         match (setting.name, origin) {
             ("name", _) => true,
+            // Those of the demo come with its preset, which does not name them.
+            ("model" | "data", _) => false,
             ("preset", _) => !shipped,
             (_, Some(Origin::BuiltIn)) => true,
             (_, Some(Origin::Preset)) => shipped,
             // Without reasons nobody knows what was decided; then everything counts as decided.
-            (_, None) => !rows.is_empty() && !matches!(setting.name, "model" | "data"),
+            (_, None) => !rows.is_empty(),
             _ => false,
         }
     };

@@ -41,6 +41,13 @@ struct CheckReport<'a> {
     examples: &'a [ShownExample],
 }
 
+/// The answer of `--json` where nothing could be examined.
+#[derive(Serialize)]
+struct NotChecked {
+    accepted: bool,
+    error: String,
+}
+
 /// Runs `sparktune check`. `rejected` is the file for rejected lines, and `show` which examples to
 /// print. With `clean`, the lines that were not rejected are written into that file, which is then the
 /// result.
@@ -49,6 +56,21 @@ struct CheckReport<'a> {
 /// Inputs or a model cannot be read, or the clean file cannot be written. Refused data is not an error but
 /// the exit code 3.
 pub fn check(
+    flags: Answers,
+    inputs: &[PathBuf],
+    rejected: &Path,
+    show: Show,
+    clean: Option<&Path>,
+    style: Style,
+) -> Result<Exit, Failure> {
+    let done = examine(flags, inputs, rejected, show, clean, style);
+    if let (Err(failure), true) = (&done, style.json) {
+        print_json(&NotChecked { accepted: false, error: failure.to_string() })?;
+    }
+    done
+}
+
+fn examine(
     flags: Answers,
     inputs: &[PathBuf],
     rejected: &Path,

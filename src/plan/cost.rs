@@ -143,6 +143,11 @@ impl Work {
         let step = 6.0 * self.mtp_parameters + 4.0 * self.head_parameters * how.target_share;
         self.forward_flops(how) + f64::from(draft_tokens) * step
     }
+
+    /// Returns the FLOPs of a drafted token: the MTP layer forward, and the head for this share of them.
+    pub(crate) fn draft_flops(&self, target_share: f64) -> f64 {
+        2.0 * (self.mtp_parameters + self.head_parameters * target_share)
+    }
 }
 
 /// Published measurements of chips: name, FLOP/s of bf16 matrix products, bytes per second of memory.
@@ -163,18 +168,23 @@ pub struct Speed {
     pub basis: Option<String>,
 }
 
+/// The hidden size from which on the matrix products take nearly all of a step on the CPU.
+const WIDE: f64 = 512.0;
+
 impl Speed {
-    /// Assumes a speed of the CPU: 40 GFLOP/s in fp32 per core.
-    pub fn from_cpu(machine: &MachineFacts) -> Self {
+    /// Assumes a speed of the CPU for a model of this hidden size: 40 GFLOP/s in fp32 per core, and less if
+    /// the model is narrow.
+    pub fn from_cpu(machine: &MachineFacts, hidden_size: usize) -> Self {
         let cores = machine.cores.max(1) as f64;
+        // Measured on two cores of an AMD EPYC: 44 GFLOP/s per core at a hidden size of 512, 21 at 192, whatever
+        // the length of the packs. Between them a power of the width is assumed.
+        let gflops = 40.0 * (hidden_size as f64 / WIDE).clamp(0.1, 1.0).powf(0.63);
         Self {
             device: format!("cpu-{}", machine.cores.max(1)),
-            // The fp32 GEMM reached 67 to 95 GFLOP/s per core on 2 AVX-512 cores; training reaches about half
-            // of that.
-            flops_per_s: 40e9 * cores,
+            flops_per_s: gflops * 1e9 * cores,
             bytes_per_s: 20e9,
             seconds_per_layer: 50e-6,
-            basis: Some(format!("{} cores × 40 GFLOP/s assumed in fp32", machine.cores.max(1))),
+            basis: Some(format!("{} cores × {gflops:.0} GFLOP/s assumed in fp32", machine.cores.max(1))),
         }
     }
 

@@ -25,6 +25,10 @@ pub(crate) struct Run<'a> {
     pub head: Option<(HeadPlan, f64)>,
     /// Whether adapters have dropout.
     pub has_dropout: bool,
+    /// The number of optimizer steps of the MTP head, if one is trained.
+    pub head_steps: u64,
+    /// How many MTP heads are measured at the end, if there are answers to measure them on.
+    pub measured_heads: u32,
     /// The evaluations; `None` where there is no eval set.
     pub evals: Option<Evals>,
 }
@@ -55,32 +59,78 @@ impl Evals {
 /// answers, at this speed of training. A generated token reads all weights once, and passes through all
 /// layers alone.
 fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
-    let Fit { work, speed, model, device, .. } = run.fit;
+    let work = &run.fit.work;
     let head = 2.0 * work.head_parameters * treatment.target_share;
     let forward = (work.forward_flops(treatment) + head) / work.training_flops(treatment);
     let pass_s = evals.tokens * forward / train_tokens_per_s;
-    let bytes = model.weight_bytes(if *device == Device::Cuda { 2 } else { 4 }) as f64;
-    let token_s = bytes / speed.bytes_per_s + model.config.layers.len() as f64 * speed.seconds_per_layer;
     let count = evals.count(run.steps) as f64;
-    (count + 1.0) * (pass_s + evals.sampled() * token_s)
+    (count + 1.0) * (pass_s + evals.sampled() * token_s(run.fit))
 }
 
-/// The tokens of the answers after which a head is measured, as the trainer generates them.
-const MEASURED_TOKENS: f64 = 2048.0;
-/// The speed in bytes per second at which outputs are written, and read again to check them. It is assumed:
-/// that of an ordinary solid-state disk.
-const DISK_BYTES_PER_S: f64 = 5e8;
+/// The seconds that the CPU takes for a layer of one token besides reading its weights, measured on two cores
+/// with models of 4 and 8 layers.
+const CPU_LAYER_S: f64 = 300e-6;
 
-/// Returns the seconds from the last training step to the end. A trained head is measured after each token of
-/// answers, and a second model is written with it.
-fn finish_s(run: &Run) -> f64 {
-    let Fit { speed, model, device, .. } = run.fit;
-    let bytes = model.weight_bytes(if *device == Device::Cuda { 2 } else { 4 }) as f64;
-    let token_s = bytes / speed.bytes_per_s + model.config.layers.len() as f64 * speed.seconds_per_layer;
+/// Returns the seconds of one generated token.
+fn token_s(fit: &Fit) -> f64 {
+    let Fit { speed, model, device, .. } = fit;
+    let (width, layer_s) = match device {
+        Device::Cuda => (2, speed.seconds_per_layer),
+        Device::Cpu => (4, CPU_LAYER_S),
+    };
+    model.weight_bytes(width) as f64 / speed.bytes_per_s + model.config.layers.len() as f64 * layer_s
+}
+
+/// The tokens of the answers after which heads are measured, as the trainer generates them, and the longest
+/// draft (`src/train/acceptance.rs`).
+const MEASURED_TOKENS: f64 = 2048.0;
+const LONGEST_DRAFT: f64 = 4.0;
+/// The tokens that a head is also tried on as a server would use it (`src/train/head_report.rs`), and the
+/// tokens that a pass of a server then brings, as far as is assumed.
+const TRIED_TOKENS: f64 = 128.0;
+const TOKENS_PER_PASS: f64 = 1.5;
+/// The speed in bytes per second at which outputs are written, read again and compared with the model.
+/// Measured on the CPU with a model of 314 MB.
+const WRITTEN_BYTES_PER_S: f64 = 1.1e8;
+
+/// Returns the seconds from the last training step to the end. Each head is measured after each token of
+/// answers that the model writes before, and a trained one is written with a second model.
+fn finish_s(run: &Run, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
+    let Fit { work, model, speed, device, target_share, .. } = run.fit;
     let models = if run.head.is_some() { 2.0 } else { 1.0 };
-    let written = 2.0 * models * model.checkpoint_bytes as f64 / DISK_BYTES_PER_S;
-    let measured = if run.head.is_some() { MEASURED_TOKENS * token_s } else { 0.0 };
-    written + measured
+    let written = models * model.checkpoint_bytes as f64 / WRITTEN_BYTES_PER_S;
+    // A head that was trained is measured on prompts of the training data where there is no eval set.
+    let answered = match &run.evals {
+        Some(evals) => evals.tokens.min(MEASURED_TOKENS),
+        None if run.head.is_some() => MEASURED_TOKENS,
+        None => 0.0,
+    };
+    if run.measured_heads == 0 || answered == 0.0 {
+        return written;
+    }
+    let width = if *device == Device::Cuda { 2.0 } else { 4.0 };
+    let drafts = work.draft_flops(1.0);
+    let flops = answered / target_share.clamp(0.25, 1.0) * work.forward_flops(treatment)
+        + answered * LONGEST_DRAFT * drafts;
+    let everywhere_s = flops / work.training_flops(treatment) / train_tokens_per_s;
+    // The model verifies a draft and the token before it, one by one on the CPU.
+    let verified = if *device == Device::Cuda { 1.0 } else { 1.0 + LONGEST_DRAFT };
+    let draft_s = drafts / 2.0 * width / speed.bytes_per_s;
+    let pass_s = verified * token_s(run.fit) + LONGEST_DRAFT * draft_s;
+    let tried_s = TRIED_TOKENS.min(answered) / TOKENS_PER_PASS * pass_s;
+    written + answered * token_s(run.fit) + f64::from(run.measured_heads) * (everywhere_s + tried_s)
+}
+
+/// Returns the seconds of the evaluations of the MTP head: before its first step, and at least four times
+/// (`src/train/due.rs`).
+fn head_eval_s(run: &Run, head: HeadPlan, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
+    let Some(evals) = &run.evals else { return 0.0 };
+    let every = evals.plan.every_steps.min(run.head_steps.div_ceil(4)).max(1);
+    let count = 1 + run.head_steps.div_ceil(every);
+    let work = &run.fit.work;
+    let drafts = f64::from(head.draft_tokens) * work.draft_flops(treatment.target_share);
+    let share = (work.forward_flops(treatment) + drafts) / work.training_flops(treatment);
+    count as f64 * evals.tokens * share / train_tokens_per_s
 }
 
 /// Returns the number of optimizer steps in an epoch of the MTP head.
@@ -182,11 +232,12 @@ pub(crate) fn time(run: &Run) -> Time {
     let train_s = rate.map(|rate| if alone { 0.0 } else { tokens / rate + dropout_s.unwrap_or(0.0) });
     let mtp_s = rate.zip(run.head).map(|(rate, (head, epochs))| {
         let flops = run.fit.work.mtp_flops(&treatment, head.draft_tokens);
-        epochs * epoch_tokens / rate * flops / flops_per_token
+        let trained_s = epochs * epoch_tokens / rate * flops / flops_per_token;
+        trained_s + head_eval_s(run, head, &treatment, rate)
     });
     let evals = run.evals.as_ref().filter(|_| !alone);
     let eval_s = rate.zip(evals).map(|(rate, evals)| eval_s(run, evals, &treatment, rate));
-    let finish_s = rate.map(|_| finish_s(run));
+    let finish_s = rate.map(|rate| finish_s(run, &treatment, rate));
     let mut formula = match rate {
         _ if alone => format!("{} tokens", count(whole(tokens))),
         Some(rate) => format!("{} tokens ÷ {} tokens/s", count(whole(tokens)), tokens_per_s(rate)),
@@ -206,7 +257,11 @@ pub(crate) fn time(run: &Run) -> Time {
         formula.push_str(&format!(" + {} for the MTP head's {which}{of}", duration(mtp_s)));
     }
     if let Some(finish_s) = finish_s {
-        let what = if run.head.is_some() { "to measure the head and write" } else { "to write" };
+        let what = match run.measured_heads {
+            0 => "to write",
+            1 => "to measure the head and write",
+            _ => "to measure both heads and write",
+        };
         formula.push_str(&format!(" + {} {what} the outputs", duration(finish_s)));
     }
     formula.push_str(&format!("; {words}"));

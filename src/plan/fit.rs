@@ -160,7 +160,7 @@ impl<'a> Fit<'a> {
         let limit = model_limit(model);
         let speed = match (device, machine.gpus.first()) {
             (Device::Cuda, Some(gpu)) => Speed::from_gpu(gpu),
-            _ => Speed::from_cpu(machine),
+            _ => Speed::from_cpu(machine, model.config.hidden_size),
         };
         Fit {
             model,

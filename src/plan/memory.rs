@@ -11,7 +11,7 @@ use sparktune_base::units::bytes;
 
 use crate::architecture::{LayerSpec, MixerSpec};
 use crate::choices::{Device, MethodKind};
-use crate::cost::Work;
+use crate::cost::{Speed, Treatment, Work};
 use crate::error::Shortage;
 use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
@@ -22,9 +22,13 @@ use crate::targets::TargetModules;
 /// `kernels/linear_cross_entropy/slabs.rs`).
 const CUDA_LOGITS: [f64; 2] = [480e6, 1456e6];
 
-/// The assumed overhead of allocators, temporaries of unfused ops and alignment, as a factor on the
+/// The assumed overhead of allocators, temporaries of unfused ops and alignment on a GPU, as a factor on the
 /// activations.
 const SLACK: f64 = 1.25;
+/// The same on the CPU, measured with a model of 142 million parameters: where a pack takes less than the first
+/// of these times in seconds, and where it takes more than the second. The allocator of a trainer keeps freed
+/// pages for ten seconds (`src/base/allocator.rs`), so quick packs find those of several ones before them.
+const CPU_SLACK: [(f64, f64); 2] = [(5.0, 1.6), (15.0, 1.1)];
 
 /// The memory that a plan needs, by part, and the available memory, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -258,6 +262,28 @@ fn export_peak(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprin
         + largest * each
 }
 
+/// Returns the factor on the activations. On the CPU it falls while packs become longer, but more slowly than
+/// the activations grow, so that longer packs always need more.
+fn slack(work: &Work, machine: &MachineFacts, hidden_size: usize, footprint: &Footprint) -> f64 {
+    if footprint.device == Device::Cuda {
+        return SLACK;
+    }
+    let treatment = Treatment {
+        method: footprint.method,
+        rank: footprint.rank,
+        targets: footprint.targets,
+        recompute: footprint.recompute,
+        target_share: 1.0,
+        // Without data it is unknown how long the examples of a pack are; this one adds little to its time.
+        context: 0.0,
+    };
+    let speed = Speed::from_cpu(machine, hidden_size);
+    let pack_s = footprint.tokens * work.training_flops(&treatment) / speed.flops_per_s;
+    let [(quick, most), (slow, least)] = CPU_SLACK;
+    let share = ((pack_s - quick) / (slow - quick)).clamp(0.0, 1.0);
+    most + share * (least - most)
+}
+
 /// Estimates the memory of training and of the export after it.
 pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footprint: &Footprint) -> Memory {
     let config = &model.config;
@@ -280,7 +306,7 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     let states = config.layers.iter().map(states).fold(0.0, f64::max);
     // The workspace holds the gradients of one layer's activations.
     let per_token = if footprint.recompute { inputs + widest } else { all } + widest + states;
-    let activations = per_token * footprint.tokens * SLACK;
+    let activations = per_token * footprint.tokens * slack(work, machine, config.hidden_size, footprint);
 
     // The head's gradient is computed in the forward pass, in addition to the sum over earlier packs. On the
     // CPU the sum of an embedding that is not the head takes almost no memory, because pages of zeros that no
@@ -351,7 +377,9 @@ pub fn estimate_head(
         weights: main.weights + whole(2.0 * head * width),
         gradients: whole(head * 4.0),
         optimizer: whole(head * (8.0 + master) + trained * master),
-        activations: whole((kept + widest) * width * footprint.tokens * SLACK),
+        activations: whole(
+            (kept + widest) * width * footprint.tokens * slack(work, machine, config.hidden_size, footprint),
+        ),
         ..main
     }
     .with_export(export_peak(model, work, machine, footprint))

@@ -14,7 +14,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{CombineRanks, DataFormat, MethodKind, OnDamage, Sentry};
+use crate::choices::{CombineRanks, DataFormat, MethodKind, Mtp, OnDamage, Sentry};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -294,6 +294,14 @@ impl Resolver<'_> {
             epochs,
             head: of_head.map(|(head, steps)| (head, eta::head_epochs(steps, &duration, head))),
             has_dropout: method.dropout() > 0.0,
+            head_steps: of_head.map_or(0, |(head, steps)| {
+                (eta::head_epochs(steps, &duration, head) * steps as f64).round() as u64
+            }),
+            measured_heads: match mtp {
+                Mtp::Trained => 2 + u32::from(draft_vocab.is_some()),
+                Mtp::Default if facts.model.has_mtp() => 1 + u32::from(draft_vocab.is_some()),
+                Mtp::Default | Mtp::None => 0,
+            },
             evals: (eval_share > 0.0).then(|| eta::Evals {
                 tokens: match facts.data.eval_set.filter(|_| !data.eval.is_empty()) {
                     Some(of_its_own) => of_its_own.total_tokens as f64,

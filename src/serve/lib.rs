@@ -20,7 +20,7 @@
 //! | `planned` | a plan as an answer |
 //! | `upload` | a body that becomes a file |
 //! | `votes` | the votes of the arena |
-//! | `pages` | the files of the page |
+//! | `pages`, `guide` | the files of the page, and the user's guide |
 //! | `api` | the endpoints, and the OpenAPI document that is made from them |
 //!
 //! Enters: requests over HTTP/1.1. Leaves: JSON, events, pages. What it starts is the ordinary trainer with
@@ -37,6 +37,7 @@ mod data_id;
 mod facts;
 mod followed;
 mod guard;
+mod guide;
 mod ids;
 mod locked;
 mod model_ids;

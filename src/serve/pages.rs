@@ -19,6 +19,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use rust_embed::Embed;
 
+use crate::guide::picture;
 use crate::locked::lock;
 use crate::problem::Problem;
 
@@ -34,7 +35,13 @@ const SMALL: usize = 1024;
 
 /// Returns whether the path is that of a file of the page.
 pub(crate) fn has(path: &str) -> bool {
-    Files::get(&file_of(path)).is_some()
+    find(&file_of(path)).is_some()
+}
+
+/// Returns the bytes of a file of the page, or of a picture of the guide, with their hash.
+fn find(name: &str) -> Option<(Cow<'static, [u8]>, [u8; 32])> {
+    let own = Files::get(name).map(|file| (file.data, file.metadata.sha256_hash()));
+    own.or_else(|| picture(name))
 }
 
 /// Answers with a file of the page, or that there is nothing.
@@ -44,7 +51,7 @@ pub(crate) async fn page(request: Request) -> Response {
         return axum::response::Redirect::permanent(DOCS.1).into_response();
     }
     let name = file_of(path);
-    let Some(file) = Files::get(&name) else {
+    let Some((data, hash)) = find(&name) else {
         return Problem::not_found("page or endpoint", path)
             .advise("/api/docs/ lists the endpoints")
             .into_response();
@@ -53,19 +60,18 @@ pub(crate) async fn page(request: Request) -> Response {
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this is a file, which can only be read");
         return ([(ALLOW, "GET, HEAD")], problem).into_response();
     }
-    let hash = file.metadata.sha256_hash();
     let tag: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
     let given = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let is_text = is_text(&name);
     let compressed = given(ACCEPT_ENCODING)
-        .filter(|encodings| is_text && encodings.contains("gzip") && file.data.len() >= SMALL)
-        .map(|_| gzip(&name, &file.data));
+        .filter(|encodings| is_text && encodings.contains("gzip") && data.len() >= SMALL)
+        .map(|_| gzip(&name, &data));
     let tag = format!("\"{tag}{}\"", if compressed.is_some() { "-gz" } else { "" });
     let is_known = given(IF_NONE_MATCH).is_some_and(|tags| tags.split(',').any(|known| known.trim() == tag));
     let mut response = match (is_known, &compressed) {
         (true, _) => StatusCode::NOT_MODIFIED.into_response(),
         (false, Some(bytes)) => Body::from(*bytes).into_response(),
-        (false, None) => match file.data {
+        (false, None) => match data {
             Cow::Borrowed(bytes) => Body::from(bytes).into_response(),
             Cow::Owned(bytes) => Body::from(bytes).into_response(),
         },
@@ -136,6 +142,12 @@ mod tests {
         assert_eq!(file_of("/"), "index.html");
         assert_eq!(file_of("/api/docs/"), "docs/index.html");
         assert_eq!(file_of("/vendor/a.js"), "vendor/a.js");
-        assert!(has("/") && !has("/api/v1/runs") && !has("/../lib.rs") && !has("//etc/passwd"));
+        assert!(
+            has("/")
+                && has("/guide/screens/chat.svg")
+                && !has("/api/v1/runs")
+                && !has("/../lib.rs")
+                && !has("//etc/passwd")
+        );
     }
 }

@@ -36,6 +36,7 @@ pub mod runs_list;
 mod runs_table;
 pub mod screen;
 pub mod screens;
+mod spoken;
 mod state;
 mod ticks;
 pub mod wizard;

@@ -13,6 +13,7 @@ use sparktune_runlog::{
 };
 
 use crate::held_out::{base_to_best, exported, of_zero_line};
+use crate::spoken::{answered, spoken};
 use crate::state::outcome_word;
 
 /// The largest number of characters shown of a generation; the log has all of it.
@@ -154,7 +155,7 @@ fn sample_parts(sample: &Sample) -> Vec<String> {
     };
     vec![
         format!("step {}", count(sample.step)),
-        format!("{} → {}", quoted(&sample.prompt), quoted(&sample.text)),
+        format!("{} → {}", quoted(&spoken(&sample.prompt)), quoted(answered(&sample.text))),
     ]
 }
 

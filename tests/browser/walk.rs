@@ -1,6 +1,8 @@
-//! The whole way in the page, as a newcomer goes it: open it with the token, start a run on the demo, watch
-//! its curve grow, stop and resume it, chat with the model.
+//! The whole way in the page, as a newcomer goes it: open it with the token, bring data of one's own, start a
+//! run of the demo's model, watch its curve grow, stop and resume it, chat with the tuned model, look into the
+//! guide.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
@@ -33,7 +35,9 @@ fn a_run_is_started_watched_stopped_resumed_and_talked_to_in_the_page() {
     assert_eq!(page.eval("document.cookie"), "", "a script can read the cookie");
     page.picture("runs-empty");
 
-    start(&mut page);
+    let own = server.place.join("mine.jsonl");
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/demo/train.jsonl"), &own).unwrap();
+    start(&mut page, &own);
     page.is_well(server.port);
     watch(&mut page);
     stop_and_resume(&mut page);
@@ -42,13 +46,15 @@ fn a_run_is_started_watched_stopped_resumed_and_talked_to_in_the_page() {
     page.is_well(server.port);
     chat(&mut page);
     page.is_well(server.port);
+    guide(&mut page);
+    page.is_well(server.port);
 
     page.click("[data-test=logout]");
     page.see("This page needs its token");
 }
 
 /// Answers the questions of a new run.
-fn start(page: &mut Page) {
+fn start(page: &mut Page, own: &Path) {
     page.click("[data-test=new-run]");
     page.see("Is this machine ready?");
     page.wait("the machine", "document.querySelector('main').innerText.length > 200");
@@ -60,7 +66,8 @@ fn start(page: &mut Page) {
     page.picture("new-2-model");
     page.click("[data-test=next]");
     page.see("On which data?");
-    page.click("[data-test=data-option]");
+    page.give_file("[data-test=file]", own);
+    page.wait("the choice", "document.querySelector('.option.picked')?.innerText.includes('mine.jsonl')");
     page.see("This data can be trained on.");
     page.picture("new-3-data");
     page.click("[data-test=next]");
@@ -134,17 +141,37 @@ fn pictures_of_all_tabs(page: &mut Page) {
     page.resize(1280, 900);
 }
 
+/// Asks the tuned model, in a way that leaves nothing to chance.
 fn chat(page: &mut Page) {
-    page.click("[data-test=nav-chat]");
-    let run = "[...document.querySelector('[data-test=chat-model-0]')?.options ?? []].find((o) => o.value.startsWith('run:'))?.value";
-    let run = page.wait("the run among the models", run).as_str().unwrap().to_owned();
-    page.choose("[data-test=chat-model-0]", &run);
-    page.fill("[data-test=composer]", "How far away is the Moon?");
+    page.click("[data-test=chat-with]");
+    page.wait(
+        "the run as the model",
+        "document.querySelector('[data-test=chat-model-0]')?.value.startsWith('run:')",
+    );
+    page.click("[data-test=chat-settings]");
+    page.fill("#chat-temperature", "0");
+    page.fill("#chat-max_completion_tokens", "16");
+    page.choose("[data-test=thinking]", "off");
+    page.fill("[data-test=composer]", "What does a bell cost?");
     page.click("[data-test=send]");
     page.wait("an answer", "document.querySelector('[data-test=answer][aria-busy=false] [data-test=answer-stats]')?.innerText.length > 3");
     let stats = page.eval("document.querySelector('[data-test=answer-stats]').innerText");
     assert!(page.eval("/[1-9][0-9]* tokens? .*tokens\\/s/.test(document.querySelector('[data-test=answer-stats]').innerText)") == true, "{stats}");
     page.picture("chat");
+}
+
+/// Finds the first steps in the guide, with their pictures, and goes from there to another page.
+fn guide(page: &mut Page) {
+    page.click("[data-test=nav-guide]");
+    page.see("The user's guide");
+    page.wait("the pages", "!!document.querySelector('[data-test=guide] a[href=\"#/guide/first-model\"]')");
+    page.click("[data-test=guide] a[href='#/guide/first-model']");
+    page.see("From nothing to a model of your own");
+    let drawn = "[...document.querySelectorAll('[data-test=guide] img')].filter((each) => each.complete && each.naturalWidth > 100 && each.alt).length >= 8";
+    page.wait("the pictures", drawn);
+    page.picture("guide");
+    page.click("[data-test=guide] a[href='#/guide/compare']");
+    page.see("Comparing models");
 }
 
 #[test]

@@ -92,6 +92,9 @@ fn examples_in_train_and_eval_are_counted() {
 #[test]
 fn data_that_is_not_there_is_wrong_usage_and_names_the_path() {
     let place = Place::new();
+    let object = place.sparktune(["check", "nowhere.jsonl", "--json"]).exits(2).last();
+    assert_eq!(object["accepted"], false);
+    assert!(object["error"].as_str().unwrap().contains("nowhere.jsonl"), "{object}");
     let result = place.sparktune(["check", "nowhere.jsonl"]).exits(2);
     assert!(result.err.contains("nowhere.jsonl"), "{}", result.err);
     std::fs::create_dir(place.join("empty")).unwrap();

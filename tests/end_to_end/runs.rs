@@ -1,5 +1,6 @@
 //! What can be done with a run while it trains and afterwards.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -353,4 +354,29 @@ fn a_complete_run_is_trained_longer_and_a_command_of_the_user_hears_of_its_end()
     assert!(done.err.contains("--epochs N` trains it longer"), "{}", done.err);
     let less = place.sparktune(["resume", "latest", "--max-steps", "3"]).exits(2);
     assert!(less.err.contains("has trained 8 steps already"), "{}", less.err);
+}
+
+#[test]
+fn a_training_after_another_is_checked_at_once_and_starts_when_that_has_ended() {
+    let place = Place::new();
+    let (first, run) = training(&place, &["--max-steps", "1000000"]);
+    let name = run.file_name().unwrap().to_str().unwrap().to_owned();
+    let after =
+        |more: &[&str]| place.train(&[&["--after", &name, "--mtp", "none", "--rank", "4"], more].concat());
+    // A mistake is told while the first one still trains.
+    let mistaken = done(&mut after(&["--data", "no-such-file.jsonl"])).exits(2);
+    assert!(mistaken.err.contains("no-such-file.jsonl") && has_step(&run), "{}", mistaken.err);
+    let mut second = after(&["--max-steps", "1", "--name", "second"]).spawn().unwrap();
+    let mut said = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = said.find(|line| line.contains("waiting for the end of")).unwrap();
+    assert!(waits.contains(&name), "{waits}");
+    assert!(second.try_wait().unwrap().is_none());
+    place.sparktune(["stop", &name]).exits(0);
+    end(first).exits(5);
+    let rest: Vec<String> = said.collect();
+    let ended = end(second);
+    assert_eq!(ended.code, Some(0), "{rest:?}");
+    let ends = events(&run).last().unwrap()["time_us"].as_u64().unwrap();
+    let starts = events(&ended.run_dir())[0]["time_us"].as_u64().unwrap();
+    assert!(ended.run_dir().to_str().unwrap().contains("second") && starts > ends, "{starts} {ends}");
 }

@@ -218,3 +218,35 @@ fn the_demo_is_a_preset_that_takes_every_flag() {
     let plan = std::fs::read_to_string(run.join("plan.toml")).unwrap();
     assert!(plan.contains("rank = 2") && plan.contains("length = 256"), "flag over preset: {plan}");
 }
+
+#[test]
+fn prompts_of_the_users_own_are_answered_before_the_first_step_and_at_each_evaluation() {
+    let place = Place::new();
+    place.chats(40);
+    let flags = ["--max-steps", "2", "--rank", "4", "--mtp", "none", "--eval-steps", "1"];
+    let prompts = ["--sample-prompt", "Say lamp and north.", "--sample-prompt", "Who are you?"];
+    let trained = done(&mut place.train(&[&flags[..], &prompts].concat())).exits(0);
+    let samples = events(&trained.run_dir()).into_iter().filter(|event| event["kind"] == "sample");
+    let asked: Vec<(u64, String)> = samples
+        .map(|event| {
+            assert!(event["text"].as_str().is_some(), "{event}");
+            (event["step"].as_u64().unwrap(), event["prompt"].as_str().unwrap().to_owned())
+        })
+        .collect();
+    for step in 0..=2 {
+        let at_step: Vec<&String> =
+            asked.iter().filter(|(at, _)| *at == step).map(|(_, prompt)| prompt).collect();
+        // One question of the eval set beside them, as the plan says.
+        assert_eq!(at_step.len(), 3, "{asked:?}");
+        for text in ["Say lamp and north.", "Who are you?"] {
+            let count = at_step.iter().filter(|prompt| prompt.contains(text)).count();
+            assert_eq!(count, 1, "{text} at step {step}: {asked:?}");
+        }
+    }
+    let refused = done(&mut place.train(&["--sample-prompt", "Who?", "--eval-fraction", "0"])).exits(2);
+    assert!(
+        refused.err.contains("sample-prompt") || refused.err.contains("sample_prompts"),
+        "{}",
+        refused.err
+    );
+}

@@ -1,7 +1,8 @@
 //! From nothing to a chat with one's own model, in a terminal of 80×24, as a person who follows the README
-//! walks it: the wizard in the folder of the data, the dashboard to the end of the run, and from there the
-//! chat.
+//! walks it: by full screens, with the wizard in the folder of the data, the dashboard to the end of the run,
+//! and from there the chat; and by plain lines, with the command that the last line names.
 
+use crate::plain::answer_all;
 use crate::pty::Pty;
 use crate::words::{COMPLETED, CTRL_C, DASHBOARD, ENTER, WIZARD};
 use crate::world::{World, demo, wait};
@@ -77,4 +78,32 @@ fn from_nothing_to_a_chat_with_ones_own_model() {
     let chats = wait("the conversation", || std::fs::read_dir(run.path().join("chats")).ok()?.next());
     let kept = std::fs::read_to_string(chats.unwrap().path()).unwrap();
     assert!(kept.contains("What does a bell cost?"), "{kept}");
+}
+
+#[test]
+fn from_nothing_to_an_answer_of_ones_own_model_by_plain_lines() {
+    let world = World::new();
+    let (model, data) = demo();
+    std::fs::copy(data, world.place.join("mine.jsonl")).unwrap();
+    let mut pty = world.open_with(["--plain"], (80, 24), &SHORT);
+    answer_all(&mut pty, model.to_str().unwrap(), "mine.jsonl");
+    let left = pty.left().exits(0);
+    let lines = String::from_utf8_lossy(&left.raw);
+    assert!(lines.contains("outputs/SERVE.md") && lines.contains(COMPLETED), "{lines}");
+    // The line that says how to talk to it is a command; with flags for a short answer without chance.
+    let talk = lines.lines().find_map(|line| line.trim_end().strip_prefix("Talk to it: sparktune "));
+    let talk = talk.unwrap_or_else(|| panic!("what to do next is not said:\n{lines}"));
+    let run = world.the_run();
+    assert_eq!(talk.split_once(' '), Some(("chat", &*run.name())));
+    let more =
+        ["--beside", "base", "--plain", "--temperature", "0", "--max-tokens", "16", "--thinking", "false"];
+    let mut pty = world.open(talk.split(' ').chain(more));
+    pty.wait_until("the prompt", |text| text.lines().any(|line| line.trim_end() == ">"));
+    pty.press("What does a bell cost?");
+    pty.press(ENTER);
+    pty.wait_until("both answers", |text| text.matches(" tokens/s").count() == 2);
+    pty.press("/quit");
+    pty.press(ENTER);
+    let left = pty.left().exits(0);
+    assert!(!left.raw.contains(&b'\x1b'), "plain lines carry no control sequences: {}", left.text);
 }

@@ -17,7 +17,7 @@ fn question(text: &str) -> Option<String> {
 
 /// Answers every prompt, those without a usable default as told, until lines of events come.
 #[track_caller]
-fn answer_all(pty: &mut Pty, model: &str, data: &str) -> Vec<String> {
+pub(crate) fn answer_all(pty: &mut Pty, model: &str, data: &str) -> Vec<String> {
     let mut asked: Vec<String> = Vec::new();
     while asked.len() < 12 {
         let last = asked.last().cloned();

@@ -129,3 +129,22 @@ fn from_the_list_a_run_is_watched_stopped_and_deleted() {
     list.press("q");
     list.left().exits(0);
 }
+
+/// Model and data of the demo belong to no preset, and are kept all the same.
+#[test]
+fn the_demo_is_planned_again_from_the_list_of_runs() {
+    let world = World::new();
+    let short = [
+        ("SPARKTUNE_HOME", env!("CARGO_MANIFEST_DIR")),
+        ("SPARKTUNE_MAX_STEPS", "2"),
+        ("SPARKTUNE_MTP", "none"),
+        ("SPARKTUNE_SAMPLE_COUNT", "0"),
+    ];
+    world.open_with(["--demo", "--plain"], (80, 24), &short).left().exits(0);
+    let mut list = world.open(["runs"]);
+    list.wait_until("the run", |text| text.contains(RUNS) && text.contains(COMPLETED));
+    list.press("n");
+    list.wait_for(WIZARD[3]);
+    list.wait_until("a plan", |text| text.contains("memory") && text.contains(" GB of "));
+    assert!(!list.text().contains("A plan needs"), "{}", list.text());
+}

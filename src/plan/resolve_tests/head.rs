@@ -92,7 +92,10 @@ fn the_head_has_a_rate_epochs_and_drafts_of_its_own_which_count_in_time_and_memo
     let head = other.for_head();
     assert_eq!((head.optimizer.learning_rate, head.duration.epochs), (1e-4, 2.0));
     assert_eq!((other.optimizer.learning_rate, other.duration.epochs), (3e-4, 3.0));
-    assert!((seconds(&other) / seconds(&three) - 2.0).abs() < 1e-6);
+    let unevaluated = |pairs: &[(&str, &str)]| seconds(&plan(&[pairs, &[("eval-fraction", "0")]].concat()));
+    assert!((unevaluated(&answers) / unevaluated(&[]) - 2.0).abs() < 1e-6);
+    // It is evaluated before its first step and at least four times.
+    assert!(seconds(&three) > 1.02 * unevaluated(&[]), "{} {}", seconds(&three), unevaluated(&[]));
     let formula = &other.advice.as_ref().unwrap().time.formula;
     assert!(formula.contains("for the MTP head's epochs + "), "{formula}");
 

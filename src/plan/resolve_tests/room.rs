@@ -67,7 +67,7 @@ fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_
         "{}",
         reason(&plan, "recompute")
     );
-    facts.machine.mem_available_bytes = 6_500_000_000;
+    facts.machine.mem_available_bytes = 6_200_000_000;
     let error = resolve(&ask("Qwen/Qwen3.5-0.8B"), &facts).unwrap_err().to_string();
     assert!(error.contains("an example of 6,000 tokens in one pack"), "{error}");
     assert!(error.contains("--max-example-tokens "), "{error}");

@@ -6,7 +6,8 @@ use super::*;
 fn examples_that_are_dropped_take_no_steps_and_no_time() {
     let facts = recipe_facts("Qwen/Qwen3.5-2B");
     let time = |drop: &str| {
-        let answers = with(ask("Qwen/Qwen3.5-2B"), &[("crc-drop", drop)]);
+        // Evaluations take as long as before.
+        let answers = with(ask("Qwen/Qwen3.5-2B"), &[("crc-drop", drop), ("eval-fraction", "0")]);
         resolve(&answers, &facts).unwrap().advice.unwrap().time
     };
     let (all, half) = (time("0"), time("0.5"));

@@ -8,6 +8,7 @@ mod chats;
 mod comparisons;
 mod datasets;
 mod examples;
+mod guide;
 mod health;
 mod knowledge;
 mod machine;
@@ -69,6 +70,7 @@ fn endpoints() -> OpenApiRouter<Shared> {
         .merge(comparisons::router())
         .merge(datasets::router())
         .merge(examples::router())
+        .merge(guide::router())
         .merge(health::router())
         .merge(knowledge::router())
         .merge(machine::router())

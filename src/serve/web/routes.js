@@ -183,6 +183,18 @@ export const ROUTES = [
     nav: { title: "White paper", icon: "report", group: "Machine", go: "w" },
     endpoints: ["GET /api/v1/white-paper", "GET /api/v1/white-paper/file"],
   },
+  {
+    path: "guide",
+    module: "./pages/guide.js",
+    nav: { title: "Guide", icon: "guide", group: "Machine", go: "h" },
+    endpoints: ["GET /api/v1/guide"],
+  },
+  {
+    path: "guide/:page",
+    module: "./pages/guide-page.js",
+    within: "guide",
+    endpoints: ["GET /api/v1/guide/{page}"],
+  },
 ];
 
 /** Reads an address like "#/runs/NAME?tab=samples". */

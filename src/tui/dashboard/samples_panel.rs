@@ -9,17 +9,11 @@ use sparktune_runlog::{Sample, Seen};
 
 use super::Known;
 use crate::screen::{Role, Theme};
+use crate::spoken::{answered, spoken};
 use crate::wrap::wrap;
 
 /// The largest number of characters of a text that is shown; the log has all of it.
 const MOST: usize = 4000;
-/// Markers of chat templates that are not of the form `<|…|>`.
-const MARKERS: [&str; 8] =
-    ["<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<s>", "</s>", "[INST]", "[/INST]"];
-/// The longest marker of the form `<|…|>`, in bytes.
-const LONGEST_MARKER: usize = 40;
-/// What templates call those who speak.
-const SPEAKERS: [&str; 5] = ["system", "developer", "user", "assistant", "model"];
 
 /// Returns the samples in lines of at most `width` columns.
 pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'static>> {
@@ -73,57 +67,7 @@ fn answer(sample: &Seen<Sample>, width: u16, theme: &Theme, lines: &mut Vec<Line
     let body = if sample.discarded { Role::Discarded } else { Role::Text };
     // An answer that is all thought is shown as it is: there is nothing else to judge.
     let said = if said.trim().is_empty() { sample.what.text.as_str() } else { said };
-    text(said.trim(), "wrote ", body, width, theme, lines);
-}
-
-/// Returns what is said in a prompt, without the marks of its template. The speakers are named if there are
-/// several.
-fn spoken(prompt: &str) -> String {
-    let mut plain = String::with_capacity(prompt.len());
-    let mut rest = prompt;
-    while let Some(c) = rest.chars().next() {
-        let named = MARKERS.iter().find(|marker| rest.starts_with(**marker)).map(|marker| marker.len());
-        let barred = || {
-            let end = rest.strip_prefix("<|")?.find("|>")? + 4;
-            (end <= LONGEST_MARKER && !rest[..end].contains(char::is_whitespace)).then_some(end)
-        };
-        match named.or_else(barred) {
-            // A mark in the place where a speaker is named stands for a line break.
-            Some(length) => {
-                plain.push('\n');
-                rest = &rest[length..];
-            }
-            None => {
-                plain.push(c);
-                rest = &rest[c.len_utf8()..];
-            }
-        }
-    }
-    if plain == prompt {
-        return plain;
-    }
-    let mut turns: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
-    for line in plain.lines().filter(|line| !matches!(line.trim(), "<think>" | "</think>")) {
-        if SPEAKERS.contains(&line.trim()) {
-            turns.push((line.trim(), Vec::new()));
-        } else if let Some((_, lines)) = turns.last_mut() {
-            lines.push(line);
-        }
-    }
-    let mut turns: Vec<_> =
-        turns.into_iter().map(|(who, lines)| (who, lines.join("\n").trim().to_owned())).collect();
-    turns.retain(|(_, said)| !said.is_empty());
-    match turns.as_slice() {
-        [] => plain.trim().to_owned(),
-        [(_, said)] => said.clone(),
-        _ => {
-            let turns = turns.iter().map(|(who, said)| match *who {
-                "" => said.clone(),
-                who => format!("{who}: {said}"),
-            });
-            turns.collect::<Vec<_>>().join("\n")
-        }
-    }
+    text(answered(said).trim(), "wrote ", body, width, theme, lines);
 }
 
 fn text(
@@ -147,27 +91,5 @@ fn text(
             ]));
             label = "";
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prompt_is_shown_without_the_marks_of_its_template() {
-        let empty_thought = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
-        let one = format!("<|im_start|>user\nIs 1 <| 2 |> 0?\nYes?<|im_end|>\n{empty_thought}");
-        assert_eq!(spoken(&one), "Is 1 <| 2 |> 0?\nYes?");
-        let many = format!(
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n\
-             Hello.<|im_end|>\n<|im_start|>user\nAnd now?<|im_end|>\n{empty_thought}"
-        );
-        assert_eq!(spoken(&many), "system: Be brief.\nuser: Hi.\nassistant: Hello.\nuser: And now?");
-        assert_eq!(spoken("<bos><start_of_turn>user\nHi.<end_of_turn>\n<start_of_turn>model\n"), "Hi.");
-        assert_eq!(spoken("<s>[INST] Hi. [/INST]"), "Hi.");
-        // Raw text is what it is, with its spaces.
-        assert_eq!(spoken("  user\n text"), "  user\n text");
-        assert_eq!(spoken("<|im_start|>"), "");
     }
 }

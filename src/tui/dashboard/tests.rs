@@ -338,10 +338,9 @@ fn a_stalled_run_is_named_with_what_to_do() {
 #[test]
 fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
     let story = Story::until(4000).finish(Outcome::Completed, None);
-    picture::check(
-        "dashboard-finished",
-        &mut story.dashboard(Liveness::Finished { outcome: Outcome::Completed }),
-    );
+    let mut dashboard = story.dashboard(Liveness::Finished { outcome: Outcome::Completed });
+    picture::check("dashboard-finished", &mut dashboard);
+    picture::check_svg("dashboard-finished", &picture::usual(&mut dashboard));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use sparktune_runlog::{Sample, Seen};
 use super::input::ReportInput;
 use super::markup::{Markup, clip};
 use super::section;
+use crate::spoken::{answered, spoken};
 
 const PROMPT_CHARS: usize = 800;
 const ANSWER_CHARS: usize = 2000;
@@ -26,7 +27,7 @@ pub(super) fn write(page: &mut Markup, run: &ReportInput) {
     section(page, "Samples", |page| {
         for (prompt, answers) in prompts {
             page.element("article", &[], |page| {
-                text(page, "prompt", &clip(prompt.trim_end(), PROMPT_CHARS));
+                text(page, "prompt", &clip(spoken(prompt).trim_end(), PROMPT_CHARS));
                 let mut answers = answers.into_iter().rev();
                 if let Some(newest) = answers.next() {
                     answer(page, newest);
@@ -54,7 +55,7 @@ fn answer(page: &mut Markup, sample: &Seen<Sample>) {
         };
         let words = format!("{step}{again}");
         page.leaf("p", &[("class", "note")], &words);
-        text(page, "text", &clip(&sample.what.text, ANSWER_CHARS));
+        text(page, "text", &clip(answered(&sample.what.text), ANSWER_CHARS));
     });
 }
 

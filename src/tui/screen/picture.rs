@@ -2,7 +2,7 @@
 //!
 //! [`check`] draws an app without a terminal and compares its text with a snapshot; `INSTA_UPDATE=always`
 //! updates it. Colours are not part of a snapshot: tests check them by role with [`assert_role`]. The
-//! pictures that documents show are SVG files in `tests/screens/`, written by [`check_svg`].
+//! pictures that documents show are SVG files in `src/guide/screens/`, written by [`check_svg`].
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::run::{App, Input, draw};
 use super::theme::{Colours, Role, Theme};
 
 /// The folder of the pictures.
-const SCREENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/screens");
+const SCREENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../guide/screens");
 
 pub(crate) const TRUE_COLOUR: Theme = Theme { colours: Colours::True, unicode: true };
 pub(crate) const NO_COLOUR: Theme = Theme { colours: Colours::None, unicode: true };
@@ -88,7 +88,7 @@ pub(crate) fn check_text(name: &str, text: &str) {
     });
 }
 
-/// Compares one buffer with a picture in `tests/screens/`.
+/// Compares one buffer with a picture in `src/guide/screens/`.
 #[track_caller]
 pub(crate) fn check_svg(name: &str, buffer: &Buffer) {
     let path = Path::new(SCREENS).join(format!("{name}.svg"));

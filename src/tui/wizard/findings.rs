@@ -91,9 +91,18 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
         let words = format!("the columns look like {}: c reads them so", escape(&map.to_string()));
         lines.extend(wrapped(theme, Role::Accent, &words, width));
     }
+    let mut named = 0;
     for rejection in report.rejections.iter().take(2) {
-        let words = format!("  {} × {}", count(rejection.count), rejection.example);
+        // Lines of the same kind whose reason is another one are not those of the example.
+        let alike = if rejection.alike == 0 { rejection.count } else { rejection.alike };
+        named += alike;
+        let words = format!("  {} × {}", count(alike), rejection.example);
         lines.push(inked(theme, Role::Dim, fit(&escape(&words), width, theme)));
+    }
+    let others = report.rejections.iter().map(|rejection| rejection.count).sum::<u64>().saturating_sub(named);
+    if others > 0 {
+        let words = format!("  {} × for other reasons", count(others));
+        lines.push(inked(theme, Role::Dim, fit(&words, width, theme)));
     }
     let facts = &data.facts;
     let words = format!(

@@ -34,25 +34,39 @@ export function Samples({ id, events }) {
       onClick=${() => setAt(number)}><span class="faint">${number + 1}</span><span>${tidy(prompt)}</span></button>`,
     )}</nav>
     <div class="stack">
-      <div class="card prompt"><h2>Question</h2><div class="text">${prompts[question]}</div></div>
+      <div class="card prompt"><h2>Question</h2><div class="text">${spoken(prompts[question])}</div></div>
       ${answers.map(
         (
           sample,
           number,
         ) => html`<article class=${`card answer ${sample.step === 0 ? "of-base" : ""}`} key=${sample.step} data-test="sample">
         <h3>${sample.step === 0 ? "Base model" : `Step ${count(sample.step)}`} <span class="faint small">${counted(sample.tokens, "token")}${number === answers.length - 1 && number > 0 ? ", the newest" : ""}</span></h3>
-        <div class="text">${sample.text || html`<i class="faint">nothing: the answer ended at once</i>`}</div></article>`,
+        <div class="text">${answered(sample.text) || html`<i class="faint">nothing: the answer ended at once</i>`}</div></article>`,
       )}
     </div>
   </div>`;
 }
 
-/** The last line of a prompt says most: the question, without the template's markers. */
-function tidy(prompt) {
-  const lines = prompt
-    .replace(/<\|[^|]*\|>/g, "\n")
-    .split("\n")
-    .map((line) => line.trim())
-    .filter((line) => line && !["system", "user", "assistant", "<think>", "</think>"].includes(line));
-  return lines.at(-1) ?? prompt;
+const MARKS = /<\|[^|\s]{1,36}\|>|<(?:start|end)_of_turn>|<bos>|<eos>|<\/?s>|\[\/?INST\]/g;
+const END = new RegExp(`(?:\\s*(?:${MARKS.source}))+\\s*$`);
+const SPEAKERS = ["system", "developer", "user", "assistant", "model"];
+
+/** What is said in a prompt, without the marks of its template; the speakers are named if there are several. */
+function spoken(prompt) {
+  const plain = prompt.replace(MARKS, "\n");
+  if (plain === prompt) return prompt;
+  const turns = [["", []]];
+  for (const line of plain.split("\n")) {
+    if (SPEAKERS.includes(line.trim())) turns.push([line.trim(), []]);
+    else if (!["<think>", "</think>"].includes(line.trim())) turns.at(-1)[1].push(line);
+  }
+  const said = turns.map(([who, lines]) => [who, lines.join("\n").trim()]).filter(([, text]) => text);
+  if (said.length < 2) return said[0]?.[1] ?? prompt;
+  return said.map(([who, text]) => (who ? `${who}: ${text}` : text)).join("\n");
 }
+
+/** An answer without the marks that end it. */
+const answered = (text) => text.replace(END, "") || text;
+
+/** The last line of a prompt says most: the question. */
+const tidy = (prompt) => spoken(prompt).trim().split("\n").at(-1);

@@ -1,5 +1,6 @@
-// Text of a model as markdown. It is untrusted: marked makes HTML of it, dompurify removes everything that could run
-// or load something, and only then it becomes part of the page.
+// Markdown as part of the page. Text of a model is untrusted: marked makes HTML of it, dompurify removes everything that
+// could run or load something, and only then it becomes part of the page. Pages of the guide are cleaned too, and may
+// also show its pictures and lead to each other.
 import { html, useEffect, useRef, useState } from "./dom.js";
 import { tell } from "./dialog.js";
 
@@ -42,6 +43,14 @@ const CLEAN = {
   ALLOW_DATA_ATTR: false,
 };
 
+/** What pages of the guide may contain besides. */
+const OF_GUIDE = {
+  ...CLEAN,
+  ALLOWED_TAGS: [...CLEAN.ALLOWED_TAGS, "img"],
+  ALLOWED_ATTR: [...CLEAN.ALLOWED_ATTR, "src", "alt"],
+  ALLOWED_URI_REGEXP: /^(https?:|mailto:|#\/guide|\/guide\/screens\/)/i,
+};
+
 let tools;
 
 /** Loads both libraries when the first answer is shown. */
@@ -57,20 +66,36 @@ function load() {
       });
       const purify = globalThis.DOMPurify;
       purify.addHook("afterSanitizeAttributes", (node) => {
-        if (node.tagName !== "A") return;
+        if (node.tagName !== "A" || node.getAttribute("href")?.startsWith("#")) return;
         node.setAttribute("target", "_blank");
         node.setAttribute("rel", "noopener noreferrer nofollow");
       });
-      return (text) => purify.sanitize(marked.parse(text), { ...CLEAN, RETURN_DOM_FRAGMENT: true });
+      return (text, page) => {
+        if (page === undefined)
+          return purify.sanitize(marked.parse(text), { ...CLEAN, RETURN_DOM_FRAGMENT: true });
+        const ofGuide = new Marked({ gfm: true, async: false, walkTokens: (token) => lead(token, page) });
+        return purify.sanitize(ofGuide.parse(text), { ...OF_GUIDE, RETURN_DOM_FRAGMENT: true });
+      };
     },
   );
   return tools;
 }
 
+/** Gives pictures and links between pages of the guide their addresses here. Other links of it lead to files, and lose them. */
+function lead(token, page) {
+  if (token.type === "image") token.href = `/guide/${token.href}`;
+  if (token.type !== "link") return;
+  const found = /^(?:([a-z-]+)\.md)?(?:#(.*))?$/.exec(token.href);
+  if (found) token.href = `#/guide/${found[1] ?? page}${found[2] ? `?at=${found[2]}` : ""}`;
+}
+
 const escaped = (text) => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
-/** Draws markdown; as plain text until the libraries are there. */
-export function Markdown({ text }) {
+/**
+ * Draws markdown; as plain text until the libraries are there. `page` is the name of the page of the guide that it is, and
+ * `onDrawn` gets the element once it is drawn.
+ */
+export function Markdown({ text, page, onDrawn }) {
   const place = useRef(null);
   const [render, setRender] = useState(null);
   useEffect(() => {
@@ -78,9 +103,10 @@ export function Markdown({ text }) {
   }, []);
   useEffect(() => {
     if (!render || !place.current) return;
-    const fragment = render(text);
+    const fragment = render(text, page);
     for (const pre of fragment.querySelectorAll("pre")) pre.replaceWith(codeBlock(pre));
     place.current.replaceChildren(fragment);
+    onDrawn?.(place.current);
   }, [render, text]);
   return render
     ? html`<div class="markdown" ref=${place}></div>`

@@ -22,6 +22,7 @@ impl Rig {
 fn the_machine_page() {
     let mut rig = Rig::ready();
     check("wizard-machine", &mut rig.wizard);
+    check_svg("wizard-machine", &usual(&mut rig.wizard));
     let mut rig = Rig::new(Setup::default(), World { machine: Ok(laptop()), ..World::default() });
     check("wizard-machine-looking", &mut rig.wizard);
     rig.settle();
@@ -200,6 +201,7 @@ fn the_mtp_page() {
     let mut rig = Rig::with(GIVEN, World::default());
     rig.pose_at(Page::Mtp);
     check("wizard-mtp", &mut rig.wizard);
+    check_svg("wizard-mtp", &usual(&mut rig.wizard));
 }
 
 #[test]
