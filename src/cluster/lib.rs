@@ -43,4 +43,6 @@ pub use error::Error;
 pub use files::share_files;
 pub use rendezvous::Limits;
 pub use swarm::RankCounts;
+pub use swarm::pulse::Pulse;
+pub use swarm::shares::{Pace, Shares};
 pub use token::JobToken;

@@ -20,6 +20,7 @@ use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
 use crate::rendezvous::{Ends, Limits, Met, meet, open_door};
 use crate::swarm::door::Door;
+use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};
 use crate::token::JobToken;
 use crate::wire::Kind;
@@ -50,7 +51,9 @@ pub struct Tcp {
     pub(crate) operation: u64,
     /// What is needed to go on without a rank, if that is wanted.
     pub(crate) swarm: Option<Swarm>,
-    latencies: Latencies,
+    pulse: Pulse,
+    /// The numbers that the launcher gave to the ranks that have met. Known at rank 0.
+    launched_as: Vec<usize>,
     /// How the ranks have met, so that they can meet again.
     meeting: Meeting,
     door: Option<Door>,
@@ -127,7 +130,9 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     for (rank, channel) in answered {
         heartbeat::answer(rank, channel, heard.clone(), latencies.clone()).map_err(Error::Thread)?;
     }
-    let places = incoming.iter().map(|(rank, (at, _))| (*rank, at.clone())).collect();
+    let places: BTreeMap<usize, String> =
+        incoming.iter().map(|(rank, (at, _))| (*rank, at.clone())).collect();
+    let pulse = Pulse { latencies, heard: heard.clone(), places: places.clone() };
     let start =
         |(rank, (_, channel))| Ok((rank, Incoming::start(rank, channel, send_event.clone(), heard.clone())?));
     let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
@@ -141,7 +146,8 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
         mailbox: Mailbox::new(events, places, heard),
         operation: 0,
         swarm: None,
-        latencies,
+        pulse,
+        launched_as: (0..world_size).collect(),
         meeting,
         door: None,
         traffic: Traffic::default(),
@@ -341,6 +347,8 @@ impl Collective for Tcp {
             // If it is gone, it is missed when the ranks meet.
             let _ = caller.channel.tell(&Answer::Again { rank: members + place, world_size });
         }
+        let come = newcomers.iter().map(|caller| caller.hello.rank);
+        let launched_as: Vec<usize> = self.launched_as().into_iter().chain(come).collect();
         drop(newcomers);
         self.leave(None);
         let mut meeting = self.meeting.clone();
@@ -348,6 +356,7 @@ impl Collective for Tcp {
         meeting.limits.meeting = MEETING_AGAIN;
         let missed = |error: Error| Error::Lost { rank, at: "meeting again".into(), why: error.to_string() };
         *self = met(meeting).map_err(missed)?;
+        self.launched_as = launched_as;
         self.open_door();
         Ok(())
     }
@@ -356,8 +365,12 @@ impl Collective for Tcp {
         self.members.clone()
     }
 
-    fn latencies(&self) -> Vec<Option<Duration>> {
-        self.members.iter().map(|rank| self.latencies.of(*rank)).collect()
+    fn launched_as(&self) -> Vec<usize> {
+        self.members.iter().map(|rank| self.launched_as.get(*rank).copied().unwrap_or(*rank)).collect()
+    }
+
+    fn pulse(&self) -> Option<Pulse> {
+        Some(self.pulse.clone())
     }
 
     fn changes(&mut self) -> Vec<Change> {

@@ -39,6 +39,7 @@ mod health;
 mod inputs;
 mod judged;
 mod load;
+mod members;
 mod micro_batches;
 mod modelfile;
 mod neighbours;
@@ -61,6 +62,7 @@ mod session;
 mod snapshot;
 mod stage;
 mod state;
+mod state_hash;
 pub mod step_work;
 #[doc(hidden)] // for the crate that measures
 pub mod stepper;
@@ -68,6 +70,7 @@ mod steps;
 #[cfg(test)]
 mod testing;
 mod tiles;
+mod trained;
 mod vllm;
 
 pub use error::TrainError;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
+use sparktune_cluster::Collective;
 use sparktune_cluster::swarm::Change;
 use sparktune_kernels::reserved_bytes;
 use sparktune_plan::memory::{copies_beside_checkpoint, system_reserve};
@@ -21,6 +22,7 @@ use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
 
 use crate::control::ControlRequests;
 use crate::error::TrainError;
+use crate::members::{Computed, MemberWatch};
 use crate::ranks::Ranks;
 use crate::saver::{Committer, Saver};
 use crate::snapshot::Snapshot;
@@ -37,12 +39,16 @@ pub(crate) struct Session<'a> {
     pub(crate) lease: Arc<Lease>,
     /// The other processes that train the same steps, if there are any.
     pub(crate) ranks: Ranks<'a>,
+    /// How the others do, at rank 0 of several.
+    members: Option<MemberWatch>,
     saver: Saver,
     /// The requests that the checkpoint being written answers, and its step.
     answering: Option<(ControlRequests, u64)>,
     inbox: ControlInbox,
     /// A flag that signal handlers set.
     stop: &'a AtomicBool,
+    /// The number of changes of the members since the ranks met.
+    epoch: u64,
     sampler: Sampler,
     sampled_at: Option<Instant>,
     /// When work was last shown by [`still`](Self::still).
@@ -84,10 +90,12 @@ impl<'a> Session<'a> {
             events,
             lease,
             ranks,
+            members: None,
             saver,
             answering: None,
             inbox,
             stop,
+            epoch: 0,
             sampler,
             sampled_at: None,
             shown_at: Cell::new(Instant::now()),
@@ -134,15 +142,83 @@ impl<'a> Session<'a> {
             for (rank, why) in &lost {
                 self.warn(format!("rank {rank} is gone: {why}; {left}, from step {step}"), Some(step));
             }
+            if let Some(watch) = &self.members {
+                watch.lose(lost.iter().map(|(rank, _)| *rank));
+            }
             let lost = lost.into_iter().map(|(rank, reason)| LostMember { rank, reason }).collect();
-            self.events.emit(Kind::Members(Members { step, epoch, members, lost }));
+            // Those that are left have equal shares at first.
+            self.events.emit(Kind::Members(Members { step, epoch, members, shares: Vec::new(), lost }));
+            self.epoch = epoch;
         }
     }
 
     /// Records who trains from this step on, counted from 1, at the start of a swarm.
     pub(crate) fn record_first_members(&mut self, step: u64) {
-        let members = self.ranks.members();
-        self.events.emit(Kind::Members(Members { step, epoch: 0, members, lost: Vec::new() }));
+        self.record_shares(step, 0);
+        self.epoch = 0;
+    }
+
+    fn record_shares(&mut self, step: u64, epoch: u64) {
+        let (members, shares) = (self.ranks.members(), self.ranks.shares().unequal().to_vec());
+        self.events.emit(Kind::Members(Members { step, epoch, members, shares, lost: Vec::new() }));
+    }
+
+    /// Records at rank 0 how the other processes do from here on, if there are any.
+    pub(crate) fn watch_members(&mut self, step: u64) {
+        let micro_batches = self.plan.batch.grad_accum_steps as usize;
+        if self.members.is_some() || !self.ranks.has_others() || !self.ranks.is_first() {
+            return;
+        }
+        let events = Arc::clone(&self.events);
+        let watch = |collective: &dyn Collective| MemberWatch::start(collective, micro_batches, step, events);
+        self.members = self.ranks.collective().map(|collective| watch(collective));
+    }
+
+    /// Records what each rank has computed of this step, counted from 1.
+    pub(crate) fn computed(&self, step: u64, computed: &[Computed]) {
+        if let Some(watch) = &self.members {
+            watch.computed(step, computed);
+        }
+    }
+
+    /// Takes the members that have met again, of which all after the first `known` have just come.
+    pub(crate) fn members_met(&mut self, known: usize) {
+        self.ranks.share_equally();
+        if let (Some(watch), Some(collective)) = (&self.members, self.ranks.collective()) {
+            watch.meet(collective, known);
+        }
+    }
+
+    /// Returns the shares of the next step, if rank 0 of a swarm has seen that others are clearly better.
+    pub(crate) fn better_shares(&self) -> Option<Vec<u32>> {
+        let watch = self.members.as_ref().filter(|_| self.plan.ranks.swarm)?;
+        let better = watch.better_shares()?;
+        Some(better.counts(self.plan.batch.grad_accum_steps as usize))
+    }
+
+    /// Takes what rank 0 says of the shares from this step on, counted from 1.
+    pub(crate) fn take_shares(&mut self, said: Vec<u32>, step: u64) {
+        if !self.ranks.take_shares(said) {
+            return;
+        }
+        self.record_shares(step, self.epoch);
+        let shares = self.ranks.shares();
+        if let Some(watch) = &self.members {
+            let parts = shares.counts(self.plan.batch.grad_accum_steps as usize);
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            let of = parts.join(", ");
+            watch.shared(shares);
+            self.phase(
+                "train",
+                format!("the ranks compute {of} micro-batches of a step from step {step} on, by their speed"),
+            );
+        }
+    }
+
+    /// Does without the other processes from here on.
+    pub(crate) fn part(&mut self) {
+        self.members = None;
+        self.ranks.part();
     }
 
     /// Records the state of the machine, at most every ten seconds.

@@ -6,8 +6,8 @@ Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm tr
 seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP) or stopped and continued after it was left out, after
 which it has to be let in again; now and then it is the coordinator, after which all ranks are started again with
 `resume`. When a run is complete, one
-process trains the same steps with the numbers of ranks of its `members` events (`--sum-as`): losses, norms and
-weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
+process trains the same steps with the numbers and shares of ranks of its `members` events (`--sum-as`): losses, norms
+and weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
 namespace of its own, and a link may be taken down too.
 
 Prints a line for each run and the number of faults of each kind. Needs Python alone.
@@ -143,8 +143,9 @@ def replay_words(training):
     counts = []
     for event in training.seen():
         if event["kind"] == "members":
-            counts = [(step, count) for step, count in counts if step < event["step"]]
-            counts.append((event["step"], len(event["members"])))
+            shares = "+".join(str(share) for share in event.get("shares", [])) or len(event["members"])
+            counts = [(step, shared) for step, shared in counts if step < event["step"]]
+            counts.append((event["step"], shares))
     return ",".join(str(count) if step == 1 else f"{count}@{step}" for step, count in counts)
 
 

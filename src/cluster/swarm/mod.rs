@@ -12,6 +12,9 @@
 //! that everybody says when it has all sums of a step ends every step on all ranks or on none, and does it
 //! again with those that are left.
 //!
+//! **Shares.** All members get equal shares of a step, until rank 0 has seen that one is slow or late
+//! ([`shares`]); it says so at the border of a step, and all deal the next one alike.
+//!
 //! **Who comes later** waits at a door that rank 0 keeps open. At the border of a step, all ranks part and
 //! meet again as if they had just been started, with those that waited, and continue from rank 0's checkpoint
 //! of that step. So a newcomer gets what every rank gets, by hash and over the same channel.
@@ -21,7 +24,9 @@
 mod counts;
 pub(crate) mod door;
 pub mod notice;
+pub mod pulse;
 mod regroup;
+pub mod shares;
 #[cfg(test)]
 mod tests;
 
