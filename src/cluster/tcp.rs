@@ -408,6 +408,11 @@ impl Collective for Tcp {
 }
 
 impl Tcp {
+    /// Says something to the user of this rank.
+    pub(crate) fn tell(&self, line: &str) {
+        (self.meeting.tell)(line.to_owned());
+    }
+
     /// Ends the connections with a rank that is no member any more.
     pub(crate) fn let_go(&mut self, rank: usize, reason: &str) {
         if let Some(outgoing) = self.outgoing.remove(&rank) {

@@ -155,6 +155,12 @@ impl<'a> Ranks<'a> {
         plan.ranks.swarm && self.has_others() && !self.is_first()
     }
 
+    /// Returns whether this process would take the place of the first one if that is lost: it is the second of
+    /// at least three of a swarm.
+    pub(crate) fn is_deputy(&self, plan: &Plan) -> bool {
+        plan.ranks.swarm && self.has_others() && self.own().start == 1 && self.count() > 2
+    }
+
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self, Self::Alone)
     }

@@ -145,10 +145,20 @@ impl<'a> Session<'a> {
             if let Some(watch) = &self.members {
                 watch.lose(lost.iter().map(|(rank, _)| *rank));
             }
-            let lost = lost.into_iter().map(|(rank, reason)| LostMember { rank, reason }).collect();
+            let lost: Vec<LostMember> =
+                lost.into_iter().map(|(rank, reason)| LostMember { rank, reason }).collect();
+            if members.first().is_some_and(|first| lost.iter().any(|gone| gone.rank < *first))
+                && self.ranks.is_first()
+            {
+                self.warn(
+                    "this rank takes the place of rank 0: the run goes on in this folder, with its checkpoints and outputs. Do not resume the run of rank 0: it would be another one",
+                    Some(step),
+                );
+            }
             // Those that are left have equal shares at first.
             self.events.emit(Kind::Members(Members { step, epoch, members, shares: Vec::new(), lost }));
             self.epoch = epoch;
+            self.watch_members(step.saturating_sub(1));
         }
     }
 
@@ -334,12 +344,13 @@ impl<'a> Session<'a> {
     }
 
     /// Starts to write a checkpoint in the background, which answers `requests`. First waits for the previous
-    /// checkpoint. Of several ranks, only the first one writes it.
+    /// checkpoint. Of several ranks, only the first one writes it, and in a swarm the second, which takes its
+    /// place if it is lost.
     ///
     /// # Errors
     /// When the previous checkpoint could not be written.
     pub(crate) fn save(&mut self, snapshot: Snapshot, requests: ControlRequests) -> Result<(), TrainError> {
-        if !self.ranks.is_first() {
+        if !self.ranks.is_first() && !self.ranks.is_deputy(&self.plan) {
             // Rank 0 writes it for all.
             self.acknowledge(requests, snapshot.state.checkpoint_step());
             return Ok(());

@@ -180,7 +180,30 @@ fn a_rank_that_becomes_slow_computes_less_of_each_step_and_the_run_has_the_bits_
 }
 
 #[test]
-fn a_swarm_whose_coordinator_is_killed_ends_and_continues_with_other_ranks_and_the_same_bits() {
+fn if_the_coordinator_is_killed_the_next_rank_takes_its_place_and_the_run_goes_on_with_the_same_bits() {
+    let place = Place::new();
+    let more = [&LORA[..], &SWARM].concat();
+    let ranks = ranks(3, training(&place, "40", &more));
+    let first = run_with(&place, 4);
+    kill(trainer_of(&first).unwrap());
+    let done = ended(ranks);
+    assert_eq!([done[1].code, done[2].code], [Some(0), Some(0)], "{done:?}");
+    assert!(done[1].err.contains("this rank has taken the place of rank 0"), "{}", done[1].err);
+    // The run of the first one stays as it was, and the other one has its name and four more digits.
+    let runs: Vec<PathBuf> =
+        std::fs::read_dir(place.join("runs")).unwrap().map(|run| run.unwrap().path()).collect();
+    let others: Vec<&PathBuf> = runs.iter().filter(|run| **run != first).collect();
+    let [run] = others[..] else { panic!("{runs:?}") };
+    let begins = first.file_name().unwrap().to_str().unwrap();
+    assert!(run.file_name().unwrap().to_str().unwrap().starts_with(begins), "{runs:?}");
+    let said: Vec<_> = members(run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+    assert_eq!(said, [(vec![0, 1, 2], vec![]), (vec![1, 2], vec![0])]);
+    let (_alone, one_process) = alone(counts(run), "40", &more);
+    assert_same(run, &one_process);
+}
+
+#[test]
+fn a_swarm_of_two_whose_coordinator_is_killed_ends_and_continues_with_other_ranks_and_the_same_bits() {
     let place = Place::new();
     let more = [&FULL[..], &SWARM].concat();
     let first = ranks(3, training(&place, "40", &more));
