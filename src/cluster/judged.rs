@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::collective::{Collective, chunk};
 use crate::error::Error;
 use crate::sentry::{Combine, Contribution, Judge, Summary, Verdict, combine};
-use crate::tcp::BUCKET;
+use crate::sums::BUCKET;
 
 /// A step whose contributions are being judged.
 pub struct JudgedSum {

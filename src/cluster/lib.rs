@@ -26,13 +26,16 @@ mod heartbeat;
 mod introduction;
 pub mod judged;
 mod link;
+mod listening;
 mod mailbox;
 pub mod membership;
 mod rendezvous;
 pub mod sentry;
+mod sums;
 pub mod swarm;
 pub mod tcp;
 mod token;
+mod waiting;
 pub mod wire;
 pub mod xdp;
 

@@ -1,35 +1,29 @@
 //! The ranks over TCP: on any network, for any number of ranks, with the same bits everywhere.
 //!
-//! A sum is made in two halves. Reduce-scatter: the numbers are cut into as many chunks as there are ranks,
-//! and each rank sends chunk c to rank c, which adds the contributions in the order of ranks. All-gather:
-//! each rank sends the sums of its chunk to all. So a rank sends and receives `2 (W − 1) / W` times the
-//! numbers. Long vectors are summed in buckets of [`BUCKET`] numbers, which bounds the memory for what
-//! arrives.
+//! Here is what a rank has and how it is used; `sums` has what is sent for each sum, `regroup` what happens when
+//! the members change, and `rendezvous` how they meet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Collective, Traffic, chunk};
+use crate::collective::{Collective, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::heartbeat::{self, Latencies};
 use crate::introduction::Answer;
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
-use crate::rendezvous::{Ends, Limits, Met, meet, open_door};
+use crate::rendezvous::{Limits, Met, meet, open_door};
+pub use crate::sums::BUCKET;
 use crate::swarm::door::Door;
 use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};
 use crate::token::JobToken;
+use crate::waiting::Ends;
 use crate::wire::Kind;
 
-/// The numbers that are summed at a time: 16 MB, so that what waits in memory is small beside a model, and
-/// the two halves' waits are small beside the time of the bytes on a link of 100 Gb/s.
-pub const BUCKET: usize = 4 << 20;
-/// The most bytes of a rank's word: a piece of a file.
-const LONGEST_WORD: u64 = 64 << 20;
 /// The time in which ranks that know each other meet again.
 const MEETING_AGAIN: Duration = Duration::from_secs(60);
 /// The time for the last words of a rank that fails.
@@ -170,7 +164,7 @@ impl Tcp {
         }
     }
 
-    fn next_operation(&mut self) -> u64 {
+    pub(crate) fn next_operation(&mut self) -> u64 {
         self.operation += 1;
         operation(self.epoch, self.operation - 1)
     }
@@ -188,7 +182,13 @@ impl Tcp {
 
     /// Receives a message. In a swarm, a rank that is gone and news about the members end the wait with
     /// [`Error::Regrouped`].
-    fn receive(&mut self, from: usize, kind: Kind, operation: u64, most: u64) -> Result<Vec<u8>, Error> {
+    pub(crate) fn receive(
+        &mut self,
+        from: usize,
+        kind: Kind,
+        operation: u64,
+        most: u64,
+    ) -> Result<Vec<u8>, Error> {
         let error = match self.mailbox.receive(from, kind, operation, most) {
             Ok(bytes) => {
                 self.traffic.received += bytes.len() as u64;
@@ -208,86 +208,11 @@ impl Tcp {
         Err(error)
     }
 
-    /// Receives exactly `count` numbers.
-    fn receive_numbers(
-        &mut self,
-        from: usize,
-        kind: Kind,
-        operation: u64,
-        count: usize,
-    ) -> Result<Vec<u8>, Error> {
-        let expected = (count * size_of::<f32>()) as u64;
-        let bytes = self.receive(from, kind, operation, expected)?;
-        if bytes.len() as u64 == expected {
-            return Ok(bytes);
-        }
-        let what = format!(
-            "it sent {} numbers of a sum where {count} were due, so it trains another model or in another way",
-            bytes.len() / size_of::<f32>()
-        );
-        let error = Error::OutOfStep { rank: from, at: self.mailbox.place(from).to_owned(), what };
-        self.failure = Some(error.to_string());
-        Err(error)
-    }
-
     /// Returns the places of all members but this one. It starts with the next, so that not all send to the
     /// same one first.
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, world_size) = (self.rank(), self.world_size());
         (1..world_size).map(move |distance| (rank + distance) % world_size)
-    }
-
-    fn sum_bucket(&mut self, values: &mut [f32]) -> Result<(), Error> {
-        let contributions = self.scatter(values)?;
-        self.spread(&summed(&contributions), values)
-    }
-
-    fn scattered(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
-        let operation = self.next_operation();
-        let (rank, world_size) = (self.rank(), self.world_size());
-        for to in self.others() {
-            let contribution = Arc::new(to_bytes(&values[chunk(values.len(), to, world_size)]));
-            self.send(self.members[to], Kind::Contribution, operation, &contribution);
-        }
-        let own = &values[chunk(values.len(), rank, world_size)];
-        let mut part = |from: usize| {
-            if from == rank {
-                return Ok(own.to_vec());
-            }
-            let member = self.members[from];
-            Ok(numbers(&self.receive_numbers(member, Kind::Contribution, operation, own.len())?).collect())
-        };
-        (0..world_size).map(&mut part).collect()
-    }
-
-    fn spread_out(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
-        let operation = self.next_operation();
-        let (rank, world_size, length) = (self.rank(), self.world_size(), values.len());
-        let bytes = Arc::new(to_bytes(own));
-        for to in self.others() {
-            self.send(self.members[to], Kind::Sum, operation, &bytes);
-        }
-        values[chunk(length, rank, world_size)].copy_from_slice(own);
-        for from in self.others() {
-            let chunk = chunk(length, from, world_size);
-            let bytes = self.receive_numbers(self.members[from], Kind::Sum, operation, chunk.len())?;
-            values[chunk].iter_mut().zip(numbers(&bytes)).for_each(|(value, sum)| *value = sum);
-        }
-        Ok(())
-    }
-
-    fn gathered(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let operation = self.next_operation();
-        let bytes = Arc::new(own.to_vec());
-        for to in self.others() {
-            self.send(self.members[to], Kind::Word, operation, &bytes);
-        }
-        let mut all = vec![Vec::new(); self.world_size()];
-        for from in self.others() {
-            all[from] = self.receive(self.members[from], Kind::Word, operation, LONGEST_WORD)?;
-        }
-        all[self.rank()] = own.to_vec();
-        Ok(all)
     }
 }
 
@@ -439,23 +364,4 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         self.leave(Some("it ended early"));
     }
-}
-
-/// Adds contributions in the order of ranks.
-fn summed(contributions: &[Vec<f32>]) -> Vec<f32> {
-    let (first, others) = contributions.split_first().expect("there is at least one rank");
-    let mut sums = first.clone();
-    for contribution in others {
-        sums.iter_mut().zip(contribution).for_each(|(sum, value)| *sum += value);
-    }
-    sums
-}
-
-/// Both architectures that the program is built for are little-endian.
-fn to_bytes(values: &[f32]) -> Vec<u8> {
-    bytemuck::cast_slice(values).to_vec()
-}
-
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes")))
 }
