@@ -40,6 +40,7 @@ mod inputs;
 mod judged;
 mod load;
 mod members;
+mod membership;
 mod micro_batches;
 mod modelfile;
 mod neighbours;

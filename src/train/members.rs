@@ -23,6 +23,8 @@ const STOPPED: Duration = Duration::from_millis(1500);
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 /// The silence after which a rank is called silent: four heartbeats.
 const SILENT: Duration = Duration::from_secs(2);
+/// After each change of the shares, twice as many steps have to pass before the next one, up to 80.
+const MOST_DOUBLINGS: u32 = 4;
 /// The most ranks that are gone and still told about.
 const MOST_GONE: usize = 16;
 
@@ -62,6 +64,8 @@ struct Record {
     micro_batches: usize,
     /// The steps since the members or their shares have changed.
     since_change: u32,
+    /// How often the shares have changed since the members have.
+    changes: u32,
     step: u64,
     pulse: Option<Pulse>,
 }
@@ -71,7 +75,8 @@ impl Record {
         let (gone, drops) = (Vec::new(), BTreeMap::new());
         let shares = collective.world_size().into();
         let (rows, pulse) = (Vec::new(), None);
-        let mut record = Self { rows, gone, drops, shares, micro_batches, since_change: 0, step, pulse };
+        let mut record =
+            Self { rows, gone, drops, shares, micro_batches, since_change: 0, changes: 0, step, pulse };
         record.meet(collective, collective.world_size());
         record
     }
@@ -90,7 +95,7 @@ impl Record {
         self.rows = collective.members().into_iter().enumerate().map(row).collect();
         self.gone.retain(|(gone, _)| !launched_as.contains(gone));
         self.shares = self.rows.len().into();
-        self.since_change = 0;
+        (self.since_change, self.changes) = (0, 0);
     }
 
     fn lose(&mut self, numbers: impl Iterator<Item = usize>) {
@@ -103,7 +108,13 @@ impl Record {
         }
         self.gone.drain(..self.gone.len().saturating_sub(MOST_GONE));
         self.shares = self.rows.len().into();
+        (self.since_change, self.changes) = (0, 0);
+    }
+
+    fn shared(&mut self, shares: Shares) {
+        self.shares = shares;
         self.since_change = 0;
+        self.changes += 1;
     }
 
     fn computed(&mut self, step: u64, computed: &[Computed]) {
@@ -125,7 +136,9 @@ impl Record {
 
     fn better_shares(&self) -> Option<Shares> {
         let paces: Vec<&Pace> = self.rows.iter().map(|row| &row.pace).collect();
-        self.shares.better(&paces, self.micro_batches).filter(|_| self.since_change >= SETTLING)
+        // Ranks whose speed goes up and down, because others use their machines too, change less and less often.
+        let settled = self.since_change >= SETTLING << self.changes.min(MOST_DOUBLINGS);
+        self.shares.better(&paces, self.micro_batches).filter(|_| settled)
     }
 
     fn samples(&self) -> MemberSamples {
@@ -227,8 +240,7 @@ impl MemberWatch {
 
     /// Records that the ranks have these shares now.
     pub(crate) fn shared(&self, shares: Shares) {
-        let mut record = lock(&self.record);
-        (record.shares, record.since_change) = (shares, 0);
+        lock(&self.record).shared(shares);
     }
 }
 
@@ -310,10 +322,15 @@ mod tests {
         steps(&mut record, &[10, 60]);
         let better = record.better_shares().unwrap();
         assert_eq!(better.to_string(), "5+1");
-        (record.shares, record.since_change) = (better, 0);
+        record.shared(better);
         // A change of what is said settles before it counts.
         record.computed(9, &[Computed::new(5, Duration::from_millis(50)); 2]);
         assert_eq!(record.better_shares(), None);
+        // After the first change, twice as many have to pass.
+        steps(&mut record, &[60, 10]);
+        assert_eq!(record.better_shares(), None);
+        steps(&mut record, &[60, 10]);
+        assert_eq!(record.better_shares().unwrap().to_string(), "1+5");
         // What ranks have said that are fewer now counts for nothing.
         record.lose([1].into_iter());
         steps(&mut record, &[10, 60]);

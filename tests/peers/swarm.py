@@ -1,10 +1,10 @@
 """A swarm of ranks on this machine whose members are killed, stopped and cut off, and what is left of it.
 
-    python tests/peers/swarm.py SPARKTUNE [--faults 200] [--ranks 4] [--seed 1] [--partitions]
+    python tests/peers/swarm.py SPARKTUNE [--faults 200] [--ranks 4] [--seed 1] [--partitions] [--tiny]
 
 Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm true --silence-s 2`). At times that the
-seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP) or stopped and continued after it was left out, after
-which it has to be let in again; now and then it is the coordinator, after which the next rank has to take its place, or,
+seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP), or killed and started or stopped and continued after it
+was left out, after which it has to be let in again; now and then it is the coordinator, after which the next rank has to take its place, or,
 with two ranks, all are started again with `resume`. When a run is complete, one process trains the same steps with the numbers and shares of ranks of its `members` events (`--sum-as`): losses, norms
 and weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
 namespace of its own, and a link may be taken down too.
@@ -28,6 +28,7 @@ from collections import Counter
 from pathlib import Path
 
 DEMO = Path(__file__).parents[2] / "presets" / "demo"
+TINY = Path(__file__).parents[1] / "fixtures" / "qwen35" / "checkpoint"
 STEPS = 60
 PATIENCE_S = 300
 
@@ -89,18 +90,19 @@ class Training:
         self.token = hashlib.sha256(os.urandom(32)).hexdigest()
 
     def start(self, words):
-        port = free_port() if self.network is None else 29_500
+        self.words, self.port = words, free_port() if self.network is None else 29_500
+        self.processes = [self.start_rank(rank) for rank in range(self.ranks)]
+
+    def start_rank(self, rank):
         host = "127.0.0.1" if self.network is None else "10.197.0.1"
-        for rank in range(self.ranks):
-            environment = dict(
-                os.environ,
-                RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK=str(rank), MASTER_ADDR=host,
-                MASTER_PORT=str(port), SPARKTUNE_GRAD_ACCUM_STEPS="5", SPARKTUNE_CLUSTER_TOKEN=self.token,
-            )  # fmt: skip
-            inside = [] if self.network is None else ["ip", "netns", "exec", self.network.names[rank]]
-            command = [*inside, str(self.program), *words, "--runs-dir", str(self.folder / "runs")]
-            started = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
-            self.processes.append(started)
+        environment = dict(
+            os.environ,
+            RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK=str(rank), MASTER_ADDR=host,
+            MASTER_PORT=str(self.port), SPARKTUNE_GRAD_ACCUM_STEPS="5", SPARKTUNE_CLUSTER_TOKEN=self.token,
+        )  # fmt: skip
+        inside = [] if self.network is None else ["ip", "netns", "exec", self.network.names[rank]]
+        command = [*inside, str(self.program), *self.words, "--runs-dir", str(self.folder / "runs")]
+        return subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
 
     def run(self):
         runs = sorted(path for path in (self.folder / "runs").glob("[!.]*") if (path / "events").is_dir())
@@ -191,25 +193,28 @@ def weights(run):
 def one_run(options, choose, counted, network):
     # What is left of a run that fails is looked at.
     folder = Path(tempfile.mkdtemp(dir=options.folder))
-    train = ["train", "--model", str(DEMO / "model"), "--data", str(DEMO / "train.jsonl"), "--rank", "4"]
-    train += ["--mtp", "none", "--epochs", "40", "--max-steps", str(STEPS), "--save-steps", "5"]
+    model = TINY if options.tiny else DEMO / "model"
+    train = ["train", "--model", str(model), "--data", str(DEMO / "train.jsonl"), "--rank", "4", "--device", "cpu"]
+    train += ["--max-rejected", "0.2", "--pack-length", "128"] * options.tiny
+    train += ["--mtp", "none", "--epochs", "400", "--max-steps", str(400 if options.tiny else STEPS), "--save-steps", "5"]
     train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
     training = Training(options.program, folder, options.ranks, network)
     training.start(train)
     # The process of each number: ranks get other numbers when they meet again.
     process_of = list(range(options.ranks))
     stopped, faults = [], []
-    while not training.has_ended() and len(faults) < 12:
+    while not training.has_ended() and len(faults) < (40 if options.tiny else 12):
         training.wait("members", lambda: training.members() or training.has_ended())
         members = training.members()
         begun = training.steps()
-        delay = choose.random() * 0.8
+        delay = choose.random() * (0.2 if options.tiny else 0.8)
         training.wait("a step", lambda: training.steps() > begun or training.has_ended())
         time.sleep(delay)
         others = members[1:]
         if training.has_ended() or (not others and choose.random() < 0.7):
             break
-        kinds = ["kill", "stop", "stop and continue"] * bool(others) + ["coordinator"]
+        # Those that return leave more for the next fault.
+        kinds = (["kill", "stop"] + ["kill and start", "stop and continue"] * 2) * bool(others) + ["coordinator"]
         if training.moved is not None:
             # Who was left out asks the machine of the first coordinator, and too few cannot go on.
             kinds = ["kill", "stop"] * bool(others) + ["coordinator"] * (len(members) > 2)
@@ -236,13 +241,17 @@ def one_run(options, choose, counted, network):
             if kind == "partition":
                 network.cut(process_of[rank], "down")
             else:
-                process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+                process.send_signal(signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP)
             training.wait("the others", lambda: rank not in training.members() or training.has_ended())
             if kind == "partition":
                 network.cut(process_of[rank], "up")
-            if kind == "stop and continue" and not training.has_ended():
+            if " and " in kind and not training.has_ended():
                 left = training.members()
-                process.send_signal(signal.SIGCONT)
+                if kind == "kill and start":
+                    process.wait()
+                    training.processes[process_of[rank]] = training.start_rank(process_of[rank])
+                else:
+                    process.send_signal(signal.SIGCONT)
                 training.wait("the return", lambda: len(training.members()) > len(left) or training.has_ended())
                 process_of = [process_of[rank] for rank in left] + [process_of[rank]]
             if kind == "stop":
@@ -274,6 +283,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--partitions", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="train the model of the tests, for a busy machine")
     parser.add_argument("--folder", default=None, help="where runs are made")
     options = parser.parse_args()
     options.program = options.program.resolve()

@@ -31,7 +31,7 @@ const SENTENCES = {
     `${counted(event.tokens, "token")}: ${String(event.text).slice(0, 90)}`,
   ],
   members: (event) => [
-    `Ranks ${event.members.join(", ")} train from step ${count(event.step)} on`,
+    `Ranks ${(event.members ?? []).join(", ")} train from step ${count(event.step)} on`,
     [
       event.shares ? `in shares of ${event.shares.join(", ")}` : "",
       ...(event.lost ?? []).map((lost) => `without ${lost.rank}: ${lost.reason}`),
@@ -39,7 +39,10 @@ const SENTENCES = {
       .filter(Boolean)
       .join("; "),
   ],
-  member_samples: (event) => ["Ranks seen", event.ranks.map((rank) => `${rank.rank} ${rank.state}`).join(", ")],
+  member_samples: (event) => [
+    "Ranks seen",
+    (event.ranks ?? []).map((rank) => `${rank.rank} ${rank.state}`).join(", "),
+  ],
   device_sample: (event) => ["Machine measured", `${bytes(event.mem_used_bytes)} in use`],
   checkpoint_committed: (event) => [
     `Checkpoint ${event.name}${event.best ? ", the best so far" : ""}`,
