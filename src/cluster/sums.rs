@@ -3,8 +3,8 @@
 //! A sum is made in two halves. Reduce-scatter: the numbers are cut into as many chunks as there are ranks,
 //! and each rank sends chunk c to rank c, which adds the contributions in the order of ranks. All-gather:
 //! each rank sends the sums of its chunk to all. So a rank sends and receives `2 (W − 1) / W` times the
-//! numbers. Long vectors are summed in buckets of [`BUCKET`] numbers, which bounds the memory for what
-//! arrives.
+//! numbers. Long vectors are summed in buckets of [`BUCKET`](crate::collective::BUCKET) numbers, which bounds
+//! the memory for what arrives.
 
 use std::sync::Arc;
 
@@ -13,9 +13,6 @@ use crate::error::Error;
 use crate::tcp::Tcp;
 use crate::wire::Kind;
 
-/// The numbers that are summed at a time: 16 MB, so that what waits in memory is small beside a model, and
-/// the two halves' waits are small beside the time of the bytes on a link of 100 Gb/s.
-pub const BUCKET: usize = 4 << 20;
 /// The most bytes of a rank's word: a piece of a file.
 const LONGEST_WORD: u64 = 64 << 20;
 

@@ -1,13 +1,14 @@
 //! The ranks over TCP: on any network, for any number of ranks, with the same bits everywhere.
 //!
-//! Here is what a rank has and how it is used; `sums` has what is sent for each sum, `regroup` what happens when
-//! the members change, and `rendezvous` how they meet.
+//! Here is what a rank has and how it is used; `sums` has what is sent for each sum, `regroup` what happens
+//! when the members change, and `rendezvous` how they meet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+pub use crate::collective::BUCKET;
 use crate::collective::{Collective, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
@@ -16,7 +17,6 @@ use crate::introduction::Answer;
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
 use crate::rendezvous::{Limits, Met, meet, open_door};
-pub use crate::sums::BUCKET;
 use crate::swarm::door::Door;
 use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};

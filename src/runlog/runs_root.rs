@@ -76,8 +76,8 @@ impl RunsRoot {
         if path.exists() { RunDir::open(path) } else { RunDir::create(path) }
     }
 
-    /// Gives the folder of a rank that has taken rank 0's place the name of the run, or one that begins with it
-    /// if that is taken, so that it is in the list.
+    /// Gives the folder of a rank that has taken rank 0's place the name of the run, or one that begins with
+    /// it if that is taken, so that it is in the list.
     ///
     /// # Errors
     /// [`Error::Io`] when it cannot be renamed.

@@ -1,8 +1,8 @@
 //! How the ranks of a run do, as rank 0 sees it: recorded in events, and what shares are decided from.
 //!
 //! Enters: what the loop learns of the ranks at each step, and the signs of life of the others. Leaves:
-//! `member_samples` events, and shares. A thread looks every half second, because a rank that is silent is seen
-//! while the loop waits for it. What is kept is bounded by the number of ranks.
+//! `member_samples` events, and shares. A thread looks every half second, because a rank that is silent is
+//! seen while the loop waits for it. What is kept is bounded by the number of ranks.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -136,7 +136,8 @@ impl Record {
 
     fn better_shares(&self) -> Option<Shares> {
         let paces: Vec<&Pace> = self.rows.iter().map(|row| &row.pace).collect();
-        // Ranks whose speed goes up and down, because others use their machines too, change less and less often.
+        // Ranks whose speed goes up and down, because others use their machines too, change less and less
+        // often.
         let settled = self.since_change >= SETTLING << self.changes.min(MOST_DOUBLINGS);
         self.shares.better(&paces, self.micro_batches).filter(|_| settled)
     }
@@ -183,8 +184,8 @@ pub(crate) struct MemberWatch {
 }
 
 impl MemberWatch {
-    /// Starts to watch ranks that share so many micro-batches in each step. Without a thread, which the system
-    /// may refuse, nothing is recorded.
+    /// Starts to watch ranks that share so many micro-batches in each step. Without a thread, which the
+    /// system may refuse, nothing is recorded.
     pub(crate) fn start(
         collective: &dyn Collective,
         micro_batches: usize,

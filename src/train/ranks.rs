@@ -3,9 +3,10 @@
 //! A process trains alone, or is one of several ranks that train the same steps, or stands for several of
 //! them (`sum_as`), which is how one process gets the bits of a cluster. **Order of a step's sums.** The
 //! micro-batches of a step are dealt in turn: micro-batch i belongs to rank i mod W, unless rank 0 of a swarm
-//! has said that the ranks have different shares. Each rank adds the gradients of its micro-batches in order; then the ranks' sums are added in the order of ranks, a
-//! rank without micro-batches contributing zeros. Losses are added in the order of micro-batches, whoever
-//! computed them. Every decision is made from such sums, or is rank 0's, so all ranks decide alike.
+//! has said that the ranks have different shares. Each rank adds the gradients of its micro-batches in order;
+//! then the ranks' sums are added in the order of ranks, a rank without micro-batches contributing zeros.
+//! Losses are added in the order of micro-batches, whoever computed them. Every decision is made from such
+//! sums, or is rank 0's, so all ranks decide alike.
 //!
 //! In a swarm, W and the ranks' numbers are those of the members that are left, who have equal shares at
 //! first, and `sum_as` says from which step on there are how many, in which shares.
@@ -155,8 +156,8 @@ impl<'a> Ranks<'a> {
         plan.ranks.swarm && self.has_others() && !self.is_first()
     }
 
-    /// Returns whether this process would take the place of the first one if that is lost: it is the second of
-    /// at least three of a swarm.
+    /// Returns whether this process would take the place of the first one if that is lost: it is the second
+    /// of at least three of a swarm.
     pub(crate) fn is_deputy(&self, plan: &Plan) -> bool {
         plan.ranks.swarm && self.has_others() && self.own().start == 1 && self.count() > 2
     }

@@ -48,8 +48,8 @@ struct Wish {
     shares: Option<Vec<u32>>,
 }
 
-/// What is due for all ranks, why they stop, whether others join now, and the shares of the next step, if they
-/// change.
+/// What is due for all ranks, why they stop, whether others join now, and the shares of the next step, if
+/// they change.
 type Agreed = (Due, Option<String>, bool, Option<Vec<u32>>);
 
 /// How a stage ended.
@@ -307,8 +307,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     }
 
     /// Returns what is due if any rank was asked to stop: then all stop after this step, and rank 0 saves it.
-    /// Rank 0 decides whether a checkpoint is written, to which the others may have to contribute, whether all
-    /// ranks meet again now, because others wait at rank 0, and which shares they have from the next step on.
+    /// Rank 0 decides whether a checkpoint is written, to which the others may have to contribute, whether
+    /// all ranks meet again now, because others wait at rank 0, and which shares they have from the next step
+    /// on.
     fn agreed(&mut self, due: Due, reason: Option<String>) -> Result<Agreed, TrainError> {
         let newcomers = self.session.ranks.newcomers();
         let shares = self.session.better_shares();

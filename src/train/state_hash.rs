@@ -1,9 +1,9 @@
 //! A hash of what a rank trains, which all ranks must have: weights, moments and the number of steps.
 //!
-//! After the same sums, ranks have the same norm of the gradients, which they compare in every step. That says
-//! nothing of the weights: memory that has changed by itself, or a checkpoint that was read in another way, is
-//! found by the hash. Ranks compare it when they have met, so that one that was healed is checked, and before
-//! a checkpoint is written.
+//! After the same sums, ranks have the same norm of the gradients, which they compare in every step. That
+//! says nothing of the weights: memory that has changed by itself, or a checkpoint that was read in another
+//! way, is found by the hash. Ranks compare it when they have met, so that one that was healed is checked,
+//! and before a checkpoint is written.
 
 use sparktune_model::Param;
 

@@ -196,7 +196,7 @@ def one_run(options, choose, counted, network):
     model = TINY if options.tiny else DEMO / "model"
     train = ["train", "--model", str(model), "--data", str(DEMO / "train.jsonl"), "--rank", "4", "--device", "cpu"]
     train += ["--max-rejected", "0.2", "--pack-length", "128"] * options.tiny
-    train += ["--mtp", "none", "--epochs", "400", "--max-steps", str(400 if options.tiny else STEPS), "--save-steps", "5"]
+    train += ["--mtp", "none", "--epochs", "400", "--max-steps", str(STEPS), "--save-steps", "5"]
     train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
     training = Training(options.program, folder, options.ranks, network)
     training.start(train)

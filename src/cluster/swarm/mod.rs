@@ -19,9 +19,9 @@
 //! meet again as if they had just been started, with those that waited, and continue from rank 0's checkpoint
 //! of that step. So a newcomer gets what every rank gets, by hash and over the same channel.
 //!
-//! **Who coordinates.** If the coordinator is lost, the first of those that are left takes its place, as long as
-//! they are more than half of the members ([`regroup`]). Otherwise they end, as ranks do that are no swarm, and
-//! so they do if it has said itself why it ends.
+//! **Who coordinates.** If the coordinator is lost, the first of those that are left takes its place, as long
+//! as they are more than half of the members (`regroup`). Otherwise they end, as ranks do that are no
+//! swarm, and so they do if it has said itself why it ends.
 
 mod counts;
 pub(crate) mod door;

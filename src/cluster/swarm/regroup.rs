@@ -1,10 +1,10 @@
 //! From one epoch of a swarm to the next, on one rank. The header of [`swarm`](super) says why it is exact.
 //!
-//! **Only one epoch follows another.** The coordinator needs half of the members, with itself, or more. If it is
-//! lost, the first of those that are left leads instead: it needs more than half, and at least two, so that a
-//! rank that slept does not go on by itself. The two cannot both be true. A member follows another leader only
-//! when it has lost the coordinator itself, and only if it has not said to anybody in this epoch that it is
-//! ready for the next one: whom it said that to may be going on with it.
+//! **Only one epoch follows another.** The coordinator needs half of the members, with itself, or more. If it
+//! is lost, the first of those that are left leads instead: it needs more than half, and at least two, so
+//! that a rank that slept does not go on by itself. The two cannot both be true. A member follows another
+//! leader only when it has lost the coordinator itself, and only if it has not said to anybody in this epoch
+//! that it is ready for the next one: whom it said that to may be going on with it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -231,8 +231,8 @@ impl Tcp {
         Error::Ejected { why: why.map_or_else(String::new, |(_, why)| escape(why).into_owned()) }
     }
 
-    /// Says whom this rank misses, and waits for who leads: the coordinator, or, if this rank has lost it, the
-    /// first of those that are left.
+    /// Says whom this rank misses, and waits for who leads: the coordinator, or, if this rank has lost it,
+    /// the first of those that are left.
     fn follow(&mut self, mut lost: Lost) -> Result<(), Error> {
         let coordinator = self.members[0];
         if !lost.contains_key(&coordinator) {

@@ -50,7 +50,8 @@ struct Run {
     /// Everything that the events say, folded, without the curves.
     #[schema(value_type = Object)]
     view: Value,
-    /// The ranks of a run of several machines in words, as rank 0 saw them last; none for a run of one process.
+    /// The ranks of a run of several machines in words, as rank 0 saw them last; none for a run of one
+    /// process.
     #[schema(value_type = Vec<Object>)]
     members: Vec<MemberRow>,
     /// Every setting with its reason; null if the plan cannot be read.
