@@ -20,6 +20,7 @@
 //! | [`thought`] | what a model thinks before it answers, apart from the answer |
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
 //! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
+//! | [`members_of_run`] | the ranks of a run of several machines, in words |
 //! | [`caches`] | what is kept next to the runs and can be made again |
 //! | [`finished_model`] | what `head` trains the head of: a run or a model |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
@@ -55,6 +56,7 @@ mod kernel_cache;
 pub mod launch;
 pub mod listener;
 pub mod machine;
+pub mod members_of_run;
 pub mod model;
 pub mod models;
 pub mod pack;

@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::swarm::Change;
+use crate::swarm::pulse::Pulse;
+
+/// The numbers that are summed at a time: 16 MB, so that what waits in memory is small beside a model, and
+/// the two halves' waits are small beside the time of the bytes on a link of 100 Gb/s.
+pub const BUCKET: usize = 4 << 20;
 
 /// Returns the numbers of so many that rank `of` adds: its chunk.
 pub(crate) fn chunk(length: usize, of: usize, world_size: usize) -> Range<usize> {
@@ -133,9 +138,15 @@ pub trait Collective: Send {
         Ok(())
     }
 
-    /// Returns the smoothed time from a question to the answer of each rank, where it was measured.
-    fn latencies(&self) -> Vec<Option<Duration>> {
-        vec![None; self.world_size()]
+    /// Returns the numbers that the launcher gave to the ranks, in the order of their numbers now. They stay
+    /// when the ranks meet again; a rank that comes back has its old one.
+    fn launched_as(&self) -> Vec<usize> {
+        self.members()
+    }
+
+    /// Returns the signs of life of the others, if there are any.
+    fn pulse(&self) -> Option<Pulse> {
+        None
     }
 
     /// Returns how the members have changed since the last call.

@@ -69,6 +69,11 @@ pub enum Error {
     )]
     Ejected { why: String },
     #[error(
+        "{left} of {of} ranks are left, too few to be sure that the others do not go on without them ({why}). When the problem is solved, start all ranks again with `{program} resume` on each, with the run of those that went on, if some did",
+        program = program_name()
+    )]
+    TooFew { left: usize, of: usize, why: String },
+    #[error(
         "{at} belongs to a cluster with another token. Copy the line again that `{program} cluster init` prints there",
         program = program_name()
     )]
@@ -123,6 +128,7 @@ impl Error {
                 | Self::Switch { .. }
                 | Self::Regrouped
                 | Self::Ejected { .. }
+                | Self::TooFew { .. }
         )
     }
 }

@@ -13,10 +13,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Collective, chunk};
+use crate::collective::{BUCKET, Collective, chunk};
 use crate::error::Error;
 use crate::sentry::{Combine, Contribution, Judge, Summary, Verdict, combine};
-use crate::tcp::BUCKET;
 
 /// A step whose contributions are being judged.
 pub struct JudgedSum {

@@ -89,6 +89,11 @@ impl Mailbox {
         self.gone.insert(rank, Gone::Lost { why: "it is no member any more".into() });
     }
 
+    /// Returns whether a rank has said itself that it ends.
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        matches!(self.gone.get(&rank), Some(Gone::Left { .. }))
+    }
+
     /// Returns why nothing more comes from a rank, if that is so.
     pub(crate) fn gone(&self, rank: usize) -> Option<Error> {
         let at = self.place(rank).to_owned();

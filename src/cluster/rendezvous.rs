@@ -7,10 +7,9 @@
 //! not know the token can neither be taken for a rank nor become one.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -23,18 +22,11 @@ use crate::environment::Placement;
 use crate::error::Error;
 use crate::introduction::{Answer, Caller, Hello, Member, Purpose, Stage, VERSION, admitted};
 use crate::link::why;
+use crate::listening::{listen, resolve};
 use crate::swarm::door::Door;
 use crate::token::JobToken;
+use crate::waiting::{AGAIN, Ends, LOOK, Wait};
 
-/// The pause between two looks at what has changed.
-const LOOK: Duration = Duration::from_millis(50);
-/// The pause between two attempts to connect, and between two signs that rank 0 still waits.
-const AGAIN: Duration = Duration::from_millis(500);
-/// The wait after which a rank says what it waits for, and the pause between two such lines.
-const SILENT_WAIT: Duration = Duration::from_secs(5);
-const TELL_AGAIN: Duration = Duration::from_secs(120);
-/// The most lines about refused connections.
-const MOST_REFUSALS: usize = 10;
 /// The most connections whose other side is not known yet.
 const MOST_STRANGERS: usize = 64;
 
@@ -61,63 +53,6 @@ pub(crate) struct Met {
     /// For heartbeats: to each rank with a lower number, and from each with a higher one.
     pub(crate) asked: BTreeMap<usize, Channel<'static>>,
     pub(crate) answered: BTreeMap<usize, Channel<'static>>,
-}
-
-/// Ends waiting: before the ranks have met by the caller's wish, later only when this rank has ended.
-pub(crate) struct Ends {
-    interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
-    tell: Arc<dyn Fn(String) + Send + Sync>,
-    /// The lines about refused connections so far.
-    refusals: AtomicUsize,
-    has_met: AtomicBool,
-    has_ended: AtomicBool,
-}
-
-impl Ends {
-    pub(crate) fn new(
-        interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
-        tell: Arc<dyn Fn(String) + Send + Sync>,
-    ) -> Arc<Self> {
-        let refusals = AtomicUsize::new(0);
-        Arc::new(Self { interrupted, tell, refusals, has_met: false.into(), has_ended: false.into() })
-    }
-
-    /// Says who was refused, and why. Anybody who reaches the port can cause such a line, so there are few.
-    fn tell_refusal(&self, who: &str, why: &str) {
-        let before = self.refusals.fetch_add(1, Ordering::SeqCst);
-        if before < MOST_REFUSALS {
-            let last = if before + 1 == MOST_REFUSALS { ". Further ones are not reported" } else { "" };
-            (self.tell)(format!("refused {who}: {why}{last}"));
-        }
-    }
-
-    /// Makes all waits end.
-    pub(crate) fn end(&self) {
-        self.has_ended.store(true, Ordering::SeqCst);
-    }
-
-    fn is_over(&self) -> bool {
-        let is_interrupted = || !self.has_met.load(Ordering::SeqCst) && (self.interrupted)();
-        self.has_ended.load(Ordering::SeqCst) || is_interrupted()
-    }
-}
-
-/// A wait that is told about when it takes long.
-struct Wait {
-    next: Instant,
-}
-
-impl Wait {
-    fn new() -> Self {
-        Self { next: Instant::now() + SILENT_WAIT }
-    }
-
-    fn tell(&mut self, ends: &Ends, what: impl FnOnce() -> String) {
-        if Instant::now() >= self.next {
-            self.next = Instant::now() + TELL_AGAIN;
-            (ends.tell)(what());
-        }
-    }
 }
 
 /// What is the same for all connections of a rank.
@@ -159,7 +94,7 @@ pub(crate) fn meet(
     let met = accepting.and_then(|()| job.meet(&callers));
     done.store(true, Ordering::SeqCst);
     if met.is_ok() {
-        ends.has_met.store(true, Ordering::SeqCst);
+        ends.meet();
     } else {
         ends.end();
     }
@@ -184,73 +119,6 @@ pub(crate) fn open_door(
     let token = token.unwrap_or(&of_loopback);
     let job = Job { placement, token, build, limits, ends, deadline: Instant::now(), port };
     Door::open(listener, |listener, callers, done| job.accept(listener, callers, done, Stage::AtWork))
-}
-
-/// Returns the addresses of rank 0. A name may become known only after a while.
-fn resolve(placement: &Placement, deadline: Instant, ends: &Ends) -> Result<Vec<SocketAddr>, Error> {
-    let mut is_told = false;
-    loop {
-        let why = match (placement.host.as_str(), placement.port).to_socket_addrs() {
-            Ok(addresses) => {
-                let addresses: Vec<_> = addresses.collect();
-                if !addresses.is_empty() {
-                    return Ok(addresses);
-                }
-                "the host has no address".to_owned()
-            }
-            Err(error) => error.to_string(),
-        };
-        if !std::mem::replace(&mut is_told, true) {
-            (ends.tell)(format!(
-                "the host of rank 0, \"{}\", is unknown so far: {why}. This rank asks again until it is known; if the name is wrong, end this rank and correct MASTER_ADDR",
-                escape(&placement.host)
-            ));
-        }
-        if ends.is_over() {
-            return Err(Error::Interrupted);
-        }
-        if Instant::now() >= deadline {
-            let what = format!("the host of rank 0, \"{}\", is unknown: {why}", escape(&placement.host));
-            return Err(Error::Environment { what, fix: "Correct MASTER_ADDR" });
-        }
-        std::thread::sleep(AGAIN);
-    }
-}
-
-/// Starts to listen: rank 0 on its port, others on any; without a token only where this machine alone can
-/// connect.
-fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
-    // A thread that listened here before may still be about to end.
-    for _ in 0..20 {
-        match listen_once(placement, is_here) {
-            Err(Error::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-                std::thread::sleep(2 * LOOK);
-            }
-            listening => return listening,
-        }
-    }
-    listen_once(placement, is_here)
-}
-
-fn listen_once(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
-    let port = if placement.rank == 0 { placement.port } else { 0 };
-    let [v4, v6]: [IpAddr; 2] = if is_here {
-        [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
-    } else {
-        [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
-    };
-    // The IPv6 address of all interfaces takes IPv4 too; that of the loopback interface does not.
-    let order = if is_here && placement.host != "::1" { [v4, v6] } else { [v6, v4] };
-    let bound = TcpListener::bind((order[0], port)).or_else(|first| {
-        let is_family = first.kind() != io::ErrorKind::AddrInUse;
-        if is_family { TcpListener::bind((order[1], port)) } else { Err(first) }
-    });
-    let bound = bound.and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
-        Ok((listener, port))
-    });
-    bound.map_err(|source| Error::Listen { at: format!("port {port}"), source })
 }
 
 impl Job<'_> {

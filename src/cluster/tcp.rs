@@ -1,34 +1,29 @@
 //! The ranks over TCP: on any network, for any number of ranks, with the same bits everywhere.
 //!
-//! A sum is made in two halves. Reduce-scatter: the numbers are cut into as many chunks as there are ranks,
-//! and each rank sends chunk c to rank c, which adds the contributions in the order of ranks. All-gather:
-//! each rank sends the sums of its chunk to all. So a rank sends and receives `2 (W − 1) / W` times the
-//! numbers. Long vectors are summed in buckets of [`BUCKET`] numbers, which bounds the memory for what
-//! arrives.
+//! Here is what a rank has and how it is used; `sums` has what is sent for each sum, `regroup` what happens
+//! when the members change, and `rendezvous` how they meet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Collective, Traffic, chunk};
+pub use crate::collective::BUCKET;
+use crate::collective::{Collective, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::heartbeat::{self, Latencies};
 use crate::introduction::Answer;
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
-use crate::rendezvous::{Ends, Limits, Met, meet, open_door};
+use crate::rendezvous::{Limits, Met, meet, open_door};
 use crate::swarm::door::Door;
+use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};
 use crate::token::JobToken;
+use crate::waiting::Ends;
 use crate::wire::Kind;
 
-/// The numbers that are summed at a time: 16 MB, so that what waits in memory is small beside a model, and
-/// the two halves' waits are small beside the time of the bytes on a link of 100 Gb/s.
-pub const BUCKET: usize = 4 << 20;
-/// The most bytes of a rank's word: a piece of a file.
-const LONGEST_WORD: u64 = 64 << 20;
 /// The time in which ranks that know each other meet again.
 const MEETING_AGAIN: Duration = Duration::from_secs(60);
 /// The time for the last words of a rank that fails.
@@ -50,7 +45,9 @@ pub struct Tcp {
     pub(crate) operation: u64,
     /// What is needed to go on without a rank, if that is wanted.
     pub(crate) swarm: Option<Swarm>,
-    latencies: Latencies,
+    pulse: Pulse,
+    /// The numbers that the launcher gave to the ranks that have met. Known at rank 0.
+    launched_as: Vec<usize>,
     /// How the ranks have met, so that they can meet again.
     meeting: Meeting,
     door: Option<Door>,
@@ -127,7 +124,9 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     for (rank, channel) in answered {
         heartbeat::answer(rank, channel, heard.clone(), latencies.clone()).map_err(Error::Thread)?;
     }
-    let places = incoming.iter().map(|(rank, (at, _))| (*rank, at.clone())).collect();
+    let places: BTreeMap<usize, String> =
+        incoming.iter().map(|(rank, (at, _))| (*rank, at.clone())).collect();
+    let pulse = Pulse { latencies, heard: heard.clone(), places: places.clone() };
     let start =
         |(rank, (_, channel))| Ok((rank, Incoming::start(rank, channel, send_event.clone(), heard.clone())?));
     let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
@@ -141,7 +140,8 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
         mailbox: Mailbox::new(events, places, heard),
         operation: 0,
         swarm: None,
-        latencies,
+        pulse,
+        launched_as: (0..world_size).collect(),
         meeting,
         door: None,
         traffic: Traffic::default(),
@@ -164,7 +164,7 @@ impl Tcp {
         }
     }
 
-    fn next_operation(&mut self) -> u64 {
+    pub(crate) fn next_operation(&mut self) -> u64 {
         self.operation += 1;
         operation(self.epoch, self.operation - 1)
     }
@@ -182,7 +182,13 @@ impl Tcp {
 
     /// Receives a message. In a swarm, a rank that is gone and news about the members end the wait with
     /// [`Error::Regrouped`].
-    fn receive(&mut self, from: usize, kind: Kind, operation: u64, most: u64) -> Result<Vec<u8>, Error> {
+    pub(crate) fn receive(
+        &mut self,
+        from: usize,
+        kind: Kind,
+        operation: u64,
+        most: u64,
+    ) -> Result<Vec<u8>, Error> {
         let error = match self.mailbox.receive(from, kind, operation, most) {
             Ok(bytes) => {
                 self.traffic.received += bytes.len() as u64;
@@ -202,86 +208,11 @@ impl Tcp {
         Err(error)
     }
 
-    /// Receives exactly `count` numbers.
-    fn receive_numbers(
-        &mut self,
-        from: usize,
-        kind: Kind,
-        operation: u64,
-        count: usize,
-    ) -> Result<Vec<u8>, Error> {
-        let expected = (count * size_of::<f32>()) as u64;
-        let bytes = self.receive(from, kind, operation, expected)?;
-        if bytes.len() as u64 == expected {
-            return Ok(bytes);
-        }
-        let what = format!(
-            "it sent {} numbers of a sum where {count} were due, so it trains another model or in another way",
-            bytes.len() / size_of::<f32>()
-        );
-        let error = Error::OutOfStep { rank: from, at: self.mailbox.place(from).to_owned(), what };
-        self.failure = Some(error.to_string());
-        Err(error)
-    }
-
     /// Returns the places of all members but this one. It starts with the next, so that not all send to the
     /// same one first.
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, world_size) = (self.rank(), self.world_size());
         (1..world_size).map(move |distance| (rank + distance) % world_size)
-    }
-
-    fn sum_bucket(&mut self, values: &mut [f32]) -> Result<(), Error> {
-        let contributions = self.scatter(values)?;
-        self.spread(&summed(&contributions), values)
-    }
-
-    fn scattered(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
-        let operation = self.next_operation();
-        let (rank, world_size) = (self.rank(), self.world_size());
-        for to in self.others() {
-            let contribution = Arc::new(to_bytes(&values[chunk(values.len(), to, world_size)]));
-            self.send(self.members[to], Kind::Contribution, operation, &contribution);
-        }
-        let own = &values[chunk(values.len(), rank, world_size)];
-        let mut part = |from: usize| {
-            if from == rank {
-                return Ok(own.to_vec());
-            }
-            let member = self.members[from];
-            Ok(numbers(&self.receive_numbers(member, Kind::Contribution, operation, own.len())?).collect())
-        };
-        (0..world_size).map(&mut part).collect()
-    }
-
-    fn spread_out(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
-        let operation = self.next_operation();
-        let (rank, world_size, length) = (self.rank(), self.world_size(), values.len());
-        let bytes = Arc::new(to_bytes(own));
-        for to in self.others() {
-            self.send(self.members[to], Kind::Sum, operation, &bytes);
-        }
-        values[chunk(length, rank, world_size)].copy_from_slice(own);
-        for from in self.others() {
-            let chunk = chunk(length, from, world_size);
-            let bytes = self.receive_numbers(self.members[from], Kind::Sum, operation, chunk.len())?;
-            values[chunk].iter_mut().zip(numbers(&bytes)).for_each(|(value, sum)| *value = sum);
-        }
-        Ok(())
-    }
-
-    fn gathered(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let operation = self.next_operation();
-        let bytes = Arc::new(own.to_vec());
-        for to in self.others() {
-            self.send(self.members[to], Kind::Word, operation, &bytes);
-        }
-        let mut all = vec![Vec::new(); self.world_size()];
-        for from in self.others() {
-            all[from] = self.receive(self.members[from], Kind::Word, operation, LONGEST_WORD)?;
-        }
-        all[self.rank()] = own.to_vec();
-        Ok(all)
     }
 }
 
@@ -341,6 +272,8 @@ impl Collective for Tcp {
             // If it is gone, it is missed when the ranks meet.
             let _ = caller.channel.tell(&Answer::Again { rank: members + place, world_size });
         }
+        let come = newcomers.iter().map(|caller| caller.hello.rank);
+        let launched_as: Vec<usize> = self.launched_as().into_iter().chain(come).collect();
         drop(newcomers);
         self.leave(None);
         let mut meeting = self.meeting.clone();
@@ -348,6 +281,7 @@ impl Collective for Tcp {
         meeting.limits.meeting = MEETING_AGAIN;
         let missed = |error: Error| Error::Lost { rank, at: "meeting again".into(), why: error.to_string() };
         *self = met(meeting).map_err(missed)?;
+        self.launched_as = launched_as;
         self.open_door();
         Ok(())
     }
@@ -356,8 +290,12 @@ impl Collective for Tcp {
         self.members.clone()
     }
 
-    fn latencies(&self) -> Vec<Option<Duration>> {
-        self.members.iter().map(|rank| self.latencies.of(*rank)).collect()
+    fn launched_as(&self) -> Vec<usize> {
+        self.members.iter().map(|rank| self.launched_as.get(*rank).copied().unwrap_or(*rank)).collect()
+    }
+
+    fn pulse(&self) -> Option<Pulse> {
+        Some(self.pulse.clone())
     }
 
     fn changes(&mut self) -> Vec<Change> {
@@ -395,6 +333,11 @@ impl Collective for Tcp {
 }
 
 impl Tcp {
+    /// Says something to the user of this rank.
+    pub(crate) fn tell(&self, line: &str) {
+        (self.meeting.tell)(line.to_owned());
+    }
+
     /// Ends the connections with a rank that is no member any more.
     pub(crate) fn let_go(&mut self, rank: usize, reason: &str) {
         if let Some(outgoing) = self.outgoing.remove(&rank) {
@@ -421,23 +364,4 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         self.leave(Some("it ended early"));
     }
-}
-
-/// Adds contributions in the order of ranks.
-fn summed(contributions: &[Vec<f32>]) -> Vec<f32> {
-    let (first, others) = contributions.split_first().expect("there is at least one rank");
-    let mut sums = first.clone();
-    for contribution in others {
-        sums.iter_mut().zip(contribution).for_each(|(sum, value)| *sum += value);
-    }
-    sums
-}
-
-/// Both architectures that the program is built for are little-endian.
-fn to_bytes(values: &[f32]) -> Vec<u8> {
-    bytemuck::cast_slice(values).to_vec()
-}
-
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes")))
 }

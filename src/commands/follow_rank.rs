@@ -51,15 +51,25 @@ pub(crate) fn follow_rank_0(
     let mut ranks = join(program, placement, &stop)?;
     let mut was_told = false;
     loop {
-        let run = receive_run(&mut *ranks, placement.rank, runs_dir_flag.clone());
+        let received = receive_run(&mut *ranks, placement.rank, runs_dir_flag.clone());
         if places().is_some() && !std::mem::replace(&mut was_told, true) {
             // The agent that started this rank reads it.
             let _ = print(&format!("{MET}\n"));
         }
-        let run = run.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
+        let (run, name) = received.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
         let (rank, world_size) = (ranks.rank(), ranks.world_size());
         note(&format!("rank {rank} of {world_size} trains; its log is {}", run.path().display()));
-        let exit = train(program, &run, placement, &stop, &mut *ranks)?;
+        let exit = train(program, &run, placement, &stop, &mut *ranks);
+        if ranks.rank() == 0 {
+            // It has taken the place of rank 0, so it has the run.
+            let run = RunsRoot::new(runs_dir(runs_dir_flag)?).promote(&run, &name)?;
+            note(&format!(
+                "this rank has taken the place of rank 0: the run is {} on this machine",
+                run.path().display()
+            ));
+            return exit;
+        }
+        let exit = exit?;
         if exit == Exit::Done {
             // Rank 0 has everything. What stays behind here is in nobody's way.
             let _ = fs::remove_dir_all(run.path());
@@ -74,16 +84,16 @@ pub(crate) fn follow_rank_0(
 }
 
 /// Receives the run into a folder that is named after the number that the launcher gave to this rank: those
-/// of a swarm change.
+/// of a swarm change. Also returns the name of the run.
 fn receive_run(
     ranks: &mut dyn Collective,
     number: usize,
     runs_dir_flag: Option<PathBuf>,
-) -> Result<RunDir, Failure> {
+) -> Result<(RunDir, String), Failure> {
     let name = String::from_utf8_lossy(&ranks.broadcast(&[])?).into_owned();
     let run = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, number)?;
     share_files(ranks, run.path(), &[])?;
-    Ok(run)
+    Ok((run, name))
 }
 
 /// Receives the run again, when the ranks of a swarm have met again.

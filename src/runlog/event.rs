@@ -44,6 +44,7 @@ pub enum Kind {
     CheckpointCommitted(CheckpointCommitted),
     ControlApplied(ControlApplied),
     Members(Members),
+    MemberSamples(MemberSamples),
     Warning(Warning),
     RunFinished(RunFinished),
     /// A kind of a later sparktune, which readers count and no one writes.
@@ -259,8 +260,9 @@ pub struct ControlApplied {
     pub step: u64,
 }
 
-/// Who trains from a step on, in a run of several ranks that goes on without those that are gone. The first
-/// such event of an attempt names all, and so does one after others have joined; each other one is a change.
+/// Who trains from a step on and in which shares, in a run of several ranks that goes on without those that
+/// are gone. The first such event of an attempt names all, and so does one after others have joined; each
+/// other one is a change.
 /// They suffice to replay the run in one process (`--sum-as`).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -272,6 +274,9 @@ pub struct Members {
     /// The members in the order in which their gradients are added, by the numbers of their ranks when they
     /// met: at the start of the attempt, or when others joined.
     pub members: Vec<usize>,
+    /// Their shares of a step, in the same order; empty if all have equal ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<u32>,
     /// Who is gone since the event before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<LostMember>,
@@ -285,6 +290,71 @@ pub struct LostMember {
     pub rank: usize,
     /// What the others have seen, in words.
     pub reason: String,
+}
+
+/// How each rank of a run of several does, as rank 0 sees it: every ten seconds, and when a state or a share
+/// changes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberSamples {
+    /// Steps trained so far.
+    pub step: u64,
+    /// The ranks that train, in the order of their numbers, then the newest ones that are gone.
+    pub ranks: Vec<MemberSample>,
+}
+
+/// How one rank does.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberSample {
+    /// The number that its launcher gave it. It stays when the ranks meet again.
+    pub rank: usize,
+    /// Its address as rank 0 sees it; empty for rank 0 itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub place: String,
+    /// What it does.
+    pub state: MemberState,
+    /// Its micro-batches of a step.
+    pub micro_batches: u32,
+    /// The time in which it computes one of them, the median of its last steps, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub micro_batch_ms: Option<f64>,
+    /// The smoothed time from a question to its answer, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_ms: Option<f64>,
+    /// How often the others went on without it in this attempt.
+    pub drops: u32,
+}
+
+/// What a rank does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// It trains.
+    Training,
+    /// Nothing was heard of it for two seconds.
+    Silent,
+    /// It has come, or come back, and continues from the others' checkpoint; it has taken no step yet.
+    Healing,
+    /// The others go on without it.
+    Gone,
+    /// A state of a later sparktune.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl MemberState {
+    /// Returns the state in one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Silent => "silent",
+            Self::Healing => "healing",
+            Self::Gone => "gone",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// A warning for the user that does not end the run.
@@ -444,6 +514,7 @@ impl Event {
             "checkpoint_committed" => payload!(CheckpointCommitted),
             "control_applied" => payload!(ControlApplied),
             "members" => payload!(Members),
+            "member_samples" => payload!(MemberSamples),
             "warning" => payload!(Warning),
             "run_finished" => payload!(RunFinished),
             unknown => Kind::Unknown(unknown.to_owned()),
@@ -548,7 +619,20 @@ mod tests {
                 step: 4,
                 epoch: 1,
                 members: vec![0, 2],
+                shares: vec![2, 1],
                 lost: vec![LostMember { rank: 1, reason: "silent".into() }],
+            }),
+            Kind::MemberSamples(MemberSamples {
+                step: 4,
+                ranks: vec![MemberSample {
+                    rank: 2,
+                    place: "10.0.0.2".into(),
+                    state: MemberState::Silent,
+                    micro_batches: 3,
+                    micro_batch_ms: Some(40.5),
+                    latency_ms: Some(0.25),
+                    drops: 1,
+                }],
             }),
             Kind::Warning(Warning { message: "hot".into(), step: Some(3) }),
             Kind::RunFinished(RunFinished {

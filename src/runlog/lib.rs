@@ -51,8 +51,8 @@ pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};
 pub use event::{
     CheckpointCommitted, ControlApplied, DeviceSample, EVENT_VERSION, Event, Fp8Loss, GpuSample, HeadEval,
-    Kind, LostMember, Members, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Unreadable,
-    Warning,
+    Kind, LostMember, MemberSample, MemberSamples, MemberState, Members, Outcome, Phase, Progress,
+    RunFinished, RunStarted, Sample, Unreadable, Warning,
 };
 pub use holder::Holder;
 pub use lease::Lease;

@@ -76,6 +76,20 @@ impl RunsRoot {
         if path.exists() { RunDir::open(path) } else { RunDir::create(path) }
     }
 
+    /// Gives the folder of a rank that has taken rank 0's place the name of the run, or one that begins with
+    /// it if that is taken, so that it is in the list.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be renamed.
+    pub fn promote(&self, rank: &RunDir, name: &str) -> Result<RunDir> {
+        let mut path = self.path.join(name);
+        while path.exists() {
+            path = self.path.join(format!("{name}-{}", random_hex::<2>()));
+        }
+        fs::rename(rank.path(), &path).doing("rename", rank.path())?;
+        RunDir::open(path)
+    }
+
     /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
     /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it
     /// does not seem to be missing; reading it returns the error. A link is a run, because a run may have
@@ -208,6 +222,10 @@ mod tests {
         assert_ne!(runs.of_rank(&name, 2).unwrap(), folder);
         assert_eq!(folder.path().parent(), Some(root.path()));
         assert_eq!(runs.list().unwrap().len(), 1);
+        let other = runs.promote(&runs.of_rank(&name, 2).unwrap(), &name).unwrap();
+        assert!(other.name().starts_with(&format!("{name}-")) && other.name() != name);
+        assert_eq!(runs.list().unwrap().len(), 2);
+        assert_eq!(runs.promote(&runs.of_rank("gone", 2).unwrap(), "gone").unwrap().name(), "gone");
         for name in ["", "a/b", "..", "a b", "a\u{1b}"] {
             let made = runs.of_rank(name, 3);
             assert!(name == ".." || made.is_err(), "{name:?}");

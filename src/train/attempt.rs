@@ -26,12 +26,13 @@ use crate::objective::{DraftHead, DraftedTokens, Objective, TextModel, Trainee};
 use crate::optimizer::Optimizer;
 use crate::options::TrainOptions;
 use crate::outputs::{Export, Heads};
-use crate::ranks::Trained;
 use crate::session::Session;
 use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
+use crate::state_hash::{require_the_same, state_hash};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
+use crate::trained::Trained;
 use crate::{chosen, draft_vocab, from_first, load, parent, prolong};
 
 /// The end of an attempt without an error.
@@ -59,7 +60,7 @@ pub(crate) fn make(
 ) -> Result<Ending, TrainError> {
     if session.ranks.has_others() && from_first::share_checkpoint(session, state)? {
         let is_first = session.ranks.is_first();
-        session.ranks.part();
+        session.part();
         if !is_first {
             return Ok(Ending::Completed { outputs: Vec::new() });
         }
@@ -77,7 +78,7 @@ pub(crate) fn make(
     }
     // The head is trained, and everything written, by the first rank alone.
     let is_first = attempt.session.ranks.is_first();
-    attempt.session.ranks.part();
+    attempt.session.part();
     if !is_first {
         return Ok(Ending::Completed { outputs: Vec::new() });
     }
@@ -262,10 +263,17 @@ impl<'a, 'run> Attempt<'a, 'run> {
         if let Some(exchange) = self.session.ranks.predicted_exchange(&trained, sync)? {
             self.session.phase("exchange", exchange);
         }
+        if self.session.ranks.has_others() {
+            // A rank that was healed is one of them.
+            let (step, optimizer) = (self.state.step, &*optimizer);
+            let hash = state_hash(step, &text.trained(), optimizer);
+            require_the_same(&self.session.ranks.gather(hash)?, step)?;
+        }
         let ranks = self.plan.ranks;
         if ranks.swarm && self.session.ranks.outlive(Duration::from_secs(ranks.silence_s.into())) {
             self.session.record_first_members(self.state.step + 1);
         }
+        self.session.watch_members(self.state.step);
         let diloco = match sync {
             SyncPlan::Step => None,
             SyncPlan::Diloco { steps } => {

@@ -23,8 +23,9 @@ use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 use crate::objective::Trainee;
 use crate::optimizer::Optimizer;
-use crate::ranks::{Ranks, Trained, bucket_of};
+use crate::ranks::{Ranks, bucket_of};
 use crate::state::{read_beside_optimizer, read_optimizer};
+use crate::trained::Trained;
 
 /// The learning rate and the momentum of the outer steps, the paper's best ones.
 const OUTER_LEARNING_RATE: f32 = 0.7;

@@ -24,7 +24,9 @@ use sparktune_model::{Gradients, OnFinal};
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
-use crate::ranks::{Summed, Trained, bucket_of, gather, require_gradients};
+use crate::members::Computed;
+use crate::ranks::{Summed, bucket_of, gather};
+use crate::trained::{Trained, require_gradients};
 
 /// What a rank says of its share of a step before the gradients are added.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -42,14 +44,23 @@ pub(crate) struct Share {
 enum Letter {
     /// Gradients of the next bucket.
     Bucket(Vec<f32>),
-    /// The places of this rank's micro-batches and the bits of their losses, after the last bucket.
-    Losses(Vec<(usize, u64)>),
+    /// What this rank has done, after the last bucket.
+    Done(Done),
+}
+
+/// What a rank says when it has computed its share.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Done {
+    /// The places of its micro-batches and the bits of their losses.
+    losses: Vec<(usize, u64)>,
+    computed: Computed,
 }
 
 /// What the thread has done.
 enum Carried {
     Step {
-        losses: Vec<(usize, u64)>,
+        /// What each rank has said.
+        done: Vec<Done>,
         sums: Vec<Vec<f32>>,
     },
     /// A rank cannot finish the step.
@@ -140,9 +151,18 @@ pub(crate) struct Handed {
     pub(crate) has_terms: bool,
 }
 
+/// A step over all ranks, and what it took.
+pub(crate) struct Exchanged {
+    pub(crate) summed: Summed,
+    /// How long the step has waited for the exchange, in milliseconds.
+    pub(crate) waited_ms: f64,
+    /// What each rank has computed; nothing if they could not finish the step.
+    pub(crate) computed: Vec<Computed>,
+}
+
 /// Adds a step over all ranks. `ordered` are the trained parameters in the order of the exchange, the same on
 /// all ranks. `compute` gets the function that takes final gradients, and is not called if this rank gives
-/// up. Also returns how long the step has waited for the exchange, in milliseconds.
+/// up. This rank's share was begun at `began`.
 ///
 /// # Errors
 /// Those of `compute`; a rank is gone, or computed something else in the step before.
@@ -151,8 +171,9 @@ pub(crate) fn exchanged(
     ordered: &[Trained],
     share: Share,
     device: &Device,
+    began: Instant,
     compute: impl FnOnce(OnFinal) -> Result<Handed, TrainError>,
-) -> Result<(Summed, f64), TrainError> {
+) -> Result<Exchanged, TrainError> {
     let (gives_up, step) = (share.gives_up.is_some(), share.step + 1);
     scope(|scope| {
         // Everything that can send is dropped with this closure, also when it panics: the thread then ends.
@@ -160,17 +181,22 @@ pub(crate) fn exchanged(
         let carry = move || carry(collective, share, &received);
         let thread = Builder::new().name("exchange".into()).spawn_scoped(scope, carry);
         let thread = thread.map_err(ClusterError::Thread)?;
-        let computed = if gives_up { Ok(()) } else { send_step(ordered, step, letters, compute) };
+        let computed = if gives_up { Ok(()) } else { send_step(ordered, step, letters, began, compute) };
         let waits = Instant::now();
         let carried = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let waited_ms = milliseconds(waits);
         computed?;
+        let mut computed = Vec::new();
         let summed = match carried? {
-            Carried::Step { losses, sums } => Summed::Step(total(losses), tensors(ordered, sums, device)),
+            Carried::Step { done, sums } => {
+                computed = done.iter().map(|done| done.computed).collect();
+                let losses = done.into_iter().flat_map(|done| done.losses).collect();
+                Summed::Step(total(losses), tensors(ordered, sums, device))
+            }
             Carried::GivenUp(why) => Summed::GivenUp(why),
             Carried::Abandoned => unreachable!("what was computed has been sent"),
         };
-        Ok((summed, waited_ms))
+        Ok(Exchanged { summed, waited_ms, computed })
     })
 }
 
@@ -179,6 +205,7 @@ fn send_step(
     ordered: &[Trained],
     step: u64,
     letters: Sender<Letter>,
+    began: Instant,
     compute: impl FnOnce(OnFinal) -> Result<Handed, TrainError>,
 ) -> Result<(), TrainError> {
     let outbox = Arc::new(Mutex::new(Outbox::new(ordered, letters.clone())));
@@ -198,8 +225,9 @@ fn send_step(
         let gradient = rest.take(param.name()).map(numbers);
         outbox.put(param.name(), gradient.unwrap_or_else(|| vec![0.0; param.count()]));
     }
+    let computed = Computed::new(losses.len(), began.elapsed());
     let losses = losses.into_iter().map(|(place, loss)| (place, loss.to_bits())).collect();
-    let _ = letters.send(Letter::Losses(losses));
+    let _ = letters.send(Letter::Done(Done { losses, computed }));
     Ok(())
 }
 
@@ -223,10 +251,10 @@ fn carry(
                 collective.all_reduce(&mut numbers)?;
                 sums.push(numbers);
             }
-            Letter::Losses(own) => {
+            Letter::Done(own) => {
                 // Who says this has all sums, so the step is complete on all ranks or on none.
-                let losses = gather(collective, &own)?.into_iter().flatten().collect();
-                return Ok(Carried::Step { losses, sums });
+                let done = gather(collective, &own)?;
+                return Ok(Carried::Step { done, sums });
             }
         }
     }
@@ -331,7 +359,7 @@ mod tests {
                 .into_iter()
                 .map(|letter| match letter {
                     Letter::Bucket(numbers) => numbers,
-                    Letter::Losses(_) => panic!("nobody sent losses"),
+                    Letter::Done(_) => panic!("nobody is done"),
                 })
                 .collect();
             seen.push((all, after_each));

@@ -17,7 +17,8 @@ use sparktune_plan::{CombineRanks, Plan, RanksPlan, Sentry};
 
 use crate::error::TrainError;
 use crate::exchange::{Share, agreed};
-use crate::ranks::{Ranks, Summed, Trained};
+use crate::ranks::{Ranks, Summed};
+use crate::trained::Trained;
 
 /// How often a rank is named in full; then only when the number has doubled.
 const NAMED: u64 = 5;

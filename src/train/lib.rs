@@ -39,6 +39,8 @@ mod health;
 mod inputs;
 mod judged;
 mod load;
+mod members;
+mod membership;
 mod micro_batches;
 mod modelfile;
 mod neighbours;
@@ -61,6 +63,7 @@ mod session;
 mod snapshot;
 mod stage;
 mod state;
+mod state_hash;
 pub mod step_work;
 #[doc(hidden)] // for the crate that measures
 pub mod stepper;
@@ -68,6 +71,7 @@ mod steps;
 #[cfg(test)]
 mod testing;
 mod tiles;
+mod trained;
 mod vllm;
 
 pub use error::TrainError;

@@ -3,17 +3,19 @@
 
 use std::time::Instant;
 
+use sparktune_cluster::Shares;
 use sparktune_cluster::sentry::Judge;
 use sparktune_model::{Gradients, Loss};
 
 use crate::batches::Batch;
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
-use crate::exchange::{Handed, Share, exchanged};
-use crate::judged::{JudgedRanks, Shares};
+use crate::exchange::{Exchanged, Handed, Share, exchanged};
+use crate::judged::{JudgedRanks, Shares as JudgedShares};
 use crate::objective::{Objective, Trainee};
-use crate::ranks::{Summed, Trained, add_rank, dealt, require_gradients};
+use crate::ranks::Summed;
 use crate::session::Session;
+use crate::trained::{Trained, add_rank, require_gradients};
 
 /// The micro-batches of one step.
 pub(crate) struct MicroBatches<'a, O: Objective> {
@@ -33,15 +35,16 @@ impl<O: Objective> MicroBatches<'_, O> {
         self.objective.loss_and_gradients(self.trainee, sequence, self.scale, gradients)
     }
 
-    /// Returns the micro-batches of a rank, in their order.
-    pub(crate) fn of_rank(&self, rank: usize, count: usize) -> Vec<usize> {
-        dealt(rank, count, self.batch.sequences.len()).collect()
+    /// Returns the micro-batches of a rank of those with these shares, in their order.
+    pub(crate) fn of_rank(&self, rank: usize, shares: &Shares) -> Vec<usize> {
+        let dealt = shares.deal(self.batch.sequences.len()).into_iter().enumerate();
+        dealt.filter(|(_, to)| *to == rank).map(|(place, _)| place).collect()
     }
 
     /// Returns the losses of all micro-batches and the sum of their gradients, or `None` when memory runs
     /// out. Nothing waits for the device.
     pub(crate) fn alone(&mut self, session: &Session) -> Option<(Vec<Loss>, Gradients)> {
-        self.at(&self.of_rank(0, 1), session)
+        self.at(&self.of_rank(0, &1.into()), session)
     }
 
     /// Like [`alone`](Self::alone), of these micro-batches.
@@ -74,7 +77,7 @@ impl<O: Objective> MicroBatches<'_, O> {
             return Ok((summed, Some(waited_ms)));
         }
         let trained = Trained::of(&self.trainee.trained());
-        Ok((self.in_the_place_of(session.ranks.count(), session, &trained)?, None))
+        Ok((self.in_the_place_of(&session.ranks.shares(), session, &trained)?, None))
     }
 
     /// Like [`over_ranks`](Self::over_ranks), but each rank's gradient is judged before it counts. So nothing
@@ -92,10 +95,11 @@ impl<O: Objective> MicroBatches<'_, O> {
         let trained = Trained::of(&self.trainee.trained());
         let device = self.trainee.model().device().clone();
         let count = session.ranks.count();
+        let equal = Shares::from(count);
         let (mut losses, mut gradients, mut gives_up) = (Vec::new(), Vec::new(), None);
         'ranks: for rank in session.ranks.own() {
             let mut of_rank = Gradients::default();
-            let places = self.of_rank(rank, count);
+            let places = self.of_rank(rank, &equal);
             for place in &places {
                 gives_up = session.out_of_memory();
                 if gives_up.is_some() {
@@ -108,7 +112,7 @@ impl<O: Objective> MicroBatches<'_, O> {
             }
             gradients.push(of_rank);
         }
-        let shares = Shares {
+        let shares = JudgedShares {
             of: Share {
                 step: self.step,
                 numbers: trained.iter().map(Trained::count).sum(),
@@ -117,28 +121,28 @@ impl<O: Objective> MicroBatches<'_, O> {
             },
             losses: losses.into_iter().map(|(place, loss)| (place, loss.nats())).collect(),
             gradients,
-            terms: (0..count).map(|rank| self.terms(&self.of_rank(rank, count)) as u64).collect(),
+            terms: (0..count).map(|rank| self.terms(&self.of_rank(rank, &equal)) as u64).collect(),
         };
         let started = Instant::now();
         let summed = judged.sum(&mut session.ranks, judge, shares, &trained, &device)?;
         Ok((summed, session.ranks.has_others().then(|| milliseconds(started))))
     }
 
-    /// Returns the step as so many ranks add it, computed by this process in their place.
+    /// Returns the step as ranks with these shares add it, computed by this process in their place.
     ///
     /// # Errors
     /// A parameter has no gradient.
     fn in_the_place_of(
         &mut self,
-        count: usize,
+        shares: &Shares,
         session: &Session,
         trained: &[Trained],
     ) -> Result<Summed, TrainError> {
         let device = self.trainee.model().device().clone();
         let (mut losses, mut sums) = (Vec::new(), None);
-        for rank in 0..count {
+        for rank in 0..shares.ranks() {
             let mut gradients = Gradients::default();
-            let places = self.of_rank(rank, count);
+            let places = self.of_rank(rank, shares);
             for place in &places {
                 if let Some(why) = session.out_of_memory() {
                     return Ok(Summed::GivenUp(why));
@@ -172,7 +176,8 @@ impl<O: Objective> MicroBatches<'_, O> {
         last_norm: Option<f64>,
     ) -> Result<(Summed, f64), TrainError> {
         let device = self.trainee.model().device().clone();
-        let places = self.of_rank(session.ranks.own().start, session.ranks.count());
+        let began = Instant::now();
+        let places = self.of_rank(session.ranks.own().start, &session.ranks.shares());
         let (mut losses, mut gradients) = (Vec::new(), Gradients::default());
         let mut gives_up = None;
         for place in places.iter().take(places.len().saturating_sub(1)) {
@@ -195,14 +200,18 @@ impl<O: Objective> MicroBatches<'_, O> {
         }
         let has_terms = self.have_terms(&places);
         let collective = session.ranks.collective().expect("called for a rank that has others");
-        exchanged(collective, ordered, share, &device, |on_final| {
+        let step = self.step + 1;
+        let exchanged = exchanged(collective, ordered, share, &device, began, |on_final| {
             if let Some(last) = places.last() {
                 gradients.hand_out(on_final);
                 losses.push((*last, self.compute(*last, &mut gradients)));
             }
             let losses = losses.into_iter().map(|(place, loss)| (place, loss.nats())).collect();
             Ok(Handed { rest: gradients, losses, has_terms })
-        })
+        })?;
+        let Exchanged { summed, waited_ms, computed } = exchanged;
+        session.computed(step, &computed);
+        Ok((summed, waited_ms))
     }
 
     /// Returns whether these micro-batches have a loss. A rank without a micro-batch, or without a trained

@@ -2,32 +2,31 @@
 //!
 //! A process trains alone, or is one of several ranks that train the same steps, or stands for several of
 //! them (`sum_as`), which is how one process gets the bits of a cluster. **Order of a step's sums.** The
-//! micro-batches of a step are dealt in turn: micro-batch i belongs to rank i mod W. Each rank adds the
-//! gradients of its micro-batches in their order; then the ranks' sums are added in the order of ranks, a
-//! rank without micro-batches contributing zeros. Losses are added in the order of micro-batches, whoever
-//! computed them. Every decision is made from such sums, or is rank 0's, so all ranks decide alike.
+//! micro-batches of a step are dealt in turn: micro-batch i belongs to rank i mod W, unless rank 0 of a swarm
+//! has said that the ranks have different shares. Each rank adds the gradients of its micro-batches in order;
+//! then the ranks' sums are added in the order of ranks, a rank without micro-batches contributing zeros.
+//! Losses are added in the order of micro-batches, whoever computed them. Every decision is made from such
+//! sums, or is rank 0's, so all ranks decide alike.
 //!
-//! In a swarm, W and the ranks' numbers are those of the members that are left, and `sum_as` says from which
-//! step on there are how many.
+//! In a swarm, W and the ranks' numbers are those of the members that are left, who have equal shares at
+//! first, and `sum_as` says from which step on there are how many, in which shares.
 //!
 //! It must not know what carries the numbers.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sparktune_base::units::{bytes, counted, milliseconds as in_milliseconds};
 use sparktune_cluster::swarm::Change;
-use sparktune_cluster::{Collective, Error as ClusterError, RankCounts, Traffic};
-use sparktune_kernels::adamw::accumulate;
-use sparktune_kernels::packed;
-use sparktune_model::{Gradients, Param};
+use sparktune_cluster::{Collective, Error as ClusterError, RankCounts, Shares, Traffic};
+use sparktune_model::Gradients;
 use sparktune_plan::{Plan, SyncPlan};
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
+use crate::trained::Trained;
 
 /// The numbers that are exchanged at a time, at least, if there are many: 4 MB, which take longer on most
 /// links than the two halves of a sum wait for each other, and leave little for after the backward pass.
@@ -46,70 +45,15 @@ pub(crate) enum Ranks<'a> {
     /// One process, in one sum.
     #[default]
     Alone,
-    /// One process that adds like so many ranks, and like how many in this step.
-    SumAs(RankCounts, usize),
-    /// One of several.
-    Member(&'a mut (dyn Collective + 'static)),
+    /// One process that adds like so many ranks, and like which in this step.
+    SumAs(RankCounts, Shares),
+    /// One of several, and the shares that rank 0 has said last. They hold as long as the members stay.
+    Member(&'a mut (dyn Collective + 'static), Shares),
 }
 
 /// Returns the least numbers of a bucket if a step has so many.
 pub(crate) fn bucket_of(numbers: usize) -> usize {
     (numbers / BUCKETS).clamp(SMALLEST_BUCKET, LARGEST_BUCKET)
-}
-
-/// Returns the micro-batches of a step, of which there are so many, that are dealt to one of `count` ranks.
-pub(crate) fn dealt(rank: usize, count: usize, micro_batches: usize) -> impl Iterator<Item = usize> {
-    (rank..micro_batches).step_by(count)
-}
-
-/// The shape of a trained parameter.
-pub(crate) struct Trained {
-    name: String,
-    shape: [usize; 2],
-}
-
-impl Trained {
-    /// Returns the trained parameters in the order of their names, which is that of sums and norms.
-    pub(crate) fn of(parameters: &[&Param]) -> Vec<Self> {
-        let mut all = Self::in_order(parameters);
-        all.sort_by(|one, other| one.name.cmp(&other.name));
-        all
-    }
-
-    /// Returns parameters in the order that is given.
-    pub(crate) fn in_order(parameters: &[&Param]) -> Vec<Self> {
-        let of = |param: &&Param| Self { name: param.name().to_owned(), shape: param.tensor().dims() };
-        parameters.iter().map(of).collect()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn with_shape(name: &str, shape: [usize; 2]) -> Self {
-        Self { name: name.to_owned(), shape }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn shape(&self) -> [usize; 2] {
-        self.shape
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// Puts these numbers as the gradient.
-    pub(crate) fn put(&self, gradients: &mut Gradients, numbers: &[f32], device: &Device) {
-        let data = TensorData::new(numbers.to_vec(), self.shape);
-        gradients.put(self.name.clone(), packed(Tensor::from_data(data, &device.clone().inner())));
-    }
-
-    /// Takes the gradient, which is zero for a rank without micro-batches.
-    pub(crate) fn take(&self, gradients: &mut Gradients, device: &Device) -> Tensor<2> {
-        let zeros = || packed(Tensor::zeros(self.shape, &device.clone().inner()));
-        gradients.take(&self.name).unwrap_or_else(zeros)
-    }
 }
 
 /// A step over all ranks.
@@ -120,19 +64,25 @@ pub(crate) enum Summed {
     GivenUp(String),
 }
 
-impl Ranks<'_> {
+impl<'a> Ranks<'a> {
     /// Returns one process that adds like this many ranks, or in one sum.
     pub(crate) fn of(sum_as: Option<RankCounts>) -> Self {
         sum_as.map_or(Self::Alone, |counts| {
-            let first = counts.of_step(1);
+            let first = counts.of_step(1).clone();
             Self::SumAs(counts, first)
         })
+    }
+
+    /// Returns one of several processes.
+    pub(crate) fn member(collective: &'a mut (dyn Collective + 'static)) -> Self {
+        let equal = collective.world_size().into();
+        Self::Member(collective, equal)
     }
 
     /// Says which step is computed from here on, counted from 1.
     pub(crate) fn begin_step(&mut self, step: u64) {
         if let Self::SumAs(counts, now) = self {
-            *now = counts.of_step(step);
+            now.clone_from(counts.of_step(step));
         }
     }
 
@@ -161,17 +111,43 @@ impl Ranks<'_> {
     pub(crate) fn count(&self) -> usize {
         match self {
             Self::Alone => 1,
-            Self::SumAs(_, now) => *now,
-            Self::Member(collective) => collective.world_size(),
+            Self::SumAs(_, now) => now.ranks(),
+            Self::Member(collective, _) => collective.world_size(),
         }
+    }
+
+    /// Returns the shares of the ranks.
+    pub(crate) fn shares(&self) -> Shares {
+        match self {
+            Self::SumAs(_, now) => now.clone(),
+            Self::Member(collective, said) if said.ranks() == collective.world_size() => said.clone(),
+            _ => self.count().into(),
+        }
+    }
+
+    /// Gives all members equal shares.
+    pub(crate) fn share_equally(&mut self) {
+        if let Self::Member(collective, shares) = self {
+            *shares = collective.world_size().into();
+        }
+    }
+
+    /// Takes what rank 0 has said of the shares before members may have changed. Returns whether they are
+    /// others now.
+    pub(crate) fn take_shares(&mut self, said: Vec<u32>) -> bool {
+        let before = self.shares();
+        if let (Self::Member(_, shares), Some(said)) = (&mut *self, Shares::new(said)) {
+            *shares = said;
+        }
+        self.shares() != before
     }
 
     /// Returns the ranks whose micro-batches this process computes.
     pub(crate) fn own(&self) -> Range<usize> {
         match self {
             Self::Alone => 0..1,
-            Self::SumAs(_, now) => 0..*now,
-            Self::Member(collective) => collective.rank()..collective.rank() + 1,
+            Self::SumAs(_, now) => 0..now.ranks(),
+            Self::Member(collective, _) => collective.rank()..collective.rank() + 1,
         }
     }
 
@@ -180,13 +156,19 @@ impl Ranks<'_> {
         plan.ranks.swarm && self.has_others() && !self.is_first()
     }
 
+    /// Returns whether this process would take the place of the first one if that is lost: it is the second
+    /// of at least three of a swarm.
+    pub(crate) fn is_deputy(&self, plan: &Plan) -> bool {
+        plan.ranks.swarm && self.has_others() && self.own().start == 1 && self.count() > 2
+    }
+
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self, Self::Alone)
     }
 
     /// Returns whether there are other processes.
     pub(crate) fn has_others(&self) -> bool {
-        matches!(self, Self::Member(_))
+        matches!(self, Self::Member(..))
     }
 
     /// Returns whether this process writes checkpoints, samples and outputs.
@@ -197,7 +179,7 @@ impl Ranks<'_> {
     /// Returns the other processes' collective.
     pub(crate) fn collective(&mut self) -> Option<&mut (dyn Collective + 'static)> {
         match self {
-            Self::Member(collective) => Some(&mut **collective),
+            Self::Member(collective, _) => Some(&mut **collective),
             _ => None,
         }
     }
@@ -207,7 +189,7 @@ impl Ranks<'_> {
         match self {
             Self::Alone => String::new(),
             Self::SumAs(counts, _) => format!(", adding like {counts} ranks"),
-            Self::Member(collective) => {
+            Self::Member(collective, _) => {
                 format!(", rank {} of {}", collective.rank(), collective.world_size())
             }
         }
@@ -235,7 +217,7 @@ impl Ranks<'_> {
         trained: &[Trained],
         sync: SyncPlan,
     ) -> Result<Option<String>, TrainError> {
-        let Self::Member(collective) = self else { return Ok(None) };
+        let Self::Member(collective, _) = self else { return Ok(None) };
         let numbers: usize = trained.iter().map(Trained::count).sum();
         let mut zeros = vec![0.0; bucket_of(numbers).min(numbers.max(1))];
         let mut fastest = f64::INFINITY;
@@ -270,7 +252,7 @@ impl Ranks<'_> {
     /// Returns what was exchanged so far.
     pub(crate) fn traffic(&self) -> Traffic {
         match self {
-            Self::Member(collective) => collective.traffic(),
+            Self::Member(collective, _) => collective.traffic(),
             _ => Traffic::default(),
         }
     }
@@ -281,7 +263,7 @@ impl Ranks<'_> {
     /// # Errors
     /// A rank is gone.
     pub(crate) fn gather<T: Serialize + DeserializeOwned>(&mut self, own: T) -> Result<Vec<T>, TrainError> {
-        let Self::Member(collective) = self else { return Ok(vec![own]) };
+        let Self::Member(collective, _) = self else { return Ok(vec![own]) };
         loop {
             match gather(&mut **collective, &own) {
                 Err(TrainError::Cluster(ClusterError::Regrouped)) => {}
@@ -299,7 +281,7 @@ impl Ranks<'_> {
         own: T,
     ) -> Result<Vec<T>, TrainError> {
         match self {
-            Self::Member(collective) => gather(&mut **collective, &own),
+            Self::Member(collective, _) => gather(&mut **collective, &own),
             _ => Ok(vec![own]),
         }
     }
@@ -314,7 +296,7 @@ impl Ranks<'_> {
 
     /// Trains without the others from here on, which do the same. Waits until nothing is on its way to them.
     pub(crate) fn part(&mut self) {
-        if let Self::Member(collective) = self {
+        if let Self::Member(collective, _) = self {
             collective.leave(None);
         }
         if self.is_first() {
@@ -324,22 +306,9 @@ impl Ranks<'_> {
 
     /// Tells the others that this rank ends, and why if that was not to be expected.
     pub(crate) fn leave(&mut self, reason: Option<&str>) {
-        if let Self::Member(collective) = self {
+        if let Self::Member(collective, _) = self {
             collective.leave(reason);
         }
-    }
-}
-
-/// Checks that every trained parameter has a gradient in `step`, counted from 1.
-pub(crate) fn require_gradients<'a>(
-    trained: impl Iterator<Item = &'a Trained>,
-    step: u64,
-    is_there: impl Fn(&str) -> bool,
-) -> Result<(), TrainError> {
-    let missing: Vec<&str> = trained.map(Trained::name).filter(|name| !is_there(name)).collect();
-    match missing.first() {
-        None => Ok(()),
-        Some(first) => Err(TrainError::NoGradient { first: (*first).to_owned(), count: missing.len(), step }),
     }
 }
 
@@ -361,37 +330,9 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
         .collect()
 }
 
-/// Adds the sum of the next rank to those of the ranks before, in one process.
-pub(crate) fn add_rank(
-    sums: Gradients,
-    mut next: Gradients,
-    trained: &[Trained],
-    device: &Device,
-) -> Gradients {
-    let mut sums = sums;
-    for param in trained {
-        let sum = accumulate(param.take(&mut sums, device), param.take(&mut next, device));
-        sums.put(param.name.clone(), sum);
-    }
-    sums
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What was computed of a step that is done again counts for nothing, so only its last deal does.
-    #[test]
-    fn no_micro_batch_is_lost_or_computed_twice_whatever_members_are_left() {
-        for micro_batches in 0..40 {
-            for count in 1..12 {
-                let mut all: Vec<usize> =
-                    (0..count).flat_map(|rank| dealt(rank, count, micro_batches)).collect();
-                all.sort_unstable();
-                assert!(all.into_iter().eq(0..micro_batches), "{micro_batches} to {count}");
-            }
-        }
-    }
 
     #[test]
     fn a_process_alone_or_in_the_place_of_others_computes_every_share() {

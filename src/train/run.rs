@@ -71,7 +71,7 @@ pub fn train_as_rank(
     options: &TrainOptions,
     collective: &mut (dyn Collective + 'static),
 ) -> Result<Finished, TrainError> {
-    train_for(&NextToken, run, stop, options, Ranks::Member(collective))
+    train_for(&NextToken, run, stop, options, Ranks::member(collective))
 }
 
 /// Trains the text model for any objective.
@@ -154,8 +154,11 @@ pub(crate) fn train_for(
 /// Lets those in that wait, and gives them what every rank has.
 fn meet_again(session: &mut Session, options: &TrainOptions) -> Result<(), TrainError> {
     session.phase("exchange", "other ranks join: all ranks meet again");
+    let known = session.ranks.count();
     let Some(collective) = session.ranks.collective() else { return Ok(()) };
     collective.meet_again()?;
+    session.members_met(known);
+    let Some(collective) = session.ranks.collective() else { return Ok(()) };
     if let Some(AfterMeeting(work)) = &options.after_meeting {
         work(collective)?;
     }

@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use sparktune_cluster::swarm::Change;
 use sparktune_kernels::reserved_bytes;
 use sparktune_plan::memory::{copies_beside_checkpoint, system_reserve};
 use sparktune_plan::{Device as DeviceKind, Plan};
 use sparktune_runlog::{
-    Action, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease, LostMember, Members, Phase,
-    PressureWatch, Progress, RunDir, Step, Warning, now_us,
+    Action, ControlApplied, ControlInbox, DriftWatch, EventWriter, Kind, Lease, Phase, PressureWatch,
+    Progress, RunDir, Step, Warning, now_us,
 };
 use sparktune_telemetry::{MemoryGuard, Sampler, peak_rss_bytes, rss_bytes};
 
 use crate::control::ControlRequests;
 use crate::error::TrainError;
+use crate::members::MemberWatch;
 use crate::ranks::Ranks;
 use crate::saver::{Committer, Saver};
 use crate::snapshot::Snapshot;
@@ -37,12 +37,16 @@ pub(crate) struct Session<'a> {
     pub(crate) lease: Arc<Lease>,
     /// The other processes that train the same steps, if there are any.
     pub(crate) ranks: Ranks<'a>,
+    /// How the others do, at rank 0 of several.
+    pub(crate) members: Option<MemberWatch>,
     saver: Saver,
     /// The requests that the checkpoint being written answers, and its step.
     answering: Option<(ControlRequests, u64)>,
     inbox: ControlInbox,
     /// A flag that signal handlers set.
     stop: &'a AtomicBool,
+    /// The number of changes of the members since the ranks met.
+    pub(crate) epoch: u64,
     sampler: Sampler,
     sampled_at: Option<Instant>,
     /// When work was last shown by [`still`](Self::still).
@@ -84,10 +88,12 @@ impl<'a> Session<'a> {
             events,
             lease,
             ranks,
+            members: None,
             saver,
             answering: None,
             inbox,
             stop,
+            epoch: 0,
             sampler,
             sampled_at: None,
             shown_at: Cell::new(Instant::now()),
@@ -122,27 +128,6 @@ impl<'a> Session<'a> {
 
     pub(crate) fn warn(&self, message: impl Into<String>, step: Option<u64>) {
         self.events.emit(Kind::Warning(Warning { message: message.into(), step }));
-    }
-
-    /// Records who trains from this step on, counted from 1, if the members of a swarm have changed.
-    pub(crate) fn record_members(&mut self, step: u64) {
-        for Change { epoch, members, lost } in self.ranks.changes() {
-            let left = match members.len() {
-                1 => "rank 0 goes on alone".to_owned(),
-                more => format!("the other {more} go on without it"),
-            };
-            for (rank, why) in &lost {
-                self.warn(format!("rank {rank} is gone: {why}; {left}, from step {step}"), Some(step));
-            }
-            let lost = lost.into_iter().map(|(rank, reason)| LostMember { rank, reason }).collect();
-            self.events.emit(Kind::Members(Members { step, epoch, members, lost }));
-        }
-    }
-
-    /// Records who trains from this step on, counted from 1, at the start of a swarm.
-    pub(crate) fn record_first_members(&mut self, step: u64) {
-        let members = self.ranks.members();
-        self.events.emit(Kind::Members(Members { step, epoch: 0, members, lost: Vec::new() }));
     }
 
     /// Records the state of the machine, at most every ten seconds.
@@ -258,12 +243,13 @@ impl<'a> Session<'a> {
     }
 
     /// Starts to write a checkpoint in the background, which answers `requests`. First waits for the previous
-    /// checkpoint. Of several ranks, only the first one writes it.
+    /// checkpoint. Of several ranks, only the first one writes it, and in a swarm the second, which takes its
+    /// place if it is lost.
     ///
     /// # Errors
     /// When the previous checkpoint could not be written.
     pub(crate) fn save(&mut self, snapshot: Snapshot, requests: ControlRequests) -> Result<(), TrainError> {
-        if !self.ranks.is_first() {
+        if !self.ranks.is_first() && !self.ranks.is_deputy(&self.plan) {
             // Rank 0 writes it for all.
             self.acknowledge(requests, snapshot.state.checkpoint_step());
             return Ok(());

@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use sparktune_base::program_name;
 use sparktune_base::units::counted;
 use sparktune_cluster::Error as ClusterError;
@@ -20,6 +21,7 @@ use crate::objective::{Objective, Trainee};
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::state::{Stage, State};
+use crate::state_hash::{MOST_AT_CHECKPOINT, numbers, require_the_same, state_hash};
 use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
 use crate::{fp8_loss, neighbours};
@@ -32,6 +34,23 @@ pub(crate) struct StageLoop<'a, 'run, O: Objective> {
     /// The file of measured tiles; `None` if none are measured.
     pub(crate) tiles: Option<&'a TileFile>,
 }
+
+/// What a rank says at the border of a step.
+#[derive(Debug, Serialize, Deserialize)]
+struct Wish {
+    stop: bool,
+    save: bool,
+    /// Why it has to stop.
+    reason: Option<String>,
+    /// How many wait to be let in.
+    newcomers: usize,
+    /// The shares of the next step, if they change.
+    shares: Option<Vec<u32>>,
+}
+
+/// What is due for all ranks, why they stop, whether others join now, and the shares of the next step, if
+/// they change.
+type Agreed = (Due, Option<String>, bool, Option<Vec<u32>>);
 
 /// How a stage ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,17 +119,27 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             let mut reason = requests.out_of_memory.clone();
             due = due.with_requests(&requests);
             let mut others_join = false;
+            let mut have_agreed = false;
             if self.session.ranks.has_others() {
-                (due, reason, others_join) = match self.agreed(due, reason) {
+                let shares;
+                (due, reason, others_join, shares) = match self.agreed(due, reason) {
                     Err(TrainError::Cluster(error)) if error.is_of_a_rank() => {
-                        (Due { save: true, stop: true, ..due }, Some(error.to_string()), false)
+                        (Due { save: true, stop: true, ..due }, Some(error.to_string()), false, None)
                     }
                     agreed => agreed?,
                 };
-                self.session.record_members(self.steps.state.step + 1);
+                have_agreed = reason.is_none();
+                let next = self.steps.state.step + 1;
+                self.session.record_members(next);
+                if let Some(said) = shares.filter(|_| !self.steps.is_last_done()) {
+                    self.session.take_shares(said, next);
+                }
             }
             if due.save {
                 self.steps.settle(self.session)?;
+                if have_agreed && let Some(lost) = self.compared()? {
+                    (due.stop, reason) = (true, Some(lost));
+                }
                 self.save(due.is_best, requests)?;
                 (saved_at, has_unsaved_steps) = (Instant::now(), false);
             }
@@ -278,23 +307,40 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     }
 
     /// Returns what is due if any rank was asked to stop: then all stop after this step, and rank 0 saves it.
-    /// Rank 0 decides whether a checkpoint is written, to which the others may have to contribute. Also
-    /// returns whether all ranks meet again now, because others wait at rank 0.
-    fn agreed(
-        &mut self,
-        due: Due,
-        reason: Option<String>,
-    ) -> Result<(Due, Option<String>, bool), TrainError> {
+    /// Rank 0 decides whether a checkpoint is written, to which the others may have to contribute, whether
+    /// all ranks meet again now, because others wait at rank 0, and which shares they have from the next step
+    /// on.
+    fn agreed(&mut self, due: Due, reason: Option<String>) -> Result<Agreed, TrainError> {
         let newcomers = self.session.ranks.newcomers();
-        let wishes = self.session.ranks.gather((due.stop, due.save, reason, newcomers))?;
-        let reason = wishes.iter().enumerate().find_map(|(rank, (_, _, reason, _))| {
-            reason.as_ref().map(|reason| format!("rank {rank}: {reason}"))
-        });
-        let stop = wishes.iter().any(|(stop, _, _, _)| *stop);
-        let (first_saves, newcomers) =
-            wishes.first().map_or((false, 0), |(_, save, _, count)| (*save, *count));
-        let others_join = newcomers > 0 && !stop && due.end.is_none();
-        Ok((Due { stop, save: stop || first_saves || others_join, ..due }, reason, others_join))
+        let shares = self.session.better_shares();
+        let wish = Wish { stop: due.stop, save: due.save, reason, newcomers, shares };
+        let wishes = self.session.ranks.gather(wish)?;
+        let stop = wishes.iter().any(|wish| wish.stop);
+        let reason = wishes
+            .iter()
+            .enumerate()
+            .find_map(|(rank, wish)| wish.reason.as_ref().map(|reason| format!("rank {rank}: {reason}")));
+        let Some(first) = wishes.into_iter().next() else { return Ok((due, reason, false, None)) };
+        let others_join = first.newcomers > 0 && !stop && due.end.is_none();
+        let due = Due { stop, save: stop || first.save || others_join, ..due };
+        Ok((due, reason, others_join, first.shares.filter(|_| !stop && !others_join)))
+    }
+
+    /// Compares what all ranks have trained, unless that takes long. Returns why they end if one is gone.
+    ///
+    /// # Errors
+    /// A rank has something else.
+    fn compared(&mut self) -> Result<Option<String>, TrainError> {
+        let Steps { trainee, state, optimizer, diloco, .. } = &self.steps;
+        let trained = trainee.trained();
+        if diloco.is_some() || numbers(&trained) > MOST_AT_CHECKPOINT {
+            return Ok(None);
+        }
+        let step = state.step;
+        match self.session.ranks.gather(state_hash(step, &trained, optimizer)) {
+            Err(TrainError::Cluster(error)) if error.is_of_a_rank() => Ok(Some(error.to_string())),
+            hashes => require_the_same(&hashes?, step).map(|()| None),
+        }
     }
 
     /// Stops because memory ran out or a rank was lost in the middle of a step, with all previous steps in a

@@ -266,7 +266,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         diloco.for_each(first, &mut **trainee, optimizer, |rank, trainee, optimizer| {
             let mut micro_batches =
                 MicroBatches { objective: *objective, trainee: &mut *trainee, batch, step: done, scale: 1.0 };
-            let places = micro_batches.of_rank(rank, count);
+            let places = micro_batches.of_rank(rank, &count.into());
             let terms = micro_batches.terms(&places);
             if terms == 0 || out_of_memory {
                 return Ok(None);

@@ -1,6 +1,7 @@
 //! Formats each event as one line, and the state of a run as one sentence.
 
 use sparktune_app::findings::{Finding, Severity};
+use sparktune_app::members_of_run::{MemberRow, members};
 use sparktune_app::shell::run_argument;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
@@ -47,6 +48,7 @@ pub(crate) fn event_words(event: &Event, view: &RunView) -> (&'static str, Strin
             vec![format!("{} carried out at step {}", escape(&control.action), count(control.step))],
         ),
         Kind::Members(members) => ("members", members_parts(members)),
+        Kind::MemberSamples(_) => ("ranks", members(view).iter().map(member_words).collect()),
         Kind::Warning(warning) => ("warning", vec![escape(&warning.message).into_owned()]),
         Kind::RunFinished(finished) => ("finished", run_finished(finished, view)),
         Kind::Unknown(kind) => ("other", vec![format!("'{}', written by a newer sparktune", escape(kind))]),
@@ -73,8 +75,18 @@ fn run_started(attempt: u32, started: &RunStarted) -> Vec<String> {
 fn members_parts(said: &Members) -> Vec<String> {
     let ranks: Vec<String> = said.members.iter().map(ToString::to_string).collect();
     let mut parts = vec![format!("from step {}", count(said.step)), format!("ranks {}", ranks.join(", "))];
+    if !said.shares.is_empty() {
+        let shares: Vec<String> = said.shares.iter().map(ToString::to_string).collect();
+        parts.push(format!("in shares of {}", shares.join(", ")));
+    }
     parts.extend(said.lost.iter().map(|lost| format!("without {}: {}", lost.rank, escape(&lost.reason))));
     parts
+}
+
+/// `rank 2 at 10.0.0.3: training, 3 of 6, 41 ms each, latency 0.40 ms, drops 1`
+fn member_words(row: &MemberRow) -> String {
+    let MemberRow { rank, at, state, share, speed, latency, drops, .. } = row;
+    format!("rank {rank} at {at}: {state}, {share}, {speed}, latency {latency}, drops {drops}")
 }
 
 fn progress_words(progress: &Progress) -> String {
@@ -429,6 +441,7 @@ mod tests {
                 step: 4,
                 epoch: 1,
                 members: vec![0, 2],
+                shares: vec![2, 1],
                 lost: vec![LostMember { rank: 1, reason: "it was silent for 5 s".into() }],
             }),
             Kind::ControlApplied(ControlApplied { id: "a".into(), action: "stop".into(), step: 3 }),
@@ -464,7 +477,7 @@ mod tests {
 13:27:36 UTC mtp        step 3 · eval loss of the MTP head 1.5000 (drafted tokens 1.2500, 1.7500)
 13:27:36 UTC checkpoint step-000003 · 12.6 MB · took 34 ms · best
 13:27:37 UTC device     mem 1.1 GB of 137 GB unified · process – · pressure – · cpu – · gpu0 – % – °C – W 850 MHz limited by power cap
-13:27:37 UTC members    from step 4 · ranks 0, 2 · without 1: it was silent for 5 s
+13:27:37 UTC members    from step 4 · ranks 0, 2 · in shares of 2, 1 · without 1: it was silent for 5 s
 13:27:38 UTC control    stop carried out at step 3
 13:27:38 UTC finished   stopped · asked to · 3 steps · loss – · eval 1.2500 · base 2.3100 → best 1.2500 at step 3 · memory at most 2.9 GB · outputs/adapter
 13:27:39 UTC other      'weather', written by a newer sparktune";

@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::thread::sleep;
+use std::time::Duration;
 
-use sparktune_cluster::RankCounts;
+use sparktune_cluster::{RankCounts, Shares};
 
 use crate::cluster::{
     FULL, LORA, alone, assert_same, ended, port, ranks, run_of, signal, start_rank, training,
@@ -16,23 +18,42 @@ use crate::sparktune::{Place, events};
 const SWARM: [&str; 4] = ["--swarm", "true", "--silence-s", "3"];
 
 /// Who trains from which step on, of all attempts, as the events say it: the step, the members, who is lost.
+/// That their shares change says nothing of them.
 fn members(run: &Path) -> Vec<(u64, Vec<u64>, Vec<u64>)> {
     let said = events(run).into_iter().filter(|event| event["kind"] == "members");
-    let said = said.map(|event| {
-        let numbers = |value: &serde_json::Value, of: &dyn Fn(&serde_json::Value) -> Option<u64>| {
-            value.as_array().into_iter().flatten().map(|value| of(value).unwrap()).collect::<Vec<u64>>()
-        };
-        let members = numbers(&event["members"], &serde_json::Value::as_u64);
-        let lost = numbers(&event["lost"], &|lost| lost["rank"].as_u64());
-        (event["step"].as_u64().unwrap(), members, lost)
-    });
-    said.collect()
+    let mut all: Vec<(u64, Vec<u64>, Vec<u64>)> = said
+        .map(|event| {
+            let numbers = |value: &serde_json::Value, of: &dyn Fn(&serde_json::Value) -> Option<u64>| {
+                value.as_array().into_iter().flatten().map(|value| of(value).unwrap()).collect::<Vec<u64>>()
+            };
+            let members = numbers(&event["members"], &serde_json::Value::as_u64);
+            let lost = numbers(&event["lost"], &|lost| lost["rank"].as_u64());
+            (event["step"].as_u64().unwrap(), members, lost)
+        })
+        .collect();
+    all.dedup_by(|later, earlier| later.2.is_empty() && later.1 == earlier.1);
+    all
 }
 
-/// The numbers of ranks that a replay has to be told.
+/// The numbers and the shares of ranks that a replay has to be told.
 fn counts(run: &Path) -> RankCounts {
-    let said = members(run).into_iter();
-    said.fold(RankCounts::from(1), |counts, (step, members, _)| counts.then(step, members.len()))
+    let said = events(run).into_iter().filter(|event| event["kind"] == "members");
+    said.fold(RankCounts::from(1), |counts, event| {
+        let members = event["members"].as_array().unwrap().len();
+        counts.then(event["step"].as_u64().unwrap(), shares(&event).unwrap_or_else(|| members.into()))
+    })
+}
+
+/// The shares of an event, if they are not equal.
+fn shares(event: &serde_json::Value) -> Option<Shares> {
+    let of: Vec<u32> = serde_json::from_value(event["shares"].clone()).ok()?;
+    Shares::new(of)
+}
+
+/// How the ranks were seen, at any time.
+fn samples(run: &Path) -> Vec<serde_json::Value> {
+    let seen = events(run).into_iter().filter(|event| event["kind"] == "member_samples");
+    seen.flat_map(|event| event["ranks"].as_array().cloned().unwrap_or_default()).collect()
 }
 
 /// Waits until the run has taken so many steps.
@@ -92,6 +113,11 @@ fn a_run_goes_on_without_ranks_that_are_killed_or_stopped_and_has_the_bits_of_it
         && has_warned(["rank 1 is gone", "it was silent for 3 s"])
         && has_warned(["rank 2 is gone", "rank 0 goes on alone, from step "]);
     assert!(has_told, "{warned:?}");
+    let seen = |rank: u64, state: &str, drops: u64| {
+        samples(&run).iter().any(|of| of["rank"] == rank && of["state"] == state && of["drops"] == drops)
+    };
+    let has_seen = seen(0, "training", 0) && seen(3, "gone", 1) && seen(1, "silent", 0);
+    assert!(has_seen, "{:?}", samples(&run));
     let (_alone, one_process) = alone(counts(&run), "60", &more);
     assert_same(&run, &one_process);
 }
@@ -123,14 +149,61 @@ fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_b
     );
     let told = ["the other ranks go on without this one", "silent for 3 s", "asks rank 0 to be let in again"];
     assert!(told.iter().all(|words| done[1].err.contains(words)), "{}", done[1].err);
-    let counts = counts(&run);
-    assert_eq!(counts.to_string().split(',').count(), 5, "{counts}");
-    let (_alone, one_process) = alone(counts, "80", &more);
+    let said: Vec<usize> = members(&run).into_iter().map(|(_, members, _)| members.len()).collect();
+    assert_eq!(said, [3, 2, 3, 2, 3]);
+    let (_alone, one_process) = alone(counts(&run), "80", &more);
     assert_same(&run, &one_process);
 }
 
 #[test]
-fn a_swarm_whose_coordinator_is_killed_ends_and_continues_with_other_ranks_and_the_same_bits() {
+fn a_rank_that_becomes_slow_computes_less_of_each_step_and_the_run_has_the_bits_of_its_replay() {
+    let place = Place::new();
+    let more = [&LORA[..], &SWARM].concat();
+    let ranks = ranks(2, training(&place, "60", &more));
+    let run = run_with(&place, 2);
+    // Three quarters of the time it stands still.
+    wait("a smaller share", || {
+        signal("STOP", &ranks[1]);
+        sleep(Duration::from_millis(90));
+        signal("CONT", &ranks[1]);
+        sleep(Duration::from_millis(30));
+        let said = events(&run).into_iter().filter(|event| event["kind"] == "members");
+        said.filter_map(|event| shares(&event)).any(|shares| shares.counts(5) == [4, 1]).then_some(())
+    });
+    let done = ended(ranks);
+    assert_eq!([done[0].code, done[1].code], [Some(0), Some(0)], "{done:?}");
+    assert!(members(&run).iter().all(|(_, members, _)| *members == [0, 1]), "nobody is left out");
+    let counts = counts(&run);
+    assert!(counts.to_string().contains("4+1@"), "{counts}");
+    let (_alone, one_process) = alone(counts, "60", &more);
+    assert_same(&run, &one_process);
+}
+
+#[test]
+fn if_the_coordinator_is_killed_the_next_rank_takes_its_place_and_the_run_goes_on_with_the_same_bits() {
+    let place = Place::new();
+    let more = [&LORA[..], &SWARM].concat();
+    let ranks = ranks(3, training(&place, "40", &more));
+    let first = run_with(&place, 4);
+    kill(trainer_of(&first).unwrap());
+    let done = ended(ranks);
+    assert_eq!([done[1].code, done[2].code], [Some(0), Some(0)], "{done:?}");
+    assert!(done[1].err.contains("this rank has taken the place of rank 0"), "{}", done[1].err);
+    // The run of the first one stays as it was, and the other one has its name and four more digits.
+    let all = std::fs::read_dir(place.join("runs")).unwrap().map(|run| run.unwrap().path());
+    let runs: Vec<PathBuf> = all.filter(|run| run.join("events").is_dir()).collect();
+    let others: Vec<&PathBuf> = runs.iter().filter(|run| **run != first).collect();
+    let [run] = others[..] else { panic!("{runs:?}") };
+    let begins = first.file_name().unwrap().to_str().unwrap();
+    assert!(run.file_name().unwrap().to_str().unwrap().starts_with(begins), "{runs:?}");
+    let said: Vec<_> = members(run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+    assert_eq!(said, [(vec![0, 1, 2], vec![]), (vec![1, 2], vec![0])]);
+    let (_alone, one_process) = alone(counts(run), "40", &more);
+    assert_same(run, &one_process);
+}
+
+#[test]
+fn a_swarm_of_two_whose_coordinator_is_killed_ends_and_continues_with_other_ranks_and_the_same_bits() {
     let place = Place::new();
     let more = [&FULL[..], &SWARM].concat();
     let first = ranks(3, training(&place, "40", &more));

@@ -1,13 +1,12 @@
 """A swarm of ranks on this machine whose members are killed, stopped and cut off, and what is left of it.
 
-    python tests/peers/swarm.py SPARKTUNE [--faults 200] [--ranks 4] [--seed 1] [--partitions]
+    python tests/peers/swarm.py SPARKTUNE [--faults 200] [--ranks 4] [--seed 1] [--partitions] [--tiny]
 
 Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm true --silence-s 2`). At times that the
-seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP) or stopped and continued after it was left out, after
-which it has to be let in again; now and then it is the coordinator, after which all ranks are started again with
-`resume`. When a run is complete, one
-process trains the same steps with the numbers of ranks of its `members` events (`--sum-as`): losses, norms and
-weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
+seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP), or killed and started or stopped and continued after it
+was left out, after which it has to be let in again; now and then it is the coordinator, after which the next rank has to take its place, or,
+with two ranks, all are started again with `resume`. When a run is complete, one process trains the same steps with the numbers and shares of ranks of its `members` events (`--sum-as`): losses, norms
+and weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
 namespace of its own, and a link may be taken down too.
 
 Prints a line for each run and the number of faults of each kind. Needs Python alone.
@@ -18,6 +17,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +28,7 @@ from collections import Counter
 from pathlib import Path
 
 DEMO = Path(__file__).parents[2] / "presets" / "demo"
+TINY = Path(__file__).parents[1] / "fixtures" / "qwen35" / "checkpoint"
 STEPS = 60
 PATIENCE_S = 300
 
@@ -83,30 +84,55 @@ class Training:
     def __init__(self, program, folder, ranks, network):
         self.program, self.folder, self.ranks, self.network = program, folder, ranks, network
         self.processes = []
+        # Where the run goes on without its first coordinator, and what was seen before that.
+        self.moved, self.coordinator, self.before = None, 0, []
         self.log = open(folder / "log", "w")
         self.token = hashlib.sha256(os.urandom(32)).hexdigest()
 
     def start(self, words):
-        port = free_port() if self.network is None else 29_500
+        self.words, self.port = words, free_port() if self.network is None else 29_500
+        self.processes = [self.start_rank(rank) for rank in range(self.ranks)]
+
+    def start_rank(self, rank):
         host = "127.0.0.1" if self.network is None else "10.197.0.1"
-        for rank in range(self.ranks):
-            environment = dict(
-                os.environ,
-                RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK=str(rank), MASTER_ADDR=host,
-                MASTER_PORT=str(port), SPARKTUNE_GRAD_ACCUM_STEPS="5", SPARKTUNE_CLUSTER_TOKEN=self.token,
-            )  # fmt: skip
-            inside = [] if self.network is None else ["ip", "netns", "exec", self.network.names[rank]]
-            command = [*inside, str(self.program), *words, "--runs-dir", str(self.folder / "runs")]
-            started = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
-            self.processes.append(started)
+        environment = dict(
+            os.environ,
+            RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK=str(rank), MASTER_ADDR=host,
+            MASTER_PORT=str(self.port), SPARKTUNE_GRAD_ACCUM_STEPS="5", SPARKTUNE_CLUSTER_TOKEN=self.token,
+        )  # fmt: skip
+        inside = [] if self.network is None else ["ip", "netns", "exec", self.network.names[rank]]
+        command = [*inside, str(self.program), *self.words, "--runs-dir", str(self.folder / "runs")]
+        return subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
 
     def run(self):
-        runs = [path for path in (self.folder / "runs").glob("[!.]*") if (path / "events").is_dir()]
-        return runs[0] if runs else None
+        runs = sorted(path for path in (self.folder / "runs").glob("[!.]*") if (path / "events").is_dir())
+        if self.moved is None:
+            return runs[0] if runs else None
+        # It gets the name of the run, with four more digits, when its part ends.
+        return self.moved if self.moved.is_dir() else max(runs, key=lambda run: (run / "events").stat().st_mtime)
 
     def seen(self):
         run = self.run()
-        return list(events(run)) if run else []
+        seen = list(events(run)) if run else []
+        if self.moved is not None:
+            taken = [at for at, event in enumerate(seen) if self.is_taking_over(event)]
+            seen = self.before + (seen[taken[-1] :] if taken else [])
+        return seen
+
+    def is_taking_over(self, event):
+        lost = [lost["rank"] for lost in event.get("lost", [])] if event["kind"] == "members" else []
+        return bool(lost) and min(lost) < event["members"][0] == self.coordinator
+
+    def takes_over(self, coordinator, number):
+        """This rank goes on, which its launcher gave this number."""
+        before = self.seen()
+        self.coordinator = coordinator
+        name = self.run().name.split("-of-")[-1]
+        self.moved = self.folder / "runs" / f".rank-{number}-of-{name}"
+        self.before = []
+        self.wait("another coordinator", lambda: any(event["kind"] == "step" for event in self.seen()))
+        step = self.seen()[0]["step"]
+        self.before = [event for event in before if event.get("step", 0) < step]
 
     def steps(self):
         return max((event["step"] for event in self.seen() if event["kind"] == "step"), default=0)
@@ -123,11 +149,17 @@ class Training:
         return json.loads((self.run() / "lease.lock").read_text())["pid"]
 
     def wait(self, what, holds):
-        since = time.monotonic()
+        """Waits until it holds. On a busy machine that takes long, so only time without a step counts."""
+        since, seen = time.monotonic(), None
         while not holds():
+            steps = self.steps()
+            if steps != seen:
+                since, seen = time.monotonic(), steps
             if time.monotonic() - since > PATIENCE_S:
+                for process in self.processes:
+                    process.kill()
                 sys.exit(f"waited {PATIENCE_S} s for {what}; look at {self.folder}")
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def clear(self):
         for process in self.processes:
@@ -143,8 +175,9 @@ def replay_words(training):
     counts = []
     for event in training.seen():
         if event["kind"] == "members":
-            counts = [(step, count) for step, count in counts if step < event["step"]]
-            counts.append((event["step"], len(event["members"])))
+            shares = "+".join(str(share) for share in event.get("shares", [])) or len(event["members"])
+            counts = [(step, shared) for step, shared in counts if step < event["step"]]
+            counts.append((event["step"], shares))
     return ",".join(str(count) if step == 1 else f"{count}@{step}" for step, count in counts)
 
 
@@ -158,71 +191,89 @@ def weights(run):
 
 
 def one_run(options, choose, counted, network):
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        folder = Path(folder)
-        train = ["train", "--model", str(DEMO / "model"), "--data", str(DEMO / "train.jsonl"), "--rank", "4"]
-        train += ["--mtp", "none", "--epochs", "40", "--max-steps", str(STEPS), "--save-steps", "5"]
-        train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
-        training = Training(options.program, folder, options.ranks, network)
-        training.start(train)
-        # The process of each number: ranks get other numbers when they meet again.
-        process_of = list(range(options.ranks))
-        stopped, faults = [], []
-        while not training.has_ended() and len(faults) < 12:
-            training.wait("members", lambda: training.members() or training.has_ended())
-            members = training.members()
-            begun = training.steps()
-            delay = choose.random() * 0.8
-            training.wait("a step", lambda: training.steps() > begun or training.has_ended())
-            time.sleep(delay)
-            others = [rank for rank in members if rank > 0]
-            if training.has_ended() or (not others and choose.random() < 0.7):
+    # What is left of a run that fails is looked at.
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
+    model = TINY if options.tiny else DEMO / "model"
+    train = ["train", "--model", str(model), "--data", str(DEMO / "train.jsonl"), "--rank", "4", "--device", "cpu"]
+    train += ["--max-rejected", "0.2", "--pack-length", "128"] * options.tiny
+    train += ["--mtp", "none", "--epochs", "400", "--max-steps", str(STEPS), "--save-steps", "5"]
+    train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
+    training = Training(options.program, folder, options.ranks, network)
+    training.start(train)
+    # The process of each number: ranks get other numbers when they meet again.
+    process_of = list(range(options.ranks))
+    stopped, faults = [], []
+    while not training.has_ended() and len(faults) < (40 if options.tiny else 12):
+        training.wait("members", lambda: training.members() or training.has_ended())
+        members = training.members()
+        begun = training.steps()
+        delay = choose.random() * (0.2 if options.tiny else 0.8)
+        training.wait("a step", lambda: training.steps() > begun or training.has_ended())
+        time.sleep(delay)
+        others = members[1:]
+        if training.has_ended() or (not others and choose.random() < 0.7):
+            break
+        # Those that return leave more for the next fault.
+        kinds = (["kill", "stop"] + ["kill and start", "stop and continue"] * 2) * bool(others) + ["coordinator"]
+        if training.moved is not None:
+            # Who was left out asks the machine of the first coordinator, and too few cannot go on.
+            kinds = ["kill", "stop"] * bool(others) + ["coordinator"] * (len(members) > 2)
+            if not kinds:
                 break
-            kinds = ["kill", "stop", "stop and continue"] * bool(others) + ["coordinator"]
-            kind = choose.choice(kinds + (["partition"] if network and others else []))
-            if kind == "coordinator":
-                os.kill(training.trainer(), signal.SIGKILL)
-                for process in stopped:
-                    process.kill()
-                stopped = []
-                training.clear()
-                process_of = list(range(options.ranks))
-                training.start(["resume", "latest", "--json", "--non-interactive"])
-                before = len(training.seen())
-                training.wait("a resumed step", lambda: "step" in [e["kind"] for e in training.seen()[before:]])
+        kind = choose.choice(kinds + (["partition"] if network and others else []))
+        if kind == "coordinator" and len(members) > 2:
+            os.kill(training.trainer(), signal.SIGKILL)
+            training.takes_over(members[1], process_of[members[1]])
+            kind = "coordinator, others go on"
+        elif kind == "coordinator":
+            os.kill(training.trainer(), signal.SIGKILL)
+            for process in stopped:
+                process.kill()
+            stopped = []
+            training.clear()
+            process_of = list(range(options.ranks))
+            training.start(["resume", "latest", "--json", "--non-interactive"])
+            before = len(training.seen())
+            training.wait("a resumed step", lambda: "step" in [e["kind"] for e in training.seen()[before:]])
+        else:
+            rank = choose.choice(others)
+            process = training.processes[process_of[rank]]
+            if kind == "partition":
+                network.cut(process_of[rank], "down")
             else:
-                rank = choose.choice(others)
-                process = training.processes[process_of[rank]]
-                if kind == "partition":
-                    network.cut(process_of[rank], "down")
+                process.send_signal(signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP)
+            training.wait("the others", lambda: rank not in training.members() or training.has_ended())
+            if kind == "partition":
+                network.cut(process_of[rank], "up")
+            if " and " in kind and not training.has_ended():
+                left = training.members()
+                if kind == "kill and start":
+                    process.wait()
+                    training.processes[process_of[rank]] = training.start_rank(process_of[rank])
                 else:
-                    process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
-                training.wait("the others", lambda: rank not in training.members() or training.has_ended())
-                if kind == "partition":
-                    network.cut(process_of[rank], "up")
-                if kind == "stop and continue" and not training.has_ended():
-                    left = training.members()
                     process.send_signal(signal.SIGCONT)
-                    training.wait("the return", lambda: len(training.members()) > len(left) or training.has_ended())
-                    process_of = [process_of[rank] for rank in left] + [process_of[rank]]
-                if kind == "stop":
-                    stopped.append(process)
-            faults.append(kind)
-        training.wait("the end", training.has_ended)
-        for process in stopped:
-            process.kill()
-        training.clear()
-        counts = replay_words(training)
-        (folder / "alone").mkdir()
-        alone = Training(options.program, folder / "alone", 1, None)
-        command = [str(options.program), *train, f"--sum-as={counts}", "--runs-dir", str(folder / "alone" / "runs")]
-        environment = dict(os.environ, SPARKTUNE_GRAD_ACCUM_STEPS="5")
-        subprocess.run(command, env=environment, check=True, stdout=alone.log, stderr=alone.log)
-        is_same = numbers(training.seen()) == numbers(alone.seen())
-        is_same = is_same and weights(training.run()) == weights(alone.run()) != {}
-        counted.update(faults)
-        print(f"{len(faults):2} faults, --sum-as={counts}: {'the same bits' if is_same else 'OTHER BITS'}", flush=True)
-        return is_same
+                training.wait("the return", lambda: len(training.members()) > len(left) or training.has_ended())
+                process_of = [process_of[rank] for rank in left] + [process_of[rank]]
+            if kind == "stop":
+                stopped.append(process)
+        faults.append(kind)
+    training.wait("the end", training.has_ended)
+    for process in stopped:
+        process.kill()
+    training.clear()
+    counts = replay_words(training)
+    (folder / "alone").mkdir()
+    alone = Training(options.program, folder / "alone", 1, None)
+    command = [str(options.program), *train, f"--sum-as={counts}", "--runs-dir", str(folder / "alone" / "runs")]
+    environment = dict(os.environ, SPARKTUNE_GRAD_ACCUM_STEPS="5")
+    subprocess.run(command, env=environment, check=True, stdout=alone.log, stderr=alone.log)
+    is_same = numbers(training.seen()) == numbers(alone.seen())
+    is_same = is_same and weights(training.run()) == weights(alone.run()) != {}
+    counted.update(faults)
+    if is_same:
+        shutil.rmtree(folder)
+    print(f"{len(faults):2} faults, --sum-as={counts}: {'the same bits' if is_same else 'OTHER BITS'}", flush=True)
+    return is_same
 
 
 def main():
@@ -232,6 +283,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--partitions", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="train the model of the tests, for a busy machine")
     parser.add_argument("--folder", default=None, help="where runs are made")
     options = parser.parse_args()
     options.program = options.program.resolve()

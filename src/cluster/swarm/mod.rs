@@ -1,7 +1,7 @@
 //! A swarm: ranks that go on without those that are gone, in the same steps.
 //!
 //! **Epochs.** An epoch has a number and members, in the order of the numbers that they had when they met. A
-//! rank that is gone, or silent for too long, ends the epoch: the coordinator, which is the first rank,
+//! rank that is gone, or silent for too long, ends the epoch: the coordinator, which is the first member,
 //! proposes the next one to all that are left. Each of them stops what it does in the old epoch and says how
 //! often it has heard all others ([`notice::Heard`]). When all have said so, they resume together.
 //!
@@ -12,16 +12,23 @@
 //! that everybody says when it has all sums of a step ends every step on all ranks or on none, and does it
 //! again with those that are left.
 //!
+//! **Shares.** All members get equal shares of a step, until rank 0 has seen that one is slow or late
+//! ([`shares`]); it says so at the border of a step, and all deal the next one alike.
+//!
 //! **Who comes later** waits at a door that rank 0 keeps open. At the border of a step, all ranks part and
 //! meet again as if they had just been started, with those that waited, and continue from rank 0's checkpoint
 //! of that step. So a newcomer gets what every rank gets, by hash and over the same channel.
 //!
-//! If the coordinator is gone, the others end, as ranks do that are no swarm.
+//! **Who coordinates.** If the coordinator is lost, the first of those that are left takes its place, as long
+//! as they are more than half of the members (`regroup`). Otherwise they end, as ranks do that are no
+//! swarm, and so they do if it has said itself why it ends.
 
 mod counts;
 pub(crate) mod door;
 pub mod notice;
+pub mod pulse;
 mod regroup;
+pub mod shares;
 #[cfg(test)]
 mod tests;
 

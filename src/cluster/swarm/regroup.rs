@@ -1,6 +1,12 @@
 //! From one epoch of a swarm to the next, on one rank. The header of [`swarm`](super) says why it is exact.
+//!
+//! **Only one epoch follows another.** The coordinator needs half of the members, with itself, or more. If it
+//! is lost, the first of those that are left leads instead: it needs more than half, and at least two, so
+//! that a rank that slept does not go on by itself. The two cannot both be true. A member follows another
+//! leader only when it has lost the coordinator itself, and only if it has not said to anybody in this epoch
+//! that it is ready for the next one: whom it said that to may be going on with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use sparktune_base::escape::escape;
@@ -13,6 +19,11 @@ use crate::swarm::notice::{Heard, Notice, shortened};
 use crate::tcp::Tcp;
 use crate::wire::Kind;
 
+/// The most proposals that are kept of ranks that do not lead yet.
+const MOST_EARLY: usize = 64;
+
+/// Who is gone, and what was seen of it.
+type Lost = BTreeMap<usize, String>;
 /// What the ranks that are ready have heard, by their numbers.
 type Ready = BTreeMap<usize, Heard>;
 
@@ -89,7 +100,8 @@ impl Tcp {
     }
 
     fn regroup(&mut self) -> Result<(), Error> {
-        let done = if self.rank() == 0 { self.lead() } else { self.follow() };
+        let lost = self.suspected();
+        let done = if self.rank() == 0 { self.lead(lost, false) } else { self.follow(lost) };
         if let Err(error) = &done {
             self.failure = Some(error.to_string());
             self.swarm().is_left_out |= matches!(error, Error::Ejected { .. });
@@ -101,13 +113,17 @@ impl Tcp {
         self.send(to, Kind::Notice, operation(notice.epoch(), 0), &Arc::new(notice.to_bytes()));
     }
 
-    /// Proposes epochs until all members of one are ready.
-    fn lead(&mut self) -> Result<(), Error> {
-        let mut lost = std::mem::take(&mut self.swarm().suspects);
+    /// Takes whom this rank misses, and what it has seen of them.
+    fn suspected(&mut self) -> Lost {
+        std::mem::take(&mut self.swarm().suspects)
+    }
+
+    /// Proposes epochs until all members of one are ready, as the coordinator or in its place.
+    fn lead(&mut self, mut lost: Lost, takes_over: bool) -> Result<(), Error> {
         let mut proposed = self.epoch;
         loop {
             while let Some((from, notice)) = self.mailbox.waiting_notice() {
-                self.hear_trouble(from, &notice, &mut lost);
+                self.hear(from, &notice, &mut lost)?;
             }
             for rank in self.members.clone() {
                 if let Some(error) = self.mailbox.gone(rank) {
@@ -117,6 +133,12 @@ impl Tcp {
             proposed += 1;
             let members: Vec<usize> =
                 self.members.iter().copied().filter(|rank| !lost.contains_key(rank)).collect();
+            let (left, of) = (members.len(), self.members.len());
+            let is_enough = if takes_over { 2 * left > of && left > 1 } else { 2 * left >= of };
+            if !is_enough {
+                let why = lost.iter().map(|(rank, why)| format!("rank {rank}: {why}"));
+                return Err(Error::TooFew { left, of, why: why.collect::<Vec<_>>().join("; ") });
+            }
             let said: Vec<(usize, String)> = lost.clone().into_iter().collect();
             let others = self.members.iter().copied().filter(|rank| *rank != self.own).collect::<Vec<_>>();
             // Those that are left out hear it too, if they live.
@@ -125,7 +147,7 @@ impl Tcp {
                     Notice::Regroup { epoch: proposed, members: members.clone(), lost: said.clone() };
                 self.notify(to, &proposal);
             }
-            let Some(ready) = self.ready(proposed, &members, &mut lost) else { continue };
+            let Some(ready) = self.ready(proposed, &members, &mut lost)? else { continue };
             let heard = heard_together(&ready).map_err(|(rank, what)| {
                 let at = self.mailbox.place(rank).to_owned();
                 Error::OutOfStep { rank, at, what }
@@ -135,18 +157,26 @@ impl Tcp {
                 self.notify(to, &Notice::Resume { epoch: proposed, heard: heard.clone() });
             }
             self.adopt(Change { epoch: proposed, members, lost: said }, heard);
+            if takes_over {
+                self.tell(
+                    "the coordinator is gone: this rank takes its place, and the run goes on in its folder",
+                );
+            }
             return Ok(());
         }
     }
 
     /// Waits until all members of a proposed epoch are ready; `None` if one more is lost.
-    fn ready(&mut self, epoch: u64, members: &[usize], lost: &mut BTreeMap<usize, String>) -> Option<Ready> {
+    ///
+    /// # Errors
+    /// Others go on without this rank.
+    fn ready(&mut self, epoch: u64, members: &[usize], lost: &mut Lost) -> Result<Option<Ready>, Error> {
         let mut ready = Ready::from([(self.own, self.swarm().heard.clone())]);
         loop {
             let missing: Vec<usize> =
                 members.iter().copied().filter(|rank| !ready.contains_key(rank)).collect();
             if missing.is_empty() {
-                return Some(ready);
+                return Ok(Some(ready));
             }
             match self.mailbox.notice(&missing) {
                 Ok((from, Notice::Ready { epoch: of, heard })) if of == epoch && members.contains(&from) => {
@@ -154,14 +184,14 @@ impl Tcp {
                 }
                 Ok((from, notice)) => {
                     let before = lost.len();
-                    self.hear_trouble(from, &notice, lost);
+                    self.hear(from, &notice, lost)?;
                     if lost.len() > before {
-                        return None;
+                        return Ok(None);
                     }
                 }
                 Err(Ended::Gone(rank, error)) => {
                     lost.insert(rank, shortened(&error.seen()));
-                    return None;
+                    return Ok(None);
                 }
                 Err(Ended::Notice | Ended::OutOfStep(_)) => {}
             }
@@ -170,51 +200,108 @@ impl Tcp {
 
     /// Takes a member's word that another one does not answer it. Of two that cannot hear each other, the one
     /// that says so first stays.
-    fn hear_trouble(&self, from: usize, notice: &Notice, lost: &mut BTreeMap<usize, String>) {
-        let Notice::Trouble { epoch, rank, why } = notice else { return };
+    ///
+    /// # Errors
+    /// Another one leads, without this rank.
+    fn hear(&self, from: usize, notice: &Notice, lost: &mut Lost) -> Result<(), Error> {
+        let Notice::Trouble { epoch, rank, why } = notice else {
+            return match notice {
+                Notice::Regroup { epoch, members, lost }
+                    if *epoch > self.epoch && self.members.contains(&from) =>
+                {
+                    if members.contains(&self.own) {
+                        Ok(())
+                    } else {
+                        Err(self.ejected(lost))
+                    }
+                }
+                _ => Ok(()),
+            };
+        };
         let is_member = |rank: &usize| self.members.contains(rank) && !lost.contains_key(rank);
         if *epoch == self.epoch && is_member(&from) && is_member(rank) && *rank != self.own && *rank != from {
             let why = escape(why);
             lost.insert(*rank, shortened(&format!("rank {from} says of it: {why}")));
         }
+        Ok(())
     }
 
-    /// Says whom this rank misses, and waits for the coordinator.
-    fn follow(&mut self) -> Result<(), Error> {
+    fn ejected(&self, lost: &[(usize, String)]) -> Error {
+        let why = lost.iter().find(|(rank, _)| *rank == self.own);
+        Error::Ejected { why: why.map_or_else(String::new, |(_, why)| escape(why).into_owned()) }
+    }
+
+    /// Says whom this rank misses, and waits for who leads: the coordinator, or, if this rank has lost it,
+    /// the first of those that are left.
+    fn follow(&mut self, mut lost: Lost) -> Result<(), Error> {
         let coordinator = self.members[0];
-        for (rank, why) in std::mem::take(&mut self.swarm().suspects) {
-            if let Some(error) = self.mailbox.gone(coordinator) {
-                return Err(error);
+        if !lost.contains_key(&coordinator) {
+            for (rank, why) in lost.clone() {
+                self.notify(coordinator, &Notice::Trouble { epoch: self.epoch, rank, why });
             }
-            if rank == coordinator {
-                let at = self.mailbox.place(rank).to_owned();
-                return Err(Error::Lost { rank, at, why });
-            }
-            self.notify(coordinator, &Notice::Trouble { epoch: self.epoch, rank, why });
         }
         let mut proposed: Option<Change> = None;
+        // What others than the leader have proposed. It counts when this rank follows them.
+        let mut early: VecDeque<(usize, Notice)> = VecDeque::new();
+        let mut told_to = coordinator;
         loop {
-            let (from, notice) = match self.mailbox.notice(&[coordinator]) {
+            let left: Vec<usize> =
+                self.members.iter().copied().filter(|rank| !lost.contains_key(rank)).collect();
+            if let Some(why) = lost.get(&coordinator) {
+                let has_left = self.mailbox.gone(coordinator).filter(|_| self.mailbox.has_left(coordinator));
+                if has_left.is_some() || 2 * left.len() <= self.members.len() {
+                    let (rank, at) = (coordinator, self.mailbox.place(coordinator).to_owned());
+                    return Err(has_left.unwrap_or(Error::Lost { rank, at, why: why.clone() }));
+                }
+            }
+            let leader = left[0];
+            if leader == self.own {
+                return self.lead(lost, true);
+            }
+            if std::mem::replace(&mut told_to, leader) != leader {
+                // It may hear the coordinator, which then goes on without this rank.
+                let why = lost.get(&coordinator).cloned().unwrap_or_default();
+                self.notify(leader, &Notice::Trouble { epoch: self.epoch, rank: coordinator, why });
+            }
+            let followed = early.iter().position(|(from, _)| *from == leader).and_then(|at| early.remove(at));
+            let (from, notice) = match followed.map_or_else(|| self.mailbox.notice(&[leader]), Ok) {
                 Ok(heard) => heard,
-                Err(Ended::Gone(_, error) | Ended::OutOfStep(error)) => return Err(error),
+                // One that this rank was ready for may go on with it.
+                Err(Ended::Gone(_, error) | Ended::OutOfStep(error)) if proposed.is_some() => {
+                    return Err(error);
+                }
+                Err(Ended::OutOfStep(error)) => return Err(error),
+                Err(Ended::Gone(rank, error)) => {
+                    lost.insert(rank, shortened(&error.seen()));
+                    continue;
+                }
                 Err(Ended::Notice) => continue,
             };
             let newest = proposed.as_ref().map_or(self.epoch, |change| change.epoch);
             match notice {
-                _ if from != coordinator => {}
-                Notice::Regroup { epoch, members, lost } if epoch > newest => {
-                    if !members.contains(&self.own) {
-                        let why = lost.into_iter().find(|(rank, _)| *rank == self.own);
-                        let why = why.map_or_else(String::new, |(_, why)| escape(&why).into_owned());
-                        return Err(Error::Ejected { why });
+                Notice::Regroup { epoch, members, lost }
+                    if epoch > self.epoch && !members.contains(&self.own) && self.members.contains(&from) =>
+                {
+                    return Err(self.ejected(&lost));
+                }
+                Notice::Regroup { .. } | Notice::Trouble { .. } if from != leader => {
+                    // It does not hear who leads, which has to do without it.
+                    if leader == coordinator && self.members.contains(&from) {
+                        let why = "it does not hear the coordinator".to_owned();
+                        self.notify(leader, &Notice::Trouble { epoch: self.epoch, rank: from, why });
                     }
-                    if members[0] != coordinator || !members.iter().all(|rank| self.members.contains(rank)) {
-                        let at = self.mailbox.place(coordinator).to_owned();
+                    early.push_back((from, notice));
+                    early.drain(..early.len().saturating_sub(MOST_EARLY));
+                }
+                _ if from != leader => {}
+                Notice::Regroup { epoch, members, lost } if epoch > newest => {
+                    if members[0] != leader || !members.iter().all(|rank| self.members.contains(rank)) {
+                        let at = self.mailbox.place(leader).to_owned();
                         let what = "it proposes members that are none".to_owned();
-                        return Err(Error::OutOfStep { rank: coordinator, at, what });
+                        return Err(Error::OutOfStep { rank: leader, at, what });
                     }
                     let heard = self.swarm().heard.clone();
-                    self.notify(coordinator, &Notice::Ready { epoch, heard });
+                    self.notify(leader, &Notice::Ready { epoch, heard });
                     let lost = lost.into_iter().map(|(rank, why)| (rank, escape(&why).into_owned()));
                     proposed = Some(Change { epoch, members, lost: lost.collect() });
                 }

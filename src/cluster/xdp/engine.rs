@@ -20,6 +20,7 @@ use crate::collective::{Collective, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::rendezvous::Limits;
+use crate::swarm::pulse::Pulse;
 use crate::tcp::{self, Tcp};
 use crate::token::JobToken;
 use crate::xdp::frame::{Ends, Route};
@@ -387,6 +388,14 @@ impl Collective for Xdp {
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.control.all_gather(own)
+    }
+
+    fn launched_as(&self) -> Vec<usize> {
+        self.control.launched_as()
+    }
+
+    fn pulse(&self) -> Option<Pulse> {
+        self.control.pulse()
     }
 
     fn leave(&mut self, reason: Option<&str>) {

@@ -15,8 +15,8 @@ use crate::charts::{Charts, Mark};
 use crate::clock::now_us;
 use crate::error::Result;
 use crate::event::{
-    CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, HeadEval, Kind, Members, Outcome,
-    Phase, Progress, RunFinished, RunStarted, Sample, Warning,
+    CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, HeadEval, Kind, MemberSamples,
+    Members, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Warning,
 };
 use crate::lease::Lease;
 use crate::liveness::{Liveness, STALLED_AFTER, STALLED_AT_LEAST, STALLED_STEPS};
@@ -109,12 +109,15 @@ pub struct RunView {
     /// Who trains, in a run of several ranks that goes on without those that are gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
+    /// How the ranks of a run of several did when they were last seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member_samples: Option<MemberSamples>,
     /// The number of events whose kind is unknown to this sparktune.
     pub unknown_events: u64,
     /// Time of the last event.
     pub last_event_us: Option<u64>,
-    /// The time of the last event that shows work. Device samples do not count, because their thread may
-    /// write them while training hangs.
+    /// The time of the last event that shows work. Samples of the machine and of the ranks do not count,
+    /// because a thread may write them while training hangs.
     pub last_work_us: Option<u64>,
     #[serde(skip)]
     pace: Pace,
@@ -134,7 +137,7 @@ impl RunView {
         }
         self.position = position;
         self.last_event_us = Some(event.time_us);
-        if !matches!(event.kind, Kind::DeviceSample(_)) {
+        if !matches!(event.kind, Kind::DeviceSample(_) | Kind::MemberSamples(_)) {
             self.last_work_us = Some(event.time_us);
         }
         match &event.kind {
@@ -183,6 +186,7 @@ impl RunView {
             }
             Kind::ControlApplied(control) => self.last_control = Some(control.clone()),
             Kind::Members(members) => self.members = Some(members.clone()),
+            Kind::MemberSamples(samples) => self.member_samples = Some(samples.clone()),
             Kind::Warning(warning) => {
                 self.warning_count += 1;
                 keep(&mut self.warnings, seen(event, warning), KEPT_WARNINGS);
@@ -201,6 +205,7 @@ impl RunView {
         keep(&mut self.attempts, attempt, KEPT_ATTEMPTS);
         self.pace.begin_again();
         self.members = None;
+        self.member_samples = None;
         self.phase = None;
         self.progress = None;
     }

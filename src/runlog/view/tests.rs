@@ -375,11 +375,16 @@ fn the_curve_of_the_head_has_its_own_steps_and_those_that_are_repeated_are_repla
 }
 
 #[test]
-fn device_samples_alone_are_no_sign_of_work() {
+fn samples_alone_are_no_sign_of_work() {
     let mut log = Log::new();
     log.start(None);
     let work = log.view.last_work_us;
     log.emit(Kind::DeviceSample(DeviceSample::default()));
+    log.emit(Kind::MemberSamples(MemberSamples { step: 3, ranks: Vec::new() }));
     assert_eq!(log.view.last_work_us, work);
+    assert_eq!(log.view.member_samples.as_ref().map(|seen| seen.step), Some(3));
     assert!(log.view.last_event_us > work);
+    // Another attempt may have other ranks, or none.
+    log.start(Some(3));
+    assert_eq!(log.view.member_samples, None);
 }

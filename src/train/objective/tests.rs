@@ -376,7 +376,7 @@ fn ranks_skip_steps_and_return_to_a_checkpoint_together_with_the_bits_of_one_pro
                 let launcher = Launcher::Torchrun;
                 let placement = Placement { rank, world_size: 2, local_rank: rank, host, port, launcher };
                 let mut tcp = join(&placement, None, "test", Limits::default(), Arc::new(|| false)).unwrap();
-                assert_eq!(train(run, Ranks::Member(&mut tcp)).outcome, Outcome::Completed);
+                assert_eq!(train(run, Ranks::member(&mut tcp)).outcome, Outcome::Completed);
             });
         }
     });

@@ -1,8 +1,10 @@
-//! The state of the machine: the newest sample in words, and its curves below.
+//! The state of the machine: the newest sample in words, the ranks of a run of several machines, and the
+//! machine's curves below.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
+use sparktune_app::members_of_run::{COLUMNS, MemberRow, members};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, or_unknown};
 use sparktune_runlog::{About, DeviceSample, GpuSample};
@@ -12,7 +14,9 @@ use super::{Dashboard, Known};
 use crate::screen::{Role, Theme};
 
 pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
-    let lines = lines(dash.shown(), theme);
+    let mut lines = lines(dash.shown(), theme);
+    let left = usize::from(area.height.saturating_sub(LEAST_CHARTS)).saturating_sub(lines.len() + 1);
+    lines.extend(ranks(&members(&dash.shown().view), left, theme));
     let [words, charts] =
         Layout::vertical([Constraint::Length(lines.len() as u16 + 1), Constraint::Fill(1)]).areas(area);
     for (line, row) in lines.iter().zip(words.rows()) {
@@ -21,6 +25,36 @@ pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Th
     let measured = measured(dash.shown(), |metric| metric.about == About::Machine);
     let columns = usize::from(area.width / 40).clamp(1, 4);
     grid(dash, &measured, charts, columns, buffer, theme);
+}
+
+/// The rows that are left for the curves, however many ranks there are.
+const LEAST_CHARTS: u16 = 6;
+
+/// Returns the table of the ranks in at most `most` lines; nothing for a run of one process.
+fn ranks(rows: &[MemberRow], most: usize, theme: &Theme) -> Vec<Line<'static>> {
+    if rows.is_empty() || most < 2 {
+        return Vec::new();
+    }
+    let shown = if rows.len() < most { rows.len() } else { most - 2 };
+    let texts: Vec<[String; 7]> = rows[..shown].iter().map(MemberRow::columns).collect();
+    let width = |column: usize| {
+        let widest = texts.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        widest.max(COLUMNS[column].len()) + 2
+    };
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let line = |texts: [&str; 7]| -> String {
+        let padded = texts.iter().zip(widths).map(|(text, width)| format!("{text:<width$}"));
+        padded.collect::<String>().trim_end().to_owned()
+    };
+    let mut lines = vec![Line::styled(line(COLUMNS), theme.style(Role::Dim))];
+    for (row, texts) in rows.iter().zip(&texts) {
+        let role = if row.is_missing { Role::Warn } else { Role::Text };
+        lines.push(Line::styled(line(texts.each_ref().map(String::as_str)), theme.style(role)));
+    }
+    if shown < rows.len() {
+        lines.push(Line::styled(format!("and {} more", rows.len() - shown), theme.style(Role::Dim)));
+    }
+    lines
 }
 
 fn lines(known: &Known, theme: &Theme) -> Vec<Line<'static>> {

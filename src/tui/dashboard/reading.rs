@@ -197,7 +197,7 @@ impl Known {
     /// Applies one event.
     pub(super) fn take(&mut self, event: &Event) {
         let role = match &event.kind {
-            Kind::Step(_) | Kind::Progress(_) | Kind::DeviceSample(_) => {
+            Kind::Step(_) | Kind::Progress(_) | Kind::DeviceSample(_) | Kind::MemberSamples(_) => {
                 self.view.apply(event);
                 return;
             }

@@ -8,8 +8,8 @@ use sparktune_plan::{
 };
 use sparktune_runlog::{
     Action, CheckpointCommitted, ControlApplied, ControlInbox, DeviceSample, Eval, Event, EventWriter,
-    GpuSample, HeadEval, Kind, Lease, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Step,
-    Warning,
+    GpuSample, HeadEval, Kind, Lease, MemberSample, MemberSamples, MemberState, Outcome, Phase, Progress,
+    RunFinished, RunStarted, Sample, Step, Warning,
 };
 
 use super::*;
@@ -407,6 +407,8 @@ fn nothing_a_log_says_can_steer_the_terminal() {
     story.warn(evil, 1);
     let gpu = GpuSample { throttle: Some(text()), ..GpuSample::default() };
     story.tell(1, Kind::DeviceSample(DeviceSample { gpus: vec![gpu], ..DeviceSample::default() }));
+    let ranks = vec![MemberSample { place: text(), ..MemberSample::default() }];
+    story.tell(1, Kind::MemberSamples(MemberSamples { step: 1, ranks }));
     let committed = CheckpointCommitted { step: 1, name: text(), ..CheckpointCommitted::default() };
     story.tell(1, Kind::CheckpointCommitted(committed));
     story.step(1);
@@ -451,6 +453,38 @@ fn the_parts_of_a_step_the_machine_and_the_run_have_panels() {
     picture::check("dashboard-step", &mut dashboard);
     press(&mut dashboard, "5");
     picture::check_wide("dashboard-machine", &mut dashboard);
+}
+
+#[test]
+fn the_ranks_of_a_run_of_several_machines_are_listed_and_who_is_missing_stands_out() {
+    let mut story = Story::until(2480);
+    let rank = |rank: usize, state, micro_batches, drops| MemberSample {
+        rank,
+        place: if rank == 0 { String::new() } else { format!("192.168.100.1{rank}") },
+        state,
+        micro_batches,
+        micro_batch_ms: (state != MemberState::Gone).then_some(if rank == 2 { 1640.0 } else { 208.0 }),
+        latency_ms: (rank > 0 && state != MemberState::Gone).then_some(0.21),
+        drops,
+    };
+    let ranks = vec![
+        rank(0, MemberState::Training, 8, 0),
+        rank(3, MemberState::Training, 7, 1),
+        rank(2, MemberState::Silent, 1, 0),
+        rank(1, MemberState::Gone, 0, 2),
+    ];
+    story.tell(0, Kind::MemberSamples(MemberSamples { step: 2480, ranks }));
+    let mut dashboard = story.dashboard(Liveness::Running);
+    press(&mut dashboard, "5");
+    picture::check_wide("dashboard-members", &mut dashboard);
+    // However many there are, the curves keep their place.
+    let mut story = Story::until(2480);
+    let many = (0..40).map(|number| rank(number, MemberState::Training, 1, 0)).collect();
+    story.tell(0, Kind::MemberSamples(MemberSamples { step: 2480, ranks: many }));
+    let mut dashboard = story.dashboard(Liveness::Running);
+    press(&mut dashboard, "5");
+    let screen = text(&mut dashboard);
+    assert!(screen.contains(" more") && !screen.contains("192.168.100.139"), "{screen}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sparktune_app::failure::Failure;
+use sparktune_app::members_of_run::{MemberRow, members};
 use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
 use utoipa::ToSchema;
@@ -49,6 +50,10 @@ struct Run {
     /// Everything that the events say, folded, without the curves.
     #[schema(value_type = Object)]
     view: Value,
+    /// The ranks of a run of several machines in words, as rank 0 saw them last; none for a run of one
+    /// process.
+    #[schema(value_type = Vec<Object>)]
+    members: Vec<MemberRow>,
     /// Every setting with its reason; null if the plan cannot be read.
     plan: Option<PlanOfRun>,
     /// The files and folders that were made.
@@ -124,6 +129,7 @@ async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<Run>, Prob
                 step_ms: eta.ms_per_step,
             }),
             view: view(&known),
+            members: members(&known.view),
             plan: plan(&followed.run),
             outputs: outputs(&followed.run),
             notices: known.notices.clone(),

@@ -30,6 +30,19 @@ const SENTENCES = {
     `Sample at step ${count(event.step)}`,
     `${counted(event.tokens, "token")}: ${String(event.text).slice(0, 90)}`,
   ],
+  members: (event) => [
+    `Ranks ${(event.members ?? []).join(", ")} train from step ${count(event.step)} on`,
+    [
+      event.shares ? `in shares of ${event.shares.join(", ")}` : "",
+      ...(event.lost ?? []).map((lost) => `without ${lost.rank}: ${lost.reason}`),
+    ]
+      .filter(Boolean)
+      .join("; "),
+  ],
+  member_samples: (event) => [
+    "Ranks seen",
+    (event.ranks ?? []).map((rank) => `${rank.rank} ${rank.state}`).join(", "),
+  ],
   device_sample: (event) => ["Machine measured", `${bytes(event.mem_used_bytes)} in use`],
   checkpoint_committed: (event) => [
     `Checkpoint ${event.name}${event.best ? ", the best so far" : ""}`,
@@ -44,7 +57,7 @@ const SENTENCES = {
   fp8_loss: (event) => [`fp8 against bf16: ${loss(event.fp8_nats)} and ${loss(event.bf16_nats)}`],
 };
 
-const NOISE = ["step", "progress", "device_sample"];
+const NOISE = ["step", "progress", "device_sample", "member_samples"];
 const KINDS = [
   { value: "news", text: "What matters" },
   { value: "warning", text: "Warnings" },

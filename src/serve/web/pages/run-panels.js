@@ -13,13 +13,25 @@ export function Plan({ run }) {
   return html`<${SettingsTable} settings=${settings} />`;
 }
 
-export function Machine({ view }) {
+/** The ranks of a run of several machines, as rank 0 saw them last. */
+function Members({ members }) {
+  if (!members.length) return null;
+  return html`<section class="card" data-test="members"><h2>Machines that train together</h2>
+    <table class="table fold"><thead><tr><th>Rank</th><th>At</th><th>State</th><th>Share of a step</th><th>Speed</th><th>Latency</th><th class="right">Drops</th></tr></thead>
+      <tbody>${members.map(
+        (each) => html`<tr key=${each.rank}><th scope="row">${each.rank}</th><td>${each.at}</td>
+        <td>${each.is_missing ? html`<b>${each.state}</b>` : each.state}</td><td>${each.share}</td><td>${each.speed}</td><td>${each.latency}</td><td class="right number">${each.drops}</td></tr>`,
+      )}</tbody></table></section>`;
+}
+
+export function Machine({ view, members }) {
   const device = view.device;
   const started = view.attempts?.at(-1)?.started ?? {};
-  if (!device)
+  if (!device && !members.length)
     return html`<${Empty} icon="bench" title="Nothing has been measured yet">The trainer measures memory, processor and GPU every few seconds once it trains.<//>`;
+  if (!device) return html`<${Members} members=${members} />`;
   const gpus = device.gpus ?? [];
-  return html`<div class="cards">
+  return html`<div class="stack"><${Members} members=${members} /><div class="cards">
     <section class="card"><h2>Memory</h2><${Facts} rows=${[
       [
         "In use",
@@ -59,7 +71,7 @@ export function Machine({ view }) {
         ]} /></section>`,
     )}
     ${gpus.length === 0 && html`<${Note} title="No GPU was measured.">The run trains on the processor, or the driver reports none.<//>`}
-  </div>`;
+  </div></div>`;
 }
 
 const of = (value, unit) => (value === undefined || value === null ? null : `${count(value)} ${unit}`);

@@ -14,7 +14,15 @@ const HISTORY = 1200;
 const KEPT_EVENTS = 2000;
 
 /** Events after which the summary is read at once. */
-const TURNS = ["run_started", "run_finished", "phase", "control_applied", "checkpoint_committed"];
+const TURNS = [
+  "run_started",
+  "run_finished",
+  "phase",
+  "control_applied",
+  "checkpoint_committed",
+  "members",
+  "member_samples",
+];
 
 /** Follows a run. Returns `{ run, curves, events, problem, again }`; drawn again at most five times a second. */
 export function useRun(id) {
