@@ -227,9 +227,13 @@ fn not_found(about: &AboutPatch, left: &[f64]) -> Option<String> {
         more => format!(" and {more} more"),
     };
     let named = prompts[..prompts.len().min(NAMED)].join(", ");
+    let elsewhere = match about.method {
+        Method::Memory => "Ask in other words, or name another layer with --layer",
+        _ => "Name another layer with --layer, or use the method memory",
+    };
     (!prompts.is_empty()).then(|| {
         format!(
-            "for {} of {} no value was found with which the model surely says the target, so it may not: {named}{more}. Name another layer with --layer, or use the method memory",
+            "for {} of {} no value was found with which the model surely says the target, so it may not: {named}{more}. {elsewhere}",
             prompts.len(),
             counted(about.facts.len() as u64, "fact"),
         )
