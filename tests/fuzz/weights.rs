@@ -18,7 +18,6 @@ fn facts(input: &[u8]) {
     for (index, fact) in read.facts().iter().enumerate() {
         assert!(!fact.prompt.trim().is_empty() && !fact.target.trim().is_empty());
         assert!(fact.subject.as_ref().is_none_or(|subject| fact.prompt.contains(subject.as_str())));
-        assert!(fact.is_answered_by(&fact.target), "a target answers its own fact");
         assert!(read.place(index).starts_with("facts.jsonl"));
         lines.push_str(&serde_json::to_string(fact).expect("a fact is JSON"));
         lines.push('\n');
