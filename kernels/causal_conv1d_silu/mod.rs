@@ -30,8 +30,8 @@ pub fn causal_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, position_ids: &Table)
     apply(CausalConv1dSilu { position_ids: position_ids.clone() }, [u, weight])
 }
 
-/// Continues one example: maps `u [n, C]` to `[n, C]`, with `window [K - 1, C]` the inputs in front of it, which
-/// are zeros where there were none. Also returns the window behind it; forward only.
+/// Continues one example: maps `u [n, C]` to `[n, C]`, with `window [K - 1, C]` the inputs in front of it,
+/// which are zeros where there were none. Also returns the window behind it; forward only.
 pub fn continue_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, window: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
     #[cfg(feature = "cuda")]
     if !on_cpu(&u) && cuda::fits(weight.dims()[1]) {

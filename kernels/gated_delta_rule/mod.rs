@@ -48,9 +48,9 @@ pub fn empty_state(dims: Dims, device: &Device) -> Tensor<2> {
     Tensor::zeros(shape, &Device::flex())
 }
 
-/// Continues one example from `state [Nv·dk, dv]`, which is [`empty_state`] or what this returned. Returns the
-/// outputs `[n, Nv·dv]` and the new state; forward only. On a device, what a token gives has the same bits
-/// whether the tokens come one by one or together.
+/// Continues one example from `state [Nv·dk, dv]`, which is [`empty_state`] or what this returned. Returns
+/// the outputs `[n, Nv·dv]` and the new state; forward only. On a device, what a token gives has the same
+/// bits whether the tokens come one by one or together.
 pub fn continue_delta_rule(
     dims: Dims,
     qkv: Tensor<2>,

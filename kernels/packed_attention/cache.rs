@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::{Dims, cached_attention, cpu};
+use super::{CachedAttention, cached_attention, cpu};
 use crate::cpu::{slice, tensor};
 #[cfg(feature = "cuda")]
 use crate::cuda::{into_tensor, primitive as on_device};
@@ -28,23 +28,12 @@ enum Seen {
         v: Arc<Vec<f32>>,
         width: usize,
     },
-    /// Keys and values in the first `length` rows, behind which there may be room for more: what is appended is
-    /// written there, if no clone shares them.
+    /// Keys and values in the first `length` rows, behind which there may be room for more: what is appended
+    /// is written there, if no clone shares them.
     OnDevice {
         rows: Box<[Tensor<2>; 2]>,
         length: usize,
     },
-}
-
-/// The parameters of attention over a cache.
-#[derive(Debug, Clone, Copy)]
-pub struct CachedAttention {
-    /// Heads and their width.
-    pub dims: Dims,
-    /// Factor on the scores.
-    pub scale: f32,
-    /// The number of keys that a query attends to at most, including its own position.
-    pub sliding_window: Option<usize>,
 }
 
 impl KeyValueCache {
@@ -135,9 +124,9 @@ impl KeyValueCache {
         }
     }
 
-    /// Like [`attend`](Self::attend), where the bits of a query's result depend on the query and the tokens up
-    /// to its own alone, and not on the number of queries. On a device whose kernels do not take these heads,
-    /// they may.
+    /// Like [`attend`](Self::attend), where the bits of a query's result depend on the query and the tokens
+    /// up to its own alone, and not on the number of queries. On a device whose kernels do not take these
+    /// heads, they may.
     ///
     /// # Panics
     /// The same as for [`attend`](Self::attend).
@@ -180,7 +169,7 @@ const SOME_TOKEN: &str = "the tokens of the queries are in the cache";
 mod tests {
     use super::*;
     use crate::check::{distance, random};
-    use crate::packed_attention::{PackedAttention, packed_attention};
+    use crate::packed_attention::{Dims, PackedAttention, packed_attention};
 
     #[cfg(feature = "cuda")]
     #[test]

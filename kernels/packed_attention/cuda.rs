@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 
-use super::cache::CachedAttention;
-use super::{Dims, PackedAttention};
+use super::{CachedAttention, Dims, PackedAttention};
 use crate::Table;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, empty_like, sizes};
 
@@ -244,8 +243,8 @@ pub(super) fn in_blocks(
     o
 }
 
-/// Returns a matrix whose first rows are `length` ones of `past` and then the new ones: `past` itself, if it has
-/// room and is not shared, otherwise a copy with room for an eighth more.
+/// Returns a matrix whose first rows are `length` ones of `past` and then the new ones: `past` itself, if it
+/// has room and is not shared, otherwise a copy with room for an eighth more.
 pub(super) fn appended(past: Option<CudaTensor>, length: usize, new: CudaTensor) -> CudaTensor {
     let new = as_bf16(new);
     let (fresh, width) = dims(&new);

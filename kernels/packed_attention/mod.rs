@@ -11,7 +11,6 @@ use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 pub use cpu::Dims;
 
-use self::cache::CachedAttention;
 use crate::cpu::{dims, slice, tensor};
 use crate::op::{by_reference, on_cpu, primitive};
 use crate::{Op, Table, apply};
@@ -29,6 +28,17 @@ pub struct PackedAttention {
     pub sliding_window: Option<usize>,
 }
 
+/// The parameters of attention over a cache.
+#[derive(Debug, Clone, Copy)]
+pub struct CachedAttention {
+    /// Heads and their width.
+    pub dims: Dims,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// The number of keys that a query attends to at most, including its own position.
+    pub sliding_window: Option<usize>,
+}
+
 /// Maps `q [T, N·D]` and `k, v [T, G·D]` to `[T, N·D]`.
 pub fn packed_attention(op: PackedAttention, q: Tensor<2>, k: Tensor<2>, v: Tensor<2>) -> Tensor<2> {
     apply(op, [q, k, v])
@@ -36,7 +46,8 @@ pub fn packed_attention(op: PackedAttention, q: Tensor<2>, k: Tensor<2>, v: Tens
 
 /// Computes attention of `n` new queries over `past + n` cached keys and values, for decoding; forward only.
 ///
-/// `q [n, N·D]`; `k, v`, whose first `keys` rows count, `[at least keys, G·D]`; query `i` attends to the first
+/// `q [n, N·D]`; `k, v`, whose first `keys` rows count, `[at least keys, G·D]`; query `i` attends to the
+/// first
 /// `keys - n + i + 1` of them.
 fn cached_attention(op: CachedAttention, q: Tensor<2>, k: Tensor<2>, v: Tensor<2>, keys: usize) -> Tensor<2> {
     let [n, width] = q.dims();

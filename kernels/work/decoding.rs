@@ -29,7 +29,8 @@ pub fn delta_rule_steps(rows: usize, key_heads: usize, value_heads: usize, d: us
     moved(2.0 * F32 * nv * d * d + rows * (2.0 * BF16 * (nk + nv) * d + 2.0 * F32 * nv))
 }
 
-/// Counts attention of `queries` over `keys` cached tokens, after they were appended, with heads of width `d`.
+/// Counts attention of `queries` over `keys` cached tokens, after they were appended, with heads of width
+/// `d`.
 pub fn cached_attention(
     queries: usize,
     keys: usize,

@@ -69,7 +69,7 @@ pub enum Error {
     )]
     Ejected { why: String },
     #[error(
-        "{left} of {of} ranks are left, too few to be sure that the others do not go on without them ({why}). When the problem is solved, start all ranks again with `{program} resume` on each, with the run of those that went on, if some did",
+        "{left} of {of} ranks are left, too few to be sure that the others do not go on without them ({why}). When the problem is solved, start all ranks again with `{program} resume` on each, with the run of those that went on: if another rank has taken the place of rank 0, that one has the run, and the run of the old rank 0 must not be resumed",
         program = program_name()
     )]
     TooFew { left: usize, of: usize, why: String },

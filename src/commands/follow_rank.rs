@@ -91,7 +91,13 @@ fn receive_run(
     runs_dir_flag: Option<PathBuf>,
 ) -> Result<(RunDir, String), Failure> {
     let name = String::from_utf8_lossy(&ranks.broadcast(&[])?).into_owned();
-    let run = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, number)?;
+    let (run, kept) = RunsRoot::new(runs_dir(runs_dir_flag)?).fresh_of_rank(&name, number)?;
+    if let Some(kept) = kept {
+        note(&format!(
+            "this rank had taken the place of rank 0 before: what it trained then is kept in {}",
+            kept.path().display()
+        ));
+    }
     share_files(ranks, run.path(), &[])?;
     Ok((run, name))
 }

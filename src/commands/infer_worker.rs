@@ -57,9 +57,9 @@ fn failed(error: String) -> Result<(), Failure> {
 /// Returns the device that the user has chosen, and its memory.
 fn place() -> Result<(Device, Room), String> {
     match std::env::var(DEVICE).as_deref() {
-        Err(_) | Ok("" | "cpu") => Ok((Device::flex(), room())),
+        Err(std::env::VarError::NotPresent) | Ok("" | "cpu") => Ok((Device::flex(), room())),
         Ok("cuda") => first_cuda_device().map(|device| (device, room_of_gpu())),
-        Ok(_) => Err(format!("{DEVICE} is neither cpu nor cuda. Set one of them, or unset it")),
+        Ok(_) | Err(_) => Err(format!("{DEVICE} is neither cpu nor cuda. Set one of them, or unset it")),
     }
 }
 
@@ -76,8 +76,8 @@ fn first_cuda_device() -> Result<Device, String> {
     Err(format!("{DEVICE} is cuda, but this build has no CUDA. Unset it to use the CPU"))
 }
 
-/// Returns the memory of the first GPU that is free now, or what [`room`] does where the GPU shares the memory
-/// of the CPU.
+/// Returns the memory of the first GPU that is free now, or what [`room`] does where the GPU shares the
+/// memory of the CPU.
 fn room_of_gpu() -> Room {
     let machine = Machine::gather();
     let free = machine.gpus.first().and_then(|gpu| gpu.mem_free_bytes);

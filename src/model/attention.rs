@@ -9,8 +9,8 @@
 use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Tensor, TensorData};
 use sparktune_kernels::norm_rope::norm_rope;
-use sparktune_kernels::packed_attention::cache::{CachedAttention, KeyValueCache};
-use sparktune_kernels::packed_attention::{Dims, PackedAttention, packed_attention};
+use sparktune_kernels::packed_attention::cache::KeyValueCache;
+use sparktune_kernels::packed_attention::{CachedAttention, Dims, PackedAttention, packed_attention};
 use sparktune_kernels::rope::rope;
 use sparktune_kernels::sigmoid_gate::sigmoid_gate;
 use sparktune_plan::architecture::{AttentionSpec, Place, Reads};

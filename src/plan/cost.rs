@@ -176,8 +176,8 @@ impl Speed {
     /// the model is narrow.
     pub fn from_cpu(machine: &MachineFacts, hidden_size: usize) -> Self {
         let cores = machine.cores.max(1) as f64;
-        // Measured on two cores of an AMD EPYC: 44 GFLOP/s per core at a hidden size of 512, 21 at 192, whatever
-        // the length of the packs. Between them a power of the width is assumed.
+        // Measured on two cores of an AMD EPYC: 44 GFLOP/s per core at a hidden size of 512, 21 at 192,
+        // whatever the length of the packs. Between them a power of the width is assumed.
         let gflops = 40.0 * (hidden_size as f64 / WIDE).clamp(0.1, 1.0).powf(0.63);
         Self {
             device: format!("cpu-{}", machine.cores.max(1)),

@@ -25,9 +25,10 @@ const CUDA_LOGITS: [f64; 2] = [480e6, 1456e6];
 /// The assumed overhead of allocators, temporaries of unfused ops and alignment on a GPU, as a factor on the
 /// activations.
 const SLACK: f64 = 1.25;
-/// The same on the CPU, measured with a model of 142 million parameters: where a pack takes less than the first
-/// of these times in seconds, and where it takes more than the second. The allocator of a trainer keeps freed
-/// pages for ten seconds (`src/base/allocator.rs`), so quick packs find those of several ones before them.
+/// The same on the CPU, measured with a model of 142 million parameters: where a pack takes less than the
+/// first of these times in seconds, and where it takes more than the second. The allocator of a trainer keeps
+/// freed pages for ten seconds (`src/base/allocator.rs`), so quick packs find those of several ones before
+/// them.
 const CPU_SLACK: [(f64, f64); 2] = [(5.0, 1.6), (15.0, 1.1)];
 
 /// The memory that a plan needs, by part, and the available memory, in bytes.

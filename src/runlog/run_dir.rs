@@ -108,6 +108,24 @@ impl RunDir {
     pub fn outputs(&self) -> PathBuf {
         self.path.join("outputs")
     }
+    fn taken_over(&self) -> PathBuf {
+        self.path.join("taken-over")
+    }
+    /// Marks this folder of a rank other than 0 as the run's own from here on, because the rank has taken the
+    /// place of rank 0.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the mark cannot be written.
+    pub fn mark_as_taken_over(&self) -> Result<()> {
+        let path = self.taken_over();
+        let words = "This rank took the place of rank 0.\n";
+        let marked = private_file().write(true).create(true).truncate(true).open(&path);
+        marked.and_then(|mut file| file.write_all(words.as_bytes())).doing("write", &path)
+    }
+    /// Returns whether the folder has this mark.
+    pub fn was_taken_over(&self) -> bool {
+        self.taken_over().exists()
+    }
     /// Returns `tensorboard/`, which the first attempt that writes into it creates.
     pub fn tensorboard(&self) -> PathBuf {
         self.path.join("tensorboard")

@@ -76,6 +76,21 @@ impl RunsRoot {
         if path.exists() { RunDir::open(path) } else { RunDir::create(path) }
     }
 
+    /// Opens the folder of a rank like [`of_rank`](Self::of_rank). One that was
+    /// [marked](RunDir::mark_as_taken_over) and whose rank ended before it could [promote](Self::promote) it
+    /// is promoted first. Returns it as the second value.
+    ///
+    /// # Errors
+    /// The same as for both.
+    pub fn fresh_of_rank(&self, name: &str, rank: usize) -> Result<(RunDir, Option<RunDir>)> {
+        let run = self.of_rank(name, rank)?;
+        if !run.was_taken_over() {
+            return Ok((run, None));
+        }
+        let kept = self.promote(&run, name)?;
+        Ok((self.of_rank(name, rank)?, Some(kept)))
+    }
+
     /// Gives the folder of a rank that has taken rank 0's place the name of the run, or one that begins with
     /// it if that is taken, so that it is in the list.
     ///
@@ -226,6 +241,13 @@ mod tests {
         assert!(other.name().starts_with(&format!("{name}-")) && other.name() != name);
         assert_eq!(runs.list().unwrap().len(), 2);
         assert_eq!(runs.promote(&runs.of_rank("gone", 2).unwrap(), "gone").unwrap().name(), "gone");
+        let lost = runs.of_rank(&name, 1).unwrap();
+        assert_eq!(runs.fresh_of_rank(&name, 1).unwrap(), (lost.clone(), None));
+        lost.mark_as_taken_over().unwrap();
+        let (fresh, kept) = runs.fresh_of_rank(&name, 1).unwrap();
+        let kept = kept.unwrap();
+        assert!(kept.was_taken_over() && kept.name().starts_with(&name), "what only it has is kept");
+        assert!(!fresh.was_taken_over() && runs.list().unwrap().contains(&kept));
         for name in ["", "a/b", "..", "a b", "a\u{1b}"] {
             let made = runs.of_rank(name, 3);
             assert!(name == ".." || made.is_err(), "{name:?}");

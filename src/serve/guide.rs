@@ -77,6 +77,14 @@ mod tests {
             assert_eq!(page(Some(name)), None, "{name}");
             assert_eq!(picture(name), None, "{name}");
         }
+        for way in [
+            "screens/../chat.svg",
+            "screens/../../serve/web/index.html",
+            "/etc/passwd",
+            "screens/../../../x.png",
+        ] {
+            assert_eq!(picture(&format!("guide/{way}")), None, "{way}");
+        }
         assert_eq!(picture("guide/screens/README.md"), None);
         assert_eq!(picture("guide/runs.md"), None);
     }

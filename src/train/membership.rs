@@ -14,8 +14,8 @@ impl Session<'_> {
     pub(crate) fn record_members(&mut self, step: u64) {
         for Change { epoch, members, lost } in self.ranks.changes() {
             let left = match members.len() {
-                1 => "rank 0 goes on alone".to_owned(),
-                more => format!("the other {more} go on without it"),
+                1 => format!("rank {} goes on alone", members[0]),
+                more => format!("the other {more} ranks go on"),
             };
             for (rank, why) in &lost {
                 self.warn(format!("rank {rank} is gone: {why}; {left}, from step {step}"), Some(step));
@@ -28,8 +28,12 @@ impl Session<'_> {
             if members.first().is_some_and(|first| lost.iter().any(|gone| gone.rank < *first))
                 && self.ranks.is_first()
             {
+                // Whatever becomes of this process, what only this folder has is not given up.
+                if let Err(error) = self.run.mark_as_taken_over() {
+                    self.warn(error.to_string(), Some(step));
+                }
                 self.warn(
-                    "this rank takes the place of rank 0: the run goes on in this folder, with its checkpoints and outputs. Do not resume the run of rank 0: it would be another one",
+                    "this rank takes the place of rank 0: the run goes on in this folder, with its checkpoints and outputs. Do not resume the run of rank 0: that would be another run",
                     Some(step),
                 );
             }
@@ -94,11 +98,11 @@ impl Session<'_> {
         if let Some(watch) = &self.members {
             let parts = shares.counts(self.plan.batch.grad_accum_steps as usize);
             let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-            let of = parts.join(", ");
+            let of = parts.join(" and ");
             watch.shared(shares);
             self.phase(
                 "train",
-                format!("the ranks compute {of} micro-batches of a step from step {step} on, by their speed"),
+                format!("from step {step} on, the ranks compute {of} micro-batches of each step, according to their speed"),
             );
         }
     }

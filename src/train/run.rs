@@ -113,6 +113,8 @@ pub(crate) fn train_for(
     {
         result = Ok(Ending::Stopped { reason: Some(error.to_string()) });
     }
+    // What it sees of the others from here on says nothing, and nothing may follow the last event.
+    session.members = None;
     session.ranks.leave(result.as_ref().err().map(ToString::to_string).as_deref());
     let (outcome, reason, outputs) = match &result {
         Ok(Ending::Completed { outputs }) => {

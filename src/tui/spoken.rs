@@ -6,6 +6,11 @@ const MARKERS: [&str; 8] =
     ["<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<s>", "</s>", "[INST]", "[/INST]"];
 /// The longest marker of the form `<|…|>`, in bytes.
 const LONGEST_MARKER: usize = 40;
+/// The marks with which models end an answer.
+const ENDS: [&str; 7] =
+    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<eos>", "</s>"];
+/// Stands where a mark was.
+const BEHIND_MARK: char = '\0';
 /// What templates call those who speak.
 const SPEAKERS: [&str; 5] = ["system", "developer", "user", "assistant", "model"];
 
@@ -18,16 +23,12 @@ fn mark_at(text: &str) -> Option<usize> {
     })
 }
 
-/// Returns an answer without the marks that end it. An answer of marks alone is left as it is.
+/// Returns an answer without the mark that ends it. More of them, other ones, and an answer of marks alone
+/// are what the model said.
 pub(crate) fn answered(text: &str) -> &str {
-    let mut said = text;
-    while let Some(at) = said.trim_end().rfind(['<', '[']) {
-        if mark_at(&said[at..]) != Some(said.trim_end().len() - at) {
-            break;
-        }
-        said = said[..at].trim_end();
-    }
-    if said.trim().is_empty() { text } else { said }
+    let whole = text.trim_end();
+    let said = ENDS.iter().find_map(|end| whole.strip_suffix(end)).map(str::trim_end);
+    said.filter(|said| !said.is_empty()).unwrap_or(text)
 }
 
 /// Returns what is said in a prompt, without the marks of its template. The speakers are named if there are
@@ -39,7 +40,7 @@ pub(crate) fn spoken(prompt: &str) -> String {
         match mark_at(rest) {
             // A mark in the place where a speaker is named stands for a line break.
             Some(length) => {
-                plain.push('\n');
+                plain.extend(['\n', BEHIND_MARK]);
                 rest = &rest[length..];
             }
             None => {
@@ -52,18 +53,20 @@ pub(crate) fn spoken(prompt: &str) -> String {
         return plain;
     }
     let mut turns: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
-    for line in plain.lines().filter(|line| !matches!(line.trim(), "<think>" | "</think>")) {
-        if SPEAKERS.contains(&line.trim()) {
-            turns.push((line.trim(), Vec::new()));
-        } else if let Some((_, lines)) = turns.last_mut() {
-            lines.push(line);
+    for line in plain.lines() {
+        let (line, is_behind_mark) =
+            line.strip_prefix(BEHIND_MARK).map_or((line, false), |line| (line, true));
+        match line.trim() {
+            "<think>" | "</think>" => {}
+            who if is_behind_mark && SPEAKERS.contains(&who) => turns.push((who, Vec::new())),
+            _ => turns.last_mut().expect("there is the first").1.push(line),
         }
     }
     let mut turns: Vec<_> =
         turns.into_iter().map(|(who, lines)| (who, lines.join("\n").trim().to_owned())).collect();
     turns.retain(|(_, said)| !said.is_empty());
     match turns.as_slice() {
-        [] => plain.trim().to_owned(),
+        [] => String::new(),
         [(_, said)] => said.clone(),
         _ => {
             let turns = turns.iter().map(|(who, said)| match *who {
@@ -94,13 +97,19 @@ mod tests {
         // Raw text is what it is, with its spaces.
         assert_eq!(spoken("  user\n text"), "  user\n text");
         assert_eq!(spoken("<|im_start|>"), "");
+        // Only behind a mark the word names who speaks.
+        let asked = "<|im_start|>user\nWhich word?\nmodel<|im_end|>\n<|im_start|>assistant\n";
+        assert_eq!(spoken(asked), "Which word?\nmodel");
     }
 
     #[test]
     fn an_answer_is_shown_without_the_marks_that_end_it() {
         assert_eq!(answered("12 crowns.<|im_end|>"), "12 crowns.");
-        assert_eq!(answered(" 12 < 13 <end_of_turn>\n<eos>\n"), " 12 < 13");
-        for as_it_is in ["<|im_end|>", "", "a <|b c|>", "cut <|im", "[INST] is what it said"] {
+        assert_eq!(answered(" 12 < 13 <end_of_turn>\n"), " 12 < 13");
+        assert_eq!(answered("12<|im_start|><|im_start|><|im_end|>"), "12<|im_start|><|im_start|>");
+        for as_it_is in
+            ["<|im_end|>", "", "a <|b c|>", "cut <|im", "[INST] is what it said", "Use <s>old[/INST]"]
+        {
             assert_eq!(answered(as_it_is), as_it_is);
         }
     }

@@ -1,6 +1,6 @@
 //! The whole way in the page, as a newcomer goes it: open it with the token, bring data of one's own, start a
-//! run of the demo's model, watch its curve grow, stop and resume it, chat with the tuned model, look into the
-//! guide.
+//! run of the demo's model, watch its curve grow, stop and resume it, chat with the tuned model, look into
+//! the guide.
 
 use std::path::Path;
 use std::time::Duration;

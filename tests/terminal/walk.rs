@@ -145,6 +145,6 @@ fn the_demo_is_planned_again_from_the_list_of_runs() {
     list.wait_until("the run", |text| text.contains(RUNS) && text.contains(COMPLETED));
     list.press("n");
     list.wait_for(WIZARD[3]);
-    list.wait_until("a plan", |text| text.contains("memory") && text.contains(" GB of "));
+    list.wait_until("a plan", |text| text.contains("memory") && text.contains("B of "));
     assert!(!list.text().contains("A plan needs"), "{}", list.text());
 }

@@ -4,8 +4,8 @@ use burn::tensor::DType;
 
 use crate::cuda::{CudaTensor, Kernel, Sizes, as_bf16, dims, empty, sizes};
 
-/// The most rows that the kernel multiplies faster than the usual product, which reads the weight once for all
-/// of them. An estimate: no device was timed.
+/// The most rows that the kernel multiplies faster than the usual product, which reads the weight once for
+/// all of them. An estimate: no device was timed.
 pub(super) const FEW: usize = 32;
 
 /// The largest number of rows that a block computes.

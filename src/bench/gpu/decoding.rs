@@ -6,8 +6,8 @@ use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule};
 use sparktune_kernels::linear::by_row::linears_by_row;
 use sparktune_kernels::lora_linear::{Adapted, Adapter};
 use sparktune_kernels::measuring::{distance, into_tensor, primitive as on_device};
-use sparktune_kernels::packed_attention;
-use sparktune_kernels::packed_attention::cache::{CachedAttention, KeyValueCache};
+use sparktune_kernels::packed_attention::cache::KeyValueCache;
+use sparktune_kernels::packed_attention::{self, CachedAttention};
 use sparktune_kernels::work::{Launch, decoding};
 
 use super::cases::Shape;
@@ -24,8 +24,8 @@ fn put(meter: Option<&Meter>, x: Tensor<2>, dtype: DType) -> Tensor<2> {
 }
 
 /// A case that compares the result of `step` on the device with that on the CPU, and times it. `inputs` makes
-/// its inputs, on the CPU or, with a meter, on the device: there so many times that none is in the L2 when its
-/// turn comes again.
+/// its inputs, on the CPU or, with a meter, on the device: there so many times that none is in the L2 when
+/// its turn comes again.
 fn case<Inputs>(
     name: &'static str,
     shape: String,
@@ -53,8 +53,8 @@ fn case<Inputs>(
     })
 }
 
-/// A linear layer with an adapter, a step of the delta rule, and one of attention over as many tokens as a row
-/// of the shape has.
+/// A linear layer with an adapter, a step of the delta rule, and one of attention over as many tokens as a
+/// row of the shape has.
 pub(super) fn cases(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
     let linear = move |meter: Option<&Meter>| {

@@ -34,7 +34,7 @@ type Ready = BTreeMap<usize, Heard>;
 fn heard_together(ready: &Ready) -> Result<Heard, (usize, String)> {
     let most = ready.iter().max_by_key(|(_, heard)| heard.words);
     let Some((_, most)) = most else { return Ok(Heard::default()) };
-    match ready.iter().find(|(_, heard)| heard.words + 1 < most.words) {
+    match ready.iter().find(|(_, heard)| heard.words.saturating_add(1) < most.words) {
         None => Ok(most.clone()),
         Some((rank, heard)) => {
             let what = format!("it has heard all {} times where others have {}", heard.words, most.words);
@@ -159,7 +159,7 @@ impl Tcp {
             self.adopt(Change { epoch: proposed, members, lost: said }, heard);
             if takes_over {
                 self.tell(
-                    "the coordinator is gone: this rank takes its place, and the run goes on in its folder",
+                    "rank 0 is gone: this rank takes its place, and the run goes on in this rank's folder",
                 );
             }
             return Ok(());
@@ -199,20 +199,24 @@ impl Tcp {
     }
 
     /// Takes a member's word that another one does not answer it. Of two that cannot hear each other, the one
-    /// that says so first stays.
+    /// that says so first stays. A member that would lead in the coordinator's place does not hear it, so the
+    /// coordinator goes on without that one; if the others follow it, too few are left.
     ///
     /// # Errors
-    /// Another one leads, without this rank.
+    /// Another one leads, without this rank, which is not the coordinator.
     fn hear(&self, from: usize, notice: &Notice, lost: &mut Lost) -> Result<(), Error> {
         let Notice::Trouble { epoch, rank, why } = notice else {
             return match notice {
-                Notice::Regroup { epoch, members, lost }
+                Notice::Regroup { epoch, members, lost: said }
                     if *epoch > self.epoch && self.members.contains(&from) =>
                 {
                     if members.contains(&self.own) {
                         Ok(())
+                    } else if self.own == self.members[0] {
+                        lost.entry(from).or_insert_with(|| "it does not hear the coordinator".to_owned());
+                        Ok(())
                     } else {
-                        Err(self.ejected(lost))
+                        Err(self.ejected(said))
                     }
                 }
                 _ => Ok(()),

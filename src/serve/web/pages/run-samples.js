@@ -48,16 +48,18 @@ export function Samples({ id, events }) {
 }
 
 const MARKS = /<\|[^|\s]{1,36}\|>|<(?:start|end)_of_turn>|<bos>|<eos>|<\/?s>|\[\/?INST\]/g;
-const END = new RegExp(`(?:\\s*(?:${MARKS.source}))+\\s*$`);
+const END = /\s*(?:<\|(?:im_end|endoftext|eot_id|end_of_text)\|>|<end_of_turn>|<eos>|<\/s>)\s*$/;
+const BEHIND_MARK = "\0";
 const SPEAKERS = ["system", "developer", "user", "assistant", "model"];
 
 /** What is said in a prompt, without the marks of its template; the speakers are named if there are several. */
 function spoken(prompt) {
-  const plain = prompt.replace(MARKS, "\n");
+  const plain = prompt.replace(MARKS, `\n${BEHIND_MARK}`);
   if (plain === prompt) return prompt;
   const turns = [["", []]];
-  for (const line of plain.split("\n")) {
-    if (SPEAKERS.includes(line.trim())) turns.push([line.trim(), []]);
+  for (const whole of plain.split("\n")) {
+    const line = whole.replace(BEHIND_MARK, "");
+    if (line !== whole && SPEAKERS.includes(line.trim())) turns.push([line.trim(), []]);
     else if (!["<think>", "</think>"].includes(line.trim())) turns.at(-1)[1].push(line);
   }
   const said = turns.map(([who, lines]) => [who, lines.join("\n").trim()]).filter(([, text]) => text);
@@ -65,7 +67,7 @@ function spoken(prompt) {
   return said.map(([who, text]) => (who ? `${who}: ${text}` : text)).join("\n");
 }
 
-/** An answer without the marks that end it. */
+/** An answer without the mark that ends it. */
 const answered = (text) => text.replace(END, "") || text;
 
 /** The last line of a prompt says most: the question. */
