@@ -5,9 +5,9 @@
 //! ([`regular_file`]), random numbers that never change ([`random`]), packing by lengths ([`best_fit`]), the
 //! size of the eval set ([`held_out`]), the choices that several parts share ([`choices`]), what columns of
 //! data stand for ([`field_map`]), what a chat template does about thinking ([`thinking`]), how certain a
-//! mean is ([`statistics`]), how long a trainer's allocator keeps memory ([`kept_pages`]), and the name that the
-//! user calls the program by ([`program_name()`]). It must not know other crates of sparktune, models, data
-//! or runs.
+//! mean is ([`statistics`]), how long a trainer's allocator keeps memory ([`kept_pages`]), and the name that
+//! the user calls the program by ([`program_name()`]). It must not know other crates of sparktune, models,
+//! data or runs.
 
 mod allocator;
 pub mod best_fit;

@@ -30,7 +30,6 @@ use sparktune_kernels::sigmoid_gate::SigmoidGate;
 use sparktune_kernels::silu_mul::SiluMul;
 use sparktune_kernels::work::{self, Launch, Work};
 
-use super::decoding;
 use super::meter::{Measured, Meter};
 use super::timed::{Case, Kind, PACE, Timed, random, scaled, to_host, usual};
 
@@ -71,7 +70,6 @@ pub(super) fn cases(shape: Shape) -> Vec<Case> {
     cases.extend(heads(shape));
     cases.extend(norms_and_gates(shape));
     cases.extend(optimizer(shape));
-    cases.extend(decoding::cases(shape));
     cases
 }
 

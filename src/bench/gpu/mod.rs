@@ -308,7 +308,8 @@ fn all_cases(is_tiny: bool) -> Vec<Case> {
     } else {
         sized(&SIZES).into_iter().map(|(_, config)| kernel_shape(&config, PACK, RANK)).collect()
     };
-    let mut of_shapes: Vec<_> = shapes.into_iter().map(|shape| cases(shape).into_iter()).collect();
+    let mut of_shapes: Vec<_> =
+        shapes.into_iter().map(|shape| cases(shape).into_iter().chain(decoding::cases(shape))).collect();
     let mut seen = HashSet::new();
     let mut all = Vec::new();
     loop {
