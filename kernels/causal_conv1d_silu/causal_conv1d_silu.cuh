@@ -67,6 +67,13 @@ DEVICE Eight window_sum(const Taps& taps, const Eight& now, const Eight (&past)[
     return sum;
 }
 
+DEVICE Eight convolved(const Taps& taps, const Eight& now, const Eight (&past)[PAST]) {
+    Eight out = window_sum(taps, now, past);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out.at[i] = silu(out.at[i]);
+    return out;
+}
+
 KERNEL(128) causal_conv1d_silu_forward(const bf16* __restrict__ u, const bf16* __restrict__ weight,
                                        const u32* __restrict__ position_ids, bf16* __restrict__ y,
                                        const ConvSizes sizes) {
@@ -80,10 +87,7 @@ KERNEL(128) causal_conv1d_silu_forward(const bf16* __restrict__ u, const bf16* _
         const u64 at = u64(token) * sizes.channels + channel;
         if (position_ids[token] == 0) forget(past);
         const Eight now = load8(u + at, count);
-        Eight out = window_sum(taps, now, past);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) out.at[i] = silu(out.at[i]);
-        store8(y + at, out, count);
+        store8(y + at, convolved(taps, now, past), count);
         step(past, now);
     }
 }
@@ -173,10 +177,7 @@ KERNEL(128) causal_conv1d_silu_steps(const bf16* __restrict__ u, const bf16* __r
     for (u32 token = begin; token < end; ++token) {
         const u64 at = u64(token) * sizes.channels + channel;
         const Eight now = load8(u + at, count);
-        Eight out = window_sum(taps, now, past);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) out.at[i] = silu(out.at[i]);
-        store8(y + at, out, count);
+        store8(y + at, convolved(taps, now, past), count);
         step(past, now);
     }
     if (end < sizes.tokens) return;
