@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
 use sparktune_ndp::Token;
+use sparktune_plan::choices::Device;
 use sparktune_sampling::protocol::{LONGEST_LINE, Ready, Reply, Request};
 
 use crate::data_worker::{Ledger, Watch};
@@ -37,8 +38,23 @@ pub struct WorkerOptions {
     pub base: Option<PathBuf>,
     /// The largest number of answers at a time.
     pub max_sequences: usize,
-    /// The number of tokens that the MTP head drafts; 0 for none.
+    /// Where and how it decodes.
+    pub decoding: Decoding,
+}
+
+/// Where and how models decode: what a user can choose for all workers of a command.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoding {
+    /// Where the model is.
+    pub device: Device,
+    /// The number of tokens that the MTP head drafts, if the model has one; 0 for none.
     pub draft_tokens: usize,
+}
+
+impl Default for Decoding {
+    fn default() -> Self {
+        Self { device: Device::Cpu, draft_tokens: 0 }
+    }
 }
 
 /// A running worker. It ends when this value is dropped.
@@ -124,7 +140,8 @@ impl Process {
             command.arg("--base").arg(base);
         }
         command.args(["--max-sequences", &options.max_sequences.to_string()]);
-        command.args(["--draft-tokens", &options.draft_tokens.to_string()]);
+        let Decoding { device, draft_tokens } = options.decoding;
+        command.args(["--device", device.word(), "--draft-tokens", &draft_tokens.to_string()]);
         let failed = |error| Failure::io("start", path, &error);
         let ledger = Ledger::create().map_err(failed)?;
         let errors = ledger.file().map_err(failed)?;
@@ -254,7 +271,12 @@ mod tests {
         fs::set_permissions(&draft, Permissions::from_mode(0o700)).unwrap();
         // A process that another test starts meanwhile may hold the draft open for writing, but not the copy.
         assert!(Command::new("cp").args([&draft, &path]).status().unwrap().success());
-        let options = WorkerOptions { model: "model".into(), base: None, max_sequences: 2, draft_tokens: 0 };
+        let options = WorkerOptions {
+            model: "model".into(),
+            base: None,
+            max_sequences: 2,
+            decoding: Decoding::default(),
+        };
         Worker::start(&Program::at(path), &options)
     }
 

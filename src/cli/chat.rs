@@ -6,7 +6,7 @@ use clap::Args;
 use sparktune_app::chat::Settings;
 use sparktune_commands::ChatRequest;
 
-use crate::cli::generate::SamplingFlags;
+use crate::cli::generate::{DecodingFlags, SamplingFlags};
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
@@ -25,9 +25,8 @@ pub(crate) struct ChatArgs {
     /// Whether the chat template lets the model think first; by default, the template decides
     #[arg(long, value_name = "BOOL")]
     pub thinking: Option<bool>,
-    /// Tokens that the MTP head drafts, if the model has one; never changes the text
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub draft_tokens: usize,
+    #[command(flatten)]
+    pub decoding: DecodingFlags,
     #[command(
         flatten,
         next_help_heading = "How tokens are chosen (by default as the model's generation_config.json says, as on a server)"
@@ -38,9 +37,9 @@ pub(crate) struct ChatArgs {
 impl ChatArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> ChatRequest {
-        let Self { run, beside, earlier, system, thinking, draft_tokens, sampling } = self;
+        let Self { run, beside, earlier, system, thinking, decoding, sampling } = self;
         let wishes = sampling.wishes();
         let settings = Settings { system, sampling: sampling.params(), thinking };
-        ChatRequest { model: run, beside, earlier, settings, wishes, draft_tokens, runs_dir }
+        ChatRequest { model: run, beside, earlier, settings, wishes, decoding: decoding.decoding(), runs_dir }
     }
 }

@@ -7,6 +7,8 @@ use clap::{Args, ValueHint};
 use sparktune_app::comparison::MOST_AT_A_TIME;
 use sparktune_commands::CompareRequest;
 
+use crate::cli::generate::DecodingFlags;
+
 /// The words that say which answers are printed.
 const WHICH: [&str; 3] = ["none", "differing", "all"];
 
@@ -37,9 +39,8 @@ pub(crate) struct CompareArgs {
     /// The number of answers that are computed at a time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_a_time_parser())]
     pub at_a_time: u32,
-    /// Tokens that the MTP head drafts, if a model has one; never changes an answer
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    pub draft_tokens: u32,
+    #[command(flatten)]
+    pub decoding: DecodingFlags,
     /// Print only the tables, or also the answers that differ, or all answers
     #[arg(long, value_name = "WHICH", default_value = "differing", value_parser = WHICH)]
     pub answers: String,
@@ -52,7 +53,7 @@ fn at_a_time_parser() -> RangedU64ValueParser<u32> {
 impl CompareArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> CompareRequest {
-        let Self { run, suite, judge, run_code, max_prompts, at_a_time, draft_tokens, answers } = self;
+        let Self { run, suite, judge, run_code, max_prompts, at_a_time, decoding, answers } = self;
         CompareRequest {
             models: run,
             suite,
@@ -60,7 +61,7 @@ impl CompareArgs {
             run_code,
             max_prompts: max_prompts.map(|most| most as usize),
             at_a_time: at_a_time as usize,
-            draft_tokens: draft_tokens as usize,
+            decoding: decoding.decoding(),
             answers: match answers.as_str() {
                 "none" => sparktune_commands::Answers::None,
                 "all" => sparktune_commands::Answers::All,

@@ -4,9 +4,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sparktune_app::chat::recommended::Wishes;
-use sparktune_app::inference::WorkerOptions;
+use sparktune_app::inference::{Decoding, WorkerOptions};
 use sparktune_commands::GenerateRequest;
+use sparktune_plan::choices::Device;
 use sparktune_sampling::SamplingParams;
 
 #[derive(Debug, Args)]
@@ -22,14 +24,36 @@ pub(crate) struct GenerateArgs {
     /// The base model of an adapter or a run, if it is not where that says
     #[arg(long, value_name = "FOLDER")]
     pub base: Option<PathBuf>,
-    /// Tokens that the MTP head drafts, if the model has one; never changes the text
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub draft_tokens: usize,
+    #[command(flatten)]
+    pub decoding: DecodingFlags,
     #[command(flatten)]
     pub sampling: SamplingFlags,
     /// With --json: log-probabilities of each token and of this many of the most likely ones
     #[arg(long, value_name = "N")]
     pub logprobs: Option<u32>,
+}
+
+/// Flags of the commands whose models answer.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct DecodingFlags {
+    /// Where the models answer; on the GPU, in bf16, an answer may have other tokens than on the CPU
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", hide_default_value = true, value_parser = devices())]
+    pub device: Device,
+    /// Tokens that the MTP head drafts, if a model has one; never changes an answer
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub draft_tokens: usize,
+}
+
+fn devices() -> impl TypedValueParser<Value = Device> {
+    PossibleValuesParser::new(Device::WORDS).try_map(|word| word.parse())
+}
+
+impl DecodingFlags {
+    /// Returns what the flags describe.
+    pub(crate) fn decoding(self) -> Decoding {
+        let Self { device, draft_tokens } = self;
+        Decoding { device, draft_tokens }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -77,17 +101,16 @@ pub(crate) struct WorkerArgs {
     /// The largest number of answers at a time
     #[arg(long, default_value_t = 8)]
     pub max_sequences: usize,
-    /// Tokens that the MTP head drafts
-    #[arg(long, default_value_t = 0)]
-    pub draft_tokens: usize,
+    #[command(flatten)]
+    pub decoding: DecodingFlags,
 }
 
 impl GenerateArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> GenerateRequest {
-        let Self { model, prompt, raw, base, draft_tokens, sampling, logprobs } = self;
+        let Self { model, prompt, raw, base, decoding, sampling, logprobs } = self;
         let sampling = SamplingParams { logprobs, ..sampling.wishes().over(sampling.params()) };
-        GenerateRequest { model, base, runs_dir, prompt, raw, draft_tokens, sampling }
+        GenerateRequest { model, base, runs_dir, prompt, raw, decoding: decoding.decoding(), sampling }
     }
 }
 
@@ -114,7 +137,7 @@ impl SamplingFlags {
 impl WorkerArgs {
     /// Returns the options of the worker.
     pub(crate) fn options(self) -> WorkerOptions {
-        let Self { model, base, max_sequences, draft_tokens } = self;
-        WorkerOptions { model, base, max_sequences, draft_tokens }
+        let Self { model, base, max_sequences, decoding } = self;
+        WorkerOptions { model, base, max_sequences, decoding: decoding.decoding() }
     }
 }

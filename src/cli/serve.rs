@@ -10,6 +10,8 @@ use sparktune_app::program::Program;
 use sparktune_serve::{Limits, ModelLimits, Options};
 use sparktune_tui::output::{note, print, print_json};
 
+use crate::cli::generate::DecodingFlags;
+
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// The address to listen on; one that other machines can reach also needs --allow-host
@@ -21,9 +23,8 @@ pub(crate) struct ServeArgs {
     /// A model that can be opened, besides those that are found: a folder or a run
     #[arg(long, value_name = "DIR|RUN", num_args = 1..)]
     pub model: Vec<String>,
-    /// Tokens that the MTP head of an opened model drafts, if it has one; never changes the text
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub draft_tokens: usize,
+    #[command(flatten)]
+    pub decoding: DecodingFlags,
     /// A folder whose data sets can be used
     #[arg(long, value_name = "DIR", num_args = 1..)]
     pub data_dir: Vec<PathBuf>,
@@ -53,7 +54,7 @@ pub(crate) fn serve(
         allowed_hosts: args.allow_host,
         state_dir: state_folder(),
         limits: Limits {
-            models: ModelLimits { draft_tokens: args.draft_tokens, ..ModelLimits::default() },
+            models: ModelLimits { decoding: args.decoding.decoding(), ..ModelLimits::default() },
             ..Limits::default()
         },
     };

@@ -11,6 +11,7 @@ use sparktune_app::chat::history::{Earlier, HistoryFile};
 use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::chat::{Chat, Said, Settings};
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::inference::Decoding;
 use sparktune_app::models::{OpenableModel, find_named};
 use sparktune_app::program::Program;
 use sparktune_app::thought::without_thinking;
@@ -45,8 +46,8 @@ pub struct ChatRequest {
     pub settings: Settings,
     /// What the flags say of the settings that a model has its own values for.
     pub wishes: Wishes,
-    /// The number of tokens that MTP heads draft.
-    pub draft_tokens: usize,
+    /// Where and how the models decode.
+    pub decoding: Decoding,
     /// The folder of the runs, if a flag names it.
     pub runs_dir: Option<PathBuf>,
 }
@@ -85,9 +86,9 @@ pub fn chat(program: &Program, mut request: ChatRequest, style: Style) -> Result
     }
     let is_full_screen = !style.plain && !style.json && !style.non_interactive && can_fill_the_screen();
     if is_full_screen && std::io::stdin().is_terminal() {
-        return Screens::open()?.chat(program, &models, request.settings, request.draft_tokens, earlier);
+        return Screens::open()?.chat(program, &models, request.settings, request.decoding, earlier);
     }
-    by_lines(program, &models, request.settings, request.draft_tokens, earlier, style.json)
+    by_lines(program, &models, request.settings, request.decoding, earlier, style.json)
 }
 
 /// Answers line by line.
@@ -95,12 +96,12 @@ fn by_lines(
     program: &Program,
     models: &[OpenableModel],
     mut settings: Settings,
-    draft_tokens: usize,
+    decoding: Decoding,
     earlier: Option<Earlier>,
     is_json: bool,
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
-    let mut chat = Chat::open(program, models, draft_tokens, &mut |name| {
+    let mut chat = Chat::open(program, models, decoding, &mut |name| {
         note(&format!("loading {} ...", escape(name)));
     })?;
     for name in chat.without_template() {

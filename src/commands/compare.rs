@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use sparktune_app::answers::runs_dir;
 use sparktune_app::comparison::{Judge, Request, compare as compare_models, find_suite, store};
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::inference::Decoding;
 use sparktune_app::models::{ModelKind, OpenableModel, find_named};
 use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
@@ -34,8 +35,8 @@ pub struct CompareRequest {
     pub max_prompts: Option<usize>,
     /// The number of answers at a time.
     pub at_a_time: usize,
-    /// The number of tokens that MTP heads draft.
-    pub draft_tokens: usize,
+    /// Where and how the models decode.
+    pub decoding: Decoding,
     /// Which answers are printed.
     pub answers: Answers,
     /// The folder of the runs, if a flag names it.
@@ -66,7 +67,7 @@ pub fn compare(program: &Program, request: CompareRequest, style: Style) -> Resu
         judge,
         run_code: request.run_code,
         at_a_time: request.at_a_time,
-        draft_tokens: request.draft_tokens,
+        decoding: request.decoding,
     };
     let mut comparison = compare_models(program, &request, &listener)?;
     drop(listener);

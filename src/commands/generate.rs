@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::inference::{Worker, WorkerOptions};
+use sparktune_app::inference::{Decoding, Worker, WorkerOptions};
 use sparktune_app::program::Program;
 use sparktune_app::runs;
 use sparktune_base::escape::escape;
@@ -33,8 +33,8 @@ pub struct GenerateRequest {
     pub raw: bool,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// The number of tokens that the MTP head drafts.
-    pub draft_tokens: usize,
+    /// Where and how the model decodes.
+    pub decoding: Decoding,
 }
 
 /// Runs `sparktune generate`. With `json`, prints the worker's replies as they are.
@@ -48,7 +48,7 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
         model: find(&request.model, request.runs_dir)?,
         base: request.base,
         max_sequences: 1,
-        draft_tokens: request.draft_tokens,
+        decoding: request.decoding,
     };
     let mut worker = Worker::start(program, &options)?;
     let is_chat = worker.ready().has_template && !request.raw;

@@ -9,13 +9,11 @@ use sparktune_app::data_worker::keep_ledger;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::WorkerOptions;
 use sparktune_infer::{Engine, EngineOptions, InferError, Room, Source, serve};
+use sparktune_plan::choices;
 use sparktune_plan::memory::system_reserve;
 use sparktune_sampling::protocol::Reply;
 use sparktune_telemetry::{Machine, Sampler};
 use sparktune_tui::output::print;
-
-/// The variable that says where models answer: `cpu`, the default, or `cuda`.
-const DEVICE: &str = "SPARKTUNE_INFERENCE_DEVICE";
 
 /// Runs the hidden command of a worker, until its input ends.
 ///
@@ -28,7 +26,7 @@ pub fn infer_worker(options: &WorkerOptions) -> Result<Exit, Failure> {
     signal_hook::flag::register(SIGINT, Arc::default())
         .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     keep_ledger();
-    let (device, room) = match place() {
+    let (device, room) = match place(options.decoding.device) {
         Ok(place) => place,
         Err(error) => return failed(error).map(|()| Exit::Usage),
     };
@@ -55,11 +53,10 @@ fn failed(error: String) -> Result<(), Failure> {
 }
 
 /// Returns the device that the user has chosen, and its memory.
-fn place() -> Result<(Device, Room), String> {
-    match std::env::var(DEVICE).as_deref() {
-        Err(std::env::VarError::NotPresent) | Ok("" | "cpu") => Ok((Device::flex(), room())),
-        Ok("cuda") => first_cuda_device().map(|device| (device, room_of_gpu())),
-        Ok(_) | Err(_) => Err(format!("{DEVICE} is neither cpu nor cuda. Set one of them, or unset it")),
+fn place(chosen: choices::Device) -> Result<(Device, Room), String> {
+    match chosen {
+        choices::Device::Cpu => Ok((Device::flex(), room())),
+        choices::Device::Cuda => first_cuda_device().map(|device| (device, room_of_gpu())),
     }
 }
 
@@ -67,13 +64,13 @@ fn place() -> Result<(Device, Room), String> {
 fn first_cuda_device() -> Result<Device, String> {
     let devices = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec();
     devices.into_iter().next().ok_or_else(|| {
-        format!("{DEVICE} is cuda, but no CUDA device responds. `doctor` says why; unset it to use the CPU")
+        "no CUDA device responds. `doctor` says why; --device cpu answers on the CPU".to_owned()
     })
 }
 
 #[cfg(not(feature = "cuda"))]
 fn first_cuda_device() -> Result<Device, String> {
-    Err(format!("{DEVICE} is cuda, but this build has no CUDA. Unset it to use the CPU"))
+    Err("this build has no CUDA; --device cpu answers on the CPU".to_owned())
 }
 
 /// Returns the memory of the first GPU that is free now, or what [`room`] does where the GPU shares the
@@ -93,7 +90,7 @@ fn load(options: &WorkerOptions, device: &Device, room: &Room) -> Result<Engine,
     let source = Source::open(&options.model, options.base.as_deref())?;
     let engine = EngineOptions {
         max_sequences: options.max_sequences,
-        draft_tokens: options.draft_tokens,
+        draft_tokens: options.decoding.draft_tokens,
         ..EngineOptions::default()
     };
     Engine::load(&source, engine, room, device, &mut |_, _| ())

@@ -11,6 +11,7 @@ use sparktune_app::answers::gather;
 use sparktune_app::comparison::{Request as Comparing, compare, find_suite};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::runs_dir_of;
+use sparktune_app::inference::Decoding;
 use sparktune_app::job;
 use sparktune_app::listener::{Listener, Progress, Unit};
 use sparktune_app::model::fetch;
@@ -267,7 +268,7 @@ impl Asking<'_> {
             judge: None,
             run_code: self.run_code,
             at_a_time: 1,
-            draft_tokens: 0,
+            decoding: Decoding::default(),
         };
         let comparison = compare(self.program, &request, self.listener)?;
         let answers = comparison.models.first().map(|model| (&model.summary, &model.answers));

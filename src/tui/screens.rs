@@ -12,6 +12,7 @@ use sparktune_app::chat::history::Earlier;
 use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::draft::kept_draft;
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::inference::Decoding;
 use sparktune_app::models::{OpenableModel, find_named};
 use sparktune_app::program::Program;
 use sparktune_app::{launch, runs};
@@ -111,7 +112,7 @@ impl Screens {
         let sampling = Wishes::of_model(&model.opening()?.model).over(sampling);
         let settings = Settings { system: String::new(), sampling, thinking: None };
         let models: Vec<_> = model.started_from().into_iter().chain([model]).collect();
-        self.chat(program, &models, settings, 0, None)
+        self.chat(program, &models, settings, Decoding::default(), None)
     }
 
     /// Shows the list of runs, and carries out the chosen actions.
@@ -167,7 +168,7 @@ impl Screens {
         program: &Program,
         models: &[OpenableModel],
         settings: Settings,
-        draft_tokens: usize,
+        decoding: Decoding,
         earlier: Option<Earlier>,
     ) -> Result<Exit, Failure> {
         let (request_sender, requests) = mpsc::channel();
@@ -179,7 +180,7 @@ impl Screens {
             chat.show_earlier(earlier);
         }
         std::thread::spawn(move || {
-            backend::run(&program, &models, draft_tokens, earlier, &requests, &heard_sender);
+            backend::run(&program, &models, decoding, earlier, &requests, &heard_sender);
         });
         self.show(&mut chat)?;
         chat.into_failure().map_or(Ok(Exit::Done), Err)

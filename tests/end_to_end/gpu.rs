@@ -85,14 +85,13 @@ fn a_model_answers_on_a_device_as_on_the_cpu() {
     let model = checkpoint();
     let answer = |device: &str| {
         let mut generate = place.command(["generate", model.to_str().unwrap(), "--prompt", "Say something"]);
-        generate.args(["--temperature", "0", "--max-tokens", "4", "--json"]);
-        done(generate.env("SPARKTUNE_INFERENCE_DEVICE", device))
+        done(generate.args(["--temperature", "0", "--max-tokens", "4", "--json", "--device", device]))
     };
     let refused = answer("tpu").exits(2);
-    assert!(refused.err.contains("SPARKTUNE_INFERENCE_DEVICE is neither cpu nor cuda"), "{}", refused.err);
+    assert!(refused.err.contains("[possible values: cpu, cuda]"), "{}", refused.err);
     let on_device = answer("cuda");
     if std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none() && on_device.code != Some(0) {
-        assert!(on_device.err.contains("SPARKTUNE_INFERENCE_DEVICE is cuda, but"), "{}", on_device.err);
+        assert!(on_device.err.contains("--device cpu answers on the CPU"), "{}", on_device.err);
         return;
     }
     // The other lines are the text and its tokens.

@@ -17,7 +17,7 @@ use sparktune_sampling::protocol::{Finished, Generate, Prompt, Reply, Request};
 
 use self::history::Kept;
 use crate::failure::{Exit, Failure};
-use crate::inference::{Worker, WorkerOptions};
+use crate::inference::{Decoding, Worker, WorkerOptions};
 use crate::models::{OpenableModel, Opening};
 use crate::program::Program;
 use crate::thought::without_thinking;
@@ -100,7 +100,7 @@ impl Chat {
     pub fn open(
         program: &Program,
         models: &[OpenableModel],
-        draft_tokens: usize,
+        decoding: Decoding,
         loading: &mut dyn FnMut(&str),
     ) -> Result<Self, Failure> {
         if models.is_empty() || models.len() > MOST_SIDES {
@@ -124,7 +124,7 @@ impl Chat {
                         model: opening.model.clone(),
                         base: None,
                         max_sequences: MOST_SIDES,
-                        draft_tokens,
+                        decoding,
                     };
                     workers.push(Worker::start(program, &options).map_err(of_model)?);
                     opened.push(opening.clone());

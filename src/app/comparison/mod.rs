@@ -25,7 +25,7 @@ pub use self::judge::Judge;
 use self::sandbox::Sandbox;
 pub use self::suites::{SuiteName, find_suite, read_suite, suites};
 use crate::failure::{Exit, Failure};
-use crate::inference::{Worker, WorkerOptions};
+use crate::inference::{Decoding, Worker, WorkerOptions};
 use crate::listener::{Listener, Progress, Unit};
 use crate::models::OpenableModel;
 use crate::program::Program;
@@ -48,8 +48,8 @@ pub struct Request {
     pub run_code: bool,
     /// The largest number of answers that are computed at a time.
     pub at_a_time: usize,
-    /// The number of tokens that MTP heads draft; 0 for none.
-    pub draft_tokens: usize,
+    /// Where and how the models decode.
+    pub decoding: Decoding,
 }
 
 /// Asks all models and checks their answers. The result has no id until it is kept ([`store::keep`]): its
@@ -156,7 +156,7 @@ fn answers_of(
         model: model.path.clone(),
         base: None,
         max_sequences: request.at_a_time,
-        draft_tokens: request.draft_tokens,
+        decoding: request.decoding,
     };
     let mut worker = Worker::start(program, &options)
         .map_err(|failure| Failure { text: format!("{shown}: {}", failure.text), ..failure })?;

@@ -129,7 +129,7 @@ async fn start(
             judge: None,
             run_code: false,
             at_a_time: AT_A_TIME,
-            draft_tokens: 0,
+            decoding: state.limits.models.decoding,
         };
         let served = state.clone();
         let program = state.program.clone();

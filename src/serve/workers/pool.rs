@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use sparktune_app::inference::Decoding;
 use sparktune_app::models::{OpenableModel, Opening};
 use sparktune_app::program::Program;
 use sparktune_sampling::SamplingParams;
@@ -31,13 +32,19 @@ pub struct ModelLimits {
     pub waiting: usize,
     /// The time after which a worker without answers ends.
     pub idle: Duration,
-    /// Tokens that the MTP head drafts, for models that have one; 0 for none.
-    pub draft_tokens: usize,
+    /// Where and how the models decode.
+    pub decoding: Decoding,
 }
 
 impl Default for ModelLimits {
     fn default() -> Self {
-        Self { loaded: 4, answers: 8, waiting: 32, idle: Duration::from_secs(900), draft_tokens: 0 }
+        Self {
+            loaded: 4,
+            answers: 8,
+            waiting: 32,
+            idle: Duration::from_secs(900),
+            decoding: Decoding::default(),
+        }
     }
 }
 

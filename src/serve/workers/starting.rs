@@ -56,7 +56,7 @@ impl Workers {
             model: opening.model.clone(),
             base: None,
             max_sequences: self.limits.answers,
-            draft_tokens: self.limits.draft_tokens,
+            decoding: self.limits.decoding,
         };
         let (program, idle) = (self.program.clone(), self.limits.idle);
         let thread = std::thread::Builder::new().name("inference".into());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use sparktune_app::chat::history::{Earlier, HistoryFile};
 use sparktune_app::chat::{Chat, Said, Settings};
 use sparktune_app::failure::Failure;
+use sparktune_app::inference::Decoding;
 use sparktune_app::models::OpenableModel;
 use sparktune_app::program::Program;
 
@@ -44,12 +45,12 @@ pub(crate) enum Heard {
 pub(crate) fn run(
     program: &Program,
     models: &[OpenableModel],
-    draft_tokens: usize,
+    decoding: Decoding,
     earlier: Option<Earlier>,
     requests: &Receiver<Ask>,
     heard: &Sender<Heard>,
 ) {
-    if let Err(failure) = serve(program, models, draft_tokens, earlier, requests, heard) {
+    if let Err(failure) = serve(program, models, decoding, earlier, requests, heard) {
         // If the screen is gone, nobody wants to know.
         let _ = heard.send(Heard::Ended(failure));
     }
@@ -58,13 +59,13 @@ pub(crate) fn run(
 fn serve(
     program: &Program,
     models: &[OpenableModel],
-    draft_tokens: usize,
+    decoding: Decoding,
     earlier: Option<Earlier>,
     requests: &Receiver<Ask>,
     heard: &Sender<Heard>,
 ) -> Result<(), Failure> {
     let tell = |news: Heard| heard.send(news).is_ok();
-    let mut chat = Chat::open(program, models, draft_tokens, &mut |name| {
+    let mut chat = Chat::open(program, models, decoding, &mut |name| {
         tell(Heard::Loading(name.to_owned()));
     })?;
     let without_template = chat.without_template().into_iter().map(str::to_owned).collect();
