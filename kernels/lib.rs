@@ -23,6 +23,7 @@ mod gated_mul;
 pub mod gated_rms_norm;
 pub mod gelu_mul;
 mod group;
+pub mod largest;
 pub mod linear;
 pub mod linear_cross_entropy;
 pub mod lora_linear;

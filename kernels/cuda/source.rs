@@ -43,6 +43,7 @@ const FILES: &[(&str, &str)] = files![
     "gated_delta_rule/steps.cuh",
     "gated_rms_norm/gated_rms_norm.cuh",
     "gelu_mul/gelu_mul.cuh",
+    "largest/largest.cuh",
     "linear/by_row.cuh",
     "linear/linear.cuh",
     "linear/linear_sums.cuh",

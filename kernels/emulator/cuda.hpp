@@ -38,6 +38,11 @@ inline T max(T a, T b) {
     return a < b ? b : a;
 }
 
+inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
 inline float __uint_as_float(unsigned bits) {
     float value;
     std::memcpy(&value, &bits, 4);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use burn::tensor::Tensor;
 use sparktune_data::ChatTokenizer;
-use sparktune_model::{BatchDecoder, Continued, FEWEST_ROWS};
-use sparktune_sampling::draw;
+use sparktune_model::{BatchDecoder, Continued, FEWEST_ROWS, MOST_LARGEST, NextLogits};
+use sparktune_sampling::{Logits, SamplingParams, draw};
 
 use crate::engine::Engine;
 use crate::error::InferError;
@@ -58,9 +58,10 @@ impl Engine {
         if complete.is_empty() {
             return;
         }
-        let logits = decoder.logits(Tensor::cat(last, 0));
-        for (sequence, logits) in complete.into_iter().zip(logits.chunks_exact(self.vocab_size)) {
-            let kept = accept(sequence, &[], logits, &self.tokenizer, &self.hidden);
+        let params = complete.iter().map(|sequence| &sequence.params);
+        let logits = decoder.next_logits(Tensor::cat(last, 0), largest_are_enough(params));
+        for (row, sequence) in complete.into_iter().enumerate() {
+            let kept = accept(sequence, &[], (&logits, row), &self.tokenizer, &self.hidden);
             failed.extend(kept.err().map(|error| (sequence.id, error)));
         }
     }
@@ -104,11 +105,11 @@ impl Engine {
                 })
                 .collect();
             let hidden = step(decoder, &mut group, &rows);
-            let logits = decoder.logits(hidden.clone());
+            let params = group.iter().map(|sequence| &sequence.params);
+            let logits = decoder.next_logits(hidden.clone(), largest_are_enough(params));
             let mut first = 0;
             for (sequence, rows) in group.into_iter().zip(rows) {
-                let logits = &logits[first * self.vocab_size..][..rows.len() * self.vocab_size];
-                match accept(sequence, &rows[1..], logits, &self.tokenizer, &self.hidden) {
+                match accept(sequence, &rows[1..], (&logits, first), &self.tokenizer, &self.hidden) {
                     Ok(accepted) => {
                         sequence.cache.take_back(rows.len() - 1 - accepted);
                         if let Some(drafts) = &mut sequence.drafts {
@@ -131,20 +132,32 @@ fn step(decoder: &BatchDecoder, group: &mut [&mut Sequence], rows: &[Vec<u32>]) 
     decoder.step(&mut batch)
 }
 
-/// Draws the tokens of an answer from the logits after its newest token and after each drafted one, as far as
-/// the tokens drawn are the drafted ones. Returns how many drafted tokens were accepted.
+/// Returns whether all of these answers can be drawn from as many logits as a device chooses.
+fn largest_are_enough<'a>(mut params: impl Iterator<Item = &'a SamplingParams>) -> bool {
+    params.all(|params| params.largest_needed().is_some_and(|needed| needed <= MOST_LARGEST))
+}
+
+fn row_of(logits: &NextLogits, row: usize) -> Logits<'_> {
+    match logits {
+        NextLogits::All { logits, vocab_size } => Logits::All(&logits[row * vocab_size..][..*vocab_size]),
+        NextLogits::Largest(rows) => Logits::Largest(&rows[row]),
+    }
+}
+
+/// Draws the tokens of an answer as far as they are the drafted ones, and returns how many of those were
+/// accepted. The logits after its newest token are in this row, those after the drafted ones in the next.
 fn accept(
     sequence: &mut Sequence,
     drafted: &[u32],
-    logits: &[f32],
+    (logits, first): (&NextLogits, usize),
     tokenizer: &ChatTokenizer,
     hidden: &BTreeSet<u32>,
 ) -> Result<usize, InferError> {
-    let vocab_size = logits.len() / (drafted.len() + 1);
     sequence.usage.drafted_tokens += drafted.len();
-    for (i, logits) in logits.chunks_exact(vocab_size).enumerate() {
+    for i in 0..=drafted.len() {
         let place = sequence.usage.completion_tokens;
-        let drawn = draw(logits, &sequence.history, &sequence.params, sequence.seed, place as u64);
+        let drawn =
+            draw(row_of(logits, first + i), &sequence.history, &sequence.params, sequence.seed, place as u64);
         let drawn = drawn.ok_or(InferError::NotFinite(place))?;
         let token = drawn.token;
         sequence.push(drawn, tokenizer, hidden);

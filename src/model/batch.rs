@@ -7,11 +7,27 @@
 //! 32 rows; with more, the bits of a product may depend on their number.
 
 use burn::tensor::Tensor;
+pub use sparktune_kernels::largest::MOST as MOST_LARGEST;
+use sparktune_kernels::largest::largest;
 pub use sparktune_kernels::linear::FEWEST_ROWS;
 use sparktune_kernels::linear::by_row::logits_by_row;
 
 use crate::cache::{Continued, Rows};
 use crate::decoder::Model;
+
+/// The logits `[n, V]` after some rows, on the host.
+#[derive(Debug, Clone)]
+pub enum NextLogits {
+    /// All of them, row-major.
+    All {
+        /// `n · V` numbers.
+        logits: Vec<f32>,
+        /// `V`.
+        vocab_size: usize,
+    },
+    /// The largest of each row with their tokens, sorted, the first of equals in front.
+    Largest(Vec<Vec<(u32, f32)>>),
+}
 
 /// A frozen model, prepared for decoding. It shares the numbers of the model that it was made of.
 #[derive(Debug, Clone)]
@@ -52,7 +68,24 @@ impl BatchDecoder {
     /// Returns the logits `[n, V]` of hidden states `[n, H]`, row-major, on the host; each row as if it were
     /// alone.
     pub fn logits(&self, hidden: Tensor<2>) -> Vec<f32> {
-        let logits = logits_by_row(hidden, self.by_row.head().tensor);
-        logits.inner().into_data().convert::<f32>().try_to_vec().expect("was converted to f32")
+        on_host(self.device_logits(hidden))
     }
+
+    /// Returns the logits of hidden states `[n, H]`, each row as if it were alone. If the largest are enough
+    /// and there is a device, only those leave it, [`MOST_LARGEST`] of a row.
+    pub fn next_logits(&self, hidden: Tensor<2>, largest_are_enough: bool) -> NextLogits {
+        let logits = self.device_logits(hidden);
+        if largest_are_enough && let Some(largest) = largest(&logits) {
+            return NextLogits::Largest(largest);
+        }
+        NextLogits::All { vocab_size: logits.dims()[1], logits: on_host(logits) }
+    }
+
+    fn device_logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        logits_by_row(hidden, self.by_row.head().tensor).inner()
+    }
+}
+
+fn on_host(logits: Tensor<2>) -> Vec<f32> {
+    logits.into_data().convert::<f32>().try_to_vec().expect("was converted to f32")
 }

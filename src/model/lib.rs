@@ -43,7 +43,7 @@ mod tap;
 mod weight_file;
 mod weight_writer;
 
-pub use batch::{BatchDecoder, FEWEST_ROWS};
+pub use batch::{BatchDecoder, FEWEST_ROWS, MOST_LARGEST, NextLogits};
 pub use cache::{Cache, Continued};
 pub use checkpoint::Checkpoint;
 pub use codebook::Codebook;

@@ -15,22 +15,43 @@ const SORTED_AT_ONCE: usize = 256;
 ///
 /// Logits that are no numbers are never drawn. The result is empty if no logit is finite.
 pub fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<(u32, f64)> {
-    let greatest = greatest(logits);
-    let Some((best, max)) = greatest.filter(|(_, max)| max.is_finite()) else { return Vec::new() };
+    let Some(best) = greatest(logits) else { return Vec::new() };
+    let count = params.largest_kept();
+    if count == Some(1) {
+        return probabilities(&[best], best.1, params);
+    }
+    let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
+    let mut kept: Vec<(u32, f32)> = numbers.map(|(id, logit)| (id as u32, *logit)).collect();
+    if let Some(count) = count {
+        if count < kept.len() {
+            kept.select_nth_unstable_by(count - 1, larger);
+            kept.truncate(count);
+        }
+        kept.sort_unstable_by(larger);
+    }
+    probabilities(&kept, best.1, params)
+}
+
+/// Returns the [`distribution`] of logits of which only the largest are known, with their tokens: sorted, the
+/// first of equals in front, and at least [`SamplingParams::largest_kept`] of them.
+pub(crate) fn of_largest(largest: &[(u32, f32)], params: &SamplingParams) -> Vec<(u32, f64)> {
+    let Some((_, max)) = largest.first() else { return Vec::new() };
+    let count = params.largest_kept().expect("these parameters keep only the largest logits");
+    probabilities(&largest[..count.min(largest.len())], *max, params)
+}
+
+/// Returns the tokens that `min_p` and `top_p` leave, and their probabilities.
+fn probabilities(kept: &[(u32, f32)], max: f32, params: &SamplingParams) -> Vec<(u32, f64)> {
+    if !max.is_finite() {
+        return Vec::new();
+    }
     if params.is_greedy() {
-        return vec![(best, 1.0)];
+        return vec![(kept[0].0, 1.0)];
     }
     // A candidate is a token with its probability relative to that of the most likely one.
     let relative = |logit: f32| (f64::from(logit - max) / params.temperature).exp();
-    let all = logits.iter().enumerate().map(|(id, logit)| (id as u32, relative(*logit)));
+    let all = kept.iter().map(|(id, logit)| (*id, relative(*logit)));
     let mut candidates: Vec<(u32, f64)> = all.filter(|(_, p)| *p > 0.0 && *p >= params.min_p).collect();
-
-    let top_k = params.top_k as usize;
-    if top_k > 0 && top_k < candidates.len() {
-        candidates.select_nth_unstable_by(top_k - 1, more_likely);
-        candidates.truncate(top_k);
-        candidates.sort_unstable_by(more_likely);
-    }
     if params.top_p < 1.0 {
         keep_top_p(&mut candidates, params.top_p);
     }
@@ -59,6 +80,11 @@ fn keep_top_p(candidates: &mut Vec<(u32, f64)>, top_p: f64) {
         }
         sorted += next;
     }
+}
+
+/// The order of numbers by size, the largest first; of tokens where they are equal.
+fn larger(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.partial_cmp(&a.1).expect("these are numbers").then(a.0.cmp(&b.0))
 }
 
 fn more_likely(a: &(u32, f64), b: &(u32, f64)) -> Ordering {

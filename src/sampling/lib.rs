@@ -13,7 +13,7 @@ pub mod protocol;
 mod stop;
 
 pub use distribution::{distribution, logprobs};
-pub use draw::{Draw, draw};
+pub use draw::{Draw, Logits, draw};
 pub use params::{Invalid, SamplingParams};
 pub use penalties::{History, penalise};
 pub use stop::StopStrings;

@@ -117,6 +117,24 @@ impl SamplingParams {
         }
     }
 
+    /// Returns how many of the largest logits, after penalties, a token is drawn from; `None` for all.
+    pub fn largest_kept(&self) -> Option<usize> {
+        let count = if self.is_greedy() { 1 } else { self.top_k as usize };
+        (count > 0).then_some(count)
+    }
+
+    /// Returns how many of a model's largest logits must be known to draw a token and to describe it; `None`
+    /// for all, as penalties and log-probabilities need them.
+    pub fn largest_needed(&self) -> Option<usize> {
+        let needs_all = self.has_penalties() || self.logprobs.is_some();
+        self.largest_kept().filter(|_| !needs_all)
+    }
+
+    /// Returns whether any penalty changes logits.
+    pub fn has_penalties(&self) -> bool {
+        (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+    }
+
     /// Returns whether the most likely token is chosen.
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0

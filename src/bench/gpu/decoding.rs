@@ -3,6 +3,7 @@
 use burn::tensor::DType::{self, BF16, F32};
 use burn::tensor::{Tensor, activation};
 use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule};
+use sparktune_kernels::largest::{MOST, largest};
 use sparktune_kernels::linear::by_row::linears_by_row;
 use sparktune_kernels::lora_linear::{Adapted, Adapter};
 use sparktune_kernels::measuring::{distance, into_tensor, primitive as on_device};
@@ -53,8 +54,39 @@ fn case<Inputs>(
     })
 }
 
-/// A linear layer with an adapter, a step of the delta rule, and one of attention over as many tokens as a
-/// row of the shape has.
+/// The choice of the largest of a token's logits, until they are on the host. Its error is the number of
+/// tokens that are not those of a sort.
+fn largest_logits(vocabulary: usize) -> Case {
+    let (name, shape) = ("largest logits", format!("1×{vocabulary}"));
+    Case::new(name, shape.clone(), move |meter| {
+        let work = decoding::largest_logits(1, vocabulary);
+        let bytes = work.iter().map(|launch| launch.bytes).sum();
+        let logits = random(1, 1, vocabulary);
+        let places: Vec<_> =
+            (0..meter.places(bytes)).map(|_| put(Some(meter), logits.clone(), F32)).collect();
+        let numbers: Vec<f32> = logits.into_data().try_to_vec().expect("random numbers are f32");
+        let mut sorted: Vec<u32> = (0..vocabulary as u32).collect();
+        sorted.sort_by(|a, b| numbers[*b as usize].total_cmp(&numbers[*a as usize]));
+        let chosen = largest(&places[0]).expect("these logits are on a device").remove(0);
+        let wrong = chosen.iter().zip(&sorted).filter(|((token, _), sorted)| token != *sorted).count();
+        let missing = MOST.min(vocabulary) - chosen.len();
+        vec![Measured {
+            name: name.into(),
+            shape: shape.clone(),
+            error: (wrong + missing) as f64,
+            worst: None,
+            tolerance: 0.0,
+            seconds: Some(meter.seconds(PACE, |call| drop(largest(&places[call % places.len()])))),
+            bytes,
+            flops: 0.0,
+            work,
+            note: String::new(),
+        }]
+    })
+}
+
+/// A linear layer with an adapter, a step of the delta rule, one of attention over as many tokens as a row of
+/// the shape has, and the choice of the largest logits.
 pub(super) fn cases(shape: Shape) -> Vec<Case> {
     let Shape { tokens, hidden_size: width, intermediate_size: out, rank, .. } = shape;
     let linear = move |meter: Option<&Meter>| {
@@ -119,5 +151,6 @@ pub(super) fn cases(shape: Shape) -> Vec<Case> {
             attention,
             attend,
         ),
+        largest_logits(shape.vocab_size),
     ]
 }
