@@ -65,8 +65,8 @@ Without a command, the flags are passed to the wizard if the output is a termina
 
 Exit codes: 0 done, 2 wrong usage, 3 data rejected, 4 device, memory or disk, or a loss that is not finite,
 5 stopped before the end (`resume` continues the run), 7 trained to the end, but the loss diverged,
-69 the network or the hub failed before there was a run (the same command continues the download),
-70 bug in sparktune, 130 interrupted, nothing to resume.",
+69 the network or the Hub failed before there was a run (the same command continues the download),
+70 bug in sparktune, 77 not possible on this machine, 130 interrupted, nothing to resume.",
         program = program_name()
     )
 }
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     /// Train: check, plan, download, train, export
     #[command(after_help = after_help_of_train())]
     Train(TrainArgs),
-    /// Print a page of the user's guide, or list them; `help PAGE` does the same
+    /// Print a page of the user's guide, or list them
     Guide {
         /// The page
         page: Option<String>,
@@ -146,6 +146,8 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Talk to a model, or to a run and its base side by side
     Chat(ChatArgs),
+    /// Answer one prompt with a model, a run or an adapter
+    Generate(GenerateArgs),
     /// Compare models: the same prompts, checks of each answer, and whether a difference is noise
     Compare(CompareArgs),
     /// Write facts into a model without training, judge what it learned and lost, and take them back
@@ -158,7 +160,7 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Make, take apart and damage single packets; list what a file of packets carries
     Packet(PacketArgs),
-    /// Serve a page to work from, and an HTTP API, to this machine's browsers and programs
+    /// Serve the web interface and an HTTP API to this machine's browsers and programs
     #[cfg(feature = "serve")]
     Serve(ServeArgs),
     /// Check this machine, and whether training on it is exact
@@ -180,9 +182,6 @@ pub(crate) enum Command {
     /// The process that runs a model's tokenizer and chat template, for another sparktune
     #[command(hide = true)]
     DataWorker,
-    /// Continue a prompt with a model, a run or an adapter
-    #[command(hide = true)]
-    Generate(GenerateArgs),
     /// The process that holds a model and answers requests
     #[command(hide = true)]
     InferWorker(WorkerArgs),

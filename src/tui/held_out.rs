@@ -3,12 +3,12 @@
 use sparktune_base::units::{count, loss};
 use sparktune_runlog::RunView;
 
-/// Returns whose loss the zero line of a run is, in one word.
+/// Returns whose loss the baseline of a run is, in one word.
 pub(crate) fn zero_line(view: &RunView) -> &'static str {
     if view.has_parent() { "parent" } else { "base" }
 }
 
-/// Returns whose loss the zero line of a run is, in a sentence.
+/// Returns whose loss the baseline of a run is, in a sentence.
 pub(crate) fn of_zero_line(view: &RunView) -> &'static str {
     if view.has_parent() { "the parent" } else { "the base model" }
 }

@@ -1,4 +1,4 @@
-// What is drawn on a chart beside its lines: evaluations, the base's zero line, checkpoints, resumes, values that were
+// What is drawn on a chart beside its lines: evaluations, the base's held-out loss, checkpoints, resumes, values that were
 // not finite, and what a later attempt replaced.
 import { html } from "./dom.js";
 import { colour } from "./theme.js";
