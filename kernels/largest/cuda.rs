@@ -29,6 +29,8 @@ fn of_groups(entry: &'static str, from: &CudaTensor, count: usize) -> CudaTensor
     let (rows, groups) = (dims(from).0, count.div_ceil(SORTED));
     let keys = empty(from, [rows, groups * WORDS], DType::F32);
     Kernel::new(SOURCE, entry)
+        .define("SORTED", format!("{SORTED}u"))
+        .define("KEPT", format!("{MOST}u"))
         .grid(groups, rows, 1)
         .threads(512)
         .read(from)

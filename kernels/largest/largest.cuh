@@ -15,7 +15,11 @@ struct LargestSizes {
     u32 count;  // V, or n
 };
 
-constexpr u32 SORTED = 4096, KEPT = 64;
+// The trainer defines both.
+#ifndef SORTED
+#define SORTED 4096u
+#define KEPT 64u
+#endif
 
 DEVICE u64 key_of(float logit, u32 token) {
     if (logit != logit) return 0;

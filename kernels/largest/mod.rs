@@ -12,6 +12,9 @@ use crate::op::on_cpu;
 /// The number of logits that [`largest`] returns of each row, if the row has so many that are numbers.
 pub const MOST: usize = 64;
 
+/// The number of keys that a block sorts.
+pub(crate) const SORTED: usize = 4096;
+
 /// Returns the [`MOST`] largest logits of each row of `[n, V]`, in fp32, with their tokens: sorted, the first
 /// of equals in front, without those that are no numbers. `None` on the CPU, where all logits are at hand.
 pub fn largest(logits: &Tensor<2>) -> Option<Vec<Vec<(u32, f32)>>> {

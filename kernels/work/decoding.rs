@@ -1,6 +1,7 @@
 //! The work of a decoding step: the launches that continue one example by a few tokens.
 
 use super::{BF16, F32, Launch, moved};
+use crate::largest::{MOST, SORTED};
 
 /// Counts a linear layer on few rows, with an adapter of this rank, or 0 without one.
 pub fn linear_by_row(rows: usize, inputs: usize, outputs: usize, rank: usize) -> Vec<Launch> {
@@ -17,17 +18,17 @@ pub fn logits_by_row(rows: usize, width: usize, vocabulary: usize) -> Launch {
     moved(BF16 * width * (rows + vocabulary) + F32 * rows * vocabulary)
 }
 
-/// Counts the choice of the 64 largest logits of few rows.
+/// Counts the choice of the [`MOST`] largest logits of few rows.
 pub fn largest_logits(rows: usize, vocabulary: usize) -> Vec<Launch> {
     let (mut left, mut launches) = (vocabulary, Vec::new());
     let mut bytes_of_one = F32;
     loop {
-        let groups = left.div_ceil(4096);
-        launches.push(moved(rows as f64 * (bytes_of_one * left as f64 + 8.0 * 64.0 * groups as f64)));
+        let groups = left.div_ceil(SORTED);
+        launches.push(moved(rows as f64 * (bytes_of_one * left as f64 + 8.0 * (MOST * groups) as f64)));
         if groups <= 1 {
             return launches;
         }
-        (left, bytes_of_one) = (64 * groups, 8.0);
+        (left, bytes_of_one) = (MOST * groups, 8.0);
     }
 }
 

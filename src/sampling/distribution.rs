@@ -8,10 +8,10 @@ use crate::params::SamplingParams;
 /// whole vocabulary takes as long to sort as a small model to compute it.
 const SORTED_AT_ONCE: usize = 256;
 
-/// Returns the tokens that may be drawn and their probabilities, which add up to 1; the most likely one comes
-/// first if any are left out. The order of the filters is that of vLLM: temperature, `min_p`, `top_k`,
-/// `top_p`, each on what the one before has left. Temperature 0 leaves the most likely token, the first of
-/// equals.
+/// Returns the tokens that may be drawn and their probabilities, which add up to 1; the most likely ones
+/// come first if `top_k` or `top_p` is set. The order of the filters is that of vLLM: temperature, `min_p`,
+/// `top_k`, `top_p`, each on what the one before has left. Temperature 0 leaves the most likely token, the
+/// first of equals.
 ///
 /// Logits that are no numbers are never drawn. The result is empty if no logit is finite.
 pub fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<(u32, f64)> {

@@ -114,14 +114,19 @@ mod tests {
         #[test]
         fn the_largest_logits_give_the_token_that_all_of_them_give(
             // Few different numbers, so that many are equal.
-            logits in proptest::collection::vec(prop_oneof![-3i8..4, Just(i8::MIN)], 1..90),
+            logits in proptest::collection::vec(prop_oneof![8 => -3i8..4, 1 => Just(i8::MIN), 1 => Just(i8::MAX), 1 => Just(-100i8)], 1..90),
             top_k in 1u32..20,
             top_p in prop_oneof![Just(1.0), 0.01..1.0],
             min_p in prop_oneof![Just(0.0), 0.0..1.0],
             temperature in prop_oneof![Just(0.0), 0.1..3.0],
             seed: u64,
         ) {
-            let number = |x: i8| if x == i8::MIN { f32::NAN } else { f32::from(x) / 2.0 };
+            let number = |x: i8| match x {
+                i8::MIN => f32::NAN,
+                i8::MAX => f32::INFINITY,
+                -100 => f32::NEG_INFINITY,
+                _ => f32::from(x) / 2.0,
+            };
             let logits: Vec<f32> = logits.into_iter().map(number).collect();
             let params = SamplingParams { temperature, top_k, top_p, min_p, ..SamplingParams::default() };
             let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());

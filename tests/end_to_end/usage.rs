@@ -60,6 +60,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "stop",
         "export",
         "report",
+        "generate",
         "compare",
         "pack",
         "unpack",
@@ -71,7 +72,8 @@ fn help_lists_every_command_and_the_exit_codes() {
         "completions",
         "--demo",
         "Exit codes",
-        "69 the network or the hub failed",
+        "69 the network or the Hub failed",
+        "77 not possible on this machine",
     ] {
         assert!(result.out.contains(word), "{word} is not in\n{}", result.out);
     }
