@@ -18,8 +18,8 @@ use sparktune_app::folders::private_folder_of_user;
 use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
-use sparktune_edit::judge::{LossDrift, Share};
-use sparktune_edit::{EditError, Facts, How, MeasureRequest, Measured, Measurement, Method};
+use sparktune_edit::scores::{LossDrift, Share};
+use sparktune_edit::{EditError, Facts, MeasureRequest, Measured, Measurement, Method, Way};
 use sparktune_tui::output::{note, print, print_json};
 use tempfile::TempDir;
 
@@ -95,14 +95,14 @@ pub(crate) fn measure(
     let asks_for = |control: &str| !table.without.iter().any(|without| without == control);
     let mut rows = Vec::new();
     for count in counts {
-        let say = |how: How| note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
+        let say = |how: Way| note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
         for how in measurement.ways() {
             say(*how);
             let row = measurement.edited(count, *how, &mut |stage| told.tell(stage));
             rows.push(row.map_err(from_editing)?);
         }
         if asks_for("lora") {
-            say(How::Lora);
+            say(Way::Lora);
             let start = Instant::now();
             let lines = measurement.training_lines(count);
             let trained = train(program, &request.model, &lines, count, work.path(), &interrupts)?;
@@ -112,7 +112,7 @@ pub(crate) fn measure(
             rows.push(row.map_err(from_editing)?);
         }
         if asks_for("prompt") {
-            say(How::Prompt);
+            say(Way::Prompt);
             let row = measurement.prompted(count, &mut |stage| told.tell(stage));
             rows.push(row.map_err(from_editing)?);
         }
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_table_has_a_line_for_each_row_and_says_why_one_is_empty() {
-        let row = |how: How, scores: Option<Scores>, error: Option<&str>| MeasuredRow {
+        let row = |how: Way, scores: Option<Scores>, error: Option<&str>| MeasuredRow {
             count: 10,
             how,
             patches: 1,
@@ -313,7 +313,7 @@ mod tests {
             known: 2,
             suite_name: None,
             suite_before: None,
-            rows: vec![row(How::Batched, Some(scores), None), row(How::Lora, None, Some("it\u{1b} failed"))],
+            rows: vec![row(Way::Batched, Some(scores), None), row(Way::Lora, None, Some("it\u{1b} failed"))],
         };
         let text = in_words(&measured);
         assert!(text.starts_with(

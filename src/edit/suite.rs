@@ -5,7 +5,8 @@ use sparktune_infer::Engine;
 use sparktune_sampling::SamplingParams;
 
 use crate::error::EditError;
-use crate::judge::{Share, decode};
+use crate::judge::decode;
+use crate::scores::Share;
 use crate::tokens::Rendering;
 
 /// The tokens of an answer to a prompt of a suite.
