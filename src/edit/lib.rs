@@ -68,6 +68,7 @@ pub use error::EditError;
 pub use export::{Exported, export_adapter};
 pub use facts::{Fact, Facts, Question};
 pub use folder_lock::FolderLock;
+pub use layers::LEAST_GAIN;
 pub use low_rank::LowRank;
 pub use measure::{MeasureRequest, Measured, MeasuredRow, Measurement, Way};
 pub use one_edit::{OneEdit, Took};
