@@ -69,7 +69,7 @@ pub(crate) fn measure(
     let suite = request.suite.as_deref().map(find_suite).transpose()?;
     let runs = runs_dir(request.runs_dir.clone())?;
     let cache = private_folder_of_user(&runs, KEY_STATISTICS).ok();
-    let work = work_folder(&runs)?;
+    let work = WorkFolder::create(&runs)?;
     let mut told = Told::new(&interrupts);
     let measurement = Measurement::start(
         MeasureRequest {
@@ -141,10 +141,37 @@ fn counts_of(wanted: &[usize], facts: usize) -> (Vec<usize>, Option<String>) {
     (counts, Some(dropped).filter(|_| !larger.is_empty()))
 }
 
-/// Creates a folder for what is measured, which is removed with everything in it.
-fn work_folder(runs: &Path) -> Result<TempDir, Failure> {
-    let parent = private_folder_of_user(runs, WORK)?;
-    TempDir::new_in(&parent).map_err(|error| Failure::io("create", &parent, &error))
+/// A folder for what is measured, which is removed with everything in it.
+struct WorkFolder {
+    folder: TempDir,
+    /// Held on the folder as long as it is used.
+    _lock: Option<File>,
+}
+
+impl WorkFolder {
+    /// Creates the folder, and removes those of measurements that were killed, each as large as a model.
+    fn create(runs: &Path) -> Result<Self, Failure> {
+        let parent = private_folder_of_user(runs, WORK)?;
+        // A file system without locks keeps what was left.
+        let lock = |path: &Path| File::open(path).and_then(|file| file.lock().map(|()| file)).ok();
+        // Until the new folder is locked itself, nobody else looks for folders that nobody uses.
+        let alone = lock(&parent);
+        for entry in fs::read_dir(&parent).into_iter().flatten().flatten().filter(|_| alone.is_some()) {
+            let path = entry.path();
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_folder && File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok()) {
+                // What cannot be removed now is looked for again the next time.
+                let _ = fs::remove_dir_all(path);
+            }
+        }
+        let folder = TempDir::new_in(&parent).map_err(|error| Failure::io("create", &parent, &error))?;
+        let lock = lock(folder.path());
+        Ok(Self { folder, _lock: lock })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
 }
 
 /// Trains an adapter on lines by this program itself, and returns the folder of its run, or why there is
@@ -289,6 +316,19 @@ mod tests {
         let (counts, dropped) = counts_of(&[100, 5, 1, 10], 5);
         assert_eq!(counts, [1, 5]);
         assert!(dropped.unwrap().ends_with("in place of 100, 10"));
+    }
+
+    #[test]
+    fn what_a_killed_measurement_has_left_is_removed_by_the_next_one_and_what_is_used_stays() {
+        let runs = tempfile::tempdir().unwrap();
+        let first = WorkFolder::create(runs.path()).unwrap();
+        let parent = first.path().parent().unwrap().to_owned();
+        fs::create_dir(parent.join("left")).unwrap();
+        fs::write(parent.join("left/model.safetensors"), "large").unwrap();
+        let second = WorkFolder::create(runs.path()).unwrap();
+        assert!(!parent.join("left").exists() && first.path().is_dir() && second.path().is_dir());
+        drop((first, second));
+        assert_eq!(fs::read_dir(parent).unwrap().count(), 0);
     }
 
     #[test]
