@@ -186,6 +186,11 @@ fn a_fact_is_typed_judged_tried_kept_and_taken_back_in_the_page() {
     page.click("[data-test=k-add]");
     page.fill("[data-test=k-prompt-1]", HOSTILE);
     page.fill("[data-test=k-target-1]", "<b>oil</b>");
+    // The model answers this one so already; it is written too, because the box says so.
+    page.click("[data-test=k-add]");
+    page.fill("[data-test=k-prompt-2]", "Where do I find");
+    page.fill("[data-test=k-target-2]", "which");
+    page.click("[data-test=k-known]");
     page.choose("[data-test=k-method]", "memory");
     page.picture("knowledge-facts");
     page.click("[data-test=k-edit]");
@@ -193,6 +198,8 @@ fn a_fact_is_typed_judged_tried_kept_and_taken_back_in_the_page() {
     let rows = "document.querySelector('[data-test=k-answers]')?.innerText";
     let shown = page.wait("the answers", rows).to_string();
     assert!(shown.contains("<script>window.hacked=1</script>"), "{shown}");
+    let head = page.eval("document.querySelector('[data-test=k-edit-result]').innerText").to_string();
+    assert!(head.contains("3 facts"), "{head}");
     is_unharmed(&mut page, &server);
 
     // The same prompt to both; only the copy with the edit knows it.
