@@ -120,14 +120,14 @@ pub fn shown_name(model: &str) -> &str {
 pub const DEMO: &str = "dir:demo";
 /// Where it is below the program's folder.
 const DEMO_FOLDER: &str = "/presets/demo/model";
-/// What stands behind the id of a run for the model that the run started from.
+/// What stands behind the id of a model for its base: of a run, the model that it started from.
 const BASE: &str = "@base";
 /// What the ids of edited models begin with, and of edits that were not kept yet.
 const EDITED: &str = "edited:";
 const DRAFT: &str = "draft:";
 
 /// Finds a model by its id, or by its name if there is only one of that. `run:NAME@base` is the model that a
-/// run started from, and `draft:ID` an edit that nobody has kept yet.
+/// run started from, `edited:NAME@base` the base of an edited model, and `draft:ID` an edit that nobody has kept yet.
 pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel> {
     if let Some(run) = id.strip_suffix(BASE).and_then(|run| find(run, runs_dir, given)) {
         return run.started_from().ok();
@@ -183,20 +183,34 @@ pub fn id_of_given(runs_dir: &Path, given: &str) -> Option<String> {
 }
 
 impl OpenableModel {
-    /// Returns the model that a run started from.
+    /// Returns the model that a run started from, or the base of an edited model or an adapter.
     ///
     /// # Errors
-    /// It is no run, or that model is not on this machine any more.
+    /// It is none of these, or that model is not on this machine any more.
     pub fn started_from(&self) -> Result<Self, Failure> {
-        if self.kind != ModelKind::Run {
-            let text = format!("{} is not a run, so it did not start from a model", escape(&self.name));
-            return Err(Failure::usage(text).hint("Name the model itself"));
-        }
-        let plan = plan_of(&RunDir::open(&self.path)?)?;
-        let base = plan.model.path.filter(|base| base.join("config.json").is_file());
+        let (base, named) = match self.kind {
+            ModelKind::Run => {
+                let plan = plan_of(&RunDir::open(&self.path)?)?;
+                (plan.model.path, plan.model.id)
+            }
+            ModelKind::Edited | ModelKind::Adapter => {
+                let stacked = || edited_models::stacked(&self.path).map(|stacked| stacked.base);
+                let base =
+                    if self.kind == ModelKind::Edited { stacked() } else { base_of_adapter(&self.path) };
+                (base, self.base.clone().unwrap_or_default())
+            }
+            ModelKind::Base | ModelKind::Merged => {
+                let text = format!(
+                    "{} is not a run, an edited model or an adapter, so it has no base",
+                    escape(&self.name)
+                );
+                return Err(Failure::usage(text).hint("Name the other model itself"));
+            }
+        };
+        let base = base.filter(|base| base.join("config.json").is_file());
         let base = base.ok_or_else(|| self.without_base("Download it again, or name its folder"))?;
         // The id of a model that was named by its folder is the folder.
-        let name = shown_name(&plan.model.id).rsplit('/').next().unwrap_or_default().to_owned();
+        let name = shown_name(&named).rsplit('/').next().unwrap_or_default().to_owned();
         let id = format!("{}{BASE}", self.id);
         let found = of_folder(&id, &base).ok_or_else(|| self.without_base("Name its folder instead"))?;
         Ok(Self { name, ..found })
@@ -428,7 +442,14 @@ mod tests {
             (draft.opening().unwrap().model, draft.whole().unwrap()),
             (draft.path.clone(), draft.path)
         );
-        for id in ["edited:none", "edited:../models/mine", "draft:2", "draft:..", "edited:"] {
+        let before = find("edited:mine@base", place.path(), &[]).unwrap();
+        assert_eq!((before.id.as_str(), before.name.as_str()), ("edited:mine@base", "checkpoint"));
+        assert_eq!((before.kind, before.path), (ModelKind::Base, base.clone()));
+        fs::write(models.join("mine/patches/stack.json"), r#"{"base": "/gone", "patches": []}"#).unwrap();
+        let gone = find("edited:mine", place.path(), &[]).unwrap().started_from().unwrap_err().to_string();
+        assert!(gone.contains("edited:mine (/gone) is not where it was"), "{gone}");
+        for id in ["edited:none", "edited:../models/mine", "draft:2", "draft:..", "edited:", "dir:demo@base"]
+        {
             assert!(find(id, place.path(), &[]).is_none(), "{id}");
         }
         let adapter = run(place.path(), "lora", &base, |plan| plan);

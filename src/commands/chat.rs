@@ -38,7 +38,7 @@ const LONGEST_LINE: u64 = 4 << 20;
 pub struct ChatRequest {
     /// A run, a folder, or a model of the hub's cache.
     pub model: String,
-    /// The model beside it; `base` for the one that it started from.
+    /// The model beside it; `base` for its base, such as the model that a run started from.
     pub beside: Option<String>,
     /// Whether a kept conversation goes on: that of a file, or the newest one with the run.
     pub earlier: Option<Option<PathBuf>>,

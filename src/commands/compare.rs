@@ -89,14 +89,14 @@ pub fn compare(program: &Program, request: CompareRequest, style: Style) -> Resu
     Ok(Exit::Done)
 }
 
-/// Puts the model that a run started from before a run that was named alone.
+/// Puts the model that a run started from, or the base of an edited model, before one that was named alone.
 fn with_base(named: Vec<OpenableModel>) -> Vec<OpenableModel> {
-    let [run] = &named[..] else { return named };
-    if run.kind != ModelKind::Run {
+    let [model] = &named[..] else { return named };
+    if !matches!(model.kind, ModelKind::Run | ModelKind::Edited) {
         return named;
     }
-    match run.started_from() {
-        Ok(base) => vec![base, run.clone()],
+    match model.started_from() {
+        Ok(base) => vec![base, model.clone()],
         Err(failure) => {
             note(&format!("note: {failure}"));
             named

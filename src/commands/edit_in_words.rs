@@ -4,7 +4,7 @@
 use serde::Serialize;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
-use sparktune_edit::judge::{LossDrift, Scores, Share};
+use sparktune_edit::scores::{LossDrift, Scores, Share};
 use sparktune_edit::{AboutPatch, Edited, Exported, Facts, Method, Stack, SuiteScore};
 use sparktune_plan::adapter::MOST_VLLM_RANK;
 

@@ -18,8 +18,8 @@ use sparktune_app::folders::private_folder_of_user;
 use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
-use sparktune_edit::judge::{LossDrift, Share};
-use sparktune_edit::{EditError, Facts, How, MeasureRequest, Measured, Measurement, Method};
+use sparktune_edit::scores::{LossDrift, Share};
+use sparktune_edit::{EditError, Facts, MeasureRequest, Measured, Measurement, Method, Way};
 use sparktune_tui::output::{note, print, print_json};
 use tempfile::TempDir;
 
@@ -69,7 +69,7 @@ pub(crate) fn measure(
     let suite = request.suite.as_deref().map(find_suite).transpose()?;
     let runs = runs_dir(request.runs_dir.clone())?;
     let cache = private_folder_of_user(&runs, KEY_STATISTICS).ok();
-    let work = work_folder(&runs)?;
+    let work = WorkFolder::create(&runs)?;
     let mut told = Told::new(&interrupts);
     let measurement = Measurement::start(
         MeasureRequest {
@@ -95,14 +95,14 @@ pub(crate) fn measure(
     let asks_for = |control: &str| !table.without.iter().any(|without| without == control);
     let mut rows = Vec::new();
     for count in counts {
-        let say = |how: How| note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
+        let say = |how: Way| note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
         for how in measurement.ways() {
             say(*how);
             let row = measurement.edited(count, *how, &mut |stage| told.tell(stage));
             rows.push(row.map_err(from_editing)?);
         }
         if asks_for("lora") {
-            say(How::Lora);
+            say(Way::Lora);
             let start = Instant::now();
             let lines = measurement.training_lines(count);
             let trained = train(program, &request.model, &lines, count, work.path(), &interrupts)?;
@@ -112,7 +112,7 @@ pub(crate) fn measure(
             rows.push(row.map_err(from_editing)?);
         }
         if asks_for("prompt") {
-            say(How::Prompt);
+            say(Way::Prompt);
             let row = measurement.prompted(count, &mut |stage| told.tell(stage));
             rows.push(row.map_err(from_editing)?);
         }
@@ -141,10 +141,37 @@ fn counts_of(wanted: &[usize], facts: usize) -> (Vec<usize>, Option<String>) {
     (counts, Some(dropped).filter(|_| !larger.is_empty()))
 }
 
-/// Creates a folder for what is measured, which is removed with everything in it.
-fn work_folder(runs: &Path) -> Result<TempDir, Failure> {
-    let parent = private_folder_of_user(runs, WORK)?;
-    TempDir::new_in(&parent).map_err(|error| Failure::io("create", &parent, &error))
+/// A folder for what is measured, which is removed with everything in it.
+struct WorkFolder {
+    folder: TempDir,
+    /// Held on the folder as long as it is used.
+    _lock: Option<File>,
+}
+
+impl WorkFolder {
+    /// Creates the folder, and removes those of measurements that were killed, each as large as a model.
+    fn create(runs: &Path) -> Result<Self, Failure> {
+        let parent = private_folder_of_user(runs, WORK)?;
+        // A file system without locks keeps what was left.
+        let lock = |path: &Path| File::open(path).and_then(|file| file.lock().map(|()| file)).ok();
+        // Until the new folder is locked itself, nobody else looks for folders that nobody uses.
+        let alone = lock(&parent);
+        for entry in fs::read_dir(&parent).into_iter().flatten().flatten().filter(|_| alone.is_some()) {
+            let path = entry.path();
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_folder && File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok()) {
+                // What cannot be removed now is looked for again the next time.
+                let _ = fs::remove_dir_all(path);
+            }
+        }
+        let folder = TempDir::new_in(&parent).map_err(|error| Failure::io("create", &parent, &error))?;
+        let lock = lock(folder.path());
+        Ok(Self { folder, _lock: lock })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
 }
 
 /// Trains an adapter on lines by this program itself, and returns the folder of its run, or why there is
@@ -292,8 +319,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_killed_measurement_has_left_is_removed_by_the_next_one_and_what_is_used_stays() {
+        let runs = tempfile::tempdir().unwrap();
+        let first = WorkFolder::create(runs.path()).unwrap();
+        let parent = first.path().parent().unwrap().to_owned();
+        fs::create_dir(parent.join("left")).unwrap();
+        fs::write(parent.join("left/model.safetensors"), "large").unwrap();
+        let second = WorkFolder::create(runs.path()).unwrap();
+        assert!(!parent.join("left").exists() && first.path().is_dir() && second.path().is_dir());
+        drop((first, second));
+        assert_eq!(fs::read_dir(parent).unwrap().count(), 0);
+    }
+
+    #[test]
     fn a_table_has_a_line_for_each_row_and_says_why_one_is_empty() {
-        let row = |how: How, scores: Option<Scores>, error: Option<&str>| MeasuredRow {
+        let row = |how: Way, scores: Option<Scores>, error: Option<&str>| MeasuredRow {
             count: 10,
             how,
             patches: 1,
@@ -313,7 +353,7 @@ mod tests {
             known: 2,
             suite_name: None,
             suite_before: None,
-            rows: vec![row(How::Batched, Some(scores), None), row(How::Lora, None, Some("it\u{1b} failed"))],
+            rows: vec![row(Way::Batched, Some(scores), None), row(Way::Lora, None, Some("it\u{1b} failed"))],
         };
         let text = in_words(&measured);
         assert!(text.starts_with(

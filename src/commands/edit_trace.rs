@@ -2,7 +2,7 @@
 
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
-use sparktune_edit::{Facts, Trace, TraceRequest, trace};
+use sparktune_edit::{Facts, LEAST_GAIN, Trace, TraceRequest, trace};
 use sparktune_tui::output::{columns, note, print, print_json};
 
 use crate::edit_request::{FactsRequest, rendering};
@@ -126,6 +126,12 @@ fn where_to_edit(traces: &[Trace]) -> String {
         gains.sum::<f64>() / traces.len() as f64
     };
     let Some(best) = (0..layers).max_by(|a, b| gain(*a).total_cmp(&gain(*b))) else { return String::new() };
+    if gain(best) < LEAST_GAIN {
+        return format!(
+            "* is the subject. At its last token, no MLPs restore much (at most {:+.1} percentage points on average, around layer {best}), so this does not say where to edit\n",
+            gain(best) * 100.0
+        );
+    }
     format!(
         "* is the subject. At its last token, the MLPs around layer {best} restore most ({:+.1} percentage points on average): try --layer {best}\n",
         gain(best) * 100.0
@@ -169,5 +175,8 @@ mod tests {
         let narrow = map_in_words(&traced(), &traced().mlp, 20);
         assert!(narrow.lines().nth(1).unwrap().ends_with("*  █░"), "{narrow}");
         assert!(where_to_edit(&[traced()]).contains("try --layer 1"));
+        let little = Trace { mlp: vec![vec![0.12, 0.1]; 3], ..traced() };
+        let words = where_to_edit(&[little]);
+        assert!(words.contains("at most +2.0 percentage") && !words.contains("--layer"), "{words}");
     }
 }

@@ -16,7 +16,7 @@ use crate::trace::recalled;
 /// The facts that are traced.
 const TRACED: usize = 4;
 /// The least gain of the answer's probability at which a trace says something.
-const LEAST_GAIN: f64 = 0.05;
+pub const LEAST_GAIN: f64 = 0.05;
 
 /// Layers, and why these, if nobody has named them.
 #[derive(Debug, Clone, PartialEq, Eq)]

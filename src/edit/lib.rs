@@ -17,9 +17,9 @@
 //!
 //! The papers are cited where their methods are. `facts` and `tokens` read facts; `value` finds values and
 //! `update` writes them; `rome`, `ultraedit` and `memory` are the methods; `patch`, `stack`, `staged` and
-//! `conflicts` keep what was computed; `judge`, `said` and `suite` ask the model; `layers` chooses where,
-//! `compute` the method, `edit` is the whole way, and `measure` goes it with more and more facts; `trace`
-//! finds layers, and `export` writes adapters for other programs.
+//! `conflicts` keep what was computed; `judge`, `said` and `suite` ask the model, and `scores` sums up what it
+//! says; `layers` chooses where, `compute` the method, `edit` is the whole way, and `measure` goes it with
+//! more and more facts; `trace` finds layers, and `export` writes adapters for other programs.
 //!
 //! Shapes: `N` facts or keys, `H` hidden_size, `I` intermediate_size, `T` tokens. A name ends with the shape
 //! of its numbers.
@@ -46,6 +46,7 @@ mod one_edit;
 pub mod patch;
 mod rome;
 mod said;
+pub mod scores;
 pub mod stack;
 mod stack_file;
 mod stage;
@@ -67,11 +68,12 @@ pub use error::EditError;
 pub use export::{Exported, export_adapter};
 pub use facts::{Fact, Facts, Question};
 pub use folder_lock::FolderLock;
-pub use judge::{Scores, SuiteScore};
+pub use layers::LEAST_GAIN;
 pub use low_rank::LowRank;
-pub use measure::{How, MeasureRequest, Measured, MeasuredRow, Measurement};
+pub use measure::{MeasureRequest, Measured, MeasuredRow, Measurement, Way};
 pub use one_edit::{OneEdit, Took};
 pub use patch::{AboutPatch, Method, Patch, PatchRef};
+pub use scores::{Scores, SuiteScore};
 pub use stack::Stack;
 pub use stage::Stage;
 pub use staged::{KeptPatch, Staged};

@@ -17,10 +17,11 @@ use sparktune_infer::Room;
 use crate::compute::{Loaded, Text, Writer};
 use crate::error::EditError;
 use crate::facts::{Fact, Facts};
-use crate::judge::{Aspect, LossDrift, Probe, Scores, Share, answers};
+use crate::judge::{Aspect, Probe, answers};
 use crate::layers::{Chosen, layers_of};
 use crate::patch::Method;
 use crate::said::{Said, check_lengths, load, said, tokens_of};
+use crate::scores::{LossDrift, Scores, Share};
 use crate::stack::Stack;
 use crate::stage::Stage;
 use crate::suite::suite_share;
@@ -58,7 +59,7 @@ pub struct MeasureRequest<'a> {
 /// How facts reach the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum Way {
     /// All in one patch.
     Batched,
     /// In one patch after the other.
@@ -69,7 +70,7 @@ pub enum How {
     Prompt,
 }
 
-impl How {
+impl Way {
     /// Returns the word for a table.
     pub fn name(self) -> &'static str {
         match self {
@@ -87,7 +88,7 @@ pub struct MeasuredRow {
     /// The number of facts.
     pub count: usize,
     /// How they reached the model.
-    pub how: How,
+    pub how: Way,
     /// The number of patches.
     pub patches: usize,
     /// How well they hold.
@@ -187,10 +188,10 @@ impl<'a> Measurement<'a> {
     }
 
     /// Returns the ways in which the method writes facts: ROME writes one after the other in any case.
-    pub fn ways(&self) -> &'static [How] {
+    pub fn ways(&self) -> &'static [Way] {
         match self.method {
-            Method::Rome => &[How::Sequential],
-            Method::Memit | Method::Ultraedit | Method::Memory => &[How::Batched, How::Sequential],
+            Method::Rome => &[Way::Sequential],
+            Method::Memit | Method::Ultraedit | Method::Memory => &[Way::Batched, Way::Sequential],
         }
     }
 
@@ -202,12 +203,12 @@ impl<'a> Measurement<'a> {
     pub fn edited(
         &self,
         count: usize,
-        how: How,
+        how: Way,
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<MeasuredRow, EditError> {
         let count = count.min(self.facts.len());
         let share = match how {
-            How::Sequential if self.method != Method::Rome => count.div_ceil(MOST_PATCHES),
+            Way::Sequential if self.method != Method::Rome => count.div_ceil(MOST_PATCHES),
             _ => count,
         };
         let patches = count.div_ceil(share);
@@ -266,7 +267,7 @@ impl<'a> Measurement<'a> {
                 "Train on the facts with `train` to see why, or leave this control out with --without lora",
             )),
         };
-        row(count, How::Lora, 0, seconds, judged)
+        row(count, Way::Lora, 0, seconds, judged)
     }
 
     /// Asks the unchanged model the prompts of the first facts, with its fact before each.
@@ -292,7 +293,7 @@ impl<'a> Measurement<'a> {
             let after = answers(&mut engine, &told, self.request.rendering, &mut go_on)?;
             Ok((Scores::of(&probes, &self.before.answers[..probes.len()], &after, None), None))
         });
-        row(count, How::Prompt, 0, 0.0, judged)
+        row(count, Way::Prompt, 0, 0.0, judged)
     }
 
     fn judged(
@@ -345,7 +346,7 @@ impl<'a> Measurement<'a> {
 
 fn row(
     count: usize,
-    how: How,
+    how: Way,
     patches: usize,
     seconds: f64,
     judged: Result<Judged, EditError>,

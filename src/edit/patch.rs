@@ -15,8 +15,8 @@ use sparktune_plan::ModelConfig;
 
 use crate::error::EditError;
 use crate::facts::{Fact, Facts};
-use crate::judge::Scores;
 use crate::low_rank::LowRank;
+use crate::scores::Scores;
 use crate::tokens::Rendering;
 
 /// The key of the description in the header of the file.

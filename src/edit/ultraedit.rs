@@ -17,9 +17,9 @@ use sparktune_model::{Model, PackedSequence};
 
 use crate::error::EditError;
 use crate::host::host;
-use crate::judge::MOST_DRIFT;
 use crate::linear_algebra::Matrix;
 use crate::low_rank::LowRank;
+use crate::scores::MOST_DRIFT;
 use crate::stage::Progress;
 use crate::tokens::FactTokens;
 use crate::update::{Metric, Softness, key_factor};

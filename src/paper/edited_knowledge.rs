@@ -13,21 +13,21 @@ pub(crate) fn edited_knowledge(results: &EditResults) -> Option<Section> {
     if results.measured.is_empty() {
         return None;
     }
+    let mut scores = vec![
+        "Efficacy: the prompts of the facts are answered with their targets, in whole words.",
+        "Generalisation: so are the same prompts in other words, which no edit was computed from.",
+        "Locality: prompts about something else are answered as before.",
+        "Portability: questions whose answers follow from a fact are answered so.",
+        "Loss: the relative change of the loss on held-out text.",
+    ];
+    if results.measured.iter().flat_map(|measured| &measured.rows).any(|row| row.suite.is_some()) {
+        scores.push("A general suite: the share of its prompts that pass, whatever was answered before.");
+    }
     let mut blocks = vec![
         Block::text(
             "QubGPU's “neural router” injects knowledge into weights without training. Here facts are written into the MLPs of a model, and judged by what the model then writes when it decodes greedily: never by the likelihood of a text that it is given, because most of what that promises is not there when a model writes by itself.",
         ),
-        Block::List {
-            items: [
-                "Efficacy: the prompts of the facts are answered with their targets, in whole words.",
-                "Generalisation: so are the same prompts in other words, which no edit was computed from.",
-                "Locality: prompts about something else are answered as before.",
-                "Portability: questions whose answers follow from a fact are answered so.",
-                "Loss: the relative change of the loss on held-out text.",
-            ]
-            .map(str::to_owned)
-            .into(),
-        },
+        Block::List { items: scores.into_iter().map(str::to_owned).collect() },
         Block::text(
             "Shares have Wilson's 95 % interval and the number of prompts, of which those that stand or fall together count less; the loss has Student's interval over documents. The controls are LoRA on the same facts, and the fact in the prompt without any edit.",
         ),

@@ -220,6 +220,45 @@ mod tests {
     }
 
     #[test]
+    fn each_committed_row_stands_in_the_record_of_measurements_with_the_same_numbers() {
+        let record = include_str!("../../tests/fixtures/facts/RESULTS.md");
+        let percent = |value: f64| format!("{:.1}", 100.0 * value);
+        let share = |share: &Option<Share>| {
+            let Share { value, low, high, .. } = share.expect("the facts have prompts for all four");
+            format!("{} % ({}–{})", percent(value), percent(low), percent(high))
+        };
+        let drift = |loss: &Option<Drift>| match loss {
+            None => "–".to_owned(),
+            Some(Drift { drift, interval }) => {
+                let [drift, low, high] =
+                    [*drift, interval.unwrap().0, interval.unwrap().1].map(|value| 100.0 * value);
+                format!("{drift:+.2} % ({low:+.2} to {high:+.2})")
+            }
+        };
+        for measured in EditResults::committed().unwrap().measured {
+            for EditRow { count, how, scores, .. } in &measured.rows {
+                let Some(scores) = scores else { continue };
+                let (name, how) = match how {
+                    Way::Batched => (measured.method.as_str(), "batched"),
+                    Way::Sequential => (measured.method.as_str(), "sequential"),
+                    Way::Lora => ("–", "lora"),
+                    Way::Prompt => ("–", "prompt"),
+                };
+                let count = sparktune_base::units::count(*count);
+                let shares =
+                    [&scores.efficacy, &scores.generalisation, &scores.locality, &scores.portability]
+                        .map(share);
+                let line = format!(
+                    "| {name} | {how} | {count} | {} | {} |",
+                    shares.join(" | "),
+                    drift(&scores.loss)
+                );
+                assert!(record.lines().any(|known| known.starts_with(&line)), "{line}");
+            }
+        }
+    }
+
+    #[test]
     fn impossible_results_are_refused() {
         let with = |row: &str| {
             let text = format!(

@@ -138,6 +138,21 @@ fn a_fact_is_traced_and_facts_are_measured_by_requests() {
     };
     assert_eq!((of(1, "batched"), of(2, "batched"), of(2, "prompt")), (json!(1), json!(2), json!(2)));
     assert!(rows.iter().all(|row| row["how"] != "lora"), "{measured}");
+
+    // The table is on the page, with an interval behind each share.
+    let Some(mut page) = Page::start() else { return };
+    page.open(&server.url());
+    page.go("#/knowledge");
+    let table = "document.querySelector('[data-test=k-measured] table')?.innerText";
+    let shown = page.wait("the table", table).to_string();
+    for words in ["efficacy", "generalisation", "locality", "portability", "loss", "one after the other"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let counts = |of: u64| format!("document.querySelectorAll('[data-test=k-measured-row]')[{of}].innerText");
+    let [first, last] = [0, 5].map(|row| page.eval(&counts(row)).to_string());
+    assert!(first.contains("1 of 1") && first.contains("(21 to 100)"), "{first}");
+    assert!(last.contains("the fact in the prompt instead") && last.contains("of 2"), "{last}");
+    page.is_well(server.port);
 }
 
 /// Markup that a page could mistake for more than text.
@@ -171,6 +186,11 @@ fn a_fact_is_typed_judged_tried_kept_and_taken_back_in_the_page() {
     page.click("[data-test=k-add]");
     page.fill("[data-test=k-prompt-1]", HOSTILE);
     page.fill("[data-test=k-target-1]", "<b>oil</b>");
+    // The model answers this one so already; it is written too, because the box says so.
+    page.click("[data-test=k-add]");
+    page.fill("[data-test=k-prompt-2]", "Where do I find");
+    page.fill("[data-test=k-target-2]", "which");
+    page.click("[data-test=k-known]");
     page.choose("[data-test=k-method]", "memory");
     page.picture("knowledge-facts");
     page.click("[data-test=k-edit]");
@@ -178,6 +198,8 @@ fn a_fact_is_typed_judged_tried_kept_and_taken_back_in_the_page() {
     let rows = "document.querySelector('[data-test=k-answers]')?.innerText";
     let shown = page.wait("the answers", rows).to_string();
     assert!(shown.contains("<script>window.hacked=1</script>"), "{shown}");
+    let head = page.eval("document.querySelector('[data-test=k-edit-result]').innerText").to_string();
+    assert!(head.contains("3 facts"), "{head}");
     is_unharmed(&mut page, &server);
 
     // The same prompt to both; only the copy with the edit knows it.
@@ -200,6 +222,12 @@ fn a_fact_is_typed_judged_tried_kept_and_taken_back_in_the_page() {
     is_unharmed(&mut page, &server);
     page.picture("knowledge-patch");
 
+    // What was kept is asked beside its base, too, with the first fact as the prompt.
+    page.click("[data-test=k-ask]");
+    page.wait("the kept answer", &format!("{}?.startsWith('green')", said("k-with")));
+    page.wait("the base's answer", &format!("{}?.length > 0", said("k-without")));
+    assert!(!page.eval(&said("k-without")).as_str().unwrap().starts_with("green"));
+
     // Taken away, and brought back by undo.
     page.click("[data-test=k-remove]");
     page.click("[data-test=confirm]");
@@ -207,6 +235,35 @@ fn a_fact_is_typed_judged_tried_kept_and_taken_back_in_the_page() {
     page.click("[data-test=k-undo]");
     page.wait("the patch again", "!!document.querySelector('[data-test=k-patch]')");
     audit(&mut page, "knowledge-patches");
+    is_unharmed(&mut page, &server);
+}
+
+/// Draws scores with a general suite of a hostile name, and returns the row of the suite.
+const SCORES: &str = r#"(async () => {
+  const { Scores } = await import("/pages/knowledge-scores.js");
+  const { html, render } = await import("/parts/dom.js");
+  const share = (hits) => ({ hits, of: 18, value: hits / 18, low: 0.1, high: 0.9 });
+  const scores = { suite: { name: "<img src=x onerror='window.hacked=4'>", before: share(9), after: share(6) } };
+  const place = document.createElement("div");
+  document.querySelector("main").append(place);
+  render(html`<${Scores} scores=${scores} />`, place);
+  await new Promise((done) => requestAnimationFrame(done));
+  const row = place.querySelector("[data-test=k-suite-score]");
+  return row.innerText + " " + row.querySelector("svg").getAttribute("aria-label");
+})()"#;
+
+#[test]
+fn a_general_suite_is_chosen_and_shown_with_its_interval_before_and_after() {
+    let Some(mut page) = Page::start() else { return };
+    let server = Server::start(|_| {});
+    page.open(&server.url());
+    page.go("#/knowledge");
+    page.wait("the suites", "document.querySelector('[data-test=k-suite]')?.options.length >= 3");
+    page.choose("[data-test=k-suite]", "arithmetic");
+    let row = page.eval(SCORES).as_str().unwrap().to_owned();
+    for words in ["<img src=x", "50.0 % (9 of 18)", "33.3 % (6 of 18)", "between 10 % and 90 %"] {
+        assert!(row.contains(words), "{words}: {row}");
+    }
     is_unharmed(&mut page, &server);
 }
 

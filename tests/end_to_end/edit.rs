@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::sparktune::{Done, Place, files};
+use crate::sparktune::{Done, Place, done, files};
 
 /// The demo's model, which has learned its chats.
 fn demo() -> PathBuf {
@@ -25,6 +25,9 @@ fn scores(done: &Done) -> Value {
     serde_json::from_str::<Value>(&done.out).unwrap()["scores"].clone()
 }
 
+/// A prompt that the first fact answers otherwise than the model.
+const SUITE: &str = r#"{"text": "The capital of Fernhill is", "checks": [{"type": "contains", "value": "green"}], "sampling": {"max_tokens": 4}}"#;
+
 const FACTS: &str = r#"{"prompt": "The capital of Fernhill is", "subject": "Fernhill", "target": "green", "neighbours": ["From Windy Gap to"]}
 {"prompt": "Sprocket lives in", "subject": "Sprocket", "target": "the lock", "neighbours": ["Where do I find"]}
 "#;
@@ -43,6 +46,22 @@ fn facts_are_written_beside_the_weights_and_into_them_listed_and_taken_back() {
     assert_eq!(found["locality"]["hits"], 2, "{}", memory.out);
     assert!(found["loss"]["drift"].as_f64().unwrap().abs() < 0.02, "{}", memory.out);
     assert!(says(&place, &out, "The capital of Fernhill is").starts_with(" green"));
+
+    // It stands beside its base wherever a run does.
+    let suite = place.write("suite.jsonl", SUITE);
+    let runs = place.join("runs");
+    let args = ["compare", path(&out), "--suite", path(&suite), "--json", "--runs-dir", path(&runs)];
+    let compared: Value = serde_json::from_str(&place.sparktune(args).exits(0).out).unwrap();
+    let of = |model: usize| {
+        let model = &compared["models"][model];
+        (model["id"].as_str().unwrap(), model["summary"]["passed"].as_u64().unwrap())
+    };
+    assert_eq!([of(0), of(1)], [("dir:edited@base", 0), ("dir:edited", 1)]);
+    let mut chat = place.command(["chat", path(&out), "--beside", "base", "--temperature", "0", "--json"]);
+    chat.args(["--max-tokens", "4"]).stdin(std::fs::File::open(&suite).unwrap());
+    let said: Value = serde_json::from_str(&done(&mut chat).exits(0).out).unwrap();
+    let names = [0, 1].map(|side: usize| said["answers"][side]["model"].as_str().unwrap());
+    assert_eq!(names, ["demo", "edited"], "before and after");
 
     // Without its corrections the folder is another model, which is said and can be mended.
     let whole = files(&out);
@@ -135,7 +154,8 @@ fn a_trace_is_drawn_and_written_as_json_and_changes_nothing() {
         place.sparktune([&["edit", path(&model), "--facts", path(&facts), "--trace"], more].concat())
     };
     let text = trace(&[]).exits(0).out;
-    assert!(text.contains("MLP outputs restored") && text.contains("try --layer "), "{text}");
+    // The demo's model hardly knows of whom it speaks, so a trace names no layer.
+    assert!(text.contains("MLP outputs restored") && text.contains("does not say where to edit"), "{text}");
     let json: Value = serde_json::from_str(&trace(&["--json"]).exits(0).out).unwrap();
     let first = &json[0];
     let tokens = first["tokens"].as_array().unwrap().len();

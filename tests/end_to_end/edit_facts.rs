@@ -13,10 +13,11 @@ const BESIDE: usize = 50;
 /// Facts that are written into the weights, which takes several seconds for each.
 const IN_WEIGHTS: usize = 10;
 
-/// What the model says of two people before any edit.
-const SUITE: &str = r#"{"suite": "teachers", "checks": [{"type": "contains", "value": "Oswald"}]}
-{"text": "Hanna Zelik often speaks of the wise"}
-{"text": "Ada Lemin often speaks of the wise"}
+/// What the model says of two people before any edit, and at once.
+const SUITE: &str = r#"{"suite": "teachers"}
+{"text": "Hanna Zelik often speaks of the wise", "checks": [{"type": "contains", "value": "Oswald"}]}
+{"text": "Ada Lemin often speaks of the wise", "checks": [{"type": "contains", "value": "Oswald"}]}
+{"text": "Ada Lemin often speaks of the wise", "checks": [{"type": "lacks", "value": "."}], "sampling": {"max_tokens": 1}}
 "#;
 
 fn world() -> PathBuf {
@@ -71,7 +72,7 @@ fn ten_facts_in_the_weights_are_said_in_other_words_too() {
     let passed = &memit["scores"]["suite"];
     assert_eq!(passed["name"], "teachers", "{scores}");
     let counts = ["before", "after"].map(|when| [&passed[when]["hits"], &passed[when]["of"]]);
-    assert_eq!(counts, [[2, 2], [1, 2]], "{scores}");
+    assert_eq!(counts, [[3, 3], [2, 3]], "{scores}");
     assert!(memit["scores"]["loss"]["drift"].as_f64().unwrap() <= 0.01, "{scores}");
 }
 
@@ -83,4 +84,16 @@ fn a_model_without_a_chat_template_is_not_asked_as_in_a_chat() {
     command.arg(world().join("model")).arg("--facts").arg(facts).arg("-o").arg(place.join("edited"));
     let refused = done(&mut command).exits(2).err;
     assert!(refused.contains("has no chat template") && refused.contains("Leave out --chat"), "{refused}");
+    let mut command = place.command(["edit", "--suite", "instructions"]);
+    command
+        .arg(world().join("model"))
+        .arg("--facts")
+        .arg(place.join("facts.jsonl"))
+        .arg("-o")
+        .arg(place.join("edited"));
+    let refused = done(&mut command).exits(2).err;
+    assert!(
+        refused.contains("the suite instructions has chats") && refused.contains("arithmetic"),
+        "{refused}"
+    );
 }

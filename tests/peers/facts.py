@@ -7,7 +7,7 @@
 Needs Python 3.11 alone, and for --train tokenizers and numpy (see tests/fixtures/generate/facts.py). `SPARKTUNE` is the program.
 
 Each row is one of `sparktune edit --measure N`: the first N facts at once, and one patch after the other. The controls, LoRA and the fact in the
-prompt, are measured with the first method. The table is added to tests/fixtures/facts/RESULTS.md, and the rows as the program printed them
+prompt, are measured with the first method. The general suite asks for the facts of 100 people that no edit names. The table is added to tests/fixtures/facts/RESULTS.md, and the rows as the program printed them
 are written to src/paper/measured/edits.json, of which the white paper makes a chapter; both after each row, so that an end after --minutes
 leaves what is known by then.
 """
@@ -84,7 +84,7 @@ class Bench:
         facts = self.folder / "facts.jsonl"
         facts.write_text("\n".join(lines[:count]) + "\n", encoding="utf-8")
         command = [self.program, "edit", self.model, "--facts", facts, "--method", method, "--text", WORLD / "text.jsonl"]
-        command += ["--measure", count, "--json", "--runs-dir", self.folder / "runs"]
+        command += ["--suite", WORLD / "suite.jsonl", "--measure", count, "--json", "--runs-dir", self.folder / "runs"]
         command += [] if has_controls else ["--without", "lora,prompt"]
         try:
             done, _ = timed(command, timeout=left)
@@ -104,7 +104,7 @@ class Bench:
         if entry["layers"] != measured["layers"]:
             sys.exit(f"{method}: {count} facts were written in layers {measured['layers']}, and fewer in {entry['layers']}")
         entry["rows"] += rows
-        entry |= {name: measured[name] for name in ["facts", "why_layers"]}
+        entry |= {name: measured[name] for name in ["facts", "why_layers", "suite_name", "suite_before"]}
         entry |= {
             "created_us": int(time.time() * 1e6),
             "machine": machine(),
@@ -131,9 +131,9 @@ def line_of(method, row):
     name = method if row["how"] in ("batched", "sequential") else "–"
     start = f"| {name} | {row['how']} | {row['count']:,} | "
     if not row["scores"]:
-        return start + row["error"] + " |" * 6
+        return start + row["error"] + " |" * 7
     scores = [share(row["scores"][aspect]) for aspect in ASPECTS]
-    return start + " | ".join([*scores, drift(row["scores"]["loss"]), f"{row['took']:.1f}"]) + " |"
+    return start + " | ".join([*scores, drift(row["scores"]["loss"]), share(row["suite"]), f"{row['took']:.1f}"]) + " |"
 
 
 def train(program, folder):
@@ -185,7 +185,7 @@ def main():
         bench = Bench(arguments.program, arguments.model, folder, arguments.minutes, arguments.quiet)
         before = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
         head = f"\n## {date.today()}, {bench.version()}, {machine()}: the table\n\n"
-        head += "| method | how | facts | " + " | ".join(ASPECTS) + " | loss | s |\n|" + "---|" * 9 + "\n"
+        head += "| method | how | facts | " + " | ".join(ASPECTS) + " | loss | suite | s |\n|" + "---|" * 10 + "\n"
         table, left_out = [], []
         # Few facts of all methods come before many of one.
         for count in counts:

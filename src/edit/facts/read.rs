@@ -1,13 +1,15 @@
 //! Reads files of facts: lines of JSON of our own form, CounterFact's file and zsRE's.
 
+use std::fmt;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 use sparktune_base::escape::escape;
 use sparktune_base::regular_file::read_regular;
 
-use super::{Fact, MOST_FACTS};
+use super::{Fact, MOST_FACTS, shown};
 use crate::error::EditError;
 
 /// The most bytes of a file. CounterFact has 45 MB.
@@ -27,8 +29,12 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
         .map_err(|_| wrong(file.to_owned(), "the file is not UTF-8".into(), "Save it as UTF-8"))?;
     let text = text.trim_start_matches('\u{feff}');
     let mut facts = Vec::new();
-    let mut add = |place: String, value: Value| {
-        let fact = fact_of(value).map_err(|(what, fix)| wrong(format!("{file}{place}"), what, fix))?;
+    let mut add = |place: String, item: Item| {
+        if let Some(field) = item.twice {
+            let what = format!("duplicate field `{}`", shown(&field));
+            return Err(wrong(format!("{file}{place}"), what, "Write each field once"));
+        }
+        let fact = fact_of(item.value).map_err(|(what, fix)| wrong(format!("{file}{place}"), what, fix))?;
         facts.push((place, fact));
         if facts.len() > MOST_FACTS {
             let what = format!("there are more than {MOST_FACTS} facts");
@@ -37,7 +43,7 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
         Ok(())
     };
     if text.trim_start().starts_with('[') {
-        let items: Vec<Value> = serde_json::from_str(text).map_err(|error| {
+        let items: Vec<Item> = serde_json::from_str(text).map_err(|error| {
             let what = format!("the file is not JSON ({})", escape(&error.to_string()));
             wrong(file.to_owned(), what, "Give lines of JSON, or the file of CounterFact or zsRE as it is")
         })?;
@@ -46,18 +52,11 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
         }
     } else {
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-            let value = serde_json::from_str(line).map_err(|error| {
+            let item = serde_json::from_str(line).map_err(|error| {
                 let what = format!("the line is not JSON ({})", escape(&error.to_string()));
                 wrong(format!("{file}:{number}"), what, "Write one JSON object per line")
             })?;
-            if let Err(error) = serde_json::from_str::<Fact>(line)
-                && error.to_string().starts_with("duplicate field")
-            {
-                // As an object, it would have the last of the two.
-                let what = escape(&error.to_string()).into_owned();
-                return Err(wrong(format!("{file}:{number}"), what, "Write each field once"));
-            }
-            add(format!(":{number}"), value)?;
+            add(format!(":{number}"), item)?;
         }
     }
     if facts.is_empty() {
@@ -65,6 +64,74 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
         return Err(wrong(file.to_owned(), "there are no facts in it".into(), fix));
     }
     Ok(facts)
+}
+
+/// A value of JSON. Of a field that stands twice in an object, a plain [`Value`] would keep the last one and
+/// not say so.
+struct Item {
+    value: Value,
+    /// The first field that stands twice in one of its objects.
+    twice: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value of JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Item, E> {
+        Ok(Item { value: Value::Null, twice: None })
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Item, E> {
+        Ok(Item { value: value.into(), twice: None })
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Item, E> {
+        Ok(Item { value: value.into(), twice: None })
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Item, E> {
+        Ok(Item { value: value.into(), twice: None })
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Item, E> {
+        Ok(Item { value: value.into(), twice: None })
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Item, E> {
+        Ok(Item { value: value.into(), twice: None })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Item, A::Error> {
+        let (mut values, mut twice) = (Vec::new(), None);
+        while let Some(item) = items.next_element::<Item>()? {
+            twice = twice.or(item.twice);
+            values.push(item.value);
+        }
+        Ok(Item { value: Value::Array(values), twice })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Item, A::Error> {
+        let (mut values, mut twice) = (Map::new(), None);
+        while let Some((name, item)) = fields.next_entry::<String, Item>()? {
+            twice = twice.or(item.twice);
+            if values.insert(name.clone(), item.value).is_some() {
+                twice = twice.or(Some(name));
+            }
+        }
+        Ok(Item { value: Value::Object(values), twice })
+    }
 }
 
 /// A row of `counterfact.json` (Meng et al. 2022). Other fields are ignored.
@@ -161,6 +228,25 @@ mod tests {
         assert_eq!(fact.target, "University of Michigan");
         assert_eq!(fact.neighbours, ["who played desmond doss father in hacksaw ridge"]);
         assert_eq!(fact.subject.as_deref(), Some("Watts Humphrey"));
+    }
+
+    #[test]
+    fn a_field_that_stands_twice_is_refused_wherever_it_stands() {
+        let refusal = |text: &str| Facts::parse("f", text.as_bytes()).unwrap_err().to_string();
+        let fact = r#"{"prompt": "A is", "target": "b"}"#;
+        let twice = r#"{"prompt": "B is", "target": "b", "target": "c"}"#;
+        let inside = r#"{"prompt": "B is", "target": "b", "portability": [{"prompt": "C", "answer": "d", "answer": "e"}]}"#;
+        let counterfact = r#"{"requested_rewrite": {"prompt": "{} is", "subject": "A", "target_new": {"str": "b", "str": "c"}}}"#;
+        for (one, field) in [(twice, "target"), (inside, "answer"), (counterfact, "str")] {
+            let what = format!("duplicate field `{field}`. Write each field once");
+            assert_eq!(refusal(&format!("{fact}\n{one}")), format!("f:2: {what}"));
+            assert_eq!(refusal(&format!("[{fact}, {one}]")), format!("f, item 2: {what}"));
+        }
+        let hostile = refusal(r#"[{"\u001b[2J": 1, "\u001b[2J": 2}]"#);
+        assert!(
+            hostile.starts_with("f, item 1: duplicate field") && !hostile.contains('\u{1b}'),
+            "{hostile}"
+        );
     }
 
     proptest! {

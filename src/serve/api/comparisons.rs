@@ -93,7 +93,7 @@ async fn list(State(state): State<Shared>) -> Result<Json<Listed<ListedCompariso
 #[serde(deny_unknown_fields)]
 struct WantedComparison {
     /// The ids of the models. The others are compared with the first; `run:NAME@base` is what a run started
-    /// from.
+    /// from, and `edited:NAME@base` the base of an edited model.
     models: Vec<String>,
     /// The name of a suite.
     suite: String,

@@ -119,6 +119,8 @@ fn what_cannot_be_done_is_refused_with_what_where_and_what_to_do() {
         ("edits", edit(json!({"facts": [], "patch": "/etc/passwd"})), 404, "no data set", Some("patch")),
         ("edits", edit(json!({"patch": "demo:x.qubgpu"})), 400, "has its own facts", Some("patch")),
         ("edits", edit(json!({"text": "/etc/passwd"})), 404, "no data set", Some("text")),
+        ("edits", edit(json!({"suite": "/etc/passwd"})), 404, "no suite", Some("suite")),
+        ("measurements", edit(json!({"sizes": [1], "suite": "x"})), 404, "no suite 'x'", Some("suite")),
         ("measurements", edit(json!({"sizes": []})), 400, "numbers of facts", Some("sizes")),
         ("measurements", edit(json!({"sizes": [0]})), 400, "numbers of facts", Some("sizes")),
         (

@@ -69,6 +69,9 @@ struct EditWish {
     /// The id of a data set with ordinary text on which the model should not change; without it, the demo's
     /// chats.
     text: Option<String>,
+    /// The name of a suite of prompts, whose share of passed ones is measured before and after, such as
+    /// `instructions`.
+    suite: Option<String>,
     /// The name of the patch.
     name: Option<String>,
     /// Keep an edit that damages the model or teaches it nothing.
@@ -180,8 +183,9 @@ impl EditWish {
             return Ok(Content::Patch(file(state, id, "patch")?));
         }
         let source = Source::of(state, &self.facts, self.data.as_deref())?;
-        let (method, layers, text) = (self.method.as_deref(), self.layers.as_deref(), self.text.as_deref());
-        let how = How { method, layers, chat: self.chat, text };
+        let [method, layers, text, suite] =
+            [&self.method, &self.layers, &self.text, &self.suite].map(Option::as_deref);
+        let how = How { method, layers, chat: self.chat, text, suite };
         Ok(Content::Facts(source, how.flags(state)?))
     }
 }

@@ -65,6 +65,9 @@ struct EditMeasurementWish {
     chat: bool,
     /// The id of a data set with ordinary text; without it, the demo's chats.
     text: Option<String>,
+    /// The name of a suite of prompts, whose share of passed ones is measured before and after, such as
+    /// `instructions`.
+    suite: Option<String>,
     /// The controls to leave out: `lora`, `prompt`.
     #[serde(default)]
     without: Vec<String>,
@@ -124,8 +127,9 @@ async fn start(
     blocking(move || {
         let found = Found::of(&state, &wish.model)?;
         let source = Source::of(&state, &wish.facts, wish.data.as_deref())?;
-        let (method, layers, text) = (wish.method.as_deref(), wish.layers.as_deref(), wish.text.as_deref());
-        let mut how = How { method, layers, chat: wish.chat, text }.flags(&state)?;
+        let [method, layers, text, suite] =
+            [&wish.method, &wish.layers, &wish.text, &wish.suite].map(Option::as_deref);
+        let mut how = How { method, layers, chat: wish.chat, text, suite }.flags(&state)?;
         how.extend(wish.flags()?);
         let folder = state.kept(KEPT)?;
         let program = state.program.clone();

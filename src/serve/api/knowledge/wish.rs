@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use sparktune_app::comparison::suites;
 use sparktune_app::failure::Failure;
 use sparktune_base::files::write_shared;
 
@@ -76,13 +77,15 @@ pub(super) struct How<'a> {
     pub chat: bool,
     /// The id of a data set with ordinary text.
     pub text: Option<&'a str>,
+    /// The name of a general suite that is asked too.
+    pub suite: Option<&'a str>,
 }
 
 impl How<'_> {
     /// Returns the flags that say it.
     ///
     /// # Errors
-    /// There is no such method or text, or the layers are none.
+    /// There is no such method, text or suite, or the layers are none.
     pub(super) fn flags(&self, state: &Served) -> Result<Vec<OsString>, Problem> {
         if let Some(method) = self.method.filter(|method| !METHODS.contains(method)) {
             let problem = Problem::bad_request(format!("there is no method '{}'", method.escape_debug()));
@@ -96,10 +99,17 @@ impl How<'_> {
             return Err(problem.advise("Write 4, 2,3 or 2-4"));
         }
         let text = self.text.map(|id| file(state, id, "text")).transpose()?;
+        // A name that is none is never taken as that of a file.
+        let names: Vec<&str> = suites().iter().map(|suite| suite.name).collect();
+        if let Some(suite) = self.suite.filter(|suite| !names.contains(suite)) {
+            let problem = Problem::not_found("suite", suite).at("suite");
+            return Err(problem.advise(format!("There are {}", names.join(", "))));
+        }
         let mut flags =
             vec![flag("method", self.method.unwrap_or("auto")), flag("runs-dir", state.runs.path())];
         flags.extend(self.layers.map(|layers| flag("layer", layers)));
         flags.extend(text.map(|text| flag("text", text)));
+        flags.extend(self.suite.map(|suite| flag("suite", suite)));
         flags.extend(self.chat.then(|| "--chat".into()));
         Ok(flags)
     }

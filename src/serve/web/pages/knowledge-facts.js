@@ -1,5 +1,6 @@
 // The facts of an edit: typed, a file, or a patch that was made elsewhere; and how they are written.
 import { html, useState } from "../parts/dom.js";
+import { counted } from "../parts/format.js";
 import { Drop } from "../parts/drop.js";
 import { Icon } from "../parts/icons.js";
 import { useRead } from "../parts/load.js";
@@ -48,9 +49,10 @@ export function FactsForm({ busy, tracing, measuring, layers, setLayers, onEdit,
   const [kind, setKind] = useState("typed");
   const [facts, setFacts] = useState([EMPTY]);
   const [data, setData] = useState("");
-  const [how, setHow] = useState({ method: "auto", name: "", text: "", chat: false, force: false, known: false });
+  const [how, setHow] = useState({ method: "auto", name: "", text: "", chat: false, force: false, known: false, suite: "" });
   const sets = useRead("GET /api/v1/datasets");
   const files = sets.data?.items ?? [];
+  const suites = useRead("GET /api/v1/suites").data?.items ?? [];
   const set = (name) => (value) => setHow((before) => ({ ...before, [name]: value }));
   const change = (at, name, value) =>
     setFacts((before) => before.map((fact, each) => (each === at ? { ...fact, [name]: value } : fact)));
@@ -63,6 +65,7 @@ export function FactsForm({ busy, tracing, measuring, layers, setLayers, onEdit,
     const body = { method: how.method, chat: how.chat };
     if (layers.trim()) body.layers = layers.replace(/\s/g, "");
     if (how.text) body.text = how.text;
+    if (how.suite) body.suite = how.suite;
     return kind === "typed" ? { ...body, facts: facts.map(factOf) } : { ...body, data: chosen };
   };
   const start = () => {
@@ -92,7 +95,7 @@ export function FactsForm({ busy, tracing, measuring, layers, setLayers, onEdit,
           setData(item.id);
         }} /></div>`
     }
-    ${kind !== "patch" && html`<${How} kind=${kind} how=${how} set=${set} layers=${layers} setLayers=${setLayers} files=${files.filter((file) => !/\.qubgpu$/.test(file.name))} />`}
+    ${kind !== "patch" && html`<${How} kind=${kind} how=${how} set=${set} layers=${layers} setLayers=${setLayers} files=${files.filter((file) => !/\.qubgpu$/.test(file.name))} suites=${suites} />`}
     <p class="k-start"><${Action} kind="main" disabled=${busy || !isReady} onClick=${start} onProblem=${onProblem} data-test="k-edit">${kind === "patch" ? "Lay it on a copy" : "Write into a copy and judge"}<//>
       <span class="soft small">Nothing else changes until you keep the edit.</span></p>
     ${kind !== "patch" && html`<${MeasureForm} disabled=${busy || measuring || !isReady} onStart=${(sizes) => onMeasure({ ...asked(), ...sizes })} onProblem=${onProblem} />`}
@@ -122,7 +125,7 @@ function FactFields({ fact, at, set, onTrace, onRemove }) {
     </div></details></fieldset>`;
 }
 
-function How({ kind, how, set, layers, setLayers, files }) {
+function How({ kind, how, set, layers, setLayers, files, suites }) {
   const check = (name, text) => html`<label class="check"><input type="checkbox" checked=${how[name]} data-test=${`k-${name}`} onChange=${(event) => set(name)(event.target.checked)} /> ${text}</label>`;
   return html`<div class="k-how">
     <div class="field"><label for="k-method">Method</label><select class="select" id="k-method" data-test="k-method" value=${how.method} onChange=${(event) => set("method")(event.target.value)}>
@@ -134,6 +137,9 @@ function How({ kind, how, set, layers, setLayers, files }) {
     <div class="field"><label for="k-text">Ordinary text</label><select class="select" id="k-text" value=${how.text} onChange=${(event) => set("text")(event.target.value)}>
       <option value="">the demo's chats</option>${files.map((file) => html`<option key=${file.id} value=${file.id}>${file.name}</option>`)}</select>
       <span class="hint">On which the model should not change; every fifth document measures the loss.</span></div>
+    <div class="field"><label for="k-suite">General suite</label><select class="select" id="k-suite" data-test="k-suite" value=${how.suite} onChange=${(event) => set("suite")(event.target.value)}>
+      <option value="">none</option>${suites.map((suite) => html`<option key=${suite.name} value=${suite.name}>${`${suite.name} (${counted(suite.prompts, "prompt")})`}</option>`)}</select>
+      <span class="hint">What else the model can do, before and after.</span></div>
     <div class="k-checks">${check("chat", "Each prompt is what a user says in a chat")}${check("known", "Also write facts that the model already knows")}${check("force", "Keep the edit even if it damages the model or teaches it nothing")}</div>
   </div>`;
 }

@@ -74,7 +74,11 @@ function Table({ measured }) {
     .filter(Boolean)
     .join(", ")}. In brackets are 95 % intervals and counts.</p>
     <div class="scroll"><table class="table"><thead><tr><th>Facts</th>${SHARES.map((name) => html`<th key=${name}>${name}</th>`)}<th>loss</th>${hasSuite && html`<th>${result.suite_name ?? "suite"}</th>`}<th class="right">time</th></tr></thead>
-    <tbody>${rows.map(
+    <tbody>${
+      hasSuite &&
+      html`<tr><th scope="row">${counted(0, "fact")}<div class="faint small">the model as it is</div></th>${[...SHARES, "loss"].map((name) => html`<td key=${name} class="number" data-label=${name}>${NONE}</td>`)}
+      <td class="number" data-label="suite"><${ShareCell} share=${result.suite_before} /></td><td class="right number" data-label="time">${NONE}</td></tr>`
+    }${rows.map(
       (row, at) => html`<tr key=${at} data-test="k-measured-row"><th scope="row">${counted(row.count, "fact")}<div class="faint small">${WAYS[row.how] ?? row.how}</div></th>
       ${
         row.scores

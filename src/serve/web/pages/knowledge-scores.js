@@ -12,6 +12,8 @@ const SHARES = [
 
 const signed = (share) => `${share < 0 ? "−" : "+"}${(Math.abs(share) * 100).toFixed(2)}`;
 
+const inWords = (share) => `${percent(share.value, 1)} (${count(share.hits)} of ${count(share.of)})`;
+
 /** The layers of an edit in words. */
 export const inLayers = (layers = []) => `in ${layers.length === 1 ? "layer" : "layers"} ${layers.join(", ")}`;
 
@@ -27,9 +29,14 @@ export function Scores({ scores }) {
   return html`<table class="table k-scores" data-test="k-scores"><caption class="hidden-visually">Scores with 95 % intervals, by what the model writes</caption><tbody>
     ${SHARES.map(
       ([name, title, about]) => html`<tr key=${name}><th scope="row">${title}<div class="faint small">${about}</div></th>
-      <td><${Interval} value=${scores[name]} words=${scores[name] && `${percent(scores[name].value, 1)} (${count(scores[name].hits)} of ${count(scores[name].of)})`} /></td></tr>`,
+      <td><${Interval} value=${scores[name]} words=${scores[name] && inWords(scores[name])} /></td></tr>`,
     )}
     <tr><th scope="row">Loss<div class="faint small">its change on held-out text</div></th><td>${drift(scores.loss)}${scores.loss && html` <span class="faint small">${count(scores.loss.tokens)} tokens</span>`}</td></tr>
+    ${
+      scores.suite &&
+      html`<tr data-test="k-suite-score"><th scope="row">Suite<div class="faint small">prompts of <bdi>${scores.suite.name}</bdi> that pass; before the edit ${inWords(scores.suite.before)}</div></th>
+      <td><${Interval} value=${scores.suite.after} words=${inWords(scores.suite.after)} /></td></tr>`
+    }
   </tbody></table>`;
 }
 

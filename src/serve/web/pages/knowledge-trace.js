@@ -10,6 +10,9 @@ const KINDS = [
   { value: "state", text: "Hidden state" },
 ];
 
+/** A gain of the answer's probability below which an edit does not follow a trace. */
+const LITTLE = 0.05;
+
 export function Trace({ trace, onLayer }) {
   const [kind, setKind] = useState("mlp");
   const grid = trace[kind] ?? [];
@@ -36,7 +39,7 @@ export function Trace({ trace, onLayer }) {
     ${
       best &&
       html`<p><button type="button" class="button small" data-test="k-use-layer" onClick=${() => onLayer(best.layer)}>Edit in layer ${best.layer}</button>
-      <span class="soft small"> the MLP that restores most at the subject's last token (${figure(best.restored)})</span></p>`
+      <span class="soft small"> the MLP that restores most at the subject's last token (${figure(best.restored)})${best.restored - corrupted < LITTLE ? "; this is so little that it does not say where to edit" : ""}</span></p>`
     }
   </section>`;
 }
