@@ -123,7 +123,7 @@ fn examine(
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };
-    Ok(report_failure(&match (report.rejected, report.map_hint()) {
+    Ok(report_failure(&match (report.lines_to_correct(), report.map_hint()) {
         (0, _) => refusal,
         (_, Some(hint)) => refusal.hint(hint),
         (_, None) => refusal.hint("Correct the lines, or raise --max-rejected"),

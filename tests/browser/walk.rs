@@ -165,6 +165,10 @@ fn guide(page: &mut Page) {
     page.click("[data-test=nav-guide]");
     page.see("The user's guide");
     page.wait("the pages", "!!document.querySelector('[data-test=guide] a[href=\"#/guide/first-model\"]')");
+    // A file of the clone is no part of the program: it is named, and no link that leads nowhere.
+    page.see("README (README.md in the clone)");
+    let dead = page.eval("document.querySelectorAll('[data-test=guide] a:not([href])').length");
+    assert!(dead == 0, "{dead} links lead nowhere");
     page.click("[data-test=guide] a[href='#/guide/first-model']");
     page.see("From nothing to a model of your own");
     let drawn = "[...document.querySelectorAll('[data-test=guide] img')].filter((each) => each.complete && each.naturalWidth > 100 && each.alt).length >= 8";
