@@ -653,6 +653,10 @@ fn the_mtp_head_is_chosen_by_arrows_and_the_recommendation_is_no_answer() {
     rig.to(Page::Mtp);
     rig.press(KeyCode::Down);
     assert_eq!(rig.wizard.state.planner.answers.get("mtp").unwrap().0, "default");
+    // What a choice costs stands on a small screen too.
+    rig.press(KeyCode::Down);
+    rig.sees("by training");
+    rig.press(KeyCode::Up);
     rig.press(KeyCode::Up);
     assert_eq!(rig.wizard.state.planner.answers.get("mtp"), None);
 }
