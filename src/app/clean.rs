@@ -12,7 +12,7 @@ use std::path::Path;
 use sparktune_base::escape::escape;
 use sparktune_data::{Rejected, Report};
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 
 /// What was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,13 +27,19 @@ pub struct Cleaned {
 /// the list `rejected`.
 ///
 /// # Errors
-/// A file is not JSON Lines, `output` exists, the list does not have all rejected lines, or a file cannot be
+/// A file is refused or is not JSON Lines, `output` exists, the list does not have all rejected lines, or a file cannot be
 /// read or written.
 pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cleaned, Failure> {
     let shown = |path: &Path| escape(&path.display().to_string()).into_owned();
     if report.unlisted > 0 {
         let text = "too many lines are rejected, and the list has not all of them";
         return Err(Failure::usage(text).hint("Correct what is wrong with most lines first"));
+    }
+    if let Some(refused) = report.refused_files().find(|file| !file.eval) {
+        let text = format!("{} is refused as a whole, so its lines cannot be copied", escape(&refused.name));
+        return Err(
+            Failure::new(Exit::Data, text).hint("Correct or convert it, or name only the other files")
+        );
     }
     let files: Vec<&Path> =
         report.files.iter().filter(|file| !file.eval).map(|file| Path::new(&file.name)).collect();

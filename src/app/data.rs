@@ -292,6 +292,9 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
     if !report.exceeds(limit) {
         return None;
     }
+    if let Some(refusal) = refused_files(report) {
+        return Some(refusal);
+    }
     if let Some(file) = report.token_files.iter().find(|file| file.is_refused()) {
         let text = format!("{} is damaged: {}", escape(&file.name), counted(file.defects, "defect"));
         return Some(Failure::new(Exit::Data, text).hint(format!(
@@ -318,6 +321,27 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
         percent(limit)
     );
     Some(Failure::new(Exit::Data, text))
+}
+
+/// The largest number of files that a message names.
+const NAMED_FILES: usize = 5;
+
+/// Returns why data cannot be trained on of which files cannot be read. The report has the reason of each.
+fn refused_files(report: &Report) -> Option<Failure> {
+    let refused: Vec<&str> = report.refused_files().map(|file| &*file.name).collect();
+    let mut names: Vec<String> =
+        refused.iter().take(NAMED_FILES).map(|name| escape(name).into_owned()).collect();
+    if refused.len() > NAMED_FILES {
+        names.push("…".to_owned());
+    }
+    let files = counted(report.files.len() as u64, "file");
+    let are = match refused.len() {
+        0 => return None,
+        1 => "is",
+        _ => "are",
+    };
+    let text = format!("{} of {files} {are} refused: {}", count(refused.len() as u64), names.join(", "));
+    Some(Failure::new(Exit::Data, text).hint("Correct or convert what is refused, or name only the others"))
 }
 
 /// Returns why data cannot be trained on whose examples are all in the eval set.
@@ -347,7 +371,7 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     };
     let report = prepared.report.to_string();
     let text = format!("the data is not usable:\n{}\n{}{kept}", report.trim_end(), refusal.text);
-    if prepared.report.rejected == 0 {
+    if prepared.report.lines_to_correct() == 0 {
         return Err(Failure { text, ..refusal });
     }
     if let Some(hint) = prepared.report.map_hint() {
@@ -360,9 +384,9 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
 }
 
 /// Returns the limit on rejected lines that accepts data with this report, or `None` if the data is accepted
-/// already or no example is left.
+/// already or is refused whatever the limit is.
 pub fn limit_that_accepts(answers: &Answers, report: &Report) -> Option<f64> {
-    let is_of_use = report.examples > 0 && report.exceeds(max_rejected(answers));
+    let is_of_use = report.exceeds(max_rejected(answers)) && !report.exceeds(1.0);
     // Rounded up to a whole percent.
     is_of_use.then(|| (report.rejected_share() * 100.0).ceil() / 100.0)
 }

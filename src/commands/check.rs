@@ -98,7 +98,7 @@ fn examine(
         if let Some(hint) = report.map_hint() {
             print(&format!("{hint}\n"))?;
         }
-        if let Some(path) = rejected_path {
+        if let Some(path) = rejected_path.filter(|_| !names_every_reason(&report)) {
             print(&rejected_lines(path, report.listed_lines())?)?;
         }
         print(&report.to_string())?;
@@ -123,11 +123,19 @@ fn examine(
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };
-    Ok(report_failure(&match (report.rejected, report.map_hint()) {
+    Ok(report_failure(&match (report.lines_to_correct(), report.map_hint()) {
         (0, _) => refusal,
         (_, Some(hint)) => refusal.hint(hint),
-        (_, None) => refusal.hint("Correct the lines, or raise --max-rejected"),
+        (_, None) => refusal.hint(
+            "Correct the lines, copy the others into a file of their own with --write-clean FILE, or raise --max-rejected",
+        ),
     }))
+}
+
+/// Returns whether the report itself has the reason of every line in the list of rejected lines: those of one
+/// kind have the same.
+fn names_every_reason(report: &Report) -> bool {
+    report.rejections.iter().all(|kind| kind.alike == kind.count) && report.listed_lines() == report.rejected
 }
 
 /// The number of examples below which data is said to be few.

@@ -135,7 +135,10 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
         None => {
             let refusal = refusal(&answers, &report)
                 .unwrap_or_else(|| Failure::new(Exit::Data, "no token file was written"));
-            Ok(report_failure(&refusal.hint("Correct the lines, or raise --max-rejected")))
+            Ok(report_failure(&match report.lines_to_correct() {
+                0 => refusal,
+                _ => refusal.hint("Correct the lines, or raise --max-rejected"),
+            }))
         }
     }
 }

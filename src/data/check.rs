@@ -55,8 +55,9 @@ pub struct CheckOptions<'a> {
 /// Checks files and folders, or token files.
 ///
 /// # Errors
-/// Inputs cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad lines are
-/// not an error: they are in the report, and [`Report::exceeds`] says whether there are too many.
+/// The only input cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad lines
+/// are not an error, nor is a file among others that is no data: they are in the report, and
+/// [`Report::exceeds`] says whether the data is refused.
 pub fn check<I: Clone + Into<Input>>(
     inputs: &[I],
     options: &CheckOptions<'_>,
@@ -147,7 +148,7 @@ pub(crate) fn examine_all(
     };
     let first_file = tally.begin(source.files(), is_eval);
     let Examiner { map, columns, .. } = examiner;
-    let reading = Reading { source, format, map, columns, phase, chunk_bytes };
+    let reading = Reading { source, format, map, columns, phase, chunk_bytes, tells_refused_files: true };
     reading.run(
         progress,
         |chunk| {

@@ -34,6 +34,9 @@ pub(crate) struct Reading<'a> {
     pub phase: Phase,
     /// The target size of a chunk. Small chunks balance better when the work per byte is slow.
     pub chunk_bytes: usize,
+    /// Whether a file that cannot be read is told as a chunk, and the next one is read. The only file of a
+    /// source ends the reading in any case.
+    pub tells_refused_files: bool,
 }
 
 impl Reading<'_> {
@@ -90,7 +93,8 @@ pub(crate) fn head(
     max_bytes: usize,
 ) -> Result<(Vec<Chunk>, bool), DataError> {
     let (columns, chunk_bytes) = (&Columns::default(), max_bytes.clamp(1, 1 << 20));
-    let reading = Reading { source, format, map, columns, phase: Phase::Check, chunk_bytes };
+    let phase = Phase::Check;
+    let reading = Reading { source, format, map, columns, phase, chunk_bytes, tells_refused_files: true };
     let mut reader = ChunkReader::new(&reading);
     let (mut chunks, mut bytes) = (Vec::new(), 0);
     while bytes < max_bytes {
@@ -109,6 +113,7 @@ struct ChunkReader<'a> {
     map: &'a FieldMap,
     columns: &'a Columns,
     chunk_bytes: usize,
+    tells_refused_files: bool,
     current: Option<Current<'a>>,
     /// The number of bytes on disk of the files already finished.
     finished: u64,
@@ -129,6 +134,7 @@ impl<'a> ChunkReader<'a> {
             map: reading.map,
             columns: reading.columns,
             chunk_bytes: reading.chunk_bytes,
+            tells_refused_files: reading.tells_refused_files && reading.source.files().len() > 1,
             current: None,
             finished: 0,
         }
@@ -160,12 +166,22 @@ impl<'a> ChunkReader<'a> {
                 Some(current) => current,
                 None => {
                     let Some((index, file)) = self.files.next() else { return Ok(None) };
-                    let open = readers::open(file, self.format, self.map)?;
-                    self.current.insert(Current { index: index as u32, file, open, format: self.format })
+                    let index = index as u32;
+                    match readers::open(file, self.format, self.map) {
+                        Ok(open) => self.current.insert(Current { index, file, open, format: self.format }),
+                        Err(error) => return self.refused(index, file, error).map(Some),
+                    }
                 }
             };
             buffer.clear();
-            if let Some(mut chunk) = current.open.reader.next(&mut buffer, self.chunk_bytes)? {
+            let read = match current.open.reader.next(&mut buffer, self.chunk_bytes) {
+                Ok(read) => read,
+                Err(error) => {
+                    let (index, file) = (current.index, current.file);
+                    return self.refused(index, file, error).map(Some);
+                }
+            };
+            if let Some(mut chunk) = read {
                 chunk.file = current.index;
                 if chunk.section.is_some() {
                     current.format = Some(Format::Text);
@@ -185,5 +201,18 @@ impl<'a> ChunkReader<'a> {
             self.finished += current.file.bytes;
             self.current = None;
         }
+    }
+
+    /// Leaves a file that cannot be read, and tells why instead of its lines.
+    ///
+    /// # Errors
+    /// The error, if it ends the reading: the machine is its cause, or the file is the only one.
+    fn refused(&mut self, index: u32, file: &SourceFile, error: DataError) -> Result<Chunk, DataError> {
+        if !self.tells_refused_files || !error.is_data_fault() {
+            return Err(error);
+        }
+        self.finished += file.bytes;
+        self.current = None;
+        Ok(Chunk { file: index, refused_file: Some(error.to_string()), ..Chunk::default() })
     }
 }

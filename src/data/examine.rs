@@ -42,6 +42,8 @@ pub(crate) struct Examined {
     pub format: Option<Format>,
     pub lines: u64,
     pub blank: u64,
+    /// Why the rest of the file cannot be read.
+    pub refused_file: Option<String>,
     pub outcomes: Vec<Outcome>,
 }
 
@@ -114,6 +116,7 @@ impl Examiner<'_> {
             format: chunk.format,
             lines: 0,
             blank: 0,
+            refused_file: chunk.refused_file.clone(),
             outcomes: Vec::with_capacity(chunk.bytes.len() / 1024),
         };
         if let Some(rejection) = &chunk.refused {

@@ -55,6 +55,7 @@ pub fn write_mapped_lines(
         columns: &Columns::default(),
         phase: Phase::Check,
         chunk_bytes: VALIDATE_CHUNK,
+        tells_refused_files: false,
     };
     let outcome = reading.run(progress, examples_of, |part| {
         let file = &source.files()[part.file as usize];

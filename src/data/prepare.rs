@@ -312,8 +312,10 @@ fn current(out_dir: &Path, header: &Header, sets: &[Input]) -> Result<Option<Rep
     };
     // A report of another version of this program counts as missing.
     let Ok(mut report) = serde_json::from_slice::<Report>(&report) else { return Ok(None) };
-    // Another version may know a format that this one did not recognise.
-    if report.files.iter().any(|file| file.format.is_none() && file.rejected > 0) {
+    // Another version may know a format that this one did not recognise, or a kind of file.
+    if report.refused_files().next().is_some()
+        || report.files.iter().any(|file| file.format.is_none() && file.rejected > 0)
+    {
         return Ok(None);
     }
     if report.sets.len() != sets.len() {

@@ -35,7 +35,15 @@ pub fn has_reasoning<I: Clone + Into<Input>>(
 ) -> Result<bool, DataError> {
     let source = Source::open(inputs)?;
     let (columns, chunk_bytes) = (&Columns::default(), VALIDATE_CHUNK);
-    let reading = Reading { source: &source, format, map, columns, phase: Phase::Check, chunk_bytes };
+    let reading = Reading {
+        source: &source,
+        format,
+        map,
+        columns,
+        phase: Phase::Check,
+        chunk_bytes,
+        tells_refused_files: true,
+    };
     let found = AtomicBool::new(false);
     let search = |chunk: &Chunk| {
         if !found.load(Ordering::Relaxed) && reasons(chunk) {

@@ -121,6 +121,22 @@ pub struct FileReport {
     pub examples: u64,
     /// Rejected lines.
     pub rejected: u64,
+    /// Why it cannot be read as data, or not to its end: a sentence with its path and the remedy. All data is
+    /// then refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+impl FileReport {
+    /// Returns the format of its lines, and whether it is refused.
+    pub fn format_in_words(&self) -> String {
+        match (self.format, &self.refused) {
+            (Some(format), None) => format.name().to_owned(),
+            (None, None) => "format not recognised".to_owned(),
+            (Some(format), Some(_)) => format!("{}, refused", format.name()),
+            (None, Some(_)) => "refused".to_owned(),
+        }
+    }
 }
 
 /// One set of training data: what the user named once.
@@ -307,11 +323,23 @@ impl Report {
         }
     }
 
+    /// Returns the files that cannot be read as data, or not to their end.
+    pub fn refused_files(&self) -> impl Iterator<Item = &FileReport> {
+        self.files.iter().filter(|file| file.refused.is_some())
+    }
+
+    /// Returns the number of rejected lines that the user has to do something about first. It is 0 if there are
+    /// none, and if a file cannot be read at all, which comes before its lines.
+    pub fn lines_to_correct(&self) -> u64 {
+        if self.refused_files().next().is_some() { 0 } else { self.rejected }
+    }
+
     /// Returns whether the data has to be refused (exit code 3), because the share of rejected lines is
-    /// larger than `max_rejected`, a token file is damaged and that is not to be left out, or no example is
-    /// left.
+    /// larger than `max_rejected`, a file cannot be read, a token file is damaged and that is not to be left
+    /// out, or no example is left.
     pub fn exceeds(&self, max_rejected: f64) -> bool {
         self.examples == 0
+            || self.refused_files().next().is_some()
             || self.token_files.iter().any(TokenFileReport::is_refused)
             || self.rejected_share() > max_rejected
     }
@@ -336,10 +364,12 @@ impl fmt::Display for Report {
         }
         let texts = if self.token_files.is_empty() { self.files.as_slice() } else { &[] };
         for file in texts {
-            let format = file.format.map_or("format not recognised", Format::name);
             let side = if file.eval { ", eval" } else { "" };
             let lines = counted(file.lines, FileKind::of(Path::new(&file.name)).unit());
-            writeln!(f, "{} ({format}{side}): {lines}", escape(&file.name))?;
+            writeln!(f, "{} ({}{side}): {lines}", escape(&file.name), file.format_in_words())?;
+            if let Some(why) = &file.refused {
+                writeln!(f, "  {}", escape(why))?;
+            }
         }
         for set in self.notable_sets() {
             writeln!(f, "{set}")?;

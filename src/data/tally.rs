@@ -124,6 +124,7 @@ impl Tally {
             lines: 0,
             examples: 0,
             rejected: 0,
+            refused: None,
         }));
         first
     }
@@ -136,6 +137,7 @@ impl Tally {
     pub(crate) fn chunk(&mut self, file: u32, examined: &Examined) {
         let file = &mut self.report.files[file as usize];
         file.format = file.format.or(examined.format);
+        file.refused = file.refused.take().or_else(|| examined.refused_file.clone());
         file.lines += examined.lines;
         self.report.lines += examined.lines;
         self.report.blank_lines += examined.blank;

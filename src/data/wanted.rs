@@ -91,6 +91,7 @@ pub(crate) fn search(
         columns: &columns,
         phase: Phase::Check,
         chunk_bytes: CHUNK,
+        tells_refused_files: true,
     };
     let mut preview = Preview {
         whole: true,

@@ -93,18 +93,23 @@ const TOKENS_PER_PASS: f64 = 1.5;
 /// Measured on the CPU with a model of 314 MB.
 const WRITTEN_BYTES_PER_S: f64 = 1.1e8;
 
+/// Returns the tokens of the answers after which heads are measured. A head that was trained is measured on
+/// prompts of the training data where there is no eval set; another one is not measured there.
+fn answered(run: &Run) -> f64 {
+    match &run.evals {
+        Some(evals) => evals.tokens.min(MEASURED_TOKENS),
+        None if run.head.is_some() => MEASURED_TOKENS,
+        None => 0.0,
+    }
+}
+
 /// Returns the seconds from the last training step to the end. Each head is measured after each token of
 /// answers that the model writes before, and a trained one is written with a second model.
 fn finish_s(run: &Run, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
     let Fit { work, model, speed, device, target_share, .. } = run.fit;
     let models = if run.head.is_some() { 2.0 } else { 1.0 };
     let written = models * model.checkpoint_bytes as f64 / WRITTEN_BYTES_PER_S;
-    // A head that was trained is measured on prompts of the training data where there is no eval set.
-    let answered = match &run.evals {
-        Some(evals) => evals.tokens.min(MEASURED_TOKENS),
-        None if run.head.is_some() => MEASURED_TOKENS,
-        None => 0.0,
-    };
+    let answered = answered(run);
     if run.measured_heads == 0 || answered == 0.0 {
         return written;
     }
@@ -257,10 +262,11 @@ pub(crate) fn time(run: &Run) -> Time {
         formula.push_str(&format!(" + {} for the MTP head's {which}{of}", duration(mtp_s)));
     }
     if let Some(finish_s) = finish_s {
-        let what = match run.measured_heads {
-            0 => "to write",
-            1 => "to measure the head and write",
-            _ => "to measure both heads and write",
+        let is_measured = run.measured_heads > 0 && answered(run) > 0.0;
+        let what = match (is_measured, run.head.is_some()) {
+            (false, _) => "to write",
+            (true, false) => "to measure the head and write",
+            (true, true) => "to measure both heads and write",
         };
         formula.push_str(&format!(" + {} {what} the outputs", duration(finish_s)));
     }

@@ -132,8 +132,9 @@ impl Resolver<'_> {
         let factor = times_off(&value, &usual).filter(|_| is_own && DECISIVE.contains(&key));
         if let Some(factor) = factor {
             self.warnings.push(format!(
-                "{} is {value}, but {usual} is recommended here, and the two differ {factor:.0}-fold. If that is not intended, omit it",
-                setting(key).place(answer.origin)
+                "{} is {value}, but {usual} is recommended here, and the two differ {}-fold. If that is not intended, omit it",
+                setting(key).place(answer.origin),
+                count(factor.round() as u64)
             ));
         }
         let reason = if answer.value == recommended {

@@ -32,6 +32,7 @@ pub(crate) fn picture(path: &str) -> Option<(Cow<'static, [u8]>, [u8; 32])> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     use regex::Regex;
 
@@ -41,11 +42,13 @@ mod tests {
     const PICTURE_BYTES: usize = 300_000;
 
     #[test]
-    fn every_link_between_pages_leads_to_a_page_and_every_picture_is_there() {
+    fn every_link_leads_to_a_page_or_a_file_and_to_a_heading_of_it_and_every_picture_is_there() {
         let link = Regex::new(r"(!?)\[[^\]]*\]\(([^)#\s]*)(#[^)]*)?\)").unwrap();
         let contents = page(None).unwrap();
         let mut listed = BTreeSet::new();
         let mut shown = BTreeSet::new();
+        let clone = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guide");
+        let mut places = 0;
         for name in Files::iter().filter(|name| name.ends_with(".md") && !name.contains('/')) {
             let name = name.trim_end_matches(".md").to_owned();
             let text = page(Some(&name)).unwrap();
@@ -55,8 +58,22 @@ mod tests {
                 if &found[1] == "!" {
                     assert!(picture(&format!("guide/{target}")).is_some(), "{name} shows {target}");
                     shown.insert(target.to_owned());
-                } else if let Some(other) = target.strip_suffix(".md").filter(|name| !name.contains('/')) {
-                    assert!(page(Some(other)).is_some(), "{name} leads to {target}");
+                    continue;
+                }
+                if target.contains("://") {
+                    continue;
+                }
+                // Other files of the clone are not part of the program, which says so where they are named.
+                let led_to = match target.strip_suffix(".md").filter(|name| !name.contains('/')) {
+                    _ if target.is_empty() => Some(text.clone()),
+                    Some(other) => page(Some(other)),
+                    None => std::fs::read_to_string(clone.join(target)).ok(),
+                };
+                let led_to = led_to.unwrap_or_else(|| panic!("{name} leads to {target}"));
+                if let Some(place) = found.get(3) {
+                    let place = place.as_str().trim_start_matches('#');
+                    places += 1;
+                    assert!(places_in(&led_to).contains(place), "{name} leads to {target}#{place}");
                 }
             }
             if name != CONTENTS && contents.contains(&format!("]({name}.md)")) {
@@ -66,6 +83,23 @@ mod tests {
         let pages = Files::iter().filter(|name| name.ends_with(".md") && !name.contains('/')).count();
         assert_eq!(listed.len() + 1, pages, "the contents list {listed:?}");
         assert!(shown.len() >= 6, "{shown:?}");
+        assert!(places >= 10, "{places} links to places in pages");
+    }
+
+    /// Returns the names of the places under the headings of a page, as links spell them (`placeOf` in
+    /// `web/parts/guide-text.js`).
+    fn places_in(page: &str) -> BTreeSet<String> {
+        let mut in_code = false;
+        let headings = page.lines().filter(|line| {
+            in_code ^= line.starts_with("```");
+            !in_code && line.starts_with('#')
+        });
+        let kept = |letter: &char| letter.is_alphanumeric() || *letter == ' ' || *letter == '-';
+        let place = |line: &str| {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            heading.chars().filter(kept).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+        };
+        headings.map(place).collect()
     }
 
     #[test]

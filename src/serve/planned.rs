@@ -178,9 +178,9 @@ pub(crate) fn planned(state: &Served, gathered: &Gathered, known: &Known) -> Pla
     if let Some(report) = &known.report
         && let Some(refusal) = refusal(answers, report)
     {
-        let hint = report.map_hint();
+        let rejected = report.lines_to_correct() > 0;
+        let hint = report.map_hint().filter(|_| rejected);
         let refusal = hint.into_iter().fold(refusal, |refusal, hint| refusal.hint(hint));
-        let rejected = report.rejected > 0;
         let mut obstacle =
             Obstacle::of_failure(refusal, Some(if rejected { "max-rejected" } else { "data" }));
         if rejected && obstacle.advice.is_none() {

@@ -82,7 +82,7 @@ impl DataProgress for Reading {
             let (phase, bar) = &mut *bar.lock().unwrap_or_else(PoisonError::into_inner);
             if *phase != Some(step.phase) {
                 let style = ProgressStyle::with_template(
-                    "{msg:32} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+                    "{msg:32} {bar:16} {decimal_bytes}/{decimal_total_bytes} {eta}",
                 )
                 .expect("a template of known keys");
                 bar.finish_and_clear();
@@ -92,6 +92,11 @@ impl DataProgress for Reading {
                 *phase = Some(step.phase);
             }
             bar.set_position(step.bytes_done);
+            // A bar that stays while other lines follow would take one of them along when it is cleared.
+            if step.bytes_done >= step.bytes_total {
+                bar.finish_and_clear();
+                *phase = None;
+            }
             return;
         }
         let tenth = step.bytes_done * 10 / step.bytes_total.max(1);
@@ -139,7 +144,9 @@ impl Work {
                 return note(shown);
             }
             let template = match progress.total {
-                Some(_) if progress.unit == Unit::Bytes => "{msg} {bar:24} {bytes}/{total_bytes} {eta}",
+                Some(_) if progress.unit == Unit::Bytes => {
+                    "{msg} {bar:12} {decimal_bytes}/{decimal_total_bytes} {eta}"
+                }
                 Some(_) => "{msg} {bar:24} {pos}/{len} {eta}",
                 None => "{spinner} {msg}",
             };
@@ -153,6 +160,9 @@ impl Work {
         }
         if let Some(bar) = bar {
             bar.set_position(progress.done);
+            if progress.total.is_some_and(|total| progress.done >= total) {
+                bar.finish_and_clear();
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use sparktune_app::files::{self, common_beginning, completions, expand_home, spl
 use sparktune_base::escape::escape;
 
 use crate::output::{columns, note, stderr_can_redraw};
+use crate::wrap::cut;
 
 /// The number of choices that are visible at once.
 const PAGE: usize = 12;
@@ -41,7 +42,7 @@ impl Prompter {
     pub fn choose(&self, question: &str, choices: &[String], default: usize) -> Result<usize, Failure> {
         // A choice that wraps would look like two. The cursor takes two columns.
         let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
-        let fitting = |choice: &String| escape(choice).chars().take(room).collect();
+        let fitting = |choice: &String| cut(&escape(choice), room);
         let choices: Vec<String> = choices.iter().map(fitting).collect();
         if self.can_redraw {
             let select = Select::new(question, choices).with_starting_cursor(default).with_page_size(PAGE);

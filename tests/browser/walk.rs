@@ -36,7 +36,9 @@ fn a_run_is_started_watched_stopped_resumed_and_talked_to_in_the_page() {
     page.picture("runs-empty");
 
     let own = server.place.join("mine.jsonl");
-    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/presets/demo/train.jsonl"), &own).unwrap();
+    let good = concat!(env!("CARGO_MANIFEST_DIR"), "/presets/demo/train.jsonl");
+    let good = std::fs::read_to_string(good).unwrap();
+    std::fs::write(&own, format!("{good}{}", "{oops\n".repeat(good.lines().count() / 40))).unwrap();
     start(&mut page, &own);
     page.is_well(server.port);
     watch(&mut page);
@@ -60,24 +62,27 @@ fn start(page: &mut Page, own: &Path) {
     page.wait("the machine", "document.querySelector('main').innerText.length > 200");
     page.picture("new-1-machine");
     page.click("[data-test=next]");
-    page.see("Which model?");
+    page.see("Which model do you want");
     page.click("[data-test=model-option]:last-child");
     page.wait("the choice", "document.querySelector('.option.picked')?.innerText.includes('dir:demo')");
     page.picture("new-2-model");
     page.click("[data-test=next]");
-    page.see("On which data?");
+    page.see("Which data do you want");
     page.give_file("[data-test=file]", own);
     page.wait("the choice", "document.querySelector('.option.picked')?.innerText.includes('mine.jsonl')");
+    // More lines are bad than may be, and the way on stands where that is said.
+    page.see("This data cannot be trained on as it is.");
+    page.click("[data-test=accept-the-rest]");
     page.see("This data can be trained on.");
     page.picture("new-3-data");
     page.click("[data-test=next]");
-    page.see("How is it trained?");
+    page.see("Training plan");
     page.choose("#preset", "demo");
     page.fill("[data-test=setting-max-steps]", "30");
     page.wait("the plan", "/\\b30 steps/.test(document.querySelector('[data-test=time]')?.innerText)");
     page.picture("new-4-plan");
     page.click("[data-test=next]");
-    page.see("Is this right?");
+    page.see("Review and start");
     page.fill("#run-name", "walk");
     page.wait("a settled plan", "!document.querySelector('[data-test=start]').disabled");
     page.picture("new-5-start");
@@ -165,6 +170,10 @@ fn guide(page: &mut Page) {
     page.click("[data-test=nav-guide]");
     page.see("The user's guide");
     page.wait("the pages", "!!document.querySelector('[data-test=guide] a[href=\"#/guide/first-model\"]')");
+    // A file of the clone is no part of the program: it is named, and no link that leads nowhere.
+    page.see("README (README.md in the clone)");
+    let dead = page.eval("document.querySelectorAll('[data-test=guide] a:not([href])').length");
+    assert!(dead == 0, "{dead} links lead nowhere");
     page.click("[data-test=guide] a[href='#/guide/first-model']");
     page.see("From nothing to a model of your own");
     let drawn = "[...document.querySelectorAll('[data-test=guide] img')].filter((each) => each.complete && each.naturalWidth > 100 && each.alt).length >= 8";

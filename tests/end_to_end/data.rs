@@ -59,6 +59,45 @@ fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
 }
 
 #[test]
+fn a_refused_file_of_a_folder_does_not_hide_the_others() {
+    let place = Place::new();
+    let model = checkpoint();
+    std::fs::create_dir(place.join("sets")).unwrap();
+    let chats: String = (0..30).map(|number| format!("{}\n", chat(number))).collect();
+    place.write("sets/a.jsonl", &chats);
+    let utf16: Vec<u8> = chats.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    place.write("sets/b.jsonl", [&b"\xff\xfe"[..], &utf16].concat());
+    place.write("sets/c.jsonl", "[\n{}\n]\n{}");
+    place.write("sets/d.jsonl", format!("{}\n{{oops\n", chat(40)));
+    // With and without a model, and where a run would begin.
+    let model = ["--model", model.to_str().unwrap()];
+    for more in [&[][..], &model] {
+        let result = place.sparktune(["check", "sets"].iter().chain(more)).exits(3);
+        for told in
+            ["31 examples accepted", "sets/b.jsonl: this file is UTF-16", "sets/c.jsonl: ", "sets/d.jsonl:2"]
+        {
+            assert!(result.out.contains(told), "{told}:\n{}", result.out);
+        }
+        let refused = "2 of 4 files are refused: sets/b.jsonl, sets/c.jsonl";
+        assert!(result.err.contains(refused) && !result.err.contains("--max-rejected"), "{}", result.err);
+    }
+    let train = ["train", "--plain", "--non-interactive", "--data", "sets", "--max-rejected", "1"];
+    let result = place.sparktune(train.iter().chain(&model)).exits(3);
+    assert!(
+        result.err.contains("UTF-16") && result.err.contains("2 of 4 files are refused"),
+        "{}",
+        result.err
+    );
+    let json = place.sparktune(["check", "sets", "--json"]).exits(3).last();
+    let refused: Vec<bool> =
+        json["report"]["files"].as_array().unwrap().iter().map(|file| file["refused"].is_string()).collect();
+    assert_eq!(refused, [false, true, true, false]);
+    let clean = place.sparktune(["check", "sets", "--write-clean", "clean.jsonl"]).exits(3);
+    assert!(clean.err.contains("sets/b.jsonl is refused as a whole"), "{}", clean.err);
+    assert!(!place.join("clean.jsonl").exists());
+}
+
+#[test]
 fn how_much_may_be_rejected_is_the_users_choice() {
     let place = Place::new();
     place.write("train.jsonl", format!("{}\n{}\n{{oops\n", chat(1), chat(2)));

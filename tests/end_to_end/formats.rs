@@ -28,7 +28,8 @@ fn a_csv_with_foreign_columns_is_mapped_as_the_check_says_and_trained_on() {
     assert!(result.out.contains("has \"id\", \"question\", \"answer\""), "{}", result.out);
     let offered = "--map question=prompt,answer=completion";
     assert!(result.out.starts_with("the columns id, question, answer fit no format"), "{}", result.out);
-    assert!(result.out.contains("train.csv:2 and 39 more lines: "), "each reason once: {}", result.out);
+    assert!(result.out.contains("40 lines, unknown format, first train.csv:2: "), "{}", result.out);
+    assert_eq!(result.out.matches("train.csv:2").count(), 1, "each reason once: {}", result.out);
     assert!(result.out.contains(offered) && result.err.contains(offered), "{}{}", result.out, result.err);
     let result = place.sparktune(["check", "train.csv"].into_iter().chain(offered.split(' '))).exits(0);
     assert!(result.out.contains("train.csv (prompt-completion): 40 rows"), "{}", result.out);

@@ -230,6 +230,30 @@ fn inputs_that_are_no_json_lines_at_all_say_what_they_are() {
 }
 
 #[test]
+fn every_file_of_a_folder_is_reported_and_refused_ones_with_their_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    write("a.jsonl", format!("{GOOD}\n{}\n", good("2")).as_bytes());
+    write("b.jsonl", b"\xff\xfe{\0}\0");
+    let many: String = (0..2000).map(|i| good(&i.to_string()) + "\n").collect();
+    let whole = zstd::encode_all(many.as_bytes(), 3).unwrap();
+    write("c.jsonl.zst", &whole[..whole.len() - 9]);
+    write("d.jsonl", format!("{}\nbad\n", good("3")).as_bytes());
+    let options = CheckOptions { rejected_path: Some(folder.path().join("kept")), ..CheckOptions::default() };
+    let report = check(&[folder.path().to_owned()], &options, &()).unwrap();
+    let found: Vec<_> = report.files.iter().map(|file| (file.rejected, file.refused.is_some())).collect();
+    assert_eq!(found, [(0, false), (0, true), (0, true), (1, false)]);
+    assert_eq!((report.files[0].examples, report.files[3].examples), (2, 1));
+    assert_eq!((report.refused_files().count(), report.lines_to_correct()), (2, 0));
+    assert!(report.exceeds(1.0), "no limit on lines allows to leave out a file");
+    let text = report.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].ends_with("b.jsonl (refused): 0 lines") && lines[2].contains("iconv"), "{text}");
+    assert!(lines[3].contains("c.jsonl.zst (") && lines[4].contains("is damaged or truncated"), "{text}");
+    assert!(lines[5].ends_with("d.jsonl (messages): 2 lines"), "{text}");
+}
+
+#[test]
 fn too_many_rejections_are_told_apart_from_a_few() {
     let file = format!("{GOOD}\n").repeat(99) + "bad\n";
     let (report, _) = check_bytes("a.jsonl", file.as_bytes()).unwrap();

@@ -80,6 +80,27 @@ fn what_is_said_of_a_head_that_is_not_there_is_refused_from_the_user_and_passed_
 }
 
 #[test]
+fn the_time_names_the_heads_that_are_measured() {
+    let mut facts = demo_facts();
+    facts.data.eval_set = Some(EvalSetFacts { examples: 30, total_tokens: 4000, target_tokens: 1200 });
+    for (answers, what) in [
+        (&[("mtp", "trained")][..], "to measure both heads and write"),
+        (&[("mtp", "trained"), ("draft-vocab", "512")], "to measure both heads and write"),
+        // Without an eval set, a choice between heads is measured on prompts of the training data.
+        (&[("mtp", "trained"), ("eval-fraction", "0")], "to measure both heads and write"),
+        (&[("mtp", "default")], "to measure the head and write"),
+        // The same head twice, with all tokens and with some.
+        (&[("mtp", "default"), ("draft-vocab", "512")], "to measure the head and write"),
+        (&[("mtp", "default"), ("eval-fraction", "0")], "to write"),
+        (&[("mtp", "none")], "to write"),
+    ] {
+        let plan = resolve(&with(ask("tiny"), answers), &facts).unwrap();
+        let formula = plan.advice.unwrap().time.formula;
+        assert!(formula.contains(&format!(" {what} the outputs")), "{answers:?}: {formula}");
+    }
+}
+
+#[test]
 fn the_head_has_a_rate_epochs_and_drafts_of_its_own_which_count_in_time_and_memory() {
     let facts = recipe_facts("Qwen/Qwen3.5-2B");
     let plan = |pairs: &[(&str, &str)]| resolve(&with(ask("Qwen/Qwen3.5-2B"), pairs), &facts).unwrap();

@@ -216,11 +216,12 @@ fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Resul
         &reporter,
     )?;
     let report = &checked.report;
-    let refused = refusal(&answers, report).map(|refusal| match (report.rejected, report.map_hint()) {
-        (0, _) => refusal.to_string(),
-        (_, Some(hint)) => refusal.hint(hint).to_string(),
-        (_, None) => refusal.hint("Correct the lines, or raise max-rejected").to_string(),
-    });
+    let refused =
+        refusal(&answers, report).map(|refusal| match (report.lines_to_correct(), report.map_hint()) {
+            (0, _) => refusal.to_string(),
+            (_, Some(hint)) => refusal.hint(hint).to_string(),
+            (_, None) => refusal.hint("Correct the lines, or raise max-rejected").to_string(),
+        });
     let suggested = report.foreign.as_ref().and_then(|foreign| foreign.map.as_ref());
     // The page draws the lengths itself.
     let sentences = Report { lengths: None, ..report.clone() }.to_string();

@@ -298,7 +298,7 @@ fn state_in_words(dash: &Dashboard, known: &Known, liveness: Liveness) -> Option
             let serve = outputs.iter().any(|output| output.ends_with("SERVE.md"));
             let how = serve.then(|| {
                 format!(
-                    "; t talks to the model; how to serve it: panel 6, {}",
+                    "; t talks to the model, v shows how to serve it ({})",
                     dash.here.place(|r| r.outputs().join("SERVE.md"), "outputs/SERVE.md")
                 )
             });

@@ -17,9 +17,8 @@ use sparktune_base::units::count;
 use sparktune_data::{Place, Prepared};
 use sparktune_plan::{Answer, Answers, DataFormat, resolve};
 
-use super::{Interview, width};
+use super::{Interview, told, width};
 use crate::example_text::example_lines;
-use crate::output::note;
 
 /// The largest number of rejected lines that are listed; the file has all of them.
 const LISTED: usize = 20;
@@ -44,12 +43,12 @@ pub(super) fn data(
             Ok(prepared) => prepared,
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
-                note(&failure.to_string());
+                told(&failure.to_string());
                 answers.data = None;
                 continue;
             }
         };
-        note(prepared.report.to_string().trim_end());
+        told(prepared.report.to_string().trim_end());
         if !is_accepted(interview, answers, &base, &prepared)? {
             continue;
         }
@@ -66,7 +65,7 @@ pub(super) fn data(
                 }));
             }
             Err(error) => {
-                note(&error.to_string());
+                told(&error.to_string());
                 if error.setting().is_some_and(|setting| setting.name == "data") {
                     answers.data = None;
                     continue;
@@ -100,7 +99,7 @@ fn is_accepted(
 ) -> Result<bool, Failure> {
     let report = &prepared.report;
     if let Some(refusal) = refusal(answers, report) {
-        note(&refusal.text);
+        told(&refusal.text);
     }
     let thinking = base.tokenizer.thinking_now();
     let choices: Vec<(DataAction, String)> = actions(answers, report, thinking.inserts_block)
@@ -155,15 +154,15 @@ fn show_examples(answers: &Answers, base: &BaseModel, interview: &Interview<'_>)
     let think = think(answers, base.tokenizer.thinking_now());
     for example in &preview.examples {
         let rendering = if think == Think::Train { &example.train } else { &example.skip };
-        note(&format!(
+        told(&format!(
             "\n{}, {} tokens, {} of them trained",
             example.place,
             count(example.tokens.into()),
             count(rendering.target_tokens.into())
         ));
-        example_lines(rendering, width()).iter().for_each(|line| note(line));
+        example_lines(rendering, width()).iter().for_each(|line| told(line));
     }
-    note(&format!("\n{}", preview.thinking_in_words()));
+    told(&format!("\n{}", preview.thinking_in_words()));
     Ok(())
 }
 
@@ -173,15 +172,15 @@ fn show_rejected(prepared: &Prepared) -> Result<(), Failure> {
     for line in &page.rows {
         let rejected = &line.rejected;
         let place = Place { file: rejected.file.clone(), line: rejected.line };
-        note(&format!("{place}: {}", escape(&rejected.rejection.to_string())));
-        note(&format!("    {}{}", escape(&rejected.text), if line.cut { " …" } else { "" }));
+        told(&format!("{place}: {}", escape(&rejected.rejection.to_string())));
+        told(&format!("    {}{}", escape(&rejected.text), if line.cut { " …" } else { "" }));
     }
     let more = page.total.saturating_sub(page.rows.len() as u64);
     if more > 0 {
-        note(&format!("and {} more", count(more)));
+        told(&format!("and {} more", count(more)));
     }
     if let Some(file) = &page.file {
-        note(&format!("all of them are in {}", file.display()));
+        told(&format!("all of them are in {}", file.display()));
     }
     Ok(())
 }

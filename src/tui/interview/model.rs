@@ -12,8 +12,7 @@ use sparktune_app::questions::page::Page;
 use sparktune_base::units;
 use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin};
 
-use super::Interview;
-use crate::output::note;
+use super::{Interview, told};
 
 /// Asks for the model until one can be trained. A model that was given on the command line is not asked for.
 pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<BaseModel, Failure> {
@@ -36,7 +35,7 @@ pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<
             Ok(base) => return Ok(base),
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
-                note(&failure.to_string());
+                told(&failure.to_string());
                 drop_model(answers);
             }
         }
@@ -49,7 +48,7 @@ fn confirm(
     answers: &mut Answers,
     unknown: &UnknownFamily<'_>,
 ) -> Result<bool, Failure> {
-    note(&unknown.explanation());
+    told(&unknown.explanation());
     let choices = [(false, UnknownFamily::TAKE_ANOTHER.to_owned()), (true, unknown.train_anyway())];
     let is_confirmed = interview.choose("Unknown architecture:", &choices, 0)?;
     if is_confirmed {
@@ -69,15 +68,16 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
     let runs_dir = runs_dir_of(answers);
     let (machine, rates) = machine_and_rates(interview.program, &runs_dir, interview.listener)?;
     let question = ModelQuestion::new(&machine, &rates, None, None);
-    note(&format!("Models, and the longest packs (in tokens) that fit on this machine ({}):", question.data));
-    for offer in &question.offers {
-        let Offer { name, outlook, .. } = offer;
-        note(&format!(
-            "  {name:24} LoRA {}, full {}; {}",
-            longest_pack(&outlook.lora),
-            longest_pack(&outlook.full),
-            outlook.lora.basis_in_words
-        ));
+    told(&format!("Models, and the longest packs (in tokens) that fit on this machine ({}):", question.data));
+    for Offer { name, outlook, catalog } in &question.offers {
+        let (lora, full) = (longest_pack(&outlook.lora), longest_pack(&outlook.full));
+        let about = catalog.map_or(&*outlook.lora.basis_in_words, |model| &*model.note);
+        told(&format!("  {name:24}  LoRA {lora}, full {full}; {about}"));
+    }
+    let recommended = question.recommended();
+    let first = question.offers.iter().find(|offer| Some(offer.name.as_str()) == recommended);
+    if let Some(Offer { name, outlook, .. }) = first {
+        told(&format!("Speed of {name}: {}", outlook.lora.basis_in_words));
     }
     let cached = cached_models();
     let here = |id: &str| match cached.iter().find(|model| model.id == id).map(|model| model.cached) {
@@ -94,7 +94,6 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
         catalog.map(|model| (Choice::Catalog(model), label(model))).collect();
     choices.push((Choice::Other, OTHER.to_owned()));
     choices.push((Choice::Demo, DEMO.to_owned()));
-    let recommended = question.recommended();
     let default = question.offers.iter().position(|offer| Some(offer.name.as_str()) == recommended);
     let name = match interview.choose(Page::Model.question(), &choices, default.unwrap_or(0))? {
         Choice::Catalog(model) => model.id.clone(),

@@ -9,7 +9,7 @@ use sparktune_app::data::DataFound;
 use sparktune_app::questions::data::suggested_map;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted, percent};
-use sparktune_data::{Format, Report};
+use sparktune_data::Report;
 
 use super::lines::{fit, fit_end, ink, inked, wrap, wrapped};
 use super::preview::{policy_in_words, think};
@@ -70,10 +70,10 @@ pub(super) fn chosen(state: &State, width: usize, theme: &Theme) -> Vec<Line<'st
 fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let report = &data.report;
     let mut lines = files(report, width, theme);
-    let ok = report.rejected == 0;
+    let ok = report.rejected == 0 && report.refused_files().next().is_none();
     let (role, glyph) = if ok { (Role::Good, theme.glyph("✓", "ok")) } else { (Role::Warn, "!") };
     let mut words = format!("{} accepted", counted(report.examples, "example"));
-    if !ok {
+    if report.rejected > 0 {
         words.push_str(&format!(
             ", {} rejected ({}; w shows them)",
             counted(report.rejected, "line"),
@@ -138,20 +138,20 @@ fn marked(theme: &Theme, role: Role, mark: &str, words: &str, width: usize) -> V
         .collect()
 }
 
+/// Describes the files: those that are refused, each with the reason, and some of the others.
 fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     const SHOWN: usize = 3;
-    let mut lines: Vec<_> = report
-        .files
-        .iter()
-        .take(SHOWN)
-        .map(|file| {
-            let format = file.format.map_or("format not recognised", Format::name);
-            let side = if file.eval { ", evaluation" } else { "" };
-            let about = format!("  {format}{side}, {}", counted(file.lines, "line"));
-            let name = fit_end(&escape(&file.name), width.saturating_sub(about.len()), theme);
-            Line::from(vec![ink(theme, Role::Title, name), ink(theme, Role::Dim, about)])
-        })
-        .collect();
+    let others = report.files.iter().filter(|file| file.refused.is_none()).take(SHOWN);
+    let mut lines = Vec::new();
+    for file in report.refused_files().chain(others) {
+        let side = if file.eval { ", evaluation" } else { "" };
+        let about = format!("  {}{side}, {}", file.format_in_words(), counted(file.lines, "line"));
+        let name = fit_end(&escape(&file.name), width.saturating_sub(about.len()), theme);
+        lines.push(Line::from(vec![ink(theme, Role::Title, name), ink(theme, Role::Dim, about)]));
+        if let Some(why) = &file.refused {
+            lines.extend(wrapped(theme, Role::Bad, why, width));
+        }
+    }
     if report.files.len() > SHOWN {
         lines.push(inked(
             theme,

@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 use sparktune_app::questions::mtp::{MtpChoice, MtpQuestion, setting};
-use sparktune_plan::Mtp;
+use sparktune_plan::{Mtp, Plan};
 
 use super::cost::{basis, shown_s};
 use super::keys::{KeyResult, Keys, down, enter, up};
@@ -38,6 +38,21 @@ const KEYS: &[Binding<Action>] = &[
         hint: Some("recommended"),
         action: Action::Recommended,
     },
+];
+
+/// What of the page there is room for. The note of the choice that is taken always stands.
+#[derive(Debug, Clone, Copy, Default)]
+struct Room {
+    explains: bool,
+    all_notes: bool,
+    gaps: bool,
+}
+
+/// From the most to the least that is shown.
+const ROOMS: [Room; 3] = [
+    Room { explains: true, all_notes: true, gaps: true },
+    Room { explains: true, all_notes: true, gaps: false },
+    Room { explains: true, all_notes: false, gaps: true },
 ];
 
 impl MtpPage {
@@ -92,21 +107,37 @@ impl MtpPage {
         let (Some(plan), Some(question)) = (&state.planner.plan, &self.question) else {
             return draw(frame, area, not_yet(state, width, theme));
         };
-        let roomy = area.height >= 14;
+        let height = usize::from(area.height);
+        let mut fitting = ROOMS.into_iter().map(|room| self.lines(plan, question, width, room, theme));
+        let lines = fitting.find(|lines| lines.len() <= height);
+        draw(frame, area, lines.unwrap_or_else(|| self.lines(plan, question, width, Room::default(), theme)));
+    }
+
+    fn lines(
+        &self,
+        plan: &Plan,
+        question: &MtpQuestion,
+        width: usize,
+        room: Room,
+        theme: &Theme,
+    ) -> Vec<Line<'static>> {
         let mut lines = Vec::new();
         if let Some(time) = plan.advice.as_ref().map(|advice| &advice.time) {
             let words = format!("whole run: {}, {}", shown_s(time.total_s()), basis(time));
             lines.push(inked(theme, Role::Text, fit(&words, width, theme)));
             lines.push(Line::default());
         }
-        if roomy {
+        if room.explains {
             lines.extend(wrapped(theme, Role::Dim, &question.explanation, width));
             lines.push(Line::default());
         }
-        for choice in &question.choices {
-            lines.extend(self.choice(choice, plan.mtp == choice.value, width, roomy, theme));
+        for (i, choice) in question.choices.iter().enumerate() {
+            if i > 0 && room.gaps {
+                lines.push(Line::default());
+            }
+            lines.extend(self.choice(choice, plan.mtp == choice.value, width, room.all_notes, theme));
         }
-        draw(frame, area, lines);
+        lines
     }
 
     fn choice(
@@ -114,7 +145,7 @@ impl MtpPage {
         choice: &MtpChoice,
         chosen: bool,
         width: usize,
-        roomy: bool,
+        all_notes: bool,
         theme: &Theme,
     ) -> Vec<Line<'static>> {
         let mark = if chosen { theme.glyph("● ", "(*) ") } else { theme.glyph("○ ", "( ) ") };
@@ -134,7 +165,7 @@ impl MtpPage {
             ),
         ])];
         let indent = 4;
-        let shown = roomy || chosen || choice.cost.is_err();
+        let shown = all_notes || chosen || choice.cost.is_err();
         let note = wrapped(theme, Role::Dim, choice.note(), width.saturating_sub(indent));
         for line in note.into_iter().filter(|_| shown) {
             let style = line.style;
@@ -142,9 +173,6 @@ impl MtpPage {
             lines.push(Line::from(
                 [ink(theme, Role::Dim, " ".repeat(indent))].into_iter().chain(spans).collect::<Vec<_>>(),
             ));
-        }
-        if roomy {
-            lines.push(Line::default());
         }
         lines
     }

@@ -292,6 +292,7 @@ impl State {
         };
         let keys = match (report.listed_lines(), report.examples) {
             (0, _) => "",
+            _ if report.refused_files().next().is_some() => "",
             (_, 0) => ". w shows each with its fix",
             _ => ". w shows each with its fix; m trains on the rest anyway",
         };

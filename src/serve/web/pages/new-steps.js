@@ -76,6 +76,15 @@ export function ModelStep({ answers, set }) {
   </div>`;
 }
 
+/** The share of rejected lines that accepts data which is refused for them alone, as the terminal's wizard rounds it. */
+function limitThatAccepts(result) {
+  const report = result?.report;
+  if (!result?.refused || !report.rejected || !report.examples) return undefined;
+  if (report.files.some((file) => file.refused)) return undefined;
+  const share = report.rejected / Math.max(1, report.lines - (report.blank_lines ?? 0));
+  return String(Math.ceil(share * 100) / 100);
+}
+
 /** One or several of the known data sets, a file that is uploaded now, or data elsewhere; each is checked. */
 export function DataStep({ answers, set }) {
   const { data, problem, again } = useRead("GET /api/v1/datasets");
@@ -84,8 +93,13 @@ export function DataStep({ answers, set }) {
   const [trouble, setTrouble] = useState(null);
   const [typed, setTyped] = useState("");
   const picked = answers.data ?? [];
+  // What was accepted of other data says nothing of these.
+  const pick = (ids) => {
+    set("data", ids);
+    set("max-rejected", undefined);
+  };
   const toggle = (id) =>
-    set("data", picked.includes(id) ? picked.filter((each) => each !== id) : [...picked, id]);
+    pick(picked.includes(id) ? picked.filter((each) => each !== id) : [...picked, id]);
   const shown = picked.at(-1);
   useEffect(() => {
     setResult(null);
@@ -110,9 +124,11 @@ export function DataStep({ answers, set }) {
   const elsewhere = picked.filter((id) => !known.has(id));
   const add = () => {
     const name = typed.trim();
-    if (!picked.includes(name)) set("data", [...picked, name]);
+    if (!picked.includes(name)) pick([...picked, name]);
     setTyped("");
   };
+  const limit = limitThatAccepts(result);
+  const accepted = limit && answers["max-rejected"] === limit;
   return html`<div class="stack">
     ${
       data.items.length > 0 &&
@@ -125,7 +141,7 @@ export function DataStep({ answers, set }) {
     }
     <${Drop} compact=${data.items.length > 0} onDone=${(item) => {
       again();
-      set("data", [...picked, item.id]);
+      pick([...picked, item.id]);
     }} />
     <section class="card"><h2>Data elsewhere</h2>
       ${elsewhere.length > 0 && html`<div class="options" role="group" aria-label="Data elsewhere">${elsewhere.map(
@@ -142,6 +158,7 @@ export function DataStep({ answers, set }) {
     </section>
     <${ProblemNote} problem=${trouble} />
     <${TaskProgress} task=${task} title="Checking" />
-    ${result && html`<${Report} result=${result} />`}
+    ${limit && !accepted && html`<div><button type="button" class="button" onClick=${() => set("max-rejected", limit)} data-test="accept-the-rest">Leave the rejected lines out and train on the rest</button></div>`}
+    ${result && html`<${Report} result=${accepted ? { ...result, refused: undefined } : result} />`}
   </div>`;
 }

@@ -13,10 +13,10 @@ import { DataStep, ModelStep } from "./new-steps.js";
 
 const STEPS = [
   { id: "machine", title: "Machine", question: "Is this machine ready?" },
-  { id: "model", title: "Model", question: "Which model?" },
-  { id: "data", title: "Data", question: "On which data?" },
-  { id: "plan", title: "Plan", question: "How is it trained?" },
-  { id: "start", title: "Start", question: "Is this right?" },
+  { id: "model", title: "Model", question: "Which model do you want to fine-tune?" },
+  { id: "data", title: "Data", question: "Which data do you want to train on?" },
+  { id: "plan", title: "Plan", question: "Training plan" },
+  { id: "start", title: "Start", question: "Review and start" },
 ];
 
 export default function NewRun({ query }) {
@@ -138,7 +138,10 @@ function PlanStep({ answers, set, planning, preset, setPreset }) {
   );
   const rows = (settings.data?.items ?? []).filter(
     (row) =>
-      row.page === "essential" && row.type !== "path" && !["model", "data", "preset"].includes(row.name),
+      // What keeps the run from starting can be changed here, whichever setting it is.
+      (row.page === "essential" || troubles.has(row.name)) &&
+      row.type !== "path" &&
+      !["model", "data", "preset"].includes(row.name),
   );
   return html`<div class="stack">
     <${ProblemNote} problem=${problem ?? settings.problem} />

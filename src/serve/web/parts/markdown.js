@@ -81,12 +81,22 @@ function load() {
   return tools;
 }
 
-/** Gives pictures and links between pages of the guide their addresses here. Other links of it lead to files, and lose them. */
+/**
+ * Gives pictures and links between pages of the guide their addresses here. Other links of it lead to files of the clone,
+ * which are not part of the program: they become text that says where the file is.
+ */
 function lead(token, page) {
   if (token.type === "image") token.href = `/guide/${token.href}`;
-  if (token.type !== "link") return;
+  if (token.type !== "link" || /^[a-z]+:/.test(token.href)) return;
   const found = /^(?:([a-z-]+)\.md)?(?:#(.*))?$/.exec(token.href);
-  if (found) token.href = `#/guide/${found[1] ?? page}${found[2] ? `?at=${found[2]}` : ""}`;
+  if (found) {
+    token.href = `#/guide/${found[1] ?? page}${found[2] ? `?at=${found[2]}` : ""}`;
+    return;
+  }
+  const file = new URL(token.href, "file:///src/guide/").pathname.slice(1);
+  const where = token.text === file ? " (in the clone)" : ` (${file} in the clone)`;
+  token.type = "text";
+  token.tokens = [...token.tokens, { type: "text", raw: where, text: where }];
 }
 
 const escaped = (text) => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);

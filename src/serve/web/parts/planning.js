@@ -99,7 +99,7 @@ export function Packs({ curve, chosen }) {
 /** What keeps a plan from being started. */
 export function Problems({ problems }) {
   if (!problems?.length) return null;
-  return html`<div class="note bad" role="alert" data-test="plan-problems"><div>${problems.map((problem) => html`<div><b>${problem.setting ? `${problem.setting}: ` : ""}${problem.what}</b> ${problem.advice}</div>`)}</div></div>`;
+  return html`<div class="note bad" role="alert" data-test="plan-problems"><div>${problems.map((problem) => html`<div><b>${problem.setting ? `${problem.setting}: ` : ""}${problem.what}${problem.advice && !/[.!?]$/.test(problem.what) ? "." : ""}</b> ${problem.advice}</div>`)}</div></div>`;
 }
 
 /** The plan in a few lines. */

@@ -245,6 +245,7 @@ pub(crate) fn data() -> Report {
             lines: 9023,
             examples: 9000,
             rejected: 22,
+            refused: None,
         }],
         lines: 9023,
         blank_lines: 1,

@@ -416,6 +416,7 @@ fn data() -> DataFound {
                 lines: 24_330,
                 examples: facts.examples,
                 rejected: 12,
+                refused: None,
             }],
             lines: 24_330,
             blank_lines: 3,

@@ -376,6 +376,33 @@ fn data_with_too_many_bad_lines_is_refused_until_the_limit_is_raised() {
 }
 
 #[test]
+fn a_refused_file_is_shown_with_its_sentence_and_no_key_goes_on_without_it() {
+    let among_others = |_: &Answers| {
+        let mut found = data();
+        let whole = found.report.files[0].clone();
+        let why = "sets/e.jsonl: this file is UTF-16, but data must be UTF-8. Convert it: iconv -f UTF-16";
+        found.report.files.extend(["sets/b.jsonl", "sets/c.jsonl", "sets/d.jsonl", "sets/e.jsonl"].map(
+            |name| {
+                let refused = name.ends_with("e.jsonl").then(|| why.to_owned());
+                FileReport { name: name.to_owned(), refused, ..whole.clone() }
+            },
+        ));
+        Ok(found)
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(among_others), ..World::default() });
+    rig.take();
+    rig.take();
+    rig.enter();
+    rig.sees("sets/e.jsonl: this file is UTF-16");
+    rig.sees("1 of 5 files is refused: sets/e.jsonl");
+    rig.sees("o other data");
+    rig.press(KeyCode::Char('m'));
+    assert!(rig.wizard.state.planner.answers.get("max-rejected").is_none());
+    rig.enter();
+    assert_eq!(rig.page(), Page::Data);
+}
+
+#[test]
 fn foreign_columns_are_shown_with_a_map_that_a_key_takes() {
     let foreign = |answers: &Answers| {
         let mut found = data();
@@ -626,6 +653,10 @@ fn the_mtp_head_is_chosen_by_arrows_and_the_recommendation_is_no_answer() {
     rig.to(Page::Mtp);
     rig.press(KeyCode::Down);
     assert_eq!(rig.wizard.state.planner.answers.get("mtp").unwrap().0, "default");
+    // What a choice costs stands on a small screen too.
+    rig.press(KeyCode::Down);
+    rig.sees("by training");
+    rig.press(KeyCode::Up);
     rig.press(KeyCode::Up);
     assert_eq!(rig.wizard.state.planner.answers.get("mtp"), None);
 }
