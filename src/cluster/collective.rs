@@ -114,7 +114,8 @@ pub trait Collective: Send {
         false
     }
 
-    /// Returns the numbers that the ranks had when they met, in the order of their numbers now.
+    /// Returns the numbers that the ranks had when they met, in the order of their numbers now. They are for
+    /// [`pulse`](Self::pulse) alone.
     fn members(&self) -> Vec<usize> {
         (0..self.world_size()).collect()
     }
@@ -139,9 +140,16 @@ pub trait Collective: Send {
     }
 
     /// Returns the numbers that the launcher gave to the ranks, in the order of their numbers now. They stay
-    /// when the ranks meet again; a rank that comes back has its old one.
+    /// when the ranks meet again; a rank that comes back has its old one, and no two have the same. People
+    /// know the ranks by these.
     fn launched_as(&self) -> Vec<usize> {
         self.members()
+    }
+
+    /// Returns where the ranks listened when they met, the coordinator first. There a rank that is left out,
+    /// or is started again, can ask to be let in.
+    fn addresses(&self) -> Vec<(String, u16)> {
+        Vec::new()
     }
 
     /// Returns the signs of life of the others, if there are any.
@@ -149,7 +157,8 @@ pub trait Collective: Send {
         None
     }
 
-    /// Returns how the members have changed since the last call.
+    /// Returns how the members have changed since the last call, by the numbers that their launcher gave
+    /// them.
     fn changes(&mut self) -> Vec<Change> {
         Vec::new()
     }

@@ -50,10 +50,11 @@ pub(crate) fn join(
     placement: &Placement,
     stop: &Arc<AtomicBool>,
 ) -> Result<Box<dyn Collective>, Failure> {
-    join_within(program, placement, stop, None)
+    join_within(program, placement, stop, None, Vec::new())
 }
 
-/// Like [`join`], with a limit on the wait for rank 0.
+/// Like [`join`], with a limit on the wait for rank 0, whose place may have been taken at one of the places
+/// `also`.
 ///
 /// # Errors
 /// The same as for [`join`].
@@ -62,6 +63,7 @@ pub(crate) fn join_within(
     placement: &Placement,
     stop: &Arc<AtomicBool>,
     limit: Option<Duration>,
+    also: Vec<(String, u16)>,
 ) -> Result<Box<dyn Collective>, Failure> {
     let token = std::env::var_os(JobToken::VARIABLE).map(|text| JobToken::parse(&text.to_string_lossy()));
     let token = token.transpose()?;
@@ -73,7 +75,7 @@ pub(crate) fn join_within(
         limits.meeting = limit.unwrap_or(if places().is_some() { WAIT_OF_MEMBER } else { WAIT_FOR_RANK_0 });
     }
     let tell = Arc::new(|line: String| note(&line));
-    let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell)?;
+    let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell, also)?;
     engine::opened(tcp, placement, token.as_ref())
 }
 
@@ -83,12 +85,12 @@ pub(crate) fn places() -> Option<ModelPlaces> {
     base.map(|base| ModelPlaces { base, head })
 }
 
-/// Gives the other ranks what they need of a run, at rank 0.
+/// Gives the other ranks what they need of a run of this name, at rank 0.
 ///
 /// # Errors
 /// A file cannot be read, or a rank is gone.
-pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir) -> Result<(), Failure> {
-    ranks.broadcast(run.name().as_bytes())?;
+pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir, name: &str) -> Result<(), Failure> {
+    ranks.broadcast(name.as_bytes())?;
     let mut names = vec!["plan.toml".to_owned()];
     for folder in [run.data(), run.parent()] {
         names.extend(files_of(run, &folder)?);

@@ -110,11 +110,11 @@ fn train_run(
             refuse_second_gpu(&plan, &placement)?;
             refuse_swarm_in_the_network(&plan)?;
             let mut ranks = join(program, &placement, stop)?;
-            share_run(&mut *ranks, &run)?;
+            share_run(&mut *ranks, &run, &run.name())?;
             let shared = run.clone();
             let again = move |ranks: &mut dyn Collective| {
                 say_again(ranks)?;
-                share_run(ranks, &shared).map_err(|failure| unshared(&failure))
+                share_run(ranks, &shared, &shared.name()).map_err(|failure| unshared(&failure))
             };
             let options = TrainOptions { after_meeting: Some(AfterMeeting(Arc::new(again))), ..options };
             sparktune_train::train_as_rank(&run, stop, &options, &mut *ranks)

@@ -71,13 +71,29 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True)
 
 
+# What was read of each log, so that a look costs no more than what is new: how far, and the events.
+READ = {}
+
+
 def events(run):
+    """The events of a run. A run that is renamed meanwhile has none, and is found at the next look."""
     for path in sorted((run / "events").glob("*")):
-        for line in path.read_text().splitlines():
+        offset, seen = READ.get(path, (0, []))
+        try:
+            with open(path, "rb") as log:
+                log.seek(offset)
+                new = log.read()
+        except FileNotFoundError:
+            return
+        # The last line may be being written.
+        whole = new[: new.rfind(b"\n") + 1]
+        for line in whole.splitlines():
             try:
-                yield json.loads(line)
+                seen.append(json.loads(line))
             except json.JSONDecodeError:
-                pass  # the last line is being written
+                pass  # what a killed process left
+        READ[path] = (offset + len(whole), seen)
+        yield from seen
 
 
 class Training:
@@ -85,7 +101,7 @@ class Training:
         self.program, self.folder, self.ranks, self.network = program, folder, ranks, network
         self.processes = []
         # Where the run goes on without its first coordinator, and what was seen before that.
-        self.moved, self.coordinator, self.before = None, 0, []
+        self.moved, self.coordinator, self.before, self.name = None, 0, [], ""
         self.log = open(folder / "log", "w")
         self.token = hashlib.sha256(os.urandom(32)).hexdigest()
 
@@ -109,7 +125,10 @@ class Training:
         if self.moved is None:
             return runs[0] if runs else None
         # It gets the name of the run, with four more digits, when its part ends.
-        return self.moved if self.moved.is_dir() else max(runs, key=lambda run: (run / "events").stat().st_mtime)
+        if self.moved.is_dir():
+            return self.moved
+        runs = [run for run in runs if run.name.startswith(self.name) and run.name != self.name]
+        return max(runs, key=lambda run: (run / "events").stat().st_mtime, default=None)
 
     def seen(self):
         run = self.run()
@@ -127,8 +146,8 @@ class Training:
         """This rank goes on, which its launcher gave this number."""
         before = self.seen()
         self.coordinator = coordinator
-        name = self.run().name.split("-of-")[-1]
-        self.moved = self.folder / "runs" / f".rank-{number}-of-{name}"
+        self.name = self.run().name.split("-of-")[-1]
+        self.moved = self.folder / "runs" / f".rank-{number}-of-{self.name}"
         self.before = []
         self.wait("another coordinator", lambda: any(event["kind"] == "step" for event in self.seen()))
         step = self.seen()[0]["step"]

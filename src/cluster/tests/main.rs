@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
 mod membership;
+mod safe;
 mod xdp;
 
 use std::net::{TcpListener, TcpStream};
@@ -49,7 +50,8 @@ impl Rank<'_> {
         let token = self.token.map(|text| JobToken::parse(text).unwrap());
         let limits = Limits { meeting: self.meeting, ..Limits::default() };
         let placement = placement(self.rank, self.world_size, self.host, port);
-        join_and_tell(&placement, token.as_ref(), self.build, limits, Arc::new(|| false), tell)
+        let interrupted = Arc::new(|| false);
+        join_and_tell(&placement, token.as_ref(), self.build, limits, interrupted, tell, Vec::new())
     }
 }
 
