@@ -16,7 +16,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::escape::escape;
-use sparktune_cluster::{Collective, Error as ClusterError, Placement, share_files};
+use sparktune_cluster::{Collective, Error as ClusterError, Placement, share_files_and_tell};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
 use sparktune_train::{AfterMeeting, TrainOptions};
@@ -26,7 +26,7 @@ use crate::crash;
 use crate::engine::say_again;
 use crate::failure::from_training;
 use crate::meeting_places;
-use crate::rank::{join_within, places, refuse_second_gpu, share_run, unshared};
+use crate::rank::{join_within, places, refuse_second_gpu, share_run, telling, unshared};
 use crate::trainer::{make_files_private, options};
 
 /// The time that a rank which was left out waits for rank 0 to answer: the others may be meeting.
@@ -108,7 +108,7 @@ fn receive_run(
             kept.path().display()
         ));
     }
-    share_files(ranks, run.path(), &[])?;
+    share_files_and_tell(ranks, run.path(), &[], &mut telling("received"))?;
     Ok((run, name))
 }
 
@@ -126,7 +126,7 @@ fn share_again(
         return share_run(ranks, run, name).map_err(|failure| unshared(&failure));
     }
     ranks.broadcast(&[])?;
-    share_files(ranks, run.path(), &[])
+    share_files_and_tell(ranks, run.path(), &[], &mut telling("received"))
 }
 
 fn train(

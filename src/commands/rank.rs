@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sparktune_app::cluster::PLACES;
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
+use sparktune_base::units::bytes;
 use sparktune_cluster::tcp;
-use sparktune_cluster::{Collective, Error as ClusterError, JobToken, Limits, Placement, share_files};
+use sparktune_cluster::{
+    Collective, Error as ClusterError, JobToken, Limits, Placement, share_files_and_tell,
+};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
 use sparktune_train::ModelPlaces;
@@ -23,6 +26,8 @@ use crate::engine;
 const WAIT_FOR_RANK_0: Duration = Duration::from_secs(6 * 3600);
 /// The time that a rank waits that an agent started: rank 0 has everything then.
 const WAIT_OF_MEMBER: Duration = Duration::from_secs(600);
+/// The time between two lines about what has been sent.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
 /// Returns the place that a launcher gave this process, or `None` if it trains alone.
 ///
@@ -96,7 +101,18 @@ pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir, name: &str) ->
         names.extend(files_of(run, &folder)?);
     }
     names.extend(run.chat_template().exists().then(|| "chat_template.jinja".to_owned()));
-    Ok(share_files(ranks, run.path(), &names)?)
+    Ok(share_files_and_tell(ranks, run.path(), &names, &mut telling("sent to the other ranks"))?)
+}
+
+/// Returns what says now and then how much of a run has been sent.
+pub(crate) fn telling(what: &'static str) -> impl FnMut(u64, u64) {
+    let mut told = Instant::now();
+    move |done, all| {
+        if told.elapsed() >= BETWEEN_LINES {
+            told = Instant::now();
+            note(&format!("{} of {} of the run {what}", bytes(done), bytes(all)));
+        }
+    }
 }
 
 /// Says, in the words of the ranks, that the run could not be shared.
