@@ -24,8 +24,8 @@ const PARTIAL: &str = "partial";
 
 /// A file that rank 0 has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Shared {
-    name: String,
+pub(crate) struct Shared {
+    pub(crate) name: String,
     bytes: u64,
     blake3: String,
 }
@@ -123,7 +123,7 @@ fn describe(folder: &Path, names: &[String]) -> Result<Vec<Shared>, Error> {
 }
 
 /// Returns the place of a file whose name another rank has sent.
-fn place_of(folder: &Path, name: &str) -> Result<PathBuf, Error> {
+pub(crate) fn place_of(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     let is_inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
     let is_plain = !name.is_empty() && !name.contains(['\\', '\0']);
     if is_inside && is_plain {

@@ -37,6 +37,7 @@ pub mod tcp;
 mod token;
 mod waiting;
 pub mod wire;
+pub mod words;
 pub mod xdp;
 
 pub use cluster_token::{ClusterToken, random_hex};

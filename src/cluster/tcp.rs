@@ -75,7 +75,7 @@ struct Meeting {
 
 /// What the coordinator says when the ranks meet again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Again {
+pub(crate) struct Again {
     /// The number of the meeting.
     meeting: u64,
     /// What the launcher calls those that meet, in the order of their new numbers.
@@ -301,12 +301,13 @@ impl Collective for Tcp {
             }
         };
         let (own, members) = (self.launched_as()[self.rank()], self.world_size());
-        let said: Again = serde_json::from_slice(&said).map_err(|_| Error::OutOfStep {
+        let said = serde_json::from_slice(&said).ok();
+        let said = said.filter(|said: &Again| said.launched_as.starts_with(&self.launched_as()));
+        let Again { meeting: number, launched_as } = said.ok_or_else(|| Error::OutOfStep {
             rank: self.launched_as()[0],
             at: "meeting again".into(),
-            what: "it says something unknown of the meeting".into(),
+            what: "it says something of the meeting that cannot be".into(),
         })?;
-        let Again { meeting: number, launched_as } = said;
         let world_size = launched_as.len();
         for (rank, caller) in (members..).zip(&mut newcomers) {
             let launched_as = launched_as.get(rank).copied().unwrap_or(rank);
