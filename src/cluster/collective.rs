@@ -114,6 +114,12 @@ pub trait Collective: Send {
         false
     }
 
+    /// Returns whether the ranks have met again, and have not called [`outlive`](Self::outlive) since. If one
+    /// is lost meanwhile, the others get [`Error::Regrouped`] and begin again, unless it is rank 0.
+    fn is_healing(&self) -> bool {
+        false
+    }
+
     /// Returns the numbers that the ranks had when they met, in the order of their numbers now. They are for
     /// [`pulse`](Self::pulse) alone.
     fn members(&self) -> Vec<usize> {
@@ -131,10 +137,11 @@ pub trait Collective: Send {
     }
 
     /// Parts, and meets again with those that wait. All ranks must call this at the same place; their numbers
-    /// are others afterwards, except rank 0's, and nothing that was agreed on before holds.
+    /// are others afterwards, except rank 0's, and nothing that was agreed on before holds. Who does not come
+    /// is left out.
     ///
     /// # Errors
-    /// A rank vanished, or one that waited does not come.
+    /// A rank vanished while it connected to the others.
     fn meet_again(&mut self) -> Result<(), Error> {
         Ok(())
     }

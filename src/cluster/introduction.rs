@@ -43,8 +43,8 @@ pub(crate) enum Purpose {
 pub(crate) enum Answer {
     /// Others are missing, or at work: these, which know where to ask if this one ends.
     Wait { others: Vec<Member> },
-    /// It belongs here. Rank 0 adds where all ranks listen.
-    Welcome { members: Vec<Member> },
+    /// It belongs here. Rank 0 adds where all ranks listen, and the numbers of those that have come.
+    Welcome { members: Vec<Member>, present: Vec<usize> },
     /// It can, with this number, when the ranks meet again, at once.
     Again { rank: usize, world_size: usize, launched_as: usize, meeting: u64 },
     /// It does not.
@@ -121,7 +121,7 @@ pub(crate) fn admitted(
         return Err(Turned::Away { rank: hello.rank, why });
     }
     if own.rank != 0 {
-        channel.tell(&Answer::Welcome { members: Vec::new() })?;
+        channel.tell(&Answer::Welcome { members: Vec::new(), present: Vec::new() })?;
     }
     Ok(Caller { hello, ip: ip.to_canonical(), channel })
 }

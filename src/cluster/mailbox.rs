@@ -78,6 +78,11 @@ impl Mailbox {
         self.silence = Some(silence);
     }
 
+    /// Returns that silence, if there is a limit.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        self.silence
+    }
+
     /// Returns the number that its launcher gave to a rank.
     pub(crate) fn launched_as(&self, rank: usize) -> usize {
         self.launched_as.get(rank).copied().unwrap_or(rank)

@@ -57,6 +57,8 @@ pub(crate) struct Met {
     pub(crate) answered: BTreeMap<usize, Channel<'static>>,
     /// Where all ranks listen, as this one reaches them, and what their launcher calls them.
     pub(crate) members: Vec<Member>,
+    /// The numbers of the ranks that have come, ascending: all, unless they meet again.
+    pub(crate) present: Vec<usize>,
 }
 
 /// What ranks know of each other before they meet.
@@ -68,6 +70,8 @@ pub(crate) struct Known {
     pub(crate) launched_as: usize,
     /// Those of all ranks, at rank 0 of ranks that meet again.
     pub(crate) all_launched_as: Vec<usize>,
+    /// How long rank 0 of ranks that meet again waits for the others. Who has not come then is left out.
+    pub(crate) absent_after: Option<Duration>,
     /// Other places where somebody may know the ranks, if rank 0 is not where the launcher said.
     pub(crate) also: Vec<(String, u16)>,
 }
@@ -215,58 +219,66 @@ impl Job<'_> {
         let Placement { rank: own, ref host, port, .. } = *self.placement;
         let (outgoing, incoming) = (BTreeMap::new(), BTreeMap::new());
         let (asked, answered) = (BTreeMap::new(), BTreeMap::new());
-        let mut met = Met { outgoing, incoming, asked, answered, members: Vec::new() };
-        let members = if own == 0 {
+        let mut met = Met { outgoing, incoming, asked, answered, members: Vec::new(), present: Vec::new() };
+        let (members, present) = if own == 0 {
             self.gather(callers, &mut met)?
         } else {
-            let (channel, mut members) = self.connect(0, host, port, Purpose::Work)?;
+            let (channel, mut members, present) = self.connect(0, host, port, Purpose::Work)?;
             met.outgoing.insert(0, channel);
             // Rank 0 may have another name for itself.
             if let Some(first) = members.first_mut() {
                 (first.host, first.port) = (host.clone(), port);
             }
-            members
+            (members, present)
         };
-        for (rank, member) in members.iter().enumerate() {
+        let come = |rank: &usize| present.contains(rank);
+        for (rank, member) in members.iter().enumerate().filter(|(rank, _)| come(rank)) {
             if rank != own && rank != 0 {
                 let connected = self.connect(rank, &member.host, member.port, Purpose::Work)?;
                 met.outgoing.insert(rank, connected.0);
             }
         }
-        for (rank, member) in members.iter().enumerate().take(own) {
+        for (rank, member) in members.iter().enumerate().take(own).filter(|(rank, _)| come(rank)) {
             met.asked.insert(rank, self.connect(rank, &member.host, member.port, Purpose::Heartbeat)?.0);
         }
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(&met, Purpose::Heartbeat) {
+        while let Some(missing) = self.missing(&met, &present, Purpose::Heartbeat) {
             wait.tell(self.ends, || {
                 let own = self.known.launched_as;
                 format!("rank {own} waits for these ranks to connect to it: {missing}")
             });
             let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
             let rank = caller.hello.rank;
+            if !come(&rank) {
+                continue;
+            }
             match caller.hello.purpose {
                 Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
                 Purpose::Heartbeat => {
                     // Rank 0 answers here, the others at once.
-                    let welcome = Answer::Welcome { members: members.clone() };
+                    let welcome = Answer::Welcome { members: members.clone(), present: present.clone() };
                     if own > 0 || caller.channel.tell(&welcome).is_ok() {
                         met.answered.insert(rank, caller.channel);
                     }
                 }
             }
         }
-        met.members = members;
+        (met.members, met.present) = (members, present);
         Ok(met)
     }
 
-    /// Waits for all others at rank 0, and tells them where all ranks listen.
-    fn gather(&self, callers: &Receiver<Caller>, met: &mut Met) -> Result<Vec<Member>, Error> {
+    /// Waits for all others at rank 0, and tells them where all ranks listen, and who has come.
+    fn gather(&self, callers: &Receiver<Caller>, met: &mut Met) -> Result<(Vec<Member>, Vec<usize>), Error> {
         let Placement { world_size, ref host, .. } = *self.placement;
         let here = Member { host: host.clone(), port: self.port, launched_as: self.known.launched_as };
         let mut members = vec![here; world_size];
         let mut told = Instant::now();
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(met, Purpose::Work) {
+        let (began, all) = (Instant::now(), (0..world_size).collect::<Vec<_>>());
+        while let Some(missing) = self.missing(met, &all, Purpose::Work) {
+            if self.known.absent_after.is_some_and(|limit| began.elapsed() >= limit) {
+                break;
+            }
             if told.elapsed() >= AGAIN {
                 told = Instant::now();
                 // One that is gone may come back.
@@ -294,22 +306,30 @@ impl Job<'_> {
             members[rank] = Member { host, port: caller.hello.port, launched_as: caller.hello.launched_as };
             met.incoming.insert(rank, (caller.ip.to_string(), caller.channel));
         }
+        if self.known.absent_after.is_some() {
+            // One that is gone since is not waited for.
+            let wait = Answer::Wait { others: Vec::new() };
+            met.incoming.retain(|_, (_, channel)| channel.tell(&wait).is_ok());
+        }
+        let mut present: Vec<usize> = met.incoming.keys().copied().chain([0]).collect();
+        present.sort_unstable();
         for (rank, (at, channel)) in &mut met.incoming {
-            let welcomed = channel.tell(&Answer::Welcome { members: members.clone() });
+            let welcome = Answer::Welcome { members: members.clone(), present: present.clone() };
             let rank = members[*rank].launched_as;
+            let welcomed = channel.tell(&welcome);
             welcomed.map_err(|error| Error::Lost { rank, at: at.clone(), why: why(&error) })?;
         }
-        Ok(members)
+        Ok((members, present))
     }
 
-    /// Returns the ranks that have not connected to this one for all that is due, in words.
-    fn missing(&self, met: &Met, due: Purpose) -> Option<String> {
-        let Placement { rank: own, world_size, .. } = *self.placement;
+    /// Returns which of these ranks have not connected to this one for all that is due, in words.
+    fn missing(&self, met: &Met, of: &[usize], due: Purpose) -> Option<String> {
+        let own = self.placement.rank;
         let is_missing = |rank: &usize| {
             let asks_later = due == Purpose::Heartbeat && *rank > own;
             !met.incoming.contains_key(rank) || (asks_later && !met.answered.contains_key(rank))
         };
-        let missing = (0..world_size).filter(|rank| *rank != own && is_missing(rank));
+        let missing = of.iter().copied().filter(|rank| *rank != own && is_missing(rank));
         let named = |rank: usize| self.known.all_launched_as.get(rank).copied().unwrap_or(rank);
         let missing: Vec<String> = missing.map(|rank| named(rank).to_string()).collect();
         (!missing.is_empty()).then(|| missing.join(", "))
@@ -341,7 +361,7 @@ impl Job<'_> {
         host: &str,
         port: u16,
         purpose: Purpose,
-    ) -> Result<(Channel<'static>, Vec<Member>), Error> {
+    ) -> Result<(Channel<'static>, Vec<Member>, Vec<usize>), Error> {
         let mut places = vec![(host.to_owned(), port)];
         if to == 0 && purpose == Purpose::Work {
             places.extend(self.known.also.iter().filter(|place| **place != places[0]).cloned());
@@ -376,8 +396,8 @@ impl Job<'_> {
                 }
             });
             let error = match answered {
-                Ok((channel, Answer::Welcome { members })) if self.fits(to, &members) => {
-                    return Ok((channel, members));
+                Ok((channel, Answer::Welcome { members, present })) if self.fits(to, &members, &present) => {
+                    return Ok((channel, members, present));
                 }
                 Ok((_, Answer::Again { rank, world_size, launched_as, meeting }))
                     if rank > 0 && rank < world_size =>
@@ -419,7 +439,11 @@ impl Job<'_> {
         }
     }
 
-    fn fits(&self, to: usize, members: &[Member]) -> bool {
-        to != 0 || members.len() == self.placement.world_size
+    fn fits(&self, to: usize, members: &[Member], present: &[usize]) -> bool {
+        let Placement { rank, world_size, .. } = *self.placement;
+        let is_ascending = present.windows(2).all(|two| two[0] < two[1]);
+        let has_both = present.first() == Some(&0) && present.contains(&rank);
+        let are_ranks = is_ascending && has_both && present.iter().all(|rank| *rank < world_size);
+        to != 0 || (members.len() == world_size && are_ranks)
     }
 }

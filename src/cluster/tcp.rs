@@ -29,6 +29,9 @@ use crate::wire::Kind;
 
 /// The time in which ranks that know each other meet again.
 const MEETING_AGAIN: Duration = Duration::from_secs(60);
+/// The shortest time after which one that does not come then is left out. If it comes later, it waits at the
+/// door.
+const LEAST_ABSENCE: Duration = Duration::from_secs(2);
 /// The time for the last words of a rank that fails.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -131,7 +134,7 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
             of_all => break (ends, of_all?),
         }
     };
-    let Met { outgoing, incoming, asked, answered, members: have_met } = of_all;
+    let Met { outgoing, incoming, asked, answered, members: have_met, present } = of_all;
     let outgoing = outgoing.into_iter().map(|(rank, channel)| Ok((rank, Outgoing::start(rank, channel)?)));
     let outgoing = outgoing.collect::<Result<_, _>>().map_err(Error::Thread)?;
     let (send_event, events) = channel();
@@ -148,10 +151,9 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     let start =
         |(rank, (_, channel))| Ok((rank, Incoming::start(rank, channel, send_event.clone(), heard.clone())?));
     let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
-    let Placement { rank, world_size, .. } = meeting.placement;
     Ok(Tcp {
-        own: rank,
-        members: (0..world_size).collect(),
+        own: meeting.placement.rank,
+        members: present,
         epoch: 0,
         outgoing,
         incoming,
@@ -269,13 +271,19 @@ impl Collective for Tcp {
 
     fn outlive(&mut self, silence: Duration) -> bool {
         self.mailbox.limit_silence(silence);
-        self.swarm.get_or_insert_default();
+        self.swarm.get_or_insert_default().is_healing = false;
         self.open_door();
         true
     }
 
+    fn is_healing(&self) -> bool {
+        self.swarm.as_ref().is_some_and(|swarm| swarm.is_healing)
+    }
+
     fn is_left_out(&self) -> bool {
-        self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
+        // One that came late and lost another rank before it trained may ask again: the others heal anew.
+        let came_in_vain = self.meeting.known.meeting != 0 && self.swarm.is_none() && self.failure.is_some();
+        came_in_vain || self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
     }
 
     fn newcomers(&self) -> usize {
@@ -319,11 +327,23 @@ impl Collective for Tcp {
         let mut meeting = self.meeting.clone();
         meeting.placement = Placement { world_size, ..self.placement_at_coordinator() };
         meeting.limits.meeting = MEETING_AGAIN;
-        let known = Known { meeting: number, launched_as: own, ..Known::default() };
+        let silence = self.mailbox.silence();
+        let absent_after = silence.map(|silence| (2 * silence).max(LEAST_ABSENCE));
+        let known = Known { meeting: number, launched_as: own, absent_after, ..Known::default() };
         meeting.known = Known { all_launched_as: launched_as, ..known };
         let missed =
             |error: Error| Error::Lost { rank: own, at: "meeting again".into(), why: error.to_string() };
         *self = met(meeting).map_err(missed)?;
+        let absent = (0..world_size).filter(|rank| !self.members.contains(rank));
+        let why = "it did not come when the ranks met again";
+        let lost: Vec<(usize, String)> = absent.map(|rank| (rank, why.to_owned())).collect();
+        let mut swarm = Swarm { is_healing: true, ..Swarm::default() };
+        if !lost.is_empty() {
+            let members = self.members.clone();
+            swarm.changes.push(Change { epoch: 0, members, lost, is_taken_over: false });
+        }
+        self.swarm = Some(swarm);
+        silence.into_iter().for_each(|silence| self.mailbox.limit_silence(silence));
         self.open_door();
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::crash;
 use crate::engine::say_again;
 use crate::failure::from_training;
 use crate::meeting_places;
-use crate::rank::{join_within, places, refuse_second_gpu, share_run, telling, unshared};
+use crate::rank::{join_within, places, refuse_second_gpu, share_run_again, telling};
 use crate::trainer::{make_files_private, options};
 
 /// The time that a rank which was left out waits for rank 0 to answer: the others may be meeting.
@@ -59,7 +59,17 @@ pub(crate) fn follow_rank_0(
             // The agent that started this rank reads it.
             let _ = print(&format!("{MET}\n"));
         }
-        let (run, name) = received.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
+        let (run, name) = match received {
+            Ok(received) => received,
+            Err(failure) => {
+                ranks.leave(Some(&failure.to_string()));
+                if !ranks.is_left_out() {
+                    return Err(failure);
+                }
+                ranks = return_to(program, placement, &stop, ranks)?;
+                continue;
+            }
+        };
         let (number, world_size) = (number_of(&*ranks), ranks.world_size());
         note(&format!("rank {number} of {world_size} trains; its log is {}", run.path().display()));
         meeting_places::keep(&run, placement, &*ranks);
@@ -81,11 +91,21 @@ pub(crate) fn follow_rank_0(
         if !ranks.is_left_out() {
             return Ok(exit);
         }
-        note("this rank asks the others to be let in again");
-        let also = ranks.addresses();
-        drop(ranks);
-        ranks = join_within(program, placement, &stop, Some(WAIT_TO_RETURN), also)?;
+        ranks = return_to(program, placement, &stop, ranks)?;
     }
+}
+
+/// Asks the ranks that go on without this one to let it in again.
+fn return_to(
+    program: &Program,
+    placement: &Placement,
+    stop: &Arc<AtomicBool>,
+    ranks: Box<dyn Collective>,
+) -> Result<Box<dyn Collective>, Failure> {
+    note("this rank asks the others to be let in again");
+    let also = ranks.addresses();
+    drop(ranks);
+    join_within(program, placement, stop, Some(WAIT_TO_RETURN), also)
 }
 
 /// Returns the number that its launcher gave to this rank, or another one if that was taken.
@@ -123,7 +143,7 @@ fn share_again(
     say_again(ranks)?;
     meeting_places::keep(run, placement, ranks);
     if ranks.rank() == 0 {
-        return share_run(ranks, run, name).map_err(|failure| unshared(&failure));
+        return share_run_again(ranks, run, name);
     }
     ranks.broadcast(&[])?;
     share_files_and_tell(ranks, run.path(), &[], &mut telling("received"))

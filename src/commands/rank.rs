@@ -95,13 +95,42 @@ pub(crate) fn places() -> Option<ModelPlaces> {
 /// # Errors
 /// A file cannot be read, or a rank is gone.
 pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir, name: &str) -> Result<(), Failure> {
-    ranks.broadcast(name.as_bytes())?;
+    let names = names_of(run)?;
+    Ok(send_run(ranks, run, name, &names)?)
+}
+
+/// Does the same when the ranks of a swarm have met again.
+///
+/// # Errors
+/// The same as for [`share_run`], or the members have changed.
+pub(crate) fn share_run_again(
+    ranks: &mut dyn Collective,
+    run: &RunDir,
+    name: &str,
+) -> Result<(), ClusterError> {
+    let unshared = |failure: Failure| ClusterError::Agent { at: "the run".into(), why: failure.to_string() };
+    let names = names_of(run).map_err(unshared)?;
+    send_run(ranks, run, name, &names)
+}
+
+/// Returns the files of a run that other ranks need.
+fn names_of(run: &RunDir) -> Result<Vec<String>, Failure> {
     let mut names = vec!["plan.toml".to_owned()];
     for folder in [run.data(), run.parent()] {
         names.extend(files_of(run, &folder)?);
     }
     names.extend(run.chat_template().exists().then(|| "chat_template.jinja".to_owned()));
-    Ok(share_files_and_tell(ranks, run.path(), &names, &mut telling("sent to the other ranks"))?)
+    Ok(names)
+}
+
+fn send_run(
+    ranks: &mut dyn Collective,
+    run: &RunDir,
+    name: &str,
+    names: &[String],
+) -> Result<(), ClusterError> {
+    ranks.broadcast(name.as_bytes())?;
+    share_files_and_tell(ranks, run.path(), names, &mut telling("sent to the other ranks"))
 }
 
 /// Returns what says now and then how much of a run has been sent.
@@ -113,11 +142,6 @@ pub(crate) fn telling(what: &'static str) -> impl FnMut(u64, u64) {
             note(&format!("{} of {} of the run {what}", bytes(done), bytes(all)));
         }
     }
-}
-
-/// Says, in the words of the ranks, that the run could not be shared.
-pub(crate) fn unshared(failure: &Failure) -> ClusterError {
-    ClusterError::Agent { at: "the run".into(), why: failure.to_string() }
 }
 
 /// Returns the files that a folder of a run has, by their names in the run.

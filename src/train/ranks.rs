@@ -283,7 +283,8 @@ impl<'a> Ranks<'a> {
         let Self::Member(collective, _) = self else { return Ok(vec![own]) };
         loop {
             match gather(&mut **collective, &own) {
-                Err(TrainError::Cluster(ClusterError::Regrouped)) => {}
+                // While they heal, all begin again from the start.
+                Err(TrainError::Cluster(ClusterError::Regrouped)) if !collective.is_healing() => {}
                 said => return said,
             }
         }

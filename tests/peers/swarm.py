@@ -257,6 +257,7 @@ def one_run(options, choose, counted, network):
             kinds += ["coordinator killed", "coordinator killed, comes back", "coordinator stopped and continued"]
         elif training.moved is None:
             kinds += ["coordinator killed, all resume"]
+        kinds += ["kill and start twice"] * bool(others)
         kinds += ["partition and start"] * bool(network and others)
         if not kinds:
             break
@@ -297,10 +298,25 @@ def one_run(options, choose, counted, network):
             if " and " in kind and not training.has_ended():
                 left = training.members()
 
-                def is_back():
-                    return len(training.members()) > len(left) or training.has_ended()
+                def is_over():
+                    return training.has_ended()
 
-                if kind.endswith("start"):
+                def is_back():
+                    return len(training.members()) > len(left) or is_over()
+
+                if kind.endswith("twice"):
+                    # It is killed again at any time: while it waits, meets the others, heals or trains.
+                    process.wait()
+                    training.start_rank(rank)
+                    time.sleep(choose.random() * 4)
+                    process = training.processes[rank]
+                    process.kill()
+                    process.wait()
+                    training.wait("a step", lambda begun=training.steps(): training.steps() > begun or is_over())
+                    left = [member for member in training.members() if member != rank]
+                    if not training.has_ended():
+                        training.start_rank(rank)
+                elif kind.endswith("start"):
                     # One whose link was cut may hear that it was left out, and come back by itself.
                     training.wait("its end", lambda: process.poll() is not None or is_back())
                     if process.poll() is not None and not training.has_ended():
@@ -315,6 +331,11 @@ def one_run(options, choose, counted, network):
     for process in stopped:
         process.kill()
     training.clear()
+    end = training.seen()[-1]
+    if end["outcome"] != "completed":
+        print(f"{len(faults):2} faults: STOPPED at {folder}: {end.get('reason')}", flush=True)
+        counted.update(faults)
+        return False
     counts = replay_words(training)
     (folder / "alone").mkdir()
     alone = Training(options.program, folder / "alone", 1, None)

@@ -17,7 +17,8 @@
 //!
 //! **Who comes later** waits at a door that rank 0 keeps open. At the border of a step, all ranks part and
 //! meet again as if they had just been started, with those that waited, and continue from rank 0's checkpoint
-//! of that step. So a newcomer gets what every rank gets, by hash and over the same channel. If the
+//! of that step. So a newcomer gets what every rank gets, by hash and over the same channel. Who does not
+//! come, or is lost before they train, is left out, and the others begin to heal anew. If the
 //! coordinator is lost, the one in its place opens a door where it listened when the ranks met, which all of
 //! them know, also those that were left out and those that wait.
 //!
@@ -72,6 +73,9 @@ pub(crate) struct Swarm {
     pub(crate) changes: Vec<Change>,
     /// Whether the others go on without this rank.
     pub(crate) is_left_out: bool,
+    /// Whether the ranks have met again and do not train yet. They have not all that is needed to take the
+    /// coordinator's place.
+    pub(crate) is_healing: bool,
     /// Whether too few are left, so that others may go on without them.
     pub(crate) is_outvoted: bool,
     /// For tests: the number of messages after which this rank is dead.

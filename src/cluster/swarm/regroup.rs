@@ -259,7 +259,8 @@ impl Tcp {
                 self.members.iter().copied().filter(|rank| !lost.contains_key(rank)).collect();
             if let Some(why) = lost.get(&coordinator) {
                 let has_left = self.mailbox.gone(coordinator).filter(|_| self.mailbox.has_left(coordinator));
-                if has_left.is_some() || 2 * left.len() <= self.members.len() {
+                let are_too_few = 2 * left.len() <= self.members.len();
+                if has_left.is_some() || are_too_few || self.swarm().is_healing {
                     let rank = self.mailbox.launched_as(coordinator);
                     let at = self.mailbox.place(coordinator).to_owned();
                     return Err(has_left.unwrap_or(Error::Lost { rank, at, why: why.clone() }));
