@@ -362,10 +362,9 @@ impl Job<'_> {
         port: u16,
         purpose: Purpose,
     ) -> Result<(Channel<'static>, Vec<Member>, Vec<usize>), Error> {
-        let mut places = vec![(host.to_owned(), port)];
-        if to == 0 && purpose == Purpose::Work {
-            places.extend(self.known.also.iter().filter(|place| **place != places[0]).cloned());
-        }
+        let first = (host.to_owned(), port);
+        let also = self.known.also.iter().filter(|place| to == 0 && **place != first).cloned();
+        let mut places: Vec<(String, u16)> = std::iter::once(first.clone()).chain(also).collect();
         let mut wait = Wait::new();
         let mut tried = 0;
         loop {

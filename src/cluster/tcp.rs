@@ -337,7 +337,7 @@ impl Collective for Tcp {
         let absent = (0..world_size).filter(|rank| !self.members.contains(rank));
         let why = "it did not come when the ranks met again";
         let lost: Vec<(usize, String)> = absent.map(|rank| (rank, why.to_owned())).collect();
-        let mut swarm = Swarm { is_healing: true, ..Swarm::default() };
+        let mut swarm = Swarm::healing();
         if !lost.is_empty() {
             let members = self.members.clone();
             swarm.changes.push(Change { epoch: 0, members, lost, is_taken_over: false });

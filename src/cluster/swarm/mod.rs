@@ -84,6 +84,11 @@ pub(crate) struct Swarm {
 }
 
 impl Swarm {
+    /// Returns that of a rank that has met the others again.
+    pub(crate) fn healing() -> Self {
+        Self { is_healing: true, ..Self::default() }
+    }
+
     /// Records that a rank is waited for in vain.
     pub(crate) fn suspect(&mut self, rank: usize, error: &Error) {
         self.suspects.insert(rank, shortened(&error.seen()));

@@ -285,6 +285,8 @@ fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_en
             let number = tcp.rank();
             tcp.meet_again().unwrap();
             if number == dies {
+                // Like a process that is killed: it says nothing.
+                tcp.outgoing.clear();
                 return None;
             }
             let healed = heal(&mut tcp);
@@ -311,6 +313,7 @@ fn whoever_takes_the_coordinators_place_lets_others_in_and_they_keep_their_numbe
         if number == 0 {
             // The others have a word of it, and then no more.
             tcp.all_gather(b"0").unwrap();
+            tcp.outgoing.clear();
             return None;
         }
         tcp.all_gather(b"0").unwrap();
