@@ -114,7 +114,14 @@ pub trait Collective: Send {
         false
     }
 
-    /// Returns the numbers that the ranks had when they met, in the order of their numbers now.
+    /// Returns whether the ranks have met again, and have not called [`outlive`](Self::outlive) since. If one
+    /// is lost meanwhile, the others get [`Error::Regrouped`] and begin again, unless it is rank 0.
+    fn is_healing(&self) -> bool {
+        false
+    }
+
+    /// Returns the numbers that the ranks had when they met, in the order of their numbers now. They are for
+    /// [`pulse`](Self::pulse) alone.
     fn members(&self) -> Vec<usize> {
         (0..self.world_size()).collect()
     }
@@ -130,18 +137,26 @@ pub trait Collective: Send {
     }
 
     /// Parts, and meets again with those that wait. All ranks must call this at the same place; their numbers
-    /// are others afterwards, except rank 0's, and nothing that was agreed on before holds.
+    /// are others afterwards, except rank 0's, and nothing that was agreed on before holds. Who does not come
+    /// is left out.
     ///
     /// # Errors
-    /// A rank vanished, or one that waited does not come.
+    /// A rank vanished while it connected to the others.
     fn meet_again(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
     /// Returns the numbers that the launcher gave to the ranks, in the order of their numbers now. They stay
-    /// when the ranks meet again; a rank that comes back has its old one.
+    /// when the ranks meet again; a rank that comes back has its old one, and no two have the same. People
+    /// know the ranks by these.
     fn launched_as(&self) -> Vec<usize> {
         self.members()
+    }
+
+    /// Returns where the ranks listened when they met, the coordinator first. There a rank that is left out,
+    /// or is started again, can ask to be let in.
+    fn addresses(&self) -> Vec<(String, u16)> {
+        Vec::new()
     }
 
     /// Returns the signs of life of the others, if there are any.
@@ -149,7 +164,8 @@ pub trait Collective: Send {
         None
     }
 
-    /// Returns how the members have changed since the last call.
+    /// Returns how the members have changed since the last call, by the numbers that their launcher gave
+    /// them.
     fn changes(&mut self) -> Vec<Change> {
         Vec::new()
     }

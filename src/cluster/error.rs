@@ -58,14 +58,14 @@ pub enum Error {
         program = program_name()
     )]
     Switch { what: String },
-    #[error("this rank is rank {rank} of {world_size} when the ranks meet again")]
-    Renumbered { rank: usize, world_size: usize },
+    #[error("this rank is the {rank}th of {world_size} when the ranks meet again at {host}, port {port}")]
+    Renumbered { rank: usize, world_size: usize, launched_as: usize, meeting: u64, host: String, port: u16 },
     #[error("the ranks meet again, with those that wait to be let in")]
     Newcomers,
     #[error("the members of the swarm have changed, so what they did together has to be done again")]
     Regrouped,
     #[error(
-        "the other ranks go on without this one: {why}. Rank 0 lets it in again if it comes back while they train"
+        "the other ranks go on without this one: {why}. They let it in again if it comes back while they train"
     )]
     Ejected { why: String },
     #[error(

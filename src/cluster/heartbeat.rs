@@ -24,7 +24,7 @@ const WEIGHT: u32 = 8;
 /// What is said on the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-enum Beat {
+pub(crate) enum Beat {
     /// A question, with the latency of those before.
     Ping { number: u64, latency_us: Option<u64> },
     /// The answer to the question with this number.

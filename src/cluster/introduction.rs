@@ -11,7 +11,7 @@ use sparktune_ndp::{Error as NdpError, Patience};
 use crate::link::why;
 
 /// The version of what the ranks say to each other.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// What a rank says when it has connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,10 @@ pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
+    /// The number that its launcher gave it, by which people know it.
+    pub(crate) launched_as: usize,
+    /// Which meeting it comes to: 0 is that of ranks that have just been started.
+    pub(crate) meeting: u64,
     pub(crate) build: String,
     /// Where it listens.
     pub(crate) port: u16,
@@ -37,20 +41,22 @@ pub(crate) enum Purpose {
 /// What it is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// Others are missing.
-    Wait,
-    /// It belongs here. Rank 0 adds where all ranks listen.
-    Welcome { members: Vec<Member> },
+    /// Others are missing, or at work: these, which know where to ask if this one ends.
+    Wait { others: Vec<Member> },
+    /// It belongs here. Rank 0 adds where all ranks listen, and the numbers of those that have come.
+    Welcome { members: Vec<Member>, present: Vec<usize> },
     /// It can, with this number, when the ranks meet again, at once.
-    Again { rank: usize, world_size: usize },
+    Again { rank: usize, world_size: usize, launched_as: usize, meeting: u64 },
     /// It does not.
     Refused { why: String },
 }
 
+/// Where a rank listens, and the number that its launcher gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     pub(crate) host: String,
     pub(crate) port: u16,
+    pub(crate) launched_as: usize,
 }
 
 /// A rank that has connected.
@@ -64,6 +70,8 @@ pub(crate) struct Caller {
 pub(crate) enum Turned {
     /// It knows the token and does not belong to this job.
     Away { rank: usize, why: String },
+    /// It has just been started, while the ranks of a swarm meet again. It will be let in when they work.
+    Later,
     /// It does not know the token, or did not say who it is.
     Stranger(NdpError),
 }
@@ -79,7 +87,7 @@ impl Turned {
     pub(crate) fn in_words(&self) -> Option<String> {
         match self {
             Self::Away { rank, why } => Some(format!("it says that it is rank {rank}, but {why}")),
-            Self::Stranger(NdpError::Cancelled) => None,
+            Self::Later | Self::Stranger(NdpError::Cancelled) => None,
             Self::Stranger(error) => {
                 Some(format!("it has another token, or is no rank of this job ({})", escape(&why(error))))
             }
@@ -100,6 +108,10 @@ pub(crate) fn admitted(
 ) -> Result<Caller, Turned> {
     let mut channel = gate.admit(stream, patience, cancelled)?;
     let hello: Hello = channel.hear()?;
+    if stage == Stage::Meeting && own.meeting != hello.meeting && hello.meeting == 0 {
+        // Without an answer, it tries again.
+        return Err(Turned::Later);
+    }
     let refusal = match stage {
         Stage::Meeting => refusal(&hello, own),
         Stage::AtWork => refusal_of_newcomer(&hello, own),
@@ -109,7 +121,7 @@ pub(crate) fn admitted(
         return Err(Turned::Away { rank: hello.rank, why });
     }
     if own.rank != 0 {
-        channel.tell(&Answer::Welcome { members: Vec::new() })?;
+        channel.tell(&Answer::Welcome { members: Vec::new(), present: Vec::new() })?;
     }
     Ok(Caller { hello, ip: ip.to_canonical(), channel })
 }
@@ -136,6 +148,9 @@ fn refusal_of_newcomer(hello: &Hello, own: &Hello) -> Option<String> {
 fn refusal(hello: &Hello, own: &Hello) -> Option<String> {
     if let Some(why) = refusal_of_newcomer(hello, own) {
         return Some(why);
+    }
+    if hello.meeting != own.meeting {
+        return Some("it comes to a meeting that is over. Start it again".into());
     }
     if hello.world_size != own.world_size {
         return Some(format!(

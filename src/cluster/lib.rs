@@ -37,13 +37,14 @@ pub mod tcp;
 mod token;
 mod waiting;
 pub mod wire;
+pub mod words;
 pub mod xdp;
 
 pub use cluster_token::{ClusterToken, random_hex};
 pub use collective::{Collective, Traffic};
 pub use environment::{Launcher, Placement, environment_of};
 pub use error::Error;
-pub use files::share_files;
+pub use files::{share_files, share_files_and_tell};
 pub use rendezvous::Limits;
 pub use swarm::RankCounts;
 pub use swarm::pulse::Pulse;

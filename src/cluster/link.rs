@@ -25,7 +25,7 @@ const LONGEST_REASON: usize = 500;
 
 /// What a sender says beside messages.
 #[derive(Debug, Serialize, Deserialize)]
-enum Signal {
+pub(crate) enum Signal {
     /// It lives.
     Beat,
     /// It sends nothing more.

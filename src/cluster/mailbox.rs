@@ -48,8 +48,9 @@ type Frame = (Option<Kind>, Vec<u8>);
 /// What has arrived and was not taken yet.
 pub(crate) struct Mailbox {
     events: Receiver<(usize, Event)>,
-    /// Where the ranks are, for messages.
+    /// Where the ranks are, and what their launcher calls them, for messages.
     places: BTreeMap<usize, String>,
+    launched_as: Vec<usize>,
     parts: BTreeMap<usize, VecDeque<Frame>>,
     gone: BTreeMap<usize, Gone>,
     notices: VecDeque<(usize, Notice)>,
@@ -64,16 +65,27 @@ impl Mailbox {
     pub(crate) fn new(
         events: Receiver<(usize, Event)>,
         places: BTreeMap<usize, String>,
+        launched_as: Vec<usize>,
         heard: LastHeard,
     ) -> Self {
         let (parts, gone, arriving) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let notices = VecDeque::new();
-        Self { events, places, parts, gone, notices, arriving, heard, silence: None }
+        Self { events, places, launched_as, parts, gone, notices, arriving, heard, silence: None }
     }
 
     /// From now on, a rank that is waited for is gone after this silence, and notices end waits.
     pub(crate) fn limit_silence(&mut self, silence: Duration) {
         self.silence = Some(silence);
+    }
+
+    /// Returns that silence, if there is a limit.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        self.silence
+    }
+
+    /// Returns the number that its launcher gave to a rank.
+    pub(crate) fn launched_as(&self, rank: usize) -> usize {
+        self.launched_as.get(rank).copied().unwrap_or(rank)
     }
 
     /// Returns where a rank is.
@@ -96,8 +108,9 @@ impl Mailbox {
 
     /// Returns why nothing more comes from a rank, if that is so.
     pub(crate) fn gone(&self, rank: usize) -> Option<Error> {
-        let at = self.place(rank).to_owned();
-        Some(match self.gone.get(&rank)?.clone() {
+        let (at, gone) = (self.place(rank).to_owned(), self.gone.get(&rank)?.clone());
+        let rank = self.launched_as(rank);
+        Some(match gone {
             Gone::Left { reason } => Error::Left { rank, at, reason },
             Gone::Lost { why } => Error::Lost { rank, at, why },
         })
@@ -121,7 +134,7 @@ impl Mailbox {
             while let Some((kind, payload)) = self.parts.get_mut(&from).and_then(VecDeque::pop_front) {
                 let unfit = |fault: WireFault| {
                     let (at, what) = (self.place(from).to_owned(), fault.to_string());
-                    Ended::OutOfStep(Error::OutOfStep { rank: from, at, what })
+                    Ended::OutOfStep(Error::OutOfStep { rank: self.launched_as(from), at, what })
                 };
                 let part = Part::parse(&payload).map_err(unfit)?;
                 if part.operation >> WITHIN < operation >> WITHIN {
@@ -181,7 +194,8 @@ impl Mailbox {
                     if last.elapsed() >= silence {
                         let why = format!("it was silent for {} s", silence.as_secs());
                         let at = self.place(*rank).to_owned();
-                        return Err(Ended::Gone(*rank, Error::Lost { rank: *rank, at, why }));
+                        let error = Error::Lost { rank: self.launched_as(*rank), at, why };
+                        return Err(Ended::Gone(*rank, error));
                     }
                 }
             }

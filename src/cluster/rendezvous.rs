@@ -29,6 +29,8 @@ use crate::waiting::{AGAIN, Ends, LOOK, Wait};
 
 /// The most connections whose other side is not known yet.
 const MOST_STRANGERS: usize = 64;
+/// The most places at which rank 0 is looked for.
+const MOST_PLACES: usize = 64;
 
 /// How long the others are waited for.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +55,25 @@ pub(crate) struct Met {
     /// For heartbeats: to each rank with a lower number, and from each with a higher one.
     pub(crate) asked: BTreeMap<usize, Channel<'static>>,
     pub(crate) answered: BTreeMap<usize, Channel<'static>>,
+    /// Where all ranks listen, as this one reaches them, and what their launcher calls them.
+    pub(crate) members: Vec<Member>,
+    /// The numbers of the ranks that have come, ascending: all, unless they meet again.
+    pub(crate) present: Vec<usize>,
+}
+
+/// What ranks know of each other before they meet.
+#[derive(Clone, Default)]
+pub(crate) struct Known {
+    /// The number of the meeting.
+    pub(crate) meeting: u64,
+    /// The number that the launcher gave to this rank.
+    pub(crate) launched_as: usize,
+    /// Those of all ranks, at rank 0 of ranks that meet again.
+    pub(crate) all_launched_as: Vec<usize>,
+    /// How long rank 0 of ranks that meet again waits for the others. Who has not come then is left out.
+    pub(crate) absent_after: Option<Duration>,
+    /// Other places where somebody may know the ranks, if rank 0 is not where the launcher said.
+    pub(crate) also: Vec<(String, u16)>,
 }
 
 /// What is the same for all connections of a rank.
@@ -62,6 +83,7 @@ struct Job<'a> {
     build: &'a str,
     limits: Limits,
     ends: &'a Arc<Ends>,
+    known: &'a Known,
     deadline: Instant,
     /// Where this rank listens.
     port: u16,
@@ -76,6 +98,7 @@ pub(crate) fn meet(
     token: Option<&JobToken>,
     build: &str,
     limits: Limits,
+    known: &Known,
     ends: &Arc<Ends>,
 ) -> Result<Met, Error> {
     let deadline = Instant::now() + limits.meeting;
@@ -87,7 +110,7 @@ pub(crate) fn meet(
         None => return Err(Error::NoToken { host: escape(&placement.host).into_owned() }),
     };
     let (listener, port) = listen(placement, is_here)?;
-    let job = Job { placement, token, build, limits, ends, deadline, port };
+    let job = Job { placement, token, build, limits, ends, known, deadline, port };
     let (send_caller, callers) = channel();
     let done = Arc::new(AtomicBool::new(false));
     let accepting = job.accept(listener, send_caller, Arc::clone(&done), Stage::Meeting);
@@ -101,7 +124,7 @@ pub(crate) fn meet(
     met
 }
 
-/// Opens rank 0's door for ranks that come while the others work.
+/// Opens rank 0's door for ranks that come while the others work, who are `members`.
 ///
 /// # Errors
 /// Somebody else has taken the port, or the system starts no thread.
@@ -110,6 +133,7 @@ pub(crate) fn open_door(
     token: Option<&JobToken>,
     build: &str,
     limits: Limits,
+    members: &[Member],
     ends: &Arc<Ends>,
 ) -> Result<Door, Error> {
     let of_loopback = JobToken::of_loopback();
@@ -117,8 +141,11 @@ pub(crate) fn open_door(
     let is_here = addresses.is_ok_and(|mut all| all.all(|address| address.ip().is_loopback()));
     let (listener, port) = listen(placement, is_here)?;
     let token = token.unwrap_or(&of_loopback);
-    let job = Job { placement, token, build, limits, ends, deadline: Instant::now(), port };
-    Door::open(listener, |listener, callers, done| job.accept(listener, callers, done, Stage::AtWork))
+    let known = &Known::default();
+    let job = Job { placement, token, build, limits, ends, known, deadline: Instant::now(), port };
+    Door::open(listener, members.to_vec(), |listener, callers, done| {
+        job.accept(listener, callers, done, Stage::AtWork)
+    })
 }
 
 impl Job<'_> {
@@ -134,7 +161,9 @@ impl Job<'_> {
 
     fn hello(&self, purpose: Purpose) -> Hello {
         let Placement { rank, world_size, .. } = *self.placement;
-        Hello { version: VERSION, rank, world_size, build: self.build.to_owned(), port: self.port, purpose }
+        let Known { launched_as, meeting, .. } = *self.known;
+        let (build, port) = (self.build.to_owned(), self.port);
+        Hello { version: VERSION, rank, world_size, launched_as, meeting, build, port, purpose }
     }
 
     /// Accepts connections in the background. Each has a thread until it is known who it is, because a
@@ -189,60 +218,77 @@ impl Job<'_> {
     fn meet(&self, callers: &Receiver<Caller>) -> Result<Met, Error> {
         let Placement { rank: own, ref host, port, .. } = *self.placement;
         let (outgoing, incoming) = (BTreeMap::new(), BTreeMap::new());
-        let mut met = Met { outgoing, incoming, asked: BTreeMap::new(), answered: BTreeMap::new() };
-        let members = if own == 0 {
+        let (asked, answered) = (BTreeMap::new(), BTreeMap::new());
+        let mut met = Met { outgoing, incoming, asked, answered, members: Vec::new(), present: Vec::new() };
+        let (members, present) = if own == 0 {
             self.gather(callers, &mut met)?
         } else {
-            let (channel, members) = self.connect(0, host, port, Purpose::Work)?;
+            let (channel, mut members, present) = self.connect(0, host, port, Purpose::Work)?;
             met.outgoing.insert(0, channel);
-            members
+            // Rank 0 may have another name for itself.
+            if let Some(first) = members.first_mut() {
+                (first.host, first.port) = (host.clone(), port);
+            }
+            (members, present)
         };
-        for (rank, member) in members.iter().enumerate() {
+        let come = |rank: &usize| present.contains(rank);
+        for (rank, member) in members.iter().enumerate().filter(|(rank, _)| come(rank)) {
             if rank != own && rank != 0 {
                 let connected = self.connect(rank, &member.host, member.port, Purpose::Work)?;
                 met.outgoing.insert(rank, connected.0);
             }
         }
-        for (rank, member) in members.iter().enumerate().take(own) {
-            let (host, port) =
-                if rank == 0 { (host.as_str(), port) } else { (member.host.as_str(), member.port) };
-            met.asked.insert(rank, self.connect(rank, host, port, Purpose::Heartbeat)?.0);
+        for (rank, member) in members.iter().enumerate().take(own).filter(|(rank, _)| come(rank)) {
+            met.asked.insert(rank, self.connect(rank, &member.host, member.port, Purpose::Heartbeat)?.0);
         }
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(&met, Purpose::Heartbeat) {
-            wait.tell(self.ends, || format!("rank {own} waits for these ranks to connect to it: {missing}"));
+        while let Some(missing) = self.missing(&met, &present, Purpose::Heartbeat) {
+            wait.tell(self.ends, || {
+                let own = self.known.launched_as;
+                format!("rank {own} waits for these ranks to connect to it: {missing}")
+            });
             let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
             let rank = caller.hello.rank;
+            if !come(&rank) {
+                continue;
+            }
             match caller.hello.purpose {
                 Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
                 Purpose::Heartbeat => {
                     // Rank 0 answers here, the others at once.
-                    let welcome = Answer::Welcome { members: members.clone() };
+                    let welcome = Answer::Welcome { members: members.clone(), present: present.clone() };
                     if own > 0 || caller.channel.tell(&welcome).is_ok() {
                         met.answered.insert(rank, caller.channel);
                     }
                 }
             }
         }
+        (met.members, met.present) = (members, present);
         Ok(met)
     }
 
-    /// Waits for all others at rank 0, and tells them where all ranks listen.
-    fn gather(&self, callers: &Receiver<Caller>, met: &mut Met) -> Result<Vec<Member>, Error> {
+    /// Waits for all others at rank 0, and tells them where all ranks listen, and who has come.
+    fn gather(&self, callers: &Receiver<Caller>, met: &mut Met) -> Result<(Vec<Member>, Vec<usize>), Error> {
         let Placement { world_size, ref host, .. } = *self.placement;
-        let here = Member { host: host.clone(), port: self.port };
+        let here = Member { host: host.clone(), port: self.port, launched_as: self.known.launched_as };
         let mut members = vec![here; world_size];
         let mut told = Instant::now();
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(met, Purpose::Work) {
+        let (began, all) = (Instant::now(), (0..world_size).collect::<Vec<_>>());
+        while let Some(missing) = self.missing(met, &all, Purpose::Work) {
+            if self.known.absent_after.is_some_and(|limit| began.elapsed() >= limit) {
+                break;
+            }
             if told.elapsed() >= AGAIN {
                 told = Instant::now();
                 // One that is gone may come back.
-                met.incoming.retain(|_, (_, channel)| channel.tell(&Answer::Wait).is_ok());
+                met.incoming
+                    .retain(|_, (_, channel)| channel.tell(&Answer::Wait { others: Vec::new() }).is_ok());
             }
             wait.tell(self.ends, || {
                 format!(
-                    "rank 0 waits for these ranks: {missing}. They must reach it at {}, port {}, and have the same token",
+                    "rank {} waits for these ranks: {missing}. They must reach it at {}, port {}, and have the same token",
+                    self.known.launched_as,
                     escape(host),
                     self.port
                 )
@@ -257,25 +303,35 @@ impl Job<'_> {
             }
             // Rank 0's machine has another name for others than for itself.
             let host = if caller.ip.is_loopback() { host.clone() } else { caller.ip.to_string() };
-            members[rank] = Member { host, port: caller.hello.port };
+            members[rank] = Member { host, port: caller.hello.port, launched_as: caller.hello.launched_as };
             met.incoming.insert(rank, (caller.ip.to_string(), caller.channel));
         }
-        for (rank, (at, channel)) in &mut met.incoming {
-            let welcomed = channel.tell(&Answer::Welcome { members: members.clone() });
-            welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
+        if self.known.absent_after.is_some() {
+            // One that is gone since is not waited for.
+            let wait = Answer::Wait { others: Vec::new() };
+            met.incoming.retain(|_, (_, channel)| channel.tell(&wait).is_ok());
         }
-        Ok(members)
+        let mut present: Vec<usize> = met.incoming.keys().copied().chain([0]).collect();
+        present.sort_unstable();
+        for (rank, (at, channel)) in &mut met.incoming {
+            let welcome = Answer::Welcome { members: members.clone(), present: present.clone() };
+            let rank = members[*rank].launched_as;
+            let welcomed = channel.tell(&welcome);
+            welcomed.map_err(|error| Error::Lost { rank, at: at.clone(), why: why(&error) })?;
+        }
+        Ok((members, present))
     }
 
-    /// Returns the ranks that have not connected to this one for all that is due, in words.
-    fn missing(&self, met: &Met, due: Purpose) -> Option<String> {
-        let Placement { rank: own, world_size, .. } = *self.placement;
+    /// Returns which of these ranks have not connected to this one for all that is due, in words.
+    fn missing(&self, met: &Met, of: &[usize], due: Purpose) -> Option<String> {
+        let own = self.placement.rank;
         let is_missing = |rank: &usize| {
             let asks_later = due == Purpose::Heartbeat && *rank > own;
             !met.incoming.contains_key(rank) || (asks_later && !met.answered.contains_key(rank))
         };
-        let missing = (0..world_size).filter(|rank| *rank != own && is_missing(rank));
-        let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
+        let missing = of.iter().copied().filter(|rank| *rank != own && is_missing(rank));
+        let named = |rank: usize| self.known.all_launched_as.get(rank).copied().unwrap_or(rank);
+        let missing: Vec<String> = missing.map(|rank| named(rank).to_string()).collect();
         (!missing.is_empty()).then(|| missing.join(", "))
     }
 
@@ -305,34 +361,47 @@ impl Job<'_> {
         host: &str,
         port: u16,
         purpose: Purpose,
-    ) -> Result<(Channel<'static>, Vec<Member>), Error> {
-        let at = format!("{}, port {port}", escape(host));
-        let address = Address {
-            host: host.to_owned(),
-            port,
-            name: format!("rank-{to}"),
-            key: self.token.key().public(),
-            hash: None,
-        };
+    ) -> Result<(Channel<'static>, Vec<Member>, Vec<usize>), Error> {
+        let first = (host.to_owned(), port);
+        let also = self.known.also.iter().filter(|place| to == 0 && **place != first).cloned();
+        let mut places: Vec<(String, u16)> = std::iter::once(first.clone()).chain(also).collect();
         let mut wait = Wait::new();
+        let mut tried = 0;
         loop {
+            let (host, port) = places[tried % places.len()].clone();
+            tried += 1;
+            let at = format!("{}, port {port}", escape(&host));
+            let address = Address {
+                host: host.clone(),
+                port,
+                name: format!("rank-{to}"),
+                key: self.token.key().public(),
+                hash: None,
+            };
             let connected =
                 Channel::connect(&address, &self.token.proof(), self.patience(), self.cancelled());
             let answered = connected.and_then(|mut channel| {
                 channel.tell(&self.hello(purpose))?;
                 loop {
                     match channel.hear()? {
-                        Answer::Wait => {}
+                        Answer::Wait { others } => {
+                            let others = others.into_iter().map(|member| (member.host, member.port));
+                            let new: Vec<_> = others.filter(|place| !places.contains(place)).collect();
+                            places.extend(new.into_iter().filter(|_| to == 0));
+                            places.truncate(MOST_PLACES);
+                        }
                         answer => return Ok((channel, answer)),
                     }
                 }
             });
             let error = match answered {
-                Ok((channel, Answer::Welcome { members })) if self.fits(to, &members) => {
-                    return Ok((channel, members));
+                Ok((channel, Answer::Welcome { members, present })) if self.fits(to, &members, &present) => {
+                    return Ok((channel, members, present));
                 }
-                Ok((_, Answer::Again { rank, world_size })) if rank > 0 && rank < world_size => {
-                    return Err(Error::Renumbered { rank, world_size });
+                Ok((_, Answer::Again { rank, world_size, launched_as, meeting }))
+                    if rank > 0 && rank < world_size =>
+                {
+                    return Err(Error::Renumbered { rank, world_size, launched_as, meeting, host, port });
                 }
                 Ok((_, Answer::Refused { why })) => {
                     return Err(Error::Refused { by: to, why: escape(&why).into_owned() });
@@ -340,7 +409,8 @@ impl Job<'_> {
                 Ok(_) => {
                     return Err(Error::Refused { by: to, why: "it knows other ranks than this one".into() });
                 }
-                Err(NdpError::WrongKey { .. } | NdpError::Refused { .. }) => {
+                // At another place than the launcher's, anybody may listen by now.
+                Err(NdpError::WrongKey { .. } | NdpError::Refused { .. }) if places.len() == 1 => {
                     return Err(Error::OtherToken { at });
                 }
                 Err(error) => error,
@@ -348,7 +418,7 @@ impl Job<'_> {
             wait.tell(self.ends, || {
                 format!(
                     "rank {} cannot reach rank {to} at {at} yet: {}. It tries again",
-                    self.placement.rank,
+                    self.known.launched_as,
                     why(&error)
                 )
             });
@@ -357,7 +427,7 @@ impl Job<'_> {
             }
             if Instant::now() >= self.deadline {
                 return Err(Error::Unreachable {
-                    rank: self.placement.rank,
+                    rank: self.known.launched_as,
                     to,
                     at,
                     waited_s: self.limits.meeting.as_secs(),
@@ -368,7 +438,11 @@ impl Job<'_> {
         }
     }
 
-    fn fits(&self, to: usize, members: &[Member]) -> bool {
-        to != 0 || members.len() == self.placement.world_size
+    fn fits(&self, to: usize, members: &[Member], present: &[usize]) -> bool {
+        let Placement { rank, world_size, .. } = *self.placement;
+        let is_ascending = present.windows(2).all(|two| two[0] < two[1]);
+        let has_both = present.first() == Some(&0) && present.contains(&rank);
+        let are_ranks = is_ascending && has_both && present.iter().all(|rank| *rank < world_size);
+        to != 0 || (members.len() == world_size && are_ranks)
     }
 }

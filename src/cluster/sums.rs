@@ -34,7 +34,11 @@ impl Tcp {
             "it sent {} numbers of a sum where {count} were due, so it trains another model or in another way",
             bytes.len() / size_of::<f32>()
         );
-        let error = Error::OutOfStep { rank: from, at: self.mailbox.place(from).to_owned(), what };
+        let error = Error::OutOfStep {
+            rank: self.mailbox.launched_as(from),
+            at: self.mailbox.place(from).to_owned(),
+            what,
+        };
         self.failure = Some(error.to_string());
         Err(error)
     }

@@ -8,15 +8,18 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
+use crate::cluster_token::random;
 pub use crate::collective::BUCKET;
 use crate::collective::{Collective, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::heartbeat::{self, Latencies};
-use crate::introduction::Answer;
+use crate::introduction::{Answer, Member};
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
-use crate::rendezvous::{Limits, Met, meet, open_door};
+use crate::rendezvous::{Known, Limits, Met, meet, open_door};
 use crate::swarm::door::Door;
 use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};
@@ -26,6 +29,9 @@ use crate::wire::Kind;
 
 /// The time in which ranks that know each other meet again.
 const MEETING_AGAIN: Duration = Duration::from_secs(60);
+/// The shortest time after which one that does not come then is left out. If it comes later, it waits at the
+/// door.
+const LEAST_ABSENCE: Duration = Duration::from_secs(2);
 /// The time for the last words of a rank that fails.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -46,8 +52,8 @@ pub struct Tcp {
     /// What is needed to go on without a rank, if that is wanted.
     pub(crate) swarm: Option<Swarm>,
     pulse: Pulse,
-    /// The numbers that the launcher gave to the ranks that have met. Known at rank 0.
-    launched_as: Vec<usize>,
+    /// Where the ranks that have met listened then, and the numbers that their launcher gave them.
+    have_met: Vec<Member>,
     /// How the ranks have met, so that they can meet again.
     meeting: Meeting,
     door: Option<Door>,
@@ -67,6 +73,16 @@ struct Meeting {
     limits: Limits,
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
     tell: Arc<dyn Fn(String) + Send + Sync>,
+    known: Known,
+}
+
+/// What the coordinator says when the ranks meet again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Again {
+    /// The number of the meeting.
+    meeting: u64,
+    /// What the launcher calls those that meet, in the order of their new numbers.
+    launched_as: Vec<usize>,
 }
 
 /// Meets the other ranks. `build` must be the same on all; `interrupted` ends the wait for them. Without a
@@ -81,11 +97,12 @@ pub fn join(
     limits: Limits,
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
 ) -> Result<Tcp, Error> {
-    join_and_tell(placement, token, build, limits, interrupted, Arc::new(|_| ()))
+    join_and_tell(placement, token, build, limits, interrupted, Arc::new(|_| ()), Vec::new())
 }
 
 /// Like [`join`], and calls `tell` with lines about the wait: whom this rank waits for, and whom it refuses.
-/// Text of others in them is escaped.
+/// Text of others in them is escaped. If nobody answers where the launcher said, rank 0's place may have been
+/// taken at one of the places `also`.
 ///
 /// # Errors
 /// The same as for [`join`].
@@ -96,24 +113,28 @@ pub fn join_and_tell(
     limits: Limits,
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
     tell: Arc<dyn Fn(String) + Send + Sync>,
+    also: Vec<(String, u16)>,
 ) -> Result<Tcp, Error> {
     let (placement, token, build) = (placement.clone(), token.cloned(), build.to_owned());
-    met(Meeting { placement, token, build, limits, interrupted, tell })
+    let known = Known { launched_as: placement.rank, also, ..Known::default() };
+    met(Meeting { placement, token, build, limits, interrupted, tell, known })
 }
 
 fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     let (ends, of_all) = loop {
-        let Meeting { placement, token, build, limits, interrupted, tell } = &meeting;
+        let Meeting { placement, token, build, limits, interrupted, tell, known } = &meeting;
         let ends = Ends::new(Arc::clone(interrupted), Arc::clone(tell));
-        match meet(placement, token.as_ref(), build, *limits, &ends) {
+        match meet(placement, token.as_ref(), build, *limits, known, &ends) {
             // It came while the others were at work.
-            Err(Error::Renumbered { rank, world_size }) => {
-                meeting.placement = Placement { rank, world_size, ..meeting.placement };
+            Err(Error::Renumbered { rank, world_size, launched_as, meeting: number, host, port }) => {
+                meeting.placement = Placement { rank, world_size, host, port, ..meeting.placement };
+                meeting.known = Known { meeting: number, launched_as, ..Known::default() };
+                meeting.limits.meeting = MEETING_AGAIN;
             }
             of_all => break (ends, of_all?),
         }
     };
-    let Met { outgoing, incoming, asked, answered } = of_all;
+    let Met { outgoing, incoming, asked, answered, members: have_met, present } = of_all;
     let outgoing = outgoing.into_iter().map(|(rank, channel)| Ok((rank, Outgoing::start(rank, channel)?)));
     let outgoing = outgoing.collect::<Result<_, _>>().map_err(Error::Thread)?;
     let (send_event, events) = channel();
@@ -130,18 +151,17 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     let start =
         |(rank, (_, channel))| Ok((rank, Incoming::start(rank, channel, send_event.clone(), heard.clone())?));
     let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
-    let Placement { rank, world_size, .. } = meeting.placement;
     Ok(Tcp {
-        own: rank,
-        members: (0..world_size).collect(),
+        own: meeting.placement.rank,
+        members: present,
         epoch: 0,
         outgoing,
         incoming,
-        mailbox: Mailbox::new(events, places, heard),
+        mailbox: Mailbox::new(events, places, have_met.iter().map(|of| of.launched_as).collect(), heard),
         operation: 0,
         swarm: None,
         pulse,
-        launched_as: (0..world_size).collect(),
+        have_met,
         meeting,
         door: None,
         traffic: Traffic::default(),
@@ -152,16 +172,24 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
 }
 
 impl Tcp {
-    /// Lets ranks wait at rank 0 that come while the others work.
-    fn open_door(&mut self) {
-        if self.own != 0 || self.door.is_some() {
+    /// Lets ranks wait at the coordinator that come while the others work.
+    pub(crate) fn open_door(&mut self) {
+        if self.rank() != 0 || self.door.is_some() {
             return;
         }
-        let Meeting { placement, token, build, limits, tell, .. } = &self.meeting;
-        match open_door(placement, token.as_ref(), build, *limits, &self.ends) {
+        let placement = self.placement_at_coordinator();
+        let Meeting { token, build, limits, tell, .. } = &self.meeting;
+        match open_door(&placement, token.as_ref(), build, *limits, &self.have_met, &self.ends) {
             Ok(door) => self.door = Some(door),
             Err(error) => tell(format!("no rank can join while the others train: {error}")),
         }
+    }
+
+    /// Returns this rank's place where the coordinator listens, or listened when the ranks met.
+    fn placement_at_coordinator(&self) -> Placement {
+        let Member { host, port, .. } = self.have_met[self.members[0]].clone();
+        let (rank, world_size) = (self.rank(), self.world_size());
+        Placement { rank, world_size, host, port, ..self.meeting.placement.clone() }
     }
 
     pub(crate) fn next_operation(&mut self) -> u64 {
@@ -243,13 +271,19 @@ impl Collective for Tcp {
 
     fn outlive(&mut self, silence: Duration) -> bool {
         self.mailbox.limit_silence(silence);
-        self.swarm.get_or_insert_default();
+        self.swarm.get_or_insert_default().is_healing = false;
         self.open_door();
         true
     }
 
+    fn is_healing(&self) -> bool {
+        self.swarm.as_ref().is_some_and(|swarm| swarm.is_healing)
+    }
+
     fn is_left_out(&self) -> bool {
-        self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
+        // One that came late and lost another rank before it trained may ask again: the others heal anew.
+        let came_in_vain = self.meeting.known.meeting != 0 && self.swarm.is_none() && self.failure.is_some();
+        came_in_vain || self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
     }
 
     fn newcomers(&self) -> usize {
@@ -258,30 +292,58 @@ impl Collective for Tcp {
 
     fn meet_again(&mut self) -> Result<(), Error> {
         let mut newcomers = self.door.take().map(|mut door| door.close()).unwrap_or_default();
-        let own = newcomers.len().to_string();
-        let count = loop {
-            match self.all_gather(own.as_bytes()) {
+        let said = loop {
+            // Members may be lost meanwhile, and the coordinator too: another one has no newcomers.
+            let mut launched_as = self.launched_as();
+            for caller in &newcomers {
+                let wanted = caller.hello.launched_as;
+                let free = || (0..).find(|number| !launched_as.contains(number));
+                let number = if launched_as.contains(&wanted) { free() } else { Some(wanted) };
+                launched_as.extend(number);
+            }
+            let own = Again { meeting: u64::from_le_bytes(random()).max(1), launched_as };
+            let own = serde_json::to_vec(&own).expect("plain fields serialise");
+            match self.all_gather(&own) {
                 Err(Error::Regrouped) => {}
                 said => break said?.swap_remove(0),
             }
         };
-        let count: usize = String::from_utf8_lossy(&count).parse().unwrap_or(0);
-        let (rank, members) = (self.rank(), self.world_size());
-        let world_size = members + count;
-        for (place, caller) in newcomers.iter_mut().enumerate() {
+        let (own, members) = (self.launched_as()[self.rank()], self.world_size());
+        let said = serde_json::from_slice(&said).ok();
+        let said = said.filter(|said: &Again| said.launched_as.starts_with(&self.launched_as()));
+        let Again { meeting: number, launched_as } = said.ok_or_else(|| Error::OutOfStep {
+            rank: self.launched_as()[0],
+            at: "meeting again".into(),
+            what: "it says something of the meeting that cannot be".into(),
+        })?;
+        let world_size = launched_as.len();
+        for (rank, caller) in (members..).zip(&mut newcomers) {
+            let launched_as = launched_as.get(rank).copied().unwrap_or(rank);
             // If it is gone, it is missed when the ranks meet.
-            let _ = caller.channel.tell(&Answer::Again { rank: members + place, world_size });
+            let _ = caller.channel.tell(&Answer::Again { rank, world_size, launched_as, meeting: number });
         }
-        let come = newcomers.iter().map(|caller| caller.hello.rank);
-        let launched_as: Vec<usize> = self.launched_as().into_iter().chain(come).collect();
         drop(newcomers);
         self.leave(None);
         let mut meeting = self.meeting.clone();
-        meeting.placement = Placement { rank, world_size, ..meeting.placement };
+        meeting.placement = Placement { world_size, ..self.placement_at_coordinator() };
         meeting.limits.meeting = MEETING_AGAIN;
-        let missed = |error: Error| Error::Lost { rank, at: "meeting again".into(), why: error.to_string() };
+        let silence = self.mailbox.silence();
+        let absent_after = silence.map(|silence| (2 * silence).max(LEAST_ABSENCE));
+        let known = Known { meeting: number, launched_as: own, absent_after, ..Known::default() };
+        meeting.known = Known { all_launched_as: launched_as, ..known };
+        let missed =
+            |error: Error| Error::Lost { rank: own, at: "meeting again".into(), why: error.to_string() };
         *self = met(meeting).map_err(missed)?;
-        self.launched_as = launched_as;
+        let absent = (0..world_size).filter(|rank| !self.members.contains(rank));
+        let why = "it did not come when the ranks met again";
+        let lost: Vec<(usize, String)> = absent.map(|rank| (rank, why.to_owned())).collect();
+        let mut swarm = Swarm::healing();
+        if !lost.is_empty() {
+            let members = self.members.clone();
+            swarm.changes.push(Change { epoch: 0, members, lost, is_taken_over: false });
+        }
+        self.swarm = Some(swarm);
+        silence.into_iter().for_each(|silence| self.mailbox.limit_silence(silence));
         self.open_door();
         Ok(())
     }
@@ -291,7 +353,14 @@ impl Collective for Tcp {
     }
 
     fn launched_as(&self) -> Vec<usize> {
-        self.members.iter().map(|rank| self.launched_as.get(*rank).copied().unwrap_or(*rank)).collect()
+        self.members.iter().map(|rank| self.mailbox.launched_as(*rank)).collect()
+    }
+
+    fn addresses(&self) -> Vec<(String, u16)> {
+        let first = self.members.first().copied();
+        let others = (0..self.have_met.len()).filter(|rank| Some(*rank) != first);
+        let all = first.into_iter().chain(others).filter_map(|rank| self.have_met.get(rank));
+        all.map(|member| (member.host.clone(), member.port)).collect()
     }
 
     fn pulse(&self) -> Option<Pulse> {
@@ -299,14 +368,24 @@ impl Collective for Tcp {
     }
 
     fn changes(&mut self) -> Vec<Change> {
-        self.swarm.as_mut().map(|swarm| std::mem::take(&mut swarm.changes)).unwrap_or_default()
+        let changes = self.swarm.as_mut().map(|swarm| std::mem::take(&mut swarm.changes)).unwrap_or_default();
+        let named = |rank: usize| self.mailbox.launched_as(rank);
+        let in_names = |change: Change| Change {
+            members: change.members.into_iter().map(named).collect(),
+            lost: change.lost.into_iter().map(|(rank, why)| (named(rank), why)).collect(),
+            ..change
+        };
+        changes.into_iter().map(in_names).collect()
     }
 
     fn leave(&mut self, reason: Option<&str>) {
         if std::mem::replace(&mut self.has_left, true) {
             return;
         }
-        for mut waiting in self.door.take().map(|mut door| door.close()).unwrap_or_default() {
+        let waiting = self.door.take().map(|mut door| door.close()).unwrap_or_default();
+        // If others may go on without this rank, who waits looks for them instead.
+        let is_end_of_all = !self.swarm.as_ref().is_some_and(|swarm| swarm.is_outvoted);
+        for mut waiting in waiting.into_iter().filter(|_| is_end_of_all) {
             let why = "the run has ended, or was stopped".to_owned();
             let _ = waiting.channel.tell(&Answer::Refused { why });
         }

@@ -16,7 +16,7 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::escape::escape;
-use sparktune_cluster::{Collective, Error as ClusterError, Placement, share_files};
+use sparktune_cluster::{Collective, Error as ClusterError, Placement, share_files_and_tell};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
 use sparktune_train::{AfterMeeting, TrainOptions};
@@ -25,7 +25,8 @@ use sparktune_tui::output::{note, print};
 use crate::crash;
 use crate::engine::say_again;
 use crate::failure::from_training;
-use crate::rank::{join, join_within, places, refuse_second_gpu};
+use crate::meeting_places;
+use crate::rank::{join_within, places, refuse_second_gpu, share_run_again, telling};
 use crate::trainer::{make_files_private, options};
 
 /// The time that a rank which was left out waits for rank 0 to answer: the others may be meeting.
@@ -48,23 +49,36 @@ pub(crate) fn follow_rank_0(
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
-    let mut ranks = join(program, placement, &stop)?;
+    let also = meeting_places::known(&runs_dir(runs_dir_flag.clone())?, placement);
+    let mut ranks = join_within(program, placement, &stop, None, also)?;
     let mut was_told = false;
     loop {
-        let received = receive_run(&mut *ranks, placement.rank, runs_dir_flag.clone());
+        let number = number_of(&*ranks);
+        let received = receive_run(&mut *ranks, number, runs_dir_flag.clone());
         if places().is_some() && !std::mem::replace(&mut was_told, true) {
             // The agent that started this rank reads it.
             let _ = print(&format!("{MET}\n"));
         }
-        let (run, name) = received.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
-        let (rank, world_size) = (ranks.rank(), ranks.world_size());
-        note(&format!("rank {rank} of {world_size} trains; its log is {}", run.path().display()));
-        let exit = train(program, &run, placement, &stop, &mut *ranks);
+        let (run, name) = match received {
+            Ok(received) => received,
+            Err(failure) => {
+                ranks.leave(Some(&failure.to_string()));
+                if !ranks.is_left_out() {
+                    return Err(failure);
+                }
+                ranks = return_to(program, placement, &stop, ranks)?;
+                continue;
+            }
+        };
+        let (number, world_size) = (number_of(&*ranks), ranks.world_size());
+        note(&format!("rank {number} of {world_size} trains; its log is {}", run.path().display()));
+        meeting_places::keep(&run, placement, &*ranks);
+        let exit = train(program, &run, &name, placement, &stop, &mut *ranks);
         if ranks.rank() == 0 {
             // It has taken the place of rank 0, so it has the run.
             let run = RunsRoot::new(runs_dir(runs_dir_flag)?).promote(&run, &name)?;
             note(&format!(
-                "this rank has taken the place of rank 0: the run is {} on this machine",
+                "this rank has taken the place of the one that had the run: it is {} on this machine",
                 run.path().display()
             ));
             return exit;
@@ -77,14 +91,30 @@ pub(crate) fn follow_rank_0(
         if !ranks.is_left_out() {
             return Ok(exit);
         }
-        note("this rank asks rank 0 to be let in again");
-        drop(ranks);
-        ranks = join_within(program, placement, &stop, Some(WAIT_TO_RETURN))?;
+        ranks = return_to(program, placement, &stop, ranks)?;
     }
 }
 
-/// Receives the run into a folder that is named after the number that the launcher gave to this rank: those
-/// of a swarm change. Also returns the name of the run.
+/// Asks the ranks that go on without this one to let it in again.
+fn return_to(
+    program: &Program,
+    placement: &Placement,
+    stop: &Arc<AtomicBool>,
+    ranks: Box<dyn Collective>,
+) -> Result<Box<dyn Collective>, Failure> {
+    note("this rank asks the others to be let in again");
+    let also = ranks.addresses();
+    drop(ranks);
+    join_within(program, placement, stop, Some(WAIT_TO_RETURN), also)
+}
+
+/// Returns the number that its launcher gave to this rank, or another one if that was taken.
+fn number_of(ranks: &dyn Collective) -> usize {
+    ranks.launched_as().get(ranks.rank()).copied().unwrap_or(ranks.rank())
+}
+
+/// Receives the run into a folder that is named after the number that the launcher gave to this rank. Also
+/// returns the name of the run.
 fn receive_run(
     ranks: &mut dyn Collective,
     number: usize,
@@ -98,28 +128,39 @@ fn receive_run(
             kept.path().display()
         ));
     }
-    share_files(ranks, run.path(), &[])?;
+    share_files_and_tell(ranks, run.path(), &[], &mut telling("received"))?;
     Ok((run, name))
 }
 
-/// Receives the run again, when the ranks of a swarm have met again.
-fn receive_again(ranks: &mut dyn Collective, run: &RunDir) -> Result<(), ClusterError> {
+/// Receives the run again, when the ranks of a swarm have met again, or gives it to the others, if this one
+/// has taken rank 0's place.
+fn share_again(
+    ranks: &mut dyn Collective,
+    run: &RunDir,
+    name: &str,
+    placement: &Placement,
+) -> Result<(), ClusterError> {
     say_again(ranks)?;
+    meeting_places::keep(run, placement, ranks);
+    if ranks.rank() == 0 {
+        return share_run_again(ranks, run, name);
+    }
     ranks.broadcast(&[])?;
-    share_files(ranks, run.path(), &[])
+    share_files_and_tell(ranks, run.path(), &[], &mut telling("received"))
 }
 
 fn train(
     program: &Program,
     run: &RunDir,
+    name: &str,
     placement: &Placement,
     stop: &AtomicBool,
     ranks: &mut (dyn Collective + 'static),
 ) -> Result<Exit, Failure> {
     let prepared = prepare(program, run, placement);
     let mut options = prepared.inspect_err(|failure| ranks.leave(Some(&failure.to_string())))?;
-    let received = run.clone();
-    let again = move |ranks: &mut dyn Collective| receive_again(ranks, &received);
+    let (received, name, of) = (run.clone(), name.to_owned(), placement.clone());
+    let again = move |ranks: &mut dyn Collective| share_again(ranks, &received, &name, &of);
     options.after_meeting = Some(AfterMeeting(Arc::new(again)));
     crash::report_to(run.crash_report(run.next_attempt()?));
     let finished = sparktune_train::train_as_rank(run, stop, &options, ranks).map_err(from_training)?;

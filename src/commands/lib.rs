@@ -32,6 +32,7 @@ mod guide;
 mod head;
 mod infer_worker;
 mod interrupt;
+mod meeting_places;
 mod on_end;
 mod pack;
 mod packet;

@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sparktune_app::cluster::PLACES;
 use sparktune_app::failure::Failure;
 use sparktune_app::program::Program;
+use sparktune_base::units::bytes;
 use sparktune_cluster::tcp;
-use sparktune_cluster::{Collective, Error as ClusterError, JobToken, Limits, Placement, share_files};
+use sparktune_cluster::{
+    Collective, Error as ClusterError, JobToken, Limits, Placement, share_files_and_tell,
+};
 use sparktune_plan::{Device, Plan};
 use sparktune_runlog::RunDir;
 use sparktune_train::ModelPlaces;
@@ -23,6 +26,8 @@ use crate::engine;
 const WAIT_FOR_RANK_0: Duration = Duration::from_secs(6 * 3600);
 /// The time that a rank waits that an agent started: rank 0 has everything then.
 const WAIT_OF_MEMBER: Duration = Duration::from_secs(600);
+/// The time between two lines about what has been sent.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
 /// Returns the place that a launcher gave this process, or `None` if it trains alone.
 ///
@@ -50,10 +55,11 @@ pub(crate) fn join(
     placement: &Placement,
     stop: &Arc<AtomicBool>,
 ) -> Result<Box<dyn Collective>, Failure> {
-    join_within(program, placement, stop, None)
+    join_within(program, placement, stop, None, Vec::new())
 }
 
-/// Like [`join`], with a limit on the wait for rank 0.
+/// Like [`join`], with a limit on the wait for rank 0, whose place may have been taken at one of the places
+/// `also`.
 ///
 /// # Errors
 /// The same as for [`join`].
@@ -62,6 +68,7 @@ pub(crate) fn join_within(
     placement: &Placement,
     stop: &Arc<AtomicBool>,
     limit: Option<Duration>,
+    also: Vec<(String, u16)>,
 ) -> Result<Box<dyn Collective>, Failure> {
     let token = std::env::var_os(JobToken::VARIABLE).map(|text| JobToken::parse(&text.to_string_lossy()));
     let token = token.transpose()?;
@@ -73,7 +80,7 @@ pub(crate) fn join_within(
         limits.meeting = limit.unwrap_or(if places().is_some() { WAIT_OF_MEMBER } else { WAIT_FOR_RANK_0 });
     }
     let tell = Arc::new(|line: String| note(&line));
-    let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell)?;
+    let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell, also)?;
     engine::opened(tcp, placement, token.as_ref())
 }
 
@@ -83,23 +90,58 @@ pub(crate) fn places() -> Option<ModelPlaces> {
     base.map(|base| ModelPlaces { base, head })
 }
 
-/// Gives the other ranks what they need of a run, at rank 0.
+/// Gives the other ranks what they need of a run of this name, at rank 0.
 ///
 /// # Errors
 /// A file cannot be read, or a rank is gone.
-pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir) -> Result<(), Failure> {
-    ranks.broadcast(run.name().as_bytes())?;
+pub(crate) fn share_run(ranks: &mut dyn Collective, run: &RunDir, name: &str) -> Result<(), Failure> {
+    let names = names_of(run)?;
+    Ok(send_run(ranks, run, name, &names)?)
+}
+
+/// Does the same when the ranks of a swarm have met again.
+///
+/// # Errors
+/// The same as for [`share_run`], or the members have changed.
+pub(crate) fn share_run_again(
+    ranks: &mut dyn Collective,
+    run: &RunDir,
+    name: &str,
+) -> Result<(), ClusterError> {
+    let unshared = |failure: Failure| ClusterError::Agent { at: "the run".into(), why: failure.to_string() };
+    let names = names_of(run).map_err(unshared)?;
+    send_run(ranks, run, name, &names)
+}
+
+/// Returns the files of a run that other ranks need.
+fn names_of(run: &RunDir) -> Result<Vec<String>, Failure> {
     let mut names = vec!["plan.toml".to_owned()];
     for folder in [run.data(), run.parent()] {
         names.extend(files_of(run, &folder)?);
     }
     names.extend(run.chat_template().exists().then(|| "chat_template.jinja".to_owned()));
-    Ok(share_files(ranks, run.path(), &names)?)
+    Ok(names)
 }
 
-/// Says, in the words of the ranks, that the run could not be shared.
-pub(crate) fn unshared(failure: &Failure) -> ClusterError {
-    ClusterError::Agent { at: "the run".into(), why: failure.to_string() }
+fn send_run(
+    ranks: &mut dyn Collective,
+    run: &RunDir,
+    name: &str,
+    names: &[String],
+) -> Result<(), ClusterError> {
+    ranks.broadcast(name.as_bytes())?;
+    share_files_and_tell(ranks, run.path(), names, &mut telling("sent to the other ranks"))
+}
+
+/// Returns what says now and then how much of a run has been sent.
+pub(crate) fn telling(what: &'static str) -> impl FnMut(u64, u64) {
+    let mut told = Instant::now();
+    move |done, all| {
+        if told.elapsed() >= BETWEEN_LINES {
+            told = Instant::now();
+            note(&format!("{} of {} of the run {what}", bytes(done), bytes(all)));
+        }
+    }
 }
 
 /// Returns the files that a folder of a run has, by their names in the run.

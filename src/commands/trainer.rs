@@ -26,7 +26,7 @@ use crate::crash;
 use crate::engine::{refuse_swarm_in_the_network, say_again};
 use crate::failure::from_training;
 use crate::on_end::OnEnd;
-use crate::rank::{join, placement, refuse_second_gpu, share_run, unshared};
+use crate::rank::{join, placement, refuse_second_gpu, share_run, share_run_again};
 
 /// The file with the devices that passed the self-tests, next to the runs.
 const PASSED: &str = ".self-tests";
@@ -110,11 +110,11 @@ fn train_run(
             refuse_second_gpu(&plan, &placement)?;
             refuse_swarm_in_the_network(&plan)?;
             let mut ranks = join(program, &placement, stop)?;
-            share_run(&mut *ranks, &run)?;
+            share_run(&mut *ranks, &run, &run.name())?;
             let shared = run.clone();
             let again = move |ranks: &mut dyn Collective| {
                 say_again(ranks)?;
-                share_run(ranks, &shared).map_err(|failure| unshared(&failure))
+                share_run_again(ranks, &shared, &shared.name())
             };
             let options = TrainOptions { after_meeting: Some(AfterMeeting(Arc::new(again))), ..options };
             sparktune_train::train_as_rank(&run, stop, &options, &mut *ranks)

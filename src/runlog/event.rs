@@ -271,8 +271,8 @@ pub struct Members {
     pub step: u64,
     /// The number of changes since the ranks met.
     pub epoch: u64,
-    /// The members in the order in which their gradients are added, by the numbers of their ranks when they
-    /// met: at the start of the attempt, or when others joined.
+    /// The members in the order in which their gradients are added, by the numbers that their launcher gave
+    /// them.
     pub members: Vec<usize>,
     /// Their shares of a step, in the same order; empty if all have equal ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -286,7 +286,7 @@ pub struct Members {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LostMember {
-    /// Its number when the ranks met.
+    /// The number that its launcher gave it.
     pub rank: usize,
     /// What the others have seen, in words.
     pub reason: String,

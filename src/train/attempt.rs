@@ -267,7 +267,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
             // A rank that was healed is one of them.
             let (step, optimizer) = (self.state.step, &*optimizer);
             let hash = state_hash(step, &text.trained(), optimizer);
-            require_the_same(&self.session.ranks.gather(hash)?, step)?;
+            let number = self.session.ranks.number();
+            require_the_same(&self.session.ranks.gather((number, hash))?, step)?;
         }
         let ranks = self.plan.ranks;
         if ranks.swarm && self.session.ranks.outlive(Duration::from_secs(ranks.silence_s.into())) {

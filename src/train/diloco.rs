@@ -315,8 +315,8 @@ fn gathered(collective: &mut (dyn Collective + 'static), own: &[f32]) -> Result<
     for piece in own.chunks(PIECE) {
         for (rank, bytes) in collective.all_gather(bytemuck::cast_slice(piece))?.into_iter().enumerate() {
             if bytes.len() != size_of_val(piece) {
-                let what = format!("its optimizer has pieces of {} bytes", bytes.len());
-                return Err(TrainError::RanksDiffer { rank, what });
+                let what = format!("rank {rank} has an optimizer with pieces of {} bytes", bytes.len());
+                return Err(TrainError::RanksDiffer { what });
             }
             let four = |four: &[u8]| f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
             all[rank].extend(bytes.chunks_exact(4).map(four));

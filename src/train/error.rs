@@ -107,9 +107,9 @@ pub enum TrainError {
     #[error(transparent)]
     Cluster(#[from] sparktune_cluster::Error),
     #[error(
-        "rank {rank} does not compute what rank 0 computes: {what}. Only the same program on processors and devices of the same kind computes the same bits"
+        "the ranks do not compute the same: {what}. Only the same program on sound processors and devices of the same kind computes the same bits"
     )]
-    RanksDiffer { rank: usize, what: String },
+    RanksDiffer { what: String },
     #[error("{what}. Details are in {details}")]
     Device { what: String, details: PathBuf },
     #[error("{path}: {source}. Check the run folder's permissions and the free space, then run `{program} resume`", program = program_name())]

@@ -24,6 +24,7 @@ use sparktune_model::{Gradients, OnFinal};
 
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
+use crate::majority::who_differs;
 use crate::members::Computed;
 use crate::ranks::{Summed, bucket_of, gather};
 use crate::trained::{Trained, require_gradients};
@@ -31,6 +32,8 @@ use crate::trained::{Trained, require_gradients};
 /// What a rank says of its share of a step before the gradients are added.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Share {
+    /// The number that its launcher gave it.
+    pub(crate) rank: usize,
     pub(crate) step: u64,
     /// The numbers of its gradients.
     pub(crate) numbers: usize,
@@ -288,28 +291,31 @@ fn tensors(ordered: &[Trained], sums: Vec<Vec<f32>>, device: &Device) -> Gradien
 /// # Errors
 /// They compute different steps.
 pub(crate) fn agreed(shares: &[Share]) -> Result<Option<String>, TrainError> {
-    let given_up = shares.iter().enumerate().find_map(|(rank, share)| {
+    let given_up = shares.iter().find_map(|share| {
         let why = share.gives_up.as_ref()?;
-        Some(format!("rank {rank}: {why}"))
+        Some(format!("rank {}: {why}", share.rank))
     });
     if given_up.is_some() {
         return Ok(given_up);
     }
-    let first = &shares[0];
-    for (rank, share) in shares.iter().enumerate() {
-        let differs = |what: String| Err(TrainError::RanksDiffer { rank, what });
-        if share.step != first.step {
-            return differs(format!("it is at step {}, and rank 0 at step {}", share.step, first.step));
-        }
-        if share.numbers != first.numbers {
-            return differs(format!("it trains {} numbers, and rank 0 {}", share.numbers, first.numbers));
-        }
-        if share.last_norm != first.last_norm {
-            return differs(format!(
-                "after the same sums, its gradients of step {} had another norm than rank 0's",
-                share.step.saturating_sub(1)
-            ));
-        }
+    let differ = |what: &str, who: String| Err(TrainError::RanksDiffer { what: format!("{what}: {who}") });
+    let of = |value: fn(&Share) -> u64| {
+        let values: Vec<(usize, u64)> = shares.iter().map(|share| (share.rank, value(share))).collect();
+        who_differs(&values)
+    };
+    if let Some(who) = of(|share| share.step) {
+        return differ("they are at different steps", who);
+    }
+    if let Some(who) = of(|share| share.numbers as u64) {
+        return differ("they train different numbers of weights", who);
+    }
+    let norms: Vec<_> = shares.iter().map(|share| (share.rank, share.last_norm)).collect();
+    if let Some(who) = who_differs(&norms) {
+        let step = shares[0].step.saturating_sub(1);
+        return differ(
+            &format!("after the same sums, the gradients of step {step} had different norms"),
+            who,
+        );
     }
     Ok(None)
 }
@@ -319,20 +325,22 @@ mod tests {
     use super::*;
 
     fn share() -> Share {
-        Share { step: 4, numbers: 10, last_norm: Some(3), gives_up: None }
+        Share { rank: 0, step: 4, numbers: 10, last_norm: Some(3), gives_up: None }
     }
 
     #[test]
     fn ranks_that_differ_are_named_with_what_differs() {
-        assert!(agreed(&[share(), share()]).unwrap().is_none());
+        let [first, second] = [share(), Share { rank: 1, ..share() }];
+        assert!(agreed(&[first.clone(), second.clone()]).unwrap().is_none());
         for (other, word) in [
-            (Share { step: 5, ..share() }, "at step 5"),
-            (Share { numbers: 11, ..share() }, "trains 11 numbers"),
-            (Share { last_norm: Some(4), ..share() }, "of step 3 had another norm"),
-            (Share { last_norm: None, ..share() }, "another norm"),
+            (Share { step: 5, ..share() }, "at different steps"),
+            (Share { numbers: 11, ..share() }, "different numbers of weights"),
+            (Share { last_norm: Some(4), ..share() }, "of step 3 had different norms"),
+            (Share { last_norm: None, ..share() }, "different norms"),
         ] {
-            let said = agreed(&[share(), share(), other]).unwrap_err().to_string();
-            assert!(said.contains("rank 2") && said.contains(word), "{said}");
+            let other = Share { rank: 7, ..other };
+            let said = agreed(&[first.clone(), second.clone(), other]).unwrap_err().to_string();
+            assert!(said.contains("rank 7 differs") && said.contains(word), "{said}");
         }
     }
 

@@ -39,6 +39,7 @@ mod health;
 mod inputs;
 mod judged;
 mod load;
+mod majority;
 mod members;
 mod membership;
 mod micro_batches;

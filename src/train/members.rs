@@ -98,9 +98,9 @@ impl Record {
         (self.since_change, self.changes) = (0, 0);
     }
 
-    fn lose(&mut self, numbers: impl Iterator<Item = usize>) {
-        for number in numbers {
-            let Some(place) = self.rows.iter().position(|row| row.number == number) else { continue };
+    fn lose(&mut self, lost: impl Iterator<Item = usize>) {
+        for lost in lost {
+            let Some(place) = self.rows.iter().position(|row| row.launched_as == lost) else { continue };
             let row = self.rows.remove(place);
             *self.drops.entry(row.launched_as).or_default() += 1;
             self.gone.retain(|(gone, _)| *gone != row.launched_as);
@@ -224,9 +224,9 @@ impl MemberWatch {
         lock(&self.record).meet(collective, known);
     }
 
-    /// Records that these are gone, by the numbers that they had when the ranks met.
-    pub(crate) fn lose(&self, numbers: impl Iterator<Item = usize>) {
-        lock(&self.record).lose(numbers);
+    /// Records that these are gone, by the numbers that their launcher gave them.
+    pub(crate) fn lose(&self, lost: impl Iterator<Item = usize>) {
+        lock(&self.record).lose(lost);
     }
 
     /// Records what each rank has computed of this step, counted from 1.
@@ -312,7 +312,7 @@ mod tests {
         steps(&mut record, &[10, 10, 10]);
         assert_eq!(states(&record)[2], (1, Training, 2, 1));
         assert_eq!(record.samples().ranks[1].micro_batch_ms, Some(10.0));
-        record.lose([2].into_iter());
+        record.lose([1].into_iter());
         assert_eq!(states(&record)[2], (1, Gone, 0, 2));
     }
 

@@ -12,7 +12,7 @@ use crate::session::Session;
 impl Session<'_> {
     /// Records who trains from this step on, counted from 1, if the members of a swarm have changed.
     pub(crate) fn record_members(&mut self, step: u64) {
-        for Change { epoch, members, lost } in self.ranks.changes() {
+        for Change { epoch, members, lost, is_taken_over } in self.ranks.changes() {
             let left = match members.len() {
                 1 => format!("rank {} goes on alone", members[0]),
                 more => format!("the other {more} ranks go on"),
@@ -25,15 +25,21 @@ impl Session<'_> {
             }
             let lost: Vec<LostMember> =
                 lost.into_iter().map(|(rank, reason)| LostMember { rank, reason }).collect();
-            if members.first().is_some_and(|first| lost.iter().any(|gone| gone.rank < *first))
-                && self.ranks.is_first()
-            {
+            if is_taken_over && self.ranks.is_first() {
                 // Whatever becomes of this process, what only this folder has is not given up.
                 if let Err(error) = self.run.mark_as_taken_over() {
                     self.warn(error.to_string(), Some(step));
                 }
+                let at = self.ranks.address().map(|(host, port)| {
+                    format!(
+                        ". Ranks that were started before find it by themselves; others need MASTER_ADDR={host} and MASTER_PORT={port}"
+                    )
+                });
                 self.warn(
-                    "this rank takes the place of rank 0: the run goes on in this folder, with its checkpoints and outputs. Do not resume the run of rank 0: that would be another run",
+                    format!(
+                        "this rank takes the place of the one that had the run: it goes on in this folder, with its checkpoints and outputs. Do not resume the other one's: that would be another run{}",
+                        at.unwrap_or_default()
+                    ),
                     Some(step),
                 );
             }
@@ -51,7 +57,7 @@ impl Session<'_> {
     }
 
     fn record_shares(&mut self, step: u64, epoch: u64) {
-        let (members, shares) = (self.ranks.members(), self.ranks.shares().unequal().to_vec());
+        let (members, shares) = (self.ranks.launched_as(), self.ranks.shares().unequal().to_vec());
         self.events.emit(Kind::Members(Members { step, epoch, members, shares, lost: Vec::new() }));
     }
 

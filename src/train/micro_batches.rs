@@ -114,6 +114,7 @@ impl<O: Objective> MicroBatches<'_, O> {
         }
         let shares = JudgedShares {
             of: Share {
+                rank: session.ranks.number(),
                 step: self.step,
                 numbers: trained.iter().map(Trained::count).sum(),
                 last_norm: last_norm.map(f64::to_bits),
@@ -188,6 +189,7 @@ impl<O: Objective> MicroBatches<'_, O> {
             losses.push((*place, self.compute(*place, &mut gradients)));
         }
         let share = Share {
+            rank: session.ranks.number(),
             step: self.step,
             numbers: ordered.iter().map(Trained::count).sum(),
             last_norm: last_norm.map(f64::to_bits),

@@ -102,9 +102,26 @@ impl<'a> Ranks<'a> {
         self.collective().map(Collective::changes).unwrap_or_default()
     }
 
-    /// Returns the numbers that the members had when they met.
-    pub(crate) fn members(&mut self) -> Vec<usize> {
-        self.collective().map(|collective| collective.members()).unwrap_or_default()
+    /// Returns the numbers that their launcher gave to the members.
+    pub(crate) fn launched_as(&self) -> Vec<usize> {
+        match self {
+            Self::Member(collective, _) => collective.launched_as(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the number that its launcher gave to this process.
+    pub(crate) fn number(&self) -> usize {
+        let own = self.own().start;
+        self.launched_as().get(own).copied().unwrap_or(own)
+    }
+
+    /// Returns where the process that has the run lets others in.
+    pub(crate) fn address(&self) -> Option<(String, u16)> {
+        match self {
+            Self::Member(collective, _) => collective.addresses().into_iter().next(),
+            _ => None,
+        }
     }
 
     /// Returns the number of sums that a step's gradients are made of.
@@ -190,7 +207,7 @@ impl<'a> Ranks<'a> {
             Self::Alone => String::new(),
             Self::SumAs(counts, _) => format!(", adding like {counts} ranks"),
             Self::Member(collective, _) => {
-                format!(", rank {} of {}", collective.rank(), collective.world_size())
+                format!(", rank {} of {}", self.number(), collective.world_size())
             }
         }
     }
@@ -266,7 +283,8 @@ impl<'a> Ranks<'a> {
         let Self::Member(collective, _) = self else { return Ok(vec![own]) };
         loop {
             match gather(&mut **collective, &own) {
-                Err(TrainError::Cluster(ClusterError::Regrouped)) => {}
+                // While they heal, all begin again from the start.
+                Err(TrainError::Cluster(ClusterError::Regrouped)) if !collective.is_healing() => {}
                 said => return said,
             }
         }
@@ -321,13 +339,14 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     own: &T,
 ) -> Result<Vec<T>, TrainError> {
     let bytes = serde_json::to_vec(own).expect("plain fields serialise");
-    let words = collective.all_gather(&bytes)?.into_iter().enumerate();
-    words
-        .map(|(rank, word)| {
-            serde_json::from_slice(&word)
-                .map_err(|_| TrainError::RanksDiffer { rank, what: "it says something unknown".into() })
-        })
-        .collect()
+    let words = collective.all_gather(&bytes)?;
+    let words = words.into_iter().zip(collective.launched_as());
+    let read = |(word, rank): (Vec<u8>, usize)| {
+        let unknown =
+            |_| TrainError::RanksDiffer { what: format!("rank {rank} says something that is unknown here") };
+        serde_json::from_slice(&word).map_err(unknown)
+    };
+    words.map(read).collect()
 }
 
 #[cfg(test)]

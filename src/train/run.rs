@@ -90,9 +90,10 @@ pub(crate) fn train_for(
             catch_device_failure(run, number, || attempt::make(objective, &mut session, &mut state, options));
         match &result {
             // All continue from rank 0's checkpoint, as if they had just been started.
-            Err(TrainError::Cluster(ClusterError::Newcomers)) => {
+            Err(TrainError::Cluster(error @ (ClusterError::Newcomers | ClusterError::Regrouped))) => {
                 state = State::start();
-                if let Err(error) = meet_again(&mut session, options) {
+                let meets = matches!(error, ClusterError::Newcomers);
+                if let Err(error) = heal(&mut session, options, meets) {
                     break Err(error);
                 }
             }
@@ -153,16 +154,24 @@ pub(crate) fn train_for(
     result.map(|_| finished)
 }
 
-/// Lets those in that wait, and gives them what every rank has.
-fn meet_again(session: &mut Session, options: &TrainOptions) -> Result<(), TrainError> {
-    session.phase("exchange", "other ranks join: all ranks meet again");
-    let known = session.ranks.count();
-    let Some(collective) = session.ranks.collective() else { return Ok(()) };
-    collective.meet_again()?;
-    session.members_met(known);
+/// Lets those in that wait, if the ranks meet, and gives all what every rank has: again, as long as one is lost
+/// meanwhile.
+fn heal(session: &mut Session, options: &TrainOptions, meets: bool) -> Result<(), TrainError> {
+    if meets {
+        session.phase("exchange", "other ranks join: all ranks meet again");
+        let known = session.ranks.count();
+        let Some(collective) = session.ranks.collective() else { return Ok(()) };
+        collective.meet_again()?;
+        session.members_met(known);
+    }
     let Some(collective) = session.ranks.collective() else { return Ok(()) };
     if let Some(AfterMeeting(work)) = &options.after_meeting {
-        work(collective)?;
+        loop {
+            match work(collective) {
+                Err(ClusterError::Regrouped) => {}
+                done => break done?,
+            }
+        }
     }
     let members = collective.world_size();
     session

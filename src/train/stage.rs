@@ -38,6 +38,8 @@ pub(crate) struct StageLoop<'a, 'run, O: Objective> {
 /// What a rank says at the border of a step.
 #[derive(Debug, Serialize, Deserialize)]
 struct Wish {
+    /// The number that its launcher gave it.
+    rank: usize,
     stop: bool,
     save: bool,
     /// Why it has to stop.
@@ -313,13 +315,19 @@ impl<O: Objective> StageLoop<'_, '_, O> {
     fn agreed(&mut self, due: Due, reason: Option<String>) -> Result<Agreed, TrainError> {
         let newcomers = self.session.ranks.newcomers();
         let shares = self.session.better_shares();
-        let wish = Wish { stop: due.stop, save: due.save, reason, newcomers, shares };
+        let wish = Wish {
+            rank: self.session.ranks.number(),
+            stop: due.stop,
+            save: due.save,
+            reason,
+            newcomers,
+            shares,
+        };
         let wishes = self.session.ranks.gather(wish)?;
         let stop = wishes.iter().any(|wish| wish.stop);
         let reason = wishes
             .iter()
-            .enumerate()
-            .find_map(|(rank, wish)| wish.reason.as_ref().map(|reason| format!("rank {rank}: {reason}")));
+            .find_map(|wish| wish.reason.as_ref().map(|reason| format!("rank {}: {reason}", wish.rank)));
         let Some(first) = wishes.into_iter().next() else { return Ok((due, reason, false, None)) };
         let others_join = first.newcomers > 0 && !stop && due.end.is_none();
         let due = Due { stop, save: stop || first.save || others_join, ..due };
@@ -337,7 +345,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             return Ok(None);
         }
         let step = state.step;
-        match self.session.ranks.gather(state_hash(step, &trained, optimizer)) {
+        let hash = state_hash(step, &trained, optimizer);
+        let number = self.session.ranks.number();
+        match self.session.ranks.gather((number, hash)) {
             Err(TrainError::Cluster(error)) if error.is_of_a_rank() => Ok(Some(error.to_string())),
             hashes => require_the_same(&hashes?, step).map(|()| None),
         }

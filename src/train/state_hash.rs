@@ -8,6 +8,7 @@
 use sparktune_model::Param;
 
 use crate::error::TrainError;
+use crate::majority::who_differs;
 use crate::optimizer::Optimizer;
 
 /// The most numbers that are hashed before each checkpoint: with their moments 2.4 GB, about a second. The
@@ -38,16 +39,16 @@ pub(crate) fn numbers(trained: &[&Param]) -> usize {
     trained.iter().map(|param| param.shape().iter().product::<usize>()).sum()
 }
 
-/// Checks that all ranks have the same hash after this step.
+/// Checks that all ranks, named by the numbers that their launcher gave them, have the same hash after this
+/// step.
 ///
 /// # Errors
-/// One of them has another one than rank 0.
-pub(crate) fn require_the_same(hashes: &[String], step: u64) -> Result<(), TrainError> {
-    match hashes.iter().position(|hash| *hash != hashes[0]) {
+/// One of them has another one.
+pub(crate) fn require_the_same(hashes: &[(usize, String)], step: u64) -> Result<(), TrainError> {
+    match who_differs(hashes) {
         None => Ok(()),
-        Some(rank) => Err(TrainError::RanksDiffer {
-            rank,
-            what: format!("after step {step}, its weights or its optimizer are not those of rank 0"),
+        Some(who) => Err(TrainError::RanksDiffer {
+            what: format!("after step {step}, weights or optimizer are not the same: {who}"),
         }),
     }
 }
@@ -79,10 +80,11 @@ mod tests {
             (4, 1.0, (5.0, next(6.0))),
         ] {
             let other = state_hash(step, &[&param("a", first), &b], &optimizer(moments.0, moments.1));
-            let error = require_the_same(&[hash.clone(), hash.clone(), other], 4).unwrap_err().to_string();
-            assert!(error.contains("rank 2") && error.contains("after step 4"), "{error}");
+            let all = [(0, hash.clone()), (1, hash.clone()), (5, other)];
+            let error = require_the_same(&all, 4).unwrap_err().to_string();
+            assert!(error.contains("rank 5 differs") && error.contains("after step 4"), "{error}");
         }
-        assert!(require_the_same(&[hash.clone(), hash], 4).is_ok());
+        assert!(require_the_same(&[(0, hash.clone()), (1, hash)], 4).is_ok());
         assert_eq!(numbers(&[&a, &b]), 4);
     }
 }

@@ -179,6 +179,19 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
         let rows = second.members();
         rows.iter().all(|row| row["gone"].is_string() || row["state"] == "idle").then_some(())
     });
+    let doctor = first.place.sparktune(["cluster", "doctor", "--json"]).exits(4);
+    let status = |what: &str| {
+        let lines = doctor.last().as_array().unwrap();
+        let line = lines.iter().find(|line| line["what"] == what);
+        line.map(|line| line["status"].as_str().unwrap().to_owned())
+    };
+    for what in ["build", "bandwidth to spark2", "memory of spark2"] {
+        assert_eq!(status(what).as_deref(), Some("ok"), "{what}: {doctor:?}");
+    }
+    assert_eq!(
+        [status("members").as_deref(), status("bandwidth to spark3").as_deref()],
+        [Some("problem"), None]
+    );
     let Member { agent, place, .. } = &second;
     place.sparktune(["cluster", "leave"]).exits(0);
     wait("the end of the agent", || {

@@ -134,10 +134,10 @@ fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_b
     signal("STOP", &all[1]);
     go_on(&run, &[0, 2]);
     signal("CONT", &all[1]);
-    // Ranks have other numbers when they meet again.
-    go_on(&run, &[0, 1, 2]);
+    // Who comes is the last one to be added, under its old number.
+    go_on(&run, &[0, 2, 1]);
     signal("KILL", &all[2]);
-    wait("the others to go on", || (members(&run).pop()?.1.len() == 2).then_some(()));
+    go_on(&run, &[0, 1]);
     all.push(start(2));
     go_on(&run, &[0, 1, 2]);
     let done = ended(all);
@@ -146,10 +146,11 @@ fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_b
         [Some(0), Some(0), None, Some(0)],
         "{done:?}"
     );
-    let told = ["the other ranks go on without this one", "silent for 3 s", "asks rank 0 to be let in again"];
+    let told =
+        ["the other ranks go on without this one", "silent for 3 s", "asks the others to be let in again"];
     assert!(told.iter().all(|words| done[1].err.contains(words)), "{}", done[1].err);
-    let said: Vec<usize> = members(&run).into_iter().map(|(_, members, _)| members.len()).collect();
-    assert_eq!(said, [3, 2, 3, 2, 3]);
+    let lost: Vec<Vec<u64>> = members(&run).into_iter().map(|(_, _, lost)| lost).collect();
+    assert_eq!(lost, [vec![], vec![1], vec![], vec![2], vec![]]);
     let (_alone, one_process) = alone(counts(&run), "80", &more);
     assert_same(&run, &one_process);
 }
@@ -180,16 +181,27 @@ fn a_rank_that_becomes_slow_computes_less_of_each_step_and_the_run_has_the_bits_
     assert_same(&run, &one_process);
 }
 
+/// The rank that comes back was killed too, and is started again as it was: nobody listens any more where its
+/// launcher says.
 #[test]
-fn if_the_coordinator_is_killed_the_next_rank_takes_its_place_and_the_run_goes_on_with_the_same_bits() {
+fn the_next_rank_takes_the_place_of_a_coordinator_that_is_killed_lets_others_in_and_has_the_same_bits() {
     let place = Place::new();
     let more = [&LORA[..], &SWARM].concat();
-    let ranks = ranks(3, training(&place, "40", &more));
+    let port = port();
+    let start = |rank: usize| start_rank(training(&place, "100", &more)(), rank, 3, &port);
+    let mut ranks: Vec<Child> = (0..3).map(start).collect();
     let first = run_with(&place, 4);
     kill(trainer_of(&first).unwrap());
+    let name = first.file_name().unwrap().to_str().unwrap();
+    let hidden = place.join("runs").join(format!(".rank-1-of-{name}"));
+    go_on(&hidden, &[1, 2]);
+    signal("KILL", &ranks[2]);
+    go_on(&hidden, &[1]);
+    ranks.push(start(2));
+    go_on(&hidden, &[1, 2]);
     let done = ended(ranks);
-    assert_eq!([done[1].code, done[2].code], [Some(0), Some(0)], "{done:?}");
-    assert!(done[1].err.contains("this rank has taken the place of rank 0"), "{}", done[1].err);
+    assert_eq!([done[1].code, done[2].code, done[3].code], [Some(0), None, Some(0)], "{done:?}");
+    assert!(done[1].err.contains("this rank has taken the place of the one that had"), "{}", done[1].err);
     // The run of the first one stays as it was, and the other one has its name and four more digits.
     let all = std::fs::read_dir(place.join("runs")).unwrap().map(|run| run.unwrap().path());
     let runs: Vec<PathBuf> = all.filter(|run| run.join("events").is_dir()).collect();
@@ -198,8 +210,10 @@ fn if_the_coordinator_is_killed_the_next_rank_takes_its_place_and_the_run_goes_o
     let begins = first.file_name().unwrap().to_str().unwrap();
     assert!(run.file_name().unwrap().to_str().unwrap().starts_with(begins), "{runs:?}");
     let said: Vec<_> = members(run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
-    assert_eq!(said, [(vec![0, 1, 2], vec![]), (vec![1, 2], vec![0])]);
-    let (_alone, one_process) = alone(counts(run), "40", &more);
+    let change = |members: &[u64], lost: &[u64]| (members.to_vec(), lost.to_vec());
+    let expected = [([0, 1, 2].as_slice(), [].as_slice()), (&[1, 2], &[0]), (&[1], &[2]), (&[1, 2], &[])];
+    assert_eq!(said, expected.map(|(members, lost)| change(members, lost)));
+    let (_alone, one_process) = alone(counts(run), "100", &more);
     assert_same(run, &one_process);
 }
 

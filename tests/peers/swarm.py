@@ -4,10 +4,12 @@
 
 Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm true --silence-s 2`). At times that the
 seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP), or killed and started or stopped and continued after it
-was left out, after which it has to be let in again; now and then it is the coordinator, after which the next rank has to take its place, or,
-with two ranks, all are started again with `resume`. When a run is complete, one process trains the same steps with the numbers and shares of ranks of its `members` events (`--sum-as`): losses, norms
-and weights have to be the same to the last bit. With `--partitions`, which needs root and iproute2, each rank has a network
-namespace of its own, and a link may be taken down too.
+was left out, after which it has to be let in again. Now and then it is the coordinator, after which the next rank has to
+take its place, and lets others in; the machine of the old one may come back with another number. With two ranks, all are
+started again with `resume`. When a run is complete, one process trains the same steps with the numbers and shares of
+ranks of its `members` events (`--sum-as`): losses, norms and weights have to be the same to the last bit. With
+`--partitions`, which needs root and iproute2, each rank has a network namespace of its own, and a link may be taken down
+too, after which the rank is started again.
 
 Prints a line for each run and the number of faults of each kind. Needs Python alone.
 """
@@ -17,6 +19,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -71,13 +74,29 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True)
 
 
+# What was read of each log, so that a look costs no more than what is new: how far, and the events.
+READ = {}
+
+
 def events(run):
+    """The events of a run. A run that is renamed meanwhile has none, and is found at the next look."""
     for path in sorted((run / "events").glob("*")):
-        for line in path.read_text().splitlines():
+        offset, seen = READ.get(path, (0, []))
+        try:
+            with open(path, "rb") as log:
+                log.seek(offset)
+                new = log.read()
+        except FileNotFoundError:
+            return
+        # The last line may be being written.
+        whole = new[: new.rfind(b"\n") + 1]
+        for line in whole.splitlines():
             try:
-                yield json.loads(line)
+                seen.append(json.loads(line))
             except json.JSONDecodeError:
-                pass  # the last line is being written
+                pass  # what a killed process left
+        READ[path] = (offset + len(whole), seen)
+        yield from seen
 
 
 class Training:
@@ -85,31 +104,44 @@ class Training:
         self.program, self.folder, self.ranks, self.network = program, folder, ranks, network
         self.processes = []
         # Where the run goes on without its first coordinator, and what was seen before that.
-        self.moved, self.coordinator, self.before = None, 0, []
+        self.moved, self.coordinator, self.previous, self.before, self.name = None, 0, 0, [], ""
         self.log = open(folder / "log", "w")
         self.token = hashlib.sha256(os.urandom(32)).hexdigest()
 
     def start(self, words):
-        self.words, self.port = words, free_port() if self.network is None else 29_500
-        self.processes = [self.start_rank(rank) for rank in range(self.ranks)]
+        self.words = words
+        first = ("127.0.0.1", free_port()) if self.network is None else ("10.197.0.1", 29_500)
+        # By the numbers of ranks: their processes, what their launcher says of the first one, and their machines.
+        self.processes, self.first, self.machines = {}, {}, {}
+        for rank in range(self.ranks):
+            self.start_rank(rank, first, rank)
 
-    def start_rank(self, rank):
-        host = "127.0.0.1" if self.network is None else "10.197.0.1"
+    def start_rank(self, rank, first=None, machine=None):
+        """Starts a rank, or starts it again as it was."""
+        host, port = self.first[rank] = first or self.first[rank]
+        if machine is not None:
+            self.machines[rank] = machine
+        size = str(max(self.ranks, rank + 1))
         environment = dict(
             os.environ,
-            RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK=str(rank), MASTER_ADDR=host,
-            MASTER_PORT=str(self.port), SPARKTUNE_GRAD_ACCUM_STEPS="5", SPARKTUNE_CLUSTER_TOKEN=self.token,
+            RANK=str(rank), WORLD_SIZE=size, LOCAL_RANK=str(rank), MASTER_ADDR=host, MASTER_PORT=str(port),
+            SPARKTUNE_GRAD_ACCUM_STEPS="5", SPARKTUNE_CLUSTER_TOKEN=self.token,
         )  # fmt: skip
-        inside = [] if self.network is None else ["ip", "netns", "exec", self.network.names[rank]]
+        inside = []
+        if self.network is not None:
+            inside = ["ip", "netns", "exec", self.network.names[self.machines[rank]]]
         command = [*inside, str(self.program), *self.words, "--runs-dir", str(self.folder / "runs")]
-        return subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
+        self.processes[rank] = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
 
     def run(self):
         runs = sorted(path for path in (self.folder / "runs").glob("[!.]*") if (path / "events").is_dir())
         if self.moved is None:
             return runs[0] if runs else None
         # It gets the name of the run, with four more digits, when its part ends.
-        return self.moved if self.moved.is_dir() else max(runs, key=lambda run: (run / "events").stat().st_mtime)
+        if self.moved.is_dir():
+            return self.moved
+        runs = [run for run in runs if run.name.startswith(self.name) and run.name != self.name]
+        return max(runs, key=lambda run: (run / "events").stat().st_mtime, default=None)
 
     def seen(self):
         run = self.run()
@@ -121,14 +153,14 @@ class Training:
 
     def is_taking_over(self, event):
         lost = [lost["rank"] for lost in event.get("lost", [])] if event["kind"] == "members" else []
-        return bool(lost) and min(lost) < event["members"][0] == self.coordinator
+        return self.previous in lost and event["members"][0] == self.coordinator
 
-    def takes_over(self, coordinator, number):
-        """This rank goes on, which its launcher gave this number."""
+    def takes_over(self, coordinator):
+        """This rank goes on."""
         before = self.seen()
-        self.coordinator = coordinator
-        name = self.run().name.split("-of-")[-1]
-        self.moved = self.folder / "runs" / f".rank-{number}-of-{name}"
+        self.previous, self.coordinator = self.coordinator, coordinator
+        self.name = self.run().name.split("-of-")[-1]
+        self.moved = self.folder / "runs" / f".rank-{coordinator}-of-{self.name}"
         self.before = []
         self.wait("another coordinator", lambda: any(event["kind"] == "step" for event in self.seen()))
         step = self.seen()[0]["step"]
@@ -145,6 +177,13 @@ class Training:
     def has_ended(self):
         return bool(self.seen()) and self.seen()[-1]["kind"] == "run_finished"
 
+    def address(self):
+        """Where the coordinator lets ranks in that have never been there, as it has said."""
+        said = [event["message"] for event in events(self.run()) if event["kind"] == "warning"]
+        found = [re.search(r"MASTER_ADDR=(\S+) and MASTER_PORT=(\d+)", message) for message in said]
+        found = [match for match in found if match]
+        return (found[-1][1], int(found[-1][2])) if found else None
+
     def trainer(self):
         return json.loads((self.run() / "lease.lock").read_text())["pid"]
 
@@ -156,19 +195,19 @@ class Training:
             if steps != seen:
                 since, seen = time.monotonic(), steps
             if time.monotonic() - since > PATIENCE_S:
-                for process in self.processes:
+                for process in self.processes.values():
                     process.kill()
                 sys.exit(f"waited {PATIENCE_S} s for {what}; look at {self.folder}")
             time.sleep(0.05)
 
     def clear(self):
-        for process in self.processes:
+        for process in self.processes.values():
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self.processes = []
+        self.processes = {}
 
 
 def replay_words(training):
@@ -200,8 +239,6 @@ def one_run(options, choose, counted, network):
     train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
     training = Training(options.program, folder, options.ranks, network)
     training.start(train)
-    # The process of each number: ranks get other numbers when they meet again.
-    process_of = list(range(options.ranks))
     stopped, faults = [], []
     while not training.has_ended() and len(faults) < (40 if options.tiny else 12):
         training.wait("members", lambda: training.members() or training.has_ended())
@@ -214,46 +251,79 @@ def one_run(options, choose, counted, network):
         if training.has_ended() or (not others and choose.random() < 0.7):
             break
         # Those that return leave more for the next fault.
-        kinds = (["kill", "stop"] + ["kill and start", "stop and continue"] * 2) * bool(others) + ["coordinator"]
-        if training.moved is not None:
-            # Who was left out asks the machine of the first coordinator, and too few cannot go on.
-            kinds = ["kill", "stop"] * bool(others) + ["coordinator"] * (len(members) > 2)
-            if not kinds:
-                break
-        kind = choose.choice(kinds + (["partition"] if network and others else []))
-        if kind == "coordinator" and len(members) > 2:
-            os.kill(training.trainer(), signal.SIGKILL)
-            training.takes_over(members[1], process_of[members[1]])
-            kind = "coordinator, others go on"
-        elif kind == "coordinator":
+        kinds = (["kill", "stop"] + ["kill and start", "stop and continue"] * 2) * bool(others)
+        if len(members) > 2:
+            # Too few would not go on.
+            kinds += ["coordinator killed", "coordinator killed, comes back", "coordinator stopped and continued"]
+        elif training.moved is None:
+            kinds += ["coordinator killed, all resume"]
+        kinds += ["kill and start twice"] * bool(others)
+        kinds += ["partition and start"] * bool(network and others)
+        if not kinds:
+            break
+        kind = choose.choice(kinds)
+        if kind.startswith("coordinator") and not kind.endswith("resume"):
+            trainer, machine = training.trainer(), training.machines[members[0]]
+            is_stopped = "stopped" in kind
+            os.kill(trainer, signal.SIGSTOP if is_stopped else signal.SIGKILL)
+            training.takes_over(members[1])
+            if is_stopped:
+                os.kill(trainer, signal.SIGCONT)
+            if kind.endswith("back") and not training.has_ended():
+                left = training.members()
+                training.start_rank(max(training.processes) + 1, training.address(), machine)
+                training.wait("the return", lambda: len(training.members()) > len(left) or training.has_ended())
+        elif kind.startswith("coordinator"):
             os.kill(training.trainer(), signal.SIGKILL)
             for process in stopped:
                 process.kill()
             stopped = []
             training.clear()
-            process_of = list(range(options.ranks))
             training.start(["resume", "latest", "--json", "--non-interactive"])
             before = len(training.seen())
             training.wait("a resumed step", lambda: "step" in [e["kind"] for e in training.seen()[before:]])
         else:
             rank = choose.choice(others)
-            process = training.processes[process_of[rank]]
-            if kind == "partition":
-                network.cut(process_of[rank], "down")
+            process, machine = training.processes[rank], training.machines[rank]
+            # The links of all machines end at the first one.
+            if kind.startswith("partition") and machine == 0:
+                continue
+            if kind.startswith("partition"):
+                network.cut(machine, "down")
             else:
                 process.send_signal(signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP)
             training.wait("the others", lambda: rank not in training.members() or training.has_ended())
-            if kind == "partition":
-                network.cut(process_of[rank], "up")
+            if kind.startswith("partition"):
+                network.cut(machine, "up")
             if " and " in kind and not training.has_ended():
                 left = training.members()
-                if kind == "kill and start":
+
+                def is_over():
+                    return training.has_ended()
+
+                def is_back():
+                    return len(training.members()) > len(left) or is_over()
+
+                if kind.endswith("twice"):
+                    # It is killed again at any time: while it waits, meets the others, heals or trains.
                     process.wait()
-                    training.processes[process_of[rank]] = training.start_rank(process_of[rank])
+                    training.start_rank(rank)
+                    time.sleep(choose.random() * 4)
+                    process = training.processes[rank]
+                    process.kill()
+                    process.wait()
+                    training.wait("a step", lambda begun=training.steps(): training.steps() > begun or is_over())
+                    left = [member for member in training.members() if member != rank]
+                    if not training.has_ended():
+                        training.start_rank(rank)
+                elif kind.endswith("start"):
+                    # One whose link was cut may hear that it was left out, and come back by itself.
+                    training.wait("its end", lambda: process.poll() is not None or is_back())
+                    if process.poll() is not None and not training.has_ended():
+                        training.start_rank(rank)
                 else:
                     process.send_signal(signal.SIGCONT)
-                training.wait("the return", lambda: len(training.members()) > len(left) or training.has_ended())
-                process_of = [process_of[rank] for rank in left] + [process_of[rank]]
+                training.wait("the return", is_back)
             if kind == "stop":
                 stopped.append(process)
         faults.append(kind)
@@ -261,6 +331,11 @@ def one_run(options, choose, counted, network):
     for process in stopped:
         process.kill()
     training.clear()
+    end = training.seen()[-1]
+    if end["outcome"] != "completed":
+        print(f"{len(faults):2} faults: STOPPED at {folder}: {end.get('reason')}", flush=True)
+        counted.update(faults)
+        return False
     counts = replay_words(training)
     (folder / "alone").mkdir()
     alone = Training(options.program, folder / "alone", 1, None)

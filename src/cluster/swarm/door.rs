@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::introduction::{Answer, Caller};
+use crate::introduction::{Answer, Caller, Member};
 
 /// The pause between two signs that the swarm still works.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -21,21 +21,24 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Lets ranks wait that `accept` brings in, which gets where they are sent to and when to end.
+    /// Lets ranks wait that `accept` brings in, which gets where they are sent to and when to end. They are
+    /// told who works, because one of those takes this rank's place if it is lost.
     pub(crate) fn open(
         listener: TcpListener,
+        others: Vec<Member>,
         accept: impl FnOnce(TcpListener, std::sync::mpsc::Sender<Caller>, Arc<AtomicBool>) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         let (waiting, is_closed) = (Arc::<Mutex<Vec<Caller>>>::default(), Arc::new(AtomicBool::new(false)));
         let (send_caller, callers) = channel::<Caller>();
         accept(listener, send_caller, Arc::clone(&is_closed))?;
         let (at_door, closed) = (Arc::clone(&waiting), Arc::clone(&is_closed));
+        let wait = Answer::Wait { others };
         let look_after = move || {
             while !closed.load(Ordering::SeqCst) {
                 let caller = callers.recv_timeout(AGAIN);
                 let mut waiting = at_door.lock().unwrap_or_else(PoisonError::into_inner);
                 // One that has gone again is forgotten.
-                waiting.retain_mut(|caller| caller.channel.tell(&Answer::Wait).is_ok());
+                waiting.retain_mut(|caller| caller.channel.tell(&wait).is_ok());
                 match caller {
                     Ok(caller) => waiting.push(caller),
                     Err(RecvTimeoutError::Timeout) => {}

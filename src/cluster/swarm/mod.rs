@@ -17,7 +17,14 @@
 //!
 //! **Who comes later** waits at a door that rank 0 keeps open. At the border of a step, all ranks part and
 //! meet again as if they had just been started, with those that waited, and continue from rank 0's checkpoint
-//! of that step. So a newcomer gets what every rank gets, by hash and over the same channel.
+//! of that step. So a newcomer gets what every rank gets, by hash and over the same channel. Who does not
+//! come, or is lost before they train, is left out, and the others begin to heal anew. If the
+//! coordinator is lost, the one in its place opens a door where it listened when the ranks met, which all of
+//! them know, also those that were left out and those that wait.
+//!
+//! **Numbers.** Ranks have three: that of their place among the members, which callers compute with; that
+//! which they had when they met, which is used here; and that which their launcher gave them, which alone is
+//! shown to people, because it stays.
 //!
 //! **Who coordinates.** If the coordinator is lost, the first of those that are left takes its place, as long
 //! as they are more than half of the members (`regroup`). Otherwise they end, as ranks do that are no
@@ -44,10 +51,13 @@ use crate::swarm::notice::{Heard, shortened};
 pub struct Change {
     /// The number of the epoch that begins.
     pub epoch: u64,
-    /// Its members, by the numbers that they had when the ranks met.
+    /// Its members, by the numbers that they had when the ranks met. A caller of
+    /// [`Collective::changes`](crate::Collective::changes) is told those that their launcher gave them.
     pub members: Vec<usize>,
-    /// Who is left out, and why; what others said of it is escaped.
+    /// Who is left out, by the same numbers, and why; what others said of it is escaped.
     pub lost: Vec<(usize, String)>,
+    /// Whether the coordinator is another one than before.
+    pub is_taken_over: bool,
 }
 
 /// What a rank keeps to go on without others.
@@ -63,12 +73,22 @@ pub(crate) struct Swarm {
     pub(crate) changes: Vec<Change>,
     /// Whether the others go on without this rank.
     pub(crate) is_left_out: bool,
+    /// Whether the ranks have met again and do not train yet. They have not all that is needed to take the
+    /// coordinator's place.
+    pub(crate) is_healing: bool,
+    /// Whether too few are left, so that others may go on without them.
+    pub(crate) is_outvoted: bool,
     /// For tests: the number of messages after which this rank is dead.
     #[cfg(test)]
     pub(crate) sends_left: Option<usize>,
 }
 
 impl Swarm {
+    /// Returns that of a rank that has met the others again.
+    pub(crate) fn healing() -> Self {
+        Self { is_healing: true, ..Self::default() }
+    }
+
     /// Records that a rank is waited for in vain.
     pub(crate) fn suspect(&mut self, rank: usize, error: &Error) {
         self.suspects.insert(rank, shortened(&error.seen()));

@@ -105,6 +105,7 @@ impl Tcp {
         if let Err(error) = &done {
             self.failure = Some(error.to_string());
             self.swarm().is_left_out |= matches!(error, Error::Ejected { .. });
+            self.swarm().is_outvoted |= matches!(error, Error::TooFew { .. });
         }
         done
     }
@@ -136,7 +137,8 @@ impl Tcp {
             let (left, of) = (members.len(), self.members.len());
             let is_enough = if takes_over { 2 * left > of && left > 1 } else { 2 * left >= of };
             if !is_enough {
-                let why = lost.iter().map(|(rank, why)| format!("rank {rank}: {why}"));
+                let why =
+                    lost.iter().map(|(rank, why)| format!("rank {}: {why}", self.mailbox.launched_as(*rank)));
                 return Err(Error::TooFew { left, of, why: why.collect::<Vec<_>>().join("; ") });
             }
             let said: Vec<(usize, String)> = lost.clone().into_iter().collect();
@@ -150,17 +152,20 @@ impl Tcp {
             let Some(ready) = self.ready(proposed, &members, &mut lost)? else { continue };
             let heard = heard_together(&ready).map_err(|(rank, what)| {
                 let at = self.mailbox.place(rank).to_owned();
-                Error::OutOfStep { rank, at, what }
+                Error::OutOfStep { rank: self.mailbox.launched_as(rank), at, what }
             })?;
             let own = self.own;
             for to in members.iter().copied().filter(|rank| *rank != own) {
                 self.notify(to, &Notice::Resume { epoch: proposed, heard: heard.clone() });
             }
-            self.adopt(Change { epoch: proposed, members, lost: said }, heard);
+            let before = self.mailbox.launched_as(self.members[0]);
+            let change = Change { epoch: proposed, members, lost: said, is_taken_over: takes_over };
+            self.adopt(change, heard);
             if takes_over {
-                self.tell(
-                    "rank 0 is gone: this rank takes its place, and the run goes on in this rank's folder",
-                );
+                self.tell(&format!(
+                    "rank {before} is gone: this rank takes its place, and the run goes on in this rank's folder"
+                ));
+                self.open_door();
             }
             return Ok(());
         }
@@ -225,6 +230,7 @@ impl Tcp {
         let is_member = |rank: &usize| self.members.contains(rank) && !lost.contains_key(rank);
         if *epoch == self.epoch && is_member(&from) && is_member(rank) && *rank != self.own && *rank != from {
             let why = escape(why);
+            let from = self.mailbox.launched_as(from);
             lost.insert(*rank, shortened(&format!("rank {from} says of it: {why}")));
         }
         Ok(())
@@ -253,8 +259,10 @@ impl Tcp {
                 self.members.iter().copied().filter(|rank| !lost.contains_key(rank)).collect();
             if let Some(why) = lost.get(&coordinator) {
                 let has_left = self.mailbox.gone(coordinator).filter(|_| self.mailbox.has_left(coordinator));
-                if has_left.is_some() || 2 * left.len() <= self.members.len() {
-                    let (rank, at) = (coordinator, self.mailbox.place(coordinator).to_owned());
+                let are_too_few = 2 * left.len() <= self.members.len();
+                if has_left.is_some() || are_too_few || self.swarm().is_healing {
+                    let rank = self.mailbox.launched_as(coordinator);
+                    let at = self.mailbox.place(coordinator).to_owned();
                     return Err(has_left.unwrap_or(Error::Lost { rank, at, why: why.clone() }));
                 }
             }
@@ -302,12 +310,14 @@ impl Tcp {
                     if members[0] != leader || !members.iter().all(|rank| self.members.contains(rank)) {
                         let at = self.mailbox.place(leader).to_owned();
                         let what = "it proposes members that are none".to_owned();
-                        return Err(Error::OutOfStep { rank: leader, at, what });
+                        let rank = self.mailbox.launched_as(leader);
+                        return Err(Error::OutOfStep { rank, at, what });
                     }
                     let heard = self.swarm().heard.clone();
                     self.notify(leader, &Notice::Ready { epoch, heard });
                     let lost = lost.into_iter().map(|(rank, why)| (rank, escape(&why).into_owned()));
-                    proposed = Some(Change { epoch, members, lost: lost.collect() });
+                    let (lost, is_taken_over) = (lost.collect(), leader != coordinator);
+                    proposed = Some(Change { epoch, members, lost, is_taken_over });
                 }
                 Notice::Resume { epoch, heard } => {
                     if let Some(change) = proposed.take_if(|change| change.epoch == epoch) {

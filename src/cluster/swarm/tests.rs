@@ -10,8 +10,9 @@ use sparktune_base::random::SplitMix64;
 use crate::collective::Collective;
 use crate::environment::{Launcher, Placement};
 use crate::error::Error;
-use crate::rendezvous::Limits;
+use crate::rendezvous::{Known, Limits, meet};
 use crate::tcp::{Tcp, join};
+use crate::waiting::Ends;
 
 const STEPS: u64 = 8;
 const MICRO_BATCHES: u64 = 7;
@@ -196,4 +197,163 @@ fn one_of_two_that_loses_the_coordinator_ends_because_the_coordinator_may_go_on(
     let error = error.as_ref().unwrap();
     assert!(error.is_of_a_rank() && error.to_string().starts_with("rank 0 (127.0.0.1)"), "{error}");
     assert!(ended[0].0.starts_with(log) || log.starts_with(&ended[0].0));
+}
+
+fn placement(rank: usize, world_size: usize, port: u16) -> Placement {
+    let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
+    Placement { rank, world_size, local_rank: rank, host, port, launcher }
+}
+
+/// Lets these ranks of a swarm of three do something each.
+fn three<T: Send>(work: impl Fn(Tcp) -> T + Sync) -> Vec<T> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let work = &work;
+    thread::scope(|scope| {
+        let start = |rank: usize| {
+            scope.spawn(move || {
+                let placement = placement(rank, 3, port);
+                let mut tcp = join(&placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
+                assert!(tcp.outlive(Duration::from_secs(1)));
+                work(tcp)
+            })
+        };
+        let ranks: Vec<_> = (0..3).map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// What ranks do until all have what they need: from the start, when one of them is lost meanwhile.
+fn heal(tcp: &mut Tcp) -> Result<Vec<Vec<u8>>, Error> {
+    loop {
+        let mut done = || {
+            tcp.broadcast(b"the run")?;
+            tcp.all_reduce(&mut [1.0; 100])?;
+            let own = tcp.launched_as()[tcp.rank()];
+            tcp.all_gather(own.to_string().as_bytes())
+        };
+        match done() {
+            Err(Error::Regrouped) => {}
+            done => return done,
+        }
+    }
+}
+
+#[test]
+fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_end_the_others() {
+    let ended = three(|mut tcp| {
+        let number = tcp.rank();
+        if number == 2 {
+            // It knocks again later, as another process would, and goes away when it is let in.
+            let placement = placement(2, 3, tcp.addresses()[0].1);
+            tcp.leave(Some("killed"));
+            drop(tcp);
+            let ends = Ends::new(Arc::new(|| false), Arc::new(|_| ()));
+            let limits = Limits { meeting: Duration::from_secs(20), ..Limits::default() };
+            let known = Known { launched_as: 2, ..Known::default() };
+            let met = meet(&placement, None, "build", limits, &known, &ends);
+            assert!(matches!(met, Err(Error::Renumbered { rank: 2, launched_as: 2, .. })));
+            return None;
+        }
+        let said = loop {
+            let waiting = tcp.newcomers();
+            match tcp.broadcast(&[waiting as u8]) {
+                Ok(said) if said == [1] => break said,
+                Ok(_) | Err(Error::Regrouped) => thread::sleep(Duration::from_millis(20)),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(said, [1]);
+        let before = tcp.changes();
+        assert_eq!(before.iter().map(|change| change.lost[0].0).collect::<Vec<_>>(), [2]);
+        tcp.meet_again().unwrap();
+        assert!(tcp.is_healing());
+        let words = heal(&mut tcp).unwrap();
+        let absent = tcp.changes();
+        assert_eq!((absent.len(), absent[0].lost[0].0, &*absent[0].members), (1, 2, &[0, 1][..]));
+        assert!(absent[0].lost[0].1.contains("did not come"), "{absent:?}");
+        tcp.leave(None);
+        Some(words)
+    });
+    assert_eq!(
+        ended,
+        [Some(vec![b"0".to_vec(), b"1".to_vec()]), Some(vec![b"0".to_vec(), b"1".to_vec()]), None]
+    );
+
+    // Each of them dies in turn after they have met. Without rank 0, the others end.
+    for dies in 0..3 {
+        let ended = three(|mut tcp| {
+            let number = tcp.rank();
+            tcp.meet_again().unwrap();
+            if number == dies {
+                // Like a process that is killed: it says nothing.
+                tcp.outgoing.clear();
+                return None;
+            }
+            let healed = heal(&mut tcp);
+            assert!(tcp.is_healing());
+            if healed.is_ok() {
+                assert!(tcp.outlive(Duration::from_secs(1)) && !tcp.is_healing());
+                tcp.leave(None);
+            }
+            Some(healed.map(|words| words.len()).map_err(|error| error.to_string()))
+        });
+        for (number, ended) in ended.into_iter().enumerate().filter(|(number, _)| *number != dies) {
+            match ended.unwrap() {
+                Ok(left) => assert!(dies > 0 && left == 2, "{dies}: rank {number}, {left} left"),
+                Err(error) => assert!(dies == 0 && error.contains("rank 0"), "{dies}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_takes_the_coordinators_place_lets_others_in_and_they_keep_their_numbers() {
+    let ended = three(|mut tcp| {
+        let number = tcp.rank();
+        if number == 0 {
+            // The others have a word of it, and then no more.
+            tcp.all_gather(b"0").unwrap();
+            tcp.outgoing.clear();
+            return None;
+        }
+        tcp.all_gather(b"0").unwrap();
+        loop {
+            match tcp.all_gather(b"1") {
+                Ok(words) if words.len() == 2 => break,
+                Ok(_) | Err(Error::Regrouped) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let changes = tcp.changes();
+        assert!(changes[0].is_taken_over && changes[0].members == [1, 2], "{changes:?}");
+        // The machine of the old rank 0 asks where the new one listened, and says a number that is in use.
+        let addresses = tcp.addresses();
+        if number == 1 {
+            let port = addresses[0].1;
+            let late = thread::spawn(move || {
+                let placement = placement(1, 3, port);
+                let mut tcp = join(&placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
+                let seen = (tcp.launched_as(), heal(&mut tcp).unwrap());
+                tcp.leave(None);
+                seen
+            });
+            while tcp.newcomers() == 0 {
+                thread::sleep(Duration::from_millis(20));
+            }
+            tcp.broadcast(b"now").unwrap();
+            tcp.meet_again().unwrap();
+            let seen = (tcp.launched_as(), heal(&mut tcp).unwrap());
+            tcp.leave(None);
+            assert_eq!(late.join().unwrap(), seen);
+            return Some(seen);
+        }
+        tcp.broadcast(b"now").unwrap();
+        tcp.meet_again().unwrap();
+        assert_eq!(tcp.rank(), 1);
+        let seen = (tcp.launched_as(), heal(&mut tcp).unwrap());
+        tcp.leave(None);
+        Some(seen)
+    });
+    let words = ["1", "2", "0"].map(|word| word.as_bytes().to_vec()).to_vec();
+    assert_eq!(ended, [None, Some((vec![1, 2, 0], words.clone())), Some((vec![1, 2, 0], words))]);
 }

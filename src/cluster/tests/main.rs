@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
 mod membership;
+mod safe;
 mod xdp;
 
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_base::random::SplitMix64;
 use sparktune_cluster::tcp::{BUCKET, Tcp, join, join_and_tell};
-use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, share_files};
+use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, share_files_and_tell};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -49,7 +50,8 @@ impl Rank<'_> {
         let token = self.token.map(|text| JobToken::parse(text).unwrap());
         let limits = Limits { meeting: self.meeting, ..Limits::default() };
         let placement = placement(self.rank, self.world_size, self.host, port);
-        join_and_tell(&placement, token.as_ref(), self.build, limits, Arc::new(|| false), tell)
+        let interrupted = Arc::new(|| false);
+        join_and_tell(&placement, token.as_ref(), self.build, limits, interrupted, tell, Vec::new())
     }
 }
 
@@ -175,18 +177,44 @@ fn files_of_rank_0_are_copied_to_all() {
     std::fs::write(folders[0].join("data/large"), &large).unwrap();
     std::fs::write(folders[0].join("empty"), "").unwrap();
     std::fs::write(folders[2].join("plan.toml"), "an older one").unwrap();
-    together(&all(3), |tcp| {
-        let mut tcp = tcp.unwrap();
-        let rank = tcp.rank();
-        let names = if rank == 0 { &names[..] } else { &[] };
-        share_files(&mut tcp, &folders[rank], names).unwrap();
-        tcp.leave(None);
-    });
-    for folder in &folders {
-        assert_eq!(std::fs::read(folder.join("plan.toml")).unwrap(), b"seed = 3");
-        assert!(std::fs::read(folder.join("data/large")).unwrap() == large);
-        assert_eq!(std::fs::read(folder.join("empty")).unwrap(), b"");
+    let share = || {
+        together(&all(3), |tcp| {
+            let mut tcp = tcp.unwrap();
+            let rank = tcp.rank();
+            let names = if rank == 0 { &names[..] } else { &[] };
+            let mut told = (0, 0);
+            let done = share_files_and_tell(&mut tcp, &folders[rank], names, &mut |sent, all| {
+                told = (sent, all);
+            });
+            tcp.leave(None);
+            (told, done.map_err(|error| error.to_string()))
+        })
+    };
+    let has_all = || {
+        folders.iter().all(|folder| {
+            std::fs::read(folder.join("plan.toml")).unwrap() == b"seed = 3"
+                && std::fs::read(folder.join("data/large")).unwrap() == large
+                && std::fs::read(folder.join("empty")).unwrap().is_empty()
+        })
+    };
+    assert_eq!(share(), vec![((9_000_008, 9_000_008), Ok(())); 3]);
+    assert!(has_all());
+    // Who has the files is sent nothing more.
+    assert_eq!(share(), vec![((0, 0), Ok(())); 3]);
+    // One was cut off on the way, and another one even earlier.
+    for (rank, bytes) in [(1, 8_500_000), (2, 8_400_000)] {
+        std::fs::remove_file(folders[rank].join("data/large")).unwrap();
+        std::fs::write(folders[rank].join("data/large.partial"), &large[..bytes]).unwrap();
     }
+    assert_eq!(share(), vec![((600_000, 600_000), Ok(())); 3]);
+    assert!(has_all());
+    // What was left is damaged: it is thrown away, and the next attempt begins anew.
+    std::fs::remove_file(folders[1].join("data/large")).unwrap();
+    std::fs::write(folders[1].join("data/large.partial"), vec![1; 8_900_000]).unwrap();
+    let said = share().swap_remove(1).1.unwrap_err();
+    assert!(said.contains("data/large") && said.contains("thrown away"), "{said}");
+    assert_eq!(share(), vec![((9_000_000, 9_000_000), Ok(())); 3]);
+    assert!(has_all());
 }
 
 #[test]

@@ -20,7 +20,7 @@ use sparktune_cluster::{ClusterToken, Error, random_hex};
 use crate::free_port;
 
 /// A machine whose rank is only noted.
-struct Machine {
+pub(crate) struct Machine {
     folder: tempfile::TempDir,
     has: Vec<PathBuf>,
     started: Mutex<Vec<Vec<PathBuf>>>,
@@ -29,7 +29,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn with(has: &[&Path]) -> Self {
+    pub(crate) fn with(has: &[&Path]) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
             has: has.iter().map(|path| (*path).to_owned()).collect(),
@@ -87,7 +87,7 @@ fn introduction(name: &str, port: u16) -> Introduction {
 
 /// Runs the agents of these machines while `work` goes on: the first coordinates, the others are its members.
 /// `work` gets the ports.
-fn with_agents(token: &ClusterToken, machines: &[&Machine], work: impl FnOnce(&[u16])) {
+pub(crate) fn with_agents(token: &ClusterToken, machines: &[&Machine], work: impl FnOnce(&[u16])) {
     let stop = Arc::new(AtomicBool::new(false));
     let listeners: Vec<_> = machines.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let ports: Vec<u16> = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
@@ -117,7 +117,7 @@ fn with_agents(token: &ClusterToken, machines: &[&Machine], work: impl FnOnce(&[
 }
 
 /// Ends the agents, also when an assertion fails.
-struct End<'a>(&'a AtomicBool);
+pub(crate) struct End<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
@@ -125,7 +125,7 @@ impl Drop for End<'_> {
     }
 }
 
-fn until(is_so: impl Fn() -> bool) {
+pub(crate) fn until(is_so: impl Fn() -> bool) {
     for _ in 0..600 {
         if is_so() {
             return;
@@ -135,11 +135,11 @@ fn until(is_so: impl Fn() -> bool) {
     panic!("it never becomes so");
 }
 
-fn never() -> Arc<dyn Fn() -> bool + Send + Sync> {
+pub(crate) fn never() -> Arc<dyn Fn() -> bool + Send + Sync> {
     Arc::new(|| false)
 }
 
-fn model() -> tempfile::TempDir {
+pub(crate) fn model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), "{}").unwrap();
     let weights: Vec<u8> = (0..5_000_000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
@@ -182,7 +182,7 @@ impl Watch for Counted {
     }
 }
 
-fn sent_for(token: &ClusterToken, port: u16, model: &Path) -> Result<u64, Error> {
+pub(crate) fn sent_for(token: &ClusterToken, port: u16, model: &Path) -> Result<u64, Error> {
     let counted = Counted::default();
     let crew = prepare(&recruit(port), token, &job(model), &[model.to_owned()], never(), &counted)?;
     drop(crew);

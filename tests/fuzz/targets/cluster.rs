@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use sparktune_cluster::discovery::{Beacon, LENGTH, addresses_in};
 use sparktune_cluster::membership::messages::{Answer, Ask, Message};
+use sparktune_cluster::sentry::Summary;
 use sparktune_cluster::swarm::RankCounts;
 use sparktune_cluster::swarm::notice::Notice;
 use sparktune_cluster::wire::{Assembly, HEAD, Kind, Part};
@@ -141,6 +142,19 @@ pub(super) fn notices(input: &[u8]) {
 pub(super) fn messages(input: &[u8]) {
     one_message::<Ask>(input);
     one_message::<Answer>(input);
+}
+
+/// Any other word of a rank, and what it says of gradients that are judged.
+pub(super) fn words(input: &[u8]) {
+    for (name, holds) in sparktune_cluster::words::read(input) {
+        assert!(holds, "a word of the kind {name}");
+    }
+    let whole = input.iter().copied().cycle().take(if input.is_empty() { 0 } else { Summary::BYTES });
+    let whole: Vec<u8> = whole.collect();
+    if let Some(summary) = Summary::parse(&whole) {
+        assert_eq!(summary.to_bytes(), whole);
+    }
+    assert!(Summary::parse(input).is_none() || input.len() == Summary::BYTES);
 }
 
 fn one_message<T: Message + PartialEq + std::fmt::Debug>(input: &[u8]) {

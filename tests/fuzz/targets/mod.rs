@@ -43,6 +43,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "cluster_notices", run: cluster::notices },
     Target { name: "cluster_parts", run: cluster::parts },
     Target { name: "cluster_sums", run: cluster::sums },
+    Target { name: "cluster_words", run: cluster::words },
     Target { name: "compressed", run: data::compressed },
     Target { name: "control", run: runs::control },
     Target { name: "events", run: runs::events },

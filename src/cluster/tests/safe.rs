@@ -1,0 +1,256 @@
+//! Attacks by somebody who does not know the token, on ranks and agents that listen on loopback: nobody can
+//! read weights or gradients, join, slow down or poison a run.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use sparktune_cluster::membership::members;
+use sparktune_cluster::{ClusterToken, Collective, Error};
+
+use crate::membership::{End, Machine, model, never, sent_for, until, with_agents};
+use crate::{Rank, bits, free_port, numbers};
+
+/// What is done to a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attack {
+    /// A bit is changed.
+    Flip,
+    /// Bytes are sent twice.
+    Repeat,
+    /// Other bytes come between.
+    Insert,
+    /// Bytes are left out.
+    LeaveOut,
+}
+
+/// Somebody between two sides, who sees all bytes, and may change those towards the side that listens.
+struct Wire {
+    port: u16,
+    /// The bytes in both directions, of each connection.
+    seen: Arc<Mutex<Vec<[Vec<u8>; 2]>>>,
+    attacks: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// Stands between whoever connects to its port and the one who listens at `to`.
+    fn before(to: u16, attack: Option<Attack>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (seen, attacks) = (Arc::<Mutex<Vec<[Vec<u8>; 2]>>>::default(), Arc::<AtomicBool>::default());
+        let wire = Self { port, seen: Arc::clone(&seen), attacks: Arc::clone(&attacks) };
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                // Who comes before anybody listens is sent away, and comes again.
+                let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+                let number = seen.lock().unwrap().len();
+                seen.lock().unwrap().push(Default::default());
+                let back = [server.try_clone().unwrap(), client.try_clone().unwrap()];
+                for (way, [mut from, mut to]) in [[client, server], back].into_iter().enumerate() {
+                    let (seen, attacks) = (Arc::clone(&seen), Arc::clone(&attacks));
+                    thread::spawn(move || {
+                        let (mut piece, mut is_done) = (vec![0; 1 << 16], way == 1);
+                        while let Ok(count @ 1..) = from.read(&mut piece) {
+                            seen.lock().unwrap()[number][way].extend_from_slice(&piece[..count]);
+                            let mut bytes = piece[..count].to_vec();
+                            if attacks.load(Ordering::SeqCst) && !std::mem::replace(&mut is_done, true) {
+                                match attack {
+                                    Some(Attack::Flip) => bytes[count / 2] ^= 4,
+                                    Some(Attack::Repeat) => bytes.extend_from_within(..),
+                                    Some(Attack::Insert) => {
+                                        bytes.extend_from_slice(&[23, 3, 3, 0, 40, 1, 2, 3])
+                                    }
+                                    Some(Attack::LeaveOut) => bytes.clear(),
+                                    None => {}
+                                }
+                            }
+                            if to.write_all(&bytes).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+            }
+        });
+        wire
+    }
+
+    /// Whether these bytes went over the wire, in any direction of any connection.
+    fn has_seen(&self, bytes: &[u8]) -> bool {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().flatten().any(|of_way| of_way.windows(bytes.len()).any(|window| window == bytes))
+    }
+
+    fn count(&self) -> usize {
+        self.seen.lock().unwrap().iter().flatten().map(Vec::len).sum()
+    }
+}
+
+#[test]
+fn who_sees_all_bytes_of_the_link_reads_neither_weights_nor_gradients_nor_names_nor_the_token() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let weights = std::fs::read(model.path().join("model.safetensors")).unwrap();
+    with_agents(&token, &[&Machine::with(&[]), &Machine::with(&[])], |ports| {
+        let wire = Wire::before(ports[1], None);
+        assert_eq!(sent_for(&token, wire.port, model.path()).unwrap(), 5_000_002);
+        assert!(wire.count() > weights.len(), "the weights went over it");
+        for at in [0, 1_000_000, 3_333_333, weights.len() - 32] {
+            assert!(!wire.has_seen(&weights[at..at + 32]), "{at}");
+        }
+        for words in [&b"model.safetensors"[..], b"spark1", token.reveal().as_bytes()] {
+            assert!(!wire.has_seen(words));
+        }
+    });
+    let port = free_port();
+    let wire = Wire::before(port, None);
+    let length = 20_000;
+    thread::scope(|scope| {
+        for rank in 0..2 {
+            let port = if rank == 0 { port } else { wire.port };
+            scope.spawn(move || {
+                let mut tcp = Rank::of(rank, 2).join(port).unwrap();
+                tcp.all_reduce(&mut numbers(rank, length)).unwrap();
+                tcp.leave(None);
+            });
+        }
+    });
+    let own = numbers(1, length);
+    assert!(wire.count() > 2 * length, "half of the gradients went over it");
+    for numbers in [&own[..4], &own[length / 2 - 4..length / 2]] {
+        assert!(!wire.has_seen(bytemuck::cast_slice(numbers)));
+    }
+}
+
+#[test]
+fn bytes_that_somebody_changes_repeats_inserts_or_leaves_out_never_become_part_of_a_sum() {
+    thread::scope(|scope| {
+        for attack in [Attack::Flip, Attack::Repeat, Attack::Insert, Attack::LeaveOut] {
+            scope.spawn(move || {
+                let port = free_port();
+                let wire = Wire::before(port, Some(attack));
+                let (wire, length) = (&wire, 5_000);
+                let mut expected = numbers(0, length);
+                expected.iter_mut().zip(numbers(1, length)).for_each(|(sum, value)| *sum += value);
+                let expected = &expected;
+                thread::scope(|scope| {
+                    let work = move |rank: usize| {
+                        let port = if rank == 0 { port } else { wire.port };
+                        let mut tcp = Rank::of(rank, 2).join(port).unwrap();
+                        let mut values = numbers(rank, length);
+                        tcp.all_reduce(&mut values).unwrap();
+                        assert_eq!(bits(&values), bits(expected));
+                        if rank == 1 {
+                            wire.attacks.store(true, Ordering::SeqCst);
+                        }
+                        tcp.all_reduce(&mut numbers(rank, length))
+                    };
+                    let second = scope.spawn(move || work(1));
+                    let error = work(0).unwrap_err();
+                    assert!(
+                        error.is_of_a_rank() && error.to_string().contains("rank 1"),
+                        "{attack:?}: {error}"
+                    );
+                    assert!(second.join().unwrap().is_err(), "{attack:?}");
+                });
+            });
+        }
+    });
+}
+
+/// Lets two ranks of a swarm work while `beside` goes on. Rank 0 tells how many wait to be let in.
+fn at_work<T>(port: u16, beside: impl FnOnce(&AtomicUsize) -> T) -> T {
+    let (waiting, is_over) = (AtomicUsize::new(usize::MAX), AtomicBool::new(false));
+    let (waiting, is_over) = (&waiting, &is_over);
+    thread::scope(|scope| {
+        for rank in 0..2 {
+            scope.spawn(move || {
+                let mut tcp = Rank::of(rank, 2).join(port).unwrap();
+                assert!(tcp.outlive(Duration::from_secs(20)));
+                let mut expected = numbers(0, 500);
+                expected.iter_mut().zip(numbers(1, 500)).for_each(|(sum, value)| *sum += value);
+                loop {
+                    let mut values = numbers(rank, 500);
+                    tcp.all_reduce(&mut values).unwrap();
+                    assert_eq!(bits(&values), bits(&expected));
+                    if rank == 0 {
+                        waiting.store(tcp.newcomers(), Ordering::SeqCst);
+                    }
+                    let is_last = [u8::from(is_over.load(Ordering::SeqCst))];
+                    if tcp.broadcast(&is_last).unwrap() == [1] {
+                        break;
+                    }
+                }
+                assert_eq!(tcp.world_size(), 2, "nobody was left out");
+                tcp.leave(None);
+            });
+        }
+        let _end = End(is_over);
+        until(|| waiting.load(Ordering::SeqCst) == 0);
+        beside(waiting)
+    })
+}
+
+/// One who has the token waits to be let in, until the ranks end.
+fn wait_at(port: u16) -> thread::JoinHandle<Result<(), Error>> {
+    thread::spawn(move || Rank::of(2, 3).join(port).map(drop))
+}
+
+/// Sends these bytes, and waits until the other side has had enough.
+fn send(port: u16, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn nobody_without_the_token_joins_ranks_at_work_nor_with_the_bytes_of_one_who_has_it() {
+    let port = free_port();
+    let wire = Wire::before(port, None);
+    let known = at_work(port, |waiting| {
+        let stranger = Rank { token: Some("another token of 32 characters..."), ..Rank::of(2, 3) };
+        assert!(matches!(stranger.join(port), Err(Error::OtherToken { .. })));
+        assert_eq!(waiting.load(Ordering::SeqCst), 0);
+        // Over the wire of somebody who sends its bytes again.
+        let known = wait_at(wire.port);
+        until(|| waiting.load(Ordering::SeqCst) == 1);
+        let bytes = wire.seen.lock().unwrap()[0][0].clone();
+        assert!(bytes.len() > 200, "it has said who it is");
+        send(port, &bytes);
+        send(port, &bytes[..bytes.len() / 2]);
+        send(port, b"{\"version\":3,\"rank\":2}");
+        assert_eq!(waiting.load(Ordering::SeqCst), 1, "there is still one alone");
+        known
+    });
+    assert!(matches!(known.join().unwrap(), Err(Error::Refused { .. })), "the run has ended");
+}
+
+#[test]
+fn strangers_that_hold_every_place_slow_neither_ranks_at_work_nor_agents_nor_keep_others_out() {
+    let silent = |port: u16| -> Vec<TcpStream> {
+        // More than are let wait at a time.
+        (0..80).filter_map(|_| TcpStream::connect(("127.0.0.1", port)).ok()).collect()
+    };
+    let port = free_port();
+    let late = at_work(port, |waiting| {
+        let strangers = silent(port);
+        assert!(strangers.len() >= 70, "{}", strangers.len());
+        let late = wait_at(port);
+        until(|| waiting.load(Ordering::SeqCst) == 1);
+        drop(strangers);
+        late
+    });
+    assert!(matches!(late.join().unwrap(), Err(Error::Refused { .. })), "the run has ended");
+    let token = ClusterToken::generate();
+    with_agents(&token, &[&Machine::with(&[]), &Machine::with(&[])], |ports| {
+        let strangers = [silent(ports[0]), silent(ports[1])];
+        assert_eq!(members("127.0.0.1", ports[0], &token, never()).unwrap().len(), 2);
+        assert_eq!(members("127.0.0.1", ports[1], &token, never()).unwrap().len(), 1);
+        drop(strangers);
+    });
+}

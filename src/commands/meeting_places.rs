@@ -1,0 +1,108 @@
+//! Where the ranks of a swarm have met, as a rank other than 0 keeps it, in its hidden folder: if it is killed
+//! and started again, another rank may have taken rank 0's place, and lets it in where it listened.
+//!
+//! Nothing here has to be true. Whoever listens at such a place must prove the token.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sparktune_base::files::private_file;
+use sparktune_base::regular_file::read_regular;
+use sparktune_cluster::{Collective, Placement};
+use sparktune_runlog::RunDir;
+
+/// The name of the file.
+const FILE: &str = "meeting.json";
+/// The most bytes of one that is read.
+const MOST_BYTES: u64 = 64 << 10;
+
+#[derive(Serialize, Deserialize)]
+struct Meeting {
+    /// What the launcher said: with another one, this is another job.
+    first: (String, u16),
+    places: Vec<(String, u16)>,
+}
+
+/// Keeps where the ranks have met. Without it, only rank 0 can let this rank in again.
+pub(crate) fn keep(run: &RunDir, placement: &Placement, ranks: &dyn Collective) {
+    let meeting = Meeting { first: (placement.host.clone(), placement.port), places: ranks.addresses() };
+    let text = serde_json::to_vec(&meeting).expect("plain fields serialise");
+    let path = run.path().join(FILE);
+    let _ = fs::remove_file(&path);
+    let written = private_file().create_new(true).open(&path);
+    let _ = written.and_then(|mut file| std::io::Write::write_all(&mut file, &text));
+}
+
+/// Returns where the ranks of this job have met last, as far as this rank knows.
+pub(crate) fn known(runs_dir: &Path, placement: &Placement) -> Vec<(String, u16)> {
+    let entries = fs::read_dir(runs_dir).into_iter().flatten().flatten();
+    let begins = format!(".rank-{}-of-", placement.rank);
+    let own = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&begins));
+    let mut found: Vec<_> = own
+        .filter_map(|entry| {
+            let path = entry.path().join(FILE);
+            let written = fs::symlink_metadata(&path).ok()?.modified().ok()?;
+            let meeting: Meeting = serde_json::from_slice(&read_regular(&path, MOST_BYTES).ok()?).ok()?;
+            let is_of_job = meeting.first == (placement.host.clone(), placement.port);
+            is_of_job.then_some((written, meeting.places))
+        })
+        .collect();
+    found.sort_by_key(|(written, _)| *written);
+    found.pop().map(|(_, places)| places).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_cluster::{Launcher, Traffic};
+    use sparktune_runlog::RunsRoot;
+
+    use super::*;
+
+    struct Ranks(Vec<(String, u16)>);
+
+    impl Collective for Ranks {
+        fn rank(&self) -> usize {
+            1
+        }
+        fn world_size(&self) -> usize {
+            2
+        }
+        fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), sparktune_cluster::Error> {
+            Ok(())
+        }
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, sparktune_cluster::Error> {
+            Ok(vec![own.to_vec(); 2])
+        }
+        fn leave(&mut self, _: Option<&str>) {}
+        fn traffic(&self) -> Traffic {
+            Traffic::default()
+        }
+        fn addresses(&self) -> Vec<(String, u16)> {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_started_again_knows_where_its_job_met_last_and_no_other_job() {
+        let root = tempfile::tempdir().unwrap();
+        let place = |port: u16| ("10.0.0.2".to_owned(), port);
+        let placement = |rank, port| Placement {
+            rank,
+            world_size: 3,
+            local_rank: 0,
+            host: "spark1".into(),
+            port,
+            launcher: Launcher::Torchrun,
+        };
+        let run = RunsRoot::new(root.path()).of_rank("run", 1).unwrap();
+        assert!(known(root.path(), &placement(1, 29_500)).is_empty());
+        keep(&run, &placement(1, 29_500), &Ranks(vec![place(1)]));
+        keep(&run, &placement(1, 29_500), &Ranks(vec![place(2), place(3)]));
+        assert_eq!(known(root.path(), &placement(1, 29_500)), [place(2), place(3)]);
+        assert!(known(root.path(), &placement(1, 29_501)).is_empty());
+        assert!(known(root.path(), &placement(2, 29_500)).is_empty());
+        std::fs::write(run.path().join(FILE), "[1").unwrap();
+        assert!(known(root.path(), &placement(1, 29_500)).is_empty());
+    }
+}
