@@ -15,6 +15,13 @@ pub struct Algorithm {
     pub(super) words: [u64; ALGORITHM_WORDS],
 }
 
+impl Algorithm {
+    /// The version of the library that it is an algorithm of, `130002`.
+    pub(crate) fn version(&self) -> usize {
+        self.version
+    }
+}
+
 /// Formats `130002:33554432:` and the description in hexadecimal digits.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

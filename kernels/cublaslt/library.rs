@@ -51,10 +51,10 @@ fn places(from: &[PathBuf]) -> Vec<PathBuf> {
     if !from.is_empty() {
         return from.to_vec();
     }
-    let toolkit = std::env::var_os("CUDA_PATH").map_or_else(|| PathBuf::from("/usr/local/cuda"), PathBuf::from);
+    let toolkit =
+        std::env::var_os("CUDA_PATH").map_or_else(|| PathBuf::from("/usr/local/cuda"), PathBuf::from);
     let by_name = NAMES.iter().map(PathBuf::from);
-    let in_toolkit =
-        FOLDERS.iter().flat_map(|folder| NAMES.iter().map(|name| toolkit.join(folder).join(name)));
+    let in_toolkit = FOLDERS.iter().flat_map(|folder| NAMES.map(|name| toolkit.join(folder).join(name)));
     by_name.chain(in_toolkit).collect()
 }
 

@@ -28,12 +28,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use algorithm::Algorithm;
 use burn::tensor::{DType, Device, Tensor};
 use cubecl::cuda::CudaRuntime;
-use cubecl_common::device::DeviceHandle;
+use cubecl_common::device_handle::DeviceHandle;
 use cubecl_environment::backtrace::BackTrace;
 use cubecl_environment::stream::StreamId;
 use cubecl_server::runtime::Runtime;
-use cubecl_server::server::{BufferBinding, ServerError};
 use cubecl_server::server::ServerStorage;
+use cubecl_server::server::{BufferBinding, ServerError};
 use cubecl_server::stream::{ExecuteScope, WriteScoped, failed_writing};
 pub(crate) use form::Form;
 use form::Operands;
@@ -69,12 +69,9 @@ pub fn seek(device: &Device, from: &[PathBuf]) -> Option<usize> {
     found.ok().flatten()
 }
 
-/// Returns a version of the library in the usual form, `13.0.2`.
+/// Returns a version of the library in the usual form: 13.0.2 for 130002.
 pub fn version_in_words(version: usize) -> String {
-    // Since 13.0 versions have one more digit for the second number.
-    let (first, rest, unit) =
-        if version >= 100_000 { (version / 10_000, version % 10_000, 100) } else { (version / 1000, version % 1000, 100) };
-    format!("{first}.{}.{}", rest / unit, rest % unit)
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
 /// Returns the algorithms that the library thinks fastest for a product, at most `most`. There are none if it
@@ -105,7 +102,13 @@ pub(crate) fn multiply(
 }
 
 /// Queues a product on the stream of the current task, on the thread of the device's queue.
-fn queue(server: &mut Server, form: Form, algorithm: Algorithm, factors: [f32; 2], buffers: &[BufferBinding]) {
+fn queue(
+    server: &mut Server,
+    form: Form,
+    algorithm: Algorithm,
+    factors: [f32; 2],
+    buffers: &[BufferBinding],
+) {
     let stream = StreamId::current();
     let written = vec![buffers[2].clone()];
     let resources = buffers.iter().map(|buffer| server.get_resource(buffer.clone(), stream));
@@ -149,4 +152,4 @@ pub(crate) fn is_repeatable(form: Form, algorithm: Algorithm, [a, b, c]: [&CudaT
 }
 
 #[cfg(test)]
-mod on_device;
+pub(crate) mod on_device;

@@ -49,6 +49,7 @@ mod optimizer;
 mod options;
 mod outputs;
 mod parent;
+mod products;
 mod prolong;
 mod prompts;
 mod ranks;
