@@ -22,8 +22,8 @@ mod form;
 mod library;
 mod sys;
 
+use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use algorithm::Algorithm;
 use burn::tensor::{DType, Device, Tensor};
@@ -49,11 +49,13 @@ const ALIGNMENT: u32 = 16;
 /// What queues launches on a CUDA device.
 type Server = <CudaRuntime as Runtime>::Server;
 
-static PRODUCTS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    static PRODUCTS: Cell<u64> = const { Cell::new(0) };
+}
 
-/// Returns the number of products that this process has queued with the library.
+/// Returns the number of products that this thread has left to the library.
 pub fn products() -> u64 {
-    PRODUCTS.load(Ordering::Relaxed)
+    PRODUCTS.get()
 }
 
 fn queue_of(tensor: &CudaTensor) -> DeviceHandle<Server> {
@@ -96,7 +98,7 @@ pub(crate) fn multiply(
     let workspace = (workspace > 0).then(|| empty(c, [1, workspace.div_ceil(4)], DType::F32));
     let tensors = [a, b, c].into_iter().chain(&workspace);
     let buffers: Vec<BufferBinding> = tensors.map(|tensor| tensor.handle.clone().binding()).collect();
-    PRODUCTS.fetch_add(1, Ordering::Relaxed);
+    PRODUCTS.set(PRODUCTS.get() + 1);
     let beta = f32::from(u8::from(added));
     queue_of(c).submit(move |server| queue(server, form, algorithm, [scale, beta], &buffers));
 }

@@ -160,10 +160,8 @@ impl<'a> Bench<'a> {
             Ok(operands) => operands,
             Err(why) => return (self.report)(with(row(json!({"name": "operands"})), "failed", why)),
         };
-        let ceiling = caught(|| meter.largest_product()).ok().and_then(|largest| {
-            let best = largest.seconds.map(|seconds| largest.flops / seconds);
-            best.filter(|_| !self.is_tiny)
-        });
+        let largest = (!self.is_tiny).then(|| caught(|| meter.largest_product()).ok()).flatten();
+        let ceiling = largest.and_then(|largest| largest.seconds.map(|seconds| largest.flops / seconds));
         for Product { name, m, n, k, layout } in products {
             let head = row(json!({"name": name, "m": m, "n": n, "k": k, "layout": layout}));
             self.measure(head.clone(), || {

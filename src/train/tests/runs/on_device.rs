@@ -12,6 +12,8 @@ use sparktune_train::{BeforeFirstRun, TileFile, TrainOptions, train, train_with}
 use crate::{bytes, events, fixture, losses, run_on, stops_change_nothing};
 
 const CUDA: &str = r#"device = "cuda""#;
+/// Without the vendor's library, whose bits may be others.
+const OWN: &str = "device = \"cuda\"\nproducts = \"own\"";
 /// What the kernels take.
 const LORA: &str = r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#;
 const ON: &str = "a GPU, driver 1, this build";
@@ -158,10 +160,8 @@ fn tiles_are_measured_once_for_a_device_and_no_bit_of_a_run_depends_on_it() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
     let options = with_tiles(&path);
-    // The library may have other bits.
-    let own = format!("{CUDA}\nproducts = \"own\"");
     let trained = |options: &TrainOptions| {
-        let run = run_on(&own, root.path(), LORA, "none", 2, false);
+        let run = run_on(OWN, root.path(), LORA, "none", 2, false);
         train_with(&run, &AtomicBool::new(false), options).unwrap();
         run
     };
@@ -212,7 +212,7 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
     let options = with_tiles(&path);
-    let run = run_on(CUDA, root.path(), LORA, "none", 3, false);
+    let run = run_on(OWN, root.path(), LORA, "none", 3, false);
     let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let finished = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -276,7 +276,7 @@ fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
 
     // Ours have other bits, and a run with nothing else records nothing.
     let before = cublaslt::products();
-    let own = new(&format!("{CUDA}\nproducts = \"own\""), 3);
+    let own = new(OWN, 3);
     assert_eq!(go_on(&own, false), Outcome::Completed);
     assert_eq!(cublaslt::products(), before);
     assert!(!own.path().join("products").exists());
