@@ -12,6 +12,8 @@ pub mod adamw;
 pub mod causal_conv1d_silu;
 mod cpu;
 #[cfg(feature = "cuda")]
+pub mod cublaslt;
+#[cfg(feature = "cuda")]
 mod cuda;
 pub mod delta_gates;
 pub mod dropout;

@@ -9,10 +9,16 @@
 DEVICE u32 shared_address(const void* at) { return u32(__cvta_generic_to_shared(at)); }
 #endif
 
-// 16 bytes; both addresses 16-byte aligned. Zeros arrive instead when `exists` is false, and `from` is not read.
+// 16 bytes; both addresses 16-byte aligned. Zeros arrive instead when `exists` is false, and `from` is not read. With `Ahead` of 128, L2
+// fetches the 128 bytes that they lie in.
+template <int Ahead = 0>
 DEVICE void cp_async16(void* to, const void* from, bool exists = true) {
+    static_assert(Ahead == 0 || Ahead == 128, "what L2 may fetch");
 #ifdef __CUDACC__
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(exists ? 16 : 0) : "memory");
+    if (Ahead == 128)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(exists ? 16 : 0)
+                     : "memory");
+    else asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(exists ? 16 : 0) : "memory");
 #else
     emulator::cp_async(to, from, 16, exists ? 16 : 0);
 #endif

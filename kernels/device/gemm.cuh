@@ -22,10 +22,11 @@
 enum Order { K_INNER, K_OUTER };
 enum Format { FORMAT_BF16, FORMAT_E4M3 };
 
-// A tile of M × N numbers, K deep at a time, by WarpsM × WarpsN warps, with at least two stages of shared memory.
-template <int M, int N, int K, int WarpsM, int WarpsN, int Stages>
+// A tile of M × N numbers, K deep at a time, by WarpsM × WarpsN warps, with at least two stages of shared memory. Ahead as in
+// `cp_async16`.
+template <int M, int N, int K, int WarpsM, int WarpsN, int Stages, int Ahead = 0>
 struct GemmTile {
-    static constexpr int m = M, n = N, k = K, stages = Stages, warps_n = WarpsN, threads = WarpsM * WarpsN * WARP;
+    static constexpr int m = M, n = N, k = K, stages = Stages, ahead = Ahead, warps_n = WarpsN, threads = WarpsM * WarpsN * WARP;
     static constexpr int warp_m = M / WarpsM, warp_n = N / WarpsN;
     static constexpr int pieces_m = warp_m / 16, pieces_n = warp_n / 8;  // of `mma`
     static constexpr int numbers = (M + N) * K;                          // in a stage
@@ -45,7 +46,7 @@ struct GemmTerm {
 
 // The part of an operand that a stage holds: EXTENT rows or columns of C, DEPTH of k. An object is this thread's share of
 // the copies and walks along k.
-template <Order ORDER, int EXTENT, int DEPTH, int THREADS>
+template <Order ORDER, int EXTENT, int DEPTH, int THREADS, int AHEAD>
 struct OperandTile {
     static constexpr int WIDTH = ORDER == K_INNER ? DEPTH : EXTENT, ROWS = ORDER == K_INNER ? EXTENT : DEPTH;
     static constexpr int CHUNKS = WIDTH / 8, PASS = THREADS / CHUNKS;
@@ -79,7 +80,7 @@ struct OperandTile {
         for (int pass = 0; pass < (ROWS + PASS - 1) / PASS; ++pass) {
             if (ROWS % PASS != 0 && int(threadIdx.x / CHUNKS) + pass * PASS >= ROWS) break;
             // What does not exist is not read, so its address may lie anywhere.
-            cp_async16(tile + to + pass * PASS * WIDTH, at + u64(pass * PASS) * pitch,
+            cp_async16<AHEAD>(tile + to + pass * PASS * WIDTH, at + u64(pass * PASS) * pitch,
                        rows_left > pass * PASS && numbers_left > 0);
         }
         at += ORDER == K_INNER ? u64(DEPTH) : u64(DEPTH) * pitch;
@@ -129,8 +130,8 @@ DEVICE bf16* gemm_stages() {
 template <class Tile, Order A, Order B, Format FORMAT, int Terms>
 DEVICE void add_gemm_sums(Tile& c, const GemmTerm (&terms)[Terms], u32 m, u32 n, GemmPlace place) {
     static_assert(FORMAT == FORMAT_BF16 || (A == K_INNER && B == K_INNER), "there is no transposed read of bytes");
-    using TileA = OperandTile<A, Tile::m, Tile::k, Tile::threads>;
-    using TileB = OperandTile<B, Tile::n, Tile::k, Tile::threads>;
+    using TileA = OperandTile<A, Tile::m, Tile::k, Tile::threads, Tile::ahead>;
+    using TileB = OperandTile<B, Tile::n, Tile::k, Tile::threads, Tile::ahead>;
     constexpr int steps = Tile::k / 16;
     bf16* const shared = gemm_stages<Tile>();
 

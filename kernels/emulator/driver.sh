@@ -7,6 +7,8 @@
 #
 #   LD_LIBRARY_PATH=OUT_DIR CUDA_PATH=OUT_DIR sparktune train --device cuda ...
 #
+# A program finds the emulated cuBLASLt only with OUT_DIR/cublaslt in LD_LIBRARY_PATH too (driver/cublaslt.cpp says what it listens to).
+#
 # The folder holds all that is needed but g++ and may be moved. What has been built from the same sources stays. The program may
 # be told: EMULATED_CUDA_CAPABILITY (12.1), EMULATED_CUDA_MEMORY (bytes, 4294967296), EMULATED_CUDA_CACHE (where compiled kernels
 # are kept, OUT_DIR/cache), EMULATED_CUDA_KEEP (any value: keep the C++ of kernels there too), EMULATED_CUDA_TRACE (a file that gets
@@ -38,7 +40,7 @@ exec 9>"$out/lock"
 flock 9
 built=$(cat -- "$out/version" 2>/dev/null || true)
 [[ $built == "$version" ]] && exit 0
-rm -rf -- "$out/version" "$out/emulator" "$out/include" "$out"/lib*
+rm -rf -- "$out/version" "$out/emulator" "$out/include" "$out/cublaslt" "$out"/lib*
 [[ ${built%-*} == "$kernels" ]] || rm -rf -- "$out/cache"
 mkdir -p -- "$out/emulator" "$out/cache"
 cp -- *.hpp "$out/emulator/"
@@ -54,10 +56,14 @@ library_flags=(-std=c++17 -O2 -Wall -Wextra -fPIC -shared -fvisibility=hidden)
         driver/{nvrtc,source}.cpp -Wl,-soname,libnvrtc.so.13 -ldl -o "$out/libnvrtc.so.13"
 ) &
 nvrtc=$!
+mkdir -- "$out/cublaslt"
+g++ "${library_flags[@]}" driver/cublaslt.cpp -Wl,-soname,libcublasLt.so.13 -ldl -o "$out/cublaslt/libcublasLt.so.13" &
+cublaslt=$!
 g++ "${library_flags[@]}" driver/nvml.cpp -Wl,-soname,libnvidia-ml.so.1 -o "$out/libnvidia-ml.so.1"
 # shellcheck disable=SC2086
 g++ $kernel_flags -x c++-header "$out/emulator/driver/kernel.hpp" -o "$out/emulator/driver/kernel.hpp.gch"
 wait "$nvrtc"
+wait "$cublaslt"
 wait
 [[ -e $out/libcuda.so.1 ]]
 ln -sf libcuda.so.1 "$out/libcuda.so"

@@ -15,10 +15,10 @@
 // ceil(k / k_of_split): C is then partial [splits, m, n] fp32 (c_pitch n, c_first 0, accumulate 0), and `sum_splits` of
 // linear_sums.cuh adds the parts in order, of some rows here and of others there if so wanted.
 //
-// TILE is m, n and k of a tile, its warps along m and n, and its stages; tile.rs says which one a product gets.
+// TILE is m, n and k of a tile, its warps along m and n, its stages, and what L2 fetches ahead if anything; tile.rs says which one a product gets.
 // `group` = 8 MiB / (2 · tile m · k), at least 8, at most 16: the rows of A that L2 keeps while B streams by.
 //
-// Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3; TILE=64,16,64,4,1,4; TILE=16,64,64,1,4,4
+// Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3; TILE=64,16,64,4,1,4; TILE=16,64,64,1,4,4; TILE=128,128,32,2,2,2; TILE=128,128,32,2,2,3,128
 #pragma once
 #include "../device/gemm.cuh"
 

@@ -221,6 +221,7 @@ int main() {
     using Wide = GemmTile<128, 128, 32, 2, 2, 3>;
     using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
     using Square = GemmTile<64, 64, 64, 2, 2, 3>;
+    using Shallow = GemmTile<128, 128, 32, 2, 2, 2>;
     using Narrow = GemmTile<64, 16, 64, 4, 1, 4>;
     using Flat = GemmTile<16, 64, 64, 1, 4, 4>;
     // Fewer depths than stages, one more and several; odd edges; several columns and rows of tiles.
@@ -239,7 +240,7 @@ int main() {
     // Less than a tile, odd edges, a depth of neither tile; more than the widest tile.
     same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(1, 8, 1, false);
     same_in_all_tiles<Wide, Wider, Square, Narrow, Flat>(67, 72, 193, true);
-    same_in_all_tiles<Wide, Wider, Flat>(130, 264, 70, false);
+    same_in_all_tiles<Wide, Wider, Flat, Shallow>(130, 264, 70, false);
     // As many depths as stages: the next tile starts in the stage that was read last.
     rows_of_tiles<Wide>(65, 264, 72);
     rows_of_tiles<Square>(130, 200, 264);

@@ -1,22 +1,28 @@
-//! Times products in the tiles that may be the fastest for them, on a CUDA device and with numbers of its
-//! own.
+//! Times products in the tiles that may be the fastest for them, and by the vendor's library where that may be
+//! used, on a CUDA device and with numbers of its own.
 
 use std::time::Instant;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use cubecl::future::block_on;
 
 use super::cuda::{Columns, Gradient, Product, device, product};
 use super::tile::Tile;
-use super::tuning::{KERNELS, Problem, remember};
+use super::tuning::{Decision, KERNELS, Problem, decide, library, remember};
 use crate::compare::random;
-use crate::cuda::{CudaTensor, as_bf16, dims, into_tensor, part, primitive, view};
+use crate::cublaslt::{Algorithm, Form, is_repeatable, multiply, search};
+use crate::cuda::{CudaTensor, as_bf16, dims, empty, into_tensor, part, primitive, view};
 use crate::lora_linear::cuda::{input_gradient, output};
 
 /// The duration in seconds of the launches that are queued before waiting for the device.
 const QUEUE_S: f64 = 0.004;
 /// The number of measurements, of which the shortest counts.
 const TIMES: usize = 3;
+/// The number of the library's algorithms that are timed for a product, those that it thinks fastest.
+const ALGORITHMS: usize = 4;
+/// The share of our kernel's time that the library has to stay below. What is nearly as fast would be chosen
+/// by chance, and runs would differ in their bits for nothing.
+const FASTER: f64 = 0.97;
 
 impl Problem {
     fn launch(&self, operands: &[CudaTensor]) -> CudaTensor {
@@ -44,19 +50,77 @@ impl Problem {
     }
 
     /// Times the product in all tiles that may be the fastest, with generated operands, and stores the
-    /// fastest one. Returns whether it differs from the estimated one. Tiles that the device refuses are
-    /// skipped.
+    /// fastest one. Tiles that the device refuses are skipped. Where the library may be used, decides between
+    /// it and that tile. Returns whether the product is computed in another way than was estimated.
     pub fn measure(&self, device: &Device) -> bool {
         let operands = operands(&self.shapes().1, device);
         let candidates = self.candidates(&operands[0]);
+        let by_library = library();
+        if let Some(version) = by_library {
+            decide(self, Decision::Own(version));
+        }
         let timed = candidates.iter().filter_map(|tile| {
             remember(self, *tile);
             seconds(|| self.launch(&operands)).map(|seconds| (*tile, seconds))
         });
-        let fastest = timed.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(tile, _)| tile);
-        remember(self, fastest.unwrap_or(candidates[0]));
-        fastest.is_some_and(|tile| tile != candidates[0])
+        let fastest = timed.min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let tile = fastest.map_or(candidates[0], |(tile, _)| tile);
+        remember(self, tile);
+        let mut is_other = tile != candidates[0];
+        if let Some(version) = by_library
+            && let Some(algorithms) = self.best_algorithms(&operands)
+        {
+            decide(self, Decision::Library(algorithms));
+            let own = fastest.map_or(f64::INFINITY, |(_, seconds)| seconds);
+            let is_faster = seconds(|| self.launch(&operands)).is_some_and(|found| found < FASTER * own);
+            if !is_faster {
+                decide(self, Decision::Own(version));
+            }
+            is_other |= is_faster;
+        }
+        is_other
     }
+
+    /// Returns the library's fastest algorithm for each product of two matrices of which this one is the sum,
+    /// timed with generated operands; `None` if it has none for one of them.
+    pub fn algorithms(&self, device: &Device) -> Option<Vec<Algorithm>> {
+        self.best_algorithms(&operands(&self.shapes().1, device))
+    }
+
+    fn best_algorithms(&self, operands: &[CudaTensor]) -> Option<Vec<Algorithm>> {
+        let parts = self.parts();
+        if !parts.iter().all(|(form, _)| form.is_aligned()) {
+            return None;
+        }
+        let parts = parts.into_iter().enumerate();
+        let best = parts.map(|(i, (form, [a, b]))| {
+            let added = i > 0 || self.begins_with_adapter();
+            best_algorithm(form, [&operands[a], &operands[b]], added, self.result(&operands[a]))
+        });
+        best.collect()
+    }
+
+    /// Returns memory for the product.
+    fn result(&self, like: &CudaTensor) -> CudaTensor {
+        let ([m, n, _], _) = self.shapes();
+        empty(like, [m, n], if self.kernel == "linear_backward_weight" { DType::F32 } else { DType::BF16 })
+    }
+}
+
+/// Returns the fastest algorithm that always gives the same bits.
+fn best_algorithm(form: Form, [a, b]: [&CudaTensor; 2], added: bool, c: CudaTensor) -> Option<Algorithm> {
+    let run = |algorithm: &Algorithm, added| {
+        multiply(form, *algorithm, 1.0, a, b, &c, added);
+        c.clone()
+    };
+    let mut timed: Vec<(f64, Algorithm)> = Vec::new();
+    for algorithm in search(form, &c, ALGORITHMS) {
+        // What is added to has to be written first.
+        run(&algorithm, false);
+        timed.extend(seconds(|| run(&algorithm, added)).map(|seconds| (seconds, algorithm)));
+    }
+    timed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    timed.into_iter().map(|(_, algorithm)| algorithm).find(|one| is_repeatable(form, *one, [a, b, &c]))
 }
 
 /// Returns the duration of one launch in seconds, measured between two waits for the device, or `None` if the
@@ -97,11 +161,16 @@ fn operands(shapes: &[[usize; 2]], device: &Device) -> Vec<CudaTensor> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Tensor;
+
     use super::*;
+    use crate::compare::distance;
+    use crate::cublaslt::on_device::device_and_library;
+    use crate::cublaslt::products;
     use crate::cuda::{Kernel, empty_like, sizes};
     use crate::linear::tile::ALL;
     use crate::linear::tuning::tests::{problem, problems};
-    use crate::linear::tuning::{learn, learned, listen, missed, tile};
+    use crate::linear::tuning::{learn, learned, listen, missed, tile, use_library};
     use crate::testing::cuda_device;
 
     #[test]
@@ -121,6 +190,32 @@ mod tests {
             for tile in &tiles[1..] {
                 assert!(in_tile(tile) == first, "{problem} in {tile}");
             }
+        }
+    }
+
+    #[test]
+    fn what_the_library_computes_on_device_is_within_the_rounding_of_our_kernels() {
+        let Some((device, version)) = device_and_library() else { return };
+        learn("").unwrap();
+        for problem in problems() {
+            let operands = operands(&problem.shapes().1, &device);
+            let run = |of_library| {
+                use_library(of_library);
+                let result = into_tensor(problem.launch(&operands)).into_data().convert::<f32>();
+                use_library(None);
+                Tensor::<2>::from_data(result, &Device::flex())
+            };
+            let ours = run(None);
+            let Some(algorithms) = problem.algorithms(&device) else {
+                let is_ragged = |size: &usize| !size.is_multiple_of(8);
+                assert!(problem.sizes.iter().any(is_ragged), "{problem} has no algorithm");
+                continue;
+            };
+            decide(&problem, Decision::Library(algorithms.clone()));
+            let before = products();
+            let error = distance(&run(Some(version)), &ours);
+            assert_eq!(products() - before, algorithms.len() as u64, "{problem}");
+            assert!(error <= 6e-3, "{problem}: {error:e}");
         }
     }
 

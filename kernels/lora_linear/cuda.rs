@@ -3,6 +3,7 @@
 use burn::tensor::DType;
 
 use super::{LoraLinears, Parameters};
+use crate::cublaslt::{self, Form};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, sizes, stacked};
 use crate::dropout;
 use crate::fp8;
@@ -142,12 +143,18 @@ fn add_weight_gradient(sum: Option<&GradientSum>, d_y: Columns, x: Columns) -> O
     })
 }
 
-/// Computes `x Wᵀ + u Bᵀ`, rounded once.
+/// Computes `x Wᵀ + u Bᵀ`, rounded once. By the library it is rounded twice: it adds to `u Bᵀ`, which our kernel
+/// has written.
 pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
     let ((m, k), (n, _), rank) = (dims(x), dims(weight), u.count);
     let y = empty(x, [m, n], DType::BF16);
     let (estimated, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
     let problem = Problem { kernel: "lora_linear_forward", sizes: vec![n, k, rank], splits: 1, tokens: m };
+    if let Some([algorithm]) = tuning::algorithms(&problem).as_deref() {
+        product_into(Product::Forward, u, b, 1.0, Columns::from(&y), false);
+        cublaslt::multiply(Form::forward([m, n, k]), *algorithm, 1.0, x, weight, &y, true);
+        return y;
+    }
     let tile = tuning::tile(problem, estimated);
     let [m32, n32, k32, rank32] = [m, n, k, rank].map(|size| size as u32);
     Kernel::new(SOURCE, "lora_linear_forward")
@@ -163,7 +170,8 @@ pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTe
     y
 }
 
-/// Computes `Σ dy_i W_i`, plus `du A` for layers with adapters, summed in f32 and rounded once.
+/// Computes `Σ dy_i W_i`, plus `du A` for layers with adapters, summed in f32 and rounded once. By the library
+/// it is rounded after each term.
 pub(crate) fn input_gradient(
     d_y: &[Gradient],
     weights: &[CudaTensor],
@@ -181,6 +189,20 @@ pub(crate) fn input_gradient(
     let (estimated, _) = device(&d_x).choose(&WIDE, [m, n, depth + rank], 1);
     let sizes = [n, rank].into_iter().chain(d_y.iter().map(|d_y| d_y.outputs)).collect();
     let problem = Problem { kernel: "lora_linears_backward_input", sizes, splits: 1, tokens: m };
+    // The library gets whole matrices only: a gradient with padding is ours.
+    if d_y.iter().all(|d_y| d_y.outputs == dims(d_y.columns().of).1)
+        && let Some(algorithms) = tuning::algorithms(&problem)
+        && algorithms.len() == d_y.len()
+    {
+        if let Some((d_u, a)) = adapters {
+            product_into(Product::Input, d_u, a, 1.0, Columns::from(&d_x), false);
+        }
+        for (layer, (d_y, weight)) in d_y.iter().zip(weights).enumerate() {
+            let (form, added) = (Form::input([m, n, d_y.outputs]), layer > 0 || adapters.is_some());
+            cublaslt::multiply(form, algorithms[layer], 1.0, d_y.columns().of, weight, &d_x, added);
+        }
+        return d_x;
+    }
     let tile = tuning::tile(problem, estimated);
     let mut kernel = Kernel::new(SOURCE, "lora_linears_backward_input")
         .define("TILE", tile)

@@ -19,7 +19,7 @@
 // Launch: blocks ceil(m / tile m) · ceil(n / tile n), threads 32 · warps m · warps n; TILE and `group` as in linear.cuh.
 // Widths, pitches, firsts and ranks are multiples of 8, outputs of 4 as in linear.cuh; m is free.
 //
-// Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3
+// Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3; TILE=128,128,32,2,2,2; TILE=128,128,32,2,2,3,128
 #pragma once
 #include "../device/gemm.cuh"
 

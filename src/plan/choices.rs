@@ -44,6 +44,7 @@ values!(
     OnDamage,
     Overlong,
     PackStrategy,
+    Products,
     Sentry,
     Think,
     TrainOn
@@ -68,6 +69,24 @@ choice! {
         Stop = "stop",
         /// They are left out and counted.
         Drop = "drop",
+    }
+}
+
+choice! {
+    /// By whom the matrix products of training on a GPU are computed.
+    #[derive(Default)]
+    Products {
+        /// Each by the vendor's library or our kernels, whichever was measured to be faster on the device.
+        #[default]
+        Auto = "auto",
+        /// All by our kernels.
+        Own = "own",
+    }
+}
+
+impl Products {
+    pub(crate) fn is_auto(&self) -> bool {
+        *self == Self::Auto
     }
 }
 

@@ -59,7 +59,8 @@ mod resolve_tests;
 pub use answer::{Answer, Origin};
 pub use catalog::{Catalog, CatalogModel};
 pub use choices::{
-    Architecture, CombineRanks, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp, OnDamage, Sentry,
+    Architecture, CombineRanks, DataFormat, Device, DeviceChoice, Exported, MethodKind, Mtp, OnDamage,
+    Products, Sentry,
 };
 pub use command_line::command_line;
 pub use data_catalog::{CatalogDataSet, DataCatalog};

@@ -13,7 +13,7 @@ use sparktune_base::units::{count, counted, duration as time_in_words};
 
 use crate::answer::Origin;
 use crate::choices::{
-    Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Sentry,
+    Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Products, Sentry,
 };
 use crate::error::PlanError;
 use crate::facts::Rate;
@@ -44,6 +44,9 @@ pub struct Plan {
     /// Whether sufficiently wide linear layers multiply numbers rounded to e4m3 in training; not lossless.
     #[serde(default)]
     pub fp8: bool,
+    /// By whom matrix products on a GPU are computed. Plans without this field let it be measured.
+    #[serde(default, skip_serializing_if = "Products::is_auto")]
+    pub products: Products,
     /// The treatment of the MTP head.
     pub mtp: Mtp,
     /// The number of token ids that drafts are chosen from; `None` means all.

@@ -14,7 +14,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{CombineRanks, DataFormat, MethodKind, Mtp, OnDamage, Sentry};
+use crate::choices::{CombineRanks, DataFormat, MethodKind, Mtp, OnDamage, Products, Sentry};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -185,6 +185,12 @@ impl Resolver<'_> {
         let name = self.pick_optional("name", &answers.name, "made from the time, the model and the method");
         let device = self.device()?;
         let fp8 = self.fp8(device)?;
+        let products = self.pick(
+            "products",
+            &answers.products,
+            Products::Auto,
+            "the device decides by time; the two differ in the last bits, so the choice is recorded with the run",
+        );
         let mtp = self.mtp(&model.id)?;
         let draft_vocab = self.draft_vocab(mtp)?;
         model.mtp_from = self.mtp_from(mtp)?;
@@ -344,6 +350,7 @@ impl Resolver<'_> {
             device,
             recompute,
             fp8,
+            products,
             mtp,
             draft_vocab,
             export,

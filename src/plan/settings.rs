@@ -13,7 +13,8 @@ use sparktune_base::field_map::FieldMap;
 
 use crate::answer::{Answer, Origin};
 use crate::choices::{
-    Architecture, CombineRanks, DataFormat, DeviceChoice, Exported, MethodKind, Mtp, OnDamage, Sentry,
+    Architecture, CombineRanks, DataFormat, DeviceChoice, Exported, MethodKind, Mtp, OnDamage, Products,
+    Sentry,
 };
 use crate::setting::Page::{AllSettings, Essential, Own};
 use crate::setting::Step::{By, Double, OneTwoFive};
@@ -180,6 +181,9 @@ settings! {
         heading: In::Device, page: Essential(9), aliases: &["gradient-checkpointing", "grad-checkpointing"],
     }
     fp8: bool = "fp8", "fp8", "Compute wide linear layers in fp8 (e4m3); lossy; needs a GPU of compute capability 8.9 or newer." {
+        heading: In::Device, page: AllSettings,
+    }
+    products: Products = "products", "products", "Who computes the matrix products on a GPU: auto leaves each to cuBLASLt where that is installed and measured to be faster; own always uses sparktune's kernels." {
         heading: In::Device, page: AllSettings,
     }
     mtp: Mtp = "mtp", "mtp", "Train the MTP head, keep the base model's head, or leave it out." {

@@ -9,7 +9,7 @@ use sparktune_base::choices::{Overlong, PackStrategy, Think, TrainOn};
 use sparktune_base::field_map::FieldMap;
 
 use crate::choices::{
-    Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Sentry,
+    Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Products, Sentry,
 };
 use crate::sync::SyncPlan;
 use crate::values::Texts;
@@ -36,6 +36,7 @@ shown_as_displayed!(
     TrainOn,
     Overlong,
     OnDamage,
+    Products,
     DataFormat,
     Architecture,
     Sentry,

@@ -33,7 +33,7 @@ use crate::state_hash::{require_the_same, state_hash};
 use crate::steps::Steps;
 use crate::tiles::TileFile;
 use crate::trained::Trained;
-use crate::{chosen, draft_vocab, from_first, load, parent, prolong};
+use crate::{chosen, draft_vocab, from_first, load, parent, products, prolong};
 
 /// The end of an attempt without an error.
 pub(crate) enum Ending {
@@ -213,6 +213,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 tests.run(self.session, &device)?;
             }
             self.tiles = options.tiles.clone().filter(|tiles| tiles.read(self.session));
+            // Ranks check each other's gradients, and a replay those of several: bits have to be the same.
+            let is_alone = !self.session.ranks.has_others() && options.sum_as.is_none();
+            products::prepare(self.session, &device, is_alone && self.tiles.is_some());
         }
         Ok(device)
     }

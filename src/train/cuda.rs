@@ -4,13 +4,14 @@
 //! type-checked without CUDA.
 
 #[cfg(feature = "cuda")]
-pub(crate) use with_cuda::{first_device, shared_memory_works, tuning};
+pub(crate) use with_cuda::{cublaslt, first_device, shared_memory_works, tuning};
 #[cfg(not(feature = "cuda"))]
-pub(crate) use without_cuda::{first_device, shared_memory_works, tuning};
+pub(crate) use without_cuda::{cublaslt, first_device, shared_memory_works, tuning};
 
 #[cfg(feature = "cuda")]
 mod with_cuda {
     use burn::tensor::{Device, DeviceType};
+    pub(crate) use sparktune_kernels::cublaslt;
     pub(crate) use sparktune_kernels::linear::tuning;
     pub(crate) use sparktune_kernels::probe::shared_memory_works;
 
@@ -37,6 +38,21 @@ mod without_cuda {
         false
     }
 
+    /// Replaces `sparktune_kernels::cublaslt` in builds without it.
+    pub(crate) mod cublaslt {
+        use std::path::PathBuf;
+
+        use burn::tensor::Device;
+
+        pub(crate) fn seek(_: &Device, _: &[PathBuf]) -> Option<usize> {
+            None
+        }
+
+        pub(crate) fn version_in_words(version: usize) -> String {
+            version.to_string()
+        }
+    }
+
     /// Replaces `sparktune_kernels::linear::tuning` in builds without tiles.
     pub(crate) mod tuning {
         use burn::tensor::Device;
@@ -55,6 +71,20 @@ mod without_cuda {
 
         pub(crate) fn learned() -> String {
             String::new()
+        }
+
+        pub(crate) fn use_library(_: Option<usize>) {}
+
+        pub(crate) fn decide_as(_: &str) -> Result<(), usize> {
+            Ok(())
+        }
+
+        pub(crate) fn decisions() -> String {
+            String::new()
+        }
+
+        pub(crate) fn by_library() -> (usize, usize) {
+            (0, 0)
         }
 
         pub(crate) fn listen() {}

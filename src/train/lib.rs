@@ -50,6 +50,7 @@ mod optimizer;
 mod options;
 mod outputs;
 mod parent;
+mod products;
 mod prolong;
 mod prompts;
 mod ranks;

@@ -24,7 +24,7 @@ use crate::state::{Stage, State};
 use crate::state_hash::{MOST_AT_CHECKPOINT, numbers, require_the_same, state_hash};
 use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
-use crate::{fp8_loss, neighbours};
+use crate::{fp8_loss, neighbours, products};
 
 /// A stage and its resources.
 pub(crate) struct StageLoop<'a, 'run, O: Objective> {
@@ -249,6 +249,7 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         }
         self.steps.settle(self.session)?;
         tiles.measure(self.session, self.steps.trainee.model().device(), &products);
+        products::record(self.session);
         let total = counted(self.steps.total(), "optimizer step");
         self.session.phase(O::Trainee::STAGE.phase(), format!("continuing with {total}"));
         Ok(())

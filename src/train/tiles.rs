@@ -1,10 +1,10 @@
 //! Chooses the tile of each matrix product of a run by measuring on the device, once for each GPU, driver and
-//! build.
+//! build, and whether the vendor's library computes it instead (`products`).
 //!
 //! The first step of a stage runs with the known tiles, and the kernels record the products that have none.
 //! Before the second step those products are timed, one after the other, on separate numbers. Measuring
 //! neither reads nor changes the run, and no tile changes a bit of a result, so a run is the same with and
-//! without it. Without CUDA there is nothing to measure.
+//! without it as long as the library is not used. Without CUDA there is nothing to measure.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -97,7 +97,7 @@ impl TileFile {
         device.memory_cleanup();
         self.write(session, "");
         let found = format!(
-            "{improved} of {measured} matrix products are faster with another tile than the estimated one"
+            "{improved} of {measured} matrix products are faster in another way than with the estimated tile"
         );
         session.phase("tiles", found);
     }

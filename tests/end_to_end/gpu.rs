@@ -78,6 +78,42 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
     }
 }
 
+/// On the emulated device and its stand-in for the library alone, which tells whether it was opened.
+#[test]
+fn products_are_left_to_the_vendors_library_where_it_is_faster_and_never_with_products_own() {
+    let emulated =
+        std::env::var_os("CUDA_PATH").map(PathBuf::from).filter(|path| path.join("cublaslt").is_dir());
+    let Some(emulated) = emulated else {
+        eprintln!("skipped: there is no emulated device");
+        return;
+    };
+    let place = Place::new();
+    place.chats(24);
+    let trace = place.path().join("opened");
+    let libraries = format!("{}:{}", emulated.join("cublaslt").display(), emulated.display());
+    let trained = |products: &str| {
+        let mut train = place.command(["train", "--non-interactive", "--json", "--device", "cuda"]);
+        let few = ["--pack-length", "64", "--max-steps", "2", "--mtp", "none", "--rank", "8"];
+        train.args(["--data", "train.jsonl", "--products", products]).args(few);
+        train.arg("--model").arg(checkpoint()).env("SPARKTUNE_SAMPLE_COUNT", "0");
+        train.env("LD_LIBRARY_PATH", &libraries).env("EMULATED_CUBLASLT_TRACE", &trace);
+        done(&mut train).exits(0).run_dir()
+    };
+    let own = trained("own");
+    assert!(!trace.exists() && !own.join("products").exists());
+    let run = trained("auto");
+    let traced = std::fs::read_to_string(&trace).unwrap();
+    assert_eq!(traced.lines().filter(|line| *line == "open").count(), 1);
+    let record = std::fs::read_to_string(run.join("products")).unwrap();
+    assert!(record.starts_with("130002\n") && record.contains(" by 130002:"), "{record}");
+    let events = events(&run);
+    let told = |event: &Value| {
+        event["phase"] == "products"
+            && event["detail"].as_str().unwrap().starts_with("cuBLASLt 13.0.2 computes ")
+    };
+    assert!(events.iter().any(told), "{events:#?}");
+}
+
 /// The device's bf16 may choose other tokens than f32; the first ones of this model are far apart.
 #[test]
 fn a_model_answers_on_a_device_as_on_the_cpu() {

@@ -45,7 +45,7 @@ def main():
     clock = Clock(asked.seconds * 0.9)
     torch, device = torch_or_skip(asked.tiny)
     rows, timer = Rows(asked.json), Timer(torch, device)
-    wanted = [row for row in read(asked.like) if "layout" in row] if asked.like else []
+    wanted = [row for row in read(asked.like) if "layout" in row and row.get("computed_by") != "library"] if asked.like else []
     if asked.tiny:
         wanted = [{"name": layout, "m": 48, "n": 40, "k": 64, "layout": layout} for layout in ("NN", "NT", "TN")]
     for product in wanted or shapes.products():

@@ -103,17 +103,20 @@ def kernels(results):
 
 def gemm(results):
     key = lambda row: (row.get("m"), row.get("n"), row.get("k"), row.get("layout"))
-    ours = {key(row): row for row in rows_of(results, "gemm", "sparktune")}
+    own_rows = rows_of(results, "gemm", "sparktune")
+    ours = {key(row): row for row in own_rows if row.get("computed_by") != "library"}
+    library = {key(row): row for row in own_rows if row.get("computed_by") == "library"}
     vendor = {key(row): row for row in rows_of(results, "gemm", "vendor")}
     cells = []
     for shape in ours | vendor:
         own, other = ours.get(shape, {}), vendor.get(shape, {})
+        by_library = library.get(shape, {})
         share = ratio(other.get("time_us"), own.get("time_us"))
         names = (own or other).get("name", "")
-        words = "; ".join(word for word in (notes(row) for row in (own, other) if row) if word)
-        times = [number(row.get(field)) for row in (own, other) for field in ("time_us", "tflops")]
+        words = "; ".join(word for word in (notes(row) for row in (own, by_library, other) if row) if word)
+        times = [number(row.get(field)) for row in (own, by_library, other) for field in ("time_us", "tflops")]
         cells.append([names, "{}×{}×{} {}".format(*shape), *times, percent(share), words])
-    return ["product", "m×n×k", "ours µs", "TFLOP/s", "vendor µs", "TFLOP/s", "of vendor's speed", ""], cells
+    return ["product", "m×n×k", "ours µs", "TFLOP/s", "library µs", "TFLOP/s", "vendor µs", "TFLOP/s", "of vendor's speed", ""], cells
 
 
 def steps(results, sections=("steps",)):

@@ -50,7 +50,7 @@ pub(super) struct Pace {
 
 /// Measures on one device.
 pub(super) struct Meter {
-    device: Device,
+    pub(super) device: Device,
     pub(super) is_tiny: bool,
 }
 

@@ -149,7 +149,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Measures the matrix products of training all sizes, by our own kernel.
+    /// Measures the matrix products of training all sizes, by our own kernel and by the vendor's library where
+    /// there is one, and holds both against the largest product of our kernel.
     pub fn gemm(&mut self) {
         let products = if self.is_tiny { tiny_products() } else { products() };
         let most = |count: fn(&Product) -> usize| products.iter().map(count).max().unwrap_or(0);
@@ -159,6 +160,8 @@ impl<'a> Bench<'a> {
             Ok(operands) => operands,
             Err(why) => return (self.report)(with(row(json!({"name": "operands"})), "failed", why)),
         };
+        let largest = (!self.is_tiny).then(|| caught(|| meter.largest_product()).ok()).flatten();
+        let ceiling = largest.and_then(|largest| largest.seconds.map(|seconds| largest.flops / seconds));
         for Product { name, m, n, k, layout } in products {
             let head = row(json!({"name": name, "m": m, "n": n, "k": k, "layout": layout}));
             self.measure(head.clone(), || {
@@ -185,9 +188,24 @@ impl<'a> Bench<'a> {
                     "estimated_tile": estimated,
                     "estimated_time_us": micros(*estimated_s),
                     "tiles": tiles,
+                    "share_of_ceiling": ceiling.map(|ceiling| timed.flops / timed.seconds / ceiling),
                     "note": timed.tiling(),
                 }));
-                vec![head.into_iter().chain(measured).collect()]
+                let own: Row = head.clone().into_iter().chain(measured).collect();
+                let of_library = timed.library.map(|library| {
+                    let measured = row(json!({
+                        "computed_by": "library",
+                        "time_us": micros(library.seconds),
+                        "tflops": timed.flops / library.seconds / 1e12,
+                        "error": library.error,
+                        "tolerance": TOLERANCE,
+                        "share_of_ceiling": ceiling.map(|ceiling| timed.flops / library.seconds / ceiling),
+                        "of_own_time": library.seconds / timed.seconds,
+                        "note": format!("cuBLASLt {}, the algorithm that training would take", library.version),
+                    }));
+                    head.into_iter().chain(measured).collect()
+                });
+                std::iter::once(own).chain(of_library).collect()
             });
         }
     }

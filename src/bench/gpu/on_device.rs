@@ -49,7 +49,13 @@ fn every_op_is_right_and_timed_at_a_tiny_shape() {
 #[test]
 fn the_three_layouts_are_multiplied_right() {
     let Some(rows) = rows(|bench| bench.gemm()) else { return };
-    assert_eq!(rows.len(), 3);
+    // A GPU may have the vendor's library, which has a row behind ours.
+    let (of_library, rows): (Vec<_>, Vec<_>) =
+        rows.into_iter().partition(|row| row.contains_key("computed_by"));
+    assert!(rows.len() == 3 && [0, 3].contains(&of_library.len()), "{of_library:?}");
+    for row in &of_library {
+        assert!(number(row, "error") <= number(row, "tolerance") && number(row, "tflops") > 0.0, "{row:?}");
+    }
     for row in &rows {
         assert!(number(row, "error") <= number(row, "tolerance") && number(row, "tflops") > 0.0, "{row:?}");
         assert!(row["note"].as_str().is_some_and(|note| note.starts_with("tile ")), "{row:?}");

@@ -1,7 +1,9 @@
-//! Matrix products by the kernel of `linear`, in the three layouts of a linear layer's passes.
+//! Matrix products by the kernel of `linear`, in the three layouts of a linear layer's passes, and beside it by
+//! the vendor's library where there is one.
 
 use burn::tensor::{DType, Shape, Tensor};
-use sparktune_kernels::linear::tuning::remember;
+use sparktune_kernels::cublaslt::{seek, version_in_words};
+use sparktune_kernels::linear::tuning::{Decision, decide, decide_as, remember, use_library};
 use sparktune_kernels::measuring::{CudaTensor, Product, into_tensor, primitive, product, random, tiling};
 use sparktune_kernels::work;
 
@@ -36,6 +38,18 @@ pub(super) struct Timed {
     splits: usize,
     /// Every tile that may be the fastest with its seconds, the one that is estimated to be first.
     pub(super) tiles: Vec<(String, f64)>,
+    /// The same by the library in its best algorithm; `None` where there is no library, or it has none.
+    pub(super) library: Option<ByLibrary>,
+}
+
+/// A product by the vendor's library.
+#[derive(Debug, Clone)]
+pub(super) struct ByLibrary {
+    /// Its version in words.
+    pub(super) version: String,
+    pub(super) seconds: f64,
+    /// As [`Timed::error`].
+    pub(super) error: f64,
 }
 
 impl Timed {
@@ -157,7 +171,19 @@ impl Operands {
             seconds = took.min(seconds);
             tiles.push((tile.to_string(), took));
         }
-        Timed { seconds, flops: 2.0 * (m * n * k) as f64, error, differing, splits, tiles }
+        let library = seek(&meter.device, &[]).and_then(|version| {
+            use_library(Some(version));
+            let library = problem.algorithms(&meter.device).map(|algorithms| {
+                decide(&problem, Decision::Library(algorithms));
+                let error = self.error(layout, [m, n, k], &sampled(run(0), [m, n]));
+                let seconds = meter.seconds(Pace { queue_s: 0.005, times: 5 }, |turn| drop(run(turn)));
+                ByLibrary { version: version_in_words(version), seconds, error }
+            });
+            use_library(None);
+            decide_as("").expect("no line is wrong");
+            library
+        });
+        Timed { seconds, flops: 2.0 * (m * n * k) as f64, error, differing, splits, tiles, library }
     }
 
     /// Relative L2 distance of sampled results.

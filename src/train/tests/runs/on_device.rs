@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use sparktune_kernels::cublaslt;
 use sparktune_kernels::testing::cuda_device;
 use sparktune_runlog::{Kind, Outcome, RunDir};
 use sparktune_train::{BeforeFirstRun, TileFile, TrainOptions, train, train_with};
@@ -11,6 +12,8 @@ use sparktune_train::{BeforeFirstRun, TileFile, TrainOptions, train, train_with}
 use crate::{bytes, events, fixture, losses, run_on, stops_change_nothing};
 
 const CUDA: &str = r#"device = "cuda""#;
+/// Without the vendor's library, whose bits may be others.
+const OWN: &str = "device = \"cuda\"\nproducts = \"own\"";
 /// What the kernels take.
 const LORA: &str = r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#;
 const ON: &str = "a GPU, driver 1, this build";
@@ -158,7 +161,7 @@ fn tiles_are_measured_once_for_a_device_and_no_bit_of_a_run_depends_on_it() {
     let path = root.path().join(".tiles");
     let options = with_tiles(&path);
     let trained = |options: &TrainOptions| {
-        let run = run_on(CUDA, root.path(), LORA, "none", 2, false);
+        let run = run_on(OWN, root.path(), LORA, "none", 2, false);
         train_with(&run, &AtomicBool::new(false), options).unwrap();
         run
     };
@@ -209,7 +212,7 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
     let options = with_tiles(&path);
-    let run = run_on(CUDA, root.path(), LORA, "none", 3, false);
+    let run = run_on(OWN, root.path(), LORA, "none", 3, false);
     let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let finished = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -231,4 +234,75 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
     let rest = measured(&run).last().unwrap().2;
     assert!(rest < of_model && lines() == kept + rest, "{rest} of {of_model} after {kept}");
     assert_eq!(losses(&run).len(), 3);
+}
+
+/// Loads the stand-in for the vendor's library on the emulated device, or the library of a GPU. Returns its
+/// version; `None` where there is none.
+fn library() -> Option<usize> {
+    let device = cuda_device()?;
+    let stand_in =
+        std::env::var_os("CUDA_PATH").map(|path| Path::new(&path).join("cublaslt/libcublasLt.so.13"));
+    let from: Vec<_> = stand_in.into_iter().filter(|path| path.exists()).collect();
+    cublaslt::seek(&device, &from)
+}
+
+#[test]
+fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
+    let Some(version) = library() else { return };
+    let root = tempfile::tempdir().unwrap();
+    let options = with_tiles(&root.path().join(".tiles"));
+    let new = |device: &str, steps| run_on(device, root.path(), LORA, "none", steps, false);
+    let go_on = |run: &RunDir, stop: bool| train_with(run, &AtomicBool::new(stop), &options).unwrap().outcome;
+    // Here it is measured.
+    let first = new(CUDA, 2);
+    assert_eq!(go_on(&first, false), Outcome::Completed);
+    let record = |run: &RunDir| std::fs::read_to_string(run.path().join("products")).unwrap();
+    let decided = record(&first);
+    let by_library = format!(" by {version}:");
+    if !decided.contains(&by_library) {
+        // Only a GPU may find our kernels the faster ones everywhere.
+        return;
+    }
+    let before = cublaslt::products();
+    let (whole, parts) = (new(CUDA, 3), new(CUDA, 3));
+    assert_eq!(go_on(&whole, false), Outcome::Completed);
+    assert!(cublaslt::products() > before);
+    while go_on(&parts, true) == Outcome::Stopped && losses(&parts).len() < 3 {}
+    assert_eq!(go_on(&parts, false), Outcome::Completed);
+    assert_eq!(losses(&whole), losses(&parts));
+    let weights = "merged/model.safetensors";
+    assert!(bytes(&whole, weights) == bytes(&parts, weights));
+    assert_eq!([record(&whole), record(&parts)], [decided.clone(), decided]);
+
+    // Ours have other bits, and a run with nothing else records nothing.
+    let before = cublaslt::products();
+    let own = new(OWN, 3);
+    assert_eq!(go_on(&own, false), Outcome::Completed);
+    assert_eq!(cublaslt::products(), before);
+    assert!(!own.path().join("products").exists());
+    assert!(bytes(&whole, weights) != bytes(&own, weights));
+}
+
+#[test]
+fn a_run_whose_library_is_gone_continues_with_our_kernels_and_says_so() {
+    let Some(version) = library() else { return };
+    let root = tempfile::tempdir().unwrap();
+    let options = with_tiles(&root.path().join(".tiles"));
+    let run = run_on(CUDA, root.path(), LORA, "none", 2, false);
+    let stopped = train_with(&run, &AtomicBool::new(true), &options).unwrap();
+    assert_eq!(stopped.outcome, Outcome::Stopped);
+    // As if another version had been installed since.
+    std::fs::write(run.path().join("products"), "120804\nlinear_forward 64,64 1 9 by own:120804\n").unwrap();
+    let before = cublaslt::products();
+    train_with(&run, &AtomicBool::new(false), &options).unwrap();
+    assert_eq!(cublaslt::products(), before);
+    let told = events(&run).into_iter().find_map(|kind| match kind {
+        Kind::Warning(warning) => Some(warning.message).filter(|message| message.contains("cuBLASLt")),
+        _ => None,
+    });
+    let found = cublaslt::version_in_words(version);
+    let expected = format!(
+        "cuBLASLt 12.8.4 has computed matrix products of this run, but cuBLASLt {found} was found: from here on sparktune's kernels compute all of them"
+    );
+    assert!(told.as_ref().is_some_and(|message| message.starts_with(&expected)), "{told:?}");
 }
