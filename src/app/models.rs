@@ -127,7 +127,8 @@ const EDITED: &str = "edited:";
 const DRAFT: &str = "draft:";
 
 /// Finds a model by its id, or by its name if there is only one of that. `run:NAME@base` is the model that a
-/// run started from, `edited:NAME@base` the base of an edited model, and `draft:ID` an edit that nobody has kept yet.
+/// run started from, `edited:NAME@base` the base of an edited model, and `draft:ID` an edit that nobody has
+/// kept yet.
 pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel> {
     if let Some(run) = id.strip_suffix(BASE).and_then(|run| find(run, runs_dir, given)) {
         return run.started_from().ok();

@@ -17,8 +17,8 @@
 //!
 //! The papers are cited where their methods are. `facts` and `tokens` read facts; `value` finds values and
 //! `update` writes them; `rome`, `ultraedit` and `memory` are the methods; `patch`, `stack`, `staged` and
-//! `conflicts` keep what was computed; `judge`, `said` and `suite` ask the model, and `scores` sums up what it
-//! says; `layers` chooses where, `compute` the method, `edit` is the whole way, and `measure` goes it with
+//! `conflicts` keep what was computed; `judge`, `said` and `suite` ask the model, and `scores` sums up what
+//! it says; `layers` chooses where, `compute` the method, `edit` is the whole way, and `measure` goes it with
 //! more and more facts; `trace` finds layers, and `export` writes adapters for other programs.
 //!
 //! Shapes: `N` facts or keys, `H` hidden_size, `I` intermediate_size, `T` tokens. A name ends with the shape
