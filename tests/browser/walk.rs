@@ -17,15 +17,18 @@ const STATE: &str = "document.querySelector('[data-test=state]')?.innerText.toLo
 /// The last step of the curve of the loss, from the description of the chart.
 const CURVE: &str = "Number(/over steps [0-9,]+ to ([0-9,]+)/.exec(document.querySelector('[data-test=chart-Loss] .plot')?.getAttribute('aria-label') ?? '')?.[1]?.replaceAll(',', '') ?? 0)";
 
-/// Whether the field of the rank is marked as wrong and has the colour of that under the cursor.
+/// Whether the field of the rank is marked as wrong and has the colour of that, also under the cursor.
 const RED: &str = r#"(() => {
   const probe = document.body.appendChild(document.createElement("i"));
   probe.style.color = "var(--bad)";
   const bad = getComputedStyle(probe).color;
   probe.remove();
   const field = document.querySelector("[data-test=setting-rank]");
+  if (field.getAttribute("aria-invalid") !== "true") return false;
+  field.blur();
+  const isRed = getComputedStyle(field).borderColor === bad;
   field.focus();
-  return field.getAttribute("aria-invalid") === "true" && getComputedStyle(field).outlineColor === bad;
+  return isRed && getComputedStyle(field).outlineColor === bad;
 })()"#;
 /// The number of prompts of a comparison that stick out of their cards.
 const OUT: &str = r#"[...document.querySelectorAll(".prompt-head")].filter((each) => {
