@@ -27,8 +27,8 @@ pub struct Cleaned {
 /// the list `rejected`.
 ///
 /// # Errors
-/// A file is refused or is not JSON Lines, `output` exists, the list does not have all rejected lines, or a file cannot be
-/// read or written.
+/// A file is refused or is not JSON Lines, `output` exists, the list does not have all rejected lines, or a
+/// file cannot be read or written.
 pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cleaned, Failure> {
     let shown = |path: &Path| escape(&path.display().to_string()).into_owned();
     if report.unlisted > 0 {

@@ -55,8 +55,8 @@ pub struct CheckOptions<'a> {
 /// Checks files and folders, or token files.
 ///
 /// # Errors
-/// The only input cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad lines
-/// are not an error, nor is a file among others that is no data: they are in the report, and
+/// The only input cannot be read at all, `rejected_path` cannot be written, or the caller cancelled. Bad
+/// lines are not an error, nor is a file among others that is no data: they are in the report, and
 /// [`Report::exceeds`] says whether the data is refused.
 pub fn check<I: Clone + Into<Input>>(
     inputs: &[I],

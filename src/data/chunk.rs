@@ -22,8 +22,8 @@ pub(crate) struct Chunk {
     pub original: Vec<u8>,
     /// Why this line, which is alone in its chunk, cannot be read; `bytes` then contains only its beginning.
     pub refused: Option<Rejection>,
-    /// Why the rest of the file cannot be read at all, if other files are read nevertheless; the chunk is then
-    /// empty.
+    /// Why the rest of the file cannot be read at all, if other files are read nevertheless; the chunk is
+    /// then empty.
     pub refused_file: Option<String>,
     /// What a section of a text is; `bytes` are then the text, and not lines of JSON.
     pub section: Option<Section>,

@@ -328,8 +328,8 @@ impl Report {
         self.files.iter().filter(|file| file.refused.is_some())
     }
 
-    /// Returns the number of rejected lines that the user has to do something about first. It is 0 if there are
-    /// none, and if a file cannot be read at all, which comes before its lines.
+    /// Returns the number of rejected lines that the user has to do something about first. It is 0 if there
+    /// are none, and if a file cannot be read at all, which comes before its lines.
     pub fn lines_to_correct(&self) -> u64 {
         if self.refused_files().next().is_some() { 0 } else { self.rejected }
     }

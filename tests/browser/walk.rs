@@ -17,6 +17,25 @@ const STATE: &str = "document.querySelector('[data-test=state]')?.innerText.toLo
 /// The last step of the curve of the loss, from the description of the chart.
 const CURVE: &str = "Number(/over steps [0-9,]+ to ([0-9,]+)/.exec(document.querySelector('[data-test=chart-Loss] .plot')?.getAttribute('aria-label') ?? '')?.[1]?.replaceAll(',', '') ?? 0)";
 
+/// Whether the field of the rank is marked as wrong and has the colour of that, also under the cursor.
+const RED: &str = r#"(() => {
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.color = "var(--bad)";
+  const bad = getComputedStyle(probe).color;
+  probe.remove();
+  const field = document.querySelector("[data-test=setting-rank]");
+  if (field.getAttribute("aria-invalid") !== "true") return false;
+  field.blur();
+  const isRed = getComputedStyle(field).borderColor === bad;
+  field.focus();
+  return isRed && getComputedStyle(field).outlineColor === bad;
+})()"#;
+/// The number of prompts of a comparison that stick out of their cards.
+const OUT: &str = r#"[...document.querySelectorAll(".prompt-head")].filter((each) => {
+  const [head, card] = [each, each.parentElement].map((one) => one.getBoundingClientRect());
+  return head.left < card.left || head.right > card.right;
+}).length"#;
+
 #[test]
 fn a_run_is_started_watched_stopped_resumed_and_talked_to_in_the_page() {
     let Some(mut page) = Page::start() else { return };
@@ -77,6 +96,9 @@ fn start(page: &mut Page, own: &Path) {
     page.picture("new-3-data");
     page.click("[data-test=next]");
     page.see("Training plan");
+    page.fill("[data-test=setting-rank]", "many");
+    page.wait("a red field, also where the cursor is", RED);
+    page.fill("[data-test=setting-rank]", "");
     page.choose("#preset", "demo");
     page.fill("[data-test=setting-max-steps]", "30");
     page.wait("the plan", "/\\b30 steps/.test(document.querySelector('[data-test=time]')?.innerText)");
@@ -213,5 +235,8 @@ fn a_model_is_compared_in_the_page() {
     page.wait("the results", "document.querySelectorAll('[data-test=results] tbody tr').length === 1");
     page.wait("the prompts", "document.querySelectorAll('[data-test=prompt]').length === 2");
     page.picture("comparison");
+    page.resize(390, 844);
+    page.wait("prompts inside of their cards", &format!("{OUT} === 0"));
+    page.picture("comparison-phone");
     page.is_well(server.port);
 }

@@ -29,8 +29,8 @@ fn answer(pty: &mut Pty, question: &str, next: &str) {
     panic!("{next} does not follow {question}:\n{}", pty.text());
 }
 
-/// Counts the answers on the screen that have ended: the length of each stands below it. Its speed does so only
-/// if it has more than one token.
+/// Counts the answers on the screen that have ended: the length of each stands below it. Its speed does so
+/// only if it has more than one token.
 fn ended_answers(text: &str) -> usize {
     let words: Vec<&str> = text.split_whitespace().collect();
     let is_length = |three: &&[&str]| {

@@ -32,8 +32,8 @@ fn width() -> usize {
     columns().unwrap_or(WIDTH)
 }
 
-/// Writes a note. On a terminal its lines are wrapped between words, and what continues a line stands below its
-/// beginning, or below the second column of a row of a table.
+/// Writes a note. On a terminal its lines are wrapped between words, and what continues a line stands below
+/// its beginning, or below the second column of a row of a table.
 fn told(text: &str) {
     match columns() {
         Some(width) => {
