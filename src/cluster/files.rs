@@ -1,9 +1,9 @@
 //! Files of rank 0 for all ranks.
 //!
 //! Rank 0 says which files there are, with their lengths and hashes; the others say how much they have of
-//! each, the same file or the beginning that an earlier attempt left. Then rank 0 sends the rest in pieces, to
-//! all, from where the one begins that has least. The other ranks write below a folder of theirs, and use a
-//! file only when every byte is verified. A name that would lead out of the folder is refused.
+//! each, the same file or the beginning that an earlier attempt left. Then rank 0 sends the rest in pieces,
+//! to all, from where the one begins that has least. The other ranks write below a folder of theirs, and
+//! use a file only when every byte is verified. A name that would lead out of the folder is refused.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

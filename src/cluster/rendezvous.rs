@@ -272,6 +272,10 @@ impl Job<'_> {
         let Placement { world_size, ref host, .. } = *self.placement;
         let here = Member { host: host.clone(), port: self.port, launched_as: self.known.launched_as };
         let mut members = vec![here; world_size];
+        // Who does not come has its number all the same.
+        for (member, launched_as) in members.iter_mut().zip(&self.known.all_launched_as) {
+            member.launched_as = *launched_as;
+        }
         let mut told = Instant::now();
         let mut wait = Wait::new();
         let (began, all) = (Instant::now(), (0..world_size).collect::<Vec<_>>());

@@ -1,7 +1,7 @@
 //! What ranks say to each other beside numbers and notices, all in one place for who tries any bytes on it.
 //!
-//! Each word is JSON between ranks that have proved the token: who a rank is, what it is answered, heartbeats,
-//! signs of life and farewells, the list of files, and the word of a meeting.
+//! Each word is JSON between ranks that have proved the token: who a rank is, what it is answered,
+//! heartbeats, signs of life and farewells, the list of files, and the word of a meeting.
 
 use std::path::Path;
 

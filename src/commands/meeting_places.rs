@@ -1,5 +1,5 @@
-//! Where the ranks of a swarm have met, as a rank other than 0 keeps it, in its hidden folder: if it is killed
-//! and started again, another rank may have taken rank 0's place, and lets it in where it listened.
+//! Where the ranks of a swarm have met, as a rank other than 0 keeps it, in its hidden folder: if it is
+//! killed and started again, another rank may have taken rank 0's place, and lets it in where it listened.
 //!
 //! Nothing here has to be true. Whoever listens at such a place must prove the token.
 

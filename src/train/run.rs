@@ -154,8 +154,8 @@ pub(crate) fn train_for(
     result.map(|_| finished)
 }
 
-/// Lets those in that wait, if the ranks meet, and gives all what every rank has: again, as long as one is lost
-/// meanwhile.
+/// Lets those in that wait, if the ranks meet, and gives all what every rank has: again, as long as one is
+/// lost meanwhile.
 fn heal(session: &mut Session, options: &TrainOptions, meets: bool) -> Result<(), TrainError> {
     if meets {
         session.phase("exchange", "other ranks join: all ranks meet again");

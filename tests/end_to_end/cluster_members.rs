@@ -180,9 +180,9 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
         rows.iter().all(|row| row["gone"].is_string() || row["state"] == "idle").then_some(())
     });
     let doctor = first.place.sparktune(["cluster", "doctor", "--json"]).exits(4);
+    let lines = doctor.last();
     let status = |what: &str| {
-        let lines = doctor.last().as_array().unwrap();
-        let line = lines.iter().find(|line| line["what"] == what);
+        let line = lines.as_array().unwrap().iter().find(|line| line["what"] == what);
         line.map(|line| line["status"].as_str().unwrap().to_owned())
     };
     for what in ["build", "bandwidth to spark2", "memory of spark2"] {

@@ -140,21 +140,23 @@ fn bytes_that_somebody_changes_repeats_inserts_or_leaves_out_never_become_part_o
                     let work = move |rank: usize| {
                         let port = if rank == 0 { port } else { wire.port };
                         let mut tcp = Rank::of(rank, 2).join(port).unwrap();
-                        let mut values = numbers(rank, length);
-                        tcp.all_reduce(&mut values).unwrap();
-                        assert_eq!(bits(&values), bits(expected));
-                        if rank == 1 {
+                        // What has arrived whole before the attack still counts.
+                        for sum in 0..1000 {
+                            let mut values = numbers(rank, length);
+                            match tcp.all_reduce(&mut values) {
+                                Ok(()) => assert_eq!(bits(&values), bits(expected), "{attack:?}"),
+                                Err(error) => return (sum, error),
+                            }
                             wire.attacks.store(true, Ordering::SeqCst);
                         }
-                        tcp.all_reduce(&mut numbers(rank, length))
+                        panic!("{attack:?} is not noticed")
                     };
                     let second = scope.spawn(move || work(1));
-                    let error = work(0).unwrap_err();
-                    assert!(
-                        error.is_of_a_rank() && error.to_string().contains("rank 1"),
-                        "{attack:?}: {error}"
-                    );
-                    assert!(second.join().unwrap().is_err(), "{attack:?}");
+                    let (sums, error) = work(0);
+                    assert!(sums > 0 && error.is_of_a_rank(), "{attack:?}: {error}");
+                    assert!(error.to_string().contains("rank 1"), "{attack:?}: {error}");
+                    let (_, error) = second.join().unwrap();
+                    assert!(error.is_of_a_rank(), "{attack:?}: {error}");
                 });
             });
         }
@@ -249,8 +251,12 @@ fn strangers_that_hold_every_place_slow_neither_ranks_at_work_nor_agents_nor_kee
     let token = ClusterToken::generate();
     with_agents(&token, &[&Machine::with(&[]), &Machine::with(&[])], |ports| {
         let strangers = [silent(ports[0]), silent(ports[1])];
-        assert_eq!(members("127.0.0.1", ports[0], &token, never()).unwrap().len(), 2);
-        assert_eq!(members("127.0.0.1", ports[1], &token, never()).unwrap().len(), 1);
+        // Strangers have a second to speak, which may be the one in which somebody else asks.
+        let knows = |port: u16, count: usize| {
+            until(|| members("127.0.0.1", port, &token, never()).is_ok_and(|all| all.len() == count));
+        };
+        knows(ports[0], 2);
+        knows(ports[1], 1);
         drop(strangers);
     });
 }
