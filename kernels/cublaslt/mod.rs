@@ -138,8 +138,8 @@ fn failed(reason: String) -> ServerError {
     ServerError::Generic { reason, backtrace: BackTrace::capture() }
 }
 
-/// Returns whether two launches of a product give the same bits, and numbers that are finite, as far as the first
-/// few thousand tell.
+/// Returns whether two launches of a product give the same bits, and numbers that are finite, as far as the
+/// first few thousand tell.
 pub(crate) fn is_repeatable(form: Form, algorithm: Algorithm, [a, b, c]: [&CudaTensor; 3]) -> bool {
     let run = || {
         let (rows, columns) = dims(c);

@@ -1,5 +1,5 @@
-//! Times products in the tiles that may be the fastest for them, and by the vendor's library where that may be
-//! used, on a CUDA device and with numbers of its own.
+//! Times products in the tiles that may be the fastest for them, and by the vendor's library where that may
+//! be used, on a CUDA device and with numbers of its own.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! By whom the matrix products of a run are computed: by our kernels, or by the vendor's library where that was
-//! measured to be faster.
+//! By whom the matrix products of a run are computed: by our kernels, or by the vendor's library where that
+//! was measured to be faster.
 //!
 //! The two differ in the last bits, so what was decided is kept in the run's folder, and an attempt that
 //! continues the run decides as the record says. It must not measure; `tiles` does.
