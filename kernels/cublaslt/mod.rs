@@ -39,11 +39,6 @@ use form::Operands;
 
 use crate::cuda::{CudaTensor, dims, empty, into_tensor, primitive};
 
-/// The most bytes that an algorithm may use beside the matrices. The library's own default on H200.
-pub const WORKSPACE_BYTES: usize = 32 << 20;
-/// Addresses are multiples of so many bytes.
-const ALIGNMENT: u32 = 16;
-
 /// What queues launches on a CUDA device.
 type Server = <CudaRuntime as Runtime>::Server;
 
