@@ -13,7 +13,7 @@ use sparktune_plan::Products;
 use sparktune_runlog::RunDir;
 
 use crate::cuda::cublaslt::{seek, version_in_words};
-use crate::cuda::tuning::{by_library, decide_as, decisions, use_library};
+use crate::cuda::tuning::{by_library, decide_as, decisions, settle_decisions, use_library};
 use crate::session::Session;
 
 /// The file in the run's folder: a line with the library's version, then a line for each product.
@@ -37,6 +37,8 @@ pub(crate) fn prepare(session: &Session, device: &Device, may_use: bool) {
         (None, version) => use_library(version),
         (Some((of, lines)), Some(version)) if of == version && decide_as(lines).is_ok() => {
             use_library(Some(version));
+            // What the run has not decided by now it would not decide either without the interruption.
+            settle_decisions();
         }
         (Some((of, _)), found) => {
             let why = match found {
