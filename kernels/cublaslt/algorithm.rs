@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::sys::ALGORITHM_WORDS;
+use super::sys::{ALGORITHM_WORDS, WORKSPACE_BYTES};
 
 /// An algorithm for products of one shape, as the library's heuristic described it. The description is opaque
 /// and belongs to one version of the library.
@@ -42,8 +42,7 @@ impl FromStr for Algorithm {
         let [version, workspace_bytes, digits] = fields[..] else { return Err(NoAlgorithm) };
         let (version, workspace_bytes) = (number(version)?, number(workspace_bytes)?);
         let is_hexadecimal = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-        if workspace_bytes > super::WORKSPACE_BYTES || digits.len() != 16 * ALGORITHM_WORDS || !is_hexadecimal
-        {
+        if workspace_bytes > WORKSPACE_BYTES || digits.len() != 16 * ALGORITHM_WORDS || !is_hexadecimal {
             return Err(NoAlgorithm);
         }
         let mut words = [0; ALGORITHM_WORDS];

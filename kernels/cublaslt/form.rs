@@ -9,9 +9,10 @@ use std::ptr::null_mut;
 use super::algorithm::Algorithm;
 use super::library::Library;
 use super::sys::{
-    ALGORITHM_WORDS, AS_IT_IS, BF16, COMPUTE_F32, CONFIG_REDUCTION_SCHEME, CONFIG_SPLITS,
+    ALGORITHM_WORDS, ALIGNMENT, AS_IT_IS, BF16, COMPUTE_F32, CONFIG_REDUCTION_SCHEME, CONFIG_SPLITS,
     DESCRIPTION_TRANSPOSE_A, DESCRIPTION_TRANSPOSE_B, F32, NO_REDUCTION, Object, PREFERENCE_ALIGNMENT_A,
     PREFERENCE_REDUCTION_SCHEMES, PREFERENCE_WORKSPACE_BYTES, Status, Suggestion, TRANSPOSED,
+    WORKSPACE_BYTES,
 };
 
 /// A product `C [m, n] = A·B` of whole bf16 matrices, summed in f32.
@@ -176,10 +177,10 @@ impl Drop for Preference<'_> {
 pub(super) fn search(library: &Library, form: &Form, most: usize) -> Result<Vec<Algorithm>, Refused> {
     let described = Described::new(library, form)?;
     let preference = Preference::new(library)?;
-    preference.set(PREFERENCE_WORKSPACE_BYTES, super::WORKSPACE_BYTES as u64)?;
+    preference.set(PREFERENCE_WORKSPACE_BYTES, WORKSPACE_BYTES as u64)?;
     preference.set(PREFERENCE_REDUCTION_SCHEMES, NO_REDUCTION)?;
     for matrix in 0..4 {
-        preference.set(PREFERENCE_ALIGNMENT_A + matrix, super::ALIGNMENT)?;
+        preference.set(PREFERENCE_ALIGNMENT_A + matrix, ALIGNMENT)?;
     }
     let mut found = vec![Suggestion::default(); most];
     let mut count: c_int = 0;
@@ -203,7 +204,7 @@ pub(super) fn search(library: &Library, form: &Form, most: usize) -> Result<Vec<
     found.truncate(usize::try_from(count).unwrap_or(0));
     let usable = found.into_iter().filter(|one| {
         one.state == 0
-            && one.workspace_bytes <= super::WORKSPACE_BYTES
+            && one.workspace_bytes <= WORKSPACE_BYTES
             && config(library, &one.algorithm, CONFIG_REDUCTION_SCHEME) == Some(NO_REDUCTION)
             && config(library, &one.algorithm, CONFIG_SPLITS).is_some_and(|splits| splits <= 1)
     });

@@ -36,11 +36,6 @@ pub(super) fn loaded() -> Option<&'static Library> {
     LIBRARY.get()?.as_ref()
 }
 
-/// Returns whether anything has tried to load it.
-pub fn was_sought() -> bool {
-    LIBRARY.get().is_some()
-}
-
 /// Loads the library if the machine has one, from these files or else from where the loader looks. Only the
 /// first call does something. The CUDA device's context has to be current on this thread.
 pub(super) fn load(from: &[PathBuf]) -> Option<&'static Library> {

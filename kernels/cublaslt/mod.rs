@@ -10,7 +10,7 @@
 //! **The same bits in every run.** An algorithm that was chosen is used by its description, never by asking
 //! the heuristic again. Only algorithms are taken that form each number's sum in one sequence: reduction
 //! scheme NONE and no split of `k`, asked for and checked. One that gives other bits in a second launch is
-//! dropped ([`is_repeatable`]). Algorithms differ in their bits, from each other and from our tiles.
+//! dropped (`is_repeatable`). Algorithms differ in their bits, from each other and from our tiles.
 //!
 //! **Stream order.** cubecl keeps its stream to itself, but its server runs tasks on the thread that queues
 //! launches, and its toolkit for servers (cubecl-server) gives out the stream there. A product is such a
@@ -32,19 +32,12 @@ use cubecl_common::device_handle::DeviceHandle;
 use cubecl_environment::backtrace::BackTrace;
 use cubecl_environment::stream::StreamId;
 use cubecl_server::runtime::Runtime;
-use cubecl_server::server::ServerStorage;
-use cubecl_server::server::{BufferBinding, ServerError};
+use cubecl_server::server::{BufferBinding, ServerError, ServerStorage};
 use cubecl_server::stream::{ExecuteScope, WriteScoped, failed_writing};
 pub(crate) use form::Form;
 use form::Operands;
-pub use library::was_sought;
 
 use crate::cuda::{CudaTensor, dims, empty, into_tensor, primitive};
-
-/// The most bytes that an algorithm may use beside the matrices. The library's own default on H200.
-pub const WORKSPACE_BYTES: usize = 32 << 20;
-/// Addresses are multiples of so many bytes.
-const ALIGNMENT: u32 = 16;
 
 /// What queues launches on a CUDA device.
 type Server = <CudaRuntime as Runtime>::Server;
@@ -140,7 +133,8 @@ fn failed(reason: String) -> ServerError {
     ServerError::Generic { reason, backtrace: BackTrace::capture() }
 }
 
-/// Returns whether two launches of a product give the same bits, and numbers that are finite.
+/// Returns whether two launches of a product give the same bits, and numbers that are finite, as far as the
+/// first few thousand tell.
 pub(crate) fn is_repeatable(form: Form, algorithm: Algorithm, [a, b, c]: [&CudaTensor; 3]) -> bool {
     let run = || {
         let (rows, columns) = dims(c);
@@ -149,7 +143,7 @@ pub(crate) fn is_repeatable(form: Form, algorithm: Algorithm, [a, b, c]: [&CudaT
         into_tensor(result).into_data()
     };
     let first = run();
-    let is_finite = first.iter::<f32>().all(f32::is_finite);
+    let is_finite = first.iter::<f32>().take(4096).all(f32::is_finite);
     is_finite && first.as_bytes() == run().as_bytes()
 }
 

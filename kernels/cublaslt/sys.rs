@@ -47,6 +47,11 @@ pub(super) const CONFIG_REDUCTION_SCHEME: c_int = 3;
 /// `CUBLASLT_REDUCTION_SCHEME_NONE`: each sum is formed in one sequence.
 pub(super) const NO_REDUCTION: u32 = 0;
 
+/// The most bytes that an algorithm may use beside the matrices. The library's own default on H200.
+pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
+/// Addresses are multiples of so many bytes.
+pub(super) const ALIGNMENT: u32 = 16;
+
 macro_rules! functions {
     ($($name:ident = $symbol:literal: fn($($argument:ty),* $(,)?) -> $result:ty;)*) => {
         /// The functions, valid as long as the library is loaded, which is until the process ends.

@@ -30,8 +30,8 @@ const fn tile(
     Tile { m, n, k, warps_m, warps_n, stages, ahead: 0, share }
 }
 
-/// The tiles that both `linear.cuh` and `lora_linear.cuh` are compiled with. The last two are the first in other
-/// ways, which only a device can tell apart: the estimate takes them to be as fast.
+/// The tiles that both `linear.cuh` and `lora_linear.cuh` are compiled with. The last two are the first in
+/// other ways, which only a device can tell apart: the estimate takes them to be as fast.
 pub(crate) const WIDE: [Tile; 5] = [
     tile(128, 128, 32, 2, 2, 3, 1.0),
     tile(128, 256, 32, 2, 4, 4, 1.0),

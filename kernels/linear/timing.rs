@@ -1,5 +1,5 @@
-//! Times products in the tiles that may be the fastest for them, and by the vendor's library where that may be
-//! used, on a CUDA device and with numbers of its own.
+//! Times products in the tiles that may be the fastest for them, and by the vendor's library where that may
+//! be used, on a CUDA device and with numbers of its own.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use cubecl::future::block_on;
 
 use super::cuda::{Columns, Gradient, Product, device, product};
 use super::tile::Tile;
-use super::tuning::{Decision, KERNELS, Problem, decide, library, remember};
+use super::tuning::{Decision, KERNELS, Problem, by_own_kernels, decide, library, remember};
 use crate::compare::random;
 use crate::cublaslt::{Algorithm, Form, is_repeatable, multiply, search};
 use crate::cuda::{CudaTensor, as_bf16, dims, empty, into_tensor, part, primitive, view};
@@ -55,30 +55,23 @@ impl Problem {
     pub fn measure(&self, device: &Device) -> bool {
         let operands = operands(&self.shapes().1, device);
         let candidates = self.candidates(&operands[0]);
-        let by_library = library();
-        if let Some(version) = by_library {
-            decide(self, Decision::Own(version));
-        }
         let timed = candidates.iter().filter_map(|tile| {
             remember(self, *tile);
             seconds(|| self.launch(&operands)).map(|seconds| (*tile, seconds))
         });
-        let fastest = timed.min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let fastest = by_own_kernels(|| timed.min_by(|(_, a), (_, b)| a.total_cmp(b)));
         let tile = fastest.map_or(candidates[0], |(tile, _)| tile);
         remember(self, tile);
-        let mut is_other = tile != candidates[0];
-        if let Some(version) = by_library
-            && let Some(algorithms) = self.best_algorithms(&operands)
-        {
+        let Some(version) = library() else { return tile != candidates[0] };
+        let own = fastest.map_or(f64::INFINITY, |(_, seconds)| seconds);
+        let is_faster = self.best_algorithms(&operands).is_some_and(|algorithms| {
             decide(self, Decision::Library(algorithms));
-            let own = fastest.map_or(f64::INFINITY, |(_, seconds)| seconds);
-            let is_faster = seconds(|| self.launch(&operands)).is_some_and(|found| found < FASTER * own);
-            if !is_faster {
-                decide(self, Decision::Own(version));
-            }
-            is_other |= is_faster;
+            seconds(|| self.launch(&operands)).is_some_and(|found| found < FASTER * own)
+        });
+        if !is_faster {
+            decide(self, Decision::Own(version));
         }
-        is_other
+        is_faster || tile != candidates[0]
     }
 
     /// Returns the library's fastest algorithm for each product of two matrices of which this one is the sum,

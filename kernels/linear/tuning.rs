@@ -87,6 +87,8 @@ struct Known {
     decided: BTreeMap<Problem, Decision>,
     /// The version of the library that products may be left to.
     library: Option<usize>,
+    /// Whether nothing more is decided: a product without a decision is computed by our kernel.
+    is_settled: bool,
     /// The products that were computed in an estimated tile, or without a decision, while they are recorded.
     missed: Option<BTreeSet<Problem>>,
 }
@@ -99,9 +101,10 @@ thread_local! {
 pub(crate) fn tile(problem: Problem, estimated: Tile) -> Tile {
     KNOWN.with_borrow_mut(|known| {
         let measured = nearest(&known.measured, &problem).copied();
-        let is_undecided = known.library.is_some_and(|version| {
-            !nearest(&known.decided, &problem).is_some_and(|decision| decision.is_of(version))
-        });
+        let is_undecided = !known.is_settled
+            && known.library.is_some_and(|version| {
+                !nearest(&known.decided, &problem).is_some_and(|decision| decision.is_of(version))
+            });
         if let (true, Some(missed)) = (measured.is_none() || is_undecided, &mut known.missed) {
             missed.insert(problem);
         }
@@ -122,12 +125,25 @@ pub(crate) fn algorithms(problem: &Problem) -> Option<Vec<Algorithm>> {
 
 /// Says which version of the library products may be left to from now on; `None` allows none.
 pub fn use_library(version: Option<usize>) {
-    KNOWN.with_borrow_mut(|known| known.library = version);
+    KNOWN.with_borrow_mut(|known| (known.library, known.is_settled) = (version, false));
 }
 
-/// Returns the version of the library that products may be left to.
+/// Leaves it at what has been decided, until the next [`use_library`].
+pub fn settle_decisions() {
+    KNOWN.with_borrow_mut(|known| known.is_settled = true);
+}
+
+/// Returns the version of the library that products may newly be left to.
 pub(super) fn library() -> Option<usize> {
-    KNOWN.with_borrow(|known| known.library)
+    KNOWN.with_borrow(|known| known.library.filter(|_| !known.is_settled))
+}
+
+/// Calls `f` while our kernels compute all products.
+pub(super) fn by_own_kernels<T>(f: impl FnOnce() -> T) -> T {
+    let library = KNOWN.with_borrow_mut(|known| known.library.take());
+    let result = f();
+    KNOWN.with_borrow_mut(|known| known.library = library);
+    result
 }
 
 /// Decides by whom a product is computed from now on.
@@ -419,6 +435,13 @@ pub(crate) mod tests {
         assert_eq!(missed_with(Some(130_002)), 0);
         // Another version may be faster.
         assert_eq!(missed_with(Some(130_100)), 1);
+        // Nobody decides any more.
+        use_library(Some(130_100));
+        settle_decisions();
+        listen();
+        tile(problem("linear_forward", &[72, 40], 1, 100), ALL[4]);
+        assert_eq!(missed(), []);
+        use_library(None);
     }
 
     #[test]

@@ -143,8 +143,8 @@ fn add_weight_gradient(sum: Option<&GradientSum>, d_y: Columns, x: Columns) -> O
     })
 }
 
-/// Computes `x Wᵀ + u Bᵀ`, rounded once. By the library it is rounded twice: it adds to `u Bᵀ`, which our kernel
-/// has written.
+/// Computes `x Wᵀ + u Bᵀ`, rounded once. By the library it is rounded twice: it adds to `u Bᵀ`, which our
+/// kernel has written.
 pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTensor) -> CudaTensor {
     let ((m, k), (n, _), rank) = (dims(x), dims(weight), u.count);
     let y = empty(x, [m, n], DType::BF16);
@@ -170,8 +170,8 @@ pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTe
     y
 }
 
-/// Computes `Σ dy_i W_i`, plus `du A` for layers with adapters, summed in f32 and rounded once. By the library
-/// it is rounded after each term.
+/// Computes `Σ dy_i W_i`, plus `du A` for layers with adapters, summed in f32 and rounded once. By the
+/// library it is rounded after each term.
 pub(crate) fn input_gradient(
     d_y: &[Gradient],
     weights: &[CudaTensor],

@@ -14,7 +14,7 @@ use sparktune_base::units::{bytes, count, counted, parameters, percent};
 
 use crate::answer::{Answer, Origin};
 use crate::answers::MODEL_PATH;
-use crate::choices::{CombineRanks, DataFormat, MethodKind, Mtp, OnDamage, Products, Sentry};
+use crate::choices::{CombineRanks, DataFormat, Device, MethodKind, Mtp, OnDamage, Products, Sentry};
 use crate::error::{Missing, PlanError};
 use crate::eta;
 use crate::facts::Facts;
@@ -189,7 +189,12 @@ impl Resolver<'_> {
             "products",
             &answers.products,
             Products::Auto,
-            "the device decides by time; the two differ in the last bits, so the choice is recorded with the run",
+            match device {
+                Device::Cuda => {
+                    "the faster one by measurement; the choice is recorded, because it decides the last bits"
+                }
+                Device::Cpu => "the CPU has one way",
+            },
         );
         let mtp = self.mtp(&model.id)?;
         let draft_vocab = self.draft_vocab(mtp)?;

@@ -75,6 +75,8 @@ mod without_cuda {
 
         pub(crate) fn use_library(_: Option<usize>) {}
 
+        pub(crate) fn settle_decisions() {}
+
         pub(crate) fn decide_as(_: &str) -> Result<(), usize> {
             Ok(())
         }

@@ -1,5 +1,5 @@
-//! By whom the matrix products of a run are computed: by our kernels, or by the vendor's library where that was
-//! measured to be faster.
+//! By whom the matrix products of a run are computed: by our kernels, or by the vendor's library where that
+//! was measured to be faster.
 //!
 //! The two differ in the last bits, so what was decided is kept in the run's folder, and an attempt that
 //! continues the run decides as the record says. It must not measure; `tiles` does.
@@ -13,7 +13,7 @@ use sparktune_plan::Products;
 use sparktune_runlog::RunDir;
 
 use crate::cuda::cublaslt::{seek, version_in_words};
-use crate::cuda::tuning::{by_library, decide_as, decisions, use_library};
+use crate::cuda::tuning::{by_library, decide_as, decisions, settle_decisions, use_library};
 use crate::session::Session;
 
 /// The file in the run's folder: a line with the library's version, then a line for each product.
@@ -37,6 +37,8 @@ pub(crate) fn prepare(session: &Session, device: &Device, may_use: bool) {
         (None, version) => use_library(version),
         (Some((of, lines)), Some(version)) if of == version && decide_as(lines).is_ok() => {
             use_library(Some(version));
+            // What the run has not decided by now it would not decide either without the interruption.
+            settle_decisions();
         }
         (Some((of, _)), found) => {
             let why = match found {

@@ -149,8 +149,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Measures the matrix products of training all sizes, by our own kernel and by the vendor's library where
-    /// there is one, and holds both against the largest product of our kernel.
+    /// Measures the matrix products of training all sizes, by our own kernel and by the vendor's library
+    /// where there is one, and holds both against the largest product of our kernel.
     pub fn gemm(&mut self) {
         let products = if self.is_tiny { tiny_products() } else { products() };
         let most = |count: fn(&Product) -> usize| products.iter().map(count).max().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Matrix products by the kernel of `linear`, in the three layouts of a linear layer's passes, and beside it by
-//! the vendor's library where there is one.
+//! Matrix products by the kernel of `linear`, in the three layouts of a linear layer's passes, and beside it
+//! by the vendor's library where there is one.
 
 use burn::tensor::{DType, Shape, Tensor};
 use sparktune_kernels::cublaslt::{seek, version_in_words};
