@@ -25,7 +25,7 @@ use sparktune_tui::output::{note, print};
 use crate::crash;
 use crate::engine::say_again;
 use crate::failure::from_training;
-use crate::rank::{join, join_within, places, refuse_second_gpu};
+use crate::rank::{join, places, refuse_second_gpu};
 use crate::trainer::{make_files_private, options};
 
 /// The time that a rank which was left out waits for rank 0 to answer: the others may be meeting.
@@ -48,7 +48,7 @@ pub(crate) fn follow_rank_0(
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
-    let mut ranks = join(program, placement, &stop)?;
+    let mut ranks = join(program, placement, &stop, "", None)?;
     let mut was_told = false;
     loop {
         let received = receive_run(&mut *ranks, placement.rank, runs_dir_flag.clone());
@@ -79,7 +79,7 @@ pub(crate) fn follow_rank_0(
         }
         note("this rank asks rank 0 to be let in again");
         drop(ranks);
-        ranks = join_within(program, placement, &stop, Some(WAIT_TO_RETURN))?;
+        ranks = join(program, placement, &stop, "", Some(WAIT_TO_RETURN))?;
     }
 }
 

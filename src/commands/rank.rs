@@ -41,7 +41,8 @@ pub(crate) fn other_rank() -> Result<Option<Placement>, Failure> {
     Ok(placement()?.filter(|placement| placement.rank > 0))
 }
 
-/// Meets the other ranks.
+/// Meets the other ranks. `asked` is the engine that this one asks for, which counts at rank 0; `limit` is that
+/// on the wait for rank 0, if it is another one than usual.
 ///
 /// # Errors
 /// They do not come, or do not belong to this job.
@@ -49,18 +50,7 @@ pub(crate) fn join(
     program: &Program,
     placement: &Placement,
     stop: &Arc<AtomicBool>,
-) -> Result<Box<dyn Collective>, Failure> {
-    join_within(program, placement, stop, None)
-}
-
-/// Like [`join`], with a limit on the wait for rank 0.
-///
-/// # Errors
-/// The same as for [`join`].
-pub(crate) fn join_within(
-    program: &Program,
-    placement: &Placement,
-    stop: &Arc<AtomicBool>,
+    asked: &str,
     limit: Option<Duration>,
 ) -> Result<Box<dyn Collective>, Failure> {
     let token = std::env::var_os(JobToken::VARIABLE).map(|text| JobToken::parse(&text.to_string_lossy()));
@@ -74,7 +64,7 @@ pub(crate) fn join_within(
     }
     let tell = Arc::new(|line: String| note(&line));
     let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell)?;
-    engine::opened(tcp, placement, token.as_ref())
+    engine::opened(tcp, placement, token.as_ref(), asked)
 }
 
 /// Returns where the agent that started this rank has put the models, or `None` if no agent did.
