@@ -166,9 +166,15 @@ impl Nccl {
         }
         let id = ids.into_iter().next().and_then(Result::ok).unwrap_or_default();
         let begun = self.gpu.as_mut().map_or(Ok(()), |gpu| gpu.connect(&id, rank, world_size));
-        let connected = begun.and_then(|()| self.until_ready());
+        // Nobody waits for one that does not come.
+        let all_begun: Vec<Result<(), String>> = self.gather(&begun)?;
+        let connected = match failure(&all_begun) {
+            None => self.until_ready(),
+            Some(_) => begun,
+        };
         let said: Vec<Result<(), String>> = self.gather(&connected)?;
-        Ok(match failure(&said) {
+        let failed = failure(&all_begun).or_else(|| failure(&said));
+        Ok(match failed {
             None => {
                 self.connected = Some(members);
                 Ok(())
