@@ -7,6 +7,8 @@ use sparktune_base::escape::escape;
 
 /// The first release that is fast between two Sparks.
 pub const NEEDED: u32 = 22_809;
+/// The most ranks whose sum has no order.
+const EXACT: usize = 2;
 /// The most characters of a rank's words that are repeated.
 const LONGEST: usize = 300;
 
@@ -26,7 +28,7 @@ pub struct Facts {
 /// What rank 0 asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// The best engine that works.
+    /// The fastest engine that works and has the bits of the ranks' order.
     Auto,
     /// NCCL, or an error.
     Nccl,
@@ -56,6 +58,10 @@ impl fmt::Display for Version {
 /// NCCL was asked for, and cannot be used.
 pub fn choose(asked: Asked, facts: &[Facts]) -> Result<Choice, String> {
     match (of_facts(facts), asked) {
+        (Ok(_), Asked::Auto) if facts.len() > EXACT => Ok(Choice::Tcp(format!(
+            "the order in which it adds {} ranks is its own, so bits would not be those of the ranks' order. With SPARKTUNE_CLUSTER_ENGINE=nccl at rank 0, that is taken",
+            facts.len()
+        ))),
         (Ok((version, notes)), _) => Ok(Choice::Nccl(version, notes)),
         (Err(why), Asked::Auto) => Ok(Choice::Tcp(why)),
         (Err(why), Asked::Nccl) => Err(why),
@@ -140,6 +146,14 @@ mod tests {
                 other => panic!("{name}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn more_than_two_ranks_have_an_order_so_nccl_is_chosen_only_when_it_is_asked_for() {
+        let three = ["one", "two", "three"].map(fact);
+        let Ok(Choice::Tcp(why)) = choose(Asked::Auto, &three) else { panic!() };
+        assert!(why.contains("SPARKTUNE_CLUSTER_ENGINE=nccl"), "{why}");
+        assert_eq!(choose(Asked::Nccl, &three), Ok(Choice::Nccl(22_903, Vec::new())));
     }
 
     #[test]

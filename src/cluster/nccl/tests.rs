@@ -211,7 +211,7 @@ fn two_ranks_have_the_sums_of_tcp_and_more_have_the_same_as_each_other() {
 #[test]
 fn those_that_are_left_go_on_with_a_smaller_communicator_or_with_a_new_one() {
     for (fault, shrinks) in [(Fault::None, true), (Fault::Rigid, false)] {
-        let (all, wires) = ranks(Asked::Auto, &[fault; 3], |engine| {
+        let (all, wires) = ranks(Asked::Nccl, &[fault; 3], |engine| {
             let mut engine = engine.unwrap();
             assert!(engine.outlive(Duration::from_secs(20)));
             let (_, count) = summed(&mut engine);

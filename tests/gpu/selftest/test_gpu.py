@@ -415,7 +415,7 @@ class Build(Folder):
         names = {path.name for path in out.iterdir()}
         python = {path.name for path in GPU.glob("*.py")}
         # The peers' packages are there where PyPI could be reached.
-        self.assertEqual(names - {"packages"}, python | {"sparktune.gz", "run.sh", "shapes.json", "COMMIT"})
+        self.assertEqual(names - {"packages"}, python | {"sparktune.gz", "run.sh", "shapes.json", "COMMIT", "presets"})
         if "packages" in names:
             self.assertTrue((out / "packages" / "fla" / "__init__.py").is_file())
         # Away from the checkout, as on another machine.
