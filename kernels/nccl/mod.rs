@@ -1,7 +1,7 @@
 //! Sums over the GPUs of several processes by NCCL, in place on the devices.
 //!
-//! Enters: an id that all ranks share, and tensors that are lent for a sum. Leaves: the sums where the tensors
-//! are. Nothing here waits: a caller polls, so that it can look after the other ranks and end what hangs. It
+//! Enters: an id that all ranks share, and tensors that are lent for a sum. Leaves: the sums where the
+//! tensors are. Nothing here waits: a caller polls, so that it can look after the other ranks and end what hangs. It
 //! must not know ranks' names, networks or training.
 //!
 //! A communicator of two ranks adds a + b, which has no order; for more, the order is NCCL's own, and depends
@@ -220,8 +220,8 @@ impl Communicator {
         }
     }
 
-    /// Queues the sums of numbers of the host: at most [`most_staged`](Self::most_staged), which are copied to
-    /// the device.
+    /// Queues the sums of numbers of the host: at most [`most_staged`](Self::most_staged), which are copied
+    /// to the device.
     ///
     /// # Errors
     /// The driver's or NCCL's, in words.
@@ -319,8 +319,8 @@ impl Communicator {
         }
     }
 
-    /// Waits until the device does nothing any more for a communicator that was freed, so that what was lent to
-    /// it can be used again.
+    /// Waits until the device does nothing any more for a communicator that was freed, so that what was lent
+    /// to it can be used again.
     fn drain(&self) {
         // SAFETY: the stream lives as long as this value.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
