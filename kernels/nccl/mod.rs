@@ -1,8 +1,8 @@
 //! Sums over the GPUs of several processes by NCCL, in place on the devices.
 //!
 //! Enters: an id that all ranks share, and tensors that are lent for a sum. Leaves: the sums where the
-//! tensors are. Nothing here waits: a caller polls, so that it can look after the other ranks and end what hangs. It
-//! must not know ranks' names, networks or training.
+//! tensors are. Nothing here waits: a caller polls, so that it can look after the other ranks and end what
+//! hangs. It must not know ranks' names, networks or training.
 //!
 //! A communicator of two ranks adds a + b, which has no order; for more, the order is NCCL's own, and depends
 //! on the links, the sizes and the version. All ranks get the same bits.

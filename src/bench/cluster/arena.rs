@@ -6,10 +6,10 @@
 //! sum over TCP in the same run: an arena of gradients would pay from 5 % on.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
+use crate::cpu::process_cpu_seconds;
 use crate::median::median;
 use crate::row::Row;
 
@@ -76,9 +76,9 @@ impl Arena {
         Ok(Self { own: pages.map(numbers)?, other: pages.map(numbers)?, sent: pages.map(numbers)? })
     }
 
-    /// Adds all numbers in buckets, and returns the seconds that it took.
+    /// Adds all numbers in buckets, and returns the processor seconds that it took.
     fn add(&mut self, numbers: usize) -> f64 {
-        let began = Instant::now();
+        let began = process_cpu_seconds();
         let (own, other, sent) =
             (numbers_of(&mut self.own), numbers_of(&mut self.other), numbers_of(&mut self.sent));
         for from in (0..numbers).step_by(BUCKET) {
@@ -87,12 +87,12 @@ impl Arena {
             own[bucket.clone()].iter_mut().zip(&other[bucket]).for_each(|(sum, value)| *sum += value);
         }
         black_box(&mut *sent);
-        began.elapsed().as_secs_f64()
+        process_cpu_seconds() - began
     }
 }
 
-/// Measures all kinds of pages in turn. A sum over TCP takes so many processor seconds for 10⁹ numbers, if that
-/// is known.
+/// Measures all kinds of pages in turn. A sum over TCP takes so many processor seconds for 10⁹ numbers, if
+/// that is known.
 pub(super) fn rows(numbers: usize, of_tcp: Option<f64>) -> Vec<Row> {
     let mut arenas = Pages::ALL.map(|pages| (pages, Arena::new(pages, numbers), Vec::new()));
     for _ in 0..PASSES {
@@ -111,11 +111,9 @@ pub(super) fn rows(numbers: usize, of_tcp: Option<f64>) -> Vec<Row> {
             let seconds = median(times);
             let small = *small.get_or_insert(seconds);
             let saved = (small - seconds) / numbers as f64 * 1e9;
-            let of_sum = of_tcp.map_or_else(String::new, |of_tcp| {
-                format!(
-                    ", which saves {:.1} % of a sum over TCP; an arena pays from 5 % on",
-                    saved / of_tcp * 100.0
-                )
+            let of_sum = of_tcp.filter(|_| pages != Pages::Small).map_or_else(String::new, |of_tcp| {
+                let share = saved / of_tcp * 100.0;
+                format!(", which saves {share:.1} % of a sum over TCP; an arena pays from 5 % on")
             });
             let note = format!("{:.2} × small pages{of_sum}", small / seconds);
             Row::new(pages.name(), (numbers * size_of::<f32>()) as f64 / seconds / 1e6, "MB/s", note)

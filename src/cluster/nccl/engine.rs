@@ -1,8 +1,8 @@
 //! The engine: ranks that have met over TCP and sum by NCCL.
 //!
 //! A communicator belongs to the members of an epoch. When they have changed, those that are left shrink it
-//! at once, where the library can, which also ends what it still does; if not, it is ended, and before the next
-//! sum, all connect by a new id. Whether that worked is said over TCP, so all ranks go on alike.
+//! at once, where the library can, which also ends what it still does; if not, it is ended, and before the
+//! next sum, all connect by a new id. Whether that worked is said over TCP, so all ranks go on alike.
 
 use std::fmt;
 use std::time::{Duration, Instant};
