@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
-use crate::cpu::process_cpu_seconds;
+use crate::cpu::thread_cpu_seconds;
 use crate::median::median;
 use crate::row::Row;
 
@@ -78,7 +78,7 @@ impl Arena {
 
     /// Adds all numbers in buckets, and returns the processor seconds that it took.
     fn add(&mut self, numbers: usize) -> f64 {
-        let began = process_cpu_seconds();
+        let began = thread_cpu_seconds().unwrap_or(0.0);
         let (own, other, sent) =
             (numbers_of(&mut self.own), numbers_of(&mut self.other), numbers_of(&mut self.sent));
         for from in (0..numbers).step_by(BUCKET) {
@@ -87,7 +87,7 @@ impl Arena {
             own[bucket.clone()].iter_mut().zip(&other[bucket]).for_each(|(sum, value)| *sum += value);
         }
         black_box(&mut *sent);
-        process_cpu_seconds() - began
+        thread_cpu_seconds().map_or(f64::NAN, |now| now - began)
     }
 }
 
