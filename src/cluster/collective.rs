@@ -33,8 +33,8 @@ impl Traffic {
     }
 }
 
-/// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only who lends it and the GPU that
-/// sums know what it is.
+/// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only who lends it and the GPU
+/// that sums know what it is.
 pub type Lent = dyn Any + Send;
 
 /// One rank's access to all of them. Every rank must call the same methods in the same order; each call waits

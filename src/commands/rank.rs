@@ -41,8 +41,8 @@ pub(crate) fn other_rank() -> Result<Option<Placement>, Failure> {
     Ok(placement()?.filter(|placement| placement.rank > 0))
 }
 
-/// Meets the other ranks. `asked` is the engine that this one asks for, which counts at rank 0; `limit` is that
-/// on the wait for rank 0, if it is another one than usual.
+/// Meets the other ranks. `asked` is the engine that this one asks for, which counts at rank 0; `limit` is
+/// that on the wait for rank 0, if it is another one than usual.
 ///
 /// # Errors
 /// They do not come, or do not belong to this job.

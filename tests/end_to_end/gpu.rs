@@ -1,7 +1,5 @@
 //! The whole program on a CUDA device: a GPU, or the emulated one (`kernels/emulator/driver.sh`).
 
-mod nccl;
-
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
