@@ -31,6 +31,8 @@ pub mod linear_cross_entropy;
 pub mod lora_linear;
 mod matmul;
 mod memory;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 pub mod norm_rope;
 mod op;
 pub mod packed_attention;

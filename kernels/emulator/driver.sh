@@ -16,6 +16,11 @@
 # EMULATED_CUDA_BUILDS (a file that gets a line for each compilation and for each module), EMULATED_CUDA_SEED (1: in which order
 # streams work; 0 does everything at once), EMULATED_CUDA_DRIVER and EMULATED_NVRTC_VERSION (13.0), EMULATED_CUDA_FILL (255: the byte
 # that memory is full of until it is written; a result that depends on it is made from memory nobody wrote).
+#
+# An emulated NCCL for processes of one machine is in OUT_DIR/nccl, because a program is to run without one too: LD_LIBRARY_PATH names
+# that folder besides. It may be told: EMULATED_NCCL_VERSION (22809), EMULATED_NCCL_TRACE (a file that gets a line for each thing that it
+# does), EMULATED_NCCL_ABSENT (any value: this process never arrives), EMULATED_NCCL_ERROR_AT (the number of the sum of this process that
+# fails), EMULATED_NCCL_NO_SHRINK (any value: it cannot shrink). NCCL_HOSTID has to differ between processes, as on one real device.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 (($# == 1)) || {
@@ -40,7 +45,7 @@ exec 9>"$out/lock"
 flock 9
 built=$(cat -- "$out/version" 2>/dev/null || true)
 [[ $built == "$version" ]] && exit 0
-rm -rf -- "$out/version" "$out/emulator" "$out/include" "$out/cublaslt" "$out"/lib*
+rm -rf -- "$out/version" "$out/emulator" "$out/include" "$out/cublaslt" "$out/nccl" "$out"/lib*
 [[ ${built%-*} == "$kernels" ]] || rm -rf -- "$out/cache"
 mkdir -p -- "$out/emulator" "$out/cache"
 cp -- *.hpp "$out/emulator/"
@@ -59,13 +64,15 @@ nvrtc=$!
 mkdir -- "$out/cublaslt"
 g++ "${library_flags[@]}" driver/cublaslt.cpp -Wl,-soname,libcublasLt.so.13 -ldl -o "$out/cublaslt/libcublasLt.so.13" &
 cublaslt=$!
+mkdir -- "$out/nccl"
+g++ "${library_flags[@]}" driver/nccl.cpp -Wl,-soname,libnccl.so.2 -ldl -o "$out/nccl/libnccl.so.2" &
 g++ "${library_flags[@]}" driver/nvml.cpp -Wl,-soname,libnvidia-ml.so.1 -o "$out/libnvidia-ml.so.1"
 # shellcheck disable=SC2086
 g++ $kernel_flags -x c++-header "$out/emulator/driver/kernel.hpp" -o "$out/emulator/driver/kernel.hpp.gch"
 wait "$nvrtc"
 wait "$cublaslt"
 wait
-[[ -e $out/libcuda.so.1 ]]
+[[ -e $out/libcuda.so.1 && -e $out/nccl/libnccl.so.2 ]]
 ln -sf libcuda.so.1 "$out/libcuda.so"
 ln -sf libnvrtc.so.13 "$out/libnvrtc.so"
 # A real NVRTC has such a file beside it, whose name says the version.

@@ -251,7 +251,7 @@ impl Drop for Registered<'_> {
 }
 
 /// Says what the driver could not do, and why.
-fn failed(what: &'static str) -> impl Fn(DriverError) -> String {
+pub(crate) fn failed(what: &'static str) -> impl Fn(DriverError) -> String {
     move |error| {
         let why = error.error_string().map(|words| words.to_string_lossy().into_owned());
         format!(

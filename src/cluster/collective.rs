@@ -1,5 +1,6 @@
 //! What the ranks do together, whatever carries it.
 
+use std::any::Any;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -31,6 +32,10 @@ impl Traffic {
         self.sent - before.sent + self.received - before.received
     }
 }
+
+/// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only who lends it and the GPU
+/// that sums know what it is.
+pub type Lent = dyn Any + Send;
 
 /// One rank's access to all of them. Every rank must call the same methods in the same order; each call waits
 /// for all ranks.
@@ -168,5 +173,32 @@ pub trait Collective: Send {
     /// them.
     fn changes(&mut self) -> Vec<Change> {
         Vec::new()
+    }
+
+    /// Returns which engine sums, if that decides bits.
+    fn engine(&self) -> Option<String> {
+        None
+    }
+
+    /// Says again how sums are made, when the ranks have met again. Those that came then say it too.
+    ///
+    /// # Errors
+    /// A rank vanished.
+    fn open_again(&mut self) -> Result<(), Error> {
+        self.broadcast(b"tcp").map(drop)
+    }
+
+    /// Returns whether [`all_reduce_lent`](Self::all_reduce_lent) sums tensors where they are.
+    fn takes_lent(&self) -> bool {
+        false
+    }
+
+    /// Replaces the numbers of tensors, which the caller's device understands, by their sums over all ranks.
+    /// All ranks must lend equally many in the same order.
+    ///
+    /// # Errors
+    /// A rank vanished, or this engine cannot do it.
+    fn all_reduce_lent(&mut self, _lent: &mut Lent) -> Result<(), Error> {
+        Err(Error::Gpus { what: "this engine takes no tensors".into() })
     }
 }

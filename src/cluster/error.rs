@@ -58,7 +58,12 @@ pub enum Error {
         program = program_name()
     )]
     Switch { what: String },
-    #[error("this rank is the {rank}th of {world_size} when the ranks meet again at {host}, port {port}")]
+    #[error(
+        "the sums of the GPUs by NCCL have stopped: {what}. NCCL_DEBUG=INFO says more. Start all ranks again with `{program} resume` on each; with SPARKTUNE_CLUSTER_ENGINE=tcp at rank 0, sums go over TCP",
+        program = program_name()
+    )]
+    Gpus { what: String },
+    #[error("this rank is number {rank} of {world_size}, counted from 0, when the ranks meet again at {host}, port {port}")]
     Renumbered { rank: usize, world_size: usize, launched_as: usize, meeting: u64, host: String, port: u16 },
     #[error("the ranks meet again, with those that wait to be let in")]
     Newcomers,
@@ -126,6 +131,7 @@ impl Error {
                 | Self::Left { .. }
                 | Self::OutOfStep { .. }
                 | Self::Switch { .. }
+                | Self::Gpus { .. }
                 | Self::Regrouped
                 | Self::Ejected { .. }
                 | Self::TooFew { .. }

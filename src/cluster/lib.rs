@@ -29,6 +29,7 @@ mod link;
 mod listening;
 mod mailbox;
 pub mod membership;
+pub mod nccl;
 mod rendezvous;
 pub mod sentry;
 mod sums;
@@ -41,7 +42,7 @@ pub mod words;
 pub mod xdp;
 
 pub use cluster_token::{ClusterToken, random_hex};
-pub use collective::{Collective, Traffic};
+pub use collective::{Collective, Lent, Traffic};
 pub use environment::{Launcher, Placement, environment_of};
 pub use error::Error;
 pub use files::{share_files, share_files_and_tell};

@@ -148,6 +148,36 @@ impl Mailbox {
         }
     }
 
+    /// Looks, without waiting, whether there is a notice or one of these ranks is gone. `since` is when the
+    /// caller's own wait began.
+    pub(crate) fn look(&mut self, awaited: &[usize], since: Instant) -> Result<(), Ended> {
+        while let Ok(event) = self.events.try_recv() {
+            self.take(event);
+        }
+        if self.silence.is_some() && !self.notices.is_empty() {
+            return Err(Ended::Notice);
+        }
+        for rank in awaited {
+            if let Some(error) = self.gone(*rank) {
+                return Err(Ended::Gone(*rank, error));
+            }
+            if let Some(error) = self.silent(*rank, since) {
+                return Err(Ended::Gone(*rank, error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns why a rank is given up that was not heard for too long since this rank waits.
+    fn silent(&self, rank: usize, since: Instant) -> Option<Error> {
+        let silence = self.silence?;
+        let last = self.heard.last(rank).map_or(since, |last| last.max(since));
+        (last.elapsed() >= silence).then(|| {
+            let why = format!("it was silent for {} s", silence.as_secs());
+            Error::Lost { rank: self.launched_as(rank), at: self.place(rank).to_owned(), why }
+        })
+    }
+
     /// Waits for a notice, as long as none of these ranks is gone.
     pub(crate) fn notice(&mut self, awaited: &[usize]) -> Result<(usize, Notice), Ended> {
         let since = &mut Instant::now();
@@ -174,13 +204,13 @@ impl Mailbox {
         if let Some((rank, error)) = awaited.iter().find_map(|rank| Some((*rank, self.gone(*rank)?))) {
             return Err(Ended::Gone(rank, error));
         }
-        let Some(silence) = self.silence else {
+        if self.silence.is_none() {
             match self.events.recv() {
                 Ok(event) => self.take(event),
                 Err(_) => self.all_ended(awaited),
             }
             return Ok(());
-        };
+        }
         let looked = Instant::now();
         match self.events.recv_timeout(LOOK) {
             Ok(event) => self.take(event),
@@ -190,11 +220,7 @@ impl Mailbox {
                     *since = Instant::now();
                 }
                 for rank in awaited {
-                    let last = self.heard.last(*rank).map_or(*since, |last| last.max(*since));
-                    if last.elapsed() >= silence {
-                        let why = format!("it was silent for {} s", silence.as_secs());
-                        let at = self.place(*rank).to_owned();
-                        let error = Error::Lost { rank: self.launched_as(*rank), at, why };
+                    if let Some(error) = self.silent(*rank, *since) {
                         return Err(Ended::Gone(*rank, error));
                     }
                 }

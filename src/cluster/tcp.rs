@@ -217,23 +217,26 @@ impl Tcp {
         operation: u64,
         most: u64,
     ) -> Result<Vec<u8>, Error> {
-        let error = match self.mailbox.receive(from, kind, operation, most) {
-            Ok(bytes) => {
-                self.traffic.received += bytes.len() as u64;
-                return Ok(bytes);
-            }
-            Err(Ended::Notice) => return Err(Error::Regrouped),
-            Err(Ended::Gone(rank, error)) => match &mut self.swarm {
+        let bytes = self.mailbox.receive(from, kind, operation, most).map_err(|ended| self.ended(ended))?;
+        self.traffic.received += bytes.len() as u64;
+        Ok(bytes)
+    }
+
+    /// Returns what the end of a wait means for the operation that waited.
+    pub(crate) fn ended(&mut self, ended: Ended) -> Error {
+        let error = match ended {
+            Ended::Notice => return Error::Regrouped,
+            Ended::Gone(rank, error) => match &mut self.swarm {
                 Some(swarm) => {
                     swarm.suspect(rank, &error);
-                    return Err(Error::Regrouped);
+                    return Error::Regrouped;
                 }
                 None => error,
             },
-            Err(Ended::OutOfStep(error)) => error,
+            Ended::OutOfStep(error) => error,
         };
         self.failure = Some(error.to_string());
-        Err(error)
+        error
     }
 
     /// Returns the places of all members but this one. It starts with the next, so that not all send to the

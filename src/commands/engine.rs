@@ -2,42 +2,70 @@
 
 use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
+use sparktune_cluster::nccl::preflight::{Asked, Facts};
+use sparktune_cluster::nccl::{self, Gpu};
 use sparktune_cluster::tcp::Tcp;
 use sparktune_cluster::xdp::{self, Choice, Loss};
 use sparktune_cluster::{Collective, Error as ClusterError, JobToken, Placement};
-use sparktune_plan::Plan;
+use sparktune_plan::{CombineRanks, Device, Plan, Sentry};
 use sparktune_tui::output::note;
 
-/// The variable that names the engine: `tcp` or `xdp`.
+/// The variable that names the engine: `auto`, `tcp`, `nccl` or `xdp`.
 const ENGINE: &str = "SPARKTUNE_CLUSTER_ENGINE";
 /// The interfaces at which the kernel of rank 0's machine adds, with commas between them.
 const INTERFACES: &str = "SPARKTUNE_XDP_INTERFACES";
 /// The packets that this rank loses on purpose, in millionths: for tests/xdp_training.sh.
 const LOST: &str = "SPARKTUNE_XDP_LOST";
 
-/// Refuses sums in the network for a swarm: the switch waits for all ranks.
+/// Returns the engine that rank 0 asks for with this plan.
 ///
 /// # Errors
-/// Both are asked for.
-pub(crate) fn refuse_swarm_in_the_network(plan: &Plan) -> Result<(), Failure> {
-    if plan.ranks.swarm && std::env::var_os(ENGINE).is_some_and(|name| name.to_string_lossy().trim() == "xdp")
-    {
-        return Err(Failure::usage(format!(
+/// What is asked for cannot do what the plan says.
+pub(crate) fn asked_for(plan: &Plan) -> Result<String, Failure> {
+    let named = variable(ENGINE).filter(|name| !name.is_empty());
+    let is_judged = plan.ranks.sentry != Sentry::Off || plan.ranks.combine != CombineRanks::Sum;
+    match named.as_deref() {
+        Some("xdp") if plan.ranks.swarm => Err(Failure::usage(format!(
             "{ENGINE} is xdp, and the plan says --swarm true, but sums in the network wait for every rank. Unset the variable, or train without --swarm"
-        )));
+        ))),
+        Some("nccl") if is_judged => Err(Failure::usage(format!(
+            "{ENGINE} is nccl, and the plan judges gradients before they count, but GPUs add them unseen. Unset the variable, or train without --sentry and --combine-ranks"
+        ))),
+        Some("nccl") if plan.device != Device::Cuda => Err(Failure::usage(format!(
+            "{ENGINE} is nccl, but this run trains on the CPU, and NCCL adds on GPUs. Unset the variable, or train with --device cuda"
+        ))),
+        Some("auto") if plan.device != Device::Cuda || is_judged => Ok("tcp".into()),
+        Some(name) => Ok(name.to_owned()),
+        // No real GPU has summed by NCCL yet.
+        None => Ok("tcp".into()),
     }
-    Ok(())
 }
 
-/// Says again which engine sums, when the ranks of a swarm have met again: it is over TCP.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|text| text.to_string_lossy().trim().to_owned())
+}
+
+/// Says again by what sums are made, when the ranks of a swarm have met again.
 ///
 /// # Errors
 /// A rank is gone.
 pub(crate) fn say_again(ranks: &mut dyn Collective) -> Result<(), ClusterError> {
-    ranks.broadcast(b"tcp").map(drop)
+    ranks.open_again()
 }
 
-/// Turns ranks that have met into those that sum by the engine of rank 0's choice.
+/// Returns what this rank has for sums on GPUs.
+#[cfg(feature = "cuda")]
+fn find_gpu() -> (Facts, Option<Box<dyn Gpu>>) {
+    sparktune_train::find_gpu()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn find_gpu() -> (Facts, Option<Box<dyn Gpu>>) {
+    let why = "this build of the program has no CUDA".to_owned();
+    (Facts { gpu: Err(why.clone()), host: String::new(), library: Err(why), links: Vec::new() }, None)
+}
+
+/// Turns ranks that have met into those that sum by the engine that rank 0 has asked for.
 ///
 /// # Errors
 /// Rank 0 names no engine of this program, or a rank is gone.
@@ -45,12 +73,19 @@ pub(crate) fn opened(
     mut tcp: Tcp,
     placement: &Placement,
     token: Option<&JobToken>,
+    asked: &str,
 ) -> Result<Box<dyn Collective>, Failure> {
-    let variable = |name: &str| std::env::var_os(name).map(|text| text.to_string_lossy().trim().to_owned());
-    let own = variable(ENGINE).filter(|name| !name.is_empty()).unwrap_or_else(|| "tcp".to_owned());
-    let named = tcp.broadcast(own.as_bytes())?;
+    let named = tcp.broadcast(asked.as_bytes())?;
     match named.as_slice() {
         b"tcp" => Ok(Box::new(tcp)),
+        b"auto" | b"nccl" => {
+            let asked = if named == b"auto" { Asked::Auto } else { Asked::Nccl };
+            let (facts, gpu) = find_gpu();
+            let engine = nccl::over(tcp, asked, facts, gpu)?;
+            note(&engine.path().to_string());
+            engine.notes().iter().for_each(|line| note(line));
+            Ok(Box::new(engine))
+        }
         b"xdp" => {
             let names = variable(INTERFACES).unwrap_or_default();
             let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -66,8 +101,10 @@ pub(crate) fn opened(
         }
         other => {
             let name = String::from_utf8_lossy(&other[..other.len().min(100)]).into_owned();
-            let what =
-                format!("{ENGINE} is \"{}\" at rank 0. Set it to tcp or xdp, or unset it", escape(&name));
+            let what = format!(
+                "{ENGINE} is \"{}\" at rank 0. Set it to auto, tcp, nccl or xdp, or unset it",
+                escape(&name)
+            );
             tcp.leave(Some(&what));
             Err(Failure::usage(what))
         }

@@ -50,7 +50,7 @@ pub(crate) fn follow_rank_0(
     }
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
     let also = meeting_places::known(&runs_dir(runs_dir_flag.clone())?, placement);
-    let mut ranks = join_within(program, placement, &stop, None, also)?;
+    let mut ranks = join_within(program, placement, &stop, "", None, also)?;
     let mut was_told = false;
     loop {
         let number = number_of(&*ranks);
@@ -105,7 +105,7 @@ fn return_to(
     note("this rank asks the others to be let in again");
     let also = ranks.addresses();
     drop(ranks);
-    join_within(program, placement, stop, Some(WAIT_TO_RETURN), also)
+    join_within(program, placement, stop, "", Some(WAIT_TO_RETURN), also)
 }
 
 /// Returns the number that its launcher gave to this rank, or another one if that was taken.

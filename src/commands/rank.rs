@@ -46,7 +46,7 @@ pub(crate) fn other_rank() -> Result<Option<Placement>, Failure> {
     Ok(placement()?.filter(|placement| placement.rank > 0))
 }
 
-/// Meets the other ranks.
+/// Meets the other ranks. `asked` is the engine that this one asks for, which counts at rank 0.
 ///
 /// # Errors
 /// They do not come, or do not belong to this job.
@@ -54,8 +54,9 @@ pub(crate) fn join(
     program: &Program,
     placement: &Placement,
     stop: &Arc<AtomicBool>,
+    asked: &str,
 ) -> Result<Box<dyn Collective>, Failure> {
-    join_within(program, placement, stop, None, Vec::new())
+    join_within(program, placement, stop, asked, None, Vec::new())
 }
 
 /// Like [`join`], with a limit on the wait for rank 0, whose place may have been taken at one of the places
@@ -67,6 +68,7 @@ pub(crate) fn join_within(
     program: &Program,
     placement: &Placement,
     stop: &Arc<AtomicBool>,
+    asked: &str,
     limit: Option<Duration>,
     also: Vec<(String, u16)>,
 ) -> Result<Box<dyn Collective>, Failure> {
@@ -81,7 +83,7 @@ pub(crate) fn join_within(
     }
     let tell = Arc::new(|line: String| note(&line));
     let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell, also)?;
-    engine::opened(tcp, placement, token.as_ref())
+    engine::opened(tcp, placement, token.as_ref(), asked)
 }
 
 /// Returns where the agent that started this rank has put the models, or `None` if no agent did.

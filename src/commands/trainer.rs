@@ -23,7 +23,7 @@ use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainOptions};
 use sparktune_tui::output::note;
 
 use crate::crash;
-use crate::engine::{refuse_swarm_in_the_network, say_again};
+use crate::engine::{asked_for, say_again};
 use crate::failure::from_training;
 use crate::on_end::OnEnd;
 use crate::rank::{join, placement, refuse_second_gpu, share_run, share_run_again};
@@ -108,8 +108,8 @@ fn train_run(
         }
         Some(placement) => {
             refuse_second_gpu(&plan, &placement)?;
-            refuse_swarm_in_the_network(&plan)?;
-            let mut ranks = join(program, &placement, stop)?;
+            let asked = asked_for(&plan)?;
+            let mut ranks = join(program, &placement, stop, &asked)?;
             share_run(&mut *ranks, &run, &run.name())?;
             let shared = run.clone();
             let again = move |ranks: &mut dyn Collective| {

@@ -76,17 +76,17 @@ choice! {
     /// By whom the matrix products of training on a GPU are computed.
     #[derive(Default)]
     Products {
-        /// Each by the vendor's library or our kernels, whichever was measured to be faster on the device.
-        #[default]
-        Auto = "auto",
         /// All by our kernels.
+        #[default]
         Own = "own",
+        /// Each by the vendor's library or our kernels, whichever was measured to be faster on the device.
+        Auto = "auto",
     }
 }
 
 impl Products {
-    pub(crate) fn is_auto(&self) -> bool {
-        *self == Self::Auto
+    pub(crate) fn is_own(&self) -> bool {
+        *self == Self::Own
     }
 }
 

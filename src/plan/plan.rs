@@ -44,8 +44,8 @@ pub struct Plan {
     /// Whether sufficiently wide linear layers multiply numbers rounded to e4m3 in training; not lossless.
     #[serde(default)]
     pub fp8: bool,
-    /// By whom matrix products on a GPU are computed. Plans without this field let it be measured.
-    #[serde(default, skip_serializing_if = "Products::is_auto")]
+    /// By whom matrix products on a GPU are computed. Plans without this field have our kernels.
+    #[serde(default, skip_serializing_if = "Products::is_own")]
     pub products: Products,
     /// The treatment of the MTP head.
     pub mtp: Mtp,

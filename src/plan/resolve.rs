@@ -188,11 +188,9 @@ impl Resolver<'_> {
         let products = self.pick(
             "products",
             &answers.products,
-            Products::Auto,
+            Products::Own,
             match device {
-                Device::Cuda => {
-                    "the faster one by measurement; the choice is recorded, because it decides the last bits"
-                }
+                Device::Cuda => "with auto, cuBLASLt may decide the last bits; no real GPU has measured it yet",
                 Device::Cpu => "the CPU has one way",
             },
         );

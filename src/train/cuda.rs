@@ -4,13 +4,14 @@
 //! type-checked without CUDA.
 
 #[cfg(feature = "cuda")]
-pub(crate) use with_cuda::{cublaslt, first_device, shared_memory_works, tuning};
+pub(crate) use with_cuda::{cublaslt, first_device, given_back, lend, shared_memory_works, tuning};
 #[cfg(not(feature = "cuda"))]
-pub(crate) use without_cuda::{cublaslt, first_device, shared_memory_works, tuning};
+pub(crate) use without_cuda::{cublaslt, first_device, given_back, lend, shared_memory_works, tuning};
 
 #[cfg(feature = "cuda")]
 mod with_cuda {
-    use burn::tensor::{Device, DeviceType};
+    use burn::tensor::{Device, DeviceType, Tensor};
+    use sparktune_cluster::Lent;
     pub(crate) use sparktune_kernels::cublaslt;
     pub(crate) use sparktune_kernels::linear::tuning;
     pub(crate) use sparktune_kernels::probe::shared_memory_works;
@@ -22,11 +23,26 @@ mod with_cuda {
         let devices = Device::enumerate(DeviceType::Cuda).into_vec();
         devices.into_iter().next().ok_or_else(|| TrainError::NoDevice("no CUDA device responds".into()))
     }
+
+    /// Lends tensors for a sum, when the device has computed them.
+    ///
+    /// # Panics
+    /// When the device has failed.
+    pub(crate) fn lend(tensors: Vec<Tensor<2>>) -> Box<Lent> {
+        Box::new(sparktune_kernels::nccl::Lent::new(tensors).expect("the device does what was queued"))
+    }
+
+    /// Returns the tensors that were lent.
+    pub(crate) fn given_back(lent: Box<Lent>) -> Vec<Tensor<2>> {
+        let lent = lent.downcast::<sparktune_kernels::nccl::Lent>();
+        lent.expect("this crate has lent them").into_tensors()
+    }
 }
 
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
-    use burn::tensor::Device;
+    use burn::tensor::{Device, Tensor};
+    use sparktune_cluster::Lent;
 
     use crate::error::TrainError;
 
@@ -36,6 +52,14 @@ mod without_cuda {
 
     pub(crate) fn shared_memory_works(_: &Device) -> bool {
         false
+    }
+
+    pub(crate) fn lend(_: Vec<Tensor<2>>) -> Box<Lent> {
+        unreachable!("no engine takes tensors in this build")
+    }
+
+    pub(crate) fn given_back(_: Box<Lent>) -> Vec<Tensor<2>> {
+        unreachable!("nothing is lent in this build")
     }
 
     /// Replaces `sparktune_kernels::cublaslt` in builds without it.

@@ -19,9 +19,10 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use sparktune_cluster::{Collective, Error as ClusterError};
+use sparktune_cluster::{Collective, Error as ClusterError, Lent};
 use sparktune_model::{Gradients, OnFinal};
 
+use crate::cuda::{given_back, lend};
 use crate::elapsed::milliseconds;
 use crate::error::TrainError;
 use crate::majority::who_differs;
@@ -46,9 +47,23 @@ pub(crate) struct Share {
 /// What the thread with the collective gets.
 enum Letter {
     /// Gradients of the next bucket.
-    Bucket(Vec<f32>),
+    Bucket(Bucket),
     /// What this rank has done, after the last bucket.
     Done(Done),
+}
+
+/// Gradients of whole parameters, in the order of the exchange.
+enum Bucket {
+    /// Their numbers, one after the other.
+    Host(Vec<f32>),
+    /// Where the device has them.
+    Lent(Box<Lent>),
+}
+
+/// The gradient of one parameter.
+enum Gradient {
+    Host(Vec<f32>),
+    Device(Tensor<2>),
 }
 
 /// What a rank says when it has computed its share.
@@ -64,7 +79,7 @@ enum Carried {
     Step {
         /// What each rank has said.
         done: Vec<Done>,
-        sums: Vec<Vec<f32>>,
+        sums: Vec<Bucket>,
     },
     /// A rank cannot finish the step.
     GivenUp(String),
@@ -84,7 +99,7 @@ pub(crate) struct Outbox {
 
 enum Arrival {
     Awaited,
-    Here(Vec<f32>),
+    Here(Gradient),
     Sent,
 }
 
@@ -104,23 +119,27 @@ impl Outbox {
     ///
     /// # Panics
     /// When the parameter is not trained, or its gradient was final before.
-    fn put(&mut self, name: &str, numbers: Vec<f32>) {
+    fn put(&mut self, name: &str, gradient: Gradient) {
         let arrival = &mut self.arrived[self.place_of[name]];
         assert!(matches!(arrival, Arrival::Awaited), "the gradient of {name} was final before");
-        *arrival = Arrival::Here(numbers);
+        *arrival = Arrival::Here(gradient);
         while let Some(bucket) = self.buckets.get(self.sent) {
             let of_bucket = &mut self.arrived[bucket.clone()];
             if of_bucket.iter().any(|arrival| !matches!(arrival, Arrival::Here(_))) {
                 break;
             }
-            let mut numbers = Vec::new();
+            let (mut numbers, mut tensors) = (Vec::new(), Vec::new());
             for arrival in of_bucket {
-                if let Arrival::Here(more) = std::mem::replace(arrival, Arrival::Sent) {
-                    if numbers.is_empty() { numbers = more } else { numbers.extend(more) }
+                match std::mem::replace(arrival, Arrival::Sent) {
+                    Arrival::Here(Gradient::Device(tensor)) => tensors.push(tensor),
+                    Arrival::Here(Gradient::Host(more)) if numbers.is_empty() => numbers = more,
+                    Arrival::Here(Gradient::Host(more)) => numbers.extend(more),
+                    Arrival::Awaited | Arrival::Sent => unreachable!("the bucket is complete"),
                 }
             }
+            let bucket = if tensors.is_empty() { Bucket::Host(numbers) } else { Bucket::Lent(lend(tensors)) };
             // If the thread has ended, it says why.
-            let _ = self.letters.send(Letter::Bucket(numbers));
+            let _ = self.letters.send(Letter::Bucket(bucket));
             self.sent += 1;
         }
     }
@@ -178,13 +197,16 @@ pub(crate) fn exchanged(
     compute: impl FnOnce(OnFinal) -> Result<Handed, TrainError>,
 ) -> Result<Exchanged, TrainError> {
     let (gives_up, step) = (share.gives_up.is_some(), share.step + 1);
+    // The engine is the same until the members change, which ends the step.
+    let on_device = collective.takes_lent().then_some(device);
     scope(|scope| {
         // Everything that can send is dropped with this closure, also when it panics: the thread then ends.
         let (letters, received) = channel();
         let carry = move || carry(collective, share, &received);
         let thread = Builder::new().name("exchange".into()).spawn_scoped(scope, carry);
         let thread = thread.map_err(ClusterError::Thread)?;
-        let computed = if gives_up { Ok(()) } else { send_step(ordered, step, letters, began, compute) };
+        let computed =
+            if gives_up { Ok(()) } else { send_step(ordered, step, letters, on_device, began, compute) };
         let waits = Instant::now();
         let carried = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let waited_ms = milliseconds(waits);
@@ -203,20 +225,23 @@ pub(crate) fn exchanged(
     })
 }
 
-/// Sends the gradients of this rank as they become final, then the others and the losses.
+/// Sends the gradients of this rank as they become final, then the others and the losses. They stay on a
+/// device whose memory the collective sums in.
 fn send_step(
     ordered: &[Trained],
     step: u64,
     letters: Sender<Letter>,
+    on_device: Option<&Device>,
     began: Instant,
     compute: impl FnOnce(OnFinal) -> Result<Handed, TrainError>,
 ) -> Result<(), TrainError> {
     let outbox = Arc::new(Mutex::new(Outbox::new(ordered, letters.clone())));
     let to_outbox = Arc::clone(&outbox);
+    let stays = on_device.is_some();
     let on_final: OnFinal = Arc::new(move |name: &str, gradient: Tensor<2>| {
         // The numbers are read on this thread, because another one has another queue on a device.
-        let numbers = numbers(gradient);
-        to_outbox.lock().unwrap_or_else(PoisonError::into_inner).put(name, numbers);
+        let gradient = if stays { Gradient::Device(gradient) } else { Gradient::Host(numbers(gradient)) };
+        to_outbox.lock().unwrap_or_else(PoisonError::into_inner).put(name, gradient);
     });
     let Handed { mut rest, losses, has_terms } = compute(on_final)?;
     let mut outbox = outbox.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,8 +250,14 @@ fn send_step(
         require_gradients(awaited.iter().copied(), step, |name| rest.get(name).is_some())?;
     }
     for param in awaited {
-        let gradient = rest.take(param.name()).map(numbers);
-        outbox.put(param.name(), gradient.unwrap_or_else(|| vec![0.0; param.count()]));
+        let gradient = match on_device {
+            Some(device) => Gradient::Device(param.take(&mut rest, device)),
+            None => {
+                let numbers = rest.take(param.name()).map(numbers);
+                Gradient::Host(numbers.unwrap_or_else(|| vec![0.0; param.count()]))
+            }
+        };
+        outbox.put(param.name(), gradient);
     }
     let computed = Computed::new(losses.len(), began.elapsed());
     let losses = losses.into_iter().map(|(place, loss)| (place, loss.to_bits())).collect();
@@ -250,9 +281,12 @@ fn carry(
     let mut sums = Vec::new();
     for letter in letters {
         match letter {
-            Letter::Bucket(mut numbers) => {
-                collective.all_reduce(&mut numbers)?;
-                sums.push(numbers);
+            Letter::Bucket(mut bucket) => {
+                match &mut bucket {
+                    Bucket::Host(numbers) => collective.all_reduce(numbers)?,
+                    Bucket::Lent(lent) => collective.all_reduce_lent(&mut **lent)?,
+                }
+                sums.push(bucket);
             }
             Letter::Done(own) => {
                 // Who says this has all sums, so the step is complete on all ranks or on none.
@@ -271,11 +305,20 @@ fn total(mut losses: Vec<(usize, u64)>) -> f64 {
 }
 
 /// Returns the sums as tensors on the device.
-fn tensors(ordered: &[Trained], sums: Vec<Vec<f32>>, device: &Device) -> Gradients {
+fn tensors(ordered: &[Trained], sums: Vec<Bucket>, device: &Device) -> Gradients {
     let mut gradients = Gradients::default();
     for (bucket, sums) in buckets(ordered).into_iter().zip(sums) {
-        let mut rest = sums.as_slice();
-        for param in &ordered[bucket] {
+        let of_bucket = &ordered[bucket];
+        let numbers = match sums {
+            Bucket::Host(numbers) => numbers,
+            Bucket::Lent(lent) => {
+                let sums = of_bucket.iter().zip(given_back(lent));
+                sums.for_each(|(param, sum)| gradients.put(param.name().to_owned(), sum));
+                continue;
+            }
+        };
+        let mut rest = numbers.as_slice();
+        for param in of_bucket {
             let (numbers, others) = rest.split_at(param.count());
             param.put(&mut gradients, numbers, device);
             rest = others;
@@ -359,15 +402,15 @@ mod tests {
             for place in order {
                 let numbers = (0..ordered[place].count()).map(|i| (place * least + i) as f32).collect();
                 assert!(outbox.awaits(ordered[place].name()));
-                outbox.put(ordered[place].name(), numbers);
+                outbox.put(ordered[place].name(), Gradient::Host(numbers));
                 after_each.push(outbox.sent);
             }
             drop(outbox);
             let all: Vec<Vec<f32>> = received
                 .into_iter()
                 .map(|letter| match letter {
-                    Letter::Bucket(numbers) => numbers,
-                    Letter::Done(_) => panic!("nobody is done"),
+                    Letter::Bucket(Bucket::Host(numbers)) => numbers,
+                    _ => panic!("nothing is lent, and nobody is done"),
                 })
                 .collect();
             seen.push((all, after_each));
@@ -375,7 +418,8 @@ mod tests {
         assert!(seen.iter().all(|(all, _)| *all == seen[0].0), "the same letters");
         assert_eq!(seen[0].1, [0, 1, 2, 3], "a bucket leaves before the rest is known");
         assert_eq!(seen[1].1, [0, 0, 0, 3]);
-        let gradients = tensors(&ordered, seen.swap_remove(0).0, &Device::flex());
+        let sums = seen.swap_remove(0).0.into_iter().map(Bucket::Host).collect();
+        let gradients = tensors(&ordered, sums, &Device::flex());
         for (place, param) in ordered.iter().enumerate() {
             let numbers = numbers(gradients.get(param.name()).unwrap().clone());
             assert_eq!((numbers.len(), numbers[0]), (param.count(), (place * least) as f32));

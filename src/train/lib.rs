@@ -44,6 +44,8 @@ mod members;
 mod membership;
 mod micro_batches;
 mod modelfile;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod neighbours;
 mod objective;
 mod optimizer;
@@ -80,6 +82,8 @@ pub use error::TrainError;
 pub use export_gguf::{GgufFiles, GgufRequest, export_gguf};
 pub use export_run::{Weights, export_run};
 pub use head_run::{begin_head_of_model, begin_head_run};
+#[cfg(feature = "cuda")]
+pub use nccl::find_gpu;
 pub use options::{AfterMeeting, ModelPlaces, TrainOptions, WorkTogether};
 pub use prolong::{Length, Prolonged, prolong};
 pub use run::{Finished, train, train_as_rank, train_with};

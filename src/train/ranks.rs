@@ -255,12 +255,14 @@ impl<'a> Ranks<'a> {
             in_milliseconds(fastest * share),
             counted(PROBES as u64, "exchange")
         );
+        // It decides bits, so it is part of the run's record.
+        let engine = collective.engine().map_or_else(String::new, |engine| format!("{engine}; "));
         Ok(Some(match sync {
             SyncPlan::Step => format!(
-                "each step exchanges {bytes} of gradients with {others}, which takes {least}, a part of it during the backward pass; a step waits for the rest, and for slower ranks"
+                "{engine}each step exchanges {bytes} of gradients with {others}, which takes {least}, a part of it during the backward pass; a step waits for the rest, and for slower ranks"
             ),
             SyncPlan::Diloco { steps } => format!(
-                "after every {}, the ranks exchange {bytes} of changes with {others}, which takes {least}, plus the wait for slower ranks",
+                "{engine}after every {}, the ranks exchange {bytes} of changes with {others}, which takes {least}, plus the wait for slower ranks",
                 counted(steps.into(), "step")
             ),
         }))

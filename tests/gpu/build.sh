@@ -4,7 +4,7 @@
 #   tests/gpu/build.sh OUT [WHEEL...]     builds sparktune with CUDA for this machine's processor and fills the new folder OUT
 #
 # In it: the stripped program, packed by gzip (run.sh unpacks it), run.sh, the Python files, the shapes of the models that they
-# read, and the commit. The kernels' sources are in the program. Besides, in packages/, flash-linear-attention for the peers, from
+# read, the demo's model and data, and the commit. The kernels' sources are in the program. Besides, in packages/, flash-linear-attention for the peers, from
 # PyPI where that can be reached, and the given wheels: causal-conv1d has one for each PyTorch, CUDA and Python. Fails when the folder
 # is over 60 MB.
 set -euo pipefail
@@ -30,6 +30,9 @@ target=${CARGO_TARGET_DIR:-$root/target}
 
 mkdir -p -- "$out"
 cp -- "$target/release/sparktune" "$here/run.sh" "$here"/*.py "$here/shapes.json" "$out/"
+# Two ranks by NCCL train the demo's model.
+mkdir -p -- "$out/presets/demo"
+cp -r -- "$root/presets/demo/model" "$root/presets/demo/train.jsonl" "$out/presets/demo/"
 strip -- "$out/sparktune"
 gzip -- "$out/sparktune"
 commit=$(git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null) || commit=unknown

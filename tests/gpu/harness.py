@@ -42,6 +42,8 @@ class Part:
         """What makes it so small that it can be tried on the emulated device, or on the processor."""
         if self.command[0] == BINARY:
             return () if "model" in self.command else ("--quick",)
+        if self.section == "nccl":
+            return ("--quick",)
         return ("--tiny",) if self.section in ("ceilings", "peers", "gemm", "whole") else ()
 
     def __str__(self):
@@ -69,6 +71,7 @@ ON_DEMAND = (
     Part("whole", 60, (PYTHON, "whole.py", "--folder", FOLDER, "--like", OURS), by="transformers"),
     Part("ladder", 150, (BINARY, "bench", "--gpu", "ladder", "--seconds", LIMIT)),
     Part("head", 60, (BINARY, "bench", "--gpu", "head", "--seconds", LIMIT)),
+    Part("nccl", 120, (PYTHON, "nccl.py", "--binary", BINARY, "--seconds", LIMIT)),
     Part("sizes", 300, (BINARY, "bench", "--gpu", "sizes", "--seconds", LIMIT)),
 )
 SECTIONS = tuple(dict.fromkeys(part.section for part in PARTS + ON_DEMAND))

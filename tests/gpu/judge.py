@@ -56,7 +56,7 @@ def problem(row):
 
 
 # What every measured row of a section has to be held against.
-COMPARED_BY = {"kernels": "tolerance", "sanitizer": "errors"}
+COMPARED_BY = {"kernels": "tolerance", "sanitizer": "errors", "nccl": "errors"}
 # The same of a part, where a section has two.
 COMPARED_BY_PART = {("whole", "transformers"): "tolerance"}
 

@@ -17,6 +17,7 @@
 #   whole      loss and gradients of a random 2B beside transformers', on the same weights and tokens
 #   ladder     the same LoRA step in plain tensor operations, in our kernels, without recompute, with half of the targets
 #   head       steps of the MTP head's training at 8,192 tokens
+#   nccl       two ranks on this GPU that sum by NCCL, beside one process in their place
 #   sizes      steps of all five sizes by LoRA, and in full where they fit: two packs of 2,048, of 1,024 for the 27B
 #
 # With --quick everything is tiny, to see whether it works: on the emulated device too (kernels/emulator/driver.sh).

@@ -251,6 +251,10 @@ def sanitizer(results):
     return ["check", "found", ""], [[row["name"], error_cell(row), notes(row)] for row in rows_of(results, "sanitizer")]
 
 
+def nccl(results):
+    return ["by several ranks", "differs", ""], [[row["name"], error_cell(row), notes(row)] for row in rows_of(results, "nccl")]
+
+
 TABLES = {
     "facts": facts,
     "ceilings": ceilings_table,
@@ -262,6 +266,7 @@ TABLES = {
     "peers": peers,
     "sanitizer": sanitizer,
     "whole": whole,
+    "nccl": nccl,
     "on demand": on_demand,
 }
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <unistd.h>
 
 struct Recording {
     bool done = false;
@@ -18,6 +19,7 @@ struct Recording {
 struct Piece {
     driver::Work work;                 // empty: waits alone
     std::shared_ptr<Recording> needs;  // nothing, or what has to be done before
+    std::function<bool()> goes_on = nullptr;  // nothing, or what another library does: true when it is done
     bool is_ready() const { return !needs || needs->done; }
 };
 
@@ -53,13 +55,17 @@ static size_t chance(size_t choices) {
 // Null, and the two addresses by which a program names the legacy stream and that of its thread.
 static bool is_legacy(void* stream) { return uintptr_t(stream) <= 2; }
 
-// Does one piece of a stream that waits for nothing. False when there is none.
+// Does one piece of a stream that waits for nothing. False when there is none. What another library does may wait for another process.
 static bool step() {
     std::vector<Stream*> ready;
     for (Stream* stream : streams)
         if (!stream->pieces.empty() && stream->pieces.front().is_ready()) ready.push_back(stream);
     if (ready.empty()) return false;
     Stream* stream = ready[chance(ready.size())];
+    if (stream->pieces.front().goes_on && driver::state() == SUCCESS && !stream->pieces.front().goes_on()) {
+        usleep(50);
+        return true;
+    }
     const Piece piece = std::move(stream->pieces.front());
     stream->pieces.pop_front();
     if (piece.work && driver::state() == SUCCESS) piece.work();
@@ -210,6 +216,20 @@ API Result cuEventElapsedTime(float* milliseconds, Event* start, Event* end) { r
 API Result cuCtxSynchronize() {
     ON_DEVICE;
     return driver::drain_all();
+}
+
+// For other emulated libraries, which are not NVIDIA's interface: does this on a stream, and again until it says that it is done.
+API Result emulatedEnqueue(void* on, int (*go_on)(void*), void* with) {
+    ON_DEVICE;
+    if (is_legacy(on) || seed() == 0) {
+        const Result before = driver::drain(on);
+        while (!before && !go_on(with)) usleep(50);
+        return before;
+    }
+    auto* stream = static_cast<Stream*>(on);
+    if (!streams.count(stream)) return INVALID_HANDLE;
+    stream->pieces.push_back({nullptr, nullptr, [=] { return go_on(with) != 0; }});
+    return SUCCESS;
 }
 
 // Recording launches to play them again is not emulated.

@@ -10,6 +10,7 @@
 //! Then rows hold the claims of ainftp, one by one, against TCP in the same run. What cannot be measured on a
 //! machine is UNKNOWN there. The last rows are the model of a step with more ranks and faster links.
 
+mod arena;
 mod measured;
 mod rank;
 mod step_model;
@@ -72,6 +73,8 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
             Err(why) => rows.push(Row::skipped(verdicts::name(engine), "MB/s", &why)),
         }
     }
+    let of_tcp = all.iter().find(|measured| measured.engine == Engine::Tcp);
+    rows.extend(arena::rows(numbers, of_tcp.map(|measured| measured.cpu)));
     rows.extend(verdicts::of_claims(&all, per_packet().as_ref()));
     if let Some(tcp) = all.iter().find(|measured| measured.engine == Engine::Tcp) {
         rows.extend(modelled(context, lab.as_ref(), tcp, numbers, rounds)?);

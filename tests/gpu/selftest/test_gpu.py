@@ -125,7 +125,7 @@ class Harness(Folder):
 
     def test_what_takes_minutes_is_only_measured_when_it_is_named(self):
         named = {part.section for part in harness.ON_DEMAND}
-        self.assertEqual(named, {"whole", "ladder", "head", "sizes"})
+        self.assertEqual(named, {"whole", "ladder", "head", "nccl", "sizes"})
         self.assertTrue(named.isdisjoint(part.section for part in harness.PARTS))
         self.assertLessEqual(named, set(harness.SECTIONS))
 
@@ -415,7 +415,7 @@ class Build(Folder):
         names = {path.name for path in out.iterdir()}
         python = {path.name for path in GPU.glob("*.py")}
         # The peers' packages are there where PyPI could be reached.
-        self.assertEqual(names - {"packages"}, python | {"sparktune.gz", "run.sh", "shapes.json", "COMMIT"})
+        self.assertEqual(names - {"packages"}, python | {"sparktune.gz", "run.sh", "shapes.json", "COMMIT", "presets"})
         if "packages" in names:
             self.assertTrue((out / "packages" / "fla" / "__init__.py").is_file())
         # Away from the checkout, as on another machine.

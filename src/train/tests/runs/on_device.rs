@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sparktune_kernels::cublaslt;
@@ -12,8 +13,10 @@ use sparktune_train::{BeforeFirstRun, TileFile, TrainOptions, train, train_with}
 use crate::{bytes, events, fixture, losses, run_on, stops_change_nothing};
 
 const CUDA: &str = r#"device = "cuda""#;
-/// Without the vendor's library, whose bits may be others.
-const OWN: &str = "device = \"cuda\"\nproducts = \"own\"";
+/// With the vendor's library, whose bits may be others.
+const AUTO: &str = "device = \"cuda\"\nproducts = \"auto\"";
+/// Held by tests that count what the library does in this process.
+static OF_LIBRARY: Mutex<()> = Mutex::new(());
 /// What the kernels take.
 const LORA: &str = r#"{ kind = "lora", rank = 8, alpha = 16.0, rslora = false }"#;
 const ON: &str = "a GPU, driver 1, this build";
@@ -161,7 +164,7 @@ fn tiles_are_measured_once_for_a_device_and_no_bit_of_a_run_depends_on_it() {
     let path = root.path().join(".tiles");
     let options = with_tiles(&path);
     let trained = |options: &TrainOptions| {
-        let run = run_on(OWN, root.path(), LORA, "none", 2, false);
+        let run = run_on(CUDA, root.path(), LORA, "none", 2, false);
         train_with(&run, &AtomicBool::new(false), options).unwrap();
         run
     };
@@ -212,7 +215,7 @@ fn a_stop_while_tiles_are_measured_keeps_those_that_are() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(".tiles");
     let options = with_tiles(&path);
-    let run = run_on(OWN, root.path(), LORA, "none", 3, false);
+    let run = run_on(CUDA, root.path(), LORA, "none", 3, false);
     let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let finished = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -249,12 +252,13 @@ fn library() -> Option<usize> {
 #[test]
 fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
     let Some(version) = library() else { return };
+    let _one_at_a_time = OF_LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     let root = tempfile::tempdir().unwrap();
     let options = with_tiles(&root.path().join(".tiles"));
     let new = |device: &str, steps| run_on(device, root.path(), LORA, "none", steps, false);
     let go_on = |run: &RunDir, stop: bool| train_with(run, &AtomicBool::new(stop), &options).unwrap().outcome;
     // Here it is measured.
-    let first = new(CUDA, 2);
+    let first = new(AUTO, 2);
     assert_eq!(go_on(&first, false), Outcome::Completed);
     let record = |run: &RunDir| std::fs::read_to_string(run.path().join("products")).unwrap();
     let decided = record(&first);
@@ -264,7 +268,7 @@ fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
         return;
     }
     let before = cublaslt::products();
-    let (whole, parts) = (new(CUDA, 3), new(CUDA, 3));
+    let (whole, parts) = (new(AUTO, 3), new(AUTO, 3));
     assert_eq!(go_on(&whole, false), Outcome::Completed);
     assert!(cublaslt::products() > before);
     while go_on(&parts, true) == Outcome::Stopped && losses(&parts).len() < 3 {}
@@ -276,7 +280,7 @@ fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
 
     // Ours have other bits, and a run with nothing else records nothing.
     let before = cublaslt::products();
-    let own = new(OWN, 3);
+    let own = new(CUDA, 3);
     assert_eq!(go_on(&own, false), Outcome::Completed);
     assert_eq!(cublaslt::products(), before);
     assert!(!own.path().join("products").exists());
@@ -286,9 +290,10 @@ fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
 #[test]
 fn a_run_whose_library_is_gone_continues_with_our_kernels_and_says_so() {
     let Some(version) = library() else { return };
+    let _one_at_a_time = OF_LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     let root = tempfile::tempdir().unwrap();
     let options = with_tiles(&root.path().join(".tiles"));
-    let run = run_on(CUDA, root.path(), LORA, "none", 2, false);
+    let run = run_on(AUTO, root.path(), LORA, "none", 2, false);
     let stopped = train_with(&run, &AtomicBool::new(true), &options).unwrap();
     assert_eq!(stopped.outcome, Outcome::Stopped);
     // As if another version had been installed since.

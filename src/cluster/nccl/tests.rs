@@ -1,0 +1,251 @@
+//! Ranks in threads on loopback, with GPUs that share the memory of this process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use super::gpu::Gpu;
+use super::preflight::{Asked, Facts};
+use super::{Nccl, Path, over};
+use crate::collective::{Collective, Lent};
+use crate::environment::{Launcher, Placement};
+use crate::error::Error;
+use crate::rendezvous::Limits;
+use crate::tcp::join;
+
+/// What is between the GPUs: the numbers of each communicator's sums, by rank, and who has left it.
+#[derive(Default)]
+struct Wires {
+    ids: u8,
+    arrived: BTreeMap<Vec<u8>, BTreeSet<usize>>,
+    sums: BTreeMap<(Vec<u8>, usize), BTreeMap<usize, Vec<f32>>>,
+    left: BTreeSet<Vec<u8>>,
+}
+
+/// A mistake of a GPU.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// It does not connect.
+    Absent,
+    /// It fails in a later sum.
+    Broken,
+}
+
+struct Fake {
+    wires: Arc<Mutex<Wires>>,
+    fault: Fault,
+    id: Vec<u8>,
+    place: (usize, usize),
+    done: usize,
+    sums: Vec<f32>,
+}
+
+impl Fake {
+    fn new(wires: &Arc<Mutex<Wires>>, fault: Fault) -> Self {
+        let wires = Arc::clone(wires);
+        Self { wires, fault, id: Vec::new(), place: (0, 0), done: 0, sums: Vec::new() }
+    }
+}
+
+impl Gpu for Fake {
+    fn new_id(&mut self) -> Result<Vec<u8>, String> {
+        let mut wires = self.wires.lock().unwrap();
+        wires.ids += 1;
+        Ok(vec![wires.ids])
+    }
+
+    fn connect(&mut self, id: &[u8], rank: usize, ranks: usize) -> Result<(), String> {
+        if self.fault == Fault::Absent {
+            return Err("its cable is loose".into());
+        }
+        (self.id, self.place, self.done) = (id.to_vec(), (rank, ranks), 0);
+        self.wires.lock().unwrap().arrived.entry(id.to_vec()).or_default().insert(rank);
+        Ok(())
+    }
+
+    fn is_ready(&mut self) -> Result<bool, String> {
+        Ok(self.wires.lock().unwrap().arrived[&self.id].len() == self.place.1)
+    }
+
+    fn sum_lent(&mut self, lent: &mut Lent) -> Result<usize, String> {
+        let numbers = lent.downcast_mut::<Vec<f32>>().ok_or("no tensor")?.clone();
+        self.sum(&numbers)?;
+        Ok(numbers.len())
+    }
+
+    fn most(&self) -> usize {
+        5000
+    }
+
+    fn sum(&mut self, numbers: &[f32]) -> Result<(), String> {
+        let mut wires = self.wires.lock().unwrap();
+        wires.sums.entry((self.id.clone(), self.done)).or_default().insert(self.place.0, numbers.to_vec());
+        Ok(())
+    }
+
+    fn take(&mut self, numbers: &mut [f32]) -> Result<(), String> {
+        numbers.copy_from_slice(&self.sums);
+        Ok(())
+    }
+
+    fn is_done(&mut self) -> Result<bool, String> {
+        if self.fault == Fault::Broken && self.done > 0 {
+            return Err("the wire is broken".into());
+        }
+        let wires = self.wires.lock().unwrap();
+        let parts = &wires.sums[&(self.id.clone(), self.done)];
+        if parts.len() < self.place.1 {
+            let is_left = wires.left.contains(&self.id);
+            return if is_left { Err("remote process exited".into()) } else { Ok(false) };
+        }
+        // From the last rank to the first: not the order of ranks.
+        let mut all = parts.values().rev().cloned();
+        let mut sums = all.next().unwrap();
+        all.for_each(|part| sums.iter_mut().zip(part).for_each(|(sum, value)| *sum += value));
+        (self.sums, self.done) = (sums, self.done + 1);
+        Ok(true)
+    }
+
+    fn abort(&mut self) {
+        let id = std::mem::take(&mut self.id);
+        self.wires.lock().unwrap().left.insert(id);
+    }
+
+    fn finish(&mut self) {
+        self.id.clear();
+    }
+}
+
+/// Lets ranks with these faults meet, and each do this.
+fn ranks<T: Send>(
+    asked: Asked,
+    faults: &[Fault],
+    work: impl Fn(Result<Nccl, Error>) -> T + Sync,
+) -> (Vec<T>, Arc<Mutex<Wires>>) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let wires = Arc::new(Mutex::new(Wires::default()));
+    let (world_size, wires_of, work) = (faults.len(), &wires, &work);
+    let all = thread::scope(|scope| {
+        let ranks = faults.iter().enumerate().map(|(rank, fault)| {
+            scope.spawn(move || {
+                let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
+                let placement = Placement { rank, world_size, local_rank: rank, host, port, launcher };
+                let tcp = join(&placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
+                let (gpu, links) = (Ok(rank.to_string()), Vec::new());
+                let facts = Facts { gpu, host: "here".into(), library: Ok(22_903), links };
+                work(over(tcp, asked, facts, Some(Box::new(Fake::new(wires_of, *fault)))))
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    (all, wires)
+}
+
+fn numbers(rank: usize) -> Vec<f32> {
+    (0..12_345).map(|at| 0.1 * (rank + 1) as f32 + at as f32).collect()
+}
+
+/// Sums again until the members stay, and returns the sums with their number.
+fn summed(engine: &mut Nccl) -> (Vec<f32>, usize) {
+    loop {
+        let mut values = numbers(engine.members()[engine.rank()]);
+        match engine.all_reduce(&mut values).and_then(|()| engine.all_gather(b"done")) {
+            Err(Error::Regrouped) => {}
+            done => return (values, done.unwrap().len()),
+        }
+    }
+}
+
+fn in_order(ranks: &[usize]) -> Vec<f32> {
+    let mut sums = numbers(ranks[0]);
+    for rank in &ranks[1..] {
+        sums.iter_mut().zip(numbers(*rank)).for_each(|(sum, value)| *sum += value);
+    }
+    sums
+}
+
+#[test]
+fn two_ranks_have_the_sums_of_tcp_and_more_have_the_same_as_each_other() {
+    for world_size in [2, 3] {
+        let (all, _) = ranks(Asked::Nccl, &vec![Fault::None; world_size], |engine| {
+            let mut engine = engine.unwrap();
+            assert_eq!(*engine.path(), Path::Nccl(22_903));
+            let (sums, _) = summed(&mut engine);
+            let mut lent: Box<Lent> = Box::new(vec![1.0_f32; 7]);
+            engine.all_reduce_lent(&mut *lent).unwrap();
+            let mut short = [engine.rank() as f32];
+            engine.all_reduce(&mut short).unwrap();
+            // What is judged is seen before it is added.
+            let parts = engine.scatter(&numbers(engine.rank())).unwrap();
+            engine.leave(None);
+            (sums, short[0], parts.len())
+        });
+        let every: Vec<usize> = (0..world_size).collect();
+        assert!(all.iter().all(|one| *one == all[0]));
+        let exact = in_order(&every);
+        assert_eq!(all[0].0 == exact, world_size == 2, "the order of three is not that of ranks");
+        let near = |(one, other): (&f32, &f32)| (one / other - 1.0).abs() < 1e-6;
+        assert!(all[0].0.iter().zip(&exact).all(near));
+        assert_eq!((all[0].1, all[0].2), ((world_size * (world_size - 1) / 2) as f32, world_size));
+    }
+}
+
+#[test]
+fn those_that_are_left_go_on_with_a_new_communicator() {
+        let (all, wires) = ranks(Asked::Nccl, &[Fault::None; 3], |engine| {
+            let mut engine = engine.unwrap();
+            assert!(engine.outlive(Duration::from_secs(20)));
+            let (_, count) = summed(&mut engine);
+            assert_eq!(count, 3);
+            if engine.rank() == 1 {
+                engine.leave(Some("it is killed"));
+                return Vec::new();
+            }
+            let (sums, count) = summed(&mut engine);
+            assert_eq!((count, engine.members()), (2, vec![0, 2]));
+            assert_eq!(*engine.path(), Path::Nccl(22_903));
+            let again = summed(&mut engine).0;
+            assert_eq!(again, sums);
+            engine.leave(None);
+            sums
+        });
+        assert_eq!(all[0], in_order(&[0, 2]));
+        assert_eq!(all[2], all[0]);
+        assert_eq!(wires.lock().unwrap().ids, 2);
+}
+
+#[test]
+fn a_gpu_that_does_not_connect_means_tcp_or_an_error_on_all_ranks() {
+    let faults = [Fault::None, Fault::Absent];
+    let (all, _) = ranks(Asked::Auto, &faults, |engine| {
+        let mut engine = engine.unwrap();
+        assert!(!engine.takes_lent());
+        let sums = summed(&mut engine).0;
+        engine.leave(None);
+        (engine.engine().unwrap(), sums)
+    });
+    assert!(all[0].0.contains("over TCP") && all[0].0.contains("rank 1: its cable is loose"), "{}", all[0].0);
+    assert!(all[0] == all[1] && all[0].1 == in_order(&[0, 1]));
+    let (all, _) = ranks(Asked::Nccl, &faults, |engine| engine.err().unwrap().to_string());
+    assert!(
+        all.iter().all(|why| why.contains("its cable is loose") && why.contains("to auto or tcp")),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn a_sum_that_fails_while_all_ranks_are_there_ends_the_run_with_its_reason() {
+    let (all, _) = ranks(Asked::Auto, &[Fault::Broken, Fault::None], |engine| {
+        let mut engine = engine.unwrap();
+        let failed = engine.all_reduce(&mut numbers(0)).unwrap_err();
+        engine.leave(Some(&failed.to_string()));
+        failed
+    });
+    assert!(matches!(&all[0], Error::Gpus { what } if what == "the wire is broken"), "{:?}", all[0]);
+    // The other one hears it, or its own GPU says that this one is gone.
+    assert!(all[1].is_of_a_rank(), "{:?}", all[1]);
+}

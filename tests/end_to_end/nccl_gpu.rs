@@ -1,0 +1,177 @@
+//! Two ranks that sum by NCCL, on the emulated device with an emulated NCCL. On a GPU, `tests/gpu/run.sh
+//! nccl` does the same.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use sparktune_cluster::RankCounts;
+
+use crate::cluster::{assert_same, ended, port, signal};
+use crate::runs::wait;
+use crate::sparktune::{Done, Place, checkpoint, done, events};
+
+/// Where the emulated device and its NCCL are. A test that has to run says so if they are not there.
+fn emulated() -> Option<PathBuf> {
+    let emulated = std::env::var_os("CUDA_PATH").map(PathBuf::from);
+    let emulated = emulated.filter(|path| path.join("nccl/libnccl.so.2").is_file());
+    if emulated.is_none() {
+        assert!(std::env::var_os("SPARKTUNE_NEEDS_CUDA").is_none(), "driver.sh has built no NCCL");
+        eprintln!("skipped: there is no emulated device with NCCL");
+    }
+    emulated
+}
+
+/// Runs of a place, which all train the same, and know each other's self-tests and tiles.
+struct Runs {
+    place: Place,
+    emulated: PathBuf,
+    known: BTreeSet<PathBuf>,
+}
+
+impl Runs {
+    fn new(emulated: PathBuf) -> Self {
+        let place = Place::new();
+        place.chats(24);
+        Self { place, emulated, known: BTreeSet::new() }
+    }
+
+    fn train(&self, steps: &str, more: &[&str]) -> Command {
+        let mut train = self.place.command(["train", "--non-interactive", "--json", "--device", "cuda"]);
+        train.args(["--data", "train.jsonl", "--pack-length", "64", "--mtp", "none", "--rank", "8"]);
+        train.arg("--model").arg(checkpoint()).args(["--max-steps", steps, "--epochs", "40"]).args(more);
+        train.env("SPARKTUNE_SAMPLE_COUNT", "0").env("SPARKTUNE_GRAD_ACCUM_STEPS", "3");
+        train
+    }
+
+    /// Starts this command as two ranks, whose environment is changed.
+    fn ranks(&self, command: impl Fn() -> Command, change: impl Fn(usize, &mut Command)) -> Vec<Child> {
+        let port = port();
+        let start = |rank: usize| {
+            let mut command = command();
+            // One GPU, as on two machines.
+            command.envs([("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1")]);
+            command.env("RANK", rank.to_string()).env("MASTER_PORT", &port);
+            command.env("NCCL_HOSTID", format!("machine {rank}"));
+            command.env("EMULATED_NCCL_TRACE", self.trace(rank));
+            change(rank, &mut command);
+            command.spawn().unwrap()
+        };
+        (0..2).map(start).collect()
+    }
+
+    fn trace(&self, rank: usize) -> PathBuf {
+        self.place.join(&format!("trace-{rank}"))
+    }
+
+    /// What NCCL did at a rank since the last look.
+    fn traced(&self, rank: usize) -> String {
+        let text = fs::read_to_string(self.trace(rank)).unwrap_or_default();
+        let _ = fs::remove_file(self.trace(rank));
+        text
+    }
+
+    fn with_nccl(&self, command: &mut Command) {
+        let emulated = self.emulated.display();
+        command.env("LD_LIBRARY_PATH", format!("{emulated}:{emulated}/nccl"));
+    }
+
+    fn newest(&self) -> Option<PathBuf> {
+        let all = fs::read_dir(self.place.join("runs")).ok()?.map(|entry| entry.unwrap().path());
+        let is_run = |path: &PathBuf| {
+            path.join("events").is_dir() && !path.file_name().unwrap().to_string_lossy().starts_with('.')
+        };
+        all.filter(is_run).find(|path| !self.known.contains(path))
+    }
+
+    /// The run that was made last.
+    fn take(&mut self) -> PathBuf {
+        let run = self.newest().unwrap();
+        self.known.insert(run.clone());
+        run
+    }
+}
+
+fn both(ranks: Vec<Child>) -> Vec<Done> {
+    ended(ranks).into_iter().map(|done| done.exits(0)).collect()
+}
+
+fn exchange(run: &Path) -> String {
+    let said = events(run).into_iter().find(|event| event["phase"] == "exchange").unwrap();
+    said["detail"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn two_ranks_that_sum_by_nccl_have_the_bits_of_one_process_and_without_it_those_of_tcp() {
+    let Some(emulated) = emulated() else { return };
+    let mut runs = Runs::new(emulated);
+    done(&mut runs.train("3", &["--sum-as=2"])).exits(0);
+    let one_process = runs.take();
+
+    let said = both(runs.ranks(|| runs.train("3", &[]), |_, command| runs.with_nccl(command)));
+    let by_nccl = runs.take();
+    assert!(said[1].err.contains("sums are made on the GPUs by NCCL 2.28.9"), "{}", said[1].err);
+    assert!(exchange(&by_nccl).starts_with("sums are made on the GPUs by NCCL 2.28.9; "));
+    assert_same(&by_nccl, &one_process);
+    for rank in 0..2 {
+        let traced = runs.traced(rank);
+        let sums = traced.lines().filter(|line| line.starts_with("sum ")).count();
+        // The gradients of many parameters in each step, and the sums that measure.
+        assert!(sums > 30, "{traced}");
+        assert!(traced.ends_with("destroy\n") && !traced.contains("abort"), "{traced}");
+    }
+
+    let old = |rank: usize, command: &mut Command| {
+        command.env("SPARKTUNE_CLUSTER_ENGINE", "nccl").env("EMULATED_NCCL_VERSION", "22703");
+        // Another one than at rank 0, which nobody could sum by.
+        if rank == 1 {
+            command.env("EMULATED_NCCL_VERSION", "22809");
+        }
+        runs.with_nccl(command);
+    };
+    let refused = ended(runs.ranks(|| runs.train("3", &[]), old));
+    for done in refused {
+        let words = "rank 1 has NCCL 2.28.9, and rank 0 has 2.27.3";
+        assert!(done.code != Some(0) && (done.err + &done.out).contains(words));
+    }
+    // What was refused may have begun a run.
+    runs.known.extend(runs.newest());
+
+    // Nobody asks for an engine, and there is no library.
+    let said = both(runs.ranks(|| runs.train("3", &[]), |_, _| ()));
+    assert!(said[1].err.contains("over TCP, and not by NCCL: rank 0 has no NCCL"), "{}", said[1].err);
+    assert_eq!(runs.traced(0) + &runs.traced(1), "");
+    assert_same(&runs.take(), &one_process);
+}
+
+#[test]
+fn a_rank_that_is_killed_while_gpus_sum_is_missed_and_the_run_has_the_bits_of_its_replay() {
+    let Some(emulated) = emulated() else { return };
+    let mut runs = Runs::new(emulated);
+    let swarm = ["--swarm", "true", "--silence-s", "3"];
+    let old = |_: usize, command: &mut Command| {
+        command.env("EMULATED_NCCL_VERSION", "22703");
+        runs.with_nccl(command);
+    };
+    let ranks = runs.ranks(|| runs.train("12", &swarm), old);
+    wait("a step", || {
+        let run = runs.newest()?;
+        events(&run).iter().any(|event| event["kind"] == "step").then_some(())
+    });
+    signal("KILL", &ranks[1]);
+    let ended = ended(ranks);
+    assert_eq!([ended[0].code, ended[1].code], [Some(0), None], "{ended:?}");
+    assert!(ended[1].err.contains("NCCL 2.27.3 is older than 2.28.9"), "{}", ended[1].err);
+    let run = runs.take();
+    let traced = runs.traced(0);
+    assert!(traced.contains("sum ") && traced.contains("abort"), "{traced}");
+    let said = events(&run).into_iter().filter(|event| event["kind"] == "members");
+    let counts = said.fold(RankCounts::from(1), |counts, event| {
+        counts.then(event["step"].as_u64().unwrap(), event["members"].as_array().unwrap().len())
+    });
+    let counts = counts.to_string();
+    assert!(counts.starts_with("2,1@"), "{counts}");
+    done(&mut runs.train("12", &[&swarm[..], &[&format!("--sum-as={counts}")]].concat())).exits(0);
+    assert_same(&runs.take(), &run);
+}
