@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{DType, Tensor};
 use cubecl::cuda::CudaRuntime;
 use cubecl::future::block_on;
-use cubecl_runtime::runtime::Runtime;
+use cubecl_server::runtime::Runtime;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUdevice, CUdeviceptr, CUevent, CUevent_flags, CUresult, CUstream};
 use library::Comm;

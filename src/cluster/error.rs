@@ -63,7 +63,9 @@ pub enum Error {
         program = program_name()
     )]
     Gpus { what: String },
-    #[error("this rank is number {rank} of {world_size}, counted from 0, when the ranks meet again at {host}, port {port}")]
+    #[error(
+        "this rank is number {rank} of {world_size}, counted from 0, when the ranks meet again at {host}, port {port}"
+    )]
     Renumbered { rank: usize, world_size: usize, launched_as: usize, meeting: u64, host: String, port: u16 },
     #[error("the ranks meet again, with those that wait to be let in")]
     Newcomers,

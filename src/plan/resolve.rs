@@ -190,7 +190,9 @@ impl Resolver<'_> {
             &answers.products,
             Products::Own,
             match device {
-                Device::Cuda => "with auto, cuBLASLt may decide the last bits; no real GPU has measured it yet",
+                Device::Cuda => {
+                    "with auto, cuBLASLt may decide the last bits; no real GPU has measured it yet"
+                }
                 Device::Cpu => "the CPU has one way",
             },
         );

@@ -196,26 +196,26 @@ fn two_ranks_have_the_sums_of_tcp_and_more_have_the_same_as_each_other() {
 
 #[test]
 fn those_that_are_left_go_on_with_a_new_communicator() {
-        let (all, wires) = ranks(Asked::Nccl, &[Fault::None; 3], |engine| {
-            let mut engine = engine.unwrap();
-            assert!(engine.outlive(Duration::from_secs(20)));
-            let (_, count) = summed(&mut engine);
-            assert_eq!(count, 3);
-            if engine.rank() == 1 {
-                engine.leave(Some("it is killed"));
-                return Vec::new();
-            }
-            let (sums, count) = summed(&mut engine);
-            assert_eq!((count, engine.members()), (2, vec![0, 2]));
-            assert_eq!(*engine.path(), Path::Nccl(22_903));
-            let again = summed(&mut engine).0;
-            assert_eq!(again, sums);
-            engine.leave(None);
-            sums
-        });
-        assert_eq!(all[0], in_order(&[0, 2]));
-        assert_eq!(all[2], all[0]);
-        assert_eq!(wires.lock().unwrap().ids, 2);
+    let (all, wires) = ranks(Asked::Nccl, &[Fault::None; 3], |engine| {
+        let mut engine = engine.unwrap();
+        assert!(engine.outlive(Duration::from_secs(20)));
+        let (_, count) = summed(&mut engine);
+        assert_eq!(count, 3);
+        if engine.rank() == 1 {
+            engine.leave(Some("it is killed"));
+            return Vec::new();
+        }
+        let (sums, count) = summed(&mut engine);
+        assert_eq!((count, engine.members()), (2, vec![0, 2]));
+        assert_eq!(*engine.path(), Path::Nccl(22_903));
+        let again = summed(&mut engine).0;
+        assert_eq!(again, sums);
+        engine.leave(None);
+        sums
+    });
+    assert_eq!(all[0], in_order(&[0, 2]));
+    assert_eq!(all[2], all[0]);
+    assert_eq!(wires.lock().unwrap().ids, 2);
 }
 
 #[test]
