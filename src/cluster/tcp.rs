@@ -27,6 +27,9 @@ use crate::token::JobToken;
 use crate::waiting::Ends;
 use crate::wire::Kind;
 
+/// How long a rank that comes late hears nothing of another one until it gives up: the longest that a plan may
+/// say.
+const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// The time in which ranks that know each other meet again.
 const MEETING_AGAIN: Duration = Duration::from_secs(60);
 /// The shortest time after which one that does not come then is left out. If it comes later, it waits at the
@@ -121,12 +124,14 @@ pub fn join_and_tell(
 }
 
 fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
+    let mut has_come_late = false;
     let (ends, of_all) = loop {
         let Meeting { placement, token, build, limits, interrupted, tell, known } = &meeting;
         let ends = Ends::new(Arc::clone(interrupted), Arc::clone(tell));
         match meet(placement, token.as_ref(), build, *limits, known, &ends) {
             // It came while the others were at work.
             Err(Error::Renumbered { rank, world_size, launched_as, meeting: number, host, port }) => {
+                has_come_late = true;
                 meeting.placement = Placement { rank, world_size, host, port, ..meeting.placement };
                 meeting.known = Known { meeting: number, launched_as, ..Known::default() };
                 meeting.limits.meeting = MEETING_AGAIN;
@@ -151,13 +156,18 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     let start =
         |(rank, (_, channel))| Ok((rank, Incoming::start(rank, channel, send_event.clone(), heard.clone())?));
     let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
+    let mut mailbox = Mailbox::new(events, places, have_met.iter().map(|of| of.launched_as).collect(), heard);
+    if has_come_late {
+        // Until it trains, any news of the members is its own end, and it asks to be let in again.
+        mailbox.limit_silence(LONGEST_SILENCE);
+    }
     Ok(Tcp {
         own: meeting.placement.rank,
         members: present,
         epoch: 0,
         outgoing,
         incoming,
-        mailbox: Mailbox::new(events, places, have_met.iter().map(|of| of.launched_as).collect(), heard),
+        mailbox,
         operation: 0,
         swarm: None,
         pulse,
@@ -225,7 +235,11 @@ impl Tcp {
     /// Returns what the end of a wait means for the operation that waited.
     pub(crate) fn ended(&mut self, ended: Ended) -> Error {
         let error = match ended {
-            Ended::Notice => return Error::Regrouped,
+            Ended::Notice if self.swarm.is_some() => return Error::Regrouped,
+            Ended::Notice => Error::Agent {
+                at: "the ranks that have met".into(),
+                why: "another one was lost while this one was let in".into(),
+            },
             Ended::Gone(rank, error) => match &mut self.swarm {
                 Some(swarm) => {
                     swarm.suspect(rank, &error);
