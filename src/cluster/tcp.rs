@@ -27,8 +27,8 @@ use crate::token::JobToken;
 use crate::waiting::Ends;
 use crate::wire::Kind;
 
-/// How long a rank that comes late hears nothing of another one until it gives up: the longest that a plan may
-/// say.
+/// How long a rank that comes late hears nothing of another one until it gives up: the longest silence that a
+/// plan may say.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// The time in which ranks that know each other meet again.
 const MEETING_AGAIN: Duration = Duration::from_secs(60);
