@@ -38,7 +38,7 @@ mod tests {
     fn sorted(row: &[f32]) -> Vec<(u32, f32)> {
         let numbers = row.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
         let mut all: Vec<(u32, f32)> = numbers.map(|(token, logit)| (token as u32, *logit)).collect();
-        all.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap());
+        all.sort_by(|a, b| b.1.partial_cmp(&a.1).expect("these are numbers"));
         all.truncate(MOST);
         all
     }

@@ -190,7 +190,7 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
     }
     assert_eq!(
         [status("members").as_deref(), status("bandwidth to spark3").as_deref()],
-        [Some("problem"), None]
+        [Some("failed"), None]
     );
     let Member { agent, place, .. } = &second;
     place.sparktune(["cluster", "leave"]).exits(0);

@@ -311,10 +311,10 @@ impl Collective for Nccl {
         let most = self.gpu.as_ref().map_or(values.len(), |gpu| gpu.most());
         for part in values.chunks_mut(most) {
             self.sum(|gpu| gpu.sum(part))?;
-            if let Some(gpu) = self.gpu.as_mut().filter(|_| self.control.world_size() > 1) {
-                if let Err(what) = gpu.take(part) {
-                    return Err(self.failed(&what));
-                }
+            if let Some(gpu) = self.gpu.as_mut().filter(|_| self.control.world_size() > 1)
+                && let Err(what) = gpu.take(part)
+            {
+                return Err(self.failed(&what));
             }
             self.count(part.len());
         }
