@@ -369,7 +369,7 @@ pub(crate) mod tests {
         let lines = learned();
         assert_eq!(lines.lines().count(), problems().len());
         assert!(
-            lines.contains("lora_linears_backward_input 40,24,72,12,16 1 67 128,256,32,2,4,4\n"),
+            lines.contains("lora_linears_backward_input 40,24,72,12,16 1 67 64,64,64,2,2,3\n"),
             "{lines}"
         );
         learn("").unwrap();

@@ -62,6 +62,8 @@ pub struct Tcp {
     door: Option<Door>,
     traffic: Traffic,
     ends: Arc<Ends>,
+    /// Whether it came while the others were at work, and has not trained yet.
+    has_come_late: bool,
     has_left: bool,
     /// Why nothing can be done together any more, if a rank is gone or out of step.
     pub(crate) failure: Option<String>,
@@ -158,7 +160,6 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     let incoming = incoming.into_iter().map(start).collect::<Result<_, _>>().map_err(Error::Thread)?;
     let mut mailbox = Mailbox::new(events, places, have_met.iter().map(|of| of.launched_as).collect(), heard);
     if has_come_late {
-        // Until it trains, any news of the members is its own end, and it asks to be let in again.
         mailbox.limit_silence(LONGEST_SILENCE);
     }
     Ok(Tcp {
@@ -169,7 +170,9 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
         incoming,
         mailbox,
         operation: 0,
-        swarm: None,
+        // It counts the words of all as the others do, who heal.
+        swarm: has_come_late.then(Swarm::healing),
+        has_come_late,
         pulse,
         have_met,
         meeting,
@@ -235,11 +238,7 @@ impl Tcp {
     /// Returns what the end of a wait means for the operation that waited.
     pub(crate) fn ended(&mut self, ended: Ended) -> Error {
         let error = match ended {
-            Ended::Notice if self.swarm.is_some() => return Error::Regrouped,
-            Ended::Notice => Error::Agent {
-                at: "the ranks that have met".into(),
-                why: "another one was lost while this one was let in".into(),
-            },
+            Ended::Notice => return Error::Regrouped,
             Ended::Gone(rank, error) => match &mut self.swarm {
                 Some(swarm) => {
                     swarm.suspect(rank, &error);
@@ -289,17 +288,18 @@ impl Collective for Tcp {
     fn outlive(&mut self, silence: Duration) -> bool {
         self.mailbox.limit_silence(silence);
         self.swarm.get_or_insert_default().is_healing = false;
+        self.has_come_late = false;
         self.open_door();
         true
     }
 
     fn is_healing(&self) -> bool {
-        self.swarm.as_ref().is_some_and(|swarm| swarm.is_healing)
+        !self.has_come_late && self.swarm.as_ref().is_some_and(|swarm| swarm.is_healing)
     }
 
     fn is_left_out(&self) -> bool {
         // One that came late and lost another rank before it trained may ask again: the others heal anew.
-        let came_in_vain = self.meeting.known.meeting != 0 && self.swarm.is_none() && self.failure.is_some();
+        let came_in_vain = self.has_come_late && (self.failure.is_some() || self.epoch > 0);
         came_in_vain || self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
     }
 
@@ -359,7 +359,7 @@ impl Collective for Tcp {
             let members = self.members.clone();
             swarm.changes.push(Change { epoch: 0, members, lost, is_taken_over: false });
         }
-        self.swarm = Some(swarm);
+        (self.swarm, self.has_come_late) = (Some(swarm), false);
         silence.into_iter().for_each(|silence| self.mailbox.limit_silence(silence));
         self.open_door();
         Ok(())

@@ -63,7 +63,7 @@ enum Bucket {
 /// The gradient of one parameter.
 enum Gradient {
     Host(Vec<f32>),
-    Device(Tensor<2>),
+    Device(Box<Tensor<2>>),
 }
 
 /// What a rank says when it has computed its share.
@@ -131,7 +131,7 @@ impl Outbox {
             let (mut numbers, mut tensors) = (Vec::new(), Vec::new());
             for arrival in of_bucket {
                 match std::mem::replace(arrival, Arrival::Sent) {
-                    Arrival::Here(Gradient::Device(tensor)) => tensors.push(tensor),
+                    Arrival::Here(Gradient::Device(tensor)) => tensors.push(*tensor),
                     Arrival::Here(Gradient::Host(more)) if numbers.is_empty() => numbers = more,
                     Arrival::Here(Gradient::Host(more)) => numbers.extend(more),
                     Arrival::Awaited | Arrival::Sent => unreachable!("the bucket is complete"),
@@ -240,7 +240,8 @@ fn send_step(
     let stays = on_device.is_some();
     let on_final: OnFinal = Arc::new(move |name: &str, gradient: Tensor<2>| {
         // The numbers are read on this thread, because another one has another queue on a device.
-        let gradient = if stays { Gradient::Device(gradient) } else { Gradient::Host(numbers(gradient)) };
+        let gradient =
+            if stays { Gradient::Device(Box::new(gradient)) } else { Gradient::Host(numbers(gradient)) };
         to_outbox.lock().unwrap_or_else(PoisonError::into_inner).put(name, gradient);
     });
     let Handed { mut rest, losses, has_terms } = compute(on_final)?;
@@ -251,7 +252,7 @@ fn send_step(
     }
     for param in awaited {
         let gradient = match on_device {
-            Some(device) => Gradient::Device(param.take(&mut rest, device)),
+            Some(device) => Gradient::Device(Box::new(param.take(&mut rest, device))),
             None => {
                 let numbers = rest.take(param.name()).map(numbers);
                 Gradient::Host(numbers.unwrap_or_else(|| vec![0.0; param.count()]))

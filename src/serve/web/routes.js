@@ -149,6 +149,7 @@ export const ROUTES = [
       "DELETE /api/v1/knowledge/edits/{id}",
       "POST /api/v1/knowledge/edits/{id}/keep",
       "POST /api/v1/knowledge/traces",
+      "GET /api/v1/suites",
       "GET /api/v1/knowledge/measurements",
       "POST /api/v1/knowledge/measurements",
       "DELETE /api/v1/knowledge/measurements/{id}",
