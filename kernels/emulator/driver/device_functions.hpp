@@ -60,7 +60,6 @@ inline int __float_as_int(float x) {
     std::memcpy(&bits, &x, 4);
     return bits;
 }
-inline unsigned __float_as_uint(float x) { return unsigned(__float_as_int(x)); }
 inline float __int_as_float(int bits) { return __uint_as_float(unsigned(bits)); }
 
 template <class T>
