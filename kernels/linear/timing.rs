@@ -187,7 +187,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "the library may be wrong while kernels are compiled: see the test in cublaslt/on_device.rs"]
     fn what_the_library_computes_on_device_is_within_the_rounding_of_our_kernels() {
         let Some((device, version)) = device_and_library() else { return };
         learn("").unwrap();

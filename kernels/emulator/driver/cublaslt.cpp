@@ -104,7 +104,8 @@ static void multiply(void* with) {
             float sum = 0;
             for (int part = 0; part < 8; ++part) sum += parts[it->kind == 1 ? 7 - part : part];
             sum *= it->alpha;
-            if (it->kind == 3) sum *= 1.0f + float(turn % 2) / 64.0f;
+            // Another factor each time, also if other threads multiply between two launches.
+            if (it->kind == 3) sum *= 1.0f + float(turn % 8191) / 64.0f;
             const uint64_t at = j * it->d.pitch + i;
             if (it->d.type == R_32F) {
                 auto* out = reinterpret_cast<float*>(it->to) + at;

@@ -250,7 +250,6 @@ fn library() -> Option<usize> {
 }
 
 #[test]
-#[ignore = "the library may be wrong while kernels are compiled: see kernels/cublaslt/on_device.rs"]
 fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
     let Some(version) = library() else { return };
     let _one_at_a_time = OF_LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
