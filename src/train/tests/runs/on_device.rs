@@ -276,7 +276,10 @@ fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
     assert_eq!(losses(&whole), losses(&parts));
     let weights = "merged/model.safetensors";
     assert!(bytes(&whole, weights) == bytes(&parts, weights));
-    assert_eq!([record(&whole), record(&parts)], [decided.clone(), decided]);
+    let kept = record(&whole);
+    assert_eq!(record(&parts), kept);
+    // The first run measures on; what it had decided holds for the others.
+    assert!(decided.lines().all(|line| kept.lines().any(|one| one == line)), "{decided}\n{kept}");
 
     // Ours have other bits, and a run with nothing else records nothing.
     let before = cublaslt::products();
