@@ -1,9 +1,11 @@
 //! A place to run the binary in: a folder of its own, no settings of the machine, no network.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex, Once, Weak};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -57,14 +59,24 @@ impl Done {
     }
 }
 
+/// How long a place is used at most.
+const LONGEST: Duration = Duration::from_secs(15 * 60);
+
 /// A working directory with the binary's whole world.
 pub(crate) struct Place {
-    folder: TempDir,
+    folder: Arc<TempDir>,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self::for_at_most(LONGEST)
+    }
+
+    /// A place whose processes are killed after so long.
+    fn for_at_most(limit: Duration) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        end_after(limit, &folder);
+        Self { folder }
     }
 
     /// A place with a copy of the finished run that all tests share, and that run: of 40 chats and a line
@@ -170,6 +182,54 @@ impl Place {
             .env("SPARKTUNE_SAMPLE_MAX_TOKENS", "8");
         command
     }
+}
+
+/// Kills the processes in a folder that is still there after so long, so that a test whose program hangs
+/// fails under its name, and does not keep all others from ending.
+fn end_after(limit: Duration, folder: &Arc<TempDir>) {
+    static WATCHED: Mutex<Vec<(Instant, String, Weak<TempDir>)>> = Mutex::new(Vec::new());
+    static WATCH: Once = Once::new();
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    WATCHED.lock().unwrap().push((Instant::now() + limit, test, Arc::downgrade(folder)));
+    WATCH.call_once(|| {
+        std::thread::spawn(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+                let mut watched = WATCHED.lock().unwrap();
+                watched.retain(|(_, _, folder)| folder.strong_count() > 0);
+                let late = watched.iter().filter(|(until, ..)| *until < Instant::now());
+                for (_, test, folder) in late {
+                    let Some(folder) = folder.upgrade() else { continue };
+                    for (process, command) in processes_in(folder.path()) {
+                        eprintln!("{test} has hung: killing process {process}, {command}");
+                        let _ = Command::new("kill").args(["-s", "KILL", &process]).status();
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// The processes that work in a folder, with their command lines.
+fn processes_in(folder: &Path) -> Vec<(String, String)> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let working =
+        all.filter(|entry| fs::read_link(entry.path().join("cwd")).is_ok_and(|at| at.starts_with(folder)));
+    let named = |entry: fs::DirEntry| {
+        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        (
+            entry.file_name().to_string_lossy().into_owned(),
+            String::from_utf8_lossy(&command).replace('\0', " "),
+        )
+    };
+    working.map(named).collect()
+}
+
+#[test]
+fn a_program_that_hangs_is_killed() {
+    let place = Place::for_at_most(Duration::from_millis(100));
+    let mut hanging = Command::new("sleep").arg("600").current_dir(place.path()).spawn().unwrap();
+    assert_eq!(hanging.wait().unwrap().signal(), Some(9));
 }
 
 pub(crate) fn done(command: &mut Command) -> Done {
