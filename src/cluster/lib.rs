@@ -46,6 +46,7 @@ pub use collective::{Collective, Lent, Traffic};
 pub use environment::{Launcher, Placement, environment_of};
 pub use error::Error;
 pub use files::{share_files, share_files_and_tell};
+pub use listening::free_port;
 pub use rendezvous::Limits;
 pub use swarm::RankCounts;
 pub use swarm::pulse::Pulse;

@@ -2,22 +2,49 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::ops::Range;
 use std::time::Instant;
 
 use sparktune_base::escape::escape;
 
+use crate::cluster_token::random;
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::waiting::{AGAIN, Ends, LOOK};
 
-/// Starts to listen: rank 0 on its port, others on any; without a token only where this machine alone can
-/// connect.
+/// The ports of which [`free_port`] returns one: below those that Linux gives to connections by itself, from
+/// 32,768 on (`net.ipv4.ip_local_port_range`), which could take it before rank 0 listens.
+const FREE: Range<u16> = 20_000..32_000;
+
+/// Returns a port of this machine at which nobody listens, for a rank 0 that does so later.
+///
+/// # Errors
+/// No port can be listened at.
+pub fn free_port() -> Result<u16, Error> {
+    let mut last = None;
+    for _ in 0..100 {
+        let port = FREE.start + u16::from_le_bytes(random()) % (FREE.end - FREE.start);
+        match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
+            Ok(_) => return Ok(port),
+            Err(source) => last = Some(source),
+        }
+    }
+    let source = last.expect("a port was tried");
+    Err(Error::Listen { at: format!("any port from {} to {}", FREE.start, FREE.end - 1), source })
+}
+
+/// Starts to listen: rank 0 on its port, others on any other; without a token only where this machine alone
+/// can connect.
 pub(crate) fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
     // A thread that listened here before may still be about to end.
     for _ in 0..20 {
         match listen_once(placement, is_here) {
             Err(Error::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
                 std::thread::sleep(2 * LOOK);
+            }
+            // Rank 0 may be on this machine, and come later.
+            Ok((_taken, port)) if placement.rank > 0 && port == placement.port => {
+                return listen_once(placement, is_here);
             }
             listening => return listening,
         }
@@ -78,5 +105,18 @@ pub(crate) fn resolve(
             return Err(Error::Environment { what, fix: "Correct MASTER_ADDR" });
         }
         std::thread::sleep(AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_port_is_none_that_a_connection_gets_by_itself() {
+        for _ in 0..10 {
+            let port = free_port().unwrap();
+            assert!(FREE.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok(), "{port}");
+        }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -17,7 +16,7 @@ const RECOMPUTED: [&str; 4] = ["--method", "full", "--recompute", "true"];
 
 /// A port that nobody listens on.
 pub(crate) fn port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+    sparktune_cluster::free_port().unwrap().to_string()
 }
 
 /// Starts this command as every rank, with torchrun's variables.

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import tempfile
@@ -28,9 +29,12 @@ def train(binary, demo, runs, steps, more=()):
 
 
 def port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """A port below those that Linux gives to connections by itself, which could take it before rank 0 listens."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def environment(rank, place, engine):

@@ -19,6 +19,7 @@ nothing about the speed of several machines; the waiting times of `overlap` do s
 import argparse
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -32,9 +33,12 @@ DEMO = Path(__file__).parents[2] / "presets" / "demo"
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port below those that Linux gives to connections by itself, which could take it before rank 0 listens."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 class Proxy:

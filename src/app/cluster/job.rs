@@ -1,7 +1,6 @@
 //! Starts a run on all members: the ranks on the others, and the environment of rank 0 for this machine.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use sparktune_cluster::membership::messages::{Job, State};
 use sparktune_cluster::membership::{
     Cancelled, Crew, Following, Found, Recruit, Watch, describe, members, prepare,
 };
-use sparktune_cluster::{Error, JobToken, environment_of, random_hex};
+use sparktune_cluster::{Error, JobToken, environment_of, free_port, random_hex};
 use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
 
@@ -115,8 +114,7 @@ impl Members {
         }
         let total = folders.iter().map(|folder| folder.bytes()).sum();
         // Somebody else may take the port before rank 0 does, which then says so.
-        let port = TcpListener::bind("0.0.0.0:0").and_then(|listener| listener.local_addr());
-        let port = port.map_err(|source| Error::Listen { at: "a free port".into(), source })?.port();
+        let port = free_port()?;
         let token = random_hex::<32>();
         let world_size = self.world_size();
         let job = Job {

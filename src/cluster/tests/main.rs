@@ -17,7 +17,7 @@ use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    sparktune_cluster::free_port().unwrap()
 }
 
 fn placement(rank: usize, world_size: usize, host: &str, port: u16) -> Placement {

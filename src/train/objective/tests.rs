@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use burn::tensor::activation::log_sigmoid;
 use burn::tensor::{Device, Tensor};
 use sparktune_cluster::tcp::join;
-use sparktune_cluster::{Launcher, Limits, Placement};
+use sparktune_cluster::{Launcher, Limits, Placement, free_port};
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_kernels::Weight;
 use sparktune_kernels::linear_cross_entropy::{Targets, linear_cross_entropy};
@@ -365,9 +364,7 @@ fn ranks_skip_steps_and_return_to_a_checkpoint_together_with_the_bits_of_one_pro
     assert_eq!(train(&alone, Ranks::of(Some(2.into()))).outcome, Outcome::Completed);
 
     let members = [run(), run()];
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    let port = free_port().unwrap();
     std::thread::scope(|scope| {
         for (rank, run) in members.iter().enumerate() {
             let train = &train;

@@ -1,12 +1,11 @@
 //! Several ranks of one run, as threads on loopback, beside one process that stands for all of them.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sparktune_cluster::{Collective, Launcher, Limits, Placement, tcp};
+use sparktune_cluster::{Collective, Launcher, Limits, Placement, free_port, tcp};
 use sparktune_runlog::{Outcome, RunDir};
 use sparktune_train::{Finished, TrainOptions, train_as_rank, train_with};
 
@@ -35,7 +34,7 @@ impl Trained {
 
 /// Trains the runs of all ranks together, each of which has a folder with the same plan and tokens.
 fn together(runs: &[RunDir], stops: bool) -> Vec<Finished> {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port().unwrap();
     let train = |rank: usize, run: &RunDir| {
         let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
         let placement = Placement { rank, world_size: runs.len(), local_rank: rank, host, port, launcher };
