@@ -125,6 +125,15 @@ impl Error {
         }
     }
 
+    /// Returns whether ranks that meet again have lost one of them on the way, and may meet once more.
+    pub(crate) fn is_of_meeting(&self) -> bool {
+        match self {
+            Self::Lost { .. } | Self::Missing { .. } => true,
+            Self::Refused { by, .. } => *by > 0,
+            _ => false,
+        }
+    }
+
     /// Returns whether a rank is gone or ended, so that the others keep what they have and stop.
     pub fn is_of_a_rank(&self) -> bool {
         matches!(

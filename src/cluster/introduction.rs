@@ -11,7 +11,7 @@ use sparktune_ndp::{Error as NdpError, Patience};
 use crate::link::why;
 
 /// The version of what the ranks say to each other.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// What a rank says when it has connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,17 @@ pub(crate) enum Answer {
     Again { rank: usize, world_size: usize, launched_as: usize, meeting: u64 },
     /// It does not.
     Refused { why: String },
+    /// All that meet again have connected to each other.
+    Begin,
+}
+
+/// What a rank tells rank 0 when ranks that meet again connect to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// It has connected to all others.
+    Connected,
+    /// It has lost this one.
+    Lost(usize),
 }
 
 /// Where a rank listens, and the number that its launcher gave it.

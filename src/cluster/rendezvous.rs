@@ -2,7 +2,8 @@
 //!
 //! Every rank listens. The others connect to rank 0, whose address the launcher has told them, and say
 //! which rank they are and where they listen. When all have come, rank 0 tells each of them all addresses,
-//! and every rank connects to every other. Each connection is a channel of `sparktune-ndp`: TLS 1.3 with a
+//! and every rank connects to every other. Those that meet again begin when all of them say that they have
+//! connected: if one is lost meanwhile, none of them begins, and they meet once more. Each connection is a channel of `sparktune-ndp`: TLS 1.3 with a
 //! raw public key that follows from the job's token, and a proof of the token by who connects. So who does
 //! not know the token can neither be taken for a rank nor become one.
 
@@ -20,7 +21,7 @@ use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
 use crate::environment::Placement;
 use crate::error::Error;
-use crate::introduction::{Answer, Caller, Hello, Member, Purpose, Stage, VERSION, admitted};
+use crate::introduction::{Answer, Caller, Hello, Member, Purpose, Report, Stage, VERSION, admitted};
 use crate::link::why;
 use crate::listening::{listen, resolve};
 use crate::swarm::door::Door;
@@ -31,6 +32,8 @@ use crate::waiting::{AGAIN, Ends, LOOK, Wait};
 const MOST_STRANGERS: usize = 64;
 /// The most places at which rank 0 is looked for.
 const MOST_PLACES: usize = 64;
+/// The time in which ranks that meet again connect to each other when all have come.
+pub(crate) const CONNECTING: Duration = Duration::from_secs(15);
 
 /// How long the others are waited for.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +75,8 @@ pub(crate) struct Known {
     pub(crate) all_launched_as: Vec<usize>,
     /// How long rank 0 of ranks that meet again waits for the others. Who has not come then is left out.
     pub(crate) absent_after: Option<Duration>,
+    /// Those that were lost when the ranks tried to meet again, which rank 0 does not wait for.
+    pub(crate) lost: Vec<usize>,
     /// Other places where somebody may know the ranks, if rank 0 is not where the launcher said.
     pub(crate) also: Vec<(String, u16)>,
 }
@@ -87,6 +92,14 @@ struct Job<'a> {
     deadline: Instant,
     /// Where this rank listens.
     port: u16,
+}
+
+/// How long a connection is tried.
+#[derive(Clone, Copy)]
+struct Until {
+    deadline: Instant,
+    /// Whether the other side already listens, so that one that refuses is gone.
+    listens: bool,
 }
 
 /// Waits until all ranks have met.
@@ -220,10 +233,11 @@ impl Job<'_> {
         let (outgoing, incoming) = (BTreeMap::new(), BTreeMap::new());
         let (asked, answered) = (BTreeMap::new(), BTreeMap::new());
         let mut met = Met { outgoing, incoming, asked, answered, members: Vec::new(), present: Vec::new() };
+        let until = Until { deadline: self.deadline, listens: false };
         let (members, present) = if own == 0 {
             self.gather(callers, &mut met)?
         } else {
-            let (channel, mut members, present) = self.connect(0, host, port, Purpose::Work)?;
+            let (channel, mut members, present) = self.connect(0, host, port, Purpose::Work, until)?;
             met.outgoing.insert(0, channel);
             // Rank 0 may have another name for itself.
             if let Some(first) = members.first_mut() {
@@ -231,40 +245,123 @@ impl Job<'_> {
             }
             (members, present)
         };
+        let until = if self.meets_again() {
+            Until { deadline: self.deadline.min(Instant::now() + CONNECTING), listens: true }
+        } else {
+            until
+        };
+        let connected = self.connect_all(callers, &mut met, &members, &present, until);
+        if self.meets_again() {
+            self.begin_together(connected, &mut met)?;
+        } else {
+            connected?;
+        }
+        (met.members, met.present) = (members, present);
+        Ok(met)
+    }
+
+    /// Connects to all that have come, and waits for their connections.
+    fn connect_all(
+        &self,
+        callers: &Receiver<Caller>,
+        met: &mut Met,
+        members: &[Member],
+        present: &[usize],
+        until: Until,
+    ) -> Result<(), Error> {
+        let own = self.placement.rank;
         let come = |rank: &usize| present.contains(rank);
         for (rank, member) in members.iter().enumerate().filter(|(rank, _)| come(rank)) {
             if rank != own && rank != 0 {
-                let connected = self.connect(rank, &member.host, member.port, Purpose::Work)?;
+                let connected = self.connect(rank, &member.host, member.port, Purpose::Work, until)?;
                 met.outgoing.insert(rank, connected.0);
             }
         }
         for (rank, member) in members.iter().enumerate().take(own).filter(|(rank, _)| come(rank)) {
-            met.asked.insert(rank, self.connect(rank, &member.host, member.port, Purpose::Heartbeat)?.0);
+            let connected = self.connect(rank, &member.host, member.port, Purpose::Heartbeat, until)?;
+            met.asked.insert(rank, connected.0);
         }
         let mut wait = Wait::new();
-        while let Some(missing) = self.missing(&met, &present, Purpose::Heartbeat) {
+        while let Some(missing) = self.missing(met, present, Purpose::Heartbeat) {
             wait.tell(self.ends, || {
                 let own = self.known.launched_as;
                 format!("rank {own} waits for these ranks to connect to it: {missing}")
             });
-            let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
+            let Some(mut caller) = self.next_caller(callers, &missing, until.deadline)? else { continue };
             let rank = caller.hello.rank;
             if !come(&rank) {
                 continue;
             }
             match caller.hello.purpose {
+                Purpose::Work if met.incoming.contains_key(&rank) && self.meets_again() => {
+                    // It has lost another rank, or this one, and begins anew.
+                    let (at, why) = (caller.ip.to_string(), "it comes to the meeting once more".to_owned());
+                    return Err(Error::Lost { rank: own, at, why });
+                }
                 Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
                 Purpose::Heartbeat => {
                     // Rank 0 answers here, the others at once.
-                    let welcome = Answer::Welcome { members: members.clone(), present: present.clone() };
-                    if own > 0 || caller.channel.tell(&welcome).is_ok() {
+                    let (members, present) = (members.to_vec(), present.to_vec());
+                    if own > 0 || caller.channel.tell(&Answer::Welcome { members, present }).is_ok() {
                         met.answered.insert(rank, caller.channel);
                     }
                 }
             }
         }
-        (met.members, met.present) = (members, present);
-        Ok(met)
+        Ok(())
+    }
+
+    fn meets_again(&self) -> bool {
+        self.known.meeting > 0
+    }
+
+    /// Waits until all have connected to each other. After an error of one of them, none begins.
+    fn begin_together(&self, connected: Result<(), Error>, met: &mut Met) -> Result<(), Error> {
+        if let Some(channel) = met.outgoing.get_mut(&0) {
+            let at = escape(&self.placement.host).into_owned();
+            let report = match &connected {
+                Ok(()) => Report::Connected,
+                Err(Error::Lost { rank, .. }) => Report::Lost(*rank),
+                Err(_) => return connected,
+            };
+            let told = channel.tell(&report);
+            connected?;
+            return match told.and_then(|()| channel.hear()) {
+                Ok(Answer::Begin) => Ok(()),
+                Ok(_) => {
+                    let what = "it says something else than to begin".to_owned();
+                    Err(Error::OutOfStep { rank: 0, at, what })
+                }
+                Err(error) => Err(Error::Lost { rank: 0, at, why: why(&error) }),
+            };
+        }
+        let mut lost = match connected {
+            Err(Error::Lost { rank, at, why }) if rank > 0 => Some((rank, at, why)),
+            connected => {
+                connected?;
+                met.incoming.iter_mut().find_map(|(rank, (at, channel))| match channel.hear() {
+                    Ok(Report::Connected) => None,
+                    Ok(Report::Lost(other)) => Some((other, at.clone(), format!("rank {rank} has lost it"))),
+                    Err(error) => Some((*rank, at.clone(), why(&error))),
+                })
+            }
+        };
+        // One that gives up because it has lost another one is lost to others first. It said so.
+        let mut asked = Vec::new();
+        while let Some((rank, ..)) = lost.as_ref().filter(|(rank, ..)| !asked.contains(rank)) {
+            asked.push(*rank);
+            let Some((at, channel)) = met.incoming.get_mut(rank) else { break };
+            let Ok(Report::Lost(other)) = channel.hear() else { break };
+            lost = Some((other, at.clone(), format!("rank {rank} has lost it")));
+        }
+        if let Some((rank, at, why)) = lost {
+            return Err(Error::Lost { rank, at, why });
+        }
+        for (_, channel) in met.incoming.values_mut() {
+            // One that is gone now is missed at work.
+            let _ = channel.tell(&Answer::Begin);
+        }
+        Ok(())
     }
 
     /// Waits for all others at rank 0, and tells them where all ranks listen, and who has come.
@@ -278,8 +375,9 @@ impl Job<'_> {
         }
         let mut told = Instant::now();
         let mut wait = Wait::new();
-        let (began, all) = (Instant::now(), (0..world_size).collect::<Vec<_>>());
-        while let Some(missing) = self.missing(met, &all, Purpose::Work) {
+        let awaited: Vec<usize> = (0..world_size).filter(|rank| !self.known.lost.contains(rank)).collect();
+        let began = Instant::now();
+        while let Some(missing) = self.missing(met, &awaited, Purpose::Work) {
             if self.known.absent_after.is_some_and(|limit| began.elapsed() >= limit) {
                 break;
             }
@@ -297,8 +395,12 @@ impl Job<'_> {
                     self.port
                 )
             });
-            let Some(mut caller) = self.next_caller(callers, &missing)? else { continue };
+            let Some(mut caller) = self.next_caller(callers, &missing, self.deadline)? else { continue };
             let rank = caller.hello.rank;
+            if caller.hello.purpose != Purpose::Work {
+                // Of an attempt to meet that has failed.
+                continue;
+            }
             if met.incoming.contains_key(&rank) {
                 let why = format!("there already is a rank {rank}. Give each rank a number of its own");
                 self.ends.tell_refusal(&format!("a rank at {}", caller.ip), &why);
@@ -319,9 +421,8 @@ impl Job<'_> {
         present.sort_unstable();
         for (rank, (at, channel)) in &mut met.incoming {
             let welcome = Answer::Welcome { members: members.clone(), present: present.clone() };
-            let rank = members[*rank].launched_as;
             let welcomed = channel.tell(&welcome);
-            welcomed.map_err(|error| Error::Lost { rank, at: at.clone(), why: why(&error) })?;
+            welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
         }
         Ok((members, present))
     }
@@ -340,13 +441,18 @@ impl Job<'_> {
     }
 
     /// Returns a rank that has connected, or `None` after a moment.
-    fn next_caller(&self, callers: &Receiver<Caller>, missing: &str) -> Result<Option<Caller>, Error> {
+    fn next_caller(
+        &self,
+        callers: &Receiver<Caller>,
+        missing: &str,
+        deadline: Instant,
+    ) -> Result<Option<Caller>, Error> {
         if self.ends.is_over() {
             return Err(Error::Interrupted);
         }
-        if Instant::now() >= self.deadline {
+        if Instant::now() >= deadline {
             return Err(Error::Missing {
-                waited_s: self.limits.meeting.as_secs(),
+                waited_s: self.waited_s(),
                 missing: missing.to_owned(),
                 at: format!("{}, port {}", escape(&self.placement.host), self.port),
             });
@@ -358,6 +464,12 @@ impl Job<'_> {
         }
     }
 
+    /// Returns for how long this rank has waited for the others.
+    fn waited_s(&self) -> u64 {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.limits.meeting.saturating_sub(left).as_secs()
+    }
+
     /// Connects to a rank, which may not listen yet. Also returns what rank 0 says of all.
     fn connect(
         &self,
@@ -365,6 +477,7 @@ impl Job<'_> {
         host: &str,
         port: u16,
         purpose: Purpose,
+        until: Until,
     ) -> Result<(Channel<'static>, Vec<Member>, Vec<usize>), Error> {
         let first = (host.to_owned(), port);
         let also = self.known.also.iter().filter(|place| to == 0 && **place != first).cloned();
@@ -429,12 +542,16 @@ impl Job<'_> {
             if self.ends.is_over() {
                 return Err(Error::Interrupted);
             }
-            if Instant::now() >= self.deadline {
+            let is_late = Instant::now() >= until.deadline;
+            if until.listens && (is_late || error.is_refused_connection()) {
+                return Err(Error::Lost { rank: to, at, why: why(&error) });
+            }
+            if is_late {
                 return Err(Error::Unreachable {
                     rank: self.known.launched_as,
                     to,
                     at,
-                    waited_s: self.limits.meeting.as_secs(),
+                    waited_s: self.waited_s(),
                     why: why(&error),
                 });
             }

@@ -19,12 +19,12 @@ use crate::heartbeat::{self, Latencies};
 use crate::introduction::{Answer, Member};
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
-use crate::rendezvous::{Known, Limits, Met, meet, open_door};
+use crate::rendezvous::{CONNECTING, Known, Limits, Met, meet, open_door};
 use crate::swarm::door::Door;
 use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};
 use crate::token::JobToken;
-use crate::waiting::Ends;
+use crate::waiting::{AGAIN, Ends};
 use crate::wire::Kind;
 
 /// How long a rank that comes late hears nothing of another one until it gives up: the longest silence that a
@@ -127,6 +127,7 @@ pub fn join_and_tell(
 
 fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     let mut has_come_late = false;
+    let mut until = Instant::now() + MEETING_AGAIN;
     let (ends, of_all) = loop {
         let Meeting { placement, token, build, limits, interrupted, tell, known } = &meeting;
         let ends = Ends::new(Arc::clone(interrupted), Arc::clone(tell));
@@ -137,6 +138,18 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
                 meeting.placement = Placement { rank, world_size, host, port, ..meeting.placement };
                 meeting.known = Known { meeting: number, launched_as, ..Known::default() };
                 meeting.limits.meeting = MEETING_AGAIN;
+                until = Instant::now() + MEETING_AGAIN;
+            }
+            // One was lost on the way: they meet once more, without it.
+            Err(error) if meeting.known.meeting > 0 && error.is_of_meeting() && Instant::now() < until => {
+                if let Error::Lost { rank: lost @ 1.., .. } = error {
+                    meeting.known.lost.push(lost);
+                }
+                // Who has not noticed it yet is waited for.
+                let patient = |limit: Duration| limit.max(CONNECTING + LEAST_ABSENCE);
+                meeting.known.absent_after = meeting.known.absent_after.map(patient);
+                meeting.limits.meeting = until - Instant::now();
+                std::thread::sleep(AGAIN);
             }
             of_all => break (ends, of_all?),
         }

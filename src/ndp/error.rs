@@ -210,6 +210,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether nobody listens at the other side.
+    pub fn is_refused_connection(&self) -> bool {
+        matches!(self, Self::Unreachable { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// Returns whether another attempt may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(

@@ -1,7 +1,6 @@
 //! Ranks in threads on loopback, with GPUs that share the memory of this process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use super::{Nccl, Path, over};
 use crate::collective::{Collective, Lent};
 use crate::environment::{Launcher, Placement};
 use crate::error::Error;
+use crate::listening::free_port;
 use crate::rendezvous::Limits;
 use crate::tcp::join;
 
@@ -125,7 +125,7 @@ fn ranks<T: Send>(
     faults: &[Fault],
     work: impl Fn(Result<Nccl, Error>) -> T + Sync,
 ) -> (Vec<T>, Arc<Mutex<Wires>>) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port().unwrap();
     let wires = Arc::new(Mutex::new(Wires::default()));
     let (world_size, wires_of, work) = (faults.len(), &wires, &work);
     let all = thread::scope(|scope| {
@@ -215,7 +215,8 @@ fn those_that_are_left_go_on_with_a_new_communicator() {
     });
     assert_eq!(all[0], in_order(&[0, 2]));
     assert_eq!(all[2], all[0]);
-    assert_eq!(wires.lock().unwrap().ids, 2);
+    // The two may have begun once more while they learned who is left.
+    assert!(wires.lock().unwrap().ids >= 2);
 }
 
 #[test]

@@ -1,22 +1,28 @@
 //! Ranks in threads on loopback, some of which die at places that a seed chooses.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use sparktune_base::random::SplitMix64;
+use sparktune_ndp::stream::Channel;
+use sparktune_ndp::{Address, Patience};
 
 use crate::collective::Collective;
 use crate::environment::{Launcher, Placement};
 use crate::error::Error;
+use crate::introduction::{Answer, Hello, Purpose, VERSION};
+use crate::listening::free_port;
 use crate::rendezvous::{Known, Limits, meet};
 use crate::tcp::{Tcp, join};
+use crate::token::JobToken;
 use crate::waiting::Ends;
 
 const STEPS: u64 = 8;
 const MICRO_BATCHES: u64 = 7;
 const NUMBERS: usize = 37;
+/// Longer than a thread waits for a processor on a busy machine: those that die close their connections.
+const LONG: Duration = Duration::from_secs(20);
 
 /// A step that a rank has taken: its weights after it, as bits, and who took it.
 type Taken = (Vec<u32>, Vec<usize>);
@@ -74,7 +80,7 @@ fn step(tcp: &mut Tcp, step: u64, weights: &mut [f32]) -> Result<Vec<usize>, Err
 /// A rank that dies after so many messages, if it does. Returns its log, and why it ended early.
 fn train(placement: &Placement, dies_after: Option<usize>) -> (Vec<Taken>, Option<Error>) {
     let mut tcp = join(placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
-    assert!(tcp.outlive(Duration::from_secs(20)));
+    assert!(tcp.outlive(LONG));
     tcp.swarm.as_mut().unwrap().sends_left = dies_after;
     let (mut weights, mut log) = (vec![0.0; NUMBERS], Vec::new());
     for number in 0..STEPS {
@@ -103,7 +109,7 @@ fn replayed(log: &[Taken]) -> Vec<Taken> {
 }
 
 fn swarm(world_size: usize, dies_after: &[Option<usize>]) -> Vec<(Vec<Taken>, Option<Error>)> {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port().unwrap();
     thread::scope(|scope| {
         let ranks = (0..world_size).map(|rank| {
             let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
@@ -204,16 +210,16 @@ fn placement(rank: usize, world_size: usize, port: u16) -> Placement {
     Placement { rank, world_size, local_rank: rank, host, port, launcher }
 }
 
-/// Lets these ranks of a swarm of three do something each.
-fn three<T: Send>(work: impl Fn(Tcp) -> T + Sync) -> Vec<T> {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+/// Lets the ranks of a swarm of three do something each. Whoever is silent for so long is gone.
+fn three<T: Send>(silence: Duration, work: impl Fn(Tcp) -> T + Sync) -> Vec<T> {
+    let port = free_port().unwrap();
     let work = &work;
     thread::scope(|scope| {
         let start = |rank: usize| {
             scope.spawn(move || {
                 let placement = placement(rank, 3, port);
                 let mut tcp = join(&placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
-                assert!(tcp.outlive(Duration::from_secs(1)));
+                assert!(tcp.outlive(silence));
                 work(tcp)
             })
         };
@@ -238,9 +244,51 @@ fn heal(tcp: &mut Tcp) -> Result<Vec<Vec<u8>>, Error> {
     }
 }
 
+/// Waits at the door of those at work at this port, comes to their meeting when it is told to, and goes away
+/// when it has been welcomed there. It never listens.
+fn knock_and_vanish(port: u16) {
+    let token = JobToken::of_loopback();
+    let key = token.key().public();
+    let mut hello = Hello {
+        version: VERSION,
+        rank: 2,
+        world_size: 3,
+        launched_as: 2,
+        meeting: 0,
+        build: "build".into(),
+        port: free_port().unwrap(),
+        purpose: Purpose::Work,
+    };
+    loop {
+        let address = Address { host: "127.0.0.1".into(), port, name: "rank-0".into(), key, hash: None };
+        let patience = Patience { period: Duration::MAX, ..Patience::default() };
+        let channel = Channel::connect(&address, &token.proof(), patience, Arc::new(|| false));
+        let Ok(mut channel) = channel else {
+            thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        channel.tell(&hello).unwrap();
+        loop {
+            match channel.hear() {
+                Ok(Answer::Wait { .. }) => {}
+                Ok(Answer::Again { rank, world_size, launched_as, meeting }) => {
+                    hello = Hello { rank, world_size, launched_as, meeting, ..hello };
+                    break;
+                }
+                Ok(Answer::Welcome { present, .. }) => {
+                    assert_eq!(present, [0, 1, 2]);
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_end_the_others() {
-    let ended = three(|mut tcp| {
+    // Who does not come is waited for twice as long.
+    let ended = three(Duration::from_secs(3), |mut tcp| {
         let number = tcp.rank();
         if number == 2 {
             // It knocks again later, as another process would, and goes away when it is let in.
@@ -279,9 +327,40 @@ fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_en
         [Some(vec![b"0".to_vec(), b"1".to_vec()]), Some(vec![b"0".to_vec(), b"1".to_vec()]), None]
     );
 
+    let words = [b"0".to_vec(), b"1".to_vec()].to_vec();
+    // The same, and it goes away when it has been told who else is there: the others cannot connect to it.
+    let ended = three(Duration::from_secs(3), |mut tcp| {
+        if tcp.rank() == 2 {
+            let port = tcp.addresses()[0].1;
+            tcp.leave(Some("killed"));
+            drop(tcp);
+            knock_and_vanish(port);
+            return None;
+        }
+        let waits = |tcp: &mut Tcp| {
+            let waiting = tcp.newcomers() as u8;
+            tcp.broadcast(&[waiting])
+        };
+        loop {
+            match waits(&mut tcp) {
+                Ok(said) if said == [1] => break,
+                Ok(_) | Err(Error::Regrouped) => thread::sleep(Duration::from_millis(20)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        tcp.changes();
+        tcp.meet_again().unwrap();
+        let words = heal(&mut tcp).unwrap();
+        let absent = tcp.changes();
+        assert!(absent.len() == 1 && absent[0].lost[0].1.contains("did not come"), "{absent:?}");
+        tcp.leave(None);
+        Some(words)
+    });
+    assert_eq!(ended, [Some(words.clone()), Some(words), None]);
+
     // Each of them dies in turn after they have met. Without rank 0, the others end.
     for dies in 0..3 {
-        let ended = three(|mut tcp| {
+        let ended = three(LONG, |mut tcp| {
             let number = tcp.rank();
             tcp.meet_again().unwrap();
             if number == dies {
@@ -292,7 +371,7 @@ fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_en
             let healed = heal(&mut tcp);
             assert!(tcp.is_healing());
             if healed.is_ok() {
-                assert!(tcp.outlive(Duration::from_secs(1)) && !tcp.is_healing());
+                assert!(tcp.outlive(LONG) && !tcp.is_healing());
                 tcp.leave(None);
             }
             Some(healed.map(|words| words.len()).map_err(|error| error.to_string()))
@@ -308,7 +387,7 @@ fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_en
 
 #[test]
 fn whoever_takes_the_coordinators_place_lets_others_in_and_they_keep_their_numbers() {
-    let ended = three(|mut tcp| {
+    let ended = three(LONG, |mut tcp| {
         let number = tcp.rank();
         if number == 0 {
             // The others have a word of it, and then no more.
@@ -316,7 +395,11 @@ fn whoever_takes_the_coordinators_place_lets_others_in_and_they_keep_their_numbe
             tcp.outgoing.clear();
             return None;
         }
-        tcp.all_gather(b"0").unwrap();
+        // It comes, or does not.
+        match tcp.all_gather(b"0") {
+            Ok(_) | Err(Error::Regrouped) => {}
+            Err(error) => panic!("{error}"),
+        }
         loop {
             match tcp.all_gather(b"1") {
                 Ok(words) if words.len() == 2 => break,
