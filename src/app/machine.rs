@@ -9,7 +9,7 @@ use sparktune_telemetry::disk_free_bytes;
 use crate::failure::Failure;
 use crate::findings::{Finding, at_a_glance};
 use crate::listener::{Listener, Silent};
-use crate::probe::probe;
+use crate::probe::{probe, products};
 use crate::program::Program;
 
 /// The file of measured speeds, next to the runs.
@@ -43,7 +43,8 @@ pub fn glance_at_machine(program: &Program, runs_dir: &Path) -> Vec<Finding> {
     at_a_glance(&facts, program.has_cuda, runs_dir, disk_free_bytes(runs_dir))
 }
 
-/// Returns the facts for the plan, with a probe of the GPU if that is useful, and the measured speeds.
+/// Returns the facts for the plan, with a measurement of the GPU or the CPU if that is useful, and the speeds
+/// of earlier runs.
 ///
 /// # Errors
 /// The measured speeds cannot be read.
@@ -53,7 +54,10 @@ pub fn machine_and_rates(
     listener: &dyn Listener,
 ) -> Result<(MachineFacts, Rates), Failure> {
     let (mut machine, rates) = (machine(program.has_cuda, runs_dir), rates(runs_dir, listener)?);
-    machine.probe = program.path().ok().and_then(|path| probe(path, &machine, &rates));
+    if let Ok(path) = program.path() {
+        machine.probe = probe(path, &machine, &rates);
+        machine.cpu_flops_per_s = products(path, &machine);
+    }
     Ok((machine, rates))
 }
 
@@ -70,6 +74,7 @@ pub fn machine(has_cuda: bool, runs_dir: &Path) -> MachineFacts {
         mem_total_bytes: facts.mem_total_bytes,
         mem_available_bytes: facts.mem_available_bytes,
         cores: facts.cores_usable,
+        cpu_flops_per_s: None,
         disk_free_bytes: disk_free_bytes(runs_dir),
         gpus,
         no_gpu_because,

@@ -1,7 +1,7 @@
-//! Measures two rates of the GPU in two seconds, in a separate process, because a failing GPU ends its
-//! process.
+//! Measures the machine for the estimates of a plan, once per process, in a separate one.
 //!
-//! This happens only if there is a measurement to compare with, and once per process.
+//! Two rates of a GPU take two seconds, and are measured only if there is a measurement to compare with: a
+//! failing GPU ends its process. The products of a CPU take a tenth of a second: this process has no kernels.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,10 +9,21 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use sparktune_plan::{MachineFacts, Probe, Rates};
 
 /// The time limit, which suffices for the first probe of a build, which also compiles the kernels.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Returns the FLOP/s that products of fp32 matrices reach on all usable cores, measured by the program at
+/// `program`, or `None` if there is a GPU or the measurement failed.
+pub(crate) fn products(program: &Path, machine: &MachineFacts) -> Option<f64> {
+    static FOUND: OnceLock<Option<f64>> = OnceLock::new();
+    let measured = || measure(Command::new(program).args(["bench", "products"]), TIME_LIMIT);
+    let is_of_use = machine.gpus.is_empty();
+    if is_of_use { *FOUND.get_or_init(measured) } else { None }
+        .filter(|found| found.is_finite() && *found > 0.0)
+}
 
 /// Returns two rates of the first GPU, measured by the program at `program`. Returns `None` if there is no
 /// GPU, no measurement that the rates would scale, or the measurement failed.
@@ -20,16 +31,13 @@ pub(crate) fn probe(program: &Path, machine: &MachineFacts, rates: &Rates) -> Op
     static FOUND: OnceLock<Option<Probe>> = OnceLock::new();
     let is_of_use =
         !machine.gpus.is_empty() && rates.measured.machines.iter().any(|machine| machine.probe.is_some());
-    if is_of_use { *FOUND.get_or_init(|| measure(Command::new(program), TIME_LIMIT)) } else { None }
+    let measured = || measure(Command::new(program).args(["bench", "--gpu", "probe"]), TIME_LIMIT);
+    if is_of_use { *FOUND.get_or_init(measured) } else { None }
 }
 
-/// Runs `program bench --gpu probe` for at most `limit`.
-fn measure(mut program: Command, limit: Duration) -> Option<Probe> {
-    program
-        .args(["bench", "--gpu", "probe"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+/// Runs the program for at most `limit`, and reads the last line of what it prints.
+fn measure<T: DeserializeOwned>(program: &mut Command, limit: Duration) -> Option<T> {
+    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = program.spawn().ok()?;
     let ends = Instant::now() + limit;
     let done = loop {
@@ -53,12 +61,14 @@ fn measure(mut program: Command, limit: Duration) -> Option<Probe> {
 
 #[cfg(test)]
 mod tests {
+    use sparktune_plan::{Gpu, GpuMemory};
+
     use super::*;
 
     fn measured(script: &str, limit: Duration) -> Option<Probe> {
         let mut shell = Command::new("sh");
-        shell.args(["-c", script, "sh"]);
-        measure(shell, limit)
+        shell.args(["-c", script]);
+        measure(&mut shell, limit)
     }
 
     #[test]
@@ -66,10 +76,7 @@ mod tests {
         const OUTPUT: &str = "echo a row; echo '{\"bf16_tflops\":1.5,\"copy_gb_per_s\":2.0}'";
         let long = Duration::from_secs(60);
         let probe = Probe { bf16_tflops: 1.5, copy_gb_per_s: 2.0 };
-        assert_eq!(
-            measured(&format!("test \"$*\" = 'bench --gpu probe' && {{ {OUTPUT}; }}"), long),
-            Some(probe)
-        );
+        assert_eq!(measured(OUTPUT, long), Some(probe));
         assert_eq!(measured(&format!("{OUTPUT}; kill -SEGV $$"), long), None);
         assert_eq!(measured("echo no device answers; exit 77", long), None);
         assert_eq!(measured("echo nonsense", long), None);
@@ -83,7 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_gpu_or_anything_to_scale_no_process_is_started() {
+    fn what_nothing_would_use_is_not_measured() {
         assert_eq!(probe(Path::new("/nonexistent"), &MachineFacts::default(), &Rates::default()), None);
+        let gpu = Gpu { name: "any".into(), memory: GpuMemory::Unified, compute_capability: None };
+        let machine = MachineFacts { gpus: vec![gpu], ..MachineFacts::default() };
+        assert_eq!(products(Path::new("/nonexistent"), &machine), None);
     }
 }

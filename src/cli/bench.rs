@@ -66,6 +66,9 @@ pub(crate) enum BenchCommand {
         #[arg(long, value_name = "FOLDER")]
         adapter: Option<PathBuf>,
     },
+    /// Measure products of matrices on the CPU for a tenth of a second, in FLOP/s, for the estimate of a plan
+    #[command(hide = true)]
+    Products,
     /// Compare pipelines that bring data into training: JSON Lines against token files
     Pipelines(Box<PipelinesArgs>),
     /// Make one measurement of `pipelines`, in a process of its own
@@ -199,6 +202,7 @@ impl BenchCommand {
                 peers: args.peers,
             })),
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
+            Self::Products => request::BenchCommand::Products,
             Self::Sentry(args) => request::BenchCommand::Sentry(Box::new(request::SentryArgs {
                 given: Given { flags: args.settings.0, demo: args.demo, ..Given::default() },
                 record: args.record,

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 use sparktune_app::answers::gather;
@@ -14,7 +15,7 @@ use sparktune_app::job;
 use sparktune_app::model::fetch;
 use sparktune_app::program::Program;
 use sparktune_bench::lossless::{self, Comparison, Training};
-use sparktune_bench::{Options, cluster, predicted, section, sentry, stepper, table};
+use sparktune_bench::{Options, cluster, predicted, products, section, sentry, stepper, table};
 use sparktune_plan::{Answer, Answers, MethodKind};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::progress::OnStderr;
@@ -23,6 +24,9 @@ use crate::failure::from_measuring;
 use crate::interrupt::Interrupts;
 use crate::pipelines;
 use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs, SentryArgs};
+
+/// How long products are measured on the CPU: every plan for it waits for that.
+const PRODUCTS: Duration = Duration::from_millis(100);
 
 /// Runs `sparktune bench`.
 ///
@@ -35,6 +39,10 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
         Some(BenchCommand::Stepper { plan, packs, adapter }) => {
             let training = stepper::Training { plan, packs, adapter };
             stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(from_measuring)?;
+            return Ok(Exit::Done);
+        }
+        Some(BenchCommand::Products) => {
+            print_json(&products::fastest(PRODUCTS))?;
             return Ok(Exit::Done);
         }
         Some(BenchCommand::Sentry(args)) => return judge(program, &args),

@@ -105,6 +105,8 @@ pub enum BenchCommand {
         /// The folder for the adapters' initial values.
         adapter: Option<PathBuf>,
     },
+    /// The speed of the CPU in products of matrices.
+    Products,
     /// Gradients of shares of real steps, recorded or judged.
     Sentry(Box<SentryArgs>),
     /// JSON Lines against token files.

@@ -170,6 +170,8 @@ pub struct Speed {
 
 /// The hidden size from which on the matrix products take nearly all of a step on the CPU.
 const WIDE: f64 = 512.0;
+/// The FLOP/s in fp32 that are assumed of a core in training such a model.
+pub(crate) const WIDE_CPU_FLOPS: f64 = 40e9;
 
 impl Speed {
     /// Assumes a speed of the CPU for a model of this hidden size: 40 GFLOP/s in fp32 per core, and less if
@@ -178,13 +180,13 @@ impl Speed {
         let cores = machine.cores.max(1) as f64;
         // Measured on two cores of an AMD EPYC: 44 GFLOP/s per core at a hidden size of 512, 21 at 192,
         // whatever the length of the packs. Between them a power of the width is assumed.
-        let gflops = 40.0 * (hidden_size as f64 / WIDE).clamp(0.1, 1.0).powf(0.63);
+        let flops = WIDE_CPU_FLOPS * (hidden_size as f64 / WIDE).clamp(0.1, 1.0).powf(0.63);
         Self {
             device: format!("cpu-{}", machine.cores.max(1)),
-            flops_per_s: gflops * 1e9 * cores,
+            flops_per_s: flops * cores,
             bytes_per_s: 20e9,
             seconds_per_layer: 50e-6,
-            basis: Some(format!("{} cores × {gflops:.0} GFLOP/s assumed in fp32", machine.cores.max(1))),
+            basis: Some(format!("{cores:.0} cores × {:.0} GFLOP/s assumed in fp32", flops / 1e9)),
         }
     }
 

@@ -4,7 +4,7 @@ use sparktune_base::units::{count, counted, duration, flops, tokens_per_s};
 
 use crate::catalog::Catalog;
 use crate::choices::Device;
-use crate::cost::Treatment;
+use crate::cost::{Treatment, WIDE_CPU_FLOPS};
 use crate::facts::Rates;
 use crate::fit::{Choice, Constraints, Fit};
 use crate::plan::{BatchPlan, DurationPlan, EvalPlan, HeadPlan, PackPlan, RateBasis, Time};
@@ -203,11 +203,16 @@ pub(crate) fn speed(
     }
     match &fit.speed.basis {
         Some(basis) if choice.epoch_s > 0.0 => {
+            let assumed = choice.packs.tokens / choice.epoch_s;
+            let (rate, basis) = match fit.machine.cpu_flops_per_s.filter(|_| fit.device == Device::Cpu) {
+                Some(products) => measured_cpu(assumed, fit, products),
+                None => (assumed, basis.clone()),
+            };
             let words = format!(
                 "estimate: {} per token, {basis}, including padding and fixed costs",
                 flops(flops_per_token)
             );
-            (Some(choice.packs.tokens / choice.epoch_s), RateBasis::Estimate, words)
+            (Some(rate), RateBasis::Estimate, words)
         }
         _ => (
             None,
@@ -215,6 +220,25 @@ pub(crate) fn speed(
             format!("the speed of {} is unknown until the first steps have been measured", fit.speed.device),
         ),
     }
+}
+
+/// The share of its speed in products of matrices that the CPU reaches in training a wide model, measured on
+/// two cores of two AMD EPYCs.
+const CPU_SHARE: f64 = 0.6;
+
+/// Returns the speed in tokens per second for a CPU whose products reach so many FLOP/s, where `assumed`
+/// tokens per second follow from what is assumed of one, with its basis in words. Pack lengths are chosen
+/// by what is assumed, so that the same data gives the same plan in each hour.
+fn measured_cpu(assumed: f64, fit: &Fit, products: f64) -> (f64, String) {
+    let cores = fit.machine.cores.max(1) as f64;
+    let of_wide = CPU_SHARE * products / (WIDE_CPU_FLOPS * cores);
+    let reached = fit.speed.flops_per_s * of_wide;
+    let basis = format!(
+        "{:.0} GFLOP/s assumed in fp32, where products of matrices reached {:.0} just now",
+        reached / 1e9,
+        products / 1e9
+    );
+    (assumed * of_wide, basis)
 }
 
 /// Estimates steps, speed and duration of a run.

@@ -69,6 +69,8 @@ pub struct MachineFacts {
     pub mem_available_bytes: u64,
     /// Cores that may be used.
     pub cores: usize,
+    /// What products of fp32 matrices reach on these cores together, in FLOP/s, if it was measured.
+    pub cpu_flops_per_s: Option<f64>,
     /// The free bytes on the disk of the run folders, if known.
     pub disk_free_bytes: Option<u64>,
     /// The GPUs that this build can train on; the first is used.

@@ -59,3 +59,20 @@ fn what_another_device_measured_is_an_estimate_and_only_with_a_probe() {
     let cpu = resolve(&on_cpu, &facts).unwrap().advice.unwrap().time;
     assert!(cpu.formula.contains("cores"), "{}", cpu.formula);
 }
+
+#[test]
+fn measured_products_of_the_cpu_scale_the_time_and_change_nothing_else() {
+    let mut facts = demo_facts();
+    let plan = |facts: &Facts| resolve(&ask("tiny"), facts).unwrap();
+    let assumed = plan(&facts);
+    // 60 % of them are what is assumed of two cores and a wide model, or half of it.
+    for (products, speed) in [(80e9 / 0.6, 1.0), (40e9 / 0.6, 0.5)] {
+        facts.machine.cpu_flops_per_s = Some(products);
+        let measured = plan(&facts);
+        let [before, now] = [&assumed, &measured].map(|plan| plan.advice.as_ref().unwrap().time.clone());
+        assert!((now.tokens_per_s.unwrap() / before.tokens_per_s.unwrap() / speed - 1.0).abs() < 1e-9);
+        assert_eq!((now.basis, before.basis), (RateBasis::Estimate, RateBasis::Estimate));
+        assert!(now.formula.contains("just now"), "{}", now.formula);
+        assert_eq!(Plan { advice: None, ..measured }, Plan { advice: None, ..assumed.clone() });
+    }
+}
