@@ -1,6 +1,6 @@
 //! Lists files and folders while the user chooses a path, and completes typed paths.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
@@ -51,6 +51,31 @@ pub enum EntryKind {
     Other,
 }
 
+/// What a path is wanted for. It decides which entries of a folder are offered, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sought {
+    /// Training data: a file, or a folder of files.
+    Data,
+    /// A model, which is a folder.
+    Model,
+}
+
+impl Entry {
+    /// Returns the place of the entry among those of its folder, the smallest for what is most likely sought.
+    /// `None` if it neither is of that kind nor leads to it.
+    pub fn rank(&self, sought: Sought) -> Option<u8> {
+        match (sought, self.kind) {
+            // Almost every folder has a README, which could be read as raw text.
+            (Sought::Data, EntryKind::File) if self.is_data && !is_text(&self.name) => Some(0),
+            (Sought::Data, EntryKind::Folder) if self.is_data => Some(1),
+            (Sought::Data, EntryKind::File) if self.is_data => Some(2),
+            (Sought::Model, EntryKind::Folder) if self.is_model => Some(0),
+            (Sought::Data | Sought::Model, EntryKind::Folder) => Some(3),
+            (Sought::Data | Sought::Model, EntryKind::File | EntryKind::Other) => None,
+        }
+    }
+}
+
 /// Lists a folder, with or without its hidden entries.
 ///
 /// # Errors
@@ -73,7 +98,7 @@ pub fn list(folder: &Path, with_hidden: bool) -> Result<Listing, Failure> {
     Ok(listing)
 }
 
-fn is_hidden(name: &std::ffi::OsStr) -> bool {
+fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
@@ -105,7 +130,11 @@ fn describe(folder: &Path, name: OsString) -> Entry {
 
 /// Returns whether a folder with this file is one of data. Almost every folder has a text, and is not.
 fn is_table(path: &Path) -> bool {
-    FileKind::is_data(path) && FileKind::of(path) != FileKind::Text
+    FileKind::is_data(path) && !is_text(path.as_os_str())
+}
+
+fn is_text(name: &OsStr) -> bool {
+    FileKind::of(Path::new(name)) == FileKind::Text
 }
 
 /// A folder of token files is not data: which of them belong together is the user's to say.
@@ -127,22 +156,25 @@ pub fn expand_home(typed: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Returns the completions of a typed path, sorted: the entries of its folder that start with its last part.
-/// Folders end in a separator. `entries` are those of the folder from [`split_typed`]; names that are not
-/// UTF-8 are left out.
-pub fn completions(typed: &str, entries: &[Entry]) -> Vec<String> {
+/// Returns the completions of a typed path: the entries of its folder that start with its last part and are
+/// or lead to what is sought, what is most likely meant first. If there are none, any file completes it,
+/// because data may have any name. Folders end in a separator. `entries` are those of the folder from
+/// [`split_typed`]; names that are not UTF-8 are left out.
+pub fn completions(typed: &str, entries: &[Entry], sought: Sought) -> Vec<String> {
     let (folder, beginning) = split_typed(typed);
-    let mut found: Vec<String> = entries
-        .iter()
-        .filter(|entry| entry.kind != EntryKind::Other)
-        .filter_map(|entry| {
-            let name = entry.name.to_str().filter(|name| name.starts_with(beginning))?;
-            let end = if entry.kind == EntryKind::Folder { "/" } else { "" };
-            Some(format!("{folder}{name}{end}"))
-        })
-        .collect();
-    found.sort_unstable();
-    found
+    let begin_so = |entry: &&Entry| entry.name.to_str().is_some_and(|name| name.starts_with(beginning));
+    let mut found: Vec<(u8, &Entry)> =
+        entries.iter().filter(begin_so).filter_map(|entry| Some((entry.rank(sought)?, entry))).collect();
+    if found.is_empty() && sought == Sought::Data && !beginning.is_empty() {
+        let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
+        found = files.filter(begin_so).map(|entry| (0, entry)).collect();
+    }
+    found.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));
+    let as_typed = |entry: &Entry| {
+        let end = if entry.kind == EntryKind::Folder { "/" } else { "" };
+        format!("{folder}{}{end}", entry.name.to_string_lossy())
+    };
+    found.into_iter().map(|(_, entry)| as_typed(entry)).collect()
 }
 
 /// Returns the longest common prefix; empty if there are no words.
@@ -163,18 +195,47 @@ mod tests {
     #[test]
     fn a_path_is_completed_to_what_all_candidates_share() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["träin-a.jsonl", "träin-b.jsonl", ".hidden"] {
+        for name in ["träin-a.jsonl", "träin-b.jsonl", ".hidden.jsonl"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
         fs::create_dir(folder.path().join("sets")).unwrap();
         let entries = list(folder.path(), false).unwrap().entries;
-        assert_eq!(completions("d/tr", &entries), ["d/träin-a.jsonl", "d/träin-b.jsonl"]);
-        assert_eq!(common_beginning(&completions("d/tr", &entries)), "d/träin-");
-        assert_eq!(completions("s", &entries), ["sets/"]);
-        assert_eq!(completions("", &entries).len(), 3, "hidden entries are not offered");
-        assert_eq!(common_beginning(&completions("nothing", &entries)), "");
+        let complete = |typed: &str| completions(typed, &entries, Sought::Data);
+        assert_eq!(complete("d/tr"), ["d/träin-a.jsonl", "d/träin-b.jsonl"]);
+        assert_eq!(common_beginning(&complete("d/tr")), "d/träin-");
+        assert_eq!(complete("s"), ["sets/"]);
+        assert_eq!(complete("").len(), 3, "hidden entries are not offered");
+        assert_eq!(common_beginning(&complete("nothing")), "");
         let all = list(folder.path(), true).unwrap().entries;
-        assert_eq!(completions(".h", &all), [".hidden"]);
+        assert_eq!(completions(".h", &all, Sought::Data), [".hidden.jsonl"]);
+    }
+
+    #[test]
+    fn what_a_question_can_read_is_offered_and_the_most_likely_answer_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = [
+            "LICENSE",
+            "README.md",
+            "a.bin",
+            "alpaca.json",
+            "train.jsonl",
+            "rejected.jsonl",
+            "b/x.csv",
+            "m/config.json",
+        ];
+        for name in names {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        fs::create_dir(folder.path().join("z")).unwrap();
+        let entries = list(folder.path(), false).unwrap().entries;
+        let complete = |typed: &str, sought| completions(typed, &entries, sought);
+        assert_eq!(complete("", Sought::Data), ["train.jsonl", "b/", "README.md", "m/", "z/"]);
+        assert_eq!(complete("./", Sought::Model), ["./m/", "./b/", "./z/"]);
+        // A name that nothing else completes may be data all the same; a model is no file.
+        assert_eq!(complete("al", Sought::Data), ["alpaca.json"]);
+        assert!(complete("al", Sought::Model).is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! as the data worker is ([`crate::data_worker`]): if one of them takes too long or too much memory, the
 //! worker is ended, and the failure names the file.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
+use sparktune_base::units::counted;
 use sparktune_ndp::Token;
 use sparktune_plan::choices::Device;
 use sparktune_sampling::protocol::{LONGEST_LINE, Ready, Reply, Request};
@@ -43,7 +45,7 @@ pub struct WorkerOptions {
 }
 
 /// Where and how models decode: what a user can choose for all workers of a command.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decoding {
     /// Where the model is.
     pub device: Device,
@@ -54,6 +56,16 @@ pub struct Decoding {
 impl Default for Decoding {
     fn default() -> Self {
         Self { device: Device::Cpu, draft_tokens: 0 }
+    }
+}
+
+impl fmt::Display for Decoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "on {}", self.device)?;
+        match self.draft_tokens {
+            0 => Ok(()),
+            tokens => write!(f, " with {}", counted(tokens as u64, "drafted token")),
+        }
     }
 }
 

@@ -425,6 +425,14 @@ mod tests {
             let error = refusal(&format!("train --{flag} 4"));
             assert!(error.contains(words) && error.matches("tip:").count() == 1, "{flag}: {error}");
         }
+        for (word, value) in [("no", false), ("off", false), ("yes", true), ("true", true)] {
+            let Some(Command::Train(train)) = read(&format!("train --tensorboard {word}")).unwrap().command
+            else {
+                panic!("train")
+            };
+            assert_eq!(train.settings.0.tensorboard, Some(Answer::flag(value)), "{word}");
+        }
+        assert!(refusal("train --tensorboard maybe").contains("true, false"));
         let error = refusal("train --modle x");
         assert!(error.contains("--model"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! Flags made from the table of settings, so that a setting has one name, one help text and one reader.
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueHint};
 use sparktune_plan::setting::{Completes, Heading, Kind};
 use sparktune_plan::{Answers, Origin, PlanError, SETTINGS, Setting};
@@ -169,6 +169,11 @@ fn flag(setting: &'static Setting) -> Arg {
         .help_heading(setting.heading.title());
     let arg = match setting.choices() {
         [] => arg.value_parser(move |text: &str| checked(setting, text)),
+        _ if setting.kind == Kind::Switch => {
+            let [yes, no] = ["true", "false"].map(PossibleValue::new);
+            let words = [yes.aliases(["yes", "on", "1"]), no.aliases(["no", "off", "0"])];
+            arg.value_parser(PossibleValuesParser::new(words)).hide_possible_values(true)
+        }
         // The value's name already shows the words.
         words => arg.value_parser(PossibleValuesParser::new(words)).hide_possible_values(true),
     };

@@ -9,7 +9,7 @@ use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
 use sparktune_runlog::{Liveness, RunDir, RunView};
-use sparktune_tui::output::{note, print_json, report};
+use sparktune_tui::output::{WrappedLines, columns, note, print_json, report, stderr_columns};
 use sparktune_tui::screen::can_fill_the_screen;
 use sparktune_tui::screens::Screens;
 use sparktune_tui::{Ended, Output, follow, how_it_stands};
@@ -72,7 +72,9 @@ fn follow_to_the_end(
     interrupts.follow();
     let run = following.run().clone();
     let first = following.attempt();
-    let (mut out, mut notes) = (io::stdout().lock(), io::stderr());
+    let width = columns().filter(|_| output == Output::Plain);
+    let mut out = WrappedLines::new(io::stdout().lock(), width);
+    let mut notes = WrappedLines::new(io::stderr(), stderr_columns());
     // The number of signals already handled.
     let mut handled = 0;
     let goes_on = |_| {

@@ -143,7 +143,7 @@ fn by_lines(
                 continue;
             }
         };
-        let text = match read(&line, &mut settings) {
+        let text = match read(&line, &mut settings, chat.decoding()) {
             Ok(Line::Say(text)) => text,
             Ok(Line::Quit) => return Ok(end),
             Ok(Line::Empty) => continue,
@@ -155,6 +155,16 @@ fn by_lines(
             }
             Ok(Line::Told(told)) => {
                 note(&escape(&told));
+                continue;
+            }
+            Ok(Line::Decode(wanted)) => {
+                let failure = chat.decode_otherwise(program, wanted, &mut |name| {
+                    note(&format!("loading {} ...", escape(name)));
+                })?;
+                match failure {
+                    None => note(&format!("answers are made {wanted} from now on")),
+                    Some(failure) => note(&format!("still {}: {failure}", chat.decoding())),
+                }
                 continue;
             }
             Ok(Line::Help) => {

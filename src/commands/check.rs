@@ -14,7 +14,7 @@ use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
 use sparktune_data::{Kind, Place, Rejected, Report};
 use sparktune_plan::Answers;
-use sparktune_tui::output::{columns, print, print_json, report as report_failure};
+use sparktune_tui::output::{columns, print, print_json, print_lines, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 
@@ -93,22 +93,19 @@ fn examine(
             print(&example_text(example, style.plain))?;
         }
         if let Some(why) = not_found {
-            print(&format!("{}\n\n", escape(&why)))?;
+            print_lines(&format!("{}\n\n", escape(&why)))?;
         }
         if let Some(hint) = report.map_hint() {
-            print(&format!("{hint}\n"))?;
+            print_lines(&format!("{hint}\n"))?;
         }
         if let Some(path) = rejected_path.filter(|_| !names_every_reason(&report)) {
-            print(&rejected_lines(path, report.listed_lines())?)?;
+            print_lines(&rejected_lines(path, report.listed_lines())?)?;
         }
-        print(&report.to_string())?;
-        if let Some(warning) = of_few(report.examples) {
-            print(&format!("{warning}\n"))?;
-        }
+        print_lines(&report.to_string())?;
         if let Some(path) = rejected_path {
             let too_long = if report.overlong.left_out.examples > 0 { " and those too long" } else { "" };
             let path = escape(&path.display().to_string()).into_owned();
-            print(&format!("rejected lines{too_long}, with reasons, are in {path}\n"))?;
+            print_lines(&format!("rejected lines{too_long}, with reasons, are in {path}\n"))?;
         }
     }
     if let Some(clean) = clean {
@@ -116,7 +113,7 @@ fn examine(
         if !style.json {
             let path = escape(&clean.display().to_string()).into_owned();
             let kept = counted(kept, "line");
-            print(&format!("{path} has {kept}; left out: {}\n", count(left_out)))?;
+            print_lines(&format!("{path} has {kept}; left out: {}\n", count(left_out)))?;
         }
         if kept > 0 {
             return Ok(Exit::Done);
@@ -136,19 +133,6 @@ fn examine(
 /// kind have the same.
 fn names_every_reason(report: &Report) -> bool {
     report.rejections.iter().all(|kind| kind.alike == kind.count) && report.listed_lines() == report.rejected
-}
-
-/// The number of examples below which data is said to be few.
-const FEW: u64 = 50;
-
-/// Says that there are hardly any examples, where that is so. The report itself has only what was counted.
-fn of_few(examples: u64) -> Option<String> {
-    (1..FEW).contains(&examples).then(|| {
-        format!(
-            "only {}: enough to try the program, too few to teach a model more than these answers; a few hundred are a usual beginning",
-            counted(examples, "example")
-        )
-    })
 }
 
 /// Renders an example: a line with its place and counts, then its text with the trained part marked.

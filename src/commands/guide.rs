@@ -1,9 +1,11 @@
-//! `guide`: the pages of the user's guide, for a terminal without a browser or a network.
+//! `guide`: the pages of the user's guide, for a terminal without a browser or a network. A person reads them
+//! laid out for the terminal or its pager; a file gets them as they were written.
 
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
-use sparktune_tui::output::print;
+use sparktune_tui::guide_page;
+use sparktune_tui::output::{print, reading_columns};
 
 /// The pages by name, in the order in which they are listed.
 const PAGES: [(&str, &str); 15] = [
@@ -35,13 +37,17 @@ pub fn guide(page: Option<&str>) -> Result<Exit, Failure> {
         print(&format!("{rows}\n`{} guide PAGE | less` prints one of them\n", program_name()))?;
         return Ok(Exit::Done);
     };
-    let wanted = name.trim_end_matches(".md");
+    // As links of the guide spell it, too.
+    let wanted = name.split('#').next().unwrap_or(name).trim_end_matches(".md");
     let Some((_, text)) = PAGES.iter().find(|(page, _)| *page == wanted) else {
         let names = PAGES.map(|(page, _)| page).join(", ");
         let text = format!("there is no page {} in the guide", escape(name));
         return Err(Failure::usage(text).hint(format!("There are: {names}")));
     };
-    print(text)?;
+    match reading_columns() {
+        Some(width) => print(&guide_page(text, width))?,
+        None => print(text)?,
+    }
     Ok(Exit::Done)
 }
 

@@ -14,7 +14,7 @@ use sparktune_data::token_file::{
     Contents, Conversion, Exchange, PackFileOptions, contents, is_token_file, pack_file, unpack,
 };
 use sparktune_plan::Answers;
-use sparktune_tui::output::{print, print_json, report as report_failure};
+use sparktune_tui::output::{print, print_json, print_lines, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 
 use crate::check::rejected_lines;
@@ -114,12 +114,12 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
         })?;
     } else {
         if let Some(hint) = report.map_hint() {
-            print(&format!("{hint}\n"))?;
+            print_lines(&format!("{hint}\n"))?;
         }
         if let Some(path) = rejected_path {
-            print(&rejected_lines(path, report.listed_lines())?)?;
+            print_lines(&rejected_lines(path, report.listed_lines())?)?;
         }
-        print(&report.to_string())?;
+        print_lines(&report.to_string())?;
         if let Some(path) = rejected_path {
             print(&format!("lines that are not in the file, with reasons, are in {}\n", path.display()))?;
         }

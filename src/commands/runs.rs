@@ -20,7 +20,7 @@ use sparktune_cluster::RankCounts;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
 use sparktune_train::prolong;
 pub use sparktune_train::{GgufRequest, GgufType, Length, Weights};
-use sparktune_tui::output::{note, print, print_json};
+use sparktune_tui::output::{WrappedLines, columns, note, print, print_json, print_lines, stderr_columns};
 use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
 
@@ -52,7 +52,10 @@ pub fn watch(program: &Program, name: RunName, style: Style) -> Result<Exit, Fai
         Display::Json => Output::Json,
         Display::Lines => Output::Plain,
     };
-    follow(&run, output, 1, &mut io::stdout().lock(), &mut io::stderr(), Liveness::is_live)?;
+    let width = columns().filter(|_| output == Output::Plain);
+    let mut out = WrappedLines::new(io::stdout().lock(), width);
+    let mut notes = WrappedLines::new(io::stderr(), stderr_columns());
+    follow(&run, output, 1, &mut out, &mut notes, Liveness::is_live)?;
     Ok(Exit::Done)
 }
 
@@ -89,7 +92,7 @@ pub fn list(
     } else if rows.is_empty() {
         note(&format!("no runs yet in {}; `{} train` starts one", root.path().display(), program_name()));
     } else {
-        print(&runs_table(&rows, now_us()))?;
+        print(&runs_table(&rows, now_us(), columns()))?;
     }
     if older > 0 {
         note(&format!(
@@ -204,7 +207,7 @@ pub fn stop(
     if json {
         print_json(&Summary::from_run(&run, stopped.liveness, &stopped.view))?;
     } else {
-        print(&format!("{}\n", how_it_stands(&run, stopped.liveness, &stopped.view)))?;
+        print_lines(&format!("{}\n", how_it_stands(&run, stopped.liveness, &stopped.view)))?;
     }
     Ok(Exit::Done)
 }

@@ -22,6 +22,9 @@ pub enum FileKind {
 pub const DATA_ENDINGS: &str =
     ".jsonl, .csv, .tsv, .parquet, .txt or .md, all but .parquet also with .gz or .zst";
 
+/// The name of the list of rejected lines, which is never data, though it may be in the data's folder.
+pub(crate) const REJECTED: &str = "rejected.jsonl";
+
 impl FileKind {
     /// Returns the kind of a file with this name.
     pub fn of(path: &Path) -> Self {
@@ -37,7 +40,9 @@ impl FileKind {
     /// Returns whether a file with this name in a folder is data. Text counts only if the folder has no other
     /// data, because data sets come with a README.
     pub fn is_data(path: &Path) -> bool {
-        matches!(ending(path).as_deref(), Some("jsonl" | "csv" | "tsv" | "parquet" | "txt" | "md"))
+        let has_ending =
+            matches!(ending(path).as_deref(), Some("jsonl" | "csv" | "tsv" | "parquet" | "txt" | "md"));
+        has_ending && path.file_name().is_none_or(|name| name != REJECTED)
     }
 
     /// Returns the word for a unit of the file in counts.
@@ -77,6 +82,7 @@ mod tests {
             ("book.txt", FileKind::Text, true),
             ("README.md.gz", FileKind::Text, true),
             ("book.gz", FileKind::JsonLines, false),
+            ("a/rejected.jsonl", FileKind::JsonLines, false),
         ] {
             let path = Path::new(name);
             assert_eq!((FileKind::of(path), FileKind::is_data(path)), (kind, is_data), "{name}");

@@ -101,8 +101,9 @@ impl fmt::Display for LengthReport {
         };
         writeln!(
             f,
-            "length in {unit}: mean {:.1}  p50 {}  p90 {}  p99 {}  max {}  (total {})",
-            self.mean,
+            "length in {unit}: mean {}  p50 {}  p90 {}  p99 {}  max {}  (total {})",
+            // A decimal place says something of short examples only.
+            if self.mean < 1000.0 { format!("{:.1}", self.mean) } else { count(self.mean.round() as u64) },
             count(self.p50.into()),
             count(self.p90.into()),
             count(self.p99.into()),
@@ -110,7 +111,17 @@ impl fmt::Display for LengthReport {
             count(self.total)
         )?;
         let most = self.histogram.iter().map(|b| b.count).max().unwrap_or(0).max(1);
-        for bin in &self.histogram {
+        let mut bins = self.histogram.as_slice();
+        while let Some((bin, rest)) = bins.split_first() {
+            bins = rest;
+            let empty = [bin].into_iter().chain(rest).take_while(|bin| bin.count == 0).count();
+            // A long gap, as one very long example makes it, is one row.
+            if empty > 2 {
+                let last = &rest[empty - 2];
+                writeln!(f, "{:>9} – {:<9} {:>9}", count(bin.from.into()), count((last.to - 1).into()), 0)?;
+                bins = &rest[empty - 1..];
+                continue;
+            }
             let halves = (2 * WIDTH * bin.count).div_ceil(most);
             let bar = "█".repeat((halves / 2) as usize) + if halves % 2 == 1 { "▌" } else { "" };
             writeln!(
@@ -150,6 +161,8 @@ length in tokens: mean 33.2  p50 21  p90 100  p99 100  max 100  (total 166)
        16 – 31                3  ████████████████████████████████████████
        32 – 63                0  \n       64 – 127               1  █████████████▌\n";
         assert_eq!(text, expected);
+        let gap = LengthReport::new(Unit::Tokens, &mut [3, 1000]).unwrap().to_string();
+        assert!(gap.contains("\n       16 – 511               0\n      512 – 1,023"), "{gap}");
     }
 
     proptest! {

@@ -16,6 +16,7 @@ use crate::check::examine_inputs;
 use crate::error::DataError;
 use crate::examine::{Accepted, Examiner};
 use crate::examples::ExampleOptions;
+use crate::file_kind::REJECTED;
 use crate::format::Format;
 use crate::input::Input;
 use crate::inputs::Inputs;
@@ -33,7 +34,6 @@ use crate::turns::MaskPolicy;
 const TRAIN: &str = "train.qubgpu";
 const EVAL: &str = "eval.qubgpu";
 const REPORT: &str = "report.json";
-const REJECTED: &str = "rejected.jsonl";
 
 /// The largest number of bytes of examples that wait until the eval set has its minimum. A few hundred
 /// examples are enough, unless they are very long or copies of each other.

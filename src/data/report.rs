@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
-use sparktune_base::units::{count, counted, counted_on_average, percent};
+use sparktune_base::units::{bytes, count, counted, counted_on_average, percent};
 
 use crate::file_kind::FileKind;
 use crate::foreign::Foreign;
 use crate::format::Format;
-use crate::lengths::LengthReport;
+use crate::lengths::{LengthReport, Unit};
 use crate::rejection::{Kind, Rejection};
 use crate::template::TemplateKwargs;
 use crate::token_file::OnDamage;
@@ -128,6 +128,11 @@ pub struct FileReport {
 }
 
 impl FileReport {
+    /// Returns the number of its lines, under the name that they have in a file of its kind.
+    pub fn lines_in_words(&self) -> String {
+        counted(self.lines, FileKind::of(Path::new(&self.name)).unit())
+    }
+
     /// Returns the format of its lines, and whether it is refused.
     pub fn format_in_words(&self) -> String {
         match (self.format, &self.refused) {
@@ -365,8 +370,8 @@ impl fmt::Display for Report {
         let texts = if self.token_files.is_empty() { self.files.as_slice() } else { &[] };
         for file in texts {
             let side = if file.eval { ", eval" } else { "" };
-            let lines = counted(file.lines, FileKind::of(Path::new(&file.name)).unit());
-            writeln!(f, "{} ({}{side}): {lines}", escape(&file.name), file.format_in_words())?;
+            let (format, lines) = (file.format_in_words(), file.lines_in_words());
+            writeln!(f, "{} ({format}{side}): {lines}", escape(&file.name))?;
             if let Some(why) = &file.refused {
                 writeln!(f, "  {}", escape(why))?;
             }
@@ -385,16 +390,17 @@ impl fmt::Display for Report {
         }
         writeln!(f, ", {} blank", count(self.blank_lines))?;
         for r in &self.rejections {
-            let first = if r.count > 1 { "first " } else { "" };
             let example = r.example.to_string();
             let kind = r.kind;
-            let others = match r.count.saturating_sub(r.alike) {
+            // Reports of older programs do not say how many lines have the same reason.
+            let alike = if r.alike == 0 { r.count } else { r.alike };
+            let others = match r.count.saturating_sub(alike) {
                 0 => String::new(),
-                _ if r.alike == 0 => String::new(),
-                1 => " (the other line for another reason)".to_owned(),
-                others => format!(" ({} for other reasons)", counted(others, "line")),
+                1 => " (and 1 line of this kind for another reason)".to_owned(),
+                others => format!(" (and {} of this kind for other reasons)", counted(others, "line")),
             };
-            let lines = counted(r.count, "line");
+            let lines = counted(alike, "line");
+            let first = if alike > 1 { "first " } else { "" };
             writeln!(f, "  {lines}, {kind}, {first}{}: {}{others}", r.first, escape(&example))?;
         }
         if self.unlisted > 0 {
@@ -440,9 +446,16 @@ impl fmt::Display for Report {
     }
 }
 
+/// The length in bytes, about 64,000 tokens, from which an example is said to be long where no model has
+/// counted its tokens.
+const LONG: u32 = 1 << 18;
+
+/// The number of examples below which data is said to be few.
+const FEW: u64 = 50;
+
 impl Report {
-    /// Returns notes on the examples, one escaped line each: those that are too long, copies, overlap, empty
-    /// turns, ….
+    /// Returns notes on the examples, one escaped line each: that there are hardly any, those that are too
+    /// long, copies, overlap, empty turns, ….
     pub fn findings(&self) -> Vec<String> {
         let of_template = |finding: fn(&TemplateFindings) -> &Finding| self.template.as_ref().map(finding);
         let of_lines = [
@@ -478,15 +491,29 @@ impl Report {
             let finding = (*finding)?;
             Some((finding.examples, "example", *what, finding))
         });
-        of_lines
-            .into_iter()
-            .chain(present)
-            .filter(|(number, ..)| *number > 0)
-            .map(|(number, noun, what, finding)| {
+        let few = (1..FEW).contains(&self.examples).then(|| {
+            format!(
+                "only {}: enough to try the program, too few to teach a model more than these answers; a few hundred are a usual beginning",
+                counted(self.examples, "example")
+            )
+        });
+        let found = of_lines.into_iter().chain(present).filter(|(number, ..)| *number > 0).map(
+            |(number, noun, what, finding)| {
                 let note = finding.note.as_ref().map_or(String::new(), |note| format!(" ({})", escape(note)));
                 let first = finding.first.first().map_or(String::new(), |first| format!(", first {first}"));
                 format!("{} {what}{note}{first}", counted(number, noun))
-            })
+            },
+        );
+        let long = self.lengths.as_ref().filter(|lengths| lengths.unit == Unit::Bytes && lengths.max > LONG);
+        let long = long.map(|lengths| {
+            format!(
+                "the longest example has {}; --model tells whether that fits into a pack",
+                bytes(lengths.max.into())
+            )
+        });
+        few.into_iter()
+            .chain(long)
+            .chain(found)
             .chain(self.token_files.iter().flat_map(TokenFileReport::findings))
             .collect()
     }

@@ -16,8 +16,6 @@ use crate::file_kind::{DATA_ENDINGS, FileKind};
 use crate::input::Input;
 use crate::progress::{Phase, Progress, Step};
 
-/// The name of the list of rejected lines. It may be in the data's folder and is never read as data.
-const REJECTED: &str = "rejected.jsonl";
 /// The size in bytes from which a file is dropped from the page cache after reading: with unified memory the
 /// cache competes with the model.
 const DROP_BEHIND_FROM: u64 = 4 << 30;
@@ -139,7 +137,7 @@ fn data_files(folder: &Path, set: u32) -> Result<Vec<SourceFile>, DataError> {
     for entry in std::fs::read_dir(folder).map_err(DataError::io("list", folder))? {
         let path = entry.map_err(DataError::io("list", folder))?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
-        if name == REJECTED || name.starts_with('.') || !FileKind::is_data(&path) {
+        if name.starts_with('.') || !FileKind::is_data(&path) {
             continue;
         }
         let meta = std::fs::metadata(&path).map_err(DataError::io("read", &path))?;

@@ -514,10 +514,10 @@ impl Resolver<'_> {
         let limit = model_limit(&self.facts.model);
         let train = answers.data.as_ref().expect("checked by `missing`");
         let figures = format!(
-            "{}, {}, mean {:.0}, p99 {}, longest {}; {} of the tokens are trained",
+            "{}, {}, mean {}, p99 {}, longest {}; {} of the tokens are trained",
             counted(data.examples, "example"),
             counted(data.total_tokens, "token"),
-            data.mean(),
+            count(data.mean().round() as u64),
             count(data.p99.into()),
             count(data.max.into()),
             percent(data.target_share()),

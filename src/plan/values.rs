@@ -273,7 +273,11 @@ impl Value for bool {
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        text.trim().parse().ok()
+        match text.trim() {
+            "true" | "yes" | "on" | "1" => Some(true),
+            "false" | "no" | "off" | "0" => Some(false),
+            _ => None,
+        }
     }
 
     fn to_toml(&self) -> Option<toml::Value> {

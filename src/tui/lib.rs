@@ -11,6 +11,7 @@
 //! | [`screens`], [`screen`] | the order of the full screens, and what they share |
 //! | [`chat`] | a conversation with one model or two |
 //! | [`comparison`] | answers of several models side by side, with verdicts |
+//! | [`guide_page`](fn@guide_page) | a page of the user's guide |
 //! | [`output`], [`progress`] | standard output, standard error, and progress on it |
 //!
 //! Enters: events and views of the run log, plans, reports on data, keys. Leaves: text and cells in which
@@ -25,6 +26,7 @@ pub mod dashboard;
 mod downloads;
 mod example_text;
 mod follow;
+mod guide_page;
 mod held_out;
 pub mod interview;
 pub mod output;
@@ -44,5 +46,6 @@ mod wrap;
 
 pub use example_text::{coloured_example_lines, example_lines, stdout_has_colours};
 pub use follow::{Ended, Error, Output, follow};
+pub use guide_page::guide_page;
 pub use plain::{event_line, finding_text, how_it_stands};
 pub use runs_table::{RunRow, newest_rows, runs_table};

@@ -12,7 +12,7 @@ use inquire::{Autocomplete, CustomUserError, InquireError, Select, Text};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sparktune_app::failure::Failure;
-use sparktune_app::files::{self, common_beginning, completions, expand_home, split_typed};
+use sparktune_app::files::{self, Sought, common_beginning, completions, expand_home, split_typed};
 use sparktune_base::escape::escape;
 
 use crate::output::{columns, note, stderr_can_redraw};
@@ -59,7 +59,7 @@ impl Prompter {
         Ok(number(&answer).unwrap_or(default + 1) - 1)
     }
 
-    /// Asks for a path or a name that `check` accepts. Tab completes paths.
+    /// Asks for a path or a name that `check` accepts. Tab completes it.
     ///
     /// # Errors
     /// The question was declined.
@@ -67,13 +67,14 @@ impl Prompter {
         &self,
         question: &str,
         help: &str,
+        completer: &Completer,
         check: impl Fn(&str) -> Result<(), String>,
     ) -> Result<String, Failure> {
         if !self.can_redraw {
             return self.line(&format!("{question} ({help})"), "", check);
         }
         loop {
-            let text = Text::new(question).with_help_message(help).with_autocomplete(Paths);
+            let text = Text::new(question).with_help_message(help).with_autocomplete(completer.clone());
             let answer = text.prompt().map_err(declined)?;
             match check(&answer) {
                 Ok(()) => return Ok(answer),
@@ -172,24 +173,36 @@ fn declined(error: InquireError) -> Failure {
     Failure::usage(text).hint("Give --model and --data to skip the questions")
 }
 
-/// Completes paths of files and folders.
-#[derive(Clone, Default)]
-struct Paths;
-
-/// Returns the completions of a path being typed, or none if its folder cannot be read.
-fn suggestions(typed: &str) -> Vec<String> {
-    let (folder, beginning) = split_typed(typed);
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let folder = if folder.is_empty() { PathBuf::from(".") } else { expand_home(folder, home.as_deref()) };
-    let listing = files::list(&folder, beginning.starts_with('.'));
-    listing.map(|listing| completions(typed, &listing.entries)).unwrap_or_default()
+/// Completes paths and names.
+#[derive(Debug, Clone)]
+pub struct Completer {
+    /// What the path is wanted for.
+    pub sought: Sought,
+    /// Answers that are not paths, such as the ids of models.
+    pub names: Vec<String>,
 }
 
-impl Autocomplete for Paths {
-    fn get_suggestions(&mut self, typed: &str) -> Result<Vec<String>, CustomUserError> {
+impl Completer {
+    /// Returns the completions of what is typed, paths first. There are no paths if their folder cannot be
+    /// read.
+    fn suggestions(&self, typed: &str) -> Vec<String> {
+        let (folder, beginning) = split_typed(typed);
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let folder =
+            if folder.is_empty() { PathBuf::from(".") } else { expand_home(folder, home.as_deref()) };
+        let listing = files::list(&folder, beginning.starts_with('.'));
+        let paths = listing.map(|listing| completions(typed, &listing.entries, self.sought));
+        let names = self.names.iter().filter(|name| name.starts_with(typed)).cloned();
         // Names are untrusted. A name that could control the terminal is not suggested but can still be
         // typed.
-        Ok(suggestions(typed).into_iter().filter(|path| escape(path) == path.as_str()).collect())
+        let suggestions = paths.unwrap_or_default().into_iter().chain(names);
+        suggestions.filter(|text| escape(text) == text.as_str()).collect()
+    }
+}
+
+impl Autocomplete for Completer {
+    fn get_suggestions(&mut self, typed: &str) -> Result<Vec<String>, CustomUserError> {
+        Ok(self.suggestions(typed))
     }
 
     fn get_completion(
@@ -197,7 +210,7 @@ impl Autocomplete for Paths {
         typed: &str,
         chosen: Option<String>,
     ) -> Result<Replacement, CustomUserError> {
-        let suggestions = suggestions(typed);
+        let suggestions = self.suggestions(typed);
         let shared = common_beginning(&suggestions);
         Ok(chosen.or_else(|| (shared.len() > typed.len()).then(|| shared.to_owned())))
     }

@@ -67,15 +67,7 @@ impl RunRow {
     /// Reads the row of a run. A run that cannot be read becomes a row that says so instead of an error,
     /// because the other rows are still wanted.
     pub fn read(run: &RunDir) -> Self {
-        let row = Self::of(run, &glance(run));
-        let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
-        let Some(plan) = plan else { return row };
-        Self {
-            learning_rate: Some(plan.optimizer.learning_rate),
-            rank: Some(plan.method.rank()).filter(|rank| *rank > 0),
-            model: Some(plan.model.id),
-            ..row
-        }
+        Self::of(run, &glance(run))
     }
 
     /// Returns whether all of these words are in the name, the state or the model, whatever their case.
@@ -85,8 +77,9 @@ impl RunRow {
         words.to_lowercase().split_whitespace().all(|word| about.contains(word))
     }
 
-    /// Makes the row from the result of [`glance`].
+    /// Makes the row from the result of [`glance`] and the run's plan.
     pub(crate) fn of(run: &RunDir, seen: &Result<(Liveness, RunView)>) -> Self {
+        let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
         let row = RunRow {
             name: run.name(),
             path: run.path().to_owned(),
@@ -94,9 +87,9 @@ impl RunRow {
             problem: None,
             step: None,
             total_steps: None,
-            model: None,
-            learning_rate: None,
-            rank: None,
+            learning_rate: plan.as_ref().map(|plan| plan.optimizer.learning_rate),
+            rank: plan.as_ref().map(|plan| plan.method.rank()).filter(|rank| *rank > 0),
+            model: plan.map(|plan| plan.model.id),
             loss_nats: None,
             base_eval_nats: None,
             best_step: None,
@@ -144,25 +137,33 @@ pub(crate) fn glance(run: &RunDir) -> Result<(Liveness, RunView)> {
     Ok((view.liveness(run)?, view))
 }
 
+/// The space between two columns.
+const GAP: usize = 2;
+
+/// The headings of the table.
+const HEADINGS: [&str; 11] = [
+    "NAME",
+    "STATE",
+    "STEP",
+    "LR",
+    "RANK",
+    "AVG LOSS",
+    "BASE EVAL",
+    "BEST EVAL",
+    "EXPORTED",
+    "LAST EVENT",
+    "SIZE",
+];
+
+/// The columns that are left out where there is no room for all, in this order.
+const DISPENSABLE: [&str; 8] =
+    ["EXPORTED", "BASE EVAL", "AVG LOSS", "SIZE", "LAST EVENT", "RANK", "LR", "STEP"];
+
 /// Formats the table, ending in a newline. Ages are computed from `now_us`, the current time in microseconds
-/// since the Unix epoch. Problems are listed below the table.
-pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
-    let mut cells = vec![
-        [
-            "NAME",
-            "STATE",
-            "STEP",
-            "LR",
-            "RANK",
-            "AVG LOSS",
-            "BASE EVAL",
-            "BEST EVAL",
-            "EXPORTED",
-            "LAST EVENT",
-            "SIZE",
-        ]
-        .map(str::to_owned),
-    ];
+/// since the Unix epoch. On a terminal of `columns`, what does not fit is left out, and a line says so.
+/// Problems are listed below the table.
+pub fn runs_table(rows: &[RunRow], now_us: u64, columns: Option<usize>) -> String {
+    let mut cells = vec![HEADINGS.map(str::to_owned)];
     for row in rows {
         cells.push([
             escape(&row.name).into_owned(),
@@ -182,20 +183,36 @@ pub fn runs_table(rows: &[RunRow], now_us: u64) -> String {
     }
     let width = |column: usize| cells.iter().map(|row| row[column].width()).max().unwrap_or(0);
     let widths: [usize; 11] = std::array::from_fn(width);
+    let mut left_out: Vec<&str> = Vec::new();
+    let is_shown = |heading: &str, left_out: &[&str]| !left_out.contains(&heading);
+    for dispensable in DISPENSABLE {
+        let shown = HEADINGS.iter().zip(widths).filter(|(heading, _)| is_shown(heading, &left_out));
+        let used: usize = shown.map(|(_, width)| width + GAP).sum();
+        if columns.is_none_or(|columns| used <= columns + GAP) {
+            break;
+        }
+        left_out.push(dispensable);
+    }
     let mut table = String::new();
     for row in &cells {
         let padded: Vec<String> = row
             .iter()
             .zip(widths)
-            .map(|(cell, width)| cell.clone() + &" ".repeat(width - cell.width()))
+            .zip(HEADINGS)
+            .filter(|(_, heading)| is_shown(heading, &left_out))
+            .map(|((cell, width), _)| cell.clone() + &" ".repeat(width - cell.width()))
             .collect();
-        table.push_str(padded.join("  ").trim_end());
+        table.push_str(padded.join(&" ".repeat(GAP)).trim_end());
         table.push('\n');
     }
     for row in rows {
         if let Some(problem) = &row.problem {
             table.push_str(&format!("{}: {}\n", escape(&row.name), escape(problem)));
         }
+    }
+    if !left_out.is_empty() {
+        let words = left_out.join(", ").to_lowercase();
+        table.push_str(&format!("a wider terminal also shows: {words}\n"));
     }
     table
 }
@@ -247,7 +264,17 @@ b           not started  –        2e-4  –     –         –          –  
 c\\u{1b}[0m  unreadable   1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
 c\\u{1b}[0m: event format v2 is newer\\n
 ";
-        assert_eq!(runs_table(&rows, 61_000_000), expected);
+        assert_eq!(runs_table(&rows, 61_000_000, None), expected);
+        assert_eq!(runs_table(&rows, 61_000_000, Some(110)), expected);
+        let narrow = "\
+NAME        STATE        STEP     LR    RANK  BEST EVAL
+long-name   completed    1,200/–  2e-4  128   1.4200 at 600
+b           not started  –        2e-4  –     –
+c\\u{1b}[0m  unreadable   1,200/–  2e-4  128   1.4200 at 600
+c\\u{1b}[0m: event format v2 is newer\\n
+a wider terminal also shows: exported, base eval, avg loss, size, last event
+";
+        assert_eq!(runs_table(&rows, 61_000_000, Some(68)), narrow);
         let found = |words| rows.iter().filter(|row| row.matches(words)).count();
         assert_eq!([found("small COMPLETED"), found("org/"), found("long unreadable")], [1, 3, 0]);
     }
@@ -285,7 +312,7 @@ c\\u{1b}[0m: event format v2 is newer\\n
         }
         std::fs::write(root.path().join("it's \"quoted\"/events/0001.jsonl"), "{\"v\":9}\n").unwrap();
         let rows: Vec<RunRow> = RunsRoot::new(root.path()).list().unwrap().iter().map(RunRow::read).collect();
-        let table = runs_table(&rows, 0);
+        let table = runs_table(&rows, 0, None);
         assert_eq!(table.lines().count(), 5, "a heading, three runs and one problem:\n{table}");
         assert!(table.contains("a\\nb \\u{1b}[2J  not started"), "{table}");
         assert!(table.contains("broken \u{fffd}") && table.contains("it's \"quoted\": "), "{table}");

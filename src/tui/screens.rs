@@ -175,7 +175,7 @@ impl Screens {
         let (heard_sender, heard) = mpsc::channel();
         let names = models.iter().map(|model| model.name.clone()).collect();
         let (program, models) = (program.clone(), models.to_vec());
-        let mut chat = ChatScreen::new(names, settings, request_sender, heard);
+        let mut chat = ChatScreen::new(names, settings, decoding, request_sender, heard);
         if let Some(earlier) = &earlier {
             chat.show_earlier(earlier);
         }

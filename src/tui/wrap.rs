@@ -40,6 +40,34 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// Wraps a line between words. What continues it stands below its beginning, or below the second column of a
+/// row of a table. A word that is wider than a line, such as a path, stays whole, so that it can be copied.
+/// The line must be escaped.
+pub(crate) fn wrap_line(line: &str, width: usize) -> String {
+    if line.width() <= width {
+        return line.to_owned();
+    }
+    let text_at = |from: usize| line.len() - line[from..].trim_start_matches(' ').len();
+    let start = text_at(0);
+    let column =
+        line[start..].find("  ").map(|gap| text_at(start + gap)).filter(|column| *column < width / 2);
+    let (head, rest) = line.split_at(column.unwrap_or(start));
+    let indent = head.width();
+    let mut shown = head.to_owned();
+    let mut used = indent;
+    for word in rest.split_inclusive(' ') {
+        if used > indent && used + word.trim_end_matches(' ').width() > width {
+            shown.truncate(shown.trim_end_matches(' ').len());
+            shown.push_str(&format!("\n{:indent$}", ""));
+            used = indent;
+        }
+        shown.push_str(word);
+        used += word.width();
+    }
+    shown.truncate(shown.trim_end_matches(' ').len());
+    shown
+}
+
 /// Cuts the text to `width` columns and marks the cut with `…`.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     cut_to(text, width, 0, "…")
@@ -73,6 +101,18 @@ mod tests {
     use sparktune_base::escape::escape;
 
     use super::*;
+
+    #[test]
+    fn a_long_line_goes_on_below_its_beginning_or_the_second_column_of_its_row() {
+        assert_eq!(wrap_line("one two three", 20), "one two three");
+        assert_eq!(wrap_line("  one two three four", 12), "  one two\n  three four");
+        let row = "disk      one two three four five";
+        assert_eq!(wrap_line(row, 24), "disk      one two three\n          four five");
+        // A first column that takes most of the line is none.
+        let wide = "a name as long as the line  and more";
+        assert_eq!(wrap_line(wide, 20), "a name as long as\nthe line  and more");
+        assert_eq!(wrap_line("see /a/path/that/is/long for more", 12), "see\n/a/path/that/is/long\nfor more");
+    }
 
     #[test]
     fn lines_break_at_spaces_and_only_words_wider_than_a_line_within() {

@@ -69,6 +69,9 @@ fn a_run_is_started_watched_stopped_resumed_and_talked_to_in_the_page() {
     page.is_well(server.port);
     guide(&mut page);
     page.is_well(server.port);
+    page.click("[data-test=nav-runs]");
+    page.see("rank 8 · learning rate 2e-3");
+    page.picture("runs");
 
     page.click("[data-test=logout]");
     page.see("This page needs its token");

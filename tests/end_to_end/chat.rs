@@ -90,6 +90,29 @@ fn a_run_and_its_base_answer_the_same_and_the_conversation_is_kept_with_the_run(
 }
 
 #[test]
+fn a_conversation_goes_on_when_its_model_is_loaded_again_to_decode_otherwise() {
+    let place = Place::new();
+    let model = checkpoint();
+    let greedy =
+        [model.to_str().unwrap(), "--temperature", "0", "--max-tokens", "8", "--thinking", "false", "--json"];
+    let lines = b"Say stone.\n/draft 2\n/draft 2\nSay river.\n/new\nSay river.\n/device cuda\nSay stone.\n";
+    let done = chat(&place, &greedy, lines).exits(0);
+    let usage: Vec<Value> = objects(&done).iter().map(|asked| asked["answers"][0]["usage"].clone()).collect();
+    let tokens = |n: usize, field: &str| usage[n][field].as_u64().unwrap();
+    assert_eq!(usage.len(), 4, "{done:?}");
+    assert_eq!(tokens(0, "drafted_tokens"), 0);
+    assert!(tokens(1, "drafted_tokens") > 0, "the head drafts from then on: {usage:?}");
+    assert!(tokens(1, "prompt_tokens") > tokens(2, "prompt_tokens"), "the first question was kept");
+    for words in ["made on cpu with 2 drafted tokens from now on", "on cpu with 2 drafted tokens already"] {
+        assert!(done.err.contains(words), "{words}: {}", done.err);
+    }
+    // Without a GPU it says so, and goes on as before.
+    let moved = done.err.contains("made on cuda with 2 drafted tokens from now on");
+    assert!(moved || done.err.contains("still on cpu with 2 drafted tokens: "), "{}", done.err);
+    assert!(tokens(3, "prompt_tokens") > tokens(2, "prompt_tokens"), "{usage:?}");
+}
+
+#[test]
 fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
     let place = Place::new();
     let model = checkpoint();

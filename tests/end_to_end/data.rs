@@ -19,6 +19,13 @@ fn good_data_is_accepted_with_its_lengths() {
     );
     assert!(result.out.contains("p99") && result.out.contains('█'), "{}", result.out);
     assert!(!place.join("rejected.jsonl").exists(), "nothing was rejected");
+    // Without a model nobody knows whether a long example fits, and that is said.
+    let long = json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b".repeat(300_000)}]});
+    place.write("long.jsonl", format!("{}\n{long}\n", chat(1)));
+    let result = place.sparktune(["check", "long.jsonl"]).exits(0);
+    for words in ["only 2 examples: enough", "the longest example has 300 kB; --model tells"] {
+        assert!(result.out.contains(words), "{words}: {}", result.out);
+    }
 }
 
 #[test]
@@ -38,6 +45,14 @@ fn rejected_lines_end_with_3_and_are_kept_with_reason_and_fix() {
     assert_eq!(kept[1]["text"], "{oops");
     assert!(kept.iter().all(|line| !line["reason"].as_str().unwrap().is_empty()));
     assert!(!result.out.contains('\u{1b}') && !result.err.contains('\u{1b}'), "text of the data is escaped");
+    // A number counts the lines with the reason that stands behind it.
+    let wrong = ["\"a\"", "\"b\"", "[{\"role\": \"user\", \"content\": 3}]"];
+    let wrong = wrong.map(|turns| format!("{{\"messages\": {turns}}}\n"));
+    place.write("types.jsonl", format!("{}\n{}", chat(1), wrong.concat()));
+    let result = place.sparktune(["check", "types.jsonl"]).exits(3);
+    let words = "2 lines, wrong type, first types.jsonl:2: messages: a string, not a list of turns. Write a \
+                 list of turns (and 1 line of this kind for another reason)";
+    assert!(result.out.contains(words), "{}", result.out);
 }
 
 #[test]

@@ -47,6 +47,8 @@ fn from_nothing_to_a_chat_with_ones_own_model() {
     let world = World::new();
     let (model, data) = demo();
     std::fs::copy(data, world.place.join("mine.jsonl")).unwrap();
+    // A README could be trained on as text, but nobody means it.
+    std::fs::write(world.place.join("README.md"), "# My workshop\n").unwrap();
     let mut pty = world.open_with::<&str>([], (80, 24), &SHORT);
     answer(&mut pty, WIZARD[0], WIZARD[1]);
     // A model of one's own, by its folder.
@@ -54,7 +56,7 @@ fn from_nothing_to_a_chat_with_ones_own_model() {
     pty.wait_for("id or folder");
     pty.press(model.to_str().unwrap());
     answer(&mut pty, WIZARD[1], WIZARD[2]);
-    // The only data file of the folder is under the cursor.
+    // The only data file of the folder is under the cursor, before the README.
     answer(&mut pty, "mine.jsonl", "examples accepted");
     answer(&mut pty, "examples accepted", WIZARD[3]);
     answer(&mut pty, WIZARD[3], WIZARD[4]);

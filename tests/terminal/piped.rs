@@ -37,6 +37,31 @@ fn a_pipe_gets_plain_lines_though_a_person_sits_at_the_keyboard() {
 }
 
 #[test]
+fn the_guide_is_laid_out_for_a_terminal_and_its_pager_and_a_file_gets_it_as_it_was_written() {
+    let world = World::new();
+    let program = env!("CARGO_BIN_EXE_sparktune");
+    let shell = std::path::Path::new("/bin/sh");
+    let file = world.place.join("runs.md");
+    let script = format!("'{program}' guide runs | cat; '{program}' guide runs > '{}'", file.display());
+    let size = (72, 24);
+    for args in [["guide", "runs.md#longer-and-shorter"], ["-c", &script]] {
+        let program = if args[0] == "-c" { shell } else { std::path::Path::new(program) };
+        let pty = crate::pty::Pty::spawn(program, args, world.place.path(), &world.env(&[]), size);
+        let left = pty.left().exits(0);
+        let text = String::from_utf8_lossy(&left.raw).replace("\r\n", "\n");
+        assert!(
+            text.contains("\nLonger and shorter\n---") && !text.contains("](") && !text.contains("|--"),
+            "{text}"
+        );
+        // Code alone may be wider, so that it can be copied.
+        let wide = text.lines().find(|line| line.chars().count() > 72 && !line.starts_with("  "));
+        assert_eq!(wide, None);
+    }
+    let written = std::fs::read_to_string(file).unwrap();
+    assert!(written.contains("## Longer and shorter") && written.contains("|---|---|"), "{written}");
+}
+
+#[test]
 fn non_interactive_asks_nobody_even_on_a_terminal_and_names_the_flags() {
     let world = World::new();
     for args in [&["--non-interactive"][..], &["train", "--non-interactive"], &["plan", "--non-interactive"]]

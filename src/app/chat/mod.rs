@@ -67,6 +67,8 @@ pub enum Said {
 /// A conversation.
 pub struct Chat {
     workers: Vec<Worker>,
+    /// How they decode.
+    decoding: Decoding,
     sides: Vec<Side>,
     /// The number of questions so far. Ids of answers have it, because a forgotten answer may still go on.
     asked: u64,
@@ -146,7 +148,38 @@ impl Chat {
             });
         }
         share_kwargs(&mut sides);
-        Ok(Self { workers, sides, asked: 0 })
+        Ok(Self { workers, decoding, sides, asked: 0 })
+    }
+
+    /// Loads all models again, to decode in another way, and goes on with the conversation. Returns the
+    /// failure if they cannot be loaded so; they are then loaded as they were.
+    ///
+    /// # Errors
+    /// They cannot be loaded as they were either.
+    pub fn decode_otherwise(
+        &mut self,
+        program: &Program,
+        decoding: Decoding,
+        loading: &mut dyn FnMut(&str),
+    ) -> Result<Option<Failure>, Failure> {
+        let models: Vec<OpenableModel> = self.sides.iter().map(|side| side.model.clone()).collect();
+        // The memory of the old workers may be what the new ones need.
+        self.workers.clear();
+        let (mut again, failure) = match Self::open(program, &models, decoding, loading) {
+            Ok(again) => (again, None),
+            Err(failure) => (Self::open(program, &models, self.decoding, loading)?, Some(failure)),
+        };
+        again.asked = self.asked;
+        for (side, old) in again.sides.iter_mut().zip(&mut self.sides) {
+            side.turns = std::mem::take(&mut old.turns);
+        }
+        *self = again;
+        Ok(failure)
+    }
+
+    /// Returns how the models decode.
+    pub fn decoding(&self) -> Decoding {
+        self.decoding
     }
 
     /// Returns the names of the models, in the order of the sides.

@@ -24,6 +24,8 @@ pub(crate) enum Ask {
     Cancel,
     /// Begin a new conversation.
     BeginAgain,
+    /// Load the models again, to decode like this, and go on.
+    Decode(Decoding),
 }
 
 /// What the screen hears.
@@ -33,6 +35,8 @@ pub(crate) enum Heard {
     Loading(String),
     /// All models are loaded. These have no chat template.
     Loaded { without_template: Vec<String> },
+    /// The models decode like this from now on; the failure is why not as they were asked to.
+    Decodes { decoding: Decoding, failure: Option<Failure> },
     /// Part of an answer to this question.
     Said { question: u64, said: Said },
     /// The conversation cannot be kept.
@@ -101,6 +105,12 @@ fn serve(
             Some(Ask::BeginAgain) => {
                 chat.begin_again()?;
                 file = HistoryFile::of(models);
+            }
+            Some(Ask::Decode(decoding)) => {
+                let failure = chat.decode_otherwise(program, decoding, &mut |name| {
+                    tell(Heard::Loading(name.to_owned()));
+                })?;
+                tell(Heard::Decodes { decoding: chat.decoding(), failure });
             }
             None => {}
         }

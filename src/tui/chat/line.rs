@@ -3,14 +3,18 @@
 
 use serde_json::Value;
 use sparktune_app::chat::Settings;
+use sparktune_app::inference::Decoding;
+use sparktune_plan::choices::Device;
 
 /// The commands, as the help lists them.
-pub const COMMANDS: [(&str, &str); 8] = [
+pub const COMMANDS: [(&str, &str); 10] = [
     ("/new", "begin a new conversation"),
     ("/system TEXT", "set the system prompt; without TEXT, remove it"),
     ("/set", "show how tokens are chosen: temperature, max-tokens, …"),
     ("/set NAME VALUE", "change one of these settings"),
     ("/think on|off|auto", "whether the template lets the model think first"),
+    ("/device cpu|cuda", "load the models again, on the CPU or the GPU"),
+    ("/draft N", "draft N tokens with the MTP head, or none with 0"),
     ("/help", "list these commands"),
     ("//TEXT", "say a line that begins with /"),
     ("/quit", "leave"),
@@ -27,17 +31,19 @@ pub enum Line {
     New,
     /// The settings have changed, or are asked for; the words say which.
     Told(String),
+    /// Load the models again, to decode like this.
+    Decode(Decoding),
     /// Show the commands.
     Help,
     /// Leave.
     Quit,
 }
 
-/// Reads a line, and changes the settings if it says so.
+/// Reads a line, and changes the settings if it says so. `decoding` is how the models decode now.
 ///
 /// # Errors
 /// There is no such command, or a value is out of its range: a sentence that says what to type instead.
-pub fn read(line: &str, settings: &mut Settings) -> Result<Line, String> {
+pub fn read(line: &str, settings: &mut Settings, decoding: Decoding) -> Result<Line, String> {
     let line = line.trim();
     let Some(command) = line.strip_prefix('/') else {
         return Ok(if line.is_empty() { Line::Empty } else { Line::Say(line.to_owned()) });
@@ -71,8 +77,21 @@ pub fn read(line: &str, settings: &mut Settings) -> Result<Line, String> {
             Ok(Line::Told(format!("thinking: {rest}")))
         }
         "set" => set(rest, settings),
+        "device" => {
+            let device: Device = rest.parse().map_err(|_| "/device takes cpu or cuda".to_owned())?;
+            Ok(decode(Decoding { device, ..decoding }, decoding))
+        }
+        "draft" => {
+            let draft_tokens = rest.parse().map_err(|_| "/draft takes a number of tokens".to_owned())?;
+            Ok(decode(Decoding { draft_tokens, ..decoding }, decoding))
+        }
         _ => Err("there is no such command; /help lists them, and // begins a line with a slash".to_owned()),
     }
+}
+
+/// Models are not loaded again for what they do already.
+fn decode(wanted: Decoding, now: Decoding) -> Line {
+    if wanted == now { Line::Told(format!("{now} already")) } else { Line::Decode(wanted) }
 }
 
 fn set(rest: &str, settings: &mut Settings) -> Result<Line, String> {
@@ -127,7 +146,7 @@ mod tests {
     #[test]
     fn a_line_is_said_unless_it_begins_with_one_slash() {
         let mut settings = settings();
-        let mut read = |line: &str| read(line, &mut settings).unwrap();
+        let mut read = |line: &str| read(line, &mut settings, Decoding::default()).unwrap();
         assert_eq!(read("  what is 1/2? "), Line::Say("what is 1/2?".into()));
         assert_eq!(read("//etc is what?"), Line::Say("/etc is what?".into()));
         assert_eq!(
@@ -142,7 +161,7 @@ mod tests {
         for line in
             ["/system Be brief.", "/set temperature 0", "/set top-k 40", "/set --seed 7", "/think off"]
         {
-            assert!(matches!(read(line, &mut s), Ok(Line::Told(_))), "{line}");
+            assert!(matches!(read(line, &mut s, Decoding::default()), Ok(Line::Told(_))), "{line}");
         }
         assert_eq!((s.system.as_str(), s.thinking), ("Be brief.", Some(false)));
         assert_eq!((s.sampling.temperature, s.sampling.top_k, s.sampling.seed), (0.0, 40, Some(7)));
@@ -156,16 +175,29 @@ mod tests {
             ("/set max_tokens 0", "max-tokens is 0"),
             ("/think perhaps", "on, off or auto"),
             ("/fly", "/help"),
+            ("/device tpu", "cpu or cuda"),
+            ("/draft some", "number"),
             ("/set temperature \u{1b}[31m", "number"),
         ] {
-            let error = read(line, &mut s).unwrap_err();
+            let error = read(line, &mut s, Decoding::default()).unwrap_err();
             assert!(error.contains(words), "{line}: {error}");
             assert!(!error.contains('\u{1b}'));
         }
         assert_eq!(s, before);
-        read("/set seed none", &mut s).unwrap();
+        read("/set seed none", &mut s, Decoding::default()).unwrap();
         assert_eq!(s.sampling.seed, None);
-        let Ok(Line::Told(told)) = read("/set", &mut s) else { panic!("it tells all") };
+        let Ok(Line::Told(told)) = read("/set", &mut s, Decoding::default()) else { panic!("it tells all") };
         assert!(told.contains("top-k 40") && told.contains("seed none") && !told.contains("stop"), "{told}");
+    }
+
+    #[test]
+    fn models_decode_elsewhere_if_a_line_says_so() {
+        let mut s = settings();
+        let now = Decoding { device: Device::Cpu, draft_tokens: 3 };
+        let mut read = |line: &str| read(line, &mut s, now).unwrap();
+        assert_eq!(read("/device cuda"), Line::Decode(Decoding { device: Device::Cuda, ..now }));
+        assert_eq!(read("/draft 0"), Line::Decode(Decoding { draft_tokens: 0, ..now }));
+        let told = Line::Told("on cpu with 3 drafted tokens already".into());
+        assert_eq!([read("/device cpu"), read("/draft 3")], [told.clone(), told]);
     }
 }

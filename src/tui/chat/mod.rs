@@ -28,6 +28,7 @@ use ratatui::layout::Size;
 use sparktune_app::chat::history::Earlier;
 use sparktune_app::chat::{Said, Settings};
 use sparktune_app::failure::Failure;
+use sparktune_app::inference::Decoding;
 use sparktune_base::escape::escape;
 use sparktune_sampling::protocol::Finished;
 
@@ -79,6 +80,7 @@ impl AnswerShown {
 pub(crate) struct ChatScreen {
     names: Vec<String>,
     settings: Settings,
+    decoding: Decoding,
     requests: Sender<Ask>,
     heard: Receiver<Heard>,
     state: State,
@@ -104,6 +106,7 @@ impl ChatScreen {
     pub(crate) fn new(
         names: Vec<String>,
         settings: Settings,
+        decoding: Decoding,
         requests: Sender<Ask>,
         heard: Receiver<Heard>,
     ) -> Self {
@@ -111,6 +114,7 @@ impl ChatScreen {
             state: State::Loading(names.first().cloned().unwrap_or_default()),
             names,
             settings,
+            decoding,
             requests,
             heard,
             exchanges: Vec::new(),
@@ -177,11 +181,16 @@ impl ChatScreen {
 
     fn enter(&mut self) -> Next {
         let typed = self.input.text().to_owned();
-        match line::read(&typed, &mut self.settings) {
+        match line::read(&typed, &mut self.settings, self.decoding) {
             Ok(Line::Empty) => return Next::Draw,
             Ok(Line::Say(text)) if self.say(&text) => {}
-            // What cannot be said yet stays.
-            Ok(Line::Say(_)) => return Next::Draw,
+            Ok(Line::Decode(decoding)) if self.is_free() => {
+                // It is loaded before the thread says so.
+                self.state = State::Loading(self.names.first().cloned().unwrap_or_default());
+                self.ask(Ask::Decode(decoding));
+            }
+            // What cannot be said or done yet stays.
+            Ok(Line::Say(_) | Line::Decode(_)) => return Next::Draw,
             Ok(Line::New) => self.begin_again(),
             Ok(Line::Told(told)) => self.message = Some(escape(&told).into_owned()),
             Ok(Line::Help) => self.helping = true,
@@ -197,19 +206,25 @@ impl ChatScreen {
         Next::Draw
     }
 
-    /// Says it if the models listen. Returns whether they do.
-    fn say(&mut self, text: &str) -> bool {
+    /// Returns whether the models listen, and tells if they do not.
+    fn is_free(&mut self) -> bool {
         match &self.state {
-            State::Ready => {}
+            State::Ready => return true,
             State::Loading(name) => {
                 self.message = Some(format!("{} is still being loaded", escape(name)));
-                return false;
             }
             State::Answering => {
                 self.message = Some("the answer is not complete; Esc ends it".to_owned());
-                return false;
             }
-            State::Ended(_) => return false,
+            State::Ended(_) => {}
+        }
+        false
+    }
+
+    /// Says it if the models listen. Returns whether they do.
+    fn say(&mut self, text: &str) -> bool {
+        if !self.is_free() {
+            return false;
         }
         let answers = self.names.iter().map(|_| AnswerShown::default()).collect();
         self.exchanges.push(Exchange { question: text.to_owned(), answers });
@@ -290,6 +305,15 @@ impl ChatScreen {
                         names.join(", ")
                     ));
                 }
+            }
+            Heard::Decodes { decoding, failure } => {
+                self.state = State::Ready;
+                self.decoding = decoding;
+                // A failure is escaped by whoever made it.
+                self.message = Some(match failure {
+                    None => format!("answers are made {decoding} from now on"),
+                    Some(failure) => format!("still {decoding}: {failure}").replace('\n', " "),
+                });
             }
             Heard::Said { question, said } if question == self.asked => self.note(said),
             // The conversation that it belongs to was left.

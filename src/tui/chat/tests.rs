@@ -4,6 +4,7 @@ use std::sync::mpsc::channel;
 
 use crossterm::event::{KeyCode, KeyModifiers};
 use sparktune_app::failure::Exit;
+use sparktune_plan::choices::Device;
 use sparktune_sampling::SamplingParams;
 use sparktune_sampling::protocol::{FinishReason, Usage};
 
@@ -24,7 +25,7 @@ impl World {
         let sampling = SamplingParams { max_tokens: Some(512), ..SamplingParams::default() };
         let settings = Settings { system: String::new(), sampling, thinking: None };
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut screen = ChatScreen::new(names, settings, requests, heard);
+        let mut screen = ChatScreen::new(names, settings, Decoding::default(), requests, heard);
         screen.update(Input::Size(Size { width: 80, height: 24 }));
         Self { screen, asked, models }
     }
@@ -203,6 +204,36 @@ fn commands_change_what_is_asked_next_and_keys_leave() {
     assert_eq!(ready.ctrl('d'), Next::Leave);
     assert_eq!(ready.type_line("/quit"), Next::Leave);
     assert_eq!(ready.ctrl('c'), Next::Leave);
+}
+
+#[test]
+fn models_are_loaded_again_to_answer_elsewhere_and_the_conversation_goes_on() {
+    let mut world = World::ready(&["demo"]);
+    world.type_line("first");
+    let question = world.question();
+    world.type_line("/device cuda");
+    assert!(world.shown().contains("Esc ends it") && world.shown().contains("> /device cuda"));
+    world.text(question, 0, "an answer");
+    world.done(question, 0, FinishReason::Stop);
+    world.press(KeyCode::Enter, KeyModifiers::NONE);
+    let cuda = Decoding { device: Device::Cuda, ..Decoding::default() };
+    assert_eq!(world.asked.try_recv(), Ok(Ask::Decode(cuda)));
+    world.type_line("second");
+    assert!(world.shown().contains("still being loaded"), "{}", world.shown());
+    world.hear(Heard::Decodes { decoding: cuda, failure: None });
+    let shown = world.shown();
+    assert!(shown.contains("on cuda from now on") && shown.contains("tokens, cuda"), "{shown}");
+    assert!(shown.contains("an answer"), "{shown}");
+    world.press(KeyCode::Enter, KeyModifiers::NONE);
+    let question = world.question();
+    world.done(question, 0, FinishReason::Stop);
+    // What cannot be is told, and the models are as they were.
+    world.type_line("/draft 3");
+    assert_eq!(world.asked.try_recv(), Ok(Ask::Decode(Decoding { draft_tokens: 3, ..cuda })));
+    let failure = Some(Failure::new(Exit::Device, "too little memory"));
+    world.hear(Heard::Decodes { decoding: cuda, failure });
+    let shown = world.shown();
+    assert!(shown.contains("still on cuda: too little memory") && !shown.contains("drafts 3"), "{shown}");
 }
 
 #[test]

@@ -80,7 +80,7 @@ pub(super) fn lines(
     page.title("plan");
     match &facts.plan {
         Some(Ok(plan)) => {
-            for line in render::summary(plan).lines() {
+            for line in render::fitted(&render::summary(plan), page.width).lines() {
                 page.text(&escape(line));
             }
             measured(known, plan, &mut page);
@@ -100,7 +100,7 @@ fn outputs(run: &str, known: &Known, facts: &Facts, page: &mut Page<'_>) {
         page.text(&escape(output));
     }
     if let Some(serve) = &facts.serve {
-        page.title("what is better now?");
+        page.title("before and after");
         let program = program_name();
         page.text(&format!(
             "`{program} chat {run} --beside base` talks to this model and its base side by side."

@@ -32,12 +32,19 @@ enum Meter<'a> {
     Course(&'a [Bucket]),
 }
 
-/// Returns the gauges for everything that was measured, the most important first.
-fn gauges(view: &RunView) -> Vec<Gauge<'_>> {
+/// Returns the gauges for everything that was measured, the most important first. What the machine did when
+/// the trainer ended says nothing of it now, so without a trainer only figures of the run are shown.
+fn gauges(view: &RunView, live: bool) -> Vec<Gauge<'_>> {
     let charts = &view.charts;
     let gauge = |label, value: String, meter| Gauge { label, brief: value.clone(), value, meter };
     let speed = or_unknown(view.tokens_per_s(), |rate: f64| count(rate.round() as u64));
     let mut gauges = vec![gauge("tok/s", speed, Meter::Course(charts.tokens_per_s.buckets()))];
+    if !live {
+        let last = || view.last_step.as_ref().and_then(|step| step.mem_used_bytes);
+        let peak = or_unknown(view.mem_peak_bytes().or_else(last), bytes);
+        gauges.push(gauge("memory, at most", peak, Meter::Course(charts.mem_used_bytes.buckets())));
+        return gauges;
+    }
     let device = view.device.clone().unwrap_or_default();
     let percent = |n: Option<f64>| or_unknown(n, |n| say(Unit::Percent, n));
     gauges.push(match (device.mem_used_bytes, device.mem_total_bytes) {
@@ -77,8 +84,8 @@ fn share(percent: f64, warn: f64, bad: f64) -> Meter<'static> {
 }
 
 /// Draws as many gauges as fit, in one row, or in two rows with meters.
-pub(super) fn draw(view: &RunView, area: Rect, buffer: &mut Buffer, theme: &Theme) {
-    let gauges = gauges(view);
+pub(super) fn draw(view: &RunView, live: bool, area: Rect, buffer: &mut Buffer, theme: &Theme) {
+    let gauges = gauges(view, live);
     let n = (area.width / WIDTH).clamp(1, gauges.len() as u16);
     let wide = (area.width + 2) / n;
     for (i, gauge) in (0..).zip(gauges.iter().take(usize::from(n))) {

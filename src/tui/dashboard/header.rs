@@ -176,11 +176,14 @@ pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, th
             milliseconds(eta.ms_per_step),
             if area.width < NARROW || !after.is_empty() { "" } else { &over }
         );
-        vec![
-            Span::styled(format!("{} left", duration(eta.seconds)), theme.style(Role::Title)),
-            Span::styled(formula, dim),
-            drift(&eta, area.width < NARROW, theme),
-        ]
+        let left = Span::styled(format!("{} left", duration(eta.seconds)), theme.style(Role::Title));
+        let formula = Span::styled(formula, dim);
+        // What it is later or sooner than is said where there is room for it.
+        let room = usize::from(area.width).saturating_sub(left.width() + formula.width());
+        let drifts = [" than first estimated", ""].map(|than| drift(&eta, than, theme));
+        let fitting = drifts.iter().find(|drift| drift.width() <= room).cloned();
+        let [_, shortest] = drifts;
+        vec![left, formula, fitting.unwrap_or(shortest)]
     } else {
         let detail = view.phase.as_ref().and_then(|phase| phase.detail.as_deref()).unwrap_or_default();
         let waits = trains(view) && view.total_steps().is_some();
@@ -194,14 +197,13 @@ fn trains(view: &RunView) -> bool {
     view.phase.as_ref().is_none_or(|phase| matches!(phase.phase.as_str(), "train" | "eval"))
 }
 
-fn drift(eta: &Eta, narrow: bool, theme: &Theme) -> Span<'static> {
+fn drift(eta: &Eta, than: &str, theme: &Theme) -> Span<'static> {
     let Some(drift) = eta.drift_s else { return Span::raw("") };
     let much = (eta.seconds * SAME).max(10.0);
     if drift.abs() < much {
         return Span::styled(", on schedule", theme.style(Role::Dim));
     }
     let (word, role) = if drift > 0.0 { ("later", Role::Warn) } else { ("sooner", Role::Good) };
-    let than = if narrow { "" } else { " than first estimated" };
     Span::styled(format!(", {} {word}{than}", duration(drift.abs())), theme.style(role))
 }
 

@@ -63,11 +63,13 @@ fn lines(known: &Known, theme: &Theme) -> Vec<Line<'static>> {
     };
     let mut rows = vec![memory(sample), process(sample), pressure(sample)];
     rows.extend(sample.gpus.iter().flat_map(gpu));
-    rows.into_iter()
-        .map(|(label, value)| {
-            Line::from(vec![Span::styled(format!("{label:<10}"), theme.style(Role::Dim)), Span::raw(value)])
-        })
-        .collect()
+    let is_over = known.liveness.is_some_and(|liveness| !liveness.is_live());
+    let words = "the machine as it was last measured, before the trainer ended";
+    let head = is_over.then(|| Line::styled(words, theme.style(Role::Dim)));
+    let rows = rows.into_iter().map(|(label, value)| {
+        Line::from(vec![Span::styled(format!("{label:<10}"), theme.style(Role::Dim)), Span::raw(value)])
+    });
+    head.into_iter().chain(rows).collect()
 }
 
 fn memory(sample: &DeviceSample) -> (String, String) {

@@ -341,7 +341,7 @@ impl App for Dashboard {
             Tab::Machine => machine_panel::draw(self, places.body, buffer, theme),
             _ => self.list(places.body, buffer, theme),
         }
-        gauges::draw(&known.view, places.gauges, buffer, theme);
+        gauges::draw(&known.view, live, places.gauges, buffer, theme);
         frame.render_widget(self.hints(places.hints.width, theme), places.hints);
         match &self.overlay {
             None => {}

@@ -341,6 +341,12 @@ fn a_finished_run_says_what_came_out_and_how_to_serve_it() {
     let mut dashboard = story.dashboard(Liveness::Finished { outcome: Outcome::Completed });
     picture::check("dashboard-finished", &mut dashboard);
     picture::check_svg("dashboard-finished", &picture::usual(&mut dashboard));
+    // What the machine did then is not what it does now.
+    let shown = text(&mut dashboard);
+    assert!(shown.contains("memory, at most") && !shown.contains("GPU "), "{shown}");
+    press(&mut dashboard, "5");
+    let shown = text(&mut dashboard);
+    assert!(shown.contains("last measured, before the trainer ended"), "{shown}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use sparktune_app::data::{RejectedLines, prepare_data, preview, refusal, think};
 use sparktune_app::failure::Failure;
+use sparktune_app::files::Sought;
 use sparktune_app::job::{Job, gather_facts};
 use sparktune_app::model::{BaseModel, weigh};
 use sparktune_app::planner::{Planner, drop_model};
@@ -17,8 +18,10 @@ use sparktune_base::units::count;
 use sparktune_data::{Place, Prepared};
 use sparktune_plan::{Answer, Answers, DataFormat, resolve};
 
-use super::{Interview, told, width};
+use super::{Interview, width};
 use crate::example_text::example_lines;
+use crate::output::note;
+use crate::prompts::Completer;
 
 /// The largest number of rejected lines that are listed; the file has all of them.
 const LISTED: usize = 20;
@@ -43,12 +46,12 @@ pub(super) fn data(
             Ok(prepared) => prepared,
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
-                told(&failure.to_string());
+                note(&failure.to_string());
                 answers.data = None;
                 continue;
             }
         };
-        told(prepared.report.to_string().trim_end());
+        note(prepared.report.to_string().trim_end());
         if !is_accepted(interview, answers, &base, &prepared)? {
             continue;
         }
@@ -65,7 +68,7 @@ pub(super) fn data(
                 }));
             }
             Err(error) => {
-                told(&error.to_string());
+                note(&error.to_string());
                 if error.setting().is_some_and(|setting| setting.name == "data") {
                     answers.data = None;
                     continue;
@@ -85,7 +88,8 @@ fn ask_path(interview: &Interview<'_>) -> Result<PathBuf, Failure> {
     let home = home();
     let check = |text: &str| check_path(text, home.as_deref()).map(drop);
     let help = format!("{PATH_HELP}; Tab completes");
-    let typed = interview.prompter.path(Page::Data.question(), &help, check)?;
+    let completer = Completer { sought: Sought::Data, names: Vec::new() };
+    let typed = interview.prompter.path(Page::Data.question(), &help, &completer, check)?;
     check_path(&typed, home.as_deref()).map_err(Failure::usage)
 }
 
@@ -99,7 +103,7 @@ fn is_accepted(
 ) -> Result<bool, Failure> {
     let report = &prepared.report;
     if let Some(refusal) = refusal(answers, report) {
-        told(&refusal.text);
+        note(&refusal.text);
     }
     let thinking = base.tokenizer.thinking_now();
     let choices: Vec<(DataAction, String)> = actions(answers, report, thinking.inserts_block)
@@ -154,15 +158,15 @@ fn show_examples(answers: &Answers, base: &BaseModel, interview: &Interview<'_>)
     let think = think(answers, base.tokenizer.thinking_now());
     for example in &preview.examples {
         let rendering = if think == Think::Train { &example.train } else { &example.skip };
-        told(&format!(
+        note(&format!(
             "\n{}, {} tokens, {} of them trained",
             example.place,
             count(example.tokens.into()),
             count(rendering.target_tokens.into())
         ));
-        example_lines(rendering, width()).iter().for_each(|line| told(line));
+        example_lines(rendering, width()).iter().for_each(|line| note(line));
     }
-    told(&format!("\n{}", preview.thinking_in_words()));
+    note(&format!("\n{}", preview.thinking_in_words()));
     Ok(())
 }
 
@@ -172,15 +176,15 @@ fn show_rejected(prepared: &Prepared) -> Result<(), Failure> {
     for line in &page.rows {
         let rejected = &line.rejected;
         let place = Place { file: rejected.file.clone(), line: rejected.line };
-        told(&format!("{place}: {}", escape(&rejected.rejection.to_string())));
-        told(&format!("    {}{}", escape(&rejected.text), if line.cut { " …" } else { "" }));
+        note(&format!("{place}: {}", escape(&rejected.rejection.to_string())));
+        note(&format!("    {}{}", escape(&rejected.text), if line.cut { " …" } else { "" }));
     }
     let more = page.total.saturating_sub(page.rows.len() as u64);
     if more > 0 {
-        told(&format!("and {} more", count(more)));
+        note(&format!("and {} more", count(more)));
     }
     if let Some(file) = &page.file {
-        told(&format!("all of them are in {}", file.display()));
+        note(&format!("all of them are in {}", file.display()));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use sparktune_app::answers::gather;
 use sparktune_app::failure::Failure;
+use sparktune_app::files::Sought;
 use sparktune_app::folders::runs_dir_of;
 use sparktune_app::machine::machine_and_rates;
 use sparktune_app::model::{BaseModel, Cached, cached_models, find_base, unknown_family};
@@ -12,7 +13,9 @@ use sparktune_app::questions::page::Page;
 use sparktune_base::units;
 use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin};
 
-use super::{Interview, told};
+use super::Interview;
+use crate::output::note;
+use crate::prompts::Completer;
 
 /// Asks for the model until one can be trained. A model that was given on the command line is not asked for.
 pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<BaseModel, Failure> {
@@ -35,7 +38,7 @@ pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<
             Ok(base) => return Ok(base),
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
-                told(&failure.to_string());
+                note(&failure.to_string());
                 drop_model(answers);
             }
         }
@@ -48,7 +51,7 @@ fn confirm(
     answers: &mut Answers,
     unknown: &UnknownFamily<'_>,
 ) -> Result<bool, Failure> {
-    told(&unknown.explanation());
+    note(&unknown.explanation());
     let choices = [(false, UnknownFamily::TAKE_ANOTHER.to_owned()), (true, unknown.train_anyway())];
     let is_confirmed = interview.choose("Unknown architecture:", &choices, 0)?;
     if is_confirmed {
@@ -68,16 +71,16 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
     let runs_dir = runs_dir_of(answers);
     let (machine, rates) = machine_and_rates(interview.program, &runs_dir, interview.listener)?;
     let question = ModelQuestion::new(&machine, &rates, None, None);
-    told(&format!("Models, and the longest packs (in tokens) that fit on this machine ({}):", question.data));
+    note(&format!("Models, and the longest packs (in tokens) that fit on this machine ({}):", question.data));
     for Offer { name, outlook, catalog } in &question.offers {
         let (lora, full) = (longest_pack(&outlook.lora), longest_pack(&outlook.full));
         let about = catalog.map_or(&*outlook.lora.basis_in_words, |model| &*model.note);
-        told(&format!("  {name:24}  LoRA {lora}, full {full}; {about}"));
+        note(&format!("  {name:24}  LoRA {lora}, full {full}; {about}"));
     }
     let recommended = question.recommended();
     let first = question.offers.iter().find(|offer| Some(offer.name.as_str()) == recommended);
     if let Some(Offer { name, outlook, .. }) = first {
-        told(&format!("Speed of {name}: {}", outlook.lora.basis_in_words));
+        note(&format!("Speed of {name}: {}", outlook.lora.basis_in_words));
     }
     let cached = cached_models();
     let here = |id: &str| match cached.iter().find(|model| model.id == id).map(|model| model.cached) {
@@ -100,6 +103,7 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
         Choice::Other => interview.prompter.path(
             "Id or folder:",
             "org/name, or a folder with config.json; Tab completes",
+            &Completer { sought: Sought::Model, names: cached.into_iter().map(|model| model.id).collect() },
             check_name,
         )?,
         Choice::Demo => {

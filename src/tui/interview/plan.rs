@@ -12,7 +12,7 @@ use sparktune_app::questions::plan::{PRESET_ABOUT, PRESET_EXISTS, PlanAction, ch
 use sparktune_base::escape::escape;
 use sparktune_plan::{Answers, Mtp, Origin, SETTINGS, Setting, render, setting};
 
-use super::{Interview, told, width};
+use super::{Interview, width};
 use crate::output::note;
 
 /// The action after an answer.
@@ -38,12 +38,12 @@ pub(super) fn agree(
     let choices = PlanAction::ALL.map(|action| (action, action.label().to_owned()));
     loop {
         let plan = planner.plan.clone().unwrap_or_else(|| job.plan.clone());
-        told(render::summary(&plan).trim_end());
+        note(render::summary(&plan).trim_end());
         let after = match interview.choose(Page::Review.question(), &choices, 0)? {
             PlanAction::Start => {
                 // The limit on rejected lines may have changed since the data was accepted.
                 if let Err(failure) = accept(&planner.answers, &job.prepared) {
-                    told(&failure.to_string());
+                    note(&failure.to_string());
                     continue;
                 }
                 *answers = planner.answers;
@@ -57,7 +57,7 @@ pub(super) fn agree(
             PlanAction::CommandLine => {
                 match sparktune_plan::command_line(&planner.answers) {
                     Ok(line) => note(&line),
-                    Err(error) => told(&error.to_string()),
+                    Err(error) => note(&error.to_string()),
                 }
                 After::Ask
             }
@@ -85,9 +85,9 @@ pub(super) fn agree(
 /// Asks whether to train the MTP head, with the cost and use of each choice.
 fn ask_mtp(interview: &Interview<'_>, planner: &mut Planner) -> Result<(), Failure> {
     let Some(question) = MtpQuestion::new(planner) else { return Ok(()) };
-    told(&format!("\n{}", question.explanation));
+    note(&format!("\n{}", question.explanation));
     for choice in &question.choices {
-        told(&format!("  {}: {}. {}", choice.value.word(), choice.cost_in_words(), choice.note()));
+        note(&format!("  {}: {}. {}", choice.value.word(), choice.cost_in_words(), choice.note()));
     }
     let choices: Vec<(Mtp, String)> = question
         .choices
@@ -106,7 +106,7 @@ fn ask_mtp(interview: &Interview<'_>, planner: &mut Planner) -> Result<(), Failu
 /// Prints why an answer was rejected. Returns whether it was accepted.
 fn report(taken: Result<(), Problem>) -> bool {
     if let Err(problem) = &taken {
-        told(&format!("not changed: {}", problem.text));
+        note(&format!("not changed: {}", problem.text));
     }
     taken.is_ok()
 }
@@ -160,7 +160,7 @@ fn load_preset(interview: &Interview<'_>, planner: &mut Planner) -> Result<After
     let refused = match changed.use_preset(preset) {
         Ok(overriding) => match &changed.problem {
             None => {
-                told(&escape(&overriding.in_words(&preset.name, "")));
+                note(&escape(&overriding.in_words(&preset.name, "")));
                 None
             }
             Some(problem) => Some(problem.text.clone()),
@@ -168,7 +168,7 @@ fn load_preset(interview: &Interview<'_>, planner: &mut Planner) -> Result<After
         Err(failure) => Some(failure.to_string()),
     };
     if let Some(why) = refused {
-        told(&format!("not changed: {why}"));
+        note(&format!("not changed: {why}"));
         return Ok(After::Ask);
     }
     let differs = |setting: &Setting| planner.answers.get(setting.name) != changed.answers.get(setting.name);
@@ -179,7 +179,7 @@ fn load_preset(interview: &Interview<'_>, planner: &mut Planner) -> Result<After
 
 /// Saves the answers under a name, without model and data.
 fn save_preset(interview: &Interview<'_>, planner: &Planner) -> Result<(), Failure> {
-    told(PRESET_ABOUT);
+    note(PRESET_ABOUT);
     let help = "letters, digits, - and _";
     let name = interview.prompter.value("Name of the preset:", "", help, check_preset_name)?;
     let saved =
@@ -195,9 +195,9 @@ fn save_preset(interview: &Interview<'_>, planner: &Planner) -> Result<(), Failu
             }
         });
     match saved {
-        Ok(Saved::Written { path }) => told(&format!("saved: {}", path.display())),
-        Ok(Saved::Exists { .. }) => told("not saved"),
-        Err(failure) => told(&failure.to_string()),
+        Ok(Saved::Written { path }) => note(&format!("saved: {}", path.display())),
+        Ok(Saved::Exists { .. }) => note("not saved"),
+        Err(failure) => note(&failure.to_string()),
     }
     Ok(())
 }

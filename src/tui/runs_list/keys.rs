@@ -75,14 +75,14 @@ pub(super) const KEYS: &[Binding<Do>] = &[
     Binding {
         keys: &[c('/')],
         shown: "/",
-        help: "show only runs whose name, state or model contains the typed words",
+        help: "show only runs with these words in name, state or model",
         hint: Some("filter"),
         action: Do::Filter,
     },
     Binding {
         keys: &[c('o')],
         shown: "o",
-        help: "sort by start, name, state, loss or size",
+        help: "sort by start, name, state, eval or size",
         hint: None,
         action: Do::Order,
     },

@@ -58,8 +58,8 @@ enum Order {
     Name,
     /// Running runs first, then those that need attention.
     State,
-    /// The lowest first.
-    Loss,
+    /// The lowest held-out loss first.
+    Eval,
     /// The largest first.
     Size,
 }
@@ -69,8 +69,8 @@ impl Order {
         match self {
             Order::Started => Order::Name,
             Order::Name => Order::State,
-            Order::State => Order::Loss,
-            Order::Loss => Order::Size,
+            Order::State => Order::Eval,
+            Order::Eval => Order::Size,
             Order::Size => Order::Started,
         }
     }
@@ -147,9 +147,10 @@ impl RunsList {
             Order::Started => {}
             Order::Name => rows.sort_by(|a, b| a.short_name().cmp(b.short_name())),
             Order::State => rows.sort_by_key(|look| urgency(look)),
-            Order::Loss => rows.sort_by(|a, b| {
-                let loss =
-                    |look: &Look| look.row.as_ref().and_then(|row| row.loss_nats).unwrap_or(f64::INFINITY);
+            Order::Eval => rows.sort_by(|a, b| {
+                let loss = |look: &Look| {
+                    look.row.as_ref().and_then(|row| row.best_eval_nats).unwrap_or(f64::INFINITY)
+                };
                 loss(a).total_cmp(&loss(b))
             }),
             Order::Size => {

@@ -90,7 +90,7 @@ impl Look {
                 losses: losses(view),
                 left_s: liveness.is_live().then(|| view.eta()).flatten().map(|eta| eta.seconds),
                 stands: stands(run, *liveness, view),
-                facts: facts(run, *liveness, view),
+                facts: facts(run, &row, *liveness, view),
                 row: Some(row),
                 ..look
             },
@@ -161,7 +161,7 @@ fn stands(run: &RunDir, liveness: Liveness, view: &RunView) -> String {
 const MODEL: &str = "model";
 
 /// Returns the details for the pane. Values that are unknown are left out.
-fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str, String)> {
+fn facts(run: &RunDir, row: &RunRow, liveness: Liveness, view: &RunView) -> Vec<(&'static str, String)> {
     let started = view.attempts.back().map(|attempt| &attempt.started);
     let known_text = |text: Option<&String>| text.filter(|t| !t.is_empty()).map(|t| escape(t).into_owned());
     let eval =
@@ -183,9 +183,12 @@ fn facts(run: &RunDir, liveness: Liveness, view: &RunView) -> Vec<(&'static str,
     });
     let steps = view.total_steps().map(|total| format!("{} of {}", count(view.steps_done()), count(total)));
     let phase = view.phase.as_ref().filter(|_| liveness.is_live()).map(|phase| &phase.phase);
+    let of_rank = row.rank.map(|rank| format!(", rank {}", count(rank.into()))).unwrap_or_default();
+    let at_rate = row.learning_rate.map(|rate| format!(", learning rate {rate:e}")).unwrap_or_default();
+    let settings = of_rank + &at_rate;
     let rows = [
         (MODEL, known_text(started.map(|s| &s.model))),
-        ("method", known_text(started.map(|s| &s.method))),
+        ("method", known_text(started.map(|s| &s.method)).map(|method| method + &settings)),
         ("device", known_text(started.map(|s| &s.device))),
         ("attempt", view.attempts.back().map(|attempt| attempt.number.to_string())),
         ("phase", known_text(phase)),

@@ -20,7 +20,13 @@ enum Column {
     Share,
     /// The number of steps done and in total.
     Steps,
+    /// The peak learning rate.
+    Rate,
+    Rank,
+    /// The moving average of the training loss.
     Loss,
+    /// The lowest held-out loss, which runs are compared by.
+    Eval,
     Curve,
     When,
     Size,
@@ -35,7 +41,12 @@ impl Column {
             // "100 %"
             Column::Share => 5,
             Column::Steps => 13,
-            Column::Loss => 7,
+            // "2.5e-4"
+            Column::Rate => 6,
+            Column::Rank => 4,
+            // The width of its title
+            Column::Loss => 8,
+            Column::Eval => 7,
             Column::Curve => 8,
             Column::When => 10,
             Column::Size => 9,
@@ -52,7 +63,10 @@ impl Column {
             Column::State => ("state", Some(Order::State)),
             Column::Share => ("done", None),
             Column::Steps => ("steps", None),
-            Column::Loss => ("loss", Some(Order::Loss)),
+            Column::Rate => ("lr", None),
+            Column::Rank => ("rank", None),
+            Column::Loss => ("avg loss", None),
+            Column::Eval => ("eval", Some(Order::Eval)),
             Column::Curve => ("curve", None),
             Column::When => ("when", Some(Order::Started)),
             Column::Size => ("size", Some(Order::Size)),
@@ -63,8 +77,18 @@ impl Column {
 /// Returns the columns that fit into `width`, separated by one space, and their widths. The most important
 /// columns are chosen first; the remaining width goes to steps, curve and name.
 fn columns(width: usize) -> Vec<(Column, usize)> {
-    let wanted =
-        [Column::Name, Column::State, Column::When, Column::Curve, Column::Size, Column::Loss, Column::Share];
+    let wanted = [
+        Column::Name,
+        Column::State,
+        Column::When,
+        Column::Eval,
+        Column::Curve,
+        Column::Size,
+        Column::Share,
+        Column::Loss,
+        Column::Rate,
+        Column::Rank,
+    ];
     let mut left = width + 1;
     let mut chosen: Vec<(Column, usize)> = Vec::new();
     for column in wanted {
@@ -163,11 +187,23 @@ fn cell(look: &Look, column: Column, wide: usize, now_us: u64, theme: &Theme) ->
             let steps = |step| format!("{}/{}", count(step), or_unknown(row.total_steps, count));
             (or_unknown(row.step, steps), Role::Text)
         }
+        Column::Rate => (or_unknown(row.learning_rate, |rate| format!("{rate:e}")), Role::Text),
+        Column::Rank => (or_unknown(row.rank, |rank| count(rank.into())), Role::Text),
         Column::Loss => (or_unknown(row.loss_nats, loss), Role::Text),
+        Column::Eval => (or_unknown(row.best_eval_nats, loss), Role::Text),
         Column::Curve => (curve::rows(&look.losses, wide, 1, theme.unicode).remove(0), Role::Curve),
-        Column::When => (when(look, now_us), if look.left_s.is_some() { Role::Accent } else { Role::Dim }),
+        Column::When => {
+            (when_in(look, wide, now_us), if look.left_s.is_some() { Role::Accent } else { Role::Dim })
+        }
         Column::Size => (bytes(row.size_bytes), Role::Dim),
     }
+}
+
+/// Returns the same in at most `wide` columns, if it can be said so.
+fn when_in(look: &Look, wide: usize, now_us: u64) -> String {
+    let words = when(look, now_us);
+    let time = words.strip_suffix(" left").filter(|_| words.width() > wide).map(str::to_owned);
+    time.unwrap_or(words)
 }
 
 /// Returns the remaining time of a running run, otherwise the age of its last event.
@@ -187,11 +223,11 @@ mod tests {
     #[test]
     fn columns_fill_the_width_and_the_dispensable_ones_go_first() {
         let at = |width: usize| columns(width).iter().map(|(column, _)| *column).collect::<Vec<_>>();
-        use Column::{Curve, Loss, Name, Share, Size, State, Steps, When};
-        assert_eq!(at(58), [Name, State, Curve, When]);
-        assert_eq!(at(66), [Name, State, Curve, When, Size]);
-        assert_eq!(at(78), [Name, State, Share, Loss, Curve, When, Size]);
-        assert_eq!(at(130), [Name, State, Steps, Loss, Curve, When, Size]);
+        use Column::{Curve, Eval, Loss, Name, Rank, Rate, Share, Size, State, Steps, When};
+        assert_eq!(at(58), [Name, State, Eval, When]);
+        assert_eq!(at(66), [Name, State, Eval, Curve, When]);
+        assert_eq!(at(78), [Name, State, Share, Eval, Curve, When, Size]);
+        assert_eq!(at(130), [Name, State, Steps, Rate, Rank, Loss, Eval, Curve, When, Size]);
         for width in 30..300 {
             let columns = columns(width);
             let used: usize = columns.iter().map(|(_, wide)| wide + 1).sum();

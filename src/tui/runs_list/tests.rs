@@ -96,6 +96,7 @@ fn some_runs() -> (TempDir, Lease) {
     let stopped = run("20251117T080000Z-qwen3.5-9b-instruct-chat-lora-77aa");
     let mut log = Log::begun(60 * HOUR_US, "Qwen/Qwen3.5-9B", 12_000);
     log.steps(60, None);
+    log.emit(Kind::Eval(Eval { step: 60, loss_nats: 1.2604, ..Eval::default() }));
     checkpoint(&stopped, &mut log, 60);
     finished(&mut log, Outcome::Stopped, 60, Some("asked to"));
     log.write(&stopped);
@@ -116,6 +117,7 @@ fn some_runs() -> (TempDir, Lease) {
     let lease = Lease::acquire(&live).unwrap();
     let mut log = Log::begun(HOUR_US, "Qwen/Qwen3.5-4B", 4_000);
     log.steps(400, None);
+    log.emit(Kind::Eval(Eval { step: 400, loss_nats: 0.9675, ..Eval::default() }));
     checkpoint(&live, &mut log, 400);
     log.write(&live);
     (root, lease)
@@ -412,7 +414,7 @@ fn rows_are_ordered_by_what_the_key_says() {
     press(&mut list, KeyCode::Char('o'));
     assert_eq!(ends(&list)[1..], ["51d2", "77aa", "9f00", "0c31", "b1b1"]);
     press(&mut list, KeyCode::Char('o'));
-    assert_eq!(ends(&list)[..1], ["e4d5"]);
+    assert_eq!(ends(&list)[..3], ["0c31", "e4d5", "77aa"]);
     for _ in 0..2 {
         press(&mut list, KeyCode::Char('o'));
     }

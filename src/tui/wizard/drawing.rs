@@ -31,7 +31,7 @@ impl Wizard {
                 // Esc may have another meaning here, and on the first page it does not go back.
                 let esc_is_taken = self.starting.is_shown()
                     || self.page == Page::Machine
-                    || keys.hints.iter().any(|(key, _)| *key == "esc");
+                    || keys.hints.iter().any(|(keys, _)| keys.split(' ').any(|key| key == "esc"));
                 let common = COMMON.iter().filter_map(|binding| Some((binding.shown, binding.hint?)));
                 (keys.hints, common.filter(|(key, _)| !(esc_is_taken && *key == "esc")).collect())
             }

@@ -145,7 +145,7 @@ fn files(report: &Report, width: usize, theme: &Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for file in report.refused_files().chain(others) {
         let side = if file.eval { ", evaluation" } else { "" };
-        let about = format!("  {}{side}, {}", file.format_in_words(), counted(file.lines, "line"));
+        let about = format!("  {}{side}, {}", file.format_in_words(), file.lines_in_words());
         let name = fit_end(&escape(&file.name), width.saturating_sub(about.len()), theme);
         lines.push(Line::from(vec![ink(theme, Role::Title, name), ink(theme, Role::Dim, about)]));
         if let Some(why) = &file.refused {

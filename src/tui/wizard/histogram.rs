@@ -23,8 +23,8 @@ pub(super) fn lines(
     };
     let n = |length: u32| count(length.into());
     let head = format!(
-        "length in {unit}: mean {:.0}, p50 {}, p90 {}, p99 {}, longest {}",
-        lengths.mean,
+        "length in {unit}: mean {}, p50 {}, p90 {}, p99 {}, longest {}",
+        count(lengths.mean.round() as u64),
         n(lengths.p50),
         n(lengths.p90),
         n(lengths.p99),

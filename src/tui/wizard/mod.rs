@@ -415,4 +415,8 @@ impl App for Wizard {
     fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
         self.draw(frame, theme);
     }
+
+    fn copies(&mut self) -> Option<String> {
+        self.state.copied.take()
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::text::Line;
-use sparktune_app::files::{Listing, common_beginning, completions, split_typed};
+use sparktune_app::files::{Listing, Sought, common_beginning, completions, split_typed};
 use sparktune_base::escape::escape;
 
 use super::lines::{fit, inked};
@@ -14,9 +14,11 @@ use super::state::State;
 use crate::screen::{Role, TextInput, Theme};
 
 /// The typed text and its completions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PathLine {
     pub input: TextInput,
+    /// What the path is wanted for.
+    sought: Sought,
     /// Completions that are not paths: the ids of models.
     words: Vec<String>,
     /// The folder part of the typed path, and its listing.
@@ -27,8 +29,20 @@ pub(super) struct PathLine {
 }
 
 impl PathLine {
-    pub(super) fn new(text: impl Into<String>, words: Vec<String>, state: &mut State) -> Self {
-        let mut line = Self { input: TextInput::new(text), words, ..Self::default() };
+    pub(super) fn new(
+        text: impl Into<String>,
+        sought: Sought,
+        words: Vec<String>,
+        state: &mut State,
+    ) -> Self {
+        let mut line = Self {
+            input: TextInput::new(text),
+            sought,
+            words,
+            folder: None,
+            listing: Loading::default(),
+            offered: Vec::new(),
+        };
         line.look(state);
         line
     }
@@ -77,7 +91,7 @@ impl PathLine {
         let text = self.input.text();
         let entries = self.listing.ready().map(|listing| listing.entries.as_slice()).unwrap_or_default();
         let words = self.words.iter().filter(|word| starts_with(word, text)).cloned();
-        words.chain(completions(text, entries)).collect()
+        words.chain(completions(text, entries, self.sought)).collect()
     }
 
     fn complete(&mut self) {
@@ -139,7 +153,7 @@ mod tests {
     fn tab_completes_as_far_as_it_is_clear_and_then_offers() {
         let (outbox, requests) = mpsc::channel();
         let mut state = State::new(Answers::default(), "/desk".into(), Some("/home/me".into()), outbox);
-        let mut line = PathLine::new("~/da", vec!["Qwen/Qwen3.5-2B".into()], &mut state);
+        let mut line = PathLine::new("~/da", Sought::Data, vec!["Qwen/Qwen3.5-2B".into()], &mut state);
         let request = requests.try_iter().last().unwrap();
         assert_eq!(request.body, Request::List { folder: "/home/me/".into() });
         let entries = ["data-a", "data-b", "other"].map(|name| entry(name, EntryKind::Folder)).to_vec();
@@ -157,7 +171,7 @@ mod tests {
             Request::List { folder: "/home/me/data-b/".into() }
         );
 
-        let mut line = PathLine::new("qwen", vec!["Qwen/Qwen3.5-2B".into()], &mut state);
+        let mut line = PathLine::new("qwen", Sought::Model, vec!["Qwen/Qwen3.5-2B".into()], &mut state);
         line.press(&tab, &mut state);
         assert_eq!(line.input.text(), "Qwen/Qwen3.5-2B");
     }

@@ -9,7 +9,7 @@ use sparktune_app::questions::plan::{PRESET_ABOUT, PRESET_EXISTS, check_preset_n
 use sparktune_base::escape::escape;
 
 use super::keys::{Keys, down, enter, up};
-use super::lines::{fit, ink, inked, left, selected, window, wrapped};
+use super::lines::{fit, ink, inked, left, selected, window, wrap, wrapped};
 use super::loading::Loading;
 use super::request::{Request, Response, Ticketed};
 use super::state::State;
@@ -88,19 +88,21 @@ impl PresetList {
                     .unwrap_or(0)
                     .min(width / 3);
                 let rows = usize::from(area.height).saturating_sub(6).max(1);
-                let row = |at: usize| {
-                    let preset = &presets[at];
-                    let line = Line::from(vec![
-                        ink(theme, Role::Title, left(&escape(&preset.name), names, theme)),
-                        ink(
-                            theme,
-                            Role::Text,
-                            format!("  {}", fit(&escape(&preset.label()), width - names - 2, theme)),
-                        ),
-                    ]);
-                    if at == self.selected { selected(&line, line.width().max(1), theme) } else { line }
+                // The description of the preset under the cursor is whole, the others are lines of a list.
+                let lines_of = |at: usize| -> Vec<Line<'static>> {
+                    let (name, label) = (escape(&presets[at].name), presets[at].label());
+                    let (room, is_selected) = (width - names - 2, at == self.selected);
+                    let label = escape(&label);
+                    let parts = if is_selected { wrap(&label, room) } else { vec![fit(&label, room, theme)] };
+                    let head = |n: usize| left(if n == 0 { &*name } else { "" }, names, theme);
+                    let line = |(n, part): (usize, String)| {
+                        let name = ink(theme, Role::Title, head(n));
+                        let line = Line::from(vec![name, ink(theme, Role::Text, format!("  {part}"))]);
+                        if is_selected { selected(&line, line.width().max(1), theme) } else { line }
+                    };
+                    parts.into_iter().enumerate().map(line).collect()
                 };
-                window(self.selected, presets.len(), rows).map(row).collect()
+                window(self.selected, presets.len(), rows).flat_map(lines_of).collect()
             }
             _ => vec![inked(theme, Role::Dim, "looking for presets")],
         };

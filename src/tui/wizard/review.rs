@@ -60,13 +60,28 @@ const KEYS: &[Binding<Action>] = &[
     },
 ];
 
-const COMMAND_KEYS: &[Binding<()>] = &[Binding {
-    keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('c'))],
-    shown: "esc",
-    help: "back to the review",
-    hint: Some("back; to copy the lines, select them with the mouse"),
-    action: (),
-}];
+#[derive(Debug, Clone, Copy)]
+enum OnCommand {
+    Close,
+    Copy,
+}
+
+const COMMAND_KEYS: &[Binding<OnCommand>] = &[
+    Binding {
+        keys: &[key(KeyCode::Char('Y')), key(KeyCode::Char('y'))],
+        shown: "Y",
+        help: "copy it into the terminal's clipboard",
+        hint: Some("copy"),
+        action: OnCommand::Copy,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('c'))],
+        shown: "esc",
+        help: "back to the review",
+        hint: Some("back; the mouse selects the lines too"),
+        action: OnCommand::Close,
+    },
+];
 
 impl ReviewPage {
     pub(super) fn keys(&self) -> Keys {
@@ -77,12 +92,18 @@ impl ReviewPage {
         *self = Self::default();
     }
 
-    pub(super) fn key(&mut self, event: &KeyEvent, state: &State) -> KeyResult {
+    pub(super) fn key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {
         if self.command {
-            if action(COMMAND_KEYS, event).is_none() {
-                return KeyResult::Ignored;
+            match action(COMMAND_KEYS, event) {
+                None => return KeyResult::Ignored,
+                Some(OnCommand::Close) => self.command = false,
+                Some(OnCommand::Copy) => {
+                    state.copied = command_line(&state.planner.answers).ok();
+                    if state.copied.is_some() {
+                        state.say(Role::Good, "copied, if this terminal allows it");
+                    }
+                }
             }
-            self.command = false;
             return KeyResult::Handled;
         }
         let Some(act) = action(KEYS, event) else { return KeyResult::Ignored };
@@ -142,7 +163,7 @@ impl ReviewPage {
     /// Draws the command line on a screen without anything else.
     pub(super) fn view_command(&self, state: &State, frame: &mut Frame<'_>, theme: &Theme) {
         let area = frame.area();
-        let [_, text, foot] = area.layout(&Layout::vertical([
+        let [head, text, foot] = area.layout(&Layout::vertical([
             Constraint::Length(1),
             Constraint::Min(1),
             Constraint::Length(1),
@@ -162,6 +183,9 @@ impl ReviewPage {
             Err(error) => lines.extend(wrapped(theme, Role::Bad, &error.to_string(), width)),
         }
         draw(frame, text, lines);
+        if let Some((role, words)) = &state.notice {
+            draw(frame, head, vec![inked(theme, *role, fit(words, width, theme))]);
+        }
         frame.render_widget(hint_line(self.keys().hints, area.width, theme), foot);
     }
 }

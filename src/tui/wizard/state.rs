@@ -55,6 +55,8 @@ pub(super) struct State {
     pub now: u64,
     /// One line about the last action.
     pub notice: Option<(Role, String)>,
+    /// What the last key copies.
+    pub copied: Option<String>,
     pub machine: Loading<MachineFound>,
     pub catalog: Loading<Vec<CachedModel>>,
     pub recent: Loading<Recent>,
@@ -86,6 +88,7 @@ impl State {
             size: Size { width: 80, height: 24 },
             now: 0,
             notice: None,
+            copied: None,
             machine: Loading::Idle,
             catalog: Loading::Idle,
             recent: Loading::Idle,

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use sparktune_app::models::shown_name;
+use sparktune_plan::Plan;
 use sparktune_runlog::{Error, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot, label_of};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -38,6 +39,10 @@ pub(crate) struct Summary {
     pub model: Option<String>,
     /// `lora`, `full` or `head`.
     pub method: Option<String>,
+    /// The peak learning rate.
+    pub learning_rate: Option<f64>,
+    /// The LoRA rank; none for full fine-tuning.
+    pub rank: Option<u32>,
     /// The device, in words.
     pub device: Option<String>,
     /// The run or adapter that it started from, if not from a published model.
@@ -80,11 +85,14 @@ impl Summary {
         let started = view.attempts.back().map(|attempt| &attempt.started);
         let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let (step, steps_total) = (view.steps_done(), view.total_steps());
+        let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
         let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
         Self {
             name: label_of(&id).unwrap_or(&id).to_owned(),
             model: started.and_then(|started| text(shown_name(&started.model))),
             method: started.and_then(|started| text(&started.method)),
+            learning_rate: plan.as_ref().map(|plan| plan.optimizer.learning_rate),
+            rank: plan.map(|plan| plan.method.rank()).filter(|rank| *rank > 0),
             device: started.and_then(|started| text(&started.device)),
             from: started.and_then(|started| started.from.clone()),
             state: word(liveness),

@@ -92,9 +92,12 @@ function Row({ run, picked, toggle }) {
       : "";
   const left =
     isLive(run) && run.eta_s !== null && run.eta_s !== undefined ? `${duration(run.eta_s)} left` : "";
+  const rank = run.rank ? `rank ${count(run.rank)}` : "";
+  const rate = run.learning_rate ? `learning rate ${run.learning_rate.toExponential()}` : "";
+  const about = [run.id === run.name ? "" : run.id, run.model, run.method, rank, rate];
   return html`<tr class=${picked ? "picked" : ""} data-test="run-row" data-run=${run.id}>
     <td class="pick"><input type="checkbox" aria-label=${`Pick ${run.name}`} checked=${picked} onChange=${() => toggle(run.id)} /></td>
-    <th class="run-name" scope="row"><a href=${href(["runs", run.id])}><bdi>${run.name}</bdi></a><div class="faint small anywhere">${joined([run.id === run.name ? "" : run.id, run.model, run.method])}</div></th>
+    <th class="run-name" scope="row"><a href=${href(["runs", run.id])}><bdi>${run.name}</bdi></a><div class="faint small anywhere">${joined(about)}</div></th>
     <td class="run-state"><${State} state=${run.state} /></td>
     <td class="wide whole"><${Bar} share=${run.progress ?? (run.steps_total ? run.step / run.steps_total : 0)} kind=${barKind(run.state)} label=${`Progress of ${run.name}`} />
       <div class="small soft run-steps"><span>${at}</span><span>${left}</span></div></td>

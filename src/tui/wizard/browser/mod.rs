@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crossterm::event::{KeyCode, KeyEvent};
 use sparktune_app::data_sets::is_elsewhere;
-use sparktune_app::files::{Entry, EntryKind, Listing};
+use sparktune_app::files::{Entry, EntryKind, Listing, Sought};
 
 use super::keys::{COMPLETE, Keys, Typing, down, enter, first, last, stop, up};
 use super::loading::Loading;
@@ -179,12 +179,8 @@ impl Browser {
             .iter()
             .filter(|entry| entry.name.to_string_lossy().to_lowercase().contains(&sought))
             .collect();
-        let order = |entry: &Entry| match (entry.kind, entry.is_data) {
-            (EntryKind::File, true) => 0,
-            (EntryKind::Folder, true) => 1,
-            (EntryKind::Folder, false) => 2,
-            _ => 3,
-        };
+        // What cannot be read comes last.
+        let order = |entry: &Entry| entry.rank(Sought::Data).unwrap_or(u8::MAX);
         entries.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.name.cmp(&b.name)));
         rows.extend(entries.into_iter().cloned().map(Row::Entry));
         rows
@@ -230,7 +226,7 @@ impl Browser {
                     text.push('/');
                 }
                 let text = if event.code == KeyCode::Char('~') { "~/".to_owned() } else { text };
-                self.typing = Some(PathLine::new(text, Vec::new(), state));
+                self.typing = Some(PathLine::new(text, Sought::Data, Vec::new(), state));
             }
             Action::Again => self.go(self.here().to_owned(), state),
             Action::Parent => self.up(state),
@@ -326,7 +322,7 @@ impl Browser {
             (None, true) => self.filter.paste(text),
             (None, false) => {
                 let text: String = text.trim().chars().filter(|c| !c.is_control()).collect();
-                self.typing = Some(PathLine::new(text, Vec::new(), state));
+                self.typing = Some(PathLine::new(text, Sought::Data, Vec::new(), state));
             }
         }
     }
@@ -340,11 +336,11 @@ impl Browser {
             let rows = self.rows(state);
             let from = self.came_from.take();
             let is_from = |row: &Row| matches!(row, Row::Entry(entry) if Some(&entry.name) == from.as_ref());
-            // Data files come first, because the user most likely looks for them.
+            // Data comes first, because the user most likely looks for it.
             let is_data = |row: &Row| match row {
                 Row::Recent(_) => true,
                 Row::Up => false,
-                Row::Entry(entry) => entry.is_data && entry.kind == EntryKind::File,
+                Row::Entry(entry) => entry.is_data,
             };
             let at = rows.iter().position(is_from).or_else(|| rows.iter().position(is_data));
             self.selected = at.unwrap_or(0);

@@ -7,6 +7,7 @@
 mod view;
 
 use crossterm::event::{KeyCode, KeyEvent};
+use sparktune_app::files::Sought;
 use sparktune_app::questions::model::{ModelQuestion, OTHER};
 use sparktune_plan::{Catalog, CatalogModel};
 
@@ -225,7 +226,7 @@ impl ModelPage {
         }
         let given = state.planner.answers.model.as_ref().map(|answer| answer.value.clone());
         let given = given.filter(|name| Catalog::shipped().find(name).is_none()).unwrap_or_default();
-        self.other = Some(PathLine::new(given, words, state));
+        self.other = Some(PathLine::new(given, Sought::Model, words, state));
     }
 
     fn other_key(&mut self, event: &KeyEvent, state: &mut State) -> KeyResult {

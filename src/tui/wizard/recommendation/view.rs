@@ -127,27 +127,27 @@ impl PlanPage {
             word => word,
         };
         let words = if narrow { 1 } else { 6 };
-        let room = width.saturating_sub(names + 2 + 2 + 1 + words);
+        let shown =
+            if value.is_empty() { theme.glyph("–", "-").to_owned() } else { escape(&value).into_owned() };
+        // Arrows are shown next to values that the arrow keys change.
+        let arrows = [theme.glyph("◂ ", "< "), theme.glyph(" ▸", " >")];
+        let moves = selected && stepped(setting, &value, true).is_some();
+        // A name that is longer than its column takes what its value leaves, whether or not the row is
+        // selected; without a word about its origin, also the room of that.
+        let whole = shown.width() + arrows.concat().width();
+        let after_name = width.saturating_sub(2 + 2 + if word.is_empty() { 0 } else { 1 + words });
+        let names = name(setting).width().min(after_name.saturating_sub(whole)).max(names);
+        let usual = width.saturating_sub(names + 2 + 2 + 1 + words);
+        let room = usual.max(whole.min(after_name.saturating_sub(names)));
         let mut spans = vec![
             ink(theme, if at_fault { Role::Bad } else { Role::Accent }, mark),
             ink(theme, if selected { Role::Title } else { Role::Text }, left(&name(setting), names, theme)),
             ink(theme, Role::Text, "  "),
         ];
         match self.edit.as_ref().filter(|_| selected) {
-            Some(edit) => spans.extend(edit.input.line((room + words) as u16, true, theme).spans),
+            Some(edit) => spans.extend(edit.input.line((usual + words) as u16, true, theme).spans),
             None => {
-                let shown = if value.is_empty() {
-                    theme.glyph("–", "-").to_owned()
-                } else {
-                    escape(&value).into_owned()
-                };
-                // Arrows are shown next to values that the arrow keys change.
-                let moves = selected && stepped(setting, &value, true).is_some();
-                let shown = if moves {
-                    format!("{}{shown}{}", theme.glyph("◂ ", "< "), theme.glyph(" ▸", " >"))
-                } else {
-                    shown
-                };
+                let shown = if moves { arrows.join(&shown) } else { shown };
                 let cell = left(&shown, room, theme);
                 let role = if origin == Origin::BuiltIn { Role::Text } else { Role::Accent };
                 spans.push(if selected { ink(theme, Role::Selected, cell) } else { ink(theme, role, cell) });

@@ -878,6 +878,11 @@ fn the_command_line_is_shown_alone_and_says_what_the_answers_say() {
     let screen = rig.screen();
     assert!(screen.contains("sparktune train --non-interactive"), "{screen}");
     assert!(screen.contains("--rank 64") && !screen.contains("machine"), "{screen}");
+    rig.press(KeyCode::Char('Y'));
+    rig.sees("copied, if this terminal allows it");
+    let copied = rig.wizard.copies().unwrap();
+    assert!(copied.starts_with("sparktune train") && copied.contains("--rank 64"), "{copied}");
+    assert_eq!((copied.lines().count(), rig.wizard.copies()), (1, None));
     rig.press(KeyCode::Esc);
     rig.sees("Review and start");
 }
