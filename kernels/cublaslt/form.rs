@@ -216,6 +216,36 @@ pub(super) fn search(library: &Library, form: &Form, most: usize) -> Result<Vec<
     Ok(usable.map(algorithm).collect())
 }
 
+/// Asks the library whether an algorithm computes products of this form on this device. Returns the algorithm
+/// with the workspace that it takes for them; `None` if it does not.
+pub(super) fn fitting(
+    library: &Library,
+    form: &Form,
+    algorithm: &Algorithm,
+) -> Result<Option<Algorithm>, Refused> {
+    if algorithm.version != library.version {
+        return Ok(None);
+    }
+    let described = Described::new(library, form)?;
+    let mut found = Suggestion::default();
+    // SAFETY: the call reads the objects and the words of the algorithm, and writes one suggestion.
+    #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
+    let status = unsafe {
+        (library.functions.check)(
+            library.handle,
+            described.product,
+            described.first,
+            described.second,
+            described.result,
+            described.result,
+            algorithm.words.as_ptr(),
+            &raw mut found,
+        )
+    };
+    let fits = status == 0 && found.state == 0 && found.workspace_bytes <= WORKSPACE_BYTES;
+    Ok(fits.then_some(Algorithm { workspace_bytes: found.workspace_bytes, ..*algorithm }))
+}
+
 /// Returns a number of an algorithm's configuration.
 fn config(library: &Library, algorithm: &[u64; ALGORITHM_WORDS], attribute: c_int) -> Option<u32> {
     let (mut value, mut written) = (0u32, 0usize);

@@ -47,7 +47,8 @@ pub(super) const CONFIG_REDUCTION_SCHEME: c_int = 3;
 /// `CUBLASLT_REDUCTION_SCHEME_NONE`: each sum is formed in one sequence.
 pub(super) const NO_REDUCTION: u32 = 0;
 
-/// The most bytes that an algorithm may use beside the matrices. The library's own default on H200.
+/// The most bytes that an algorithm may use beside the matrices. The library's own default on H200, and what
+/// the plan counts (`src/plan/memory.rs`).
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 /// Addresses are multiples of so many bytes.
 pub(super) const ALIGNMENT: u32 = 16;
@@ -87,6 +88,9 @@ functions! {
     drop_preference = "cublasLtMatmulPreferenceDestroy": fn(Object) -> Status;
     suggest = "cublasLtMatmulAlgoGetHeuristic": fn(
         Object, Object, Object, Object, Object, Object, Object, c_int, *mut Suggestion, *mut c_int,
+    ) -> Status;
+    check = "cublasLtMatmulAlgoCheck": fn(
+        Object, Object, Object, Object, Object, Object, *const u64, *mut Suggestion,
     ) -> Status;
     config_of = "cublasLtMatmulAlgoConfigGetAttribute": fn(
         *const u64, c_int, *mut c_void, usize, *mut usize,

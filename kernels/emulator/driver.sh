@@ -18,9 +18,8 @@
 # that memory is full of until it is written; a result that depends on it is made from memory nobody wrote).
 #
 # An emulated NCCL for processes of one machine is in OUT_DIR/nccl, because a program is to run without one too: LD_LIBRARY_PATH names
-# that folder besides. It may be told: EMULATED_NCCL_VERSION (22809), EMULATED_NCCL_TRACE (a file that gets a line for each thing that it
-# does), EMULATED_NCCL_ABSENT (any value: this process never arrives), EMULATED_NCCL_ERROR_AT (the number of the sum of this process that
-# fails), EMULATED_NCCL_NO_SHRINK (any value: it cannot shrink). NCCL_HOSTID has to differ between processes, as on one real device.
+# that folder besides. It may be told: EMULATED_NCCL_VERSION (22809) and EMULATED_NCCL_TRACE (a file that gets a line for each thing that
+# it does). NCCL_HOSTID has to differ between processes, as on one real device.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")" && pwd)
 (($# == 1)) || {

@@ -10,7 +10,7 @@ use crate::cublaslt::{self, Form};
 use crate::cuda::{CudaTensor, Kernel, LAYERS, as_bf16, contiguous, dims, empty, sizes, zeros};
 
 /// The three products of a linear layer.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Product {
     /// The product `x [m, k] · w [n, k]ᵀ`, bf16.
     Forward,
@@ -63,7 +63,7 @@ impl Product {
         }
     }
 
-    fn form(self, size: [usize; 3]) -> Form {
+    pub(crate) fn form(self, size: [usize; 3]) -> Form {
         match self {
             Product::Forward => Form::forward(size),
             Product::Input => Form::input(size),
@@ -107,7 +107,7 @@ pub(crate) fn product_into<'a>(
     let (_, splits, _) = tiling;
     // The library gets whole matrices only, as it was measured with.
     if [a, b, c].iter().all(Columns::is_whole)
-        && let Some([algorithm]) = tuning::algorithms(&which.problem([m, n, k], splits)).as_deref()
+        && let Some([algorithm]) = tuning::algorithms(&which.problem([m, n, k], splits), a.of).as_deref()
     {
         return cublaslt::multiply(which.form([m, n, k]), *algorithm, scale, a.of, b.of, c.of, added);
     }

@@ -3,14 +3,14 @@
 
 use std::time::Instant;
 
-use burn::tensor::{DType, Device};
+use burn::tensor::{DType, Device, TensorData};
 use cubecl::future::block_on;
 
 use super::cuda::{Columns, Gradient, Product, device, product};
 use super::tile::Tile;
-use super::tuning::{Decision, KERNELS, Problem, by_own_kernels, decide, library, remember};
+use super::tuning::{Decision, KERNELS, Part, Problem, by_own_kernels, decide, library, remember};
 use crate::compare::random;
-use crate::cublaslt::{Algorithm, Form, is_repeatable, multiply, search};
+use crate::cublaslt::{Algorithm, multiply, repeated, search};
 use crate::cuda::{CudaTensor, as_bf16, dims, empty, into_tensor, part, primitive, view};
 use crate::lora_linear::cuda::{input_gradient, output};
 
@@ -23,6 +23,10 @@ const ALGORITHMS: usize = 4;
 /// The share of our kernel's time that the library has to stay below. What is nearly as fast would be chosen
 /// by chance, and runs would differ in their bits for nothing.
 const FASTER: f64 = 0.97;
+/// The largest relative error of rounding to bf16, and of rounding to f32 and of a sum in tensor cores, which
+/// may cut off instead of rounding.
+const OF_BF16: f64 = 1.0 / 256.0;
+const OF_F32: f64 = 1.0 / (1 << 23) as f64;
 
 impl Problem {
     fn launch(&self, operands: &[CudaTensor]) -> CudaTensor {
@@ -50,8 +54,9 @@ impl Problem {
     }
 
     /// Times the product in all tiles that may be the fastest, with generated operands, and stores the
-    /// fastest one. Tiles that the device refuses are skipped. Where the library may be used, decides between
-    /// it and that tile. Returns whether the product is computed in another way than was estimated.
+    /// fastest one. Tiles that the device refuses are skipped. While it is decided about the library, decides
+    /// between it and that tile: it is taken where it is faster and its numbers are those of our kernel but
+    /// for rounding. Returns whether the product is computed in another way than was estimated.
     pub fn measure(&self, device: &Device) -> bool {
         let operands = operands(&self.shapes().1, device);
         let candidates = self.candidates(&operands[0]);
@@ -64,14 +69,15 @@ impl Problem {
         remember(self, tile);
         let Some(version) = library() else { return tile != candidates[0] };
         let own = fastest.map_or(f64::INFINITY, |(_, seconds)| seconds);
-        let is_faster = self.best_algorithms(&operands).is_some_and(|algorithms| {
+        let is_taken = self.best_algorithms(&operands).is_some_and(|algorithms| {
             decide(self, Decision::Library(algorithms));
-            seconds(|| self.launch(&operands)).is_some_and(|found| found < FASTER * own)
+            let found = seconds(|| self.launch(&operands));
+            found.is_some_and(|found| found < FASTER * own) && self.agrees(&operands)
         });
-        if !is_faster {
+        if !is_taken {
             decide(self, Decision::Own(version));
         }
-        is_faster || tile != candidates[0]
+        is_taken || tile != candidates[0]
     }
 
     /// Returns the library's fastest algorithm for each product of two matrices of which this one is the sum,
@@ -82,26 +88,54 @@ impl Problem {
 
     fn best_algorithms(&self, operands: &[CudaTensor]) -> Option<Vec<Algorithm>> {
         let parts = self.parts();
-        if !parts.iter().all(|(form, _)| form.is_aligned()) {
+        if !parts.iter().all(|part| part.which.form(part.size).is_aligned()) {
             return None;
         }
-        let parts = parts.into_iter().enumerate();
-        let best = parts.map(|(i, (form, [a, b]))| {
+        let parts = parts.iter().enumerate();
+        let best = parts.map(|(i, part)| {
             let added = i > 0 || self.begins_with_adapter();
-            best_algorithm(form, [&operands[a], &operands[b]], added, self.result(&operands[a]))
+            best_algorithm(part, operands, added, self.result(&operands[0]), self.rounding(1))
         });
         best.collect()
+    }
+
+    /// Returns whether the product, as it was decided, has our kernel's numbers but for rounding.
+    fn agrees(&self, operands: &[CudaTensor]) -> bool {
+        let terms = self.parts().len() + usize::from(self.begins_with_adapter());
+        let run = || numbers(into_tensor(self.launch(operands)).into_data());
+        agree(&by_own_kernels(run), &run(), self.rounding(terms))
+    }
+
+    /// Returns how far two results of the product may be apart by rounding, relative to their size: our
+    /// kernel's, which is rounded to bf16 once, and one that is rounded after each of so many terms. Both are
+    /// sums in f32, in which every addition rounds. A gradient of a weight stays in f32.
+    fn rounding(&self, terms: usize) -> f64 {
+        let ([_, _, k], _) = self.shapes();
+        let to_bf16 = if self.is_f32() { 0.0 } else { (1 + terms) as f64 * OF_BF16 };
+        to_bf16 + 2.0 * k as f64 * OF_F32
+    }
+
+    fn is_f32(&self) -> bool {
+        self.kernel == "linear_backward_weight"
     }
 
     /// Returns memory for the product.
     fn result(&self, like: &CudaTensor) -> CudaTensor {
         let ([m, n, _], _) = self.shapes();
-        empty(like, [m, n], if self.kernel == "linear_backward_weight" { DType::F32 } else { DType::BF16 })
+        empty(like, [m, n], if self.is_f32() { DType::F32 } else { DType::BF16 })
     }
 }
 
-/// Returns the fastest algorithm that always gives the same bits.
-fn best_algorithm(form: Form, [a, b]: [&CudaTensor; 2], added: bool, c: CudaTensor) -> Option<Algorithm> {
+/// Returns the fastest algorithm that always gives the same bits, and the numbers of our kernel within this
+/// bound. `c` is memory for results.
+fn best_algorithm(
+    part: &Part,
+    operands: &[CudaTensor],
+    added: bool,
+    c: CudaTensor,
+    bound: f64,
+) -> Option<Algorithm> {
+    let (form, [a, b]) = (part.which.form(part.size), part.operands.map(|place| &operands[place]));
     let run = |algorithm: &Algorithm, added| {
         multiply(form, *algorithm, 1.0, a, b, &c, added);
         c.clone()
@@ -113,7 +147,33 @@ fn best_algorithm(form: Form, [a, b]: [&CudaTensor; 2], added: bool, c: CudaTens
         timed.extend(seconds(|| run(&algorithm, added)).map(|seconds| (seconds, algorithm)));
     }
     timed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    timed.into_iter().map(|(_, algorithm)| algorithm).find(|one| is_repeatable(form, *one, [a, b, &c]))
+    let ours = by_own_kernels(|| numbers(into_tensor(product(part.which, a, b, 1.0)).into_data()));
+    let is_right = |one: &Algorithm| {
+        repeated(form, *one, [a, b, &c]).is_some_and(|theirs| agree(&ours, &numbers(theirs), bound))
+    };
+    timed.into_iter().map(|(_, algorithm)| algorithm).find(is_right)
+}
+
+fn numbers(result: TensorData) -> Vec<f32> {
+    result.convert::<f32>().try_to_vec().expect("was converted to f32")
+}
+
+/// Returns whether two results differ by no more than a bound: their distance relative to the length of ours,
+/// and each number relative to our largest. The second finds a single wrong number, the first many that are
+/// only inexact. No number that is not finite agrees with anything.
+fn agree(ours: &[f32], theirs: &[f32], bound: f64) -> bool {
+    let (mut squares, mut distance, mut largest, mut farthest) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
+    for (our, their) in ours.iter().zip(theirs) {
+        let (our, difference) = (f64::from(*our), f64::from(*our) - f64::from(*their));
+        if !difference.is_finite() {
+            return false;
+        }
+        squares += our * our;
+        distance += difference * difference;
+        largest = largest.max(our.abs());
+        farthest = farthest.max(difference.abs());
+    }
+    ours.len() == theirs.len() && distance.sqrt() <= bound * squares.sqrt() && farthest <= bound * largest
 }
 
 /// Returns the duration of one launch in seconds, measured between two waits for the device, or `None` if the
@@ -158,13 +218,40 @@ mod tests {
 
     use super::*;
     use crate::compare::distance;
-    use crate::cublaslt::on_device::device_and_library;
-    use crate::cublaslt::products;
+    use crate::cublaslt::on_device::{device_and_library, device_and_stand_in};
+    use crate::cublaslt::{fitting, products};
     use crate::cuda::{Kernel, empty_like, sizes};
     use crate::linear::tile::ALL;
     use crate::linear::tuning::tests::{problem, problems};
-    use crate::linear::tuning::{learn, learned, listen, missed, tile, use_library};
+    use crate::linear::tuning::{
+        decide_as, decisions, learn, learned, listen, missed, refusals, tile, use_library,
+    };
     use crate::testing::cuda_device;
+
+    #[test]
+    fn results_agree_that_differ_by_rounding_and_no_others() {
+        let ours: Vec<f32> = random(1, 1, 1000).into_data().try_to_vec().unwrap();
+        let with = |change: &dyn Fn(usize, f32) -> f32| -> Vec<f32> {
+            ours.iter().enumerate().map(|(i, x)| change(i, *x)).collect()
+        };
+        let bound = problem("linear_forward", &[72, 40], 1, 67).rounding(1);
+        assert!((2.0 * OF_BF16..2.1 * OF_BF16).contains(&bound));
+        let unit = OF_BF16 as f32;
+        let agrees = |theirs: &[f32]| agree(&ours, theirs, bound);
+        assert!(agrees(&ours) && agrees(&with(&|i, x| if i % 2 == 0 { x * (1.0 + unit) } else { x })));
+        // Each is only a little off, and all are.
+        assert!(!agrees(&with(&|_, x| x * (1.0 + 2.5 * unit))));
+        let one = |wrong: f32| with(&|i, x| if i == 700 { wrong } else { x });
+        for wrong in [ours[700] + 0.2, -5.0, f32::NAN, f32::INFINITY] {
+            assert!(!agrees(&one(wrong)), "{wrong}");
+        }
+        assert!(!agrees(&ours[1..]) && !agrees(&[]));
+        assert!(!agree(&[f32::NAN], &[f32::NAN], bound));
+        // A gradient of a weight is not rounded to bf16.
+        let exact = problem("linear_backward_weight", &[72, 40], 1, 5376).rounding(1);
+        assert!(!agree(&ours, &with(&|_, x| x * (1.0 + unit)), exact));
+        assert!(agree(&ours, &with(&|_, x| x * (1.0 + f32::EPSILON)), exact));
+    }
 
     #[test]
     fn the_tile_changes_no_bit_on_device() {
@@ -210,6 +297,58 @@ mod tests {
             assert_eq!(products() - before, algorithms.len() as u64, "{problem}");
             assert!(error <= 6e-3, "{problem}: {error:e}");
         }
+    }
+
+    /// One of the stand-in's algorithms computes only even numbers of tokens, and fails for others.
+    #[test]
+    fn what_the_library_refuses_is_computed_on_device_by_our_kernel_and_that_is_recorded() {
+        let Some((device, version)) = device_and_stand_in() else { return };
+        for of in [
+            problem("linear_backward_weight", &[72, 40], 1, 66),
+            problem("lora_linears_backward_input", &[40, 24, 72, 16], 1, 66),
+        ] {
+            let run = |tokens| {
+                let problem = Problem { tokens, ..of.clone() };
+                let before = products();
+                let result = problem.launch(&operands(&problem.shapes().1, &device));
+                (into_tensor(result).into_data(), products() - before)
+            };
+            learn("").unwrap();
+            use_library(None);
+            let counts = [66, 67, 33, 132, 35, 64, 131];
+            let ours = counts.map(|tokens| run(tokens).0);
+
+            let like = &operands(&[[8, 8]], &device)[0];
+            let particular = |part: &Part| {
+                let mut odd = part.size;
+                odd[if part.which == Product::Weight { 2 } else { 0 }] = 67;
+                let refuses = |one: &Algorithm| fitting(vec![(part.which.form(odd), *one)], like).is_none();
+                search(part.which.form(part.size), like, 8).into_iter().find(refuses).unwrap()
+            };
+            let algorithms: Vec<_> = of.parts().iter().map(particular).collect();
+            let parts = algorithms.len() as u64;
+            use_library(Some(version));
+            decide_as("").unwrap();
+            decide(&of, Decision::Library(algorithms));
+            let mixed = counts.map(&run);
+            for (((data, by_library), ours), tokens) in mixed.iter().zip(&ours).zip(counts) {
+                let is_odd = tokens % 2 == 1;
+                assert_eq!(*by_library, if is_odd { 0 } else { parts }, "{of}, {tokens} tokens");
+                assert_eq!(data == ours, is_odd, "{of}, {tokens} tokens");
+            }
+            let record = decisions();
+            let refused: Vec<_> = record.lines().filter_map(|line| line.strip_suffix(" refused")).collect();
+            assert_eq!((refused.len(), refusals()), (4, 4), "{record}");
+
+            // As the process does that continues a run, in another order.
+            use_library(Some(version));
+            decide_as(&record).unwrap();
+            for (tokens, expected) in counts.into_iter().zip(mixed).rev() {
+                assert_eq!(run(tokens), expected, "{of}, {tokens} tokens");
+            }
+            assert_eq!(decisions(), record);
+        }
+        use_library(None);
     }
 
     #[test]

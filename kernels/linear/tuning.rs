@@ -6,7 +6,10 @@
 //!
 //! **By whom.** A product may also be left to the vendor's library (`cublaslt`), where it was measured to be
 //! faster than the best tile. That does change bits. So it happens only where [`use_library`] allows it, by a
-//! [`Decision`] that is recorded with the run ([`decisions`], [`decide`]).
+//! [`Decision`] that is recorded with the run ([`decisions`], [`decide_as`]). A decision holds for half to twice
+//! as many tokens too, where the library says that its algorithm computes them; where it says that it does not,
+//! our kernel does, and that is recorded as well. So who computes a product follows from the record, the device
+//! and the library alone, and not from what was computed before.
 //!
 //! What is known belongs to a thread, like the device's queue. This module must not know files; it reads and
 //! writes lines of text.
@@ -15,8 +18,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::cuda::Product;
 use super::tile::{ALL, Tile, WIDE};
-use crate::cublaslt::{Algorithm, Form};
+use crate::cublaslt::{self, Algorithm};
+use crate::cuda::{CudaTensor, LAYERS};
 
 /// The kernels that compute products, and the tiles each is compiled with.
 pub(super) const KERNELS: [(&str, &[Tile]); 5] = [
@@ -39,6 +44,16 @@ pub struct Problem {
     pub(crate) tokens: usize,
 }
 
+/// A product of two matrices that the library can compute.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) which: Product,
+    /// `m`, `n` and `k`.
+    pub(super) size: [usize; 3],
+    /// The places of the two matrices among the operands of the whole product.
+    pub(super) operands: [usize; 2],
+}
+
 /// Who computes a product, measured with one version of the library.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
@@ -50,6 +65,9 @@ pub enum Decision {
 
 /// The word before a decision in a line of text.
 const BY: &str = "by";
+/// The last word of a line about a product that the library refuses to compute as was decided for another
+/// number of tokens.
+const REFUSED: &str = "refused";
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -85,11 +103,15 @@ impl Decision {
 struct Known {
     measured: BTreeMap<Problem, Tile>,
     decided: BTreeMap<Problem, Decision>,
+    /// What the library has said about the products that were to be computed: the algorithms; `None` where it
+    /// refuses one.
+    asked: BTreeMap<Problem, Option<Vec<Algorithm>>>,
     /// The version of the library that products may be left to.
     library: Option<usize>,
-    /// Whether nothing more is decided: a product without a decision is computed by our kernel.
-    is_settled: bool,
-    /// The products that were computed in an estimated tile, or without a decision, while they are recorded.
+    /// Whether products without a decision get one when they are measured. Otherwise our kernels compute them.
+    is_deciding: bool,
+    /// The products that were computed in an estimated tile, or without a decision while there are to be some,
+    /// while they are recorded.
     missed: Option<BTreeSet<Problem>>,
 }
 
@@ -101,7 +123,7 @@ thread_local! {
 pub(crate) fn tile(problem: Problem, estimated: Tile) -> Tile {
     KNOWN.with_borrow_mut(|known| {
         let measured = nearest(&known.measured, &problem).copied();
-        let is_undecided = !known.is_settled
+        let is_undecided = known.is_deciding
             && known.library.is_some_and(|version| {
                 !nearest(&known.decided, &problem).is_some_and(|decision| decision.is_of(version))
             });
@@ -112,30 +134,60 @@ pub(crate) fn tile(problem: Problem, estimated: Tile) -> Tile {
     })
 }
 
-/// Returns the algorithms by which the library computes a product; `None` if our kernel does.
-pub(crate) fn algorithms(problem: &Problem) -> Option<Vec<Algorithm>> {
-    KNOWN.with_borrow(|known| {
-        let version = known.library?;
-        match nearest(&known.decided, problem)? {
-            decision @ Decision::Library(algorithms) if decision.is_of(version) => Some(algorithms.clone()),
-            _ => None,
-        }
+/// Returns the algorithms by which the library computes a product on the device of a tensor, one for each of
+/// its [`parts`](Problem::parts); `None` if our kernel computes it.
+pub(crate) fn algorithms(problem: &Problem, like: &CudaTensor) -> Option<Vec<Algorithm>> {
+    by_decision(problem, |decided| {
+        let forms = problem.parts().into_iter().map(|part| part.which.form(part.size));
+        cublaslt::fitting(forms.zip(decided.iter().copied()).collect(), like)
     })
 }
 
-/// Says which version of the library products may be left to from now on; `None` allows none.
-pub fn use_library(version: Option<usize>) {
-    KNOWN.with_borrow_mut(|known| (known.library, known.is_settled) = (version, false));
+/// Returns the algorithms by which the library computes a product: those that were decided, as `fits` returns
+/// them for its number of tokens. It is asked once for a product, and never about one that it has refused
+/// before, also in an earlier process if that is recorded.
+fn by_decision(
+    problem: &Problem,
+    fits: impl FnOnce(&[Algorithm]) -> Option<Vec<Algorithm>>,
+) -> Option<Vec<Algorithm>> {
+    let decided = KNOWN.with_borrow(|known| {
+        let version = known.library?;
+        match nearest(&known.decided, problem)? {
+            decision @ Decision::Library(algorithms) if decision.is_of(version) => {
+                Some(known.asked.get(problem).cloned().ok_or_else(|| algorithms.clone()))
+            }
+            _ => None,
+        }
+    });
+    decided?.unwrap_or_else(|decided| {
+        let found = fits(&decided);
+        KNOWN.with_borrow_mut(|known| known.asked.insert(problem.clone(), found.clone()));
+        found
+    })
 }
 
-/// Leaves it at what has been decided, until the next [`use_library`].
+/// Says which version of the library products may be left to from now on, where that is decided; `None` allows
+/// none.
+pub fn use_library(version: Option<usize>) {
+    KNOWN.with_borrow_mut(|known| {
+        (known.library, known.is_deciding) = (version, false);
+        known.asked.clear();
+    });
+}
+
+/// Lets products that are measured from now on be decided about, as far as the library may be used.
+pub fn begin_deciding() {
+    KNOWN.with_borrow_mut(|known| known.is_deciding = true);
+}
+
+/// Leaves it at what has been decided, until the next [`begin_deciding`].
 pub fn settle_decisions() {
-    KNOWN.with_borrow_mut(|known| known.is_settled = true);
+    KNOWN.with_borrow_mut(|known| known.is_deciding = false);
 }
 
 /// Returns the version of the library that products may newly be left to.
 pub(super) fn library() -> Option<usize> {
-    KNOWN.with_borrow(|known| known.library.filter(|_| !known.is_settled))
+    KNOWN.with_borrow(|known| known.library.filter(|_| known.is_deciding))
 }
 
 /// Calls `f` while our kernels compute all products.
@@ -148,17 +200,31 @@ pub(super) fn by_own_kernels<T>(f: impl FnOnce() -> T) -> T {
 
 /// Decides by whom a product is computed from now on.
 pub fn decide(problem: &Problem, decision: Decision) {
-    KNOWN.with_borrow_mut(|known| known.decided.insert(problem.clone(), decision));
+    KNOWN.with_borrow_mut(|known| {
+        known.decided.insert(problem.clone(), decision);
+        known.asked.clear();
+    });
 }
 
-/// Returns the decisions that hold with the library in use, one line for each: what makes the bits of a run
-/// differ from those of another.
+/// Returns the decisions that hold with the library in use, and the products that it refused to compute by
+/// them, one line for each: what makes the bits of a run differ from those of another.
 pub fn decisions() -> String {
     KNOWN.with_borrow(|known| {
         let holds = |decision: &Decision| known.library.is_some_and(|version| decision.is_of(version));
         let held = known.decided.iter().filter(|(_, decision)| holds(decision));
-        held.map(|(problem, decision)| format!("{problem} {decision}\n")).collect()
+        let held = held.map(|(problem, decision)| format!("{problem} {decision}\n"));
+        let refused = refused(known).map(|problem| format!("{problem} {REFUSED}\n"));
+        held.chain(refused).collect()
     })
+}
+
+/// Returns how many products the library has refused to compute as was decided, for their number of tokens.
+pub fn refusals() -> usize {
+    KNOWN.with_borrow(|known| refused(known).count())
+}
+
+fn refused(known: &Known) -> impl Iterator<Item = &Problem> {
+    known.asked.iter().filter(|(_, found)| found.is_none()).map(|(problem, _)| problem)
 }
 
 /// Returns how many products the library computes, and how many have been decided.
@@ -172,14 +238,17 @@ pub fn by_library() -> (usize, usize) {
 /// Replaces all decisions by those in the output of [`decisions`].
 ///
 /// # Errors
-/// The number of a line that is no decision. Nothing is changed then.
+/// The number of a line that is neither a decision nor a refused product. Nothing is changed then.
 pub fn decide_as(lines: &str) -> Result<(), usize> {
-    let decided = lines.lines().zip(1usize..).map(|(line, number)| match parse(line) {
-        Some((problem, Line::By(decision))) => Ok((problem, decision)),
-        _ => Err(number),
-    });
-    let decided = decided.collect::<Result<_, _>>()?;
-    KNOWN.with_borrow_mut(|known| known.decided = decided);
+    let (mut decided, mut asked) = (BTreeMap::new(), BTreeMap::new());
+    for (line, number) in lines.lines().zip(1usize..) {
+        match parse(line) {
+            Some((problem, Line::By(decision))) => drop(decided.insert(problem, decision)),
+            Some((problem, Line::Refused)) => drop(asked.insert(problem, None)),
+            _ => return Err(number),
+        }
+    }
+    KNOWN.with_borrow_mut(|known| (known.decided, known.asked) = (decided, asked));
     Ok(())
 }
 
@@ -188,39 +257,31 @@ pub fn remember(problem: &Problem, tile: Tile) {
     KNOWN.with_borrow_mut(|known| known.measured.insert(problem.clone(), tile));
 }
 
-/// Replaces all tiles and decisions by those in the output of [`learned`].
+/// Replaces all tiles by those in the output of [`learned`].
 ///
 /// # Errors
-/// The number of a line that does not name a product, or whose tile the kernel is not compiled with. Nothing
-/// is known then.
+/// The number of a line that does not name a product, or whose tile the kernel is not compiled with. No tile is
+/// known then.
 pub fn learn(lines: &str) -> Result<(), usize> {
-    let (mut measured, mut decided) = (BTreeMap::new(), BTreeMap::new());
-    let read = lines.lines().zip(1usize..).try_for_each(|(line, number)| {
-        match parse(line).ok_or(number)? {
-            (problem, Line::Tile(tile)) => drop(measured.insert(problem, tile)),
-            (problem, Line::By(decision)) => drop(decided.insert(problem, decision)),
-        }
-        Ok(())
+    let measured = lines.lines().zip(1usize..).map(|(line, number)| match parse(line) {
+        Some((problem, Line::Tile(tile))) => Ok((problem, tile)),
+        _ => Err(number),
     });
-    if read.is_err() {
-        measured.clear();
-        decided.clear();
-    }
-    KNOWN.with_borrow_mut(|known| (known.measured, known.decided) = (measured, decided));
+    let measured = measured.collect::<Result<_, _>>();
+    let read = measured.as_ref().map(|_| ()).map_err(|number| *number);
+    KNOWN.with_borrow_mut(|known| known.measured = measured.unwrap_or_default());
     read
 }
 
-/// Returns all measured tiles and all decisions, one line for each.
+/// Returns all measured tiles, one line for each.
 pub fn learned() -> String {
     KNOWN.with_borrow(|known| {
-        let tiles = known.measured.iter().map(|(problem, tile)| format!("{problem} {tile}\n"));
-        let decided = known.decided.iter().map(|(problem, decision)| format!("{problem} {decision}\n"));
-        tiles.chain(decided).collect()
+        known.measured.iter().map(|(problem, tile)| format!("{problem} {tile}\n")).collect()
     })
 }
 
-/// Starts to record the products that are computed in an estimated tile, or for which it is not decided by
-/// whom they are computed.
+/// Starts to record the products that are computed in an estimated tile, and between [`begin_deciding`] and
+/// [`settle_decisions`] those for which it is not decided by whom they are computed.
 pub fn listen() {
     KNOWN.with_borrow_mut(|known| known.missed = Some(BTreeSet::new()));
 }
@@ -245,28 +306,42 @@ fn nearest<'a, T>(known: &'a BTreeMap<Problem, T>, problem: &Problem) -> Option<
     near.min_by_key(|(of, _)| of.tokens.abs_diff(problem.tokens)).map(|(_, found)| found)
 }
 
-/// What a line of [`learned`] says about a product.
+/// What a line of [`learned`] or [`decisions`] says about a product.
 enum Line {
     Tile(Tile),
     By(Decision),
+    Refused,
 }
 
-/// Parses a line of [`learned`].
+/// Parses a line of [`learned`] or [`decisions`].
 fn parse(line: &str) -> Option<(Problem, Line)> {
     let fields: Vec<&str> = line.split(' ').collect();
-    let (product, by) = match fields[..] {
-        [kernel, sizes, splits, tokens, tile] => ([kernel, sizes, splits, tokens], Err(tile)),
-        [kernel, sizes, splits, tokens, BY, decision] => ([kernel, sizes, splits, tokens], Ok(decision)),
+    let [kernel, sizes, splits, tokens, said @ ..] = &fields[..] else { return None };
+    let (kernel, tiles) = *KERNELS.iter().find(|(name, _)| name == kernel)?;
+    let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().ok()).collect::<Option<_>>()?;
+    let numbers = match kernel {
+        "lora_linear_forward" => 3..=3,
+        "lora_linears_backward_input" => 3..=2 + LAYERS,
+        _ => 2..=2,
+    };
+    if !numbers.contains(&sizes.len()) {
+        return None;
+    }
+    let problem = Problem { kernel, sizes, splits: splits.parse().ok()?, tokens: tokens.parse().ok()? };
+    let said = match *said {
+        [BY, decision] => {
+            let decision = Decision::parse(decision)?;
+            let count = problem.parts().len();
+            if matches!(&decision, Decision::Library(algorithms) if algorithms.len() != count) {
+                return None;
+            }
+            Line::By(decision)
+        }
+        [REFUSED] => Line::Refused,
+        [tile] => Line::Tile(*tiles.iter().find(|compiled| compiled.to_string() == tile)?),
         _ => return None,
     };
-    let [kernel, sizes, splits, tokens] = product;
-    let (kernel, tiles) = *KERNELS.iter().find(|(name, _)| *name == kernel)?;
-    let sizes = sizes.split(',').map(|size| size.parse().ok()).collect::<Option<_>>()?;
-    let said = match by {
-        Ok(decision) => Line::By(Decision::parse(decision)?),
-        Err(tile) => Line::Tile(*tiles.iter().find(|compiled| compiled.to_string() == tile)?),
-    };
-    Some((Problem { kernel, sizes, splits: splits.parse().ok()?, tokens: tokens.parse().ok()? }, said))
+    Some((problem, said))
 }
 
 /// Formats a line without its tile.
@@ -307,19 +382,21 @@ impl Problem {
         }
     }
 
-    /// The products of two matrices of which this one is the sum: their forms, and the places of their
-    /// operands. What an adapter adds is not among them; our kernel computes it first.
-    pub(super) fn parts(&self) -> Vec<(Form, [usize; 2])> {
+    /// The products of two matrices of which this one is the sum. What an adapter adds is not among them; our
+    /// kernel computes it first.
+    pub(super) fn parts(&self) -> Vec<Part> {
         let t = self.tokens;
+        let one = |which, size| vec![Part { which, size, operands: [0, 1] }];
         match (self.kernel, &self.sizes[..]) {
-            ("linear_forward", &[n, k]) => vec![(Form::forward([t, n, k]), [0, 1])],
-            ("linear_backward_input", &[n, k]) => vec![(Form::input([t, n, k]), [0, 1])],
-            ("linear_backward_weight", &[m, n]) => vec![(Form::weight([m, n, t]), [0, 1])],
-            ("lora_linear_forward", &[n, k, _]) => vec![(Form::forward([t, n, k]), [0, 1])],
+            ("linear_forward", &[n, k]) => one(Product::Forward, [t, n, k]),
+            ("linear_backward_input", &[n, k]) => one(Product::Input, [t, n, k]),
+            ("linear_backward_weight", &[m, n]) => one(Product::Weight, [m, n, t]),
+            ("lora_linear_forward", &[n, k, _]) => one(Product::Forward, [t, n, k]),
             ("lora_linears_backward_input", &[n, rank, ref outputs @ ..]) => {
                 let first = if rank > 0 { 2 } else { 0 };
                 let part = |(i, k): (usize, &usize)| {
-                    (Form::input([t, n, *k]), [first + i, first + outputs.len() + i])
+                    let operands = [first + i, first + outputs.len() + i];
+                    Part { which: Product::Input, size: [t, n, *k], operands }
                 };
                 outputs.iter().enumerate().map(part).collect()
             }
@@ -339,6 +416,10 @@ impl Problem {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     pub(crate) fn problem(kernel: &'static str, sizes: &[usize], splits: usize, tokens: usize) -> Problem {
@@ -402,17 +483,33 @@ pub(crate) mod tests {
         let (tile, own) =
             ("linear_forward 72,40 1 100 64,64,64,2,2,3\n", "linear_forward 8,8 1 9 by own:130002\n");
         let (of_now, of_then) = (by_library("72,40", 130_002), by_library("40,72", 120_804));
-        learn(&format!("{tile}{of_then}{of_now}{own}")).unwrap();
-        assert_eq!(learned(), format!("{tile}{own}{of_then}{of_now}"));
-        let asked = |sizes: &[usize]| algorithms(&problem("linear_forward", sizes, 1, 60));
+        learn(tile).unwrap();
         use_library(None);
+        decide_as(&format!("{of_then}{of_now}{own}")).unwrap();
+        assert_eq!(learned(), tile);
+        let fits = |decided: &[Algorithm]| Some(decided.to_vec());
+        let asked = |sizes: &[usize]| by_decision(&problem("linear_forward", sizes, 1, 60), fits);
         assert_eq!((asked(&[72, 40]), decisions()), (None, String::new()));
         use_library(Some(130_002));
         assert_eq!(asked(&[72, 40]).map(|found| found.len()), Some(1));
         assert_eq!((asked(&[40, 72]), asked(&[8, 8]), asked(&[9, 9])), (None, None, None));
         assert_eq!(decisions(), format!("{own}{of_now}"));
-        for bad in ["linear_forward 8,8 1 9 by", "linear_forward 8,8 1 9 by me", tile.trim_end()] {
+        let algorithm = of_now.trim_end().rsplit(' ').next().unwrap();
+        for bad in [
+            "linear_forward 8,8 1 9 by",
+            "linear_forward 8,8 1 9 by me",
+            "linear_forward 8,8 1 9 refused by",
+            "linear_forward 8 1 9 by own:130002",
+            "linear_forward 8,8,8 1 9 refused",
+            "lora_linears_backward_input 8,8 1 9 refused",
+            "lora_linears_backward_input 8,8,1,1,1,1,1 1 9 refused",
+            // One algorithm too many, and one too few.
+            &format!("linear_forward 8,8 1 9 by {algorithm}+{algorithm}"),
+            &format!("lora_linears_backward_input 8,8,8,8 1 9 by {algorithm}"),
+            tile.trim_end(),
+        ] {
             assert_eq!(decide_as(&format!("{own}{bad}")), Err(2), "{bad}");
+            assert_eq!(learn(&format!("{tile}{bad}")).is_err(), bad != tile.trim_end(), "{bad}");
         }
         assert_eq!(decisions(), format!("{own}{of_now}"));
         decide_as(own).unwrap();
@@ -420,13 +517,66 @@ pub(crate) mod tests {
         use_library(None);
     }
 
+    proptest! {
+        /// Whatever was computed before, in this process or in those whose record it follows.
+        #[test]
+        fn who_computes_a_product_follows_from_the_record_and_the_library_alone(
+            decided in prop::collection::btree_map(1usize..400, any::<bool>(), 1..5),
+            first in prop::collection::vec(1usize..900, 0..30),
+            then in prop::collection::vec(1usize..900, 1..30),
+            refuses in 2usize..5,
+        ) {
+            let of = |tokens| problem("linear_forward", &[72, 40], 1, tokens);
+            let line = |(tokens, by): (&usize, &bool)| if *by {
+                by_library("72,40", 130_002).replace(" 100 ", &format!(" {tokens} "))
+            } else {
+                format!("{} by own:130002\n", of(*tokens))
+            };
+            let lines: String = decided.iter().map(line).collect();
+            let questions = Cell::new(0);
+            let ask = |tokens: usize| {
+                let fits = |found: &[Algorithm]| {
+                    questions.set(questions.get() + 1);
+                    (!tokens.is_multiple_of(refuses)).then(|| found.to_vec())
+                };
+                by_decision(&of(tokens), fits).is_some()
+            };
+            let expected = |tokens: usize| {
+                let near = decided.keys().filter(|of| (tokens.div_ceil(2)..=2 * tokens).contains(*of));
+                let nearest = near.min_by_key(|of| of.abs_diff(tokens));
+                nearest.is_some_and(|of| decided[of]) && !tokens.is_multiple_of(refuses)
+            };
+            use_library(Some(130_002));
+            decide_as(&lines).unwrap();
+            for tokens in first.iter().chain(&then) {
+                prop_assert_eq!(ask(*tokens), expected(*tokens), "{} tokens", tokens);
+            }
+            let record = decisions();
+            use_library(Some(130_002));
+            decide_as(&record).unwrap();
+            prop_assert_eq!(decisions(), record.clone());
+            questions.set(0);
+            for tokens in &then {
+                prop_assert_eq!(ask(*tokens), expected(*tokens), "{} tokens, continued", tokens);
+            }
+            // Nothing new was refused, and what was is not asked again.
+            prop_assert_eq!(decisions(), record);
+            let once: BTreeSet<&usize> = then.iter().filter(|tokens| expected(**tokens)).collect();
+            prop_assert_eq!(questions.get(), once.len());
+            use_library(None);
+        }
+    }
+
     #[test]
-    fn a_product_without_a_decision_is_missed_only_where_the_library_may_be_used() {
+    fn a_product_without_a_decision_is_missed_only_while_there_are_to_be_some() {
         learn("linear_forward 72,40 1 100 64,64,64,2,2,3\n").unwrap();
+        decide_as("").unwrap();
         let missed_with = |version| {
             use_library(version);
+            begin_deciding();
             listen();
             tile(problem("linear_forward", &[72, 40], 1, 100), ALL[4]);
+            settle_decisions();
             use_library(None);
             missed().len()
         };
@@ -435,9 +585,8 @@ pub(crate) mod tests {
         assert_eq!(missed_with(Some(130_002)), 0);
         // Another version may be faster.
         assert_eq!(missed_with(Some(130_100)), 1);
-        // Nobody decides any more.
+        // Nobody decides.
         use_library(Some(130_100));
-        settle_decisions();
         listen();
         tile(problem("linear_forward", &[72, 40], 1, 100), ALL[4]);
         assert_eq!(missed(), []);

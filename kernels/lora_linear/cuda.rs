@@ -150,7 +150,7 @@ pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTe
     let y = empty(x, [m, n], DType::BF16);
     let (estimated, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
     let problem = Problem { kernel: "lora_linear_forward", sizes: vec![n, k, rank], splits: 1, tokens: m };
-    if let Some([algorithm]) = tuning::algorithms(&problem).as_deref() {
+    if let Some([algorithm]) = tuning::algorithms(&problem, x).as_deref() {
         product_into(Product::Forward, u, b, 1.0, Columns::from(&y), false);
         cublaslt::multiply(Form::forward([m, n, k]), *algorithm, 1.0, x, weight, &y, true);
         return y;
@@ -191,8 +191,7 @@ pub(crate) fn input_gradient(
     let problem = Problem { kernel: "lora_linears_backward_input", sizes, splits: 1, tokens: m };
     // The library gets whole matrices only: a gradient with padding is ours.
     if d_y.iter().all(|d_y| d_y.outputs == dims(d_y.columns().of).1)
-        && let Some(algorithms) = tuning::algorithms(&problem)
-        && algorithms.len() == d_y.len()
+        && let Some(algorithms) = tuning::algorithms(&problem, &d_x)
     {
         if let Some((d_u, a)) = adapters {
             product_into(Product::Input, d_u, a, 1.0, Columns::from(&d_x), false);

@@ -81,6 +81,8 @@ pub(crate) struct Fit<'a> {
     pub target_share: f64,
     /// How many f32 copies of the trained parameters several ranks keep in the system's memory.
     pub host_copies: u32,
+    /// Whether the vendor's library may compute matrix products.
+    pub library: bool,
 }
 
 /// The tolerance within which a shorter pack length is preferred over the fastest one, as a share of its
@@ -175,6 +177,7 @@ impl<'a> Fit<'a> {
             rule: recipe_pack_length(data, limit),
             target_share: data.target_share(),
             host_copies: 0,
+            library: false,
         }
     }
 
@@ -228,6 +231,7 @@ impl<'a> Fit<'a> {
             recompute,
             tokens,
             host_copies: self.host_copies,
+            library: self.library,
         }
     }
 

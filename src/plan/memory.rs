@@ -22,6 +22,10 @@ use crate::targets::TargetModules;
 /// `kernels/linear_cross_entropy/slabs.rs`).
 const CUDA_LOGITS: [f64; 2] = [480e6, 1456e6];
 
+/// The most bytes that the vendor's library takes beside the matrices of a product, one product at a time
+/// (`WORKSPACE_BYTES` in `kernels/cublaslt/sys.rs`).
+const LIBRARY_WORKSPACE: u64 = 32 << 20;
+
 /// The assumed overhead of allocators, temporaries of unfused ops and alignment on a GPU, as a factor on the
 /// activations.
 const SLACK: f64 = 1.25;
@@ -44,7 +48,8 @@ pub struct Memory {
     /// Moments of AdamW and fp32 master weights. For adapters also the copies made while a checkpoint is
     /// written, and for several ranks those that they keep to average or to judge what they exchange.
     pub optimizer: u64,
-    /// Tensors that the forward pass keeps for the backward pass, and the workspace.
+    /// Tensors that the forward pass keeps for the backward pass, and the workspace of ops and of the vendor's
+    /// library.
     pub activations: u64,
     /// Workspace of the head's loss: the logits of a chunk, and the gradients of its rows.
     pub logits_chunk: u64,
@@ -135,6 +140,8 @@ pub struct Footprint {
     pub tokens: f64,
     /// How many f32 copies of the trained parameters several ranks keep in the system's memory.
     pub host_copies: u32,
+    /// Whether the vendor's library may compute matrix products.
+    pub library: bool,
 }
 
 /// Rounds up to a number that TOML can represent.
@@ -219,6 +226,10 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
 /// inner vectors.
 fn kept_per_token(layer: &LayerSpec, rank: u32, targets: TargetModules) -> f64 {
     layer.kept_with_adapters(rank as usize, |linear| targets.contains(linear.name())) as f64
+}
+
+fn library_workspace(footprint: &Footprint) -> u64 {
+    if footprint.library { LIBRARY_WORKSPACE } else { 0 }
 }
 
 /// Returns the bytes of a value in computations, and of the fp32 master copy of a trained one.
@@ -335,7 +346,7 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
         adapters: whole(adapters * width),
         gradients: whole(trained * 4.0 + table),
         optimizer: whole(trained * (8.0 + master + copies + on_host)),
-        activations: whole(activations.max(of_one_row)),
+        activations: whole(activations.max(of_one_row)) + library_workspace(footprint),
         logits_chunk: whole(head(footprint, config)),
         reserve: budget.reserve.min(i64::MAX as u64 / 16),
         export: 0,
@@ -380,7 +391,7 @@ pub fn estimate_head(
         optimizer: whole(head * (8.0 + master) + trained * master),
         activations: whole(
             (kept + widest) * width * footprint.tokens * slack(work, machine, config.hidden_size, footprint),
-        ),
+        ) + library_workspace(footprint),
         ..main
     }
     .with_export(export_peak(model, work, machine, footprint))
@@ -419,6 +430,7 @@ mod tests {
             recompute: true,
             tokens: 5376.0,
             host_copies: 0,
+            library: false,
         };
         estimate(&model, &Work::from_config(&model.config), &spark(), &footprint)
     }
@@ -448,6 +460,7 @@ mod tests {
                 recompute: true,
                 tokens,
                 host_copies: 0,
+                library: false,
             };
             if entry.id == "Qwen/Qwen3.5-27B" {
                 let peak = export_peak(&model, &work, &spark(), &lora(128, 5376.0));
@@ -497,6 +510,7 @@ mod tests {
             recompute: false,
             tokens: 512.0,
             host_copies: 0,
+            library: false,
         };
         let unified = export_peak(&model, &work, &machine, &footprint);
         machine.gpus[0].memory =
@@ -534,7 +548,16 @@ mod tests {
 
     fn of_32_tokens(device: Device, method: MethodKind, rank: u32) -> Footprint {
         let targets = TargetModules::ALL;
-        Footprint { device, method, rank, targets, recompute: false, tokens: 32.0, host_copies: 0 }
+        Footprint {
+            device,
+            method,
+            rank,
+            targets,
+            recompute: false,
+            tokens: 32.0,
+            host_copies: 0,
+            library: false,
+        }
     }
 
     /// Measured on the CPU with two packs in sequence and tables of 102 MB: at its peak the second takes 265
@@ -618,6 +641,7 @@ mod tests {
                 recompute: false,
                 tokens: 4096.0,
                 host_copies: 0,
+                library: false,
             };
             let longer = Footprint { tokens: 8192.0, ..footprint };
             let main = estimate(&model, &work, &spark(), &footprint);
@@ -634,6 +658,36 @@ mod tests {
     }
 
     #[test]
+    fn the_librarys_workspace_is_in_the_memory_of_both_stages_and_nothing_else_changes() {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let work = Work::from_config(&model.config);
+        for recompute in [false, true] {
+            let own = Footprint {
+                device: Device::Cuda,
+                method: MethodKind::Lora,
+                rank: 128,
+                targets: TargetModules::ALL,
+                recompute,
+                tokens: 5376.0,
+                host_copies: 0,
+                library: false,
+            };
+            let of = |footprint: &Footprint| {
+                let main = estimate(&model, &work, &spark(), footprint);
+                [main, estimate_head(&model, &work, &spark(), footprint, 3)]
+            };
+            for (without, with) in of(&own).into_iter().zip(of(&Footprint { library: true, ..own })) {
+                assert_eq!(with.activations, without.activations + (32 << 20));
+                let training = with.training_bytes() - with.export - (32 << 20);
+                assert_eq!(training, without.training_bytes() - without.export);
+                let same = Memory { activations: 0, export: 0, ..with };
+                assert_eq!(same, Memory { activations: 0, export: 0, ..without });
+            }
+        }
+    }
+
+    #[test]
     fn recompute_keeps_far_fewer_activations_and_nothing_else_changes() {
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
@@ -645,6 +699,7 @@ mod tests {
             recompute: false,
             tokens: 5376.0,
             host_copies: 0,
+            library: false,
         };
         let work = Work::from_config(&model.config);
         let kept = estimate(&model, &work, &spark(), &footprint);

@@ -185,17 +185,7 @@ impl Resolver<'_> {
         let name = self.pick_optional("name", &answers.name, "made from the time, the model and the method");
         let device = self.device()?;
         let fp8 = self.fp8(device)?;
-        let products = self.pick(
-            "products",
-            &answers.products,
-            Products::Own,
-            match device {
-                Device::Cuda => {
-                    "with auto, cuBLASLt may decide the last bits; no real GPU has measured it yet"
-                }
-                Device::Cpu => "the CPU has one way",
-            },
-        );
+        let products = self.products(device);
         let mtp = self.mtp(&model.id)?;
         let draft_vocab = self.draft_vocab(mtp)?;
         model.mtp_from = self.mtp_from(mtp)?;
@@ -224,7 +214,8 @@ impl Resolver<'_> {
         };
         let fit = Fit::new(&facts.model, &facts.machine, &facts.data, device, strategy, lengths);
         let longest = fit.longest.min(data.max_example_tokens);
-        let fit = Fit { longest, host_copies: self.host_copies(), ..fit };
+        let library = device == Device::Cuda && products == Products::Auto;
+        let fit = Fit { longest, host_copies: self.host_copies(), library, ..fit };
         if fit.lengths.examples() == 0.0 {
             return Err(PlanError::Data {
                 key: "data.max_example_tokens",
@@ -376,6 +367,26 @@ impl Resolver<'_> {
             log: LogPlan { tensorboard },
             advice: Some(advice),
         })
+    }
+
+    /// Decides whether the vendor's library may compute matrix products. It uses instructions of these GPUs
+    /// that our kernels do not have (`wgmma` of Hopper, `tcgen05` of Blackwell for data centres); on all others
+    /// both multiply by `mma.sync`, and there is nothing to gain.
+    fn products(&mut self, device: Device) -> Products {
+        let answer = &self.answers.products;
+        let capability = self.facts.machine.gpus.first().and_then(|gpu| gpu.compute_capability);
+        let (recommended, why) = match (device, capability) {
+            (Device::Cpu, _) => (Products::Own, "the CPU has one way"),
+            (Device::Cuda, Some((9 | 10, _))) => (
+                Products::Auto,
+                "cuBLASLt multiplies by instructions of this GPU that sparktune's kernels do not use; each product is measured and compared. own has the same bits in every run",
+            ),
+            (Device::Cuda, _) => (
+                Products::Own,
+                "cuBLASLt multiplies by the same instructions on this GPU; with auto each product is measured, and its last bits may differ between runs",
+            ),
+        };
+        self.pick("products", answer, recommended, why)
     }
 
     /// Returns how many f32 copies of the trained parameters ranks keep: DiLoCo the weights of the last

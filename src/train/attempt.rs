@@ -26,6 +26,7 @@ use crate::objective::{DraftHead, DraftedTokens, Objective, TextModel, Trainee};
 use crate::optimizer::Optimizer;
 use crate::options::TrainOptions;
 use crate::outputs::{Export, Heads};
+use crate::products::{Allowed, Library};
 use crate::session::Session;
 use crate::stage::{StageLoop, StageOutcome};
 use crate::state::{Stage, State, read_optimizer};
@@ -105,6 +106,8 @@ struct Attempt<'a, 'run> {
     eval_set: Option<EvalSet>,
     /// The file of measured tiles; `None` if none are measured.
     tiles: Option<TileFile>,
+    /// The vendor's library, if products may be left to it.
+    library: Option<Library>,
 }
 
 /// The models that training changes.
@@ -196,7 +199,10 @@ impl<'a, 'run> Attempt<'a, 'run> {
             verify_tokens(&path)?;
         }
         let resumed = found.checkpoint;
-        Ok((Self { session, state, plan, base, resumed, eval_set: None, tiles: None }, batches))
+        Ok((
+            Self { session, state, plan, base, resumed, eval_set: None, tiles: None, library: None },
+            batches,
+        ))
     }
 
     /// Opens the device of the plan. Tests a CUDA device before its first run, and loads its measured tiles.
@@ -213,9 +219,13 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 tests.run(self.session, &device)?;
             }
             self.tiles = options.tiles.clone().filter(|tiles| tiles.read(self.session));
-            // Ranks check each other's gradients, and a replay those of several: bits have to be the same.
-            let is_alone = !self.session.ranks.has_others() && options.sum_as.is_none();
-            products::prepare(self.session, &device, is_alone && self.tiles.is_some());
+            let allowed = Allowed {
+                // Ranks check each other's gradients, and a replay those of several.
+                to_use: !self.session.ranks.has_others() && options.sum_as.is_none(),
+                to_decide: self.tiles.is_some(),
+                to_differ: options.accept_changes,
+            };
+            self.library = products::prepare(self.session, &device, &allowed)?;
         }
         Ok(device)
     }
@@ -289,7 +299,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let mut steps = Steps::new(objective, text, self.state, optimizer, batches, self.plan.optimizer);
         steps.diloco = diloco;
         let (eval_set, tiles) = (self.eval_set.as_ref(), self.tiles.as_ref());
-        StageLoop { session: self.session, steps, eval_set, tiles }.run()
+        StageLoop { session: self.session, steps, eval_set, tiles, library: self.library.as_mut() }.run()
     }
 
     /// Trains the head, and gives it the weights with the lowest loss on the eval set.
@@ -322,7 +332,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let steps = Steps::new(&objective, head, state, optimizer, batches, plan.optimizer);
         // Old plans had no evaluations in between, and exported the last weights.
         let eval_set = self.eval_set.as_ref().filter(|_| plan.head.is_some());
-        let stage = StageLoop { session, steps, eval_set, tiles: self.tiles.as_ref() };
+        let (tiles, library) = (self.tiles.as_ref(), self.library.as_mut());
+        let stage = StageLoop { session, steps, eval_set, tiles, library };
         let outcome = stage.run()?;
         if let (StageOutcome::Done, None, Some(eval_set)) = (&outcome, plan.head, &self.eval_set) {
             eval_set.loss(session, &objective, head, state.step)?;

@@ -99,6 +99,8 @@ mod without_cuda {
 
         pub(crate) fn use_library(_: Option<usize>) {}
 
+        pub(crate) fn begin_deciding() {}
+
         pub(crate) fn settle_decisions() {}
 
         pub(crate) fn decide_as(_: &str) -> Result<(), usize> {
@@ -111,6 +113,10 @@ mod without_cuda {
 
         pub(crate) fn by_library() -> (usize, usize) {
             (0, 0)
+        }
+
+        pub(crate) fn refusals() -> usize {
+            0
         }
 
         pub(crate) fn listen() {}

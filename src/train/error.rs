@@ -59,6 +59,11 @@ pub enum TrainError {
     )]
     OtherInputs { path: PathBuf, reason: String },
     #[error(
+        "{path}: cuBLASLt has computed matrix products of this run, but {reason}. Only that version on that GPU gives the bits of a run that was not interrupted. Continue there; or by sparktune's own kernels, whose results are as exact, with `{program} resume --accept-changes`",
+        program = program_name()
+    )]
+    OtherProducts { path: PathBuf, reason: String },
+    #[error(
         "{path} is not what this run was trained with: {reason}. Restore the original file; with another one, the outputs would not be the model that was trained"
     )]
     OtherInputsThanTrained { path: PathBuf, reason: String },
@@ -134,6 +139,7 @@ impl TrainError {
             | Self::NothingToExport
             | Self::NoBest
             | Self::OtherInputs { .. }
+            | Self::OtherProducts { .. }
             | Self::OtherInputsThanTrained { .. }
             | Self::OtherBaseThanParent { .. }
             | Self::UnfinishedTextModel { .. }

@@ -177,6 +177,11 @@ impl<'a> Session<'a> {
         bytes.saturating_sub(self.own_bytes)
     }
 
+    /// Returns the GPU's name.
+    pub(crate) fn gpu_name(&self) -> String {
+        self.sampler.gpu_name().unwrap_or_else(|| "a GPU without a name".into())
+    }
+
     /// Describes the device and its number formats in training, and which of several ranks this is.
     pub(crate) fn describe_device(&self) -> String {
         let device = match self.plan.device {

@@ -18,13 +18,14 @@ use crate::error::TrainError;
 use crate::evaluate::EvalSet;
 use crate::health::Given;
 use crate::objective::{Objective, Trainee};
+use crate::products::Library;
 use crate::session::Session;
 use crate::snapshot::Snapshot;
 use crate::state::{Stage, State};
 use crate::state_hash::{MOST_AT_CHECKPOINT, numbers, require_the_same, state_hash};
 use crate::steps::{Queued, Steps, is_host};
 use crate::tiles::TileFile;
-use crate::{fp8_loss, neighbours, products};
+use crate::{fp8_loss, neighbours};
 
 /// A stage and its resources.
 pub(crate) struct StageLoop<'a, 'run, O: Objective> {
@@ -33,6 +34,8 @@ pub(crate) struct StageLoop<'a, 'run, O: Objective> {
     pub(crate) eval_set: Option<&'a EvalSet>,
     /// The file of measured tiles; `None` if none are measured.
     pub(crate) tiles: Option<&'a TileFile>,
+    /// The vendor's library, if products may be left to it.
+    pub(crate) library: Option<&'a mut Library>,
 }
 
 /// What a rank says at the border of a step.
@@ -81,6 +84,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         let is_host = is_host(self.steps.trainee.model().device());
         let mut saved_at = Instant::now();
         let mut has_unsaved_steps = false;
+        if !self.decide_products()? {
+            return self.give_up(false, None);
+        }
         self.before_first_step()?;
         while !self.steps.is_last_done() {
             self.session.poll_checkpoint()?;
@@ -99,6 +105,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             has_unsaved_steps = true;
             self.session.sample_machine();
             self.measure_new_tiles()?;
+            if let Some(library) = self.library.as_mut() {
+                library.record_refusals(self.session, O::Trainee::STAGE)?;
+            }
 
             if !self.steps.is_exchanged() {
                 self.steps.settle(self.session)?;
@@ -163,6 +172,28 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             self.session.phase("sentry", judged);
         }
         Ok(StageOutcome::Done)
+    }
+
+    /// Decides by whom the products of the stage are computed, if the vendor's library may and nothing of the
+    /// stage has been computed yet. Returns false if a stop was requested meanwhile; then nothing is decided.
+    fn decide_products(&mut self) -> Result<bool, TrainError> {
+        let Self { session, steps, tiles, library, .. } = self;
+        let (Some(tiles), Some(library)) = (*tiles, library.as_mut()) else { return Ok(true) };
+        let stage = O::Trainee::STAGE;
+        if !library.begin(session, stage, steps.state.step)? {
+            return Ok(true);
+        }
+        session.phase("products", "computing a pack to see which matrix products a step has");
+        tuning::begin_deciding();
+        tuning::listen();
+        steps.rehearse(session)?;
+        let products = tuning::missed();
+        let is_whole = tiles.measure(session, steps.trainee.model().device(), &products);
+        tuning::settle_decisions();
+        if is_whole {
+            library.record(session, stage)?;
+        }
+        Ok(is_whole)
     }
 
     fn before_first_step(&mut self) -> Result<(), TrainError> {
@@ -249,7 +280,6 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         }
         self.steps.settle(self.session)?;
         tiles.measure(self.session, self.steps.trainee.model().device(), &products);
-        products::record(self.session);
         let total = counted(self.steps.total(), "optimizer step");
         self.session.phase(O::Trainee::STAGE.phase(), format!("continuing with {total}"));
         Ok(())

@@ -160,6 +160,23 @@ impl<'a, O: Objective> Steps<'a, O> {
         self.settle_step(session, step)
     }
 
+    /// Computes loss and gradients of the longest micro-batch of the next step, and forgets them: it shows
+    /// which products a step has.
+    ///
+    /// # Errors
+    /// When an example is damaged.
+    pub(crate) fn rehearse(&mut self, session: &Session) -> Result<(), TrainError> {
+        let Self { objective, trainee, state, batches, .. } = self;
+        let batch = batches.step(state.step)?;
+        let sequences = batch.sequences.iter().enumerate();
+        let with_terms = sequences.filter(|(_, sequence)| objective.loss_terms(sequence) > 0);
+        let Some((longest, _)) = with_terms.max_by_key(|(_, sequence)| sequence.len()) else { return Ok(()) };
+        let (step, scale) = (state.step, 1.0);
+        MicroBatches { objective: *objective, trainee: &mut **trainee, batch: &batch, step, scale }
+            .at(&[longest], session);
+        Ok(())
+    }
+
     fn queue(&mut self, session: &mut Session) -> Result<Queued, TrainError> {
         let started = Instant::now();
         session.ranks.begin_step(self.state.step + 1);

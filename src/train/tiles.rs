@@ -4,7 +4,8 @@
 //! The first step of a stage runs with the known tiles, and the kernels record the products that have none.
 //! Before the second step those products are timed, one after the other, on separate numbers. Measuring
 //! neither reads nor changes the run, and no tile changes a bit of a result, so a run is the same with and
-//! without it as long as the library is not used. Without CUDA there is nothing to measure.
+//! without it. Where the library may be used, the products of a stage are timed before its first step, in all
+//! tiles and by the library, whatever is known from other runs. Without CUDA there is nothing to measure.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -74,13 +75,11 @@ impl TileFile {
     }
 
     /// Measures the tiles of `products` on the device and writes all known tiles. A requested stop ends it
-    /// after the current product.
-    pub(crate) fn measure(&self, session: &Session, device: &Device, products: &[Problem]) {
+    /// after the current product; then it returns false.
+    pub(crate) fn measure(&self, session: &Session, device: &Device, products: &[Problem]) -> bool {
         let total = products.len() as u64;
-        session.phase(
-            "tiles",
-            format!("timing {total} matrix products with several tiles each, once on {}", self.on),
-        );
+        session
+            .phase("tiles", format!("timing {total} matrix products in several ways each, on {}", self.on));
         self.write(session, UNFINISHED);
         // The buffers of the previous step make room for the operands, and later the operands for the next
         // step.
@@ -100,6 +99,7 @@ impl TileFile {
             "{improved} of {measured} matrix products are faster in another way than with the estimated tile"
         );
         session.phase("tiles", found);
+        measured == total
     }
 
     fn write(&self, session: &Session, last_line: &str) {

@@ -105,13 +105,25 @@ fn products_are_left_to_the_vendors_library_where_it_is_faster_and_never_with_pr
     let traced = std::fs::read_to_string(&trace).unwrap();
     assert_eq!(traced.lines().filter(|line| *line == "open").count(), 1);
     let record = std::fs::read_to_string(run.join("products")).unwrap();
-    assert!(record.starts_with("130002\n") && record.contains(" by 130002:"), "{record}");
+    assert!(
+        record.starts_with("130002 sparktune emulated device\n") && record.contains(" by 130002:"),
+        "{record}"
+    );
     let events = events(&run);
     let told = |event: &Value| {
         event["phase"] == "products"
             && event["detail"].as_str().unwrap().starts_with("cuBLASLt 13.0.2 computes ")
     };
-    assert!(events.iter().any(told), "{events:#?}");
+    let is_first = |place: usize| events[..place].iter().all(|event| event["kind"] != "step");
+    assert!(events.iter().position(told).is_some_and(is_first), "{events:#?}");
+
+    // Where nobody says it, the GPU decides.
+    for (capability, expected) in [("9.0", "auto"), ("12.1", "own")] {
+        let mut plan = place.command(["plan", "--json", "--device", "cuda", "--data", "train.jsonl"]);
+        plan.arg("--model").arg(checkpoint()).env("EMULATED_CUDA_CAPABILITY", capability);
+        let plan = done(&mut plan).exits(0).last();
+        assert_eq!(plan["products"].as_str().unwrap_or("own"), expected, "{plan:#}");
+    }
 }
 
 /// The device's bf16 may choose other tokens than f32; the first ones of this model are far apart.

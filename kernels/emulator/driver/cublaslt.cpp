@@ -3,7 +3,9 @@
 //
 // `EMULATED_CUBLASLT_TRACE` is a file that gets a line when the library is opened and for each product. `EMULATED_CUBLASLT_VERSION` is
 // the version (130002). Each number is a sum in eight parts, so that its bits are not those of our kernels. Beside two algorithms that may
-// be used, the search always finds two that may not: one that splits k although it was told not to, and one whose bits differ each time.
+// be used, the search always finds three that may not: one that leaves out half of k, which makes it the fastest, one whose bits differ
+// each time, and one that splits k although it was told not to. One of the two good ones computes only products whose sizes are even
+// together, and its workspace grows with the columns, so that whoever uses it for another size has to ask.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -43,7 +45,9 @@ struct Suggestion {
 static_assert(sizeof(Algorithm) == 64 && sizeof(Suggestion) == 96, "as in cublasLt.h");
 
 static constexpr uint64_t NAME = 0x6c743a656d756c61;
-static constexpr size_t WORKSPACE = 4096;
+
+// What an algorithm does beside the first: adds in another order and has conditions, splits k, differs each time, leaves out half of k.
+enum Kind : uint64_t { PLAIN = 0, PARTICULAR = 1, SPLIT = 2, UNSTEADY = 3, WRONG = 4 };
 
 static void trace(const char* line) {
     const char* path = std::getenv("EMULATED_CUBLASLT_TRACE");
@@ -78,13 +82,20 @@ struct Queued {
     uint64_t kind;
 };
 
+static uint64_t depth(const Product* product, const Layout* a) { return product->transposed[0] ? a->rows : a->columns; }
+static bool fits(uint64_t kind, const Product* product, const Layout* a, const Layout* d) {
+    return kind != PARTICULAR || (d->columns + depth(product, a)) % 2 == 0;
+}
+static size_t workspace_of(uint64_t kind, const Layout* d) { return kind == PARTICULAR ? 64 * d->columns : 0; }
+
 static void multiply(void* with) {
     const auto* it = static_cast<Queued*>(with);
     static unsigned turn = 0;
     ++turn;
-    const uint64_t m = it->d.rows, n = it->d.columns, k = it->product.transposed[0] ? it->a.rows : it->a.columns;
+    const uint64_t m = it->d.rows, n = it->d.columns, k = depth(&it->product, &it->a);
     // What lies there belongs to the product.
-    if (it->workspace) std::memset(it->workspace, 0x7f, WORKSPACE);
+    if (it->workspace) std::memset(it->workspace, 0x7f, workspace_of(it->kind, &it->d));
+    const uint64_t summed = it->kind == WRONG ? k / 2 : k;
     // Operands as [m, k] and [n, k], so that the innermost loop is over neighbours.
     std::vector<float> a(m * k), b(n * k);
     for (uint64_t i = 0; i < m; ++i)
@@ -98,14 +109,14 @@ static void multiply(void* with) {
             float parts[8] = {};
             const float *x = &a[i * k], *y = &b[j * k];
             uint64_t l = 0;
-            for (; l + 8 <= k; l += 8)
+            for (; l + 8 <= summed; l += 8)
                 for (int part = 0; part < 8; ++part) parts[part] += x[l + part] * y[l + part];
-            for (; l < k; ++l) parts[l % 8] += x[l] * y[l];
+            for (; l < summed; ++l) parts[l % 8] += x[l] * y[l];
             float sum = 0;
-            for (int part = 0; part < 8; ++part) sum += parts[it->kind == 1 ? 7 - part : part];
+            for (int part = 0; part < 8; ++part) sum += parts[it->kind == PARTICULAR ? 7 - part : part];
             sum *= it->alpha;
             // Another factor each time, also if other threads multiply between two launches.
-            if (it->kind == 3) sum *= 1.0f + float(turn % 8191) / 64.0f;
+            if (it->kind == UNSTEADY) sum *= 1.0f + float(turn % 8191) / 64.0f;
             const uint64_t at = j * it->d.pitch + i;
             if (it->d.type == R_32F) {
                 auto* out = reinterpret_cast<float*>(it->to) + at;
@@ -182,12 +193,21 @@ API Status cublasLtMatmulAlgoGetHeuristic(void*, const Product* product, const L
                                           const Preference* preference, int wanted, Suggestion* found, int* count) {
     *count = 0;
     if (!is_product(product, a, b, c, d)) return INVALID_VALUE;
-    const Algorithm algorithms[] = {{NAME, 0, 1, 0, {}}, {NAME, 1, 0, 0, {}}, {NAME, 2, 4, 1, {}}, {NAME, 3, 1, 0, {}}};
+    const Algorithm algorithms[] = {
+        {NAME, WRONG, 1, 0, {}}, {NAME, UNSTEADY, 1, 0, {}}, {NAME, PLAIN, 1, 0, {}}, {NAME, PARTICULAR, 0, 0, {}}, {NAME, SPLIT, 4, 1, {}}};
     for (const Algorithm& algorithm : algorithms) {
-        const size_t workspace = algorithm.kind == 1 ? WORKSPACE : 0;
-        if (*count == wanted || workspace > preference->workspace) continue;
+        const size_t workspace = workspace_of(algorithm.kind, d);
+        if (*count == wanted || workspace > preference->workspace || !fits(algorithm.kind, product, a, d)) continue;
         found[(*count)++] = Suggestion{algorithm, workspace, SUCCESS, 1.0f, {}};
     }
+    return SUCCESS;
+}
+
+API Status cublasLtMatmulAlgoCheck(void*, const Product* product, const Layout* a, const Layout* b, const Layout* c, const Layout* d,
+                                   const Algorithm* algorithm, Suggestion* found) {
+    if (algorithm->name != NAME || !is_product(product, a, b, c, d)) return INVALID_VALUE;
+    if (!fits(algorithm->kind, product, a, d)) return NOT_SUPPORTED;
+    *found = Suggestion{*algorithm, workspace_of(algorithm->kind, d), SUCCESS, 1.0f, {}};
     return SUCCESS;
 }
 
@@ -205,9 +225,10 @@ API Status cublasLtMatmul(void*, const Product* product, const float* alpha, con
     using Call = int (*)(void*, void (*)(void*), void*);
     static const auto queue = Call(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchHostFunc"));
     if (!queue || algorithm->name != NAME) return ARCH_MISMATCH;
-    if (!is_product(product, a, b, of_c, d) || (algorithm->kind == 1 && (bytes < WORKSPACE || !workspace))) return INVALID_VALUE;
+    const size_t needed = workspace_of(algorithm->kind, d);
+    if (!is_product(product, a, b, of_c, d) || bytes < needed || (needed && !workspace)) return INVALID_VALUE;
+    if (!fits(algorithm->kind, product, a, d)) return NOT_SUPPORTED;
     trace("product");
-    auto* queued = new Queued{*product, *a, *b, *d, from_a, from_b, c, to, algorithm->kind == 1 ? workspace : nullptr, *alpha, *beta,
-                              algorithm->kind};
+    auto* queued = new Queued{*product, *a, *b, *d, from_a, from_b, c, to, needed ? workspace : nullptr, *alpha, *beta, algorithm->kind};
     return queue(stream, multiply, queued) == 0 ? SUCCESS : INVALID_VALUE;
 }

@@ -1,4 +1,4 @@
-// The emulated NCCL: sums over processes of one machine, in memory that they share, with the faults that a program has to survive.
+// The emulated NCCL: sums over processes of one machine, in memory that they share, of which each may end at any time.
 //
 // As in a real one, every call returns at once, work is done when its turn comes on the stream, and a rank that ends is an error of all
 // others. Sums of two ranks are a + b. Those of more begin with another rank for each part, as a ring does, so they are not in the order
@@ -50,7 +50,7 @@ struct Comm {
     std::atomic<bool> aborted{false}, connected{false};
     int launching = 0;       // a launch goes on in the background
     uint64_t round = 0;      // parts that are done
-    unsigned looks = 0, generation = 0;
+    unsigned looks = 0;
 
     OfRank& own() { return shared->ranks[rank]; }
     ~Comm() {
@@ -116,7 +116,7 @@ struct Sum {
     const float* from;
     float* to;
     size_t count, at = 0;
-    bool written = false, fails = false;
+    bool written = false;
 };
 
 // Goes on with a sum. True when nothing is left to do.
@@ -128,7 +128,6 @@ static int go_on(void* with) {
         delete sum;
         return 1;
     };
-    if (sum->fails) return end(SYSTEM_ERROR);
     for (;;) {
         if (comm.aborted || comm.state > SUCCESS) return end(SUCCESS);
         if (sum->at == sum->count) return end(SUCCESS);
@@ -206,7 +205,7 @@ static Code join(void** handle, const std::string& name, int rank, int ranks) {
     for (const char* at = std::getenv("NCCL_HOSTID"); at && *at; ++at) host = (host ^ uint64_t(*at)) * 1099511628211u;
     comm->own().host = host;
     comm->own().process = int(getpid());
-    if (!std::getenv("EMULATED_NCCL_ABSENT")) ++comm->shared->arrived;
+    ++comm->shared->arrived;
     *handle = comm.get();
     std::lock_guard<std::mutex> one_at_a_time(lock());
     comms().insert(std::move(comm));
@@ -259,10 +258,7 @@ API Code ncclAllReduce(const void* from, void* to, size_t count, int type, int o
         last_error = "the emulated NCCL works with the emulated device only";
         return CUDA_ERROR;
     }
-    static std::atomic<long> sums{0};
-    const char* fails_at = std::getenv("EMULATED_NCCL_ERROR_AT");
     auto* sum = new Sum{comm, static_cast<const float*>(from), static_cast<float*>(to), count};
-    sum->fails = fails_at && ++sums == std::atol(fails_at);
     trace("sum " + std::to_string(count));
     comm->launching = 1;
     return enqueue(stream, go_on, sum) ? CUDA_ERROR : IN_PROGRESS;

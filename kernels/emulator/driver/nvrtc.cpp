@@ -16,6 +16,7 @@
 #include <new>
 #include <spawn.h>
 #include <sstream>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +94,25 @@ static std::string dynamic_shared_of(const std::string& library) {
     return module && *module->dynamic_shared ? emulator::IMAGE_SHARED + std::to_string(*module->dynamic_shared) + "\n" : "";
 }
 
+// A lock of all processes, until its end. Its file is removed: who comes later finds what was made under it.
+struct FileLock {
+    explicit FileLock(const std::string& path) : path(path), file(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+        if (file >= 0) flock(file, LOCK_EX);
+    }
+    ~FileLock() {
+        unlink(path.c_str());
+        if (file >= 0) close(file);
+    }
+    const std::string path;
+    const int file;
+};
+
+static Result compiled_to(Program& program, const std::string& library) {
+    program.image = emulator::IMAGE_HEAD + library + "\n" + dynamic_shared_of(library);
+    builds::note("compile");
+    return SUCCESS;
+}
+
 static Result compile(Program& program) {
     static const std::string home = folder_of_this_library();
     const char* chosen = std::getenv("EMULATED_CUDA_CACHE");
@@ -104,6 +124,9 @@ static Result compile(Program& program) {
                   (unsigned long long)hash(program.source, 0x9e3779b97f4a7c15u));
     const std::string library = cache + "/" + name + ".so";
     if (access(library.c_str(), R_OK)) {
+        // Another process may be compiling the same, which takes seconds: then this one waits for it.
+        const FileLock lock(cache + "/" + name + ".lock");
+        if (!access(library.c_str(), R_OK)) return compiled_to(program, library);
         static int compiled = 0;
         const std::string mine = cache + "/" + name + "." + std::to_string(getpid()) + "." + std::to_string(__sync_fetch_and_add(&compiled, 1));
         std::ofstream(mine + ".cpp") << nvrtc::host_source(program.source);
@@ -123,9 +146,7 @@ static Result compile(Program& program) {
             return COMPILATION;
         }
     }
-    program.image = emulator::IMAGE_HEAD + library + "\n" + dynamic_shared_of(library);
-    builds::note("compile");
-    return SUCCESS;
+    return compiled_to(program, library);
 }
 
 static Result copy_out(const std::string& text, char* to) {

@@ -277,7 +277,16 @@ impl Planned {
         let targets = TargetModules::ALL;
         let memory = |recompute| {
             let (device, tokens) = (Kind::Cuda, tokens as f64);
-            let footprint = Footprint { device, method, rank, targets, recompute, tokens, host_copies: 0 };
+            let footprint = Footprint {
+                device,
+                method,
+                rank,
+                targets,
+                recompute,
+                tokens,
+                host_copies: 0,
+                library: false,
+            };
             estimate(&facts, &work, machine, &footprint)
         };
         let recompute = !memory(false).fits();

@@ -21,7 +21,7 @@ use sparktune_base::thinking::{Opening, Thinking};
 
 use crate::answer::{Answer, Origin};
 use crate::catalog::Catalog;
-use crate::choices::{Device, DeviceChoice, Exported, MethodKind, Mtp};
+use crate::choices::{Device, DeviceChoice, Exported, MethodKind, Mtp, Products};
 use crate::error::PlanError;
 use crate::facts::{
     DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates,

@@ -76,3 +76,29 @@ fn measured_products_of_the_cpu_scale_the_time_and_change_nothing_else() {
         assert_eq!(Plan { advice: None, ..measured }, Plan { advice: None, ..assumed.clone() });
     }
 }
+
+#[test]
+fn the_vendors_library_is_recommended_where_it_has_instructions_that_our_kernels_lack() {
+    let planned = |capability, pairs: &[(&str, &str)]| {
+        let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+        facts.machine.gpus[0].compute_capability = capability;
+        resolve(&with(ask("Qwen/Qwen3.5-2B"), pairs), &facts).unwrap()
+    };
+    for (capability, expected) in [
+        (Some((8, 0)), Products::Own),
+        (Some((8, 9)), Products::Own),
+        (Some((9, 0)), Products::Auto),
+        (Some((10, 3)), Products::Auto),
+        (Some((12, 1)), Products::Own),
+        (None, Products::Own),
+    ] {
+        assert_eq!(planned(capability, &[]).products, expected, "{capability:?}");
+    }
+    assert_eq!(planned(Some((9, 0)), &[("device", "cpu")]).products, Products::Own);
+    let activations = |products| {
+        let plan = planned(Some((9, 0)), &[("products", products)]);
+        assert_eq!(plan.products.word(), products);
+        plan.advice.unwrap().memory.activations
+    };
+    assert_eq!(activations("auto"), activations("own") + (32 << 20));
+}

@@ -10,7 +10,7 @@ use sparktune_kernels::testing::cuda_device;
 use sparktune_runlog::{Kind, Outcome, RunDir};
 use sparktune_train::{BeforeFirstRun, TileFile, TrainOptions, train, train_with};
 
-use crate::{bytes, events, fixture, losses, run_on, stops_change_nothing};
+use crate::{bytes, events, fixture, losses, run_on, stops_change_nothing, warnings};
 
 const CUDA: &str = r#"device = "cuda""#;
 /// With the vendor's library, whose bits may be others.
@@ -249,68 +249,125 @@ fn library() -> Option<usize> {
     cublaslt::seek(&device, &from)
 }
 
-#[test]
-fn a_run_with_products_of_the_library_records_them_and_continues_bit_for_bit() {
-    let Some(version) = library() else { return };
-    let _one_at_a_time = OF_LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
-    let root = tempfile::tempdir().unwrap();
-    let options = with_tiles(&root.path().join(".tiles"));
-    let new = |device: &str, steps| run_on(device, root.path(), LORA, "none", steps, false);
-    let go_on = |run: &RunDir, stop: bool| train_with(run, &AtomicBool::new(stop), &options).unwrap().outcome;
-    // Here it is measured.
-    let first = new(AUTO, 2);
-    assert_eq!(go_on(&first, false), Outcome::Completed);
-    let record = |run: &RunDir| std::fs::read_to_string(run.path().join("products")).unwrap();
-    let decided = record(&first);
-    let by_library = format!(" by {version}:");
-    if !decided.contains(&by_library) {
-        // Only a GPU may find our kernels the faster ones everywhere.
-        return;
-    }
-    let before = cublaslt::products();
-    let (whole, parts) = (new(AUTO, 3), new(AUTO, 3));
-    assert_eq!(go_on(&whole, false), Outcome::Completed);
-    assert!(cublaslt::products() > before);
-    while go_on(&parts, true) == Outcome::Stopped && losses(&parts).len() < 3 {}
-    assert_eq!(go_on(&parts, false), Outcome::Completed);
-    assert_eq!(losses(&whole), losses(&parts));
-    let weights = "merged/model.safetensors";
-    assert!(bytes(&whole, weights) == bytes(&parts, weights));
-    let kept = record(&whole);
-    assert_eq!(record(&parts), kept);
-    // The first run measures on; what it had decided holds for the others.
-    assert!(decided.lines().all(|line| kept.lines().any(|one| one == line)), "{decided}\n{kept}");
+/// The record of who computes the products of a run's text model.
+fn record(run: &RunDir) -> String {
+    std::fs::read_to_string(run.path().join("products")).unwrap()
+}
 
-    // Ours have other bits, and a run with nothing else records nothing.
-    let before = cublaslt::products();
-    let own = new(CUDA, 3);
-    assert_eq!(go_on(&own, false), Outcome::Completed);
-    assert_eq!(cublaslt::products(), before);
-    assert!(!own.path().join("products").exists());
-    assert!(bytes(&whole, weights) != bytes(&own, weights));
+/// The products that a record decides about, without what it decides.
+fn decided(record: &str) -> Vec<String> {
+    let lines = record.lines().skip(1).filter(|line| !line.ends_with(" refused"));
+    lines.map(|line| line.split_once(" by ").unwrap().0.to_owned()).collect()
 }
 
 #[test]
-fn a_run_whose_library_is_gone_continues_with_our_kernels_and_says_so() {
+fn a_run_decides_about_the_library_before_its_first_step_and_continues_bit_for_bit() {
+    let Some(version) = library() else { return };
+    let _one_at_a_time = OF_LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(".tiles");
+    let options = with_tiles(&path);
+    let new = |device: &str, steps| run_on(device, root.path(), LORA, "none", steps, false);
+    let go_on = |run: &RunDir, stop: bool| train_with(run, &AtomicBool::new(stop), &options).unwrap();
+    let weights = |run: &RunDir| bytes(run, "merged/model.safetensors");
+
+    // A stop while products are measured decides nothing.
+    let first = new(AUTO, 1);
+    let stopped = go_on(&first, true);
+    assert_eq!((stopped.outcome, stopped.steps), (Outcome::Stopped, 0));
+    assert!(!first.path().join("products").exists());
+    assert_eq!(go_on(&first, false).outcome, Outcome::Completed);
+    let found = record(&first);
+    let (of, lines) = found.split_once('\n').unwrap();
+    assert!(of.starts_with(&format!("{version} ")) && of.len() > 10, "{of}");
+    let told = measured(&first);
+    let all = decided(&found);
+    assert!(told.iter().all(|(steps, ..)| *steps == 0), "before the first step: {told:?}");
+    assert_eq!(told.last().unwrap().2, all.len() as u64);
+    // What is known of tiles says nothing of decisions, and does not change which there are.
+    assert!(!std::fs::read_to_string(&path).unwrap().contains(" by "));
+    let again = new(AUTO, 1);
+    assert_eq!(go_on(&again, false).outcome, Outcome::Completed);
+    assert_eq!(decided(&record(&again)), all);
+    let by_library = format!(" by {version}:");
+    if !lines.contains(&by_library) {
+        // Only a GPU may find our kernels the faster ones everywhere.
+        return;
+    }
+    // To have measured changes nothing.
+    let follows = |steps, record: &str| {
+        let run = new(AUTO, steps);
+        let lines = record.lines().filter(|line| !line.ends_with(" refused"));
+        std::fs::write(
+            run.path().join("products"),
+            lines.map(|line| format!("{line}\n")).collect::<String>(),
+        )
+        .unwrap();
+        run
+    };
+    let before = cublaslt::products();
+    let same = follows(1, &found);
+    assert_eq!(go_on(&same, false).outcome, Outcome::Completed);
+    assert!(cublaslt::products() > before);
+    assert_eq!((losses(&same), record(&same)), (losses(&first), found.clone()));
+    assert!(weights(&same) == weights(&first));
+
+    // Ours have other bits, and a run with nothing else records nothing.
+    let before = cublaslt::products();
+    let own = new(CUDA, 1);
+    assert_eq!(go_on(&own, false).outcome, Outcome::Completed);
+    assert_eq!(cublaslt::products(), before);
+    assert!(!own.path().join("products").exists());
+    assert!(weights(&first) != weights(&own));
+
+    // The stand-in has an algorithm that it refuses for odd numbers of tokens; its second word is its kind.
+    let name = "6c743a656d756c61";
+    let of_kind = |kind| format!("{name}{kind:016x}");
+    let particular = found.replace(&of_kind(0), &of_kind(1));
+    let (whole, parts) = (follows(3, &particular), follows(3, &particular));
+    assert_eq!(go_on(&whole, false).outcome, Outcome::Completed);
+    while go_on(&parts, true).outcome == Outcome::Stopped && losses(&parts).len() < 3 {}
+    assert_eq!(go_on(&parts, false).outcome, Outcome::Completed);
+    assert_eq!(losses(&whole), losses(&parts));
+    assert!(weights(&whole) == weights(&parts));
+    assert_eq!(record(&parts), record(&whole));
+    assert_eq!(found.contains(name), record(&whole).contains(" refused\n"), "{}", record(&whole));
+}
+
+#[test]
+fn a_record_of_another_library_or_gpu_is_refused_and_gone_on_with_only_if_that_is_accepted() {
     let Some(version) = library() else { return };
     let _one_at_a_time = OF_LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
     let root = tempfile::tempdir().unwrap();
     let options = with_tiles(&root.path().join(".tiles"));
     let run = run_on(AUTO, root.path(), LORA, "none", 2, false);
-    let stopped = train_with(&run, &AtomicBool::new(true), &options).unwrap();
-    assert_eq!(stopped.outcome, Outcome::Stopped);
-    // As if another version had been installed since.
-    std::fs::write(run.path().join("products"), "120804\nlinear_forward 64,64 1 9 by own:120804\n").unwrap();
-    let before = cublaslt::products();
-    train_with(&run, &AtomicBool::new(false), &options).unwrap();
-    assert_eq!(cublaslt::products(), before);
-    let told = events(&run).into_iter().find_map(|kind| match kind {
-        Kind::Warning(warning) => Some(warning.message).filter(|message| message.contains("cuBLASLt")),
-        _ => None,
-    });
+    let path = run.path().join("products");
+    let line = |by: usize| format!("linear_forward 64,64 1 9 by own:{by}\n");
     let found = cublaslt::version_in_words(version);
-    let expected = format!(
-        "cuBLASLt 12.8.4 has computed matrix products of this run, but cuBLASLt {found} was found: from here on sparktune's kernels compute all of them"
-    );
-    assert!(told.as_ref().is_some_and(|message| message.starts_with(&expected)), "{told:?}");
+    for (record, why) in [
+        (
+            format!("120804 a GPU\n{}", line(120_804)),
+            format!("that was cuBLASLt 12.8.4, and cuBLASLt {found} was found"),
+        ),
+        (format!("{version} NVIDIA Nothing\n{}", line(version)), "that was on NVIDIA Nothing, and".into()),
+        ("meas".into(), "the record of who computes them is damaged".into()),
+    ] {
+        std::fs::write(&path, &record).unwrap();
+        let error = train_with(&run, &AtomicBool::new(false), &options).unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains(&why) && told.contains("resume --accept-changes"), "{told}");
+        assert_eq!(error.exit_code(), 2);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), record, "nothing is changed");
+    }
+    let before = cublaslt::products();
+    let accepting = TrainOptions { accept_changes: true, ..options.clone() };
+    let stopped = train_with(&run, &AtomicBool::new(true), &accepting).unwrap();
+    assert_eq!((stopped.outcome, stopped.steps), (Outcome::Stopped, 1));
+    let told = warnings(&run).into_iter().find(|warning| warning.contains("cuBLASLt")).unwrap();
+    let expected = "from here on sparktune's kernels compute all of them";
+    assert!(told.contains("is damaged") && told.contains(expected), "{told}");
+    // It stays so, without being asked again.
+    assert_eq!(record(&run), "own\n");
+    let done = train_with(&run, &AtomicBool::new(false), &options).unwrap();
+    assert_eq!((done.outcome, cublaslt::products()), (Outcome::Completed, before));
 }
