@@ -162,12 +162,12 @@ pub(crate) fn speed(
     let flops_per_token = fit.flops_per_token(constraints, choice);
     if let Some(rate) = rates.newest(model, &fit.speed.device, constraints.method) {
         let now = rate.tokens_per_s * rate.flops_per_token / flops_per_token;
-        let words = format!(
-            "based on {} tokens/s in an earlier run here, with {} per token; this run has {}",
-            tokens_per_s(rate.tokens_per_s),
-            flops(rate.flops_per_token),
-            flops(flops_per_token)
-        );
+        let mut words =
+            format!("based on {} tokens/s in an earlier run here", tokens_per_s(rate.tokens_per_s));
+        let (then, now_has) = (flops(rate.flops_per_token), flops(flops_per_token));
+        if then != now_has {
+            words.push_str(&format!(", with {then} per token; this run has {now_has}"));
+        }
         return (Some(now), RateBasis::MeasuredHere, words);
     }
     let catalog = Catalog::shipped();

@@ -40,16 +40,17 @@ impl Prompter {
     /// # Errors
     /// The question was declined.
     pub fn choose(&self, question: &str, choices: &[String], default: usize) -> Result<usize, Failure> {
-        // A choice that wraps would look like two. The cursor takes two columns.
-        let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
-        let fitting = |choice: &String| cut(&escape(choice), room);
-        let choices: Vec<String> = choices.iter().map(fitting).collect();
         if self.can_redraw {
+            // A choice that wraps would look like two. The cursor takes two columns.
+            let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
+            let fitting = |choice: &String| cut(&escape(choice), room);
+            let choices: Vec<String> = choices.iter().map(fitting).collect();
             let select = Select::new(question, choices).with_starting_cursor(default).with_page_size(PAGE);
             return Ok(select.raw_prompt().map_err(declined)?.index);
         }
+        let digits = choices.len().to_string().len();
         for (i, choice) in choices.iter().enumerate() {
-            note(&format!("  {}  {choice}", i + 1));
+            note(&format!("  {:>digits$}  {choice}", i + 1));
         }
         let number = |text: &str| {
             let known = text.trim().parse().ok().filter(|n| (1..=choices.len()).contains(n));

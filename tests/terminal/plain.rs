@@ -83,6 +83,9 @@ fn ctrl_c_leaves_the_questions_of_a_dumb_terminal() {
     let mut pty = world.open_with(["--plain"], (100, 60), &[("TERM", "dumb")]);
     pty.wait_for(WIZARD[0]);
     pty.wait_for(&format!("{} [", WIZARD[1]));
+    // What is too long for a line goes on below itself, and the numbers stand in a column.
+    let text = pty.text();
+    assert!(text.contains("\n   9  ") && text.contains("\n  10  ") && !text.contains('…'), "{text}");
     pty.press(CTRL_C);
     let Left { text, .. } = pty.left().exits(2);
     assert!(text.contains("nothing was started"), "{text}");
