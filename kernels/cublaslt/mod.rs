@@ -9,10 +9,10 @@
 //!
 //! **The same bits in every run with the same record.** An algorithm that was chosen is used by its
 //! description, never by asking the heuristic again. Only algorithms are taken that form each number's sum in
-//! one sequence: reduction scheme NONE and no split of `k`, asked for and checked. One that gives other bits in
-//! a second launch is dropped ([`repeated`]). Algorithms differ in their bits, from each other and from our
+//! one sequence: reduction scheme NONE and no split of `k`, asked for and checked. One that gives other bits
+//! in a second launch is dropped (`repeated`). Algorithms differ in their bits, from each other and from our
 //! tiles. For another number of tokens than the measured one, the library is asked whether the algorithm
-//! computes that too ([`fitting`]).
+//! computes that too (`fitting`).
 //!
 //! **Stream order.** cubecl keeps its stream to itself, but its server runs tasks on the thread that queues
 //! launches, and its toolkit for servers (cubecl-server) gives out the stream there. A product is such a
@@ -79,8 +79,9 @@ pub(crate) fn search(form: Form, like: &CudaTensor, most: usize) -> Vec<Algorith
     found.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// Asks the library whether each of these algorithms computes products of the form beside it. Returns them with
-/// the workspace that they take for these forms; `None` if one of them does not, or the library is not loaded.
+/// Asks the library whether each of these algorithms computes products of the form beside it. Returns them
+/// with the workspace that they take for these forms; `None` if one of them does not, or the library is not
+/// loaded.
 pub(crate) fn fitting(parts: Vec<(Form, Algorithm)>, like: &CudaTensor) -> Option<Vec<Algorithm>> {
     let library = library::loaded()?;
     let each =

@@ -6,10 +6,10 @@
 //!
 //! **By whom.** A product may also be left to the vendor's library (`cublaslt`), where it was measured to be
 //! faster than the best tile. That does change bits. So it happens only where [`use_library`] allows it, by a
-//! [`Decision`] that is recorded with the run ([`decisions`], [`decide_as`]). A decision holds for half to twice
-//! as many tokens too, where the library says that its algorithm computes them; where it says that it does not,
-//! our kernel does, and that is recorded as well. So who computes a product follows from the record, the device
-//! and the library alone, and not from what was computed before.
+//! [`Decision`] that is recorded with the run ([`decisions`], [`decide_as`]). A decision holds for half to
+//! twice as many tokens too, where the library says that its algorithm computes them; where it says that it
+//! does not, our kernel does, and that is recorded as well. So who computes a product follows from the
+//! record, the device and the library alone, and not from what was computed before.
 //!
 //! What is known belongs to a thread, like the device's queue. This module must not know files; it reads and
 //! writes lines of text.
@@ -108,10 +108,11 @@ struct Known {
     asked: BTreeMap<Problem, Option<Vec<Algorithm>>>,
     /// The version of the library that products may be left to.
     library: Option<usize>,
-    /// Whether products without a decision get one when they are measured. Otherwise our kernels compute them.
+    /// Whether products without a decision get one when they are measured. Otherwise our kernels compute
+    /// them.
     is_deciding: bool,
-    /// The products that were computed in an estimated tile, or without a decision while there are to be some,
-    /// while they are recorded.
+    /// The products that were computed in an estimated tile, or without a decision while there are to be
+    /// some, while they are recorded.
     missed: Option<BTreeSet<Problem>>,
 }
 
@@ -166,8 +167,8 @@ fn by_decision(
     })
 }
 
-/// Says which version of the library products may be left to from now on, where that is decided; `None` allows
-/// none.
+/// Says which version of the library products may be left to from now on, where that is decided; `None`
+/// allows none.
 pub fn use_library(version: Option<usize>) {
     KNOWN.with_borrow_mut(|known| {
         (known.library, known.is_deciding) = (version, false);

@@ -48,8 +48,8 @@ pub struct Memory {
     /// Moments of AdamW and fp32 master weights. For adapters also the copies made while a checkpoint is
     /// written, and for several ranks those that they keep to average or to judge what they exchange.
     pub optimizer: u64,
-    /// Tensors that the forward pass keeps for the backward pass, and the workspace of ops and of the vendor's
-    /// library.
+    /// Tensors that the forward pass keeps for the backward pass, and the workspace of ops and of the
+    /// vendor's library.
     pub activations: u64,
     /// Workspace of the head's loss: the logits of a chunk, and the gradients of its rows.
     pub logits_chunk: u64,

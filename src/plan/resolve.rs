@@ -370,8 +370,8 @@ impl Resolver<'_> {
     }
 
     /// Decides whether the vendor's library may compute matrix products. It uses instructions of these GPUs
-    /// that our kernels do not have (`wgmma` of Hopper, `tcgen05` of Blackwell for data centres); on all others
-    /// both multiply by `mma.sync`, and there is nothing to gain.
+    /// that our kernels do not have (`wgmma` of Hopper, `tcgen05` of Blackwell for data centres); on all
+    /// others both multiply by `mma.sync`, and there is nothing to gain.
     fn products(&mut self, device: Device) -> Products {
         let answer = &self.answers.products;
         let capability = self.facts.machine.gpus.first().and_then(|gpu| gpu.compute_capability);

@@ -4,11 +4,12 @@
 //! The two differ in the last bits, so what was decided is kept in the run's folder, and an attempt that
 //! continues the run decides as the record says. **A stage decides before it computes anything**, for the
 //! products of its longest micro-batch, with nothing known from other runs; what it has not decided then, our
-//! kernels compute. So every step of a stage is computed by the same record. It must not measure; `tiles` does.
+//! kernels compute. So every step of a stage is computed by the same record. It must not measure; `tiles`
+//! does.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use sparktune_base::files::{sync, write_and_sync};
@@ -93,7 +94,15 @@ pub(crate) fn prepare(
         }
         return Ok(None);
     }
-    let Some(version) = found else { return Ok(None) };
+    let Some(version) = found else {
+        if may_use {
+            session.phase(
+                "products",
+                "cuBLASLt was not found, so sparktune's kernels compute all matrix products",
+            );
+        }
+        return Ok(None);
+    };
     use_library(Some(version));
     // An attempt that has trained the text model already exports it.
     follow(session.run, Stage::Main)?;
@@ -189,7 +198,7 @@ impl Library {
     }
 }
 
-fn read(path: &PathBuf) -> Result<Option<String>, TrainError> {
+fn read(path: &Path) -> Result<Option<String>, TrainError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -202,4 +211,49 @@ fn write(session: &Session, stage: Stage, text: &str) -> Result<(), TrainError> 
     let path = file(session.run, stage);
     let written = write_and_sync(&path, text).and_then(|()| sync(session.run.path()));
     written.map_err(TrainError::io(path))
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use sparktune_runlog::RunsRoot;
+
+    use super::*;
+    use crate::ranks::Ranks;
+
+    /// What a stage computes depends on its own record, also when a run returns to the one before.
+    #[test]
+    fn each_stage_decides_once_and_follows_its_own_record() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
+        run.write_plan(include_str!("../../tests/fixtures/run-261c35e/run/plan.toml")).unwrap();
+        let stop = AtomicBool::new(false);
+        let session = Session::open(&run, &stop, Some(1), Ranks::Alone).unwrap();
+        let mut library = Library { version: 130_002, gpu: "a GPU".into(), may_decide: true, refused: 0 };
+        use_library(Some(130_002));
+        let of_main = "linear_forward 8,8 1 9 by own:130002\nlinear_forward 8,8 1 11 refused\n".to_owned();
+        let of_head = "linear_forward 16,8 1 9 by own:130002\n".to_owned();
+        for (stage, lines) in [(Stage::Main, &of_main), (Stage::Mtp, &of_head)] {
+            assert!(!library.begin(&session, stage, 1).unwrap(), "steps have been computed by ours");
+            assert!(library.begin(&session, stage, 0).unwrap());
+            assert_eq!(decisions(), "", "nothing holds of the stage before");
+            decide_as(lines).unwrap();
+            library.record(&session, stage).unwrap();
+        }
+        for (stage, lines) in [(Stage::Main, &of_main), (Stage::Mtp, &of_head), (Stage::Main, &of_main)] {
+            assert!(!library.begin(&session, stage, 0).unwrap());
+            assert_eq!(&decisions(), lines);
+            let kept = fs::read_to_string(file(&run, stage)).unwrap();
+            assert_eq!(kept, format!("130002 a GPU\n{lines}"));
+        }
+        // What is known to be refused is not written again.
+        fs::remove_file(file(&run, Stage::Main)).unwrap();
+        library.record_refusals(&session, Stage::Main).unwrap();
+        assert!(!file(&run, Stage::Main).exists());
+        library.refused = 0;
+        library.record_refusals(&session, Stage::Main).unwrap();
+        assert_eq!(fs::read_to_string(file(&run, Stage::Main)).unwrap(), format!("130002 a GPU\n{of_main}"));
+        use_library(None);
+    }
 }

@@ -50,6 +50,8 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
         "8",
         "--learning-rate",
         "0.01",
+        "--products",
+        "auto",
     ];
     train.arg("--model").arg(checkpoint()).args(few).env("SPARKTUNE_SAMPLE_COUNT", "0");
     train.env("EMULATED_CUDA_BUILDS", place.path().join("builds"));
@@ -63,6 +65,12 @@ fn a_device_passes_doctor_and_trains_a_run_that_is_exported() {
     let phases: Vec<&Value> = events.iter().filter(|event| event["kind"] == "phase").collect();
     assert!(phases.iter().any(|phase| phase["phase"] == "self-test"), "{phases:#?}");
     assert!(phases.iter().any(|phase| phase["phase"] == "tiles"), "{phases:#?}");
+    // A library that is absent is told and does no harm.
+    let is_absent = |phase: &&&Value| {
+        phase["phase"] == "products"
+            && phase["detail"].as_str().unwrap().starts_with("cuBLASLt was not found, so sparktune's kernels")
+    };
+    assert_eq!(phases.iter().filter(is_absent).count() == 1, !run.join("products").exists(), "{phases:#?}");
     let tiles = std::fs::read_to_string(run.parent().unwrap().join(".tiles")).unwrap();
     assert!(tiles.lines().any(|line| line.starts_with("lora_linear_forward ")), "{tiles}");
     let losses: Vec<f64> = events
