@@ -159,7 +159,7 @@ impl<'a> Measurement<'a> {
         layers_of(method, request.layers, checkpoint.config().layers.len())?;
         let mut engine = load(request.model, request.room.clone())?;
         check_lengths(request.facts, request.rendering, &engine)?;
-        let text = Text::of(request.text, &engine)?;
+        let text = Text::of(request.text, request.rendering, &engine)?;
         let all = request.facts.facts();
         let first: Vec<Probe> =
             Probe::of(all).into_iter().filter(|probe| probe.aspect == Aspect::Efficacy).collect();
