@@ -226,7 +226,10 @@ fn edits_are_measured_as_they_become_more_beside_both_controls() {
         place.sparktune([&args, more].concat())
     };
     let done = measure(&["--method", "memory", "--suite", "arithmetic", "--json", "--runs-dir", path(&runs)]);
-    let table: Value = serde_json::from_str(&done.exits(0).out).unwrap();
+    let done = done.exits(0);
+    let told = "2 facts, sequential: efficacy 100 (";
+    assert!(done.err.contains(told), "each row is told as it comes: {}", done.err);
+    let table: Value = serde_json::from_str(&done.out).unwrap();
     let rows = table["rows"].as_array().unwrap();
     let named: Vec<String> = rows.iter().map(|row| format!("{} {}", row["count"], row["how"])).collect();
     let ways = ["batched", "sequential", "lora", "prompt"];
@@ -248,6 +251,10 @@ fn edits_are_measured_as_they_become_more_beside_both_controls() {
     let text = measure(&["--method", "rome", "--without", "lora,prompt"]).exits(0).out;
     assert_eq!(text.matches("sequential").count(), 2, "{text}");
     assert!(!text.contains("batched") && text.contains("in brackets"), "{text}");
+    let nothing = measure(&["--method", "rome", "--without", "sequential,lora,prompt"]).exits(2).err;
+    assert!(nothing.contains("--without leaves nothing to measure"), "{nothing}");
+    let sequential = measure(&["--method", "memory", "--without", "batched,lora,prompt"]).exits(0).out;
+    assert!(!sequential.contains("batched") && sequential.contains("sequential"), "{sequential}");
     measure(&["--trace"]).exits(2);
     assert!(measure(&["-o", "x"]).exits(2).err.contains("--output"));
 }
