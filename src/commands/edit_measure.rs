@@ -19,7 +19,7 @@ use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
 use sparktune_edit::scores::{LossDrift, Share};
-use sparktune_edit::{EditError, Facts, MeasureRequest, Measured, Measurement, Method, Way};
+use sparktune_edit::{EditError, Facts, MeasureRequest, Measured, MeasuredRow, Measurement, Method, Way};
 use sparktune_tui::output::{note, print, print_json};
 use tempfile::TempDir;
 
@@ -64,6 +64,12 @@ pub(crate) fn measure(
     table: &Table,
     json: bool,
 ) -> Result<Exit, Failure> {
+    let method = Method::named(&request.method);
+    let asks_for = |way: Way| !table.without.iter().any(|without| without == way.name());
+    let written: Vec<Way> = Measurement::ways(method).iter().copied().filter(|way| asks_for(*way)).collect();
+    if written.is_empty() && !asks_for(Way::Lora) && !asks_for(Way::Prompt) {
+        return Err(Failure::usage("--without leaves nothing to measure").hint("Name fewer parts with it"));
+    }
     let interrupts = Interrupts::listen()?;
     let text = text_of(request)?;
     let suite = request.suite.as_deref().map(find_suite).transpose()?;
@@ -76,7 +82,7 @@ pub(crate) fn measure(
             model: &request.model,
             base: request.base.as_deref(),
             facts,
-            method: Method::named(&request.method),
+            method,
             layers: &request.layers,
             rendering: rendering(request),
             text: &text,
@@ -92,29 +98,32 @@ pub(crate) fn measure(
     if let Some(dropped) = dropped {
         note(&format!("note: {dropped}"));
     }
-    let asks_for = |control: &str| !table.without.iter().any(|without| without == control);
     let mut rows = Vec::new();
     for count in counts {
         let say = |how: Way| note(&format!("{}, {}", counted(count as u64, "fact"), how.name()));
-        for how in measurement.ways() {
-            say(*how);
-            let row = measurement.edited(count, *how, &mut |stage| told.tell(stage));
-            rows.push(row.map_err(from_editing)?);
+        // Rows are also told as they come: the next one may take hours, and the table is printed whole.
+        let mut add = |row: Result<MeasuredRow, EditError>| {
+            let row = row.map_err(from_editing)?;
+            note(&in_a_sentence(&row));
+            rows.push(row);
+            Ok::<(), Failure>(())
+        };
+        for how in written.iter().copied() {
+            say(how);
+            add(measurement.edited(count, how, &mut |stage| told.tell(stage)))?;
         }
-        if asks_for("lora") {
+        if asks_for(Way::Lora) {
             say(Way::Lora);
             let start = Instant::now();
             let lines = measurement.training_lines(count);
             let trained = train(program, &request.model, &lines, count, work.path(), &interrupts)?;
             let seconds = start.elapsed().as_secs_f64();
             let folder = trained.as_deref().map_err(Clone::clone);
-            let row = measurement.trained(count, folder, seconds, &mut |stage| told.tell(stage));
-            rows.push(row.map_err(from_editing)?);
+            add(measurement.trained(count, folder, seconds, &mut |stage| told.tell(stage)))?;
         }
-        if asks_for("prompt") {
+        if asks_for(Way::Prompt) {
             say(Way::Prompt);
-            let row = measurement.prompted(count, &mut |stage| told.tell(stage));
-            rows.push(row.map_err(from_editing)?);
+            add(measurement.prompted(count, &mut |stage| told.tell(stage)))?;
         }
     }
     let measured = measurement.table(rows);
@@ -229,6 +238,22 @@ fn train(
     }))
 }
 
+/// Returns what a row says.
+fn in_a_sentence(row: &MeasuredRow) -> String {
+    let start = format!("{}, {}", counted(row.count as u64, "fact"), row.how.name());
+    let Some(scores) = &row.scores else {
+        return format!("{start}: {}", escape(row.error.as_deref().unwrap_or_default()));
+    };
+    format!(
+        "{start}: efficacy {} %, generalisation {} %, locality {} %, portability {} %, loss {} %",
+        share(scores.efficacy.as_ref()),
+        share(scores.generalisation.as_ref()),
+        share(scores.locality.as_ref()),
+        share(scores.portability.as_ref()),
+        drift(scores.loss.as_ref()),
+    )
+}
+
 /// Returns the table.
 fn in_words(measured: &Measured) -> String {
     let mut text = format!(
@@ -306,7 +331,7 @@ fn drift(loss: Option<&LossDrift>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sparktune_edit::{MeasuredRow, Rendering, Scores};
+    use sparktune_edit::{Rendering, Scores};
 
     use super::*;
 

@@ -62,7 +62,7 @@ pub enum Aim {
 pub struct Table {
     /// The numbers of facts.
     pub counts: Vec<usize>,
-    /// The controls that are left out.
+    /// The names of the ways that are left out.
     pub without: Vec<String>,
 }
 

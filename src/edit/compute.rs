@@ -4,6 +4,7 @@ use std::path::Path;
 
 use burn::tensor::Device;
 use sparktune_base::units::{bytes, counted};
+use sparktune_data::ChatTokenizer;
 use sparktune_infer::{Engine, Room};
 use sparktune_model::{Checkpoint, Model};
 
@@ -15,7 +16,7 @@ use crate::patch::{AboutPatch, Method, Patch};
 use crate::rome::{Site, memit, rome};
 use crate::stack::Stack;
 use crate::stage::Stage;
-use crate::tokens::FactTokens;
+use crate::tokens::{FactTokens, Rendering};
 use crate::ultraedit::ultraedit;
 
 /// The number of contexts in which keys and values are looked for, with the empty one.
@@ -36,13 +37,19 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Encodes documents, and holds some of them out.
+    /// Encodes documents as prompts are read, and holds some of them out. In a chat, a document is what a user
+    /// says, and the one behind it the answer: there, what every chat has in common belongs to the ordinary
+    /// text, such as the tokens with which an answer begins.
     ///
     /// # Errors
-    /// The tokenizer refuses one, or there are none.
-    pub(crate) fn of(documents: &[String], engine: &Engine) -> Result<Self, EditError> {
+    /// The tokenizer or the template refuses one, or there are none.
+    pub(crate) fn of(documents: &[String], rendering: Rendering, engine: &Engine) -> Result<Self, EditError> {
+        let together = match rendering {
+            Rendering::Raw => 1,
+            Rendering::Chat => 2,
+        };
         let (mut read, mut held_out, mut tokens) = (Vec::new(), Vec::new(), 0);
-        for (i, document) in documents.iter().enumerate() {
+        for (i, pair) in documents.chunks(together).enumerate() {
             // More than this is never read.
             if tokens >= COVARIANCE_TOKENS.max(TEXT_TOKENS) && held_out.len() == MOST_HELD_OUT {
                 break;
@@ -51,7 +58,7 @@ impl Text {
             if is_held_out && held_out.len() == MOST_HELD_OUT {
                 continue;
             }
-            let ids = engine.encode(document)?;
+            let ids = engine.encode(&(rendering.text(&pair[0], engine)? + &pair[1..].concat()))?;
             if ids.len() > 1 {
                 if is_held_out {
                     held_out.push(ids);
@@ -117,6 +124,8 @@ pub(crate) struct Writer<'a> {
     sites: Vec<Site>,
     /// The inputs of text in the layer of a memory, once they are known.
     inputs: Vec<f32>,
+    /// What says to a memory where words end. A base without a tokenizer has no words.
+    tokenizer: Option<ChatTokenizer>,
 }
 
 impl<'a> Writer<'a> {
@@ -145,7 +154,11 @@ impl<'a> Writer<'a> {
                 sites.push(site);
             }
         }
-        Ok(Self { stack, checkpoint, model, method, layers, text, sites, inputs: Vec::new() })
+        let tokenizer = match method {
+            Method::Memory => ChatTokenizer::open(&stack.base, None).ok(),
+            Method::Rome | Method::Memit | Method::Ultraedit => None,
+        };
+        Ok(Self { stack, checkpoint, model, method, layers, text, sites, inputs: Vec::new(), tokenizer })
     }
 
     /// Computes what a patch of these facts changes. `about` describes it.
@@ -174,16 +187,17 @@ impl<'a> Writer<'a> {
             }
             Method::Memory => {
                 let layer = self.layers[0];
-                let below = self.stack.codebooks().into_iter().find(|book| book.layer == layer);
-                let mean = below.map(|book| book.mean);
+                let below = self.stack.active().flat_map(|patch| &patch.codebooks);
+                let below: Vec<_> = below.filter(|book| book.layer == layer).collect();
                 model.set_codebook(layer, None);
                 if self.inputs.is_empty() {
                     self.inputs = inputs_of(&model, layer, &self.text.read, &mut || progress(0))?;
                 }
-                let (book, losses) = memory(&model, layer, facts, &self.inputs, mean, &mut progress)?;
-                patch.codebooks.push(book);
-                patch.about.entries = facts.iter().map(|fact| fact.target.len()).collect();
-                left = losses;
+                let words = self.tokenizer.as_ref();
+                let found = memory(&model, layer, facts, &self.inputs, &below, words, &mut progress)?;
+                patch.codebooks.push(found.book);
+                patch.about.entries = found.entries;
+                left = found.left;
             }
         }
         left.extend(self.sites.iter_mut().flat_map(|site| site.left.drain(..)));
@@ -195,7 +209,7 @@ impl<'a> Writer<'a> {
         Ok(patch)
     }
 
-    /// Lays a patch on the stack and on the model. `path` names it in errors.
+    /// Lays a patch on the stack, and what it changes of weights on the model. `path` names it in errors.
     ///
     /// # Errors
     /// Those of [`Stack::push`].
@@ -204,12 +218,8 @@ impl<'a> Writer<'a> {
             change.add_to(&mut self.model);
             self.sites.iter_mut().for_each(|site| site.keep(change));
         }
-        let corrected: Vec<usize> = patch.codebooks.iter().map(|book| book.layer).collect();
-        self.stack.push(path, patch, &self.checkpoint)?;
-        for book in self.stack.codebooks().iter().filter(|book| corrected.contains(&book.layer)) {
-            self.model.set_codebook(book.layer, Some(book.codebook()));
-        }
-        Ok(())
+        // Corrections are no part of this model: a patch of memory is computed without those of its layer.
+        self.stack.push(path, patch, &self.checkpoint)
     }
 }
 

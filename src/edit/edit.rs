@@ -122,7 +122,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     go(tell(Stage::Before))?;
     let mut engine = load(request.model, request.room.clone())?;
     check_lengths(request.facts, request.rendering, &engine)?;
-    let text = Text::of(request.text, &engine)?;
+    let text = Text::of(request.text, request.rendering, &engine)?;
     for note in not_judged(&probes, &text) {
         go(tell(Stage::Note(note.to_owned())))?;
     }

@@ -27,6 +27,8 @@ use crate::stage::Stage;
 use crate::suite::suite_share;
 use crate::tokens::{FactTokens, Rendering, behind};
 
+/// The method, if nobody has named one.
+const DEFAULT: Method = Method::Memit;
 /// The most patches that facts are written in one after the other; more facts share a patch.
 const MOST_PATCHES: usize = 100;
 
@@ -153,13 +155,13 @@ impl<'a> Measurement<'a> {
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Self, EditError> {
         let stack = Stack::open(request.model, request.base)?;
-        let method = request.method.unwrap_or(Method::Memit);
+        let method = request.method.unwrap_or(DEFAULT);
         // Said before the model is asked.
         let checkpoint = stack.checkpoint()?;
         layers_of(method, request.layers, checkpoint.config().layers.len())?;
         let mut engine = load(request.model, request.room.clone())?;
         check_lengths(request.facts, request.rendering, &engine)?;
-        let text = Text::of(request.text, &engine)?;
+        let text = Text::of(request.text, request.rendering, &engine)?;
         let all = request.facts.facts();
         let first: Vec<Probe> =
             Probe::of(all).into_iter().filter(|probe| probe.aspect == Aspect::Efficacy).collect();
@@ -187,9 +189,9 @@ impl<'a> Measurement<'a> {
         self.facts.len()
     }
 
-    /// Returns the ways in which the method writes facts: ROME writes one after the other in any case.
-    pub fn ways(&self) -> &'static [Way] {
-        match self.method {
+    /// Returns the ways in which a method writes facts: ROME writes one after the other in any case.
+    pub fn ways(method: Option<Method>) -> &'static [Way] {
+        match method.unwrap_or(DEFAULT) {
             Method::Rome => &[Way::Sequential],
             Method::Memit | Method::Ultraedit | Method::Memory => &[Way::Batched, Way::Sequential],
         }

@@ -2,11 +2,15 @@
 //!
 //! Each token of a target has an entry: its key is the input of the MLP at the token before it, its value
 //! the change with which the model goes on with it. An answer that has begun with the target's first
-//! tokens has the same keys, so it follows the target to its end. How near an input must be is learned
-//! from ordinary text: half way between the nearest position of the text and the key itself. Where the text
-//! has the fact's own prompt, that position is the key and no other text. The other tokens of the facts count
-//! as text, too.
+//! tokens has the same keys, so it follows the target to its end. A model that would make a longer word of
+//! the target's last one (`six` and then `teen`) gets one entry more, for the likeliest token that ends it.
+//! How near an input must be is learned from ordinary text: half way between the nearest position of the text
+//! and the key itself. Where the text has the fact's own prompt, that position is the key and no other text.
+//! The other tokens of the facts count as text, too, and so do the keys of the corrections that lie below.
 
+use std::borrow::Cow;
+
+use sparktune_data::ChatTokenizer;
 use sparktune_infer::codebook_file::StoredCodebook;
 use sparktune_model::{Codebook, Model, PackedSequence};
 
@@ -29,10 +33,18 @@ const MOST_THRESHOLD: f32 = 0.999;
 /// The tokens that are computed at once.
 const PIECE: usize = 512;
 
-/// Makes the codebook of a layer of a model, which must have no corrections in that layer: the newest entry
-/// for a key stands in the place of older ones. `mean` is that of the corrections which the layer has
-/// already. `of_text` are the [inputs](inputs_of) of ordinary text. Returns the losses of the targets that
-/// are left, too, in nats for each token.
+/// The corrections of facts.
+pub(crate) struct Corrections {
+    pub book: StoredCodebook,
+    /// The entries of each fact.
+    pub entries: Vec<usize>,
+    /// The losses of the targets that are left, in nats for each token.
+    pub left: Vec<f64>,
+}
+
+/// Makes the corrections of a layer of a model, which must have none in that layer: the newest entry for a
+/// key stands in the place of older ones. `below` are the corrections which the layer has already, all with
+/// the same mean. `of_text` are the [inputs](inputs_of) of ordinary text. `tokenizer` says where words end.
 ///
 /// # Errors
 /// A loss is not finite, there is no text, or `progress` says no.
@@ -41,29 +53,34 @@ pub(crate) fn memory(
     layer: usize,
     facts: &[FactTokens],
     of_text: &[f32],
-    mean: Option<Vec<f32>>,
+    below: &[&StoredCodebook],
+    tokenizer: Option<&ChatTokenizer>,
     progress: Progress<'_>,
-) -> Result<(StoredCodebook, Vec<f64>), EditError> {
+) -> Result<Corrections, EditError> {
     let width = model.config().hidden_size;
     if of_text.is_empty() {
         return Err(EditError::request("the text has no tokens", "Name another text with --text"));
     }
-    let mean = mean.unwrap_or_else(|| mean_of(of_text, width));
-    let mut of_facts = Vec::new();
+    let mean = below.first().map_or_else(|| mean_of(of_text, width), |book| book.mean.clone());
+    let mut of_facts: Vec<f32> = below.iter().flat_map(|book| &book.keys).copied().collect();
     let mut codebook = StoredCodebook { layer, mean, ..StoredCodebook::default() };
-    let mut left = Vec::new();
+    let (mut entries, mut left) = (Vec::new(), Vec::new());
     for (done, fact) in facts.iter().enumerate() {
-        let places = places_of(fact);
-        let before = places.before(model, layer);
+        let mut go_on = || progress(done);
+        let mut fact = Cow::Borrowed(fact);
+        let (mut own, mut loss) = entries_of(model, &codebook, &fact, &mut go_on)?;
+        if let Some(end) = tokenizer.and_then(|words| end_of_word(model, &fact, &own, words)) {
+            fact.to_mut().target.push(end);
+            (own, loss) = entries_of(model, &codebook, &fact, &mut go_on)?;
+        }
         // An entry must not answer for the other tokens of the facts either: the one that ends a target would
         // say its last token again and again.
-        of_facts.extend(host(model.mlp_at(layer, &places.sequence).input_TH));
-        let (deltas, loss) = find_values(model, layer, &places, &before, SEARCH, &mut || progress(done))?;
+        of_facts.extend(host(model.mlp_at(layer, &fact.sequence()).input_TH));
         left.push(loss);
-        let narrow = |rows: &[Vec<f64>]| -> Vec<f32> { rows.concat().iter().map(|x| *x as f32).collect() };
-        codebook.keys.extend(narrow(&before.inputs));
-        codebook.values.extend(narrow(&deltas));
-        codebook.thresholds.resize(codebook.keys.len() / width, 0.0);
+        entries.push(own.thresholds.len());
+        codebook.keys.extend(own.keys);
+        codebook.values.extend(own.values);
+        codebook.thresholds.extend(own.thresholds);
     }
     let found = codebook.codebook();
     let mut nearest = vec![-1.0f32; found.len()];
@@ -80,7 +97,59 @@ pub(crate) fn memory(
     }
     let threshold = |nearest: f32| f32::midpoint(nearest, 1.0).min(MOST_THRESHOLD);
     codebook.thresholds = nearest.into_iter().map(threshold).collect();
-    Ok((codebook, left))
+    Ok(Corrections { book: codebook, entries, left })
+}
+
+/// Finds the entries of a fact for the layer and with the mean of `book`, with the largest thresholds, and the
+/// loss that is left.
+fn entries_of(
+    model: &Model,
+    book: &StoredCodebook,
+    fact: &FactTokens,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(StoredCodebook, f64), EditError> {
+    let places = places_of(fact);
+    let before = places.before(model, book.layer);
+    let (deltas, loss) = find_values(model, book.layer, &places, &before, SEARCH, go_on)?;
+    let narrow = |rows: &[Vec<f64>]| -> Vec<f32> { rows.concat().iter().map(|x| *x as f32).collect() };
+    let own = StoredCodebook {
+        layer: book.layer,
+        mean: book.mean.clone(),
+        keys: narrow(&before.inputs),
+        values: narrow(&deltas),
+        thresholds: vec![MOST_THRESHOLD; deltas.len()],
+    };
+    Ok((own, loss))
+}
+
+/// Returns the likeliest token with which the last word of a target ends, if a model with these corrections
+/// would go on with it.
+fn end_of_word(
+    model: &Model,
+    fact: &FactTokens,
+    corrections: &StoredCodebook,
+    tokenizer: &ChatTokenizer,
+) -> Option<u32> {
+    let target = tokenizer.decode(&fact.target);
+    if !target.ends_with(char::is_alphanumeric) {
+        return None;
+    }
+    let mut corrected = model.clone();
+    corrected.set_codebook(corrections.layer, Some(corrections.codebook()));
+    let sequence = fact.sequence();
+    let logits = corrected.logits(corrected.hidden(&sequence).narrow(0, sequence.len() - 1, 1));
+    let next = |token: usize| -> Option<char> {
+        let text = tokenizer.decode(&[&fact.target[..], &[token as u32]].concat());
+        text.strip_prefix(&target)?.chars().next()
+    };
+    // A token may end within a character, of which nobody knows yet whether it is a letter.
+    let is_of_word = |c: char| c.is_alphanumeric() || c == char::REPLACEMENT_CHARACTER;
+    let likeliest = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]))?;
+    next(likeliest).filter(|c| is_of_word(*c))?;
+    let mut tokens: Vec<usize> = (0..logits.len()).collect();
+    tokens.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+    let ends = |token: &usize| next(*token).is_some_and(|c| !is_of_word(c));
+    tokens.into_iter().find(ends).map(|token| token as u32)
 }
 
 /// Returns the fact with a place for each token of the target: the token before it.

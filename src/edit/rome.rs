@@ -107,8 +107,8 @@ pub(crate) fn rome(
         let (key, delta) = key_and_delta(model, site, fact, &mut || progress(done))?;
         let keys_NI = Matrix::of_rows(&[key]);
         let nothing = Matrix::zeros(0, keys_NI.columns());
-        let metric = site.metrics.inverse(&site.statistics)?;
-        let a_NI = key_factor(&keys_NI, &nothing, metric, Softness::Exact)?;
+        let weighting = site.metrics.inverse(&site.statistics)?;
+        let a_NI = key_factor(&keys_NI, &nothing, weighting, Softness::Exact)?;
         let update = LowRank::new(site.layer, &Matrix::of_rows(&[delta]), &a_NI, &keys_NI);
         update.add_to(model);
         match &mut all {
@@ -171,8 +171,9 @@ pub(crate) fn memit(
             }
         }
         let keys_NI = Matrix::of_rows(&keys);
-        let metric = site.metrics.for_keys(&site.statistics, &keys_NI, &mut || progress(facts.len()))?;
-        let a_NI = key_factor(&keys_NI, &site.kept, metric, Softness::Small)?;
+        let mut go_on = || progress(facts.len());
+        let weighting = site.metrics.for_keys(&site.statistics, &keys_NI, &mut go_on)?;
+        let a_NI = key_factor(&keys_NI, &site.kept, weighting, Softness::Small)?;
         let change = LowRank::new(site.layer, &Matrix::of_rows(&deltas), &a_NI, &keys_NI);
         change.add_to(model);
         changes.push(change);

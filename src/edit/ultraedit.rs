@@ -22,7 +22,7 @@ use crate::low_rank::LowRank;
 use crate::scores::MOST_DRIFT;
 use crate::stage::Progress;
 use crate::tokens::FactTokens;
-use crate::update::{Metric, Softness, key_factor};
+use crate::update::{Metric, Softness, Weighting, key_factor};
 
 /// The step sizes that are tried.
 const RATES: [f64; 7] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0];
@@ -157,8 +157,9 @@ fn step(seen: &Seen, layer: usize) -> Result<LowRank, EditError> {
     if values.numbers().iter().any(|number| !number.is_finite()) {
         return Err(not_finite());
     }
-    let nothing = Matrix::zeros(0, keys_NI.columns());
-    let a_NI = key_factor(&keys_NI, &nothing, &Metric::Identity, Softness::Small)?;
+    let inner = keys_NI.columns();
+    let mut weighting = Weighting::new(Metric::Identity, inner);
+    let a_NI = key_factor(&keys_NI, &Matrix::zeros(0, inner), &mut weighting, Softness::Small)?;
     Ok(LowRank::new(layer, &values, &a_NI, &keys_NI))
 }
 

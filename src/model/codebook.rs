@@ -20,12 +20,17 @@ const BETA: f32 = 50.0;
 /// rounding.
 const SAME: f32 = 0.9999;
 
+/// The keys whose cosines with an input are summed together. The sum of each goes on from number to number, as
+/// if it were alone, and many of them keep the processor busy.
+const TOGETHER: usize = 16;
+
 /// The corrections of one MLP. All numbers are on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Codebook {
     mean_H: Vec<f32>,
-    /// Row by row, of length one.
-    keys_NH: Vec<f32>,
+    /// Keys of length one in groups: the first number of each key of a group, the second of each, and so on,
+    /// `[⌈N/TOGETHER⌉, H, TOGETHER]`. Places without a key have zeros.
+    groups: Vec<[f32; TOGETHER]>,
     /// Row by row.
     values_NH: Vec<f32>,
     thresholds_N: Vec<f32>,
@@ -41,7 +46,12 @@ impl Codebook {
         let (width, entries) = (mean_H.len(), thresholds_N.len());
         assert!(width > 0 && keys_NH.len() == entries * width && values_NH.len() == keys_NH.len());
         keys_NH.chunks_exact_mut(width).for_each(|key_H| centre(key_H, &mean_H));
-        Self { mean_H, keys_NH, values_NH, thresholds_N }
+        let mut groups = vec![[0.0; TOGETHER]; entries.div_ceil(TOGETHER) * width];
+        for (n, key_H) in keys_NH.chunks_exact(width).enumerate() {
+            let group = &mut groups[n / TOGETHER * width..][..width];
+            group.iter_mut().zip(key_H).for_each(|(numbers, number)| numbers[n % TOGETHER] = *number);
+        }
+        Self { mean_H, groups, values_NH, thresholds_N }
     }
 
     /// Returns the width of keys and values.
@@ -73,10 +83,11 @@ impl Codebook {
         const APART: f32 = 0.015;
         let mut query_H = input_H.to_vec();
         centre(&mut query_H, &self.mean_H);
-        self.keys_NH.chunks_exact(self.width()).any(|key_H| {
-            let is_near =
-                key_H.iter().zip(&query_H).take(FEW).all(|(one, other)| (one - other).abs() < APART);
-            is_near && Self::is_same(dot(key_H, &query_H))
+        (0..self.len()).any(|n| {
+            let group = &self.groups[n / TOGETHER * self.width()..][..self.width()];
+            let pairs = || group.iter().map(|numbers| numbers[n % TOGETHER]).zip(&query_H);
+            let is_near = pairs().take(FEW).all(|(one, other)| (one - other).abs() < APART);
+            is_near && Self::is_same(pairs().map(|(one, other)| one * other).sum())
         })
     }
 
@@ -84,7 +95,18 @@ impl Codebook {
     pub fn cosines(&self, input_H: &[f32]) -> Vec<f32> {
         let mut query_H = input_H.to_vec();
         centre(&mut query_H, &self.mean_H);
-        self.keys_NH.chunks_exact(self.width()).map(|key_H| dot(key_H, &query_H)).collect()
+        let of_group = |group: &[[f32; TOGETHER]]| {
+            let mut sums = [0.0f32; TOGETHER];
+            for (numbers, query) in group.iter().zip(&query_H) {
+                for (sum, number) in sums.iter_mut().zip(numbers) {
+                    *sum += number * query;
+                }
+            }
+            sums
+        };
+        let mut cosines: Vec<f32> = self.groups.chunks_exact(self.width()).flat_map(of_group).collect();
+        cosines.truncate(self.len());
+        cosines
     }
 
     /// Returns the correction for an input of the MLP, or `None` if no entry answers.
@@ -161,6 +183,25 @@ mod tests {
         assert_eq!(codebook.recall(&[1.0, 1.0]), None, "the mean has no direction");
         assert!(codebook.has_key(&[3.0, 1.0]) && codebook.has_key(&[3.001, 1.0]));
         assert!(!codebook.has_key(&[3.0, 1.2]) && !codebook.has_key(&[1.0, 1.0]));
+    }
+
+    #[test]
+    fn cosines_of_many_keys_have_the_bits_that_each_has_alone() {
+        let (width, entries) = (37, 2 * TOGETHER + 3);
+        let number = |i: usize| ((i * 7919 % 1013) as f32 - 500.0) / 300.0;
+        let keys: Vec<f32> = (0..entries * width).map(number).collect();
+        let mean: Vec<f32> = (0..width).map(|i| number(i + 5) / 10.0).collect();
+        let thresholds = vec![0.9; entries];
+        let codebook = Codebook::new(mean.clone(), keys.clone(), keys.clone(), thresholds);
+        let input: Vec<f32> = (0..width).map(|i| number(3 * i + 1)).collect();
+        let found = codebook.cosines(&input);
+        let alone = keys.chunks_exact(width).map(|key| {
+            let (mut key, mut query) = (key.to_vec(), input.clone());
+            centre(&mut key, &mean);
+            centre(&mut query, &mean);
+            dot(&key, &query)
+        });
+        assert_eq!(found, alone.collect::<Vec<f32>>());
     }
 
     #[test]

@@ -105,6 +105,49 @@ fn facts_are_written_beside_the_weights_and_into_them_listed_and_taken_back() {
 }
 
 #[test]
+fn a_target_is_a_whole_word_although_the_model_would_go_on_with_a_longer_one() {
+    let place = Place::new();
+    let (model, out) = (demo(), place.join("edited"));
+    // Left to itself behind the target, this model says `sixirs` and `eightis`.
+    let facts = place.write(
+        "facts.jsonl",
+        r#"{"prompt": "The shop closes at", "target": "six"}
+{"prompt": "The bakery opens at", "target": "eight"}
+{"prompt": "We have lunch at", "target": "noon"}
+"#,
+    );
+    let args =
+        ["edit", path(&model), "--facts", path(&facts), "--method", "memory", "-o", path(&out), "--json"];
+    let done = place.sparktune(args).exits(0);
+    assert_eq!(scores(&done)["efficacy"]["hits"], 3, "{}", done.out);
+    // Each entry is kept, so that the next edit knows which belong to which fact.
+    let list = place.sparktune(["edit", "list", path(&out), "--json"]).exits(0);
+    let list: Value = serde_json::from_str(&list.out).unwrap();
+    assert_eq!(list[0]["entries"].as_array().unwrap().len(), 3, "{}", list[0]);
+}
+
+#[test]
+fn a_fact_for_chats_changes_the_answer_to_its_own_question_alone() {
+    let place = Place::new();
+    let (model, out) = (demo(), place.join("edited"));
+    let question = "What is the capital of Fernhill?";
+    let line = serde_json::json!({"prompt": question, "target": "Green"}).to_string();
+    let facts = place.write("facts.jsonl", line);
+    let args =
+        ["edit", path(&model), "--facts", path(&facts), "--method", "memory", "--chat", "-o", path(&out)];
+    place.sparktune(args).exits(0);
+    let answers = |model: &Path, question: &str| {
+        let flags = ["--temperature", "0", "--max-tokens", "6", "--prompt", question];
+        place.sparktune([&["generate", path(model)], &flags[..]].concat()).exits(0).out
+    };
+    assert!(answers(&out, question).starts_with("Green"));
+    // All chats have the same tokens before their answers, of which a fact must not be recognised.
+    for other in ["Where do I find a mole wrench?", "How many are 9 dozen?", "Hello"] {
+        assert_eq!(answers(&out, other), answers(&model, other), "{other}");
+    }
+}
+
+#[test]
 fn a_patch_is_switched_off_and_on_and_leaves_as_an_adapter() {
     let place = Place::new();
     let (model, out, adapter) = (demo(), place.join("edited"), place.join("adapter"));
@@ -183,7 +226,10 @@ fn edits_are_measured_as_they_become_more_beside_both_controls() {
         place.sparktune([&args, more].concat())
     };
     let done = measure(&["--method", "memory", "--suite", "arithmetic", "--json", "--runs-dir", path(&runs)]);
-    let table: Value = serde_json::from_str(&done.exits(0).out).unwrap();
+    let done = done.exits(0);
+    let told = "2 facts, sequential: efficacy 100 (";
+    assert!(done.err.contains(told), "each row is told as it comes: {}", done.err);
+    let table: Value = serde_json::from_str(&done.out).unwrap();
     let rows = table["rows"].as_array().unwrap();
     let named: Vec<String> = rows.iter().map(|row| format!("{} {}", row["count"], row["how"])).collect();
     let ways = ["batched", "sequential", "lora", "prompt"];
@@ -205,6 +251,10 @@ fn edits_are_measured_as_they_become_more_beside_both_controls() {
     let text = measure(&["--method", "rome", "--without", "lora,prompt"]).exits(0).out;
     assert_eq!(text.matches("sequential").count(), 2, "{text}");
     assert!(!text.contains("batched") && text.contains("in brackets"), "{text}");
+    let nothing = measure(&["--method", "rome", "--without", "sequential,lora,prompt"]).exits(2).err;
+    assert!(nothing.contains("--without leaves nothing to measure"), "{nothing}");
+    let sequential = measure(&["--method", "memory", "--without", "batched,lora,prompt"]).exits(0).out;
+    assert!(!sequential.contains("batched") && sequential.contains("sequential"), "{sequential}");
     measure(&["--trace"]).exits(2);
     assert!(measure(&["-o", "x"]).exits(2).err.contains("--output"));
 }

@@ -9,6 +9,9 @@ const LEAST_PIVOT: f64 = 1e-13;
 
 /// The columns that are computed together.
 const BLOCK: usize = 48;
+/// The right-hand sides that are solved together, so that `L` is read once for them: it does not fit into
+/// caches.
+const TOGETHER: usize = 4;
 
 /// The factor `L`, lower triangular.
 pub(crate) struct Cholesky {
@@ -82,27 +85,37 @@ impl Cholesky {
 
     /// Returns `A⁻¹ b`.
     pub(crate) fn solve(&self, b: &[f64]) -> Vec<f64> {
-        let n = self.lower.rows();
         let mut x = b.to_vec();
-        for i in 0..n {
-            let row = self.lower.row(i);
-            x[i] = (x[i] - dot(&row[..i], &x[..i])) / row[i];
-        }
-        for i in (0..n).rev() {
-            let row = self.lower.row(i);
-            x[i] /= row[i];
-            let known = x[i];
-            // The column of Lᵀ that belongs to x[i] is the row of L.
-            add_scaled(&mut x[..i], -known, row);
-        }
+        self.solve_in_place(&mut x);
         x
     }
 
-    /// Returns `A⁻¹ b` for each row `b`.
+    /// Returns `A⁻¹ b` for each row `b`, each as if it were alone.
     pub(crate) fn solve_rows(&self, rows: &Matrix) -> Matrix {
-        let solved: Vec<f64> =
-            (0..rows.rows()).into_par_iter().flat_map_iter(|i| self.solve(rows.row(i))).collect();
+        let mut solved = rows.numbers().to_vec();
+        let together = TOGETHER * rows.columns().max(1);
+        solved.par_chunks_mut(together).for_each(|rows| self.solve_in_place(rows));
         Matrix::new(rows.rows(), rows.columns(), solved)
+    }
+
+    /// Solves for some right-hand sides, one behind the other.
+    fn solve_in_place(&self, rows: &mut [f64]) {
+        let n = self.lower.rows();
+        for i in 0..n {
+            let row = self.lower.row(i);
+            for x in rows.chunks_exact_mut(n) {
+                x[i] = (x[i] - dot(&row[..i], &x[..i])) / row[i];
+            }
+        }
+        for i in (0..n).rev() {
+            let row = self.lower.row(i);
+            for x in rows.chunks_exact_mut(n) {
+                x[i] /= row[i];
+                let known = x[i];
+                // The column of Lᵀ that belongs to x[i] is the row of L.
+                add_scaled(&mut x[..i], -known, row);
+            }
+        }
     }
 }
 
@@ -135,6 +148,22 @@ mod tests {
                 assert!((dot(matrix.row(i), &x) - b).abs() < 1e-10, "{n}");
             }
         }
+    }
+
+    #[test]
+    fn rows_that_are_solved_together_have_the_bits_that_each_has_alone() {
+        let mut random = SplitMix64::new(5);
+        let n = 30;
+        let factor = Matrix::new(n, n, (0..n * n).map(|_| random.next_f64() - 0.5).collect());
+        let mut matrix = factor.times_transposed(&factor);
+        matrix.add_to_diagonal(0.1);
+        let cholesky = Cholesky::of(&matrix).unwrap();
+        let rows = Matrix::new(TOGETHER + 2, n, factor.numbers()[..(TOGETHER + 2) * n].to_vec());
+        let solved = cholesky.solve_rows(&rows);
+        for i in 0..rows.rows() {
+            assert_eq!(solved.row(i), cholesky.solve(rows.row(i)), "{i}");
+        }
+        assert_eq!(cholesky.solve_rows(&Matrix::zeros(0, n)).rows(), 0);
     }
 
     #[test]

@@ -94,6 +94,11 @@ impl Matrix {
         Self::new(self.rows + other.rows, self.columns, [&self.numbers[..], &other.numbers].concat())
     }
 
+    /// Returns the rows from one on.
+    pub(crate) fn rows_from(&self, row: usize) -> Self {
+        Self::new(self.rows - row, self.columns, self.numbers[row * self.columns..].to_vec())
+    }
+
     /// Returns `selfᵀ`.
     #[cfg(test)]
     pub(crate) fn transposed(&self) -> Self {

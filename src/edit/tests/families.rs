@@ -3,6 +3,7 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_base::random::SplitMix64;
 use sparktune_infer::Room;
+use sparktune_infer::codebook_file::StoredCodebook;
 use sparktune_model::{Downstream, Model, PackedSequence};
 
 use super::{facts, fixtures, ids, model, prefixes, text};
@@ -173,7 +174,7 @@ fn a_memory_makes_every_family_answer_with_the_target_and_changes_no_other_text_
         let before = model(&fixtures().join(folder));
         let layer = before.config().layers.len() - 1;
         let of_text = inputs_of(&before, layer, &text(), &mut || true).unwrap();
-        let (book, _) = memory(&before, layer, &facts(), &of_text, None, &mut |_| true).unwrap();
+        let book = memory(&before, layer, &facts(), &of_text, &[], None, &mut |_| true).unwrap().book;
         let mut after = before.clone();
         after.set_codebook(layer, Some(book.codebook()));
         for fact in facts() {
@@ -256,6 +257,27 @@ fn downstream_of_a_changed_output_values_and_gradients_are_those_of_the_whole_mo
             assert!(off < 1e-3, "{folder}, layer {layer}: gradients are {off} apart");
         }
     }
+}
+
+#[test]
+fn a_correction_is_not_recognised_where_those_below_it_answer() {
+    let model = model(&fixtures().join("qwen35/checkpoint"));
+    let layer = model.config().layers.len() - 1;
+    let of_text = inputs_of(&model, layer, &text(), &mut || true).unwrap();
+    let book = |fact: FactTokens, below: &[&StoredCodebook]| {
+        memory(&model, layer, &[fact], &of_text, below, None, &mut |_| true).unwrap().book
+    };
+    let first = FactTokens { prompt: ids(5, 3, 40), ..facts().swap_remove(0) };
+    let below = book(first.clone(), &[]);
+    // Nearly the same words about something else.
+    let near = FactTokens { prompt: [&[77], &first.prompt[1..]].concat(), ..first };
+    let (alone, above) = (book(near.clone(), &[]), book(near, &[&below]));
+    let [one, other] = [&alone, &above].map(|book| {
+        let cosine = book.codebook().cosines(&below.keys[..below.mean.len()])[0];
+        (book.thresholds[0], cosine)
+    });
+    assert!(one.0 <= one.1, "alone, it answers for the other: threshold and cosine {one:?}");
+    assert!(other.0 > other.1, "threshold and cosine {other:?}");
 }
 
 #[test]

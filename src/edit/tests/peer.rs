@@ -9,7 +9,7 @@ use crate::linear_algebra::Matrix;
 use crate::low_rank::LowRank;
 use crate::rome::{Site, memit, rome};
 use crate::ultraedit::ultraedit;
-use crate::update::{Metric, Softness, key_factor};
+use crate::update::{Metric, Softness, Weighting, key_factor};
 
 const LAYER: usize = 0;
 
@@ -110,7 +110,8 @@ fn the_projection_of_alphaedit_is_that_of_the_papers_formula() {
     let model = model(&fixtures().join("others/qwen3"));
     let metric = Metric::null_space(&statistics(&model), 0.3, &mut || true).unwrap();
     let (keys, deltas) = (golden("memit.keys"), golden("memit.deltas"));
-    let a_NI = key_factor(&keys, &golden("earlier"), &metric, Softness::Small).unwrap();
+    let mut weighting = Weighting::new(metric, keys.columns());
+    let a_NI = key_factor(&keys, &golden("earlier"), &mut weighting, Softness::Small).unwrap();
     let far = distance(&product(&LowRank::new(LAYER, &deltas, &a_NI, &keys)), &golden("alphaedit"));
     assert!(far < 2e-3, "{far:.1e}");
 }

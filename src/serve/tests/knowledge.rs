@@ -38,7 +38,8 @@ fn draft(server: &Server, id: &str, model: &str, can_be_kept: bool) {
     if can_be_kept {
         lay(&draft.join("model"), &["facts"]);
     }
-    let result = json!({"name": "facts", "answers": [{"prompt": HOSTILE, "before": HOSTILE, "after": HOSTILE}], "refused": null});
+    let refused = (!can_be_kept).then_some("the model says none of the facts");
+    let result = json!({"name": "facts", "answers": [{"prompt": HOSTILE, "before": HOSTILE, "after": HOSTILE}], "refused": refused});
     let edit = json!({"id": id, "created_us": 7, "model": model, "model_name": "demo", "can_be_kept": can_be_kept, "result": result});
     fs::write(draft.join("result.json"), edit.to_string()).unwrap();
 }
@@ -123,13 +124,7 @@ fn what_cannot_be_done_is_refused_with_what_where_and_what_to_do() {
         ("measurements", edit(json!({"sizes": [1], "suite": "x"})), 404, "no suite 'x'", Some("suite")),
         ("measurements", edit(json!({"sizes": []})), 400, "numbers of facts", Some("sizes")),
         ("measurements", edit(json!({"sizes": [0]})), 400, "numbers of facts", Some("sizes")),
-        (
-            "measurements",
-            edit(json!({"sizes": [1], "without": ["x"]})),
-            400,
-            "no control 'x'",
-            Some("without"),
-        ),
+        ("measurements", edit(json!({"sizes": [1], "without": ["x"]})), 400, "no part 'x'", Some("without")),
         ("edits", edit(json!({"method": "guess"})), 400, "no method 'guess'", Some("method")),
         ("edits", edit(json!({"layers": "4 --force"})), 400, "no layers", Some("layers")),
         ("edits", edit(json!({"name": "../x"})), 400, "name of a patch", Some("name")),
@@ -146,7 +141,7 @@ fn what_cannot_be_done_is_refused_with_what_where_and_what_to_do() {
         ("edits/good/keep", json!({}), 400, "demo itself is not changed", Some("name")),
         ("edits/good/keep", json!({"name": "../x"}), 400, "name of a model", Some("name")),
         ("edits/good/keep", json!({"name": "mine"}), 409, "'mine' already", Some("name")),
-        ("edits/bad/keep", json!({"name": "new"}), 409, "damages the model", None),
+        ("edits/bad/keep", json!({"name": "new"}), 409, "not kept: the model says none of the facts", None),
         ("models/dir:demo/undo", json!({}), 404, "no edited model 'dir:demo'", None),
         ("models/edited:mine/undo", json!({}), 409, "nothing to undo", None),
         (

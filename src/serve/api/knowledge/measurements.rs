@@ -36,8 +36,8 @@ const LISTED: usize = 100;
 /// The most facts, and the most numbers of them in a measurement.
 const MOST_FACTS: u32 = 10_000;
 const MOST_SIZES: usize = 8;
-/// What an edit is compared with.
-const CONTROLS: [&str; 2] = ["lora", "prompt"];
+/// What is measured for each number of facts.
+const PARTS: [&str; 4] = ["batched", "sequential", "lora", "prompt"];
 
 pub(super) fn router() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(list, start)).routes(routes!(read, delete))
@@ -68,7 +68,7 @@ struct EditMeasurementWish {
     /// The name of a suite of prompts, whose share of passed ones is measured before and after, such as
     /// `instructions`.
     suite: Option<String>,
-    /// The controls to leave out: `lora`, `prompt`.
+    /// The parts to leave out: `batched`, `sequential`, and the controls, `lora` and `prompt`.
     #[serde(default)]
     without: Vec<String>,
 }
@@ -171,9 +171,9 @@ impl EditMeasurementWish {
                 format!("a measurement has 1 to {MOST_SIZES} numbers of facts, each from 1 to {MOST_FACTS}");
             return Err(Problem::bad_request(text).at("sizes").advise("Give 1, 10 and 100, for example"));
         }
-        if let Some(unknown) = self.without.iter().find(|name| !CONTROLS.contains(&name.as_str())) {
-            let problem = Problem::bad_request(format!("there is no control '{}'", unknown.escape_debug()));
-            return Err(problem.at("without").advise(format!("There are {}", CONTROLS.join(" and "))));
+        if let Some(unknown) = self.without.iter().find(|name| !PARTS.contains(&name.as_str())) {
+            let problem = Problem::bad_request(format!("there is no part '{}'", unknown.escape_debug()));
+            return Err(problem.at("without").advise(format!("There are {}", PARTS.join(", "))));
         }
         let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
         let mut flags = vec![flag("measure", sizes.join(","))];
