@@ -181,9 +181,8 @@ pub(super) fn eta(known: &Known, live: bool, area: Rect, buffer: &mut Buffer, th
         // What it is later or sooner than is said where there is room for it.
         let room = usize::from(area.width).saturating_sub(left.width() + formula.width());
         let drifts = [" than first estimated", ""].map(|than| drift(&eta, than, theme));
-        let fitting = drifts.iter().find(|drift| drift.width() <= room).cloned();
-        let [_, shortest] = drifts;
-        vec![left, formula, fitting.unwrap_or(shortest)]
+        let drift = drifts.into_iter().find(|drift| drift.width() <= room);
+        [left, formula].into_iter().chain(drift).collect()
     } else {
         let detail = view.phase.as_ref().and_then(|phase| phase.detail.as_deref()).unwrap_or_default();
         let waits = trains(view) && view.total_steps().is_some();
