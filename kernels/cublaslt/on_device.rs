@@ -63,7 +63,7 @@ fn every_product_is_within_the_rounding_of_ours_and_may_be_added_to_another() {
         use_library(None);
         let ours = on_host(product(which, &a, &b, 0.5));
         let before = super::products();
-        let form = form_of(which, size);
+        let form = which.form(size);
         let right = right_ones(form, [&a, &b], &product(which, &a, &b, 1.0));
         assert!(!right.is_empty(), "{size:?}");
         use_library(Some(version));
@@ -81,14 +81,6 @@ fn every_product_is_within_the_rounding_of_ours_and_may_be_added_to_another() {
         assert!(super::products() > before, "{size:?} was not computed by the library");
     }
     use_library(None);
-}
-
-fn form_of(which: Product, size: [usize; 3]) -> Form {
-    match which {
-        Product::Forward => Form::forward(size),
-        Product::Input => Form::input(size),
-        Product::Weight => Form::weight(size),
-    }
 }
 
 fn products_of(device: &Device) -> Vec<(Product, [usize; 3], [CudaTensor; 2])> {

@@ -4,21 +4,11 @@ use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Slice};
 
+pub use super::product::Product;
 use super::tile::{ALL, Device, Tile};
 use super::tuning::{self, Problem};
-use crate::cublaslt::{self, Form};
+use crate::cublaslt;
 use crate::cuda::{CudaTensor, Kernel, LAYERS, as_bf16, contiguous, dims, empty, sizes, zeros};
-
-/// The three products of a linear layer.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Product {
-    /// The product `x [m, k] · w [n, k]ᵀ`, bf16.
-    Forward,
-    /// The product `dy [m, k] · w [k, n]`, bf16.
-    Input,
-    /// The product `dy [k, m]ᵀ · x [k, n]`, f32.
-    Weight,
-}
 
 /// A range of columns of a matrix.
 #[derive(Clone, Copy)]
@@ -60,14 +50,6 @@ impl Product {
             Product::Forward => [a_rows, b_rows, a.count],
             Product::Input => [a_rows, b.count, a.count],
             Product::Weight => [a.count, b.count, a_rows],
-        }
-    }
-
-    pub(crate) fn form(self, size: [usize; 3]) -> Form {
-        match self {
-            Product::Forward => Form::forward(size),
-            Product::Input => Form::input(size),
-            Product::Weight => Form::weight(size),
         }
     }
 

@@ -7,6 +7,8 @@ pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
 mod layers;
 #[cfg(feature = "cuda")]
+mod product;
+#[cfg(feature = "cuda")]
 pub(crate) mod tile;
 #[cfg(feature = "cuda")]
 mod timing;

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::cuda::Product;
+use super::product::Product;
 use super::tile::{ALL, Tile, WIDE};
 use crate::cublaslt::{self, Algorithm};
 use crate::cuda::{CudaTensor, LAYERS};
@@ -261,8 +261,8 @@ pub fn remember(problem: &Problem, tile: Tile) {
 /// Replaces all tiles by those in the output of [`learned`].
 ///
 /// # Errors
-/// The number of a line that does not name a product, or whose tile the kernel is not compiled with. No tile is
-/// known then.
+/// The number of a line that does not name a product, or whose tile the kernel is not compiled with. No tile
+/// is known then.
 pub fn learn(lines: &str) -> Result<(), usize> {
     let measured = lines.lines().zip(1usize..).map(|(line, number)| match parse(line) {
         Some((problem, Line::Tile(tile))) => Ok((problem, tile)),
