@@ -37,9 +37,9 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Encodes documents as prompts are read, and holds some of them out. In a chat, a document is what a user
-    /// says, and the one behind it the answer: there, what every chat has in common belongs to the ordinary
-    /// text, such as the tokens with which an answer begins.
+    /// Encodes documents as prompts are read, and holds some of them out. In a chat, a document is what a
+    /// user says, and the one behind it the answer: there, what every chat has in common belongs to the
+    /// ordinary text, such as the tokens with which an answer begins.
     ///
     /// # Errors
     /// The tokenizer or the template refuses one, or there are none.

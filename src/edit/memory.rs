@@ -100,8 +100,8 @@ pub(crate) fn memory(
     Ok(Corrections { book: codebook, entries, left })
 }
 
-/// Finds the entries of a fact for the layer and with the mean of `book`, with the largest thresholds, and the
-/// loss that is left.
+/// Finds the entries of a fact for the layer and with the mean of `book`, with the largest thresholds, and
+/// the loss that is left.
 fn entries_of(
     model: &Model,
     book: &StoredCodebook,

@@ -95,8 +95,8 @@ pub struct AboutPatch {
     pub computed_on: Vec<PatchRef>,
     /// The facts.
     pub facts: Vec<Fact>,
-    /// The entries that each fact has in a codebook: one for each token of its target, and one more if the model
-    /// would make a longer word of it. Empty without a codebook.
+    /// The entries that each fact has in a codebook: one for each token of its target, and one more if the
+    /// model would make a longer word of it. Empty without a codebook.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<usize>,
     /// How well it held when it was made.

@@ -20,8 +20,8 @@ const BETA: f32 = 50.0;
 /// rounding.
 const SAME: f32 = 0.9999;
 
-/// The keys whose cosines with an input are summed together. The sum of each goes on from number to number, as
-/// if it were alone, and many of them keep the processor busy.
+/// The keys whose cosines with an input are summed together. The sum of each goes on from number to number,
+/// as if it were alone, and many of them keep the processor busy.
 const TOGETHER: usize = 16;
 
 /// The corrections of one MLP. All numbers are on the host.
