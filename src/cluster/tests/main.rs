@@ -5,7 +5,7 @@ mod membership;
 mod safe;
 mod xdp;
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};

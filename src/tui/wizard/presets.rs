@@ -94,7 +94,7 @@ impl PresetList {
                     let (room, is_selected) = (width - names - 2, at == self.selected);
                     let label = escape(&label);
                     let parts = if is_selected { wrap(&label, room) } else { vec![fit(&label, room, theme)] };
-                    let head = |n: usize| left(if n == 0 { &*name } else { "" }, names, theme);
+                    let head = |n: usize| left(if n == 0 { &name } else { "" }, names, theme);
                     let line = |(n, part): (usize, String)| {
                         let name = ink(theme, Role::Title, head(n));
                         let line = Line::from(vec![name, ink(theme, Role::Text, format!("  {part}"))]);
