@@ -1,11 +1,12 @@
 //! How the ranks find each other and learn who is who.
 //!
-//! Every rank listens. The others connect to rank 0, whose address the launcher has told them, and say
-//! which rank they are and where they listen. When all have come, rank 0 tells each of them all addresses,
-//! and every rank connects to every other. Those that meet again begin when all of them say that they have
-//! connected: if one is lost meanwhile, none of them begins, and they meet once more. Each connection is a channel of `sparktune-ndp`: TLS 1.3 with a
-//! raw public key that follows from the job's token, and a proof of the token by who connects. So who does
-//! not know the token can neither be taken for a rank nor become one.
+//! Every rank listens. The others connect to rank 0, whose address the launcher has told them, and say which
+//! rank they are and where they listen. When all have come, rank 0 tells each of them all addresses, and
+//! every rank connects to every other. Those that meet again begin when all of them say that they have
+//! connected: if one is lost meanwhile, none of them begins, and they meet once more. Each connection is a
+//! channel of `sparktune-ndp`: TLS 1.3 with a raw public key that follows from the job's token, and a proof
+//! of the token by who connects. So who does not know the token can neither be taken for a rank nor become
+//! one.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, ToSocketAddrs};
