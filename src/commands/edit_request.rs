@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use sparktune_app::failure::Failure;
 use sparktune_app::folders::demo_folder;
 use sparktune_base::units::counted;
-use sparktune_edit::text::documents;
+use sparktune_edit::text::{Document, documents};
 use sparktune_edit::{Rendering, Stage};
 use sparktune_tui::output::note;
 
@@ -72,7 +72,7 @@ pub(crate) fn rendering(request: &FactsRequest) -> Rendering {
 }
 
 /// Returns the documents of the text that a request names, or of the demo's chats.
-pub(crate) fn text_of(request: &FactsRequest) -> Result<Vec<String>, Failure> {
+pub(crate) fn text_of(request: &FactsRequest) -> Result<Vec<Document>, Failure> {
     let file = match &request.text {
         Some(file) => file.clone(),
         None => default_text()?,

@@ -16,6 +16,7 @@ use crate::patch::{AboutPatch, Method, Patch};
 use crate::rome::{Site, memit, rome};
 use crate::stack::Stack;
 use crate::stage::Stage;
+use crate::text::Document;
 use crate::tokens::{FactTokens, Rendering};
 use crate::ultraedit::ultraedit;
 
@@ -38,18 +39,22 @@ pub(crate) struct Text {
 
 impl Text {
     /// Encodes documents as prompts are read, and holds some of them out. In a chat, a document is what a
-    /// user says, and the one behind it the answer: there, what every chat has in common belongs to the
-    /// ordinary text, such as the tokens with which an answer begins.
+    /// user says with the answer: there, what every chat has in common belongs to the ordinary text, such as
+    /// the tokens with which an answer begins.
     ///
     /// # Errors
     /// The tokenizer or the template refuses one, or there are none.
-    pub(crate) fn of(documents: &[String], rendering: Rendering, engine: &Engine) -> Result<Self, EditError> {
-        let together = match rendering {
-            Rendering::Raw => 1,
-            Rendering::Chat => 2,
+    pub(crate) fn of(
+        documents: &[Document],
+        rendering: Rendering,
+        engine: &Engine,
+    ) -> Result<Self, EditError> {
+        let turns: Vec<(&str, &str)> = match rendering {
+            Rendering::Raw => documents.iter().flat_map(Document::messages).map(|said| (said, "")).collect(),
+            Rendering::Chat => documents.iter().filter_map(Document::turn).collect(),
         };
         let (mut read, mut held_out, mut tokens) = (Vec::new(), Vec::new(), 0);
-        for (i, pair) in documents.chunks(together).enumerate() {
+        for (i, (said, answer)) in turns.into_iter().enumerate() {
             // More than this is never read.
             if tokens >= COVARIANCE_TOKENS.max(TEXT_TOKENS) && held_out.len() == MOST_HELD_OUT {
                 break;
@@ -58,7 +63,7 @@ impl Text {
             if is_held_out && held_out.len() == MOST_HELD_OUT {
                 continue;
             }
-            let ids = engine.encode(&(rendering.text(&pair[0], engine)? + &pair[1..].concat()))?;
+            let ids = engine.encode(&(rendering.text(said, engine)? + answer))?;
             if ids.len() > 1 {
                 if is_held_out {
                     held_out.push(ids);

@@ -20,6 +20,7 @@ use crate::scores::{LossDrift, Scores, SuiteScore};
 use crate::stack::{Stack, check_output};
 use crate::stage::Stage;
 use crate::suite::suite_share;
+use crate::text::Document;
 use crate::tokens::Rendering;
 
 /// What is asked for.
@@ -37,7 +38,7 @@ pub struct EditRequest<'a> {
     /// How prompts are read.
     pub rendering: Rendering,
     /// Documents of ordinary text.
-    pub text: &'a [String],
+    pub text: &'a [Document],
     /// A general suite, whose share of passed prompts is one of the scores.
     pub suite: Option<&'a Suite>,
     /// Where statistics of text are kept.

@@ -25,6 +25,7 @@ use crate::scores::{LossDrift, Scores, Share};
 use crate::stack::Stack;
 use crate::stage::Stage;
 use crate::suite::suite_share;
+use crate::text::Document;
 use crate::tokens::{FactTokens, Rendering, behind};
 
 /// The method, if nobody has named one.
@@ -47,7 +48,7 @@ pub struct MeasureRequest<'a> {
     /// How prompts are read.
     pub rendering: Rendering,
     /// Documents of ordinary text.
-    pub text: &'a [String],
+    pub text: &'a [Document],
     /// A general suite, whose share of passed prompts is measured too.
     pub suite: Option<&'a Suite>,
     /// Where statistics of text are kept.

@@ -15,7 +15,7 @@ use crate::key_statistics::KeyStatistics;
 use crate::layers::Chosen;
 use crate::patch::Method;
 use crate::rome::{Site, rome};
-use crate::text::documents;
+use crate::text::{Document, documents};
 use crate::tokens::FactTokens;
 
 /// What one edit came to.
@@ -81,8 +81,12 @@ impl OneEdit {
         let tokenizer = ChatTokenizer::open(model, None)?;
         let fact = &facts.facts()[0];
         let fact = FactTokens::of(fact, &fact.prompt, &tokenizer)?;
-        let encode = |text: &String| tokenizer.encode(text).map_err(EditError::Text);
-        let text = documents(text)?.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
+        let encode = |said: &str| tokenizer.encode(said).map_err(EditError::Text);
+        let text = documents(text)?
+            .iter()
+            .flat_map(Document::messages)
+            .map(encode)
+            .collect::<Result<Vec<_>, _>>()?;
         let model = Model::load(&Checkpoint::open(model)?, &Device::flex(), &mut |_, _| ())?;
         let chosen = Chosen::of(Method::Rome, &[], &model, std::slice::from_ref(&fact), &mut |_| true)?;
         let layer = chosen.layers[0];
