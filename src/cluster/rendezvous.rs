@@ -36,6 +36,9 @@ const MOST_PLACES: usize = 64;
 /// The time in which ranks that meet again connect to each other when all have come.
 pub(crate) const CONNECTING: Duration = Duration::from_secs(15);
 
+/// How long those are waited for that were lost when the ranks tried to meet again.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// How long the others are waited for.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -76,7 +79,7 @@ pub(crate) struct Known {
     pub(crate) all_launched_as: Vec<usize>,
     /// How long rank 0 of ranks that meet again waits for the others. Who has not come then is left out.
     pub(crate) absent_after: Option<Duration>,
-    /// Those that were lost when the ranks tried to meet again, which rank 0 does not wait for.
+    /// Those that were lost when the ranks tried to meet again, for which rank 0 does not wait long.
     pub(crate) lost: Vec<usize>,
     /// Other places where somebody may know the ranks, if rank 0 is not where the launcher said.
     pub(crate) also: Vec<(String, u16)>,
@@ -288,16 +291,24 @@ impl Job<'_> {
                 let own = self.known.launched_as;
                 format!("rank {own} waits for these ranks to connect to it: {missing}")
             });
-            let Some(mut caller) = self.next_caller(callers, &missing, until.deadline)? else { continue };
+            let caller = match self.next_caller(callers, &missing, until.deadline) {
+                Err(Error::Missing { at, .. }) if self.meets_again() => {
+                    let first = self.missing_ranks(met, present, Purpose::Heartbeat).next();
+                    let why = "it did not connect to this rank".to_owned();
+                    return Err(Error::Lost { rank: first.unwrap_or(own), at, why });
+                }
+                caller => caller?,
+            };
+            let Some(mut caller) = caller else { continue };
             let rank = caller.hello.rank;
             if !come(&rank) {
                 continue;
             }
             match caller.hello.purpose {
-                Purpose::Work if met.incoming.contains_key(&rank) && self.meets_again() => {
-                    // It has lost another rank, or this one, and begins anew.
+                Purpose::Work if own == 0 && self.meets_again() => {
+                    // All had come: it has lost another one and begins anew, as its report says.
                     let (at, why) = (caller.ip.to_string(), "it comes to the meeting once more".to_owned());
-                    return Err(Error::Lost { rank: own, at, why });
+                    return Err(Error::Lost { rank, at, why });
                 }
                 Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
                 Purpose::Heartbeat => {
@@ -318,15 +329,16 @@ impl Job<'_> {
 
     /// Waits until all have connected to each other. After an error of one of them, none begins.
     fn begin_together(&self, connected: Result<(), Error>, met: &mut Met) -> Result<(), Error> {
+        let lost = match &connected {
+            Ok(()) => None,
+            Err(Error::Lost { rank, .. }) => Some(*rank),
+            Err(Error::Refused { by, .. }) => Some(*by),
+            Err(_) => return connected,
+        };
         if let Some(channel) = met.outgoing.get_mut(&0) {
-            let at = escape(&self.placement.host).into_owned();
-            let report = match &connected {
-                Ok(()) => Report::Connected,
-                Err(Error::Lost { rank, .. }) => Report::Lost(*rank),
-                Err(_) => return connected,
-            };
-            let told = channel.tell(&report);
+            let told = channel.tell(&lost.map_or(Report::Connected, Report::Lost));
             connected?;
+            let at = escape(&self.placement.host).into_owned();
             return match told.and_then(|()| channel.hear()) {
                 Ok(Answer::Begin) => Ok(()),
                 Ok(_) => {
@@ -336,26 +348,26 @@ impl Job<'_> {
                 Err(error) => Err(Error::Lost { rank: 0, at, why: why(&error) }),
             };
         }
-        let mut lost = match connected {
-            Err(Error::Lost { rank, at, why }) if rank > 0 => Some((rank, at, why)),
-            connected => {
-                connected?;
-                met.incoming.iter_mut().find_map(|(rank, (at, channel))| match channel.hear() {
-                    Ok(Report::Connected) => None,
-                    Ok(Report::Lost(other)) => Some((other, at.clone(), format!("rank {rank} has lost it"))),
-                    Err(error) => Some((*rank, at.clone(), why(&error))),
-                })
-            }
+        let others: Vec<usize> = met.incoming.keys().copied().collect();
+        // Each is heard once: one that hangs is waited for until it counts as silent.
+        let mut reports = BTreeMap::<usize, Option<Report>>::new();
+        let mut report = |rank: usize| {
+            let channel = met.incoming.get_mut(&rank).map(|(_, channel)| channel);
+            *reports.entry(rank).or_insert_with(|| channel.and_then(|channel| channel.hear().ok()))
         };
-        // One that gives up because it has lost another one is lost to others first. It said so.
-        let mut asked = Vec::new();
-        while let Some((rank, ..)) = lost.as_ref().filter(|(rank, ..)| !asked.contains(rank)) {
-            asked.push(*rank);
-            let Some((at, channel)) = met.incoming.get_mut(rank) else { break };
-            let Ok(Report::Lost(other)) = channel.hear() else { break };
-            lost = Some((other, at.clone(), format!("rank {rank} has lost it")));
+        let is_missed = |rank: &usize| report(*rank) != Some(Report::Connected);
+        let mut lost = lost.filter(|rank| *rank > 0).or_else(|| others.iter().copied().find(is_missed));
+        // One that gives up closes its connections, so that others lose it. The report that it sent before
+        // names the one that it has lost itself.
+        let mut followed = Vec::new();
+        while let Some(rank) = lost.filter(|rank| !followed.contains(rank)) {
+            followed.push(rank);
+            let Some(Report::Lost(other @ 1..)) = report(rank) else { break };
+            lost = Some(other);
         }
-        if let Some((rank, at, why)) = lost {
+        if let Some(rank) = lost {
+            let at = met.incoming.get(&rank).map_or_else(String::new, |(at, _)| at.clone());
+            let why = "it was lost while the ranks met again".to_owned();
             return Err(Error::Lost { rank, at, why });
         }
         for (_, channel) in met.incoming.values_mut() {
@@ -376,10 +388,18 @@ impl Job<'_> {
         }
         let mut told = Instant::now();
         let mut wait = Wait::new();
-        let awaited: Vec<usize> = (0..world_size).filter(|rank| !self.known.lost.contains(rank)).collect();
+        let all: Vec<usize> = (0..world_size).collect();
+        let is_lost = |rank: &usize| self.known.lost.contains(rank);
+        let others: Vec<usize> = all.iter().copied().filter(|rank| !is_lost(rank)).collect();
         let began = Instant::now();
-        while let Some(missing) = self.missing(met, &awaited, Purpose::Work) {
-            if self.known.absent_after.is_some_and(|limit| began.elapsed() >= limit) {
+        // Time is left to connect to each other.
+        let longest = self.limits.meeting.saturating_sub(CONNECTING);
+        let absent_after = self.known.absent_after.map(|limit| limit.min(longest));
+        loop {
+            // One that was lost wrongly comes at once.
+            let awaited = if began.elapsed() < AT_ONCE { &all } else { &others };
+            let Some(missing) = self.missing(met, awaited, Purpose::Work) else { break };
+            if absent_after.is_some_and(|limit| began.elapsed() >= limit) {
                 break;
             }
             if told.elapsed() >= AGAIN {
@@ -430,15 +450,19 @@ impl Job<'_> {
 
     /// Returns which of these ranks have not connected to this one for all that is due, in words.
     fn missing(&self, met: &Met, of: &[usize], due: Purpose) -> Option<String> {
-        let own = self.placement.rank;
-        let is_missing = |rank: &usize| {
-            let asks_later = due == Purpose::Heartbeat && *rank > own;
-            !met.incoming.contains_key(rank) || (asks_later && !met.answered.contains_key(rank))
-        };
-        let missing = of.iter().copied().filter(|rank| *rank != own && is_missing(rank));
+        let missing = self.missing_ranks(met, of, due);
         let named = |rank: usize| self.known.all_launched_as.get(rank).copied().unwrap_or(rank);
         let missing: Vec<String> = missing.map(|rank| named(rank).to_string()).collect();
         (!missing.is_empty()).then(|| missing.join(", "))
+    }
+
+    fn missing_ranks(&self, met: &Met, of: &[usize], due: Purpose) -> impl Iterator<Item = usize> {
+        let own = self.placement.rank;
+        let is_missing = move |rank: &usize| {
+            let asks_later = due == Purpose::Heartbeat && *rank > own;
+            !met.incoming.contains_key(rank) || (asks_later && !met.answered.contains_key(rank))
+        };
+        of.iter().copied().filter(move |rank| *rank != own && is_missing(rank))
     }
 
     /// Returns a rank that has connected, or `None` after a moment.

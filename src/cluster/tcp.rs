@@ -145,7 +145,7 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
                 if let Error::Lost { rank: lost @ 1.., .. } = error {
                     meeting.known.lost.push(lost);
                 }
-                // Who has not noticed it yet is waited for.
+                // Whoever still tries to connect to it is waited for.
                 let patient = |limit: Duration| limit.max(CONNECTING + LEAST_ABSENCE);
                 meeting.known.absent_after = meeting.known.absent_after.map(patient);
                 meeting.limits.meeting = until - Instant::now();
