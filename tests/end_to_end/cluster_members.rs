@@ -140,8 +140,10 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
         let run = run_of(&second.place)?;
         events(&run).iter().any(|event| event["kind"] == "step").then_some(run)
     });
-    let of_third = row(&first, "spark3").unwrap();
-    assert!(of_third["state"].as_str().unwrap().starts_with("rank 2 of "), "{of_third}");
+    // The coordinator hears of it a moment later.
+    let of_third = wait("the third at work", || {
+        row(&first, "spark3").filter(|row| row["state"].as_str().unwrap().starts_with("rank 2 of "))
+    });
     assert!((of_third["share"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9, "{of_third}");
     let busy = done(&mut train(&second, "4", "40")).exits(2);
     assert!(busy.err.contains("is busy with"), "{}", busy.err);
