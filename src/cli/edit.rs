@@ -65,7 +65,7 @@ pub(crate) struct EditArgs {
     /// another, beside LoRA on the same facts and the fact in the prompt: 1,10,100,1000
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = count, conflicts_with_all = ["output", "name", "force", "write_known"])]
     pub measure: Vec<usize>,
-    /// Leave out a part of --measure: batched, sequential, or a control, lora or prompt
+    /// Leave out parts of --measure: batched, sequential, or the controls lora and prompt
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["batched", "sequential", "lora", "prompt"], hide_possible_values = true, requires = "measure")]
     pub without: Vec<String>,
     /// Also judge by the share of prompts of a suite that pass: a suite of `compare`, or a file

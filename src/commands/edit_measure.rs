@@ -68,7 +68,7 @@ pub(crate) fn measure(
     let asks_for = |way: Way| !table.without.iter().any(|without| without == way.name());
     let written: Vec<Way> = Measurement::ways(method).iter().copied().filter(|way| asks_for(*way)).collect();
     if written.is_empty() && !asks_for(Way::Lora) && !asks_for(Way::Prompt) {
-        return Err(Failure::usage("--without leaves nothing to measure").hint("Name fewer parts with it"));
+        return Err(Failure::usage("--without leaves nothing to measure").hint("Leave out fewer parts"));
     }
     let interrupts = Interrupts::listen()?;
     let text = text_of(request)?;

@@ -4,6 +4,8 @@
 //! counted: norms, convolution, elementwise. Every constant of a machine is an assumption unless its comment
 //! says where it was measured.
 
+use sparktune_base::units::counted;
+
 use crate::architecture::{AttentionSpec, LayerSpec, MixerSpec, clipped_rank};
 use crate::choices::MethodKind;
 use crate::facts::{Gpu, MachineFacts};
@@ -186,7 +188,11 @@ impl Speed {
             flops_per_s: flops * cores,
             bytes_per_s: 20e9,
             seconds_per_layer: 50e-6,
-            basis: Some(format!("{cores:.0} cores × {:.0} GFLOP/s assumed in fp32", flops / 1e9)),
+            basis: Some(format!(
+                "{} × {:.0} GFLOP/s assumed in fp32",
+                counted(cores as u64, "core"),
+                flops / 1e9
+            )),
         }
     }
 

@@ -234,7 +234,7 @@ fn measured_cpu(assumed: f64, fit: &Fit, products: f64) -> (f64, String) {
     let of_wide = CPU_SHARE * products / (WIDE_CPU_FLOPS * cores);
     let reached = fit.speed.flops_per_s * of_wide;
     let basis = format!(
-        "{:.0} GFLOP/s assumed in fp32, where products of matrices reached {:.0} just now",
+        "{:.0} GFLOP/s assumed in fp32, from {:.0} that matrix products have reached just now",
         reached / 1e9,
         products / 1e9
     );

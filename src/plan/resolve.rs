@@ -174,12 +174,7 @@ impl Resolver<'_> {
         let mut model = self.model();
         model.from = self.start_from(&model.id)?;
         let preset = self.pick_optional("preset", &answers.preset, "none: the built-in rules decide");
-        let seed = self.pick(
-            "seed",
-            &answers.seed,
-            42,
-            "any fixed number will do; the same seed gives the same run",
-        );
+        let seed = self.pick("seed", &answers.seed, 42, "any fixed number will do");
         let runs_dir =
             self.pick("runs_dir", &answers.runs_dir, Plan::RUNS_DIR.into(), "in the current folder");
         let name = self.pick_optional("name", &answers.name, "made from the time, the model and the method");
@@ -379,7 +374,7 @@ impl Resolver<'_> {
             (Device::Cpu, _) => (Products::Own, "the CPU has one way"),
             (Device::Cuda, Some((9 | 10, _))) => (
                 Products::Auto,
-                "cuBLASLt multiplies by instructions of this GPU that sparktune's kernels do not use; each product is measured and compared. own has the same bits in every run",
+                "cuBLASLt uses instructions of this GPU that sparktune's kernels do not; each product is timed, and its numbers are compared. With own, every run with the same seed has the same bits",
             ),
             (Device::Cuda, _) => (
                 Products::Own,

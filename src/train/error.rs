@@ -59,7 +59,7 @@ pub enum TrainError {
     )]
     OtherInputs { path: PathBuf, reason: String },
     #[error(
-        "{path}: cuBLASLt has computed matrix products of this run, but {reason}. Only that version on that GPU gives the bits of a run that was not interrupted. Continue there; or by sparktune's own kernels, whose results are as exact, with `{program} resume --accept-changes`",
+        "{path}: cuBLASLt has computed matrix products of this run, but {reason}. Only the same version on the same GPU, with that record, gives the bits of a run that was not interrupted. Continue so; or with sparktune's own kernels, whose results are as exact: `{program} resume --accept-changes`",
         program = program_name()
     )]
     OtherProducts { path: PathBuf, reason: String },

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use sparktune_base::files::{sync, write_and_sync};
+use sparktune_base::units::counted;
 use sparktune_plan::Products;
 use sparktune_runlog::RunDir;
 
@@ -187,12 +188,15 @@ impl Library {
         let version = version_in_words(self.version);
         let refused = match self.refused {
             0 => String::new(),
-            refused => format!(", and for {refused} numbers of tokens where it refuses its algorithm"),
+            refused => {
+                format!(", and {} in which it refuses its algorithm", counted(refused as u64, "case"))
+            }
         };
         session.phase(
             "products",
             format!(
-                "cuBLASLt {version} computes {of_library} of {all} kinds of matrix products, where it was measured to be faster and its numbers are those of sparktune's kernels but for rounding; sparktune's kernels compute the others{refused}"
+                "cuBLASLt {version} computes {of_library} of {} of matrix products: those in which it was faster and its numbers differ by rounding alone; sparktune's kernels compute the others{refused}",
+                counted(all as u64, "kind")
             ),
         );
     }

@@ -91,7 +91,7 @@ pub fn read(line: &str, settings: &mut Settings, decoding: Decoding) -> Result<L
 
 /// Models are not loaded again for what they do already.
 fn decode(wanted: Decoding, now: Decoding) -> Line {
-    if wanted == now { Line::Told(format!("{now} already")) } else { Line::Decode(wanted) }
+    if wanted == now { Line::Told(format!("answers are already made {now}")) } else { Line::Decode(wanted) }
 }
 
 fn set(rest: &str, settings: &mut Settings) -> Result<Line, String> {
@@ -197,7 +197,7 @@ mod tests {
         let mut read = |line: &str| read(line, &mut s, now).unwrap();
         assert_eq!(read("/device cuda"), Line::Decode(Decoding { device: Device::Cuda, ..now }));
         assert_eq!(read("/draft 0"), Line::Decode(Decoding { draft_tokens: 0, ..now }));
-        let told = Line::Told("on cpu with 3 drafted tokens already".into());
+        let told = Line::Told("answers are already made on cpu with 3 drafted tokens".into());
         assert_eq!([read("/device cpu"), read("/draft 3")], [told.clone(), told]);
     }
 }

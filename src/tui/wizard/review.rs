@@ -78,7 +78,7 @@ const COMMAND_KEYS: &[Binding<OnCommand>] = &[
         keys: &[key(KeyCode::Esc), key(KeyCode::Enter), key(KeyCode::Char('c'))],
         shown: "esc",
         help: "back to the review",
-        hint: Some("back; the mouse selects the lines too"),
+        hint: Some("back"),
         action: OnCommand::Close,
     },
 ];

@@ -54,8 +54,11 @@ async fn keep(
         let refused = |text: &str| Problem::new(StatusCode::CONFLICT, text);
         let stacked = edited_models::stacked(&folder.join("model")).filter(|_| draft.can_be_kept);
         let patch = stacked.and_then(|stacked| stacked.patches.last().cloned()).ok_or_else(|| {
-            let why = draft.result["refused"].as_str().unwrap_or("its folder is not whole");
-            refused(&format!("this edit is not kept: {why}")).advise("Compute it again with `force`")
+            let (why, advice) = match draft.result["refused"].as_str() {
+                Some(why) => (why, "Compute it again with `force`"),
+                None => ("its folder is not whole", "Compute it again"),
+            };
+            refused(&format!("this edit is not kept: {why}")).advise(advice)
         })?;
         let patch = folder.join("model/patches").join(format!("{patch}.qubgpu"));
         let found = Found::of(&state, &draft.model)?;
