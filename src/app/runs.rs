@@ -72,8 +72,7 @@ pub fn planned(run: &RunDir) -> Option<Planned> {
 /// Returns what a plan says of the time, to tell what follows the steps.
 pub fn planned_by(plan: &Plan) -> Option<Planned> {
     let time = &plan.advice.as_ref()?.time;
-    let ms_per_step = time.text_model_s()? * 1000.0 / time.steps.max(1) as f64;
-    Some(Planned { ms_per_step, after_s: time.after_s() })
+    Some(Planned { step_ms: time.train_s? * 1000.0 / time.steps.max(1) as f64, after_s: time.after_s() })
 }
 
 /// A running trainer that was requested to save a checkpoint and end.

@@ -7,6 +7,7 @@ use crate::choices::Device;
 use crate::cost::{Treatment, WIDE_CPU_FLOPS};
 use crate::facts::Rates;
 use crate::fit::{Choice, Constraints, Fit};
+use crate::memory::CHECKPOINT_BYTES;
 use crate::plan::{BatchPlan, DurationPlan, EvalPlan, HeadPlan, PackPlan, RateBasis, Time};
 
 /// The inputs of the time estimate.
@@ -92,6 +93,8 @@ const TOKENS_PER_PASS: f64 = 1.5;
 /// The speed in bytes per second at which outputs are written, read again and compared with the model.
 /// Measured on the CPU with a model of 314 MB.
 const WRITTEN_BYTES_PER_S: f64 = 1.1e8;
+/// The speed in bytes per second at which a checkpoint is written. Measured with one of 1.7 GB.
+const CHECKPOINT_BYTES_PER_S: f64 = 3.5e8;
 
 /// Returns the tokens of the answers after which heads are measured. A head that was trained is measured on
 /// prompts of the training data where there is no eval set; another one is not measured there.
@@ -103,12 +106,20 @@ fn answered(run: &Run) -> f64 {
     }
 }
 
-/// Returns the seconds from the last training step to the end. Each head is measured after each token of
-/// answers that the model writes before, and a trained one is written with a second model.
+/// Returns the seconds from the last training step to the end. Nothing is trained while the last checkpoint
+/// is written. Each head is measured after each token of answers that the model writes before, and a trained
+/// one has a checkpoint and is written with a second model.
 fn finish_s(run: &Run, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
     let Fit { work, model, speed, device, target_share, .. } = run.fit;
     let models = if run.head.is_some() { 2.0 } else { 1.0 };
-    let written = models * model.checkpoint_bytes as f64 / WRITTEN_BYTES_PER_S;
+    let Constraints { method, rank, targets, .. } = *run.constraints;
+    let trained = match run.head {
+        Some((head, _)) if head.alone => model.mtp_parameters() as f64,
+        Some(_) => run.fit.trained_parameters(method, rank, targets) + model.mtp_parameters() as f64,
+        None => run.fit.trained_parameters(method, rank, targets),
+    };
+    let written = models * model.checkpoint_bytes as f64 / WRITTEN_BYTES_PER_S
+        + trained * CHECKPOINT_BYTES / CHECKPOINT_BYTES_PER_S;
     let answered = answered(run);
     if run.measured_heads == 0 || answered == 0.0 {
         return written;
@@ -234,7 +245,7 @@ fn measured_cpu(assumed: f64, fit: &Fit, products: f64) -> (f64, String) {
     let of_wide = CPU_SHARE * products / (WIDE_CPU_FLOPS * cores);
     let reached = fit.speed.flops_per_s * of_wide;
     let basis = format!(
-        "{:.0} GFLOP/s assumed in fp32, from {:.0} that matrix products have reached just now",
+        "{:.0} GFLOP/s assumed in fp32, from {:.0} that matrix products reached here",
         reached / 1e9,
         products / 1e9
     );
@@ -285,7 +296,7 @@ pub(crate) fn time(run: &Run) -> Time {
         let of = if epochs < f64::from(head.epochs) { ", which max_steps ends early" } else { "" };
         formula.push_str(&format!(" + {} for the MTP head's {which}{of}", duration(mtp_s)));
     }
-    if let Some(finish_s) = finish_s {
+    if let Some(finish_s) = finish_s.filter(|finish_s| *finish_s >= 0.5) {
         let is_measured = run.measured_heads > 0 && answered(run) > 0.0;
         let what = match (is_measured, run.head.is_some()) {
             (false, _) => "to write",

@@ -181,6 +181,14 @@ impl<'a> Fit<'a> {
         }
     }
 
+    /// Returns the number of parameters that this method trains in the text model.
+    pub(crate) fn trained_parameters(&self, method: MethodKind, rank: u32, targets: TargetModules) -> f64 {
+        match method {
+            MethodKind::Lora => self.work.adapter_parameters(rank, targets),
+            MethodKind::Full => self.model.text_parameters() as f64,
+        }
+    }
+
     /// Returns the settings that the FLOPs per token depend on.
     pub(crate) fn treatment(&self, constraints: &Constraints, recompute: bool, packs: &Packs) -> Treatment {
         let Constraints { method, rank, targets, .. } = *constraints;

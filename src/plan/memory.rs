@@ -196,8 +196,11 @@ fn budget(machine: &MachineFacts, device: Device) -> Budget {
     }
 }
 
+/// The bytes of a trained parameter in a checkpoint: it and its two moments in fp32.
+pub(crate) const CHECKPOINT_BYTES: f64 = 12.0;
+
 /// Returns whether an update during the writing of a checkpoint copies the checkpoint's tensors: weights and
-/// moments, 12 bytes a parameter. Adapters are small enough for this. With full fine-tuning there is no
+/// moments. Adapters are small enough for this. With full fine-tuning there is no
 /// memory for a second copy, so the update waits for the writer, and only the forward and backward pass
 /// before it run meanwhile.
 pub const fn copies_beside_checkpoint(method: MethodKind) -> bool {
@@ -331,7 +334,7 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     // Gradients of adapters are added to the sum when all of a pack exist, which without recompute is at its
     // end, when the activations have been freed. Gradients of the model's own matrices are added one by one.
     let of_one_row = if footprint.recompute { 0.0 } else { adapters * 4.0 };
-    let copies = if copies_beside_checkpoint(footprint.method) { 12.0 } else { 0.0 };
+    let copies = if copies_beside_checkpoint(footprint.method) { CHECKPOINT_BYTES } else { 0.0 };
     // Where the GPU has memory of its own, the system's is not what is short.
     let is_dedicated =
         matches!(machine.gpus.first().map(|gpu| gpu.memory), Some(GpuMemory::Dedicated { .. }));

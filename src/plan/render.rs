@@ -163,19 +163,19 @@ pub fn counted_epochs(epochs: f64) -> String {
     format!("{epochs} epoch{}", if epochs == 1.0 { "" } else { "s" })
 }
 
-/// Describes the number of epochs: `39 an epoch, 3 epochs`, or the fraction at which `max_steps` ends the
-/// run.
+/// Describes the number of epochs: `about 39 per epoch, 3 epochs`, or the fraction at which `max_steps` ends
+/// the run. The steps are counted when the examples are packed.
 pub fn epochs_in_words(time: &Time, duration: &DurationPlan) -> String {
     let an_epoch = count(time.steps_per_epoch);
     let whole = DurationPlan::of_epochs(duration.epochs).steps(time.steps_per_epoch);
     let epochs = counted_epochs(duration.epochs);
     if time.steps >= whole {
-        return format!("{an_epoch} per epoch, {epochs}");
+        return format!("about {an_epoch} per epoch, {epochs}");
     }
     let ends = time.steps as f64 / time.steps_per_epoch.max(1) as f64;
     // Two digits below a tenth, so that a short trial is not shown as zero epochs.
     let digits = if ends < 0.1 { 2 } else { 1 };
-    format!("{an_epoch} per epoch; max_steps ends the run after about {ends:.digits$} of {epochs}")
+    format!("about {an_epoch} per epoch; max_steps ends the run after about {ends:.digits$} of {epochs}")
 }
 
 /// What a run of `head` trains.

@@ -8,6 +8,7 @@ use crate::choices::{Exported, Mtp};
 use crate::error::PlanError;
 use crate::eta;
 use crate::fit::{Choice, Fit};
+use crate::memory::CHECKPOINT_BYTES;
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
 use crate::render::epochs_in_words;
 use crate::resolve::{Resolver, setting};
@@ -166,11 +167,10 @@ impl Resolver<'_> {
         );
 
         let trained = match method {
-            Method::Lora { rank, target_modules, .. } => fit.work.adapter_parameters(rank, target_modules),
-            Method::Full => fit.model.text_parameters() as f64,
             Method::Head => fit.model.mtp_parameters() as f64,
+            _ => fit.trained_parameters(method.kind(), method.rank(), method.target_modules()),
         };
-        let one = (trained * 12.0) as u64;
+        let one = (trained * CHECKPOINT_BYTES) as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
         // Three more than those kept: the best one, the newest one if it is between two planned steps, and

@@ -183,7 +183,7 @@ settings! {
     fp8: bool = "fp8", "fp8", "Compute wide linear layers in fp8 (e4m3); lossy; needs a GPU of compute capability 8.9 or newer." {
         heading: In::Device, page: AllSettings,
     }
-    products: Products = "products", "products", "Who computes the matrix products on a GPU: own always uses sparktune's kernels; auto leaves each to cuBLASLt where that is installed and measured to be faster." {
+    products: Products = "products", "products", "Who computes the matrix products on a GPU: own always uses sparktune's kernels; auto leaves each to cuBLASLt where that is installed, was measured to be faster, and its numbers differ by rounding alone." {
         heading: In::Device, page: AllSettings,
     }
     mtp: Mtp = "mtp", "mtp", "Train the MTP head, keep the base model's head, or leave it out." {

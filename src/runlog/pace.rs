@@ -22,8 +22,8 @@ const LONGEST_US: u64 = 3_600_000_000;
 /// What a plan says of the time, to tell what follows the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planned {
-    /// The time per step in milliseconds, with evaluations.
-    pub ms_per_step: f64,
+    /// The time of a step alone in milliseconds.
+    pub step_ms: f64,
     /// The seconds from the last step to the end of the run.
     pub after_s: f64,
 }
@@ -31,8 +31,8 @@ pub struct Planned {
 impl Planned {
     /// Returns the seconds that follow the steps, if steps take this long: as much more or less than planned
     /// as the steps.
-    fn after_s(self, ms_per_step: f64) -> f64 {
-        let after_s = self.after_s * ms_per_step / self.ms_per_step;
+    fn after_s(self, step_ms: f64) -> f64 {
+        let after_s = self.after_s * step_ms / self.step_ms;
         if after_s.is_finite() { after_s.max(0.0) } else { 0.0 }
     }
 }
@@ -135,7 +135,9 @@ impl Pace {
         let steps_left = total_steps.saturating_sub(last.step);
         let (ms_per_step, left) =
             (last.time_us.saturating_sub(first.time_us) as f64 / 1e3 / over_steps as f64, steps_left as f64);
-        let after_s = self.planned.map_or(0.0, |planned| planned.after_s(ms_per_step));
+        // Steps that nobody timed are taken with what lies between them.
+        let step_ms = mean(self.recent.iter().filter_map(|t| t.step_ms)).unwrap_or(ms_per_step);
+        let after_s = self.planned.map_or(0.0, |planned| planned.after_s(step_ms));
         let seconds = left * ms_per_step / 1e3 + after_s;
         let drift_s = self.promised_us.map(|promised| (finish_us(last.time_us, seconds) - promised) / 1e6);
         Some(Eta { seconds, steps_left, ms_per_step, over_steps, after_s, drift_s })
@@ -215,16 +217,17 @@ mod tests {
     #[test]
     fn what_follows_the_steps_takes_as_much_longer_than_planned_as_they_do() {
         let mut pace = Pace::default();
-        pace.expect(Planned { ms_per_step: 500.0, after_s: 60.0 });
+        pace.expect(Planned { step_ms: 500.0, after_s: 60.0 });
+        // An evaluation takes as long as a step.
         for n in 1..=11 {
-            pace.step(&step(n, 1000.0), n * 1_000_000, Some(100));
+            pace.step(&step(n, 1000.0), n * 2_000_000, Some(100));
         }
         let eta = pace.eta(100).unwrap();
-        assert_eq!((eta.seconds, eta.after_s, eta.drift_s), (89.0 + 120.0, 120.0, Some(0.0)));
+        assert_eq!((eta.seconds, eta.after_s, eta.drift_s), (89.0 * 2.0 + 120.0, 120.0, Some(0.0)));
         pace.begin_again();
         assert_eq!(pace.eta(100), None);
         // A plan without a time for its steps says nothing.
-        pace.expect(Planned { ms_per_step: 0.0, after_s: 60.0 });
+        pace.expect(Planned { step_ms: 0.0, after_s: 60.0 });
         pace.step(&step(1, 1.0), 1_000_000, Some(3));
         pace.step(&step(2, 1.0), 2_000_000, Some(3));
         assert_eq!(pace.eta(3).unwrap().seconds, 1.0);

@@ -5,7 +5,8 @@
 Needs nothing but Python. Each case is a run of its own: `plan` in a folder without measured speeds, the run, and `plan` again,
 which then knows the speed of that run. "After 10 steps" is the time left that the lines of the run say at step 11, added to
 the time that had passed. The large model has the shape of Qwen3.5 with random weights; it is made in FOLDER, or in a temporary
-one. "Others" is the share of the machine's processor time that went to other programs: where it is large, only memory counts.
+one. The logits of the ids that end an answer are 0 in it, so that its answers have the length that the plan counts with.
+"Others" is the share of the machine's processor time that went to other programs: where it is large, only memory counts.
 """
 
 import argparse
@@ -114,6 +115,10 @@ def make(folder: Path, layers: int = 8) -> Path:
                 continue
             values = bytearray(source.randbytes(2 * count))
             values[1::2] = values[1::2].translate(small)
+            if name.endswith("embed_tokens.weight"):
+                for stop in json.loads((folder / "generation_config.json").read_text())["eos_token_id"]:
+                    row = slice(2 * stop * shape[1], 2 * (stop + 1) * shape[1])
+                    values[row] = bytes(2 * shape[1])
             file.write(values)
     return folder
 

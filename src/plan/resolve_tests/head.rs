@@ -83,6 +83,9 @@ fn what_is_said_of_a_head_that_is_not_there_is_refused_from_the_user_and_passed_
 fn the_time_names_the_heads_that_are_measured() {
     let mut facts = demo_facts();
     facts.data.eval_set = Some(EvalSetFacts { examples: 30, total_tokens: 4000, target_tokens: 1200 });
+    let formula_of = |facts: &Facts, answers: &[(&str, &str)]| {
+        resolve(&with(ask("tiny"), answers), facts).unwrap().advice.unwrap().time.formula
+    };
     for (answers, what) in [
         (&[("mtp", "trained")][..], "to measure both heads and write"),
         (&[("mtp", "trained"), ("draft-vocab", "512")], "to measure both heads and write"),
@@ -94,10 +97,14 @@ fn the_time_names_the_heads_that_are_measured() {
         (&[("mtp", "default"), ("eval-fraction", "0")], "to write"),
         (&[("mtp", "none")], "to write"),
     ] {
-        let plan = resolve(&with(ask("tiny"), answers), &facts).unwrap();
-        let formula = plan.advice.unwrap().time.formula;
+        facts.model.checkpoint_bytes = 1 << 30;
+        let formula = formula_of(&facts, answers);
         assert!(formula.contains(&format!(" {what} the outputs")), "{answers:?}: {formula}");
     }
+    // What takes no time is not named.
+    facts.model.checkpoint_bytes = 1 << 20;
+    let formula = formula_of(&facts, &[("mtp", "none")]);
+    assert!(!formula.contains("the outputs"), "{formula}");
 }
 
 #[test]
