@@ -163,7 +163,7 @@ fn by_lines(
                 })?;
                 match failure {
                     None => note(&format!("answers are made {wanted} from now on")),
-                    Some(failure) => note(&format!("still {}: {failure}", chat.decoding())),
+                    Some(failure) => note(&format!("answers are still made {}: {failure}", chat.decoding())),
                 }
                 continue;
             }

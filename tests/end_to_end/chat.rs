@@ -108,7 +108,11 @@ fn a_conversation_goes_on_when_its_model_is_loaded_again_to_decode_otherwise() {
     }
     // Without a GPU it says so, and goes on as before.
     let moved = done.err.contains("made on cuda with 2 drafted tokens from now on");
-    assert!(moved || done.err.contains("still on cpu with 2 drafted tokens: "), "{}", done.err);
+    assert!(
+        moved || done.err.contains("answers are still made on cpu with 2 drafted tokens: "),
+        "{}",
+        done.err
+    );
     assert!(tokens(3, "prompt_tokens") > tokens(2, "prompt_tokens"), "{usage:?}");
 }
 

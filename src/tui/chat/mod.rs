@@ -312,7 +312,9 @@ impl ChatScreen {
                 // A failure is escaped by whoever made it.
                 self.message = Some(match failure {
                     None => format!("answers are made {decoding} from now on"),
-                    Some(failure) => format!("still {decoding}: {failure}").replace('\n', " "),
+                    Some(failure) => {
+                        format!("answers are still made {decoding}: {failure}").replace('\n', " ")
+                    }
                 });
             }
             Heard::Said { question, said } if question == self.asked => self.note(said),

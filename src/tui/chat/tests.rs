@@ -233,7 +233,10 @@ fn models_are_loaded_again_to_answer_elsewhere_and_the_conversation_goes_on() {
     let failure = Some(Failure::new(Exit::Device, "too little memory"));
     world.hear(Heard::Decodes { decoding: cuda, failure });
     let shown = world.shown();
-    assert!(shown.contains("still on cuda: too little memory") && !shown.contains("drafts 3"), "{shown}");
+    assert!(
+        shown.contains("answers are still made on cuda: too little memory") && !shown.contains("drafts 3"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -26,6 +26,12 @@ const chosen = (origin) => origin && !["built-in", "default"].includes(origin);
 export const Origin = ({ origin }) =>
   html`<span class=${`origin ${chosen(origin) ? "live" : "faint"}`}>${origin}</span>`;
 
+/** A reason, in which what stands between backticks is code. */
+export const Reason = ({ text }) =>
+  String(text ?? "")
+    .split(/`([^`]+)`/)
+    .map((part, at) => (at % 2 === 1 ? html`<code>${part}</code>` : part));
+
 /** All settings to read, with a search. */
 export function SettingsTable({ settings }) {
   const [search, setSearch] = useState("");
@@ -39,7 +45,7 @@ export function SettingsTable({ settings }) {
       <table class="table settings-table"><thead class="hidden-visually"><tr><th>Setting</th><th>Value</th><th>Origin</th><th>Reason</th></tr></thead>
         <tbody>${rows.map(
           (setting) => html`<tr key=${setting.key ?? setting.name}><th scope="row">${nameOf(setting)}</th>
-          <td class="value">${shownValue(setting.value)}</td><td><${Origin} origin=${setting.origin} /></td><td class="reason">${setting.reason}</td></tr>`,
+          <td class="value">${shownValue(setting.value)}</td><td><${Origin} origin=${setting.origin} /></td><td class="reason"><${Reason} text=${setting.reason} /></td></tr>`,
         )}</tbody></table></section>`,
     )}
     ${shown.length === 0 && html`<p class="soft">No setting matches.</p>`}`;
@@ -66,7 +72,7 @@ export function SettingField({ row, planned, typed, problem, onType }) {
   return html`<div class=${`field setting ${typed ? "is-set" : ""}`}>
     <label for=${id} title=${[row.decides, row.expects].filter(Boolean).join(" Takes ")}>${words(row.name).replaceAll("-", " ")}${row.range && html`<span class="faint small range"> ${rangeWords(row.range)}</span>`}</label>
     ${input}
-    <div id=${described} class="hint ${problem ? "bad" : ""}">${problem ? html`${problem.what} ${problem.advice}` : (planned?.reason ?? row.decides)}</div>
+    <div id=${described} class="hint ${problem ? "bad" : ""}">${problem ? html`${problem.what} ${problem.advice}` : html`<${Reason} text=${planned?.reason ?? row.decides} />`}</div>
   </div>`;
 }
 
