@@ -117,7 +117,7 @@ impl RunsRoot {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.doing("list", &self.path)?,
         };
-        let root_owner = fs::metadata(&self.path).doing("list", &self.path)?.uid();
+        let trusted = self.trusted()?;
         let mut paths = Vec::new();
         for entry in entries {
             let entry = entry.doing("list", &self.path)?;
@@ -126,12 +126,17 @@ impl RunsRoot {
             }
             let is_link = entry.file_type().doing("list", &self.path)?.is_symlink();
             // Anyone may be able to make a link in a shared folder, which `latest` would lead through.
-            if !is_link || is_made_by(&entry.path(), [geteuid().as_raw(), root_owner]) {
+            if !is_link || is_made_by(&entry.path(), trusted) {
                 paths.push(entry.path());
             }
         }
         paths.sort();
         Ok(paths.into_iter().filter_map(listed).collect())
+    }
+
+    /// Returns this user and the owner of the root.
+    fn trusted(&self) -> Result<[u32; 2]> {
+        Ok([geteuid().as_raw(), fs::metadata(&self.path).doing("list", &self.path)?.uid()])
     }
 
     /// Finds a run by a folder's path, `latest`, the name of its folder, the name that the user chose for it,
@@ -148,8 +153,13 @@ impl RunsRoot {
         }
         let mut runs = self.list()?;
         if name == "latest" {
-            // The newest of those that this user may read.
+            // The newest of those that this user may read. In a shared folder anyone can give a run a name
+            // that makes it the newest, so those of others count only where there is no other.
             runs.retain(|run| run.events().is_dir());
+            let trusted = self.trusted()?;
+            if runs.iter().any(|run| is_made_by(run.path(), trusted)) {
+                runs.retain(|run| is_made_by(run.path(), trusted));
+            }
             return runs.pop().ok_or_else(|| Error::NoRuns { root: self.path.clone() });
         }
         if let Some(exact) = runs.iter().find(|run| run.name() == name) {
@@ -193,7 +203,7 @@ fn without_date(run: &str) -> Option<&str> {
     run.split_once("Z-").map(|(_, rest)| rest)
 }
 
-/// Returns whether one of these users has made a file or link.
+/// Returns whether one of these users has made a file, folder or link.
 fn is_made_by(path: &Path, users: [u32; 2]) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| users.contains(&found.uid()))
 }
@@ -318,6 +328,14 @@ mod tests {
         }
         assert!(root.list().unwrap().is_empty());
         assert!(root.resolve("latest").is_err());
+        // A folder of somebody else is listed, and is the latest run only where there is no other.
+        let [own, planted] = ["20260101T000000Z-b-lora-0001", "99990101T000000Z-c-lora-0001"];
+        let planted = RunDir::create(runs.path().join(planted)).unwrap();
+        std::os::unix::fs::lchown(planted.path(), Some(65_534), None).unwrap();
+        assert_eq!(root.resolve("latest").unwrap().path(), planted.path());
+        RunDir::create(runs.path().join(own)).unwrap();
+        assert_eq!(root.resolve("latest").unwrap().name(), own);
+        assert_eq!(root.list().unwrap().len(), 2);
     }
 
     #[test]

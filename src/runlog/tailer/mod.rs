@@ -106,7 +106,7 @@ pub struct EventTailer {
     skipping: bool,
     /// The number of the last event delivered; `None` if reading began in the middle.
     last_seq: Option<u64>,
-    /// Whether an event of this attempt was read, so that its file has the format of this program.
+    /// Whether an event of this attempt is known, so that its file has the format of this program.
     is_readable: bool,
     /// The next attempt, if it exists, so that this file will not grow any more.
     next: Option<u32>,
@@ -291,6 +291,8 @@ impl EventTailer {
     ) -> Result<()> {
         // The buffer is taken out, so that its lines can be read while the rest of the tailer changes.
         let pending = std::mem::take(&mut self.pending);
+        // A first line in another format than the second one is damaged.
+        self.is_readable = self.is_readable || second_is_readable(&pending[self.start..]);
         let mut newer = None;
         let _ = lines::each_line(&pending[self.start..end], self.shared_from, |line, parsed| {
             match self.take_line(line, parsed, polled, visit) {
@@ -421,6 +423,12 @@ impl EventTailer {
             Err(e) => Err(e).doing("list", &self.folder),
         }
     }
+}
+
+/// Returns whether the second line of these is an event of this format.
+fn second_is_readable(lines: &[u8]) -> bool {
+    let mut lines = lines.split(|byte| *byte == b'\n').skip(1);
+    lines.next().is_some_and(|line| Event::parse(line).is_ok())
 }
 
 #[cfg(test)]

@@ -60,7 +60,12 @@ fn one_damaged_version_does_not_hide_a_run_and_a_file_of_a_newer_format_is_refus
     assert_eq!((seen, tailer.malformed()), (vec![(1, 1), (1, 3)], 1));
     assert!(notices.iter().any(|notice| notice.to_string().contains("its format is 9")), "{notices:?}");
 
-    append(&run.event_file(2), line(2, 1).replace("\"v\":1", "\"v\":9").as_bytes());
+    // The first one too, if the second tells.
+    append(&run.event_file(2), (line(2, 1).replace("\"v\":1", "\"v\":9") + &line(2, 2)).as_bytes());
+    let (seen, notices) = drain(&mut tailer);
+    assert_eq!((seen, tailer.malformed()), (vec![(2, 2)], 2), "{notices:?}");
+
+    append(&run.event_file(3), line(3, 1).replace("\"v\":1", "\"v\":9").as_bytes());
     for _ in 0..2 {
         let error = tailer.poll(Limit::default()).unwrap_err();
         assert!(error.to_string().contains("event format v9 is newer"), "{error}");

@@ -66,6 +66,9 @@ pub struct Seen<T> {
     pub what: T,
 }
 
+/// The phase in which the MTP head is trained. Each of its steps is a progress event of this name.
+const HEAD_PHASE: &str = "mtp";
+
 /// Everything that watchers show, computed from events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunView {
@@ -121,6 +124,9 @@ pub struct RunView {
     pub last_work_us: Option<u64>,
     #[serde(skip)]
     pace: Pace,
+    /// The steps of the MTP head.
+    #[serde(skip)]
+    head_pace: Pace,
     #[serde(skip)]
     position: (u32, u64),
 }
@@ -150,7 +156,17 @@ impl RunView {
                 self.phase = Some(phase.clone());
                 self.progress = None;
             }
-            Kind::Progress(progress) => self.progress = Some(progress.clone()),
+            Kind::Progress(progress) => {
+                if progress.phase == HEAD_PHASE {
+                    let step = Step { step: progress.done, ..Step::default() };
+                    self.head_pace.step(&step, event.time_us, progress.total);
+                    // What follows the last step is none.
+                    if progress.total == Some(progress.done) {
+                        self.head_pace.begin_again();
+                    }
+                }
+                self.progress = Some(progress.clone());
+            }
             Kind::Step(step) => {
                 // That of an evaluation or of samples between the steps is over.
                 self.progress = None;
@@ -204,6 +220,7 @@ impl RunView {
         let attempt = Attempt { number: event.attempt, started_us: event.time_us, ..Attempt::default() };
         keep(&mut self.attempts, attempt, KEPT_ATTEMPTS);
         self.pace.begin_again();
+        self.head_pace.begin_again();
         self.members = None;
         self.member_samples = None;
         self.phase = None;
@@ -375,8 +392,11 @@ impl RunView {
     /// Returns the time without a sign of work after which the trainer counts as stalled: ten step times
     /// while it trains.
     pub fn patience(&self) -> Duration {
-        let trains = self.phase.as_ref().is_some_and(|phase| phase.phase == "train");
-        let step = self.pace.step_time().filter(|_| trains);
+        let step = match self.phase.as_ref().map_or("", |phase| &phase.phase) {
+            "train" => self.pace.step_time(),
+            HEAD_PHASE => self.head_pace.step_time(),
+            _ => None,
+        };
         step.map_or(STALLED_AFTER, |step| (step * STALLED_STEPS).max(STALLED_AT_LEAST))
     }
 

@@ -111,6 +111,16 @@ fn silence_of_ten_step_times_is_a_stall_while_steps_are_made() {
     assert_eq!(log.view.patience(), Duration::from_secs(30));
     log.emit(phase("export"));
     assert_eq!(log.view.patience(), STALLED_AFTER);
+    log.emit(phase("mtp"));
+    let head = |done| Progress { phase: "mtp".into(), done, total: Some(9), unit: "steps".into() };
+    log.emit(Kind::Progress(head(1)));
+    assert_eq!(log.view.patience(), STALLED_AFTER, "one step has no time");
+    for step in 2..=4 {
+        log.emit(Kind::Progress(head(step)));
+    }
+    assert_eq!(log.view.patience(), STALLED_AT_LEAST);
+    log.emit(Kind::Progress(head(9)));
+    assert_eq!(log.view.patience(), STALLED_AFTER);
 }
 
 #[test]
