@@ -49,7 +49,7 @@ impl fmt::Display for Token {
 /// The limits on attempts and pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// The number of consecutive attempts without a new byte.
+    /// The number of consecutive attempts that together bring less than 64 KiB of a file.
     pub attempts: u32,
     /// The pause after the first failure; it doubles each time, up to 30 s.
     pub first_wait: Duration,
@@ -62,7 +62,8 @@ pub struct Patience {
     pub period: Duration,
 }
 
-/// The number of bytes of a file that must arrive in each [`Patience::period`].
+/// The number of bytes of a file that must arrive in each [`Patience::period`], and in
+/// [`Patience::attempts`] that were cut.
 pub(crate) const FEWEST: u64 = 64 << 10;
 
 impl Patience {

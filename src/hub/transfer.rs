@@ -89,7 +89,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Repeats attempts until every byte is on disk. The count restarts whenever an attempt makes progress.
+    /// Repeats attempts until every byte is on disk. The count restarts whenever enough bytes have come since
+    /// it did: a server that cuts the connection again and again may be as slow as one that drips.
     fn bring(&self, part: &mut Part) -> Result<(), Error> {
         let mut furthest = part.have;
         let mut fruitless = 0;
@@ -101,8 +102,11 @@ impl Transfer<'_> {
                 Err(error) if error.is_passing() => error,
                 Err(error) => return Err(error),
             };
-            fruitless = if part.have > furthest { 1 } else { fruitless + 1 };
-            furthest = furthest.max(part.have);
+            if part.have >= furthest + FEWEST {
+                (fruitless, furthest) = (1, part.have);
+            } else {
+                fruitless += 1;
+            }
             if fruitless >= self.patience.attempts {
                 return Err(Error::Interrupted {
                     repo: self.subject.shown.into(),

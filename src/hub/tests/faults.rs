@@ -268,6 +268,15 @@ fn a_server_that_drips_is_given_up_and_what_came_is_kept() {
 }
 
 #[test]
+fn a_server_that_cuts_after_each_few_bytes_is_given_up() {
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    server.on_weights(99, |_| Act::CutAfter(100));
+    let (error, text) = error_of(&home.hub(&server), ID);
+    assert!(matches!(error, Error::Interrupted { attempts: 3, .. }), "{text}");
+    assert_eq!(std::fs::metadata(home.part(&sha256(&weights()))).unwrap().len(), 300);
+}
+
+#[test]
 fn a_list_that_drips_is_given_up_and_can_be_cancelled() {
     let (server, home) = (FakeHub::with_model(), Home::new());
     let drip = || Act::Drip { piece: 1, pause: Duration::from_millis(20) };
