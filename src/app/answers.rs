@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use sparktune_base::escape::escape;
+use sparktune_base::regular_file::read_regular;
 use sparktune_plan::presets::{self, PresetSource};
 use sparktune_plan::{Answer, Answers, ENV_PREFIX, Origin};
 
@@ -12,6 +13,9 @@ use crate::failure::Failure;
 use crate::folders::{HOME_VARIABLE, config_folder, demo_folder, runs_dir_of};
 use crate::parent::with_model_of_parent;
 use crate::presets::user_presets;
+
+/// The most bytes of a file with answers. Each has a line.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// Returns all answers, merged by precedence: preset < user file < environment < flag. `demo` fills in the
 /// model and the data of the demo; a run or adapter to start from, its model.
@@ -83,7 +87,9 @@ fn user_file() -> Result<Answers, Failure> {
 }
 
 fn read(path: &Path, origin: Origin) -> Result<Answers, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::io("read", path, &error))?;
+    let text = read_regular(path, MOST_BYTES)
+        .and_then(|text| String::from_utf8(text).map_err(|_| std::io::Error::other("it is not UTF-8")))
+        .map_err(|error| Failure::io("read", path, &error))?;
     Ok(Answers::from_toml(&text, origin, &path.display().to_string())?)
 }
 

@@ -25,12 +25,16 @@ pub fn private_folder() -> DirBuilder {
     builder
 }
 
-/// Options for writing a file; one that is created has mode 0600.
+/// Options for writing a file; one that is created has mode 0600. Opening a link is an error, and so is
+/// opening a pipe that nobody reads.
 pub fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
+    options.write(true).mode(0o600).custom_flags(OWN_FILE);
     options
 }
+
+/// The flags with which files are opened for writing where others may have put something of another kind.
+const OWN_FILE: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
 /// Creates a folder with mode 0700, and its parents with the usual mode. A folder that exists stays as it is.
 ///
@@ -46,10 +50,11 @@ pub fn create_private_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns options for appending to a file, which is created if necessary. Opening a link is an error.
+/// Returns options for appending to a file, which is created if necessary. Opening a link is an error, and so
+/// is opening a pipe that nobody reads.
 pub fn appended_file() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.append(true).create(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options.append(true).create(true).custom_flags(OWN_FILE);
     options
 }
 
@@ -188,14 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_appended_to_and_a_link_is_refused() {
+    fn a_file_is_appended_to_and_links_and_pipes_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let [list, link] = ["list", "link"].map(|name| root.path().join(name));
         for line in ["a\n", "b\n"] {
             appended_file().open(&list).unwrap().write_all(line.as_bytes()).unwrap();
         }
         symlink(&list, &link).unwrap();
-        assert!(appended_file().open(&link).is_err());
+        let pipe = root.path().join("pipe");
+        rustix::fs::mkfifoat(CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+        for other in [&link, &pipe] {
+            assert!(appended_file().open(other).is_err());
+            assert!(private_file().create(true).truncate(true).open(other).is_err());
+        }
         assert_eq!(fs::read_to_string(&list).unwrap(), "a\nb\n");
     }
 

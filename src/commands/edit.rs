@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sparktune_app::answers::runs_dir;
 use sparktune_app::caches::KEY_STATISTICS;
 use sparktune_app::comparison::find_suite;
-use sparktune_app::data_worker::guard_this_process;
+use sparktune_app::data_worker::{ModelTokenizer, guard_this_process};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::private_folder_of_user;
 use sparktune_app::models::find_named;
@@ -131,6 +131,8 @@ pub fn edit(
     guard_this_process(|failure| std::process::exit(report(&failure) as i32))?;
     match command {
         EditCommand::Facts(request) => {
+            // Its files are tried in a process that may crash: a template that nests too deeply ends it.
+            ModelTokenizer::open(&request.model, None, &())?;
             if request.aim == Aim::Edit {
                 // Said before the facts are read, which may take long.
                 output_of(request.output.clone(), &request.model)?;

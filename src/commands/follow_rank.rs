@@ -27,7 +27,7 @@ use crate::engine::say_again;
 use crate::failure::from_training;
 use crate::meeting_places;
 use crate::rank::{join_within, places, refuse_second_gpu, share_run_again, telling};
-use crate::trainer::{make_files_private, options};
+use crate::trainer::{guard_tokenizer, make_files_private, options};
 
 /// The time that a rank which was left out waits for rank 0 to answer: the others may be meeting.
 const WAIT_TO_RETURN: Duration = Duration::from_secs(120);
@@ -43,9 +43,12 @@ pub(crate) fn follow_rank_0(
 ) -> Result<Exit, Failure> {
     let Placement { rank, world_size, ref host, port, .. } = *placement;
     make_files_private();
+    guard_tokenizer()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register(signal, stop.clone())
+        // A second one ends it at once: rank 0 has what was trained.
+        signal_hook::flag::register_conditional_default(signal, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));

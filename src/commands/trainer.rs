@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use rustix::fs::Mode;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use sparktune_app::data_worker::guard_this_process;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
 use sparktune_app::machine::RATES_FILE;
@@ -20,7 +21,7 @@ use sparktune_plan::{Device, Plan, Rates};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
 use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainOptions};
-use sparktune_tui::output::note;
+use sparktune_tui::output::{note, report};
 
 use crate::crash;
 use crate::engine::{asked_for, say_again};
@@ -93,6 +94,7 @@ fn train_run(
     let previous_mask = make_files_private();
     let run = RunDir::open(folder)?;
     crash::report_to(run.crash_report(run.next_attempt()?));
+    guard_tokenizer()?;
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
@@ -133,6 +135,12 @@ fn train_run(
         Outcome::Stopped => Ok(Exit::Stopped),
         _ => Ok(Exit::Bug),
     }
+}
+
+/// Lets the model's tokenizer, which writes sample answers as text in this process, end it with a sentence if
+/// it fails, hangs or takes all memory. The sentence goes where failures of a trainer go: to its log.
+pub(crate) fn guard_tokenizer() -> Result<(), Failure> {
+    guard_this_process(|failure| std::process::exit(report(&failure) as i32))
 }
 
 /// Makes all files created from now on readable by the user alone, because weights and outputs reveal the

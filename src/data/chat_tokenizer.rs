@@ -88,6 +88,8 @@ impl ChatTokenizer {
     /// Reads the tokenizer and, unless `template` is `None`, the chat template: that of the file if one is
     /// named, otherwise the folder's own.
     fn read(folder: &Path, template: Option<Option<&Path>>) -> Result<Self, DataError> {
+        let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
+        let generation = read_json(&folder.join(GENERATION_CONFIG))?.unwrap_or(Value::Null);
         let path = folder.join(TOKENIZER);
         let bytes = read_regular(&path, MOST_TOKENIZER_BYTES).map_err(DataError::io("read", &path))?;
         // A tokenizer is read much faster than text is tokenised.
@@ -102,8 +104,6 @@ impl ChatTokenizer {
         // Limits and padding stored in the file apply to inference batches, not to training examples.
         let _ = tokenizer.with_truncation(None);
         tokenizer.with_padding(None);
-        let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
-        let generation = read_json(&folder.join(GENERATION_CONFIG))?.unwrap_or(Value::Null);
         let special_tokens = named_tokens(&config);
         let named = |name: &str| special_tokens.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
         let eos_token = named("eos_token").and_then(|t| Some((tokenizer.token_to_id(&t)?, t)));
@@ -338,6 +338,7 @@ impl ChatTokenizer {
 
     /// Returns whether the template reads a variable of this name.
     pub fn reads_variable(&self, name: &str) -> bool {
+        let _at_work = at_work::with(ModelFile::Template, &self.template_path, 0);
         self.template.as_ref().is_some_and(|(template, _)| template.reads(name))
     }
 

@@ -7,7 +7,7 @@
 //! tenth of the validation.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use rayon::prelude::*;
 use sparktune_base::field_map::FieldMap;
@@ -20,8 +20,9 @@ use crate::progress::{Phase, Progress, Step};
 use crate::readers::{self, OpenFile};
 use crate::source::{Source, SourceFile};
 
-/// The number of bytes above which a chunk can only be as large because of a long line.
-const LONG_CHUNK: usize = 4 << 20;
+/// The number of bytes of long lines that are worked on at a time, on however many cores. Rendering and
+/// tokenising take up to a hundred times the memory of a line.
+const LONG_AT_ONCE: usize = 8 << 20;
 
 /// The files to read, and how.
 pub(crate) struct Reading<'a> {
@@ -51,12 +52,11 @@ impl Reading<'_> {
         let in_flight = rayon::current_num_threads() * 4;
         let mut reader = ChunkReader::new(self);
         let total = self.source.total_bytes();
-        // Rendering and tokenising take many times the memory of a line, so only one long line is worked on
-        // at a time, on however many cores.
-        let one_at_a_time = Mutex::new(());
+        let long = LongLines::default();
         let work = |chunk: &Chunk| {
-            let is_long = chunk.bytes.len() > LONG_CHUNK;
-            let _turn = is_long.then(|| one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner));
+            // Only a long line makes a chunk so much larger than its target.
+            let is_long = chunk.bytes.len() > 2 * self.chunk_bytes;
+            let _turn = is_long.then(|| long.wait_for_room(chunk.bytes.len()));
             work(chunk)
         };
         let mut batch = reader.batch(in_flight, Vec::new())?;
@@ -81,6 +81,38 @@ impl Reading<'_> {
                 done.into_iter().map(|c| c.bytes).filter(|b| b.capacity() <= 4 * self.chunk_bytes).collect();
         }
         Ok(())
+    }
+}
+
+/// Lets as many long lines be worked on at a time as there is memory for.
+#[derive(Default)]
+struct LongLines {
+    /// The bytes that are being worked on.
+    bytes: Mutex<usize>,
+    less: Condvar,
+}
+
+/// The work on a long line, until this is dropped.
+struct Turn<'a> {
+    of: &'a LongLines,
+    bytes: usize,
+}
+
+impl LongLines {
+    /// Waits until this many bytes can be worked on; a line that is longer than all room waits for all of it.
+    fn wait_for_room(&self, bytes: usize) -> Turn<'_> {
+        let bytes = bytes.min(LONG_AT_ONCE);
+        let now = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |now: &mut usize| *now + bytes > LONG_AT_ONCE;
+        *self.less.wait_while(now, full).unwrap_or_else(PoisonError::into_inner) += bytes;
+        Turn { of: self, bytes }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.of.bytes.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        self.of.less.notify_all();
     }
 }
 
@@ -214,5 +246,32 @@ impl<'a> ChunkReader<'a> {
         self.finished += file.bytes;
         self.current = None;
         Ok(Chunk { file: index, refused_file: Some(error.to_string()), ..Chunk::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn long_lines_are_worked_on_while_there_is_room() {
+        let (long, now, most) = (LongLines::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|threads| {
+            for of in [1, 3, 8, 20].into_iter().cycle().take(16) {
+                let (long, now, most) = (&long, &now, &most);
+                threads.spawn(move || {
+                    let bytes: usize = of << 20;
+                    let _turn = long.wait_for_room(bytes);
+                    let counted = bytes.min(LONG_AT_ONCE);
+                    most.fetch_max(now.fetch_add(counted, Ordering::SeqCst) + counted, Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                    now.fetch_sub(counted, Ordering::SeqCst);
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), LONG_AT_ONCE);
+        assert_eq!(*long.bytes.lock().unwrap(), 0);
     }
 }

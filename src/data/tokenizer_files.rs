@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sparktune_base::regular_file::read_regular;
 
+use crate::at_work::{self, ModelFile};
 use crate::error::{DataError, quoted};
 
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-/// The size of the largest of these files that is read, which no honest one comes near.
-const MOST_JSON_BYTES: u64 = 64 << 20;
+/// The size of the largest of these files that is read, which no honest one comes near. In memory, JSON takes
+/// up to 16 times its bytes.
+const MOST_JSON_BYTES: u64 = 16 << 20;
 const TEMPLATE: &str = "chat_template.jinja";
 const TEMPLATE_JSON: &str = "chat_template.json";
 
@@ -24,6 +26,8 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, DataError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(DataError::io("read", path)(e)),
     };
+    let kind = if path.ends_with(TEMPLATE_JSON) { ModelFile::Template } else { ModelFile::Tokenizer };
+    let _reading = at_work::with(kind, path, bytes.len());
     serde_json::from_slice(&bytes).map(Some).map_err(|e| {
         let why = format!("not valid JSON ({})", quoted(&e.to_string()));
         DataError::model(path, why, "Download the model again")

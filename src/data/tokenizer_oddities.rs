@@ -9,6 +9,8 @@ use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
 use tokenizers::{ModelWrapper, Tokenizer};
 
+use crate::error::quoted;
+
 /// Describes what makes the tokens of a text ambiguous or random.
 pub(crate) fn oddities(tokenizer: &Tokenizer) -> Vec<String> {
     let mut found = Vec::new();
@@ -33,8 +35,8 @@ pub(crate) fn oddities(tokenizer: &Tokenizer) -> Vec<String> {
         found.push(format!(
             "{} of its vocabulary have an id that another one has too, as \"{}\" and \"{}\" have {}: the model cannot tell them apart",
             counted(twice.len() as u64, "token"),
-            escape(one),
-            escape(other),
+            escape(&quoted(one)),
+            escape(&quoted(other)),
             count((*id).into())
         ));
     }

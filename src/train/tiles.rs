@@ -7,18 +7,20 @@
 //! without it. Where the library may be used, the products of a stage are timed before its first step, in all
 //! tiles and by the library, whatever is known from other runs. Without CUDA there is nothing to measure.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use burn::tensor::Device;
 use sparktune_base::files::write_shared;
+use sparktune_base::regular_file::read_regular;
 
 use crate::cuda::tuning::{Problem, learn, learned};
 use crate::session::Session;
 
 /// The last line of a file while tiles are being measured.
 const UNFINISHED: &str = "measuring\n";
+/// The most bytes of the file. A tile has a line of less than a hundred.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// The file of measured tiles. Its first line names device, driver, compiler and build; each further line is
 /// a product.
@@ -39,8 +41,8 @@ impl TileFile {
         let warn_unusable =
             |why: String| session.warn(format!("{path} {why}; tiles will be measured again"), None);
         learn("").expect("an empty file has no wrong line");
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
+        let text = match read_regular(&self.path, MOST_BYTES) {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(error) => {
                 if error.kind() != ErrorKind::NotFound {
                     warn_unusable(format!("cannot be read ({error})"));
@@ -65,7 +67,7 @@ impl TileFile {
         } else if unfinished.is_some() {
             session.warn(
                 format!(
-                    "no more tiles are measured, because the last measurement never finished; matrix products that were not measured use the estimated tile. Delete {path} to measure again"
+                    "no more tiles are measured, nor cuBLASLt, because the last measurement never finished; matrix products that were not measured use the estimated tile. Delete {path} to measure again"
                 ),
                 None,
             );
@@ -115,6 +117,7 @@ impl TileFile {
 
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
+    use std::fs;
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 

@@ -154,7 +154,8 @@ fn an_edit_ends_when_a_file_of_the_model_passes_a_limit_and_leaves_nothing() {
         assert!(!place.join("edited").exists());
         done.err
     };
-    for (harm, why) in [(DOUBLING, "memory"), (SLOW, "processor time")] {
+    let nested = format!("{{{{ {} 1 }}}}", "not ".repeat(50_000));
+    for (harm, why) in [(DOUBLING, "memory"), (SLOW, "processor time"), (&nested, "nests too deeply")] {
         let place = Place::new();
         with_template(&place, &before_each_message(harm));
         let said = edit(&place, &["--chat"]);
@@ -232,6 +233,36 @@ fn a_tokenizer_that_fails_or_takes_all_memory_is_refused_with_its_name() {
     }
 }
 
+/// A decoder is first needed for the sample answers, which the trainer writes as text.
+#[test]
+fn a_decoder_that_fails_or_takes_all_memory_ends_the_training_with_its_name() {
+    let grow = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "a".repeat(100) });
+    let letter = json!({ "type": "Replace", "pattern": { "Regex": "^.*$" }, "content": "a" });
+    let strip = json!({ "type": "Strip", "content": "a", "start": 1, "stop": 1 });
+    for (decoders, why) in [(vec![grow; 6], "memory"), (vec![letter, strip], "it fails")] {
+        let place = Place::new();
+        place.chats(3);
+        with_tokenizer(&place, |tokenizer| {
+            tokenizer["decoder"] = json!({ "type": "Sequence", "decoders": decoders });
+        });
+        let done = refused(&place, "train", TOKENIZER);
+        assert!(done.err.contains(why), "{why}: {}", done.err);
+    }
+}
+
+#[test]
+fn the_small_files_of_a_model_are_not_read_when_they_are_far_too_large() {
+    for name in ["chat_template.json", "tokenizer_config.json"] {
+        let place = Place::new();
+        place.chats(3);
+        let model = with_template(&place, "");
+        fs::remove_file(model.join(TEMPLATE)).unwrap();
+        fs::write(model.join(name), format!("{{\"a\": [0{}]}}", ",0".repeat(10 << 20))).unwrap();
+        let done = refused(&place, "check", name);
+        assert!(done.err.contains("no file of this kind has"), "{}", done.err);
+    }
+}
+
 #[test]
 fn tokenizers_with_random_or_ambiguous_tokens_are_reported() {
     let place = Place::new();
@@ -286,6 +317,7 @@ fn pipes_and_devices_are_refused_wherever_a_file_is_expected() {
         &["check", "train.jsonl", "--rejected", "data/pipe.jsonl"],
         &["check", "train.jsonl", "--model", model, "--chat-template", "data/pipe.jsonl"],
         &["verify", "data/pipe.jsonl"],
+        &["plan", "--data", "train.jsonl", "--model", model, "--preset", "data/pipe.jsonl"],
         &["generate", "piped", "--prompt", "Hello"],
     ] {
         let done = place.sparktune(args);

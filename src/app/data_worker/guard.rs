@@ -3,7 +3,8 @@
 //! Some work needs tokenizer and weights in one process, again and again, and its person waits in front
 //! of it. Such a process keeps a ledger of its own, and a thread looks at it as a parent does. What passes a
 //! limit cannot be stopped from within, so the process ends with the same sentence. An overflowed stack and a
-//! failed allocation abort the process before anybody can say a sentence.
+//! failed allocation abort the process before anybody can say a sentence; what such files do when they are
+//! read is found before, in a worker ([`ModelTokenizer`](super::ModelTokenizer)).
 
 use std::panic::{set_hook, take_hook};
 use std::sync::Arc;

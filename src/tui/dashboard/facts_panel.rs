@@ -3,6 +3,7 @@
 use ratatui::text::{Line, Span};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
+use sparktune_base::regular_file::read_regular;
 use sparktune_base::units::{self, clock, count, counted, or_unknown};
 use sparktune_plan::{Plan, render};
 use sparktune_runlog::{Attempt, RunDir};
@@ -18,6 +19,7 @@ pub(super) const HOW_TO_SERVE: &str = "how to serve the model (outputs/SERVE.md)
 
 /// The largest part of a page that is shown, in bytes.
 const LONGEST_PAGE: usize = 64 * 1024;
+const MOST_PAGE_BYTES: u64 = 1 << 20;
 
 /// Facts from the run's other files.
 #[derive(Debug, Default)]
@@ -37,8 +39,9 @@ impl Facts {
             self.plan = Some(plan);
         }
         if self.serve.is_none() && known.view.finished().is_some() {
-            let page = std::fs::read_to_string(run.outputs().join("SERVE.md"));
-            self.serve = page.ok().map(|page| page.chars().take(LONGEST_PAGE).collect());
+            let page = read_regular(&run.outputs().join("SERVE.md"), MOST_PAGE_BYTES);
+            let page = page.ok().map(|page| String::from_utf8_lossy(&page).into_owned());
+            self.serve = page.map(|page| page.chars().take(LONGEST_PAGE).collect());
         }
     }
 
