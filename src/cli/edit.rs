@@ -66,7 +66,7 @@ pub(crate) struct EditArgs {
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = count, conflicts_with_all = ["output", "name", "force", "write_known"])]
     pub measure: Vec<usize>,
     /// Leave out parts of --measure: batched, sequential, or the controls lora and prompt
-    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["batched", "sequential", "lora", "prompt"], hide_possible_values = true, requires = "measure")]
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["batched", "sequential", "lora", "prompt"], hide_possible_values = true)]
     pub without: Vec<String>,
     /// Also judge by the share of prompts of a suite that pass: a suite of `compare`, or a file
     #[arg(long, value_name = "SUITE")]
@@ -225,6 +225,11 @@ impl EditArgs {
             Some(EditAction::Enable(patch)) => patch.command(true),
             Some(EditAction::Remove { model, name, keep, output, base }) => {
                 EditCommand::Remove { model, name, keep, output, base }
+            }
+            // The parser would not ask for --measure beside --output, with which it cannot stand.
+            None if self.measure.is_empty() && !self.without.is_empty() => {
+                return Err(Failure::usage("--without leaves out parts of --measure, which is not there")
+                    .hint("Add --measure, or leave out --without"));
             }
             None => {
                 let missing = |name: &str| Failure::usage(format!("{name} is missing"));

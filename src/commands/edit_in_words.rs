@@ -45,7 +45,7 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
     for answer in failed.iter().take(MOST_ANSWERS) {
         text.push_str(&format!(
             "  {}: `{}` → `{}`, before the edit `{}`\n",
-            facts.place(answer.fact),
+            answer.fact.map_or_else(|| "held-out text".to_owned(), |fact| facts.place(fact)),
             shown(&answer.prompt),
             shown(&answer.after),
             shown(&answer.before)
@@ -105,11 +105,16 @@ fn not_learned(edited: &Edited) -> String {
 
 /// Returns scores as a table.
 fn table(scores: &Scores) -> String {
-    let Scores { efficacy, generalisation, locality, portability, loss, suite } = scores;
+    let Scores { efficacy, generalisation, locality, locality_of_text, portability, loss, suite } = scores;
+    let others = match (locality_of_text, locality) {
+        (true, _) => "held-out text is continued as before; no fact has neighbours",
+        (false, Some(_)) => "other answers are unchanged",
+        (false, None) => "other answers are unchanged; not judged, for no fact has neighbours",
+    };
     let rows = [
         ("efficacy", "answers with the target", efficacy),
         ("generalisation", "also when asked in other words", generalisation),
-        ("locality", "other answers are unchanged", locality),
+        ("locality", others, locality),
         ("portability", "answers what follows from it", portability),
     ];
     let mut text = String::new();

@@ -244,14 +244,16 @@ fn in_a_sentence(row: &MeasuredRow) -> String {
     let Some(scores) = &row.scores else {
         return format!("{start}: {}", escape(row.error.as_deref().unwrap_or_default()));
     };
-    format!(
-        "{start}: efficacy {} %, generalisation {} %, locality {} %, portability {} %, loss {} %",
-        share(scores.efficacy.as_ref()),
-        share(scores.generalisation.as_ref()),
-        share(scores.locality.as_ref()),
-        share(scores.portability.as_ref()),
-        drift(scores.loss.as_ref()),
-    )
+    let part = |name: &str, value: Option<&Share>| Some(format!("{name} {} %", share(Some(value?))));
+    // What no prompt asks for is left out.
+    let parts = [
+        part("efficacy", scores.efficacy.as_ref()),
+        part("generalisation", scores.generalisation.as_ref()),
+        part("locality", scores.locality.as_ref()),
+        part("portability", scores.portability.as_ref()),
+        scores.loss.as_ref().map(|loss| format!("loss {} %", drift(Some(loss)))),
+    ];
+    format!("{start}: {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
 /// Returns the table.
@@ -380,6 +382,8 @@ mod tests {
             suite_before: None,
             rows: vec![row(Way::Batched, Some(scores), None), row(Way::Lora, None, Some("it\u{1b} failed"))],
         };
+        let told: Vec<String> = measured.rows.iter().map(in_a_sentence).collect();
+        assert_eq!(told, ["10 facts, batched: efficacy 90 (60–98) %", "10 facts, lora: it\\u{1b} failed"]);
         let text = in_words(&measured);
         assert!(text.starts_with(
             "10 facts by memit in layers 1 and 2; 2 that the model already knows are left out\n"

@@ -93,7 +93,9 @@ impl<'a> Told<'a> {
 
     /// Says what is being done, and returns whether to go on.
     pub(crate) fn tell(&mut self, stage: Stage) -> bool {
-        if self.last.as_ref() != Some(&stage) {
+        if let Stage::Note(words) = &stage {
+            note(&format!("note: {words}"));
+        } else if self.last.as_ref() != Some(&stage) {
             match &stage {
                 Stage::Before => note("asking the model before the edit"),
                 Stage::Tracing => note("tracing a few facts for the layer that recalls them"),
@@ -101,12 +103,12 @@ impl<'a> Told<'a> {
                 Stage::Facts(0) => note("searching for values"),
                 Stage::Facts(done) if !is_round(*done) => {}
                 Stage::Facts(done) => note(&format!("{} done", counted(*done as u64, "fact"))),
-                Stage::Note(words) => note(&format!("note: {words}")),
+                Stage::Note(_) => {}
                 Stage::Writing => note("writing the model"),
                 Stage::Judging => note("asking the model after the edit"),
             }
+            self.last = Some(stage);
         }
-        self.last = Some(stage);
         self.interrupts.count() == 0
     }
 }

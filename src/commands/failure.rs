@@ -58,6 +58,13 @@ fn from_file(path: &Path, source: &io::Error) -> Failure {
         io::ErrorKind::ReadOnlyFilesystem => {
             ("the file system is read-only", "Name a folder on another one with --output, or remount it")
         }
+        io::ErrorKind::NotFound => ("it does not exist", "Check its name and its folder"),
+        io::ErrorKind::IsADirectory => ("it is a folder, and a file is expected", "Name a file"),
+        io::ErrorKind::NotADirectory => ("what is said to be a folder is none", "Check the path"),
+        io::ErrorKind::AlreadyExists => {
+            ("something else of this name is in the way", "Move it elsewhere, or choose another place")
+        }
+        io::ErrorKind::InvalidFilename => ("its name is too long", "Choose a shorter name"),
         _ => return failure,
     };
     Failure::new(failure.exit, format!("cannot use {}: {what}", path.display())).hint(hint)
@@ -100,6 +107,11 @@ mod tests {
         for (kind, exit, words) in [
             (io::ErrorKind::StorageFull, Exit::Device, "repeat the command"),
             (io::ErrorKind::ReadOnlyFilesystem, Exit::Usage, "--output"),
+            (io::ErrorKind::NotFound, Exit::Usage, "Check its name"),
+            (io::ErrorKind::IsADirectory, Exit::Usage, "Name a file"),
+            (io::ErrorKind::NotADirectory, Exit::Usage, "Check the path"),
+            (io::ErrorKind::AlreadyExists, Exit::Usage, "Move it elsewhere"),
+            (io::ErrorKind::InvalidFilename, Exit::Usage, "shorter name"),
         ] {
             let error = EditError::Io { path: "out/config.json".into(), source: kind.into() };
             let failure = from_editing(error);

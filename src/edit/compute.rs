@@ -30,11 +30,22 @@ const COVARIANCE_TOKENS: usize = 20_000;
 const HELD_OUT: usize = 5;
 /// The most held-out documents whose loss is measured.
 const MOST_HELD_OUT: usize = 64;
+/// The tokens of a document. What is longer counts as several, since a book without a blank line is too long
+/// to be read at once.
+const DOCUMENT_TOKENS: usize = 512;
+/// The bytes of a document that are read at most, which are more tokens than are needed of all text.
+const MOST_DOCUMENT_BYTES: usize = 1 << 20;
+/// The held-out documents that stand for neighbours where no fact names any.
+const MOST_BEGINNINGS: usize = 32;
+/// The most tokens of their beginnings.
+const BEGINNING_TOKENS: usize = 32;
 
 /// Text as tokens.
 pub(crate) struct Text {
     pub read: Vec<Vec<u32>>,
     pub held_out: Vec<Vec<u32>>,
+    /// Prompts from held-out documents: in a chat what the user says, and otherwise how the document begins.
+    pub beginnings: Vec<String>,
 }
 
 impl Text {
@@ -54,29 +65,47 @@ impl Text {
             Rendering::Chat => documents.iter().filter_map(Document::turn).collect(),
         };
         let (mut read, mut held_out, mut tokens) = (Vec::new(), Vec::new(), 0);
-        for (i, (said, answer)) in turns.into_iter().enumerate() {
-            // More than this is never read.
-            if tokens >= COVARIANCE_TOKENS.max(TEXT_TOKENS) && held_out.len() == MOST_HELD_OUT {
-                break;
-            }
-            let is_held_out = i % HELD_OUT == HELD_OUT - 1;
-            if is_held_out && held_out.len() == MOST_HELD_OUT {
-                continue;
-            }
-            let ids = engine.encode(&(rendering.text(said, engine)? + answer))?;
-            if ids.len() > 1 {
-                if is_held_out {
-                    held_out.push(ids);
-                } else {
+        let mut beginnings = Vec::new();
+        let mut number = 0usize;
+        'text: for (said, answer) in turns {
+            let said = start_of(said, MOST_DOCUMENT_BYTES);
+            let text = rendering.text(said, engine)? + start_of(answer, MOST_DOCUMENT_BYTES);
+            for (piece, ids) in engine.encode(&text)?.chunks(DOCUMENT_TOKENS).enumerate() {
+                // More than this is never read.
+                if tokens >= COVARIANCE_TOKENS.max(TEXT_TOKENS) && held_out.len() == MOST_HELD_OUT {
+                    break 'text;
+                }
+                number += 1;
+                if ids.len() < 2 {
+                    continue;
+                }
+                if !number.is_multiple_of(HELD_OUT) {
                     tokens += ids.len();
-                    read.push(ids);
+                    read.push(ids.to_vec());
+                } else if held_out.len() < MOST_HELD_OUT {
+                    let beginning = match rendering {
+                        Rendering::Raw => {
+                            let half = (ids.len() / 2).min(BEGINNING_TOKENS);
+                            Some(engine.tokenizer().decode(&ids[..half]))
+                        }
+                        // A longer message would not be asked in full.
+                        Rendering::Chat if piece == 0 && said.len() < DOCUMENT_TOKENS => {
+                            Some(said.to_owned())
+                        }
+                        Rendering::Chat => None,
+                    };
+                    let is_asked =
+                        |text: &String| !text.trim().is_empty() && beginnings.len() < MOST_BEGINNINGS;
+                    let beginning = beginning.filter(is_asked);
+                    beginnings.extend(beginning);
+                    held_out.push(ids.to_vec());
                 }
             }
         }
         if read.is_empty() {
             return Err(EditError::request("the text has no documents", "Name another text with --text"));
         }
-        Ok(Self { read, held_out })
+        Ok(Self { read, held_out, beginnings })
     }
 
     /// Returns the documents up to a number of tokens.
@@ -89,6 +118,12 @@ impl Text {
         });
         &self.read[..end.unwrap_or(self.read.len())]
     }
+}
+
+/// Returns a text up to so many bytes, in whole characters.
+fn start_of(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// Returns the empty context and the starts of some documents.

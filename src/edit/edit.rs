@@ -87,8 +87,8 @@ pub struct Edited {
 pub struct Answered {
     /// What it is to show.
     pub aspect: Aspect,
-    /// The number of the fact, from 0.
-    pub fact: usize,
+    /// The number of the fact, from 0; `None` for ordinary text.
+    pub fact: Option<usize>,
     /// The prompt.
     pub prompt: String,
     /// The answer without the edit.
@@ -112,7 +112,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     check_output(request.model, request.output)?;
     let mut stack = Stack::open(request.model, request.base)?;
     // Said before the computation, which may take hours.
-    stack.check_is_new(request.output, request.name)?;
+    stack.check_name_is_free(request.output, request.name)?;
     check_room(request.facts)?;
     let checkpoint = stack.checkpoint()?;
     let facts = request.facts.facts();
@@ -125,7 +125,10 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     check_lengths(request.facts, request.rendering, &engine)?;
     let text = Text::of(request.text, request.rendering, &engine)?;
     for note in not_judged(&probes, &text) {
-        go(tell(Stage::Note(note.to_owned())))?;
+        go(tell(Stage::Note(note)))?;
+    }
+    if !has_neighbours(&probes) {
+        probes.extend(Probe::of_text(&text.beginnings));
     }
     let mut before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
     let known = if request.write_known { Vec::new() } else { known(&probes, &before.answers) };
@@ -133,9 +136,10 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
         go(tell(Stage::Note(note)))?;
     }
     let is_new = |fact: usize| !known.contains(&fact);
-    let mut stay = probes.iter().map(|probe| is_new(probe.fact)).collect::<Vec<_>>().into_iter();
+    let stays = |probe: &Probe| probe.fact.is_none_or(is_new);
+    let mut stay = probes.iter().map(stays).collect::<Vec<_>>().into_iter();
     before.answers.retain(|_| stay.next() == Some(true));
-    probes.retain(|probe| is_new(probe.fact));
+    probes.retain(stays);
     let facts: Vec<Fact> =
         facts.iter().enumerate().filter(|(place, _)| is_new(*place)).map(|(_, fact)| fact.clone()).collect();
     let suite_before = suite_share(&mut engine, request.suite, &mut || tell(Stage::Before))?;
@@ -218,18 +222,28 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     })
 }
 
-/// Says which damage of an edit would not be noticed.
-fn not_judged(probes: &[Probe], text: &Text) -> impl Iterator<Item = &'static str> {
-    let no_neighbours = !probes.iter().any(|probe| probe.aspect == Aspect::Locality);
-    let nothing_held_out = text.held_out.is_empty();
-    let notes = [
-        (no_neighbours, "no fact has neighbours, so it is not judged what else the edit changes"),
-        (
-            nothing_held_out,
-            "the text has fewer than five documents, so none is held out and the loss is not measured",
-        ),
-    ];
-    notes.into_iter().filter_map(|(is_so, note)| is_so.then_some(note))
+fn has_neighbours(probes: &[Probe]) -> bool {
+    probes.iter().any(|probe| probe.aspect == Aspect::Locality)
+}
+
+/// Says which damage of an edit would not be noticed, or less.
+fn not_judged(probes: &[Probe], text: &Text) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !has_neighbours(probes) {
+        let judged = match text.beginnings.len() {
+            0 => "it is not judged what else the edit changes".to_owned(),
+            count => {
+                let prompts = counted(count as u64, "prompt");
+                format!("what else the edit changes is judged by {prompts} from held-out text alone")
+            }
+        };
+        notes.push(format!("no fact has neighbours, so {judged}"));
+    }
+    if text.held_out.is_empty() {
+        let why = "the text has fewer than five documents, so none is held out and the loss is not measured";
+        notes.push(why.to_owned());
+    }
+    notes
 }
 
 /// Says which facts of a patch have the same key.
@@ -254,7 +268,7 @@ fn go(on: bool) -> Result<(), EditError> {
 /// Returns the facts that the model knows.
 fn known(probes: &[Probe], before: &[String]) -> Vec<usize> {
     let own = probes.iter().zip(before).filter(|(probe, _)| probe.aspect == Aspect::Efficacy);
-    own.filter(|(probe, answer)| probe.holds(answer, answer)).map(|(probe, _)| probe.fact).collect()
+    own.filter(|(probe, answer)| probe.holds(answer, answer)).filter_map(|(probe, _)| probe.fact).collect()
 }
 
 /// Says which facts are left out because the model knows them, and refuses to edit if it knows all.

@@ -57,8 +57,8 @@ pub fn export_adapter(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Exported, EditError> {
     let _lock = FolderLock::take(output)?;
-    if output.exists() {
-        return Err(EditError::patch(output, "the folder already exists", "Name a new folder with --output"));
+    if fs::symlink_metadata(output).is_ok() {
+        return Err(EditError::patch(output, "it already exists", "Name a new folder with --output"));
     }
     let chosen: Vec<&Patch> = match names {
         [] => stack.active().collect(),

@@ -10,6 +10,13 @@ use sparktune_base::files::appended_file;
 
 use crate::error::EditError;
 
+/// The most bytes of the name of what is written: file systems allow 255, and what stands beside it while it
+/// is written has a longer one.
+const LONGEST_NAME: usize = 220;
+
+/// What is wrong with a path that no list of patches and no output in JSON can name.
+pub(crate) const NOT_UTF_8: &str = "its path is not valid UTF-8, so it cannot be named in a list of patches";
+
 /// The right to write a folder, until it is dropped.
 #[derive(Debug)]
 pub struct FolderLock {
@@ -68,10 +75,23 @@ impl Drop for FolderLock {
 }
 
 /// Returns the hidden place beside a folder that has its name and this end.
+///
+/// # Errors
+/// The folder has no name or one to which nothing can be added, or its path is not UTF-8.
 pub(crate) fn beside(out: &Path, end: &str) -> Result<PathBuf, EditError> {
     let name = out
         .file_name()
         .ok_or_else(|| EditError::request("the output has no name", "Name a new folder with --output"))?;
+    if out.to_str().is_none() {
+        return Err(EditError::patch(out, NOT_UTF_8, "Choose another folder"));
+    }
+    if name.len() > LONGEST_NAME {
+        let what = format!(
+            "the name of the output has {} bytes, and at most {LONGEST_NAME} are allowed",
+            name.len()
+        );
+        return Err(EditError::request(what, "Choose a shorter name"));
+    }
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(parent.join(format!(".{}-{end}", name.to_string_lossy())))
 }
@@ -94,6 +114,9 @@ fn recover(out: &Path) -> Result<(), EditError> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -109,6 +132,11 @@ mod tests {
         // The file of one that was killed.
         fs::write(place.path().join("new/.one-being-edited.lock"), "").unwrap();
         drop(FolderLock::take(&one).unwrap());
+        drop(FolderLock::take(&place.path().join("x".repeat(LONGEST_NAME))).unwrap());
+        let long = FolderLock::take(&place.path().join("x".repeat(LONGEST_NAME + 1))).unwrap_err();
+        assert!(long.to_string().contains("221 bytes, and at most 220 are allowed"), "{long}");
+        let strange = FolderLock::take(&place.path().join(OsStr::from_bytes(b"a\xff"))).unwrap_err();
+        assert!(strange.to_string().contains("its path is not valid UTF-8"), "{strange}");
     }
 
     #[test]

@@ -45,8 +45,8 @@ pub enum Aspect {
 pub struct Probe {
     /// What it is to show.
     pub aspect: Aspect,
-    /// The number of the fact.
-    pub fact: usize,
+    /// The number of the fact; `None` if it is from ordinary text.
+    pub fact: Option<usize>,
     /// The prompt.
     pub prompt: String,
     /// The answer; for neighbours it is what the model said before.
@@ -60,7 +60,7 @@ impl Probe {
         for (index, fact) in facts.iter().enumerate() {
             let mut add = |aspect, prompt: &str, answer: Option<&str>| {
                 let (prompt, answer) = (prompt.to_owned(), answer.map(str::to_owned));
-                probes.push(Self { aspect, fact: index, prompt, answer });
+                probes.push(Self { aspect, fact: Some(index), prompt, answer });
             };
             add(Aspect::Efficacy, &fact.prompt, Some(&fact.target));
             for prompt in &fact.paraphrases {
@@ -72,6 +72,16 @@ impl Probe {
             }
         }
         probes
+    }
+
+    /// Returns beginnings of ordinary text as prompts about something else, for facts without neighbours.
+    pub(crate) fn of_text(beginnings: &[String]) -> impl Iterator<Item = Self> {
+        beginnings.iter().map(|prompt| Self {
+            aspect: Aspect::Locality,
+            fact: None,
+            prompt: prompt.clone(),
+            answer: None,
+        })
     }
 
     /// Returns whether an answer is what it should be, where `before` is the one without the edit.

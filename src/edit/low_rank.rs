@@ -88,6 +88,12 @@ impl LowRank {
         Matrix::new(self.rank, numbers.len() / self.rank.max(1), numbers)
     }
 
+    /// Returns whether its factors and keys are those of one change, whatever model it belongs to.
+    pub(crate) fn is_whole(&self) -> bool {
+        let is_of_rank = |numbers: &[f32]| !numbers.is_empty() && numbers.len().is_multiple_of(self.rank);
+        self.rank > 0 && is_of_rank(&self.a) && is_of_rank(&self.b) && self.keys.len() == self.a.len()
+    }
+
     /// Returns whether its sizes are those of the layer of a model.
     pub(crate) fn fits(&self, layers: usize, width: usize, inner: impl FnOnce(usize) -> usize) -> bool {
         self.layer < layers

@@ -284,11 +284,12 @@ impl<'a> Measurement<'a> {
     ) -> Result<MeasuredRow, EditError> {
         let count = count.min(self.facts.len());
         let probes = Probe::of(&self.facts[..count]);
-        let told = probes.iter().map(|probe| {
-            let fact = &self.facts[probe.fact];
+        let told = self.facts[..count].iter().flat_map(|fact| {
             let known = format!("{}{}", fact.prompt, behind(&fact.prompt, &fact.target));
             let stop = if known.ends_with(|c: char| c.is_alphanumeric()) { "." } else { "" };
-            Probe { prompt: format!("{known}{stop}\n{}", probe.prompt), ..probe.clone() }
+            Probe::of(std::slice::from_ref(fact))
+                .into_iter()
+                .map(move |probe| Probe { prompt: format!("{known}{stop}\n{}", probe.prompt), ..probe })
         });
         let told: Vec<Probe> = told.collect();
         let judged = load(self.request.model, self.request.room.clone()).and_then(|mut engine| {

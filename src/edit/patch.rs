@@ -154,6 +154,10 @@ impl Patch {
             return Err(EditError::patch(path, "no edit makes corrections of such numbers", AGAIN));
         }
         let changes = LowRank::of_tensors(&tensors);
+        if let Some(change) = changes.iter().find(|change| !change.is_whole()) {
+            let what = format!("the factors of layer {} do not fit together", change.layer);
+            return Err(EditError::patch(path, what, AGAIN));
+        }
         let of_changes = || changes.iter().flat_map(|change| [&change.a, &change.b, &change.keys]).flatten();
         if !of_changes().all(|number| number.abs() <= LARGEST) {
             return Err(EditError::patch(path, "no edit makes changes of such numbers", AGAIN));
@@ -250,8 +254,10 @@ pub(crate) fn check_room(facts: &Facts) -> Result<(), EditError> {
         let text = serde_json::to_string(fact).expect("a fact is JSON");
         bytes += serde_json::to_string(&text).expect("a text is JSON").len();
         if bytes > MOST_FACTS_BYTES {
-            let what =
-                format!("the file of a patch holds the first {place} of these facts, and not this one");
+            let what = match place {
+                0 => "this fact alone is longer than the file of a patch may be".to_owned(),
+                _ => format!("the file of a patch holds the first {place} of these facts, and not this one"),
+            };
             return Err(EditError::Fact {
                 place: facts.place(place),
                 what,

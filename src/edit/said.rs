@@ -64,7 +64,10 @@ pub(crate) fn tokens_of(
 /// One is longer than the model's context, or the template refuses it.
 pub(crate) fn check_lengths(facts: &Facts, rendering: Rendering, engine: &Engine) -> Result<(), EditError> {
     let most = engine.context_tokens();
-    for probe in Probe::of(facts.facts()) {
+    let probes = |(place, fact): (usize, &Fact)| {
+        Probe::of(std::slice::from_ref(fact)).into_iter().map(move |probe| (place, probe))
+    };
+    for (place, probe) in facts.facts().iter().enumerate().flat_map(probes) {
         let answer = probe.answer.as_deref().unwrap_or_default();
         // A token has at least one byte, and a template adds tokens.
         if rendering == Rendering::Raw && probe.prompt.len() + answer.len() < most {
@@ -78,7 +81,7 @@ pub(crate) fn check_lengths(facts: &Facts, rendering: Rendering, engine: &Engine
                 "the prompt `{begins}` has {prompt} tokens and its answer {answer}, and the model's context has {most}"
             );
             return Err(EditError::Fact {
-                place: facts.place(probe.fact),
+                place: facts.place(place),
                 what,
                 fix: "Shorten it, or choose a model with a longer context",
             });

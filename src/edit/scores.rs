@@ -101,6 +101,9 @@ pub struct Scores {
     pub generalisation: Option<Share>,
     /// The share of neighbours that are answered as before.
     pub locality: Option<Share>,
+    /// Whether these are beginnings of held-out text, because no fact has neighbours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub locality_of_text: bool,
     /// The share of questions that are answered with what follows from the facts.
     pub portability: Option<Share>,
     /// The change of the loss on held-out text.
@@ -133,10 +136,10 @@ impl Scores {
             let all = probes.iter().zip(before.iter().zip(after)).filter(|(probe, _)| probe.aspect == aspect);
             // What is asked of one fact stands or falls together, and a neighbour of several facts is one
             // prompt.
-            let mut groups: BTreeMap<(usize, &str), [usize; 2]> = BTreeMap::new();
+            let mut groups: BTreeMap<(Option<usize>, &str), [usize; 2]> = BTreeMap::new();
             for (probe, (before, after)) in all {
                 let group = match aspect {
-                    Aspect::Locality => (0, probe.prompt.as_str()),
+                    Aspect::Locality => (None, probe.prompt.as_str()),
                     _ => (probe.fact, ""),
                 };
                 let [hits, count] = groups.entry(group).or_default();
@@ -149,6 +152,7 @@ impl Scores {
             efficacy: share(Aspect::Efficacy),
             generalisation: share(Aspect::Generalisation),
             locality: share(Aspect::Locality),
+            locality_of_text: probes.iter().any(|probe| probe.fact.is_none()),
             portability: share(Aspect::Portability),
             loss,
             suite: None,
@@ -164,10 +168,11 @@ impl Scores {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         if let Some(locality) = self.locality.filter(|share| share.value < LEAST_LOCALITY) {
             return Some(format!(
-                "{} of {} about something else {} answered differently than before, so its locality is {}, and at least {} is required",
+                "{} of {} {} {} answered differently than before, so its locality is {}, and at least {} is required",
                 locality.of - locality.hits,
                 counted(locality.of as u64, "prompt"),
-                if locality.of == 1 { "is" } else { "are" },
+                if self.locality_of_text { "from held-out text" } else { "about something else" },
+                if locality.of - locality.hits == 1 { "is" } else { "are" },
                 percent(locality.value),
                 percent(LEAST_LOCALITY)
             ));
@@ -205,6 +210,14 @@ mod tests {
         let other = ["Rome", "Rome", "Rome", "Italy"].map(str::to_owned);
         let damage = Scores::of(&probes, &before, &other, None).damage().unwrap();
         assert!(damage.starts_with("1 of 1 prompt about something else is"), "{damage}");
+        // Without neighbours, beginnings of text stand for them.
+        let of_text: Vec<Probe> =
+            probes[..1].iter().cloned().chain(Probe::of_text(&["The".into()])).collect();
+        let [said, other] = [["Rome", "old"], ["Rome", "new"]].map(|answers| answers.map(str::to_owned));
+        let scores = Scores::of(&of_text, &said, &other, None);
+        assert!(scores.locality_of_text && scores.locality.unwrap().hits == 0);
+        let damage = scores.damage().unwrap();
+        assert!(damage.starts_with("1 of 1 prompt from held-out text is"), "{damage}");
     }
 
     #[test]

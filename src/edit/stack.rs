@@ -22,15 +22,17 @@ use sparktune_model::{Checkpoint, Model, PackedSequence};
 
 use crate::error::EditError;
 use crate::facts::{Fact, shown, words};
+use crate::folder_lock::NOT_UTF_8;
 use crate::patch::{AboutPatch, Method, Patch, PatchRef, file_of};
 pub use crate::stack_file::{PATCHES, is_edited};
 use crate::stack_file::{STACK_FILE, StackFile, VERSION};
-use crate::staged::Staged;
+use crate::staged::{Staged, in_the_way};
 use crate::tokens::Rendering;
 use crate::unfinished::{Modes, Unfinished, entries};
 
 /// The most bytes of a tokenizer.
 const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
+const PUT_BACK: &str = "Put the file back, or make the folder again from its base with `edit apply`";
 /// The tokens whose logits are compared between memory and the written folder.
 const PROBE_TOKENS: usize = 16;
 
@@ -52,7 +54,8 @@ pub struct Stack {
 /// # Errors
 /// It is something else.
 pub fn check_output(model: &Path, out: &Path) -> Result<(), EditError> {
-    if !out.exists() {
+    // A link that leads nowhere is in the way, too.
+    if fs::symlink_metadata(out).is_err() {
         return Ok(());
     }
     let same = matches!((model.canonicalize(), out.canonicalize()), (Ok(model), Ok(out)) if model == out);
@@ -78,7 +81,7 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), EditError> {
     }
     Err(EditError::patch(
         out,
-        "the folder already exists, and only an edited model is changed in place",
+        "it already exists, and only an edited model is changed in place",
         "Name a new folder with --output",
     ))
 }
@@ -98,9 +101,27 @@ impl Stack {
     /// is where the base of an edited folder is now, if it has moved.
     ///
     /// # Errors
-    /// The base is not where it was or has changed, or a patch is missing or damaged.
+    /// The base is not where it was or has changed, or a patch is missing or damaged; a base was named for a
+    /// model without one; or a path is not UTF-8.
     pub fn open(folder: &Path, base: Option<&Path>) -> Result<Self, EditError> {
+        let stack = Self::read(folder, base)?;
+        for path in [folder, stack.base.as_path()] {
+            if path.to_str().is_none() {
+                return Err(EditError::patch(path, NOT_UTF_8, "Give the folder another name"));
+            }
+        }
+        Ok(stack)
+    }
+
+    fn read(folder: &Path, base: Option<&Path>) -> Result<Self, EditError> {
         if !is_edited(folder) {
+            if base.is_some() {
+                return Err(EditError::patch(
+                    folder,
+                    "this is no edited model, so it has no base that could have moved",
+                    "Leave out --base, or name the edited model",
+                ));
+            }
             let folder = folder.canonicalize().map_err(EditError::io(folder))?;
             let base_hash = base_hash(&Checkpoint::open(&folder)?);
             return Ok(Self { base: folder, base_hash, patches: Vec::new(), off: BTreeSet::new() });
@@ -132,14 +153,19 @@ impl Stack {
             crate::patch::check_name(name)
                 .map_err(|what| EditError::patch(&list, what, "Make the folder again from its base"))?;
             let path = folder.join(PATCHES).join(file_of(name));
-            let patch = Patch::read(&path)?;
+            let patch = Patch::read(&path).map_err(|error| match error.of_file() {
+                Some((_, source)) if source.kind() == io::ErrorKind::NotFound => {
+                    EditError::patch(&path, "the file of this patch is missing", PUT_BACK)
+                }
+                _ => error,
+            })?;
             let is_it =
                 patch.about.name == *name && file.ids.get(place).is_none_or(|id| *id == patch.reference().id);
             if !is_it {
                 return Err(EditError::patch(
                     &path,
                     "this is another patch than the one that is in the weights of the folder",
-                    "Put the file back, or make the folder again from its base with `edit apply`",
+                    PUT_BACK,
                 ));
             }
             stack.push(&path, patch, &checkpoint)?;
@@ -185,11 +211,22 @@ impl Stack {
         Ok(())
     }
 
+    /// Checks that a new patch can have a name in the folder `out`: no patch of the stack has it, and no file
+    /// of the user stands in the place of its own.
+    ///
+    /// # Errors
+    /// One of them has it.
+    pub(crate) fn check_name_is_free(&self, out: &Path, name: &str) -> Result<(), EditError> {
+        self.check_is_new(out, name)?;
+        let file = out.join(PATCHES).join(file_of(name));
+        if fs::symlink_metadata(&file).is_ok() { Err(in_the_way(&file)) } else { Ok(()) }
+    }
+
     /// Checks that no patch of the stack has a name. `path` stands for the new patch in errors.
     ///
     /// # Errors
     /// One of them has it.
-    pub(crate) fn check_is_new(&self, path: &Path, name: &str) -> Result<(), EditError> {
+    fn check_is_new(&self, path: &Path, name: &str) -> Result<(), EditError> {
         if self.patches.iter().all(|known| known.about.name != name) {
             return Ok(());
         }

@@ -76,12 +76,8 @@ impl Staged {
             let to = self.folder.join(PATCHES).join(name);
             if fs::symlink_metadata(&to).is_err() {
                 link_or_copy(&path, &to)?;
-            } else if fs::read(&path).ok() != fs::read(&to).ok() {
-                return Err(EditError::patch(
-                    &path,
-                    "this file is none of the model's patches, and a patch of this name would replace it",
-                    "Move it elsewhere",
-                ));
+            } else if !is_same_file(&path, &to) {
+                return Err(in_the_way(&path));
             }
         }
         for path in entries(&self.out)? {
@@ -105,6 +101,21 @@ impl Staged {
         }
         fs::rename(aside, &self.folder)
     }
+}
+
+/// Returns whether a file of the user has the bytes of one that is written. A pipe would be waited for.
+fn is_same_file(own: &Path, written: &Path) -> bool {
+    let is_file = fs::symlink_metadata(own).is_ok_and(|found| found.is_file());
+    is_file && matches!((fs::read(own), fs::read(written)), (Ok(own), Ok(written)) if own == written)
+}
+
+/// Says that something of the user has the name of the file of a patch.
+pub(crate) fn in_the_way(path: &Path) -> EditError {
+    EditError::patch(
+        path,
+        "this file is none of the model's patches, and a patch of this name would replace it",
+        "Move it elsewhere, or give the patch another name",
+    )
 }
 
 fn link_or_copy(from: &Path, to: &Path) -> Result<(), EditError> {

@@ -55,7 +55,10 @@ pub fn documents(path: &Path) -> Result<Vec<Document>, EditError> {
             collect(&value, false, &mut documents);
         }
     } else {
-        let paragraphs = text.split("\n\n").map(|paragraph| paragraph.trim().to_owned());
+        // Lines may end as those of Windows do.
+        let lines: Vec<&str> = text.trim_start_matches('\u{feff}').lines().collect();
+        let paragraphs = lines.split(|line| line.trim().is_empty()).map(|lines| lines.join("\n"));
+        let paragraphs = paragraphs.map(|paragraph| paragraph.trim().to_owned());
         documents.extend(paragraphs.map(|text| Document { text, answer: None }));
     }
     if documents.iter().all(|document| document.messages().next().is_none()) {
@@ -115,7 +118,12 @@ mod tests {
         let (text, json) = (folder.path().join("a.txt"), folder.path().join("a.jsonl"));
         std::fs::write(&text, "The first paragraph is here.\n\nno\n\nThe second one\nhas two lines.")
             .unwrap();
-        assert_eq!(messages(&text), ["The first paragraph is here.", "The second one\nhas two lines."]);
+        let paragraphs = ["The first paragraph is here.", "The second one\nhas two lines."];
+        assert_eq!(messages(&text), paragraphs);
+        let windows =
+            "\u{feff}The first paragraph is here.\r\n\r\nno\r\n \r\nThe second one\r\nhas two lines.\r\n";
+        std::fs::write(&text, windows).unwrap();
+        assert_eq!(messages(&text), paragraphs, "blank lines divide it whatever ends a line");
         let lines = r#"{"messages": [{"role": "user and nothing else here", "content": "What does the user say here?"}]}
 {"text": "A whole document of its own."}
 {oops"#;

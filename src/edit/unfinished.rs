@@ -17,11 +17,20 @@ impl Unfinished {
     /// Creates the folder `.NAME-END` beside `out`. What a killed process has left of it is replaced.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// It cannot be created, or something that is no folder has its name.
     pub(crate) fn create(out: &Path, end: &str) -> Result<Self, EditError> {
         let folder = beside(out, end)?;
-        if folder.exists() {
-            fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?;
+        match fs::symlink_metadata(&folder) {
+            Ok(found) if found.is_dir() => fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?,
+            Ok(_) => {
+                let what = "something that is no folder stands where what is not finished is written";
+                return Err(EditError::patch(
+                    &folder,
+                    what,
+                    "Remove it, or name another folder with --output",
+                ));
+            }
+            Err(_) => {}
         }
         private_folder().recursive(true).create(&folder).map_err(EditError::io(&folder))?;
         Ok(Self(folder))
@@ -78,4 +87,30 @@ impl Modes {
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>, EditError> {
     let all = fs::read_dir(folder).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
     all.map_err(EditError::io(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kill_has_left_is_replaced_and_a_link_is_neither_followed_nor_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let (out, left) = (place.path().join("out"), place.path().join(".out-end"));
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("rest"), "").unwrap();
+        let unfinished = Unfinished::create(&out, "end").unwrap();
+        assert!(left.is_dir() && !left.join("rest").exists());
+        drop(unfinished);
+        assert!(!left.exists());
+        let victim = place.path().join("victim");
+        for target in [&victim, &place.path().join("nowhere")] {
+            fs::create_dir_all(&victim).unwrap();
+            std::os::unix::fs::symlink(target, &left).unwrap();
+            let refused = Unfinished::create(&out, "end").unwrap_err().to_string();
+            assert!(refused.contains(".out-end: something that is no folder"), "{refused}");
+            assert!(left.is_symlink() && victim.is_dir());
+            fs::remove_file(&left).unwrap();
+        }
+    }
 }

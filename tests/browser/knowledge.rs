@@ -100,6 +100,23 @@ fn an_edit_is_tried_kept_stacked_and_undone_by_requests() {
     let failed = server.ended(server.post("/knowledge/edits", &wrong).is(202));
     assert!(failed["error"]["detail"].as_str().unwrap().starts_with("the subject `B` is not in"), "{failed}");
     assert_eq!(failed["error"]["where"], "fact 1", "{failed}");
+    // Files are named by ids, and a trace and a measurement name the fact, too.
+    fs::write(server.place.join("data/strange.txt"), [0xff; 30]).unwrap();
+    let strange = json!({"model": "dir:demo", "facts": facts(), "text": "data:strange.txt"});
+    let failed = server.ended(server.post("/knowledge/edits", &strange).is(202));
+    assert!(
+        failed["error"]["detail"].as_str().unwrap().starts_with("data:strange.txt: this is no text"),
+        "{failed}"
+    );
+    let fact = &wrong["facts"][0];
+    for (path, body) in [
+        ("traces", json!({"model": "dir:demo", "fact": fact})),
+        ("measurements", json!({"model": "dir:demo", "facts": [fact], "sizes": [1]})),
+    ] {
+        let failed = server.ended(server.post(&format!("/knowledge/{path}"), &body).is(202));
+        assert!(failed["error"]["detail"].as_str().unwrap().starts_with("the subject `B`"), "{failed}");
+        assert_eq!(failed["error"]["where"], "fact 1", "{failed}");
+    }
     let wanted = json!({"model": "dir:demo", "facts": facts(), "method": "rome"});
     let begun = server.post("/knowledge/edits", &wanted).is(202);
     let path = format!("/tasks/{}", begun.json()["id"].as_str().unwrap());

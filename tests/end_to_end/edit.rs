@@ -278,6 +278,8 @@ fn what_cannot_be_edited_is_refused_in_words_and_nothing_is_written() {
     refused(FACTS, &["--layer", "2-1"], 2, "does not name layers");
     refused(FACTS, &["--name", "a/b"], 2, "cannot be the name");
     refused(FACTS, &["--text", "nowhere"], 2, "nowhere");
+    refused(FACTS, &["--without", "lora"], 2, "--without leaves out parts of --measure");
+    refused(FACTS, &["--base", path(&model)], 3, "this is no edited model");
     // What the model says anyway.
     let known = says(&place, &model, "Where do I find").split_whitespace().next().unwrap().to_owned();
     let line = serde_json::json!({"prompt": "Where do I find", "target": known}).to_string();
@@ -315,4 +317,36 @@ fn an_edit_that_damages_the_model_is_not_kept() {
     let forced = place.sparktune([&args[..], &["--force"]].concat()).exits(0);
     assert!(forced.out.contains("kept although") && forced.out.contains("locality"), "{}", forced.out);
     assert!(out.join("patches/stack.json").is_file());
+}
+
+#[test]
+fn an_edit_of_facts_without_neighbours_is_judged_by_held_out_text() {
+    let place = Place::new();
+    let (model, out) = (demo(), place.join("edited"));
+    let line = serde_json::json!({"prompt": "What is the capital of Fernhill?", "target": "Green"});
+    let facts = place.write("facts.jsonl", line.to_string());
+    let edit = |facts: &Path, more: &[&str]| {
+        place.sparktune(
+            [&["edit", path(&model), "--facts", path(facts), "-o", path(&out), "--json"], more].concat(),
+        )
+    };
+    // The loss on chats hardly rises, although every chat is then answered with the target.
+    let spoilt = edit(&facts, &["--chat", "--method", "ultraedit"]).exits(3);
+    assert!(spoilt.err.contains("prompts from held-out text alone"), "{}", spoilt.err);
+    let said: Value = serde_json::from_str(&spoilt.out).unwrap();
+    assert!(said["scores"]["loss"]["drift"].as_f64().unwrap() < 0.02, "{}", spoilt.out);
+    assert!(said["refused"].as_str().unwrap().contains("from held-out text are answered differently"));
+    assert!(said["answers"].as_array().unwrap().iter().any(|answer| answer["fact"].is_null()), "{said}");
+    assert!(!out.exists());
+    let kept = scores(&edit(&facts, &["--chat", "--method", "memory"]).exits(0));
+    assert_eq!(kept["locality_of_text"], true, "{kept}");
+    assert!(kept["locality"]["of"].as_u64().unwrap() >= 20, "{kept}");
+    std::fs::remove_dir_all(&out).unwrap();
+
+    // A text without a blank line counts as many documents, of which some are held out.
+    let book = place.write("book.txt", "The shop closes at six, and opens again at nine.\r\n".repeat(4000));
+    let raw = place.write("raw.jsonl", FACTS.lines().next().unwrap());
+    let judged = scores(&edit(&raw, &["--method", "memory", "--text", path(&book)]).exits(0));
+    assert!(judged["loss"]["tokens"].as_u64().unwrap() > 1000, "{judged}");
+    assert!(judged["locality_of_text"].is_null(), "this fact has neighbours: {judged}");
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
+use sparktune_base::units::count;
 
 use crate::error::EditError;
 
@@ -129,23 +130,27 @@ impl Fact {
     /// Returns what is wrong with the fact alone, and what to do.
     fn check(&self) -> Result<(), (String, &'static str)> {
         let Self { prompt, subject, target, paraphrases, neighbours, portability } = self;
-        let questions = portability.iter().flat_map(|one| [("prompt", &one.prompt), ("answer", &one.answer)]);
+        const LISTS: [&str; 3] = ["paraphrases", "neighbours", "portability"];
+        let questions = portability.iter().flat_map(|one| [&one.prompt, &one.answer]);
         let texts = [("prompt", prompt), ("target", target)]
             .into_iter()
             .chain(subject.iter().map(|text| ("subject", text)))
-            .chain(paraphrases.iter().map(|text| ("paraphrases", text)))
-            .chain(neighbours.iter().map(|text| ("neighbours", text)))
-            .chain(questions);
+            .chain(paraphrases.iter().map(|text| (LISTS[0], text)))
+            .chain(neighbours.iter().map(|text| (LISTS[1], text)))
+            .chain(questions.map(|text| (LISTS[2], text)));
         for (field, text) in texts {
+            let field =
+                if LISTS.contains(&field) { format!("a text of `{field}`") } else { format!("`{field}`") };
             if text.trim().is_empty() {
-                return Err((
-                    format!("`{field}` is empty"),
-                    "Write a text, or leave the field out if it is optional",
-                ));
+                let fix = "Write a text, or leave it out if it is optional";
+                return Err((format!("{field} is empty"), fix));
             }
             if text.len() > MOST_TEXT {
-                let what = format!("`{field}` has {} bytes, and at most {MOST_TEXT} are allowed", text.len());
-                return Err((what, "Shorten it"));
+                let [is, most] = [text.len(), MOST_TEXT].map(|bytes| count(bytes as u64));
+                return Err((
+                    format!("{field} has {is} bytes, and at most {most} are allowed"),
+                    "Shorten it",
+                ));
             }
         }
         if let Some(subject) = subject.as_ref().filter(|subject| !prompt.contains(subject.as_str())) {
@@ -204,16 +209,29 @@ mod tests {
             ("", "there are no facts"),
             ("{oops", "facts.jsonl:1: the line is not JSON"),
             ("[1]x", "facts.jsonl: the file is not JSON"),
-            ("7", "facts.jsonl:1: the line is not an object"),
+            ("\n{oops", "facts.jsonl:2: the line is not JSON (key must be a string at column 2)"),
+            ("7", "facts.jsonl:1: this is a number, and not an object"),
+            ("[[]]", "facts.jsonl, item 1: this is a list, and not an object"),
+            (
+                r#"{"prompt": 1, "target": "b"}"#,
+                "facts.jsonl:1: `prompt`: invalid type: integer `1`, expected a string",
+            ),
+            (
+                r#"{"prompt": "A is", "target": "b", "portability": [{"prompt": "B", "answer": null}]}"#,
+                "`portability[0].answer`: invalid type: null",
+            ),
             (r#"{"prompt": "A is"}"#, "facts.jsonl:1: missing field `target`"),
-            (r#"{"prompt": "A is", "target": "b", "tarfet": 1}"#, "unknown field `tarfet`"),
+            (r#"{"prompt": "A is", "target": "b", "tarfet": 1}"#, "facts.jsonl:1: unknown field `tarfet`"),
             (
                 r#"{"prompt": "A is", "target": "b", "target": "c"}"#,
                 "facts.jsonl:1: duplicate field `target`",
             ),
             (r#"{"prompt": " ", "target": "b"}"#, "facts.jsonl:1: `prompt` is empty"),
             (r#"{"prompt": "A is", "target": ""}"#, "`target` is empty"),
-            (r#"{"prompt": "A is", "target": "b", "neighbours": [""]}"#, "`neighbours` is empty"),
+            (
+                r#"{"prompt": "A is", "target": "b", "neighbours": [""]}"#,
+                "facts.jsonl:1: a text of `neighbours` is empty",
+            ),
             (
                 r#"{"prompt": "A is", "subject": "B", "target": "b"}"#,
                 "facts.jsonl:1: the subject `B` is not in the prompt `A is`",
@@ -228,7 +246,7 @@ mod tests {
             assert!(found.contains(words), "{line}: {found}");
         }
         let long = format!(r#"{{"prompt": "{}", "target": "b"}}"#, "a".repeat(9000));
-        assert!(refusal(&long).contains("`prompt` has 9000 bytes"));
+        assert!(refusal(&long).contains("`prompt` has 9,000 bytes, and at most 8,192 are allowed"));
     }
 
     #[test]

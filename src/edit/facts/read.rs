@@ -8,6 +8,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use sparktune_base::escape::escape;
 use sparktune_base::regular_file::read_regular;
+use sparktune_base::units::count;
 
 use super::{Fact, MOST_FACTS, shown};
 use crate::error::EditError;
@@ -37,7 +38,7 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
         let fact = fact_of(item.value).map_err(|(what, fix)| wrong(format!("{file}{place}"), what, fix))?;
         facts.push((place, fact));
         if facts.len() > MOST_FACTS {
-            let what = format!("there are more than {MOST_FACTS} facts");
+            let what = format!("there are more than {} facts", count(MOST_FACTS as u64));
             return Err(wrong(file.to_owned(), what, "Give a part of them"));
         }
         Ok(())
@@ -53,7 +54,7 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
     } else {
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             let item = serde_json::from_str(line).map_err(|error| {
-                let what = format!("the line is not JSON ({})", escape(&error.to_string()));
+                let what = format!("the line is not JSON ({})", in_the_line(&error));
                 wrong(format!("{file}:{number}"), what, "Write one JSON object per line")
             })?;
             add(format!(":{number}"), item)?;
@@ -64,6 +65,11 @@ pub(super) fn facts(file: &str, bytes: &[u8]) -> Result<Vec<(String, Fact)>, Edi
         return Err(wrong(file.to_owned(), "there are no facts in it".into(), fix));
     }
     Ok(facts)
+}
+
+/// Returns what is wrong with a line, whose number stands before: the parser would call it line 1.
+fn in_the_line(error: &serde_json::Error) -> String {
+    escape(&error.to_string()).replace(" at line 1 column ", " at column ")
 }
 
 /// A value of JSON. Of a field that stands twice in an object, a plain [`Value`] would keep the last one and
@@ -145,6 +151,7 @@ struct CounterFact {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with `prompt`, `subject` and `target_new`")]
 struct Rewrite {
     prompt: String,
     subject: String,
@@ -152,6 +159,7 @@ struct Rewrite {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with `str`")]
 struct Target {
     str: String,
 }
@@ -170,17 +178,18 @@ struct ZsRe {
     loc: Option<String>,
 }
 
+const OWN_FIELDS: &str =
+    "A fact has `prompt` and `target`, and may have `subject`, `paraphrases`, `neighbours` and `portability`";
+const COUNTERFACT_FIELDS: &str = "A row of CounterFact has `requested_rewrite`, and may have `paraphrase_prompts` and `neighborhood_prompts`";
+const ZSRE_FIELDS: &str = "A row of zsRE has `src` and `alt`, and may have `subject`, `rephrase` and `loc`";
+
 /// Returns the fact of a line or an item in any of the forms, or what is wrong and what to do.
 fn fact_of(value: Value) -> Result<Fact, (String, &'static str)> {
     let Some(fields) = value.as_object() else {
-        return Err(("the line is not an object".into(), "Write one JSON object per line"));
-    };
-    let unreadable = |error: serde_json::Error| {
-        let fix = "A fact has `prompt` and `target`, and may have `subject`, `paraphrases`, `neighbours` and `portability`";
-        (escape(&error.to_string()).into_owned(), fix)
+        return Err((format!("this is {}, and not an object", kind_of(&value)), OWN_FIELDS));
     };
     if fields.contains_key("requested_rewrite") {
-        let row: CounterFact = serde_json::from_value(value).map_err(unreadable)?;
+        let row: CounterFact = read(value, COUNTERFACT_FIELDS)?;
         let Rewrite { prompt, subject, target_new } = row.requested_rewrite;
         return Ok(Fact {
             prompt: prompt.replacen("{}", &subject, 1),
@@ -191,8 +200,8 @@ fn fact_of(value: Value) -> Result<Fact, (String, &'static str)> {
             portability: Vec::new(),
         });
     }
-    if fields.contains_key("src") && fields.contains_key("alt") {
-        let row: ZsRe = serde_json::from_value(value).map_err(unreadable)?;
+    if fields.contains_key("src") {
+        let row: ZsRe = read(value, ZSRE_FIELDS)?;
         let neighbour = row.loc.map(|text| text.strip_prefix(ZSRE_LOCALITY).unwrap_or(&text).to_owned());
         return Ok(Fact {
             prompt: row.src,
@@ -203,7 +212,32 @@ fn fact_of(value: Value) -> Result<Fact, (String, &'static str)> {
             portability: Vec::new(),
         });
     }
-    serde_json::from_value(value).map_err(unreadable)
+    read(value, OWN_FIELDS)
+}
+
+/// Reads a row of one of the forms. What is wrong in a field is said with its name.
+fn read<T: for<'de> Deserialize<'de>>(
+    value: Value,
+    fields: &'static str,
+) -> Result<T, (String, &'static str)> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let (place, what) = (error.path().to_string(), error.inner().to_string());
+        // The whole row has no name, and an unknown field is named anyway.
+        let has_place = place != "." && !what.starts_with(&format!("unknown field `{place}`"));
+        let place = if has_place { format!("`{}`: ", shown(&place)) } else { String::new() };
+        (format!("{place}{}", escape(&what)), fields)
+    })
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
 }
 
 #[cfg(test)]
@@ -228,6 +262,36 @@ mod tests {
         assert_eq!(fact.target, "University of Michigan");
         assert_eq!(fact.neighbours, ["who played desmond doss father in hacksaw ridge"]);
         assert_eq!(fact.subject.as_deref(), Some("Watts Humphrey"));
+    }
+
+    #[test]
+    fn rows_of_counterfact_and_zsre_that_are_not_whole_are_refused_in_their_own_words() {
+        let rewrite = r#"{"prompt": "{} is", "subject": "A", "target_new": {"str": "b"}}"#;
+        for (row, what) in [
+            (
+                r#"{"requested_rewrite": null}"#.to_owned(),
+                "`requested_rewrite`: invalid type: null, expected an object with `prompt`, `subject` and `target_new`. A row of CounterFact has",
+            ),
+            (
+                format!(r#"{{"requested_rewrite": {rewrite}, "paraphrase_prompts": null}}"#),
+                "`paraphrase_prompts`: invalid type: null, expected a sequence",
+            ),
+            (
+                format!(r#"{{"requested_rewrite": {}}}"#, rewrite.replace(r#"{"str": "b"}"#, "5")),
+                "`requested_rewrite.target_new`: invalid type: integer `5`, expected an object with `str`",
+            ),
+            (
+                r#"{"src": "A is", "pred": "b"}"#.to_owned(),
+                "missing field `alt`. A row of zsRE has `src` and `alt`",
+            ),
+            (
+                r#"{"src": "A is", "alt": "b", "rephrase": ["c"]}"#.to_owned(),
+                "`rephrase`: invalid type: sequence, expected a string",
+            ),
+        ] {
+            let refused = Facts::parse("f", format!("[{row}]").as_bytes()).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("f, item 1: {what}")), "{refused}");
+        }
     }
 
     #[test]

@@ -289,7 +289,7 @@ fn the_last_of_two_corrections_of_one_prompt_is_said_and_without_it_the_first() 
     // The prompt stands in the text, too, as its beginning.
     let prompt = ids(5, 3, 6);
     let read = [vec![[&prompt[..], &ids(60, 11, 20)].concat()], text()].concat();
-    let read = Text { read, held_out: Vec::new() };
+    let read = Text { read, held_out: Vec::new(), beginnings: Vec::new() };
     let fact = |target: u32| FactTokens {
         prompt: prompt.clone(),
         first: 3,

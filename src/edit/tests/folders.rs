@@ -1,12 +1,17 @@
 //! Folders of edited models depend on base and patches alone, and bad patches are refused in words.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
+use rustix::fs::{CWD, FileType, mknodat};
 use sparktune_base::random::SplitMix64;
+use sparktune_data::packets::file::About;
+use sparktune_data::packets::numbers::write_numbers;
 use sparktune_infer::codebook_file::{CODEBOOK_FILE, StoredCodebook};
 use sparktune_model::{Checkpoint, PackedSequence};
 
@@ -174,6 +179,14 @@ fn files_of_the_user_stay_in_a_folder_that_is_edited_in_place_and_a_folder_is_re
     push(&mut other, patch("c", 2));
     let refused = other.stage(&out, &mut || true).unwrap().commit().unwrap_err().to_string();
     assert!(refused.contains("c.qubgpu: this file is none of the model's patches"), "{refused}");
+    fs::remove_file(&replaced).unwrap();
+    // A pipe is not read, which would be waited for.
+    mknodat(CWD, &replaced, FileType::Fifo, 0o600.into(), 0).unwrap();
+    let refused = other.stage(&out, &mut || true).unwrap().commit().unwrap_err().to_string();
+    assert!(refused.contains("c.qubgpu: this file is none of the model's patches"), "{refused}");
+    let early = stack.check_name_is_free(&out, "c").unwrap_err().to_string();
+    assert!(early.contains("c.qubgpu: this file is none"), "known before anything is computed: {early}");
+    stack.check_name_is_free(&out, "d").unwrap();
     fs::remove_file(&replaced).unwrap();
     write(&stack, &out);
     fs::create_dir(out.join("patches/data")).unwrap();
@@ -448,13 +461,19 @@ fn patches_that_do_not_belong_are_refused_each_in_a_sentence() {
     assert!(refused.contains("a.qubgpu") && refused.contains("damaged"), "{refused}");
     fs::write(&file, &sound[..sound.len() - 100]).unwrap();
     assert!(Patch::read(&file).is_err());
-    sparktune_data::packets::numbers::write_numbers(&file, &Default::default(), &[]).unwrap();
+    write_numbers(&file, &About::default(), &[]).unwrap();
     assert!(Patch::read(&file).unwrap_err().to_string().contains("no patch of an edit"));
 
     let taken = place.path().join("taken");
     fs::create_dir(&taken).unwrap();
     assert!(check_output(&base(), &taken).unwrap_err().to_string().contains("already exists"));
     assert!(check_output(&base(), &base()).is_err(), "a base is never overwritten");
+    let link = place.path().join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    assert!(check_output(&base(), &link).unwrap_err().to_string().contains("already exists"));
+    assert!(
+        export_adapter(&stack, &[], &link, &mut || true).unwrap_err().to_string().contains("already exists")
+    );
 }
 
 #[test]
@@ -474,6 +493,14 @@ fn a_base_that_moved_or_changed_is_noticed() {
     assert_eq!(Stack::open(&out, Some(&place.path().join("elsewhere"))).unwrap().patches.len(), 1);
     let other = Stack::open(&out, Some(&fixtures().join("qwen35/checkpoint_text_bf16")));
     assert!(other.unwrap_err().to_string().contains("its base has changed"));
+    let strange = place.path().join(OsStr::from_bytes(b"strange\xff"));
+    fs::rename(place.path().join("elsewhere"), &strange).unwrap();
+    for (folder, base) in [(&out, Some(&*strange)), (&strange, None)] {
+        let refused = Stack::open(folder, base).unwrap_err().to_string();
+        assert!(refused.contains("its path is not valid UTF-8"), "{refused}");
+    }
+    let none = Stack::open(&base(), Some(&base())).unwrap_err().to_string();
+    assert!(none.contains("this is no edited model"), "{none}");
 }
 
 #[test]
@@ -612,6 +639,13 @@ fn a_folder_whose_patches_are_not_those_of_its_weights_is_refused() {
     assert!(refused().contains("a.qubgpu: this is another patch"), "{}", refused());
     patch("a", 1).write(&file).unwrap();
     assert_eq!(Stack::open(&out, None).unwrap(), stack);
+    fs::remove_file(&file).unwrap();
+    assert!(
+        refused().contains("a.qubgpu: the file of this patch is missing. Put the file back"),
+        "{}",
+        refused()
+    );
+    patch("a", 1).write(&file).unwrap();
     // A folder of an older program, which did not note what its patches are.
     let list = out.join("patches/stack.json");
     let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
@@ -666,6 +700,18 @@ fn names_numbers_and_sizes_that_no_edit_makes_are_refused() {
     forged.write(&file).unwrap();
     let refused = Patch::read(&file).unwrap_err().to_string();
     assert!(refused.contains("no edit makes changes of such numbers"), "{refused}");
+    let factors = patch("m", 1).changes[0].tensors();
+    let about = || {
+        let text = serde_json::to_string(&patch("m", 1).about).unwrap();
+        About { metadata: [("patch".to_owned(), text)].into(), ..About::default() }
+    };
+    for missing in 0..factors.len() {
+        let mut rest = factors.to_vec();
+        rest.remove(missing);
+        write_numbers(&file, &about(), &rest).unwrap();
+        let refused = Patch::read(&file).unwrap_err().to_string();
+        assert!(refused.contains("the factors of layer 1 do not fit together"), "{refused}");
+    }
     assert!(Patch::read(place.path()).unwrap_err().to_string().contains("this is a folder"));
     // Whose fault that is decides the exit code.
     assert!(Patch::read(&place.path().join("none")).unwrap_err().of_file().is_some());
@@ -683,6 +729,11 @@ fn names_numbers_and_sizes_that_no_edit_makes_are_refused() {
         refused.starts_with("f.jsonl:1099: ") && refused.contains("holds the first 1098 of"),
         "{refused}"
     );
+    let one =
+        serde_json::json!({"prompt": "A is", "target": "b", "neighbours": vec!["n".repeat(8000); 2200]});
+    let one = Facts::parse("f.jsonl", one.to_string().as_bytes()).unwrap();
+    let refused = check_room(&one).unwrap_err().to_string();
+    assert!(refused.starts_with("f.jsonl:1: this fact alone is longer"), "{refused}");
     let mut full = patch("full", 1);
     full.about.facts = facts(1098).facts().to_vec();
     full.write(&file).unwrap();

@@ -93,6 +93,12 @@ fn models_patches_and_edits_are_listed_and_texts_of_strangers_stay_json() {
     assert!(answer.status == 200 && answer.head.contains("application/json"), "{}", answer.head);
     let edit: Value = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(edit["result"]["answers"][0]["prompt"], HOSTILE);
+    // While an edit may be being kept, it is not taken away.
+    let lock = fs::File::create(folder(&server.runs_dir(), Part::Undo).unwrap().join(".lock")).unwrap();
+    lock.lock().unwrap();
+    let refused = server.ask("DELETE /api/v1/knowledge/edits/20260101T000000Z-1", "");
+    assert!(refused.status == 409 && refused.body.contains("Discard it when"), "{}", refused.body);
+    drop(lock);
     assert_eq!(server.ask("DELETE /api/v1/knowledge/edits/20260101T000000Z-1", "").status, 204);
     assert_eq!(server.ask("GET /api/v1/knowledge/edits/20260101T000000Z-1", "").status, 404);
     assert_eq!(server.ask("DELETE /api/v1/knowledge/models/edited:mine", "").status, 204);
@@ -114,6 +120,8 @@ fn what_cannot_be_done_is_refused_with_what_where_and_what_to_do() {
     for (path, body, status, says, place) in [
         ("edits", edit(json!({"model": "dir:none"})), 404, "no model 'dir:none'", Some("model")),
         ("edits", edit(json!({"model": "/etc"})), 404, "no model", Some("model")),
+        ("edits", edit(json!({"layers": ","})), 400, "these are no layers", Some("layers")),
+        ("edits", edit(json!({"layers": "3-1"})), 400, "these are no layers", Some("layers")),
         ("edits", edit(json!({"facts": []})), 400, "either in `facts` or in the file", Some("facts")),
         ("edits", edit(json!({"data": "demo:train.jsonl"})), 400, "either in `facts`", Some("facts")),
         ("edits", edit(json!({"facts": [], "data": "demo:../model"})), 404, "no data set", Some("data")),

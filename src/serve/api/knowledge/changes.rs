@@ -83,6 +83,8 @@ async fn keep(
                 InWords::new(&[(&folder, "the edit"), (&found.folder, &found.model.id), (&output, &model)]);
             let words = |problem: Problem| names.problem(problem);
             let _alone = wait_for_others(&served, work)?;
+            // While this one waited, the edit may have been discarded.
+            edits::find(&served, &id)?;
             if is_new {
                 // Another request may have made it while this one waited.
                 check_new(&served, &target)?;

@@ -24,8 +24,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::fact::FactWish;
-use super::found::{Found, InWords};
-use super::wish::{How, Source, TYPED, file, flag};
+use super::found::{Found, InWords, alone};
+use super::wish::{EditSettings, Source, TYPED, file, flag, named_files};
 use crate::ids::{self, Id};
 use crate::problem::{Body, Problem, blocking};
 use crate::program;
@@ -123,14 +123,15 @@ async fn start(
             return Err(Problem::new(StatusCode::CONFLICT, text).advise("Keep or discard one of them"));
         }
         let program = state.program.clone();
+        let files = named_files(&state, &[&wish.data, &wish.text, &wish.patch].map(Option::as_deref));
         let task = state.tasks.start("edit", move |work| {
             let id = ids::new();
             let draft = folder.join(&id);
             let _in_work = new_draft(&draft).map_err(|error| Failure::io("create", &draft, &error))?;
-            let (model, patch) = (draft.join("model"), content.patch().to_owned());
+            let model = draft.join("model");
             let mut names: Vec<(&Path, &str)> =
                 vec![(&model, "the edited model"), (&draft, "the edit"), (&found.folder, &found.model.id)];
-            names.extend(wish.patch.as_deref().map(|id| (patch.as_path(), id)));
+            names.extend(files.iter().map(|(path, id)| (path.as_path(), id.as_str())));
             let names = InWords::new(&names);
             let computed = compute(&program, &wish, &content, &found, &draft, work);
             let kept = computed.and_then(|result| keep(&draft, &id, &found, result, &names));
@@ -151,20 +152,10 @@ async fn start(
 
 /// What is written.
 enum Content {
-    /// Facts, with the flags that say how.
+    /// Facts, with the flags that say how they are written.
     Facts(Source, Vec<OsString>),
     /// A patch as it is.
     Patch(PathBuf),
-}
-
-impl Content {
-    /// Returns the file of a patch; an empty path for facts.
-    fn patch(&self) -> &Path {
-        match self {
-            Self::Patch(path) => path,
-            Self::Facts(..) => Path::new(""),
-        }
-    }
 }
 
 impl EditWish {
@@ -185,8 +176,8 @@ impl EditWish {
         let source = Source::of(state, &self.facts, self.data.as_deref())?;
         let [method, layers, text, suite] =
             [&self.method, &self.layers, &self.text, &self.suite].map(Option::as_deref);
-        let how = How { method, layers, chat: self.chat, text, suite };
-        Ok(Content::Facts(source, how.flags(state)?))
+        let settings = EditSettings { method, layers, chat: self.chat, text, suite };
+        Ok(Content::Facts(source, settings.flags(state)?))
     }
 }
 
@@ -207,12 +198,12 @@ fn compute(
                 ["edit".into(), "apply".into(), folder, output, "--".into(), patch.into()];
             program::run(program, arguments, work)
         }
-        Content::Facts(source, how) => {
+        Content::Facts(source, flags) => {
             let facts = source.file(draft)?;
             let name = wish.name.clone().unwrap_or_else(|| free_name(&facts, &found.folder));
             let mut arguments: Vec<OsString> =
                 vec!["edit".into(), folder, flag("facts", facts), flag("name", name), output];
-            arguments.extend(how.iter().cloned());
+            arguments.extend(flags.iter().cloned());
             arguments.extend(wish.force.then(|| "--force".into()));
             arguments.extend(wish.write_known.then(|| "--write-known".into()));
             program::run_and_accept_any_end(program, arguments, work)
@@ -267,7 +258,7 @@ fn shorten(object: &mut Map<String, Value>, name: &str, most: usize) {
 }
 
 /// Moves the place of a typed fact to where a page looks for it: `facts.jsonl:3: …` is fact 3.
-fn with_place(problem: Problem) -> Problem {
+pub(super) fn with_place(problem: Problem) -> Problem {
     let place = problem.detail.strip_prefix(TYPED).and_then(|rest| rest.strip_prefix(':')?.split_once(": "));
     match place.filter(|(line, _)| line.parse::<u32>().is_ok()) {
         Some((line, what)) => {
@@ -369,10 +360,14 @@ async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<DraftEdit>
 /// The model that it was computed for stays as it is.
 #[utoipa::path(delete, path = "/knowledge/edits/{id}", tag = "knowledge", params(("id" = String, Path)),
     responses((status = 204, description = "It is discarded"), (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "Its model is answering")))]
+        (status = 409, body = Problem, description = "Its model is answering, or an edited model is being changed")))]
 async fn discard(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, Problem> {
     blocking(move || {
         let (_, folder) = find(&state, &id)?;
+        let Some(_alone) = alone(&state)? else {
+            let text = "an edited model is being changed, perhaps by keeping this edit";
+            return Err(Problem::new(StatusCode::CONFLICT, text).advise("Discard it when that has ended"));
+        };
         remove(&state, &id, &folder)?;
         Ok(StatusCode::NO_CONTENT)
     })

@@ -18,9 +18,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::edits::with_place;
 use super::fact::FactWish;
 use super::found::{Found, InWords};
-use super::wish::{How, Source, flag};
+use super::wish::{EditSettings, Source, flag, named_files};
 use crate::api::Listed;
 use crate::ids::{self, Id};
 use crate::problem::{Body, Problem, blocking};
@@ -129,20 +130,27 @@ async fn start(
         let source = Source::of(&state, &wish.facts, wish.data.as_deref())?;
         let [method, layers, text, suite] =
             [&wish.method, &wish.layers, &wish.text, &wish.suite].map(Option::as_deref);
-        let mut how = How { method, layers, chat: wish.chat, text, suite }.flags(&state)?;
-        how.extend(wish.flags()?);
+        let mut flags = EditSettings { method, layers, chat: wish.chat, text, suite }.flags(&state)?;
+        flags.extend(wish.flags()?);
         let folder = state.kept(KEPT)?;
         let program = state.program.clone();
+        let files = named_files(&state, &[&wish.data, &wish.text].map(Option::as_deref));
         let task = state.tasks.start("measure-edits", move |work| {
             let failed = |error| Problem::from(Failure::io("write", &folder, &error));
             let place = tempfile::Builder::new().prefix(".facts-").tempdir_in(&folder).map_err(failed)?;
             let facts = source.file(place.path())?;
             let mut arguments: Vec<OsString> =
                 vec!["edit".into(), found.folder.clone().into(), flag("facts", facts)];
-            arguments.extend(how);
-            let names = InWords::new(&[(&found.folder, &found.model.id), (place.path(), "the request")]);
-            let measured = program::run(&program, arguments, work);
-            let mut result = measured.map_err(|problem| names.problem(problem))?;
+            arguments.extend(flags);
+            let mut names: Vec<(&Path, &str)> =
+                vec![(&found.folder, &found.model.id), (place.path(), "the request")];
+            names.extend(files.iter().map(|(path, id)| (path.as_path(), id.as_str())));
+            let names = InWords::new(&names);
+            let told = |problem| {
+                let problem = names.problem(problem);
+                if wish.facts.is_empty() { problem } else { with_place(problem) }
+            };
+            let mut result = program::run(&program, arguments, work).map_err(told)?;
             names.value(&mut result);
             let id = ids::new();
             let measurement = EditMeasurement {

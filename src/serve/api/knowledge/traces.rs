@@ -1,7 +1,6 @@
 //! Causal traces: which layers and tokens of a prompt carry a fact.
 
 use std::ffi::OsString;
-use std::io::Write;
 
 use axum::Json;
 use axum::extract::State;
@@ -13,9 +12,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::edits::with_place;
 use super::fact::{FactWish, lines};
 use super::found::{Found, InWords};
-use super::wish::flag;
+use super::wish::{Source, flag};
 use crate::problem::{Body, Problem, blocking};
 use crate::program;
 use crate::state::Shared;
@@ -59,21 +59,19 @@ async fn start(
                 .at("fact.subject")
                 .advise("Write the subject as it stands in the prompt"));
         }
-        let text = lines(std::slice::from_ref(&wish.fact))?;
+        let source = Source::Typed(lines(std::slice::from_ref(&wish.fact))?);
         let folder = state.kept(KEPT)?;
         let served = state.clone();
         let task = state.tasks.start("trace", move |work| {
-            let failed = |error: &std::io::Error| Problem::from(Failure::io("write", &folder, error));
-            let named = tempfile::Builder::new().prefix("fact-").suffix(".jsonl").tempfile_in(&folder);
-            let mut file = named.map_err(|error| failed(&error))?;
-            file.write_all(text.as_bytes()).map_err(|error| failed(&error))?;
-            let facts = flag("facts", file.path());
+            let failed = |error| Problem::from(Failure::io("write", &folder, &error));
+            let place = tempfile::Builder::new().prefix(".fact-").tempdir_in(&folder).map_err(failed)?;
+            let facts = flag("facts", source.file(place.path())?);
             let mut arguments: Vec<OsString> =
                 vec!["edit".into(), found.folder.clone().into(), facts, "--trace".into()];
             arguments.extend(wish.chat.then(|| "--chat".into()));
-            let names = InWords::new(&[(&found.folder, &found.model.id), (file.path(), "the fact")]);
-            let traces =
-                program::run(&served.program, arguments, work).map_err(|problem| names.problem(problem))?;
+            let names = InWords::new(&[(&found.folder, &found.model.id), (place.path(), "the request")]);
+            let told = |problem| with_place(names.problem(problem));
+            let traces = program::run(&served.program, arguments, work).map_err(told)?;
             match traces {
                 Value::Array(mut traces) if !traces.is_empty() => Ok(traces.swap_remove(0)),
                 _ => Err(Failure::new(Exit::Bug, "the trace of the fact is missing").into()),

@@ -18,6 +18,8 @@ const METHODS: [&str; 5] = ["auto", "rome", "memit", "ultraedit", "memory"];
 pub(super) const TYPED: &str = "facts.jsonl";
 /// The most bytes of a list of layers.
 const LONGEST_LAYERS: usize = 100;
+/// More layers than any model has.
+const MOST_LAYERS: usize = 4096;
 
 /// Where facts come from.
 pub(super) enum Source {
@@ -69,9 +71,9 @@ pub(super) fn file(state: &Served, id: &str, place: &str) -> Result<PathBuf, Pro
     found.map(|file| file.path).map_err(|problem| problem.at(place))
 }
 
-/// How facts are written.
+/// How facts are written and judged.
 #[derive(Default)]
-pub(super) struct How<'a> {
+pub(super) struct EditSettings<'a> {
     pub method: Option<&'a str>,
     pub layers: Option<&'a str>,
     pub chat: bool,
@@ -81,7 +83,7 @@ pub(super) struct How<'a> {
     pub suite: Option<&'a str>,
 }
 
-impl How<'_> {
+impl EditSettings<'_> {
     /// Returns the flags that say it.
     ///
     /// # Errors
@@ -91,10 +93,7 @@ impl How<'_> {
             let problem = Problem::bad_request(format!("there is no method '{}'", method.escape_debug()));
             return Err(problem.at("method").advise(format!("There are {}", METHODS.join(", "))));
         }
-        let is_of_layers = |c: char| c.is_ascii_digit() || ",-".contains(c);
-        let is_layers =
-            |text: &str| (1..=LONGEST_LAYERS).contains(&text.len()) && text.chars().all(is_of_layers);
-        if self.layers.is_some_and(|layers| !is_layers(layers)) {
+        if self.layers.is_some_and(|layers| !names_layers(layers)) {
             let problem = Problem::bad_request("these are no layers").at("layers");
             return Err(problem.advise("Write 4, 2,3 or 2-4"));
         }
@@ -113,6 +112,22 @@ impl How<'_> {
         flags.extend(self.chat.then(|| "--chat".into()));
         Ok(flags)
     }
+}
+
+/// Returns whether a text names layers as the command reads them: `4`, `2,3`, `2-4`.
+fn names_layers(text: &str) -> bool {
+    let number = |text: &str| text.parse::<usize>().ok().filter(|layer| *layer < MOST_LAYERS);
+    let names = |part: &str| match part.split_once('-') {
+        None => number(part).is_some(),
+        Some((first, last)) => number(first).zip(number(last)).is_some_and(|(first, last)| first <= last),
+    };
+    text.len() <= LONGEST_LAYERS && text.split(',').all(names)
+}
+
+/// Returns the files of data sets with their ids, by which messages name them.
+pub(super) fn named_files(state: &Served, ids: &[Option<&str>]) -> Vec<(PathBuf, String)> {
+    let named = |id: &str| Some((file(state, id, "data").ok()?, id.to_owned()));
+    ids.iter().copied().flatten().filter_map(named).collect()
 }
 
 /// Returns `--NAME=VALUE`, so that no value is taken for a flag.

@@ -34,6 +34,7 @@ export function Draft({ id, models, busy, onKeep, onDiscard }) {
       .join(", ")}</span></div>
       <div class="stack">
         ${result.refused && html`<${Note} kind="bad" title="Not kept.">${result.refused}. Edit fewer facts, use another method or layer, or write it again with the tick at “Keep the edit even if it damages the model”.<//>`}
+        ${result.damage && html`<${Note} kind="warn" title="It damages the model.">It can be kept although ${result.damage}.<//>`}
         ${
           conflicts.length > 0 &&
           html`<div class="note warn" data-test="k-conflicts"><div><b>It may spoil what other patches do, or they what it does.</b><ul>${conflicts.map(
@@ -65,10 +66,10 @@ export function Draft({ id, models, busy, onKeep, onDiscard }) {
 /** A conflict in a sentence, as the terminal says it. */
 function conflictWords(conflict) {
   const patch = html`<b>${conflict.patch}</b>`;
-  if (conflict.kind === "same_prompt") return html`Patch ${patch} answers the same prompt in another way: <q>${conflict.prompt}</q>`;
-  if (conflict.kind === "same_subject") return html`Patch ${patch} is about the same subject: <q>${conflict.subject}</q>`;
+  if (conflict.kind === "same_prompt") return html`Patch ${patch} answers the same prompt in another way: <q><bdi>${conflict.prompt}</bdi></q>`;
+  if (conflict.kind === "same_subject") return html`Patch ${patch} is about the same subject: <q><bdi>${conflict.subject}</bdi></q>`;
   const [one, other] = conflict.prompts ?? [];
-  return html`The keys of <q>${one}</q> and of <q>${other}</q> in patch ${patch} are ${Math.round(conflict.degrees)} degrees apart in layer ${conflict.layer}.`;
+  return html`The keys of <q><bdi>${one}</bdi></q> and of <q><bdi>${other}</bdi></q> in patch ${patch} are ${Math.round(conflict.degrees)} degrees apart in layer ${conflict.layer}.`;
 }
 
 const ONLY = [
@@ -88,8 +89,8 @@ function Answers({ answers, total }) {
         : html`<div class="scroll"><table class="table fold" data-test="k-answers"><thead><tr><th>Prompt</th><th>Before</th><th>After</th><th>As it should be</th></tr></thead><tbody>${shown
             .slice(0, limit)
             .map(
-              (answer, at) => html`<tr key=${at}><th scope="row" class="anywhere"><bdi>${answer.prompt}</bdi><div class="faint small">${answer.aspect} of fact ${answer.fact + 1}</div></th>
-      <td class="anywhere" data-label="before"><bdi>${answer.before || "nothing"}</bdi></td><td class="anywhere" data-label="after"><bdi>${answer.after || "nothing"}</bdi></td><td><span class=${`pill ${answer.holds ? "good" : "bad"}`}>${answer.holds ? "yes" : "no"}</span></td></tr>`,
+              (answer, at) => html`<tr key=${at}><th scope="row" class="anywhere whole"><bdi class="k-answer">${answer.prompt}</bdi><div class="faint small">${answer.aspect} of ${answer.fact === null ? "held-out text" : `fact ${answer.fact + 1}`}</div></th>
+      <td class="anywhere whole" data-label="before"><bdi class="k-answer">${answer.before || "nothing"}</bdi></td><td class="anywhere whole" data-label="after"><bdi class="k-answer">${answer.after || "nothing"}</bdi></td><td><span class=${`pill ${answer.holds ? "good" : "bad"}`}>${answer.holds ? "yes" : "no"}</span></td></tr>`,
             )}</tbody></table></div>`
     }
     ${shown.length > limit && html`<p class="more"><button type="button" class="button" onClick=${() => setLimit(limit * 3)}>More answers</button></p>`}

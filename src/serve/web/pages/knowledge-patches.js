@@ -65,6 +65,7 @@ function Patch({ id, patch, canChange, busy, onRemove, onSwitch, onProblem }) {
       <span class="soft small">${counted(patch.facts_total ?? facts.length, "fact")} by ${patch.method} ${inLayers(patch.layers)}</span>
       ${patch.is_off && html`<span class="pill hollow">off</span>`}
       ${patch.is_displaced && html`<span class="pill warn">made on top of other patches</span>`}
+      ${patch.overwritten_by && html`<span class="pill warn">overwritten by ${patch.overwritten_by}</span>`}
       ${
         canChange &&
         html`<div class="actions">

@@ -26,9 +26,14 @@ export function drift(loss) {
 
 export function Scores({ scores }) {
   if (!scores) return html`<p class="soft">It was not judged.</p>`;
+  const about = (name, text) => {
+    if (name !== "locality") return text;
+    if (scores.locality_of_text) return "held-out text is continued as before; no fact has neighbours";
+    return scores.locality ? text : `${text}; not judged, for no fact has neighbours`;
+  };
   return html`<table class="table k-scores" data-test="k-scores"><caption class="hidden-visually">Scores with 95 % intervals, by what the model writes</caption><tbody>
     ${SHARES.map(
-      ([name, title, about]) => html`<tr key=${name}><th scope="row">${title}<div class="faint small">${about}</div></th>
+      ([name, title, text]) => html`<tr key=${name}><th scope="row">${title}<div class="faint small">${about(name, text)}</div></th>
       <td><${Interval} value=${scores[name]} words=${scores[name] && inWords(scores[name])} /></td></tr>`,
     )}
     <tr><th scope="row">Loss<div class="faint small">its change on held-out text</div></th><td>${drift(scores.loss)}${scores.loss && html` <span class="faint small">${count(scores.loss.tokens)} tokens</span>`}</td></tr>

@@ -33,7 +33,7 @@ export function Trace({ trace, onLayer }) {
             (p, layer) => html`<rect key=${layer} x=${layer} y="0" width="1" height="1" fill-opacity=${share(p).toFixed(3)}><title>${`layer ${layer}, probability ${figure(p)}`}</title></rect>`,
           )}</svg></div>`;
       })}
-      <div class="k-row k-axis" aria-hidden="true"><span class="k-token">layer</span><span class="k-layers"><span>0</span><span>${layers > 2 ? Math.floor((layers - 1) / 2) : ""}</span><span>${layers - 1}</span></span></div>
+      <div class="k-row k-axis" aria-hidden="true"><span class="k-token">layer</span><span class="k-layers"><span>0</span><span>${layers > 2 && layers % 2 ? (layers - 1) / 2 : ""}</span><span>${layers - 1}</span></span></div>
     </div>
     ${top && html`<p class="small" role="status">Most is restored in layer <b>${top.layer}</b> at token <q class="anywhere"><bdi>${tokens[top.token]}</bdi></q>: ${figure(top.p)}.</p>`}
     ${

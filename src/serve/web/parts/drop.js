@@ -7,8 +7,10 @@ import { asProblem } from "./load.js";
 import { ProblemNote } from "./page.js";
 import { Bar } from "./progress.js";
 
-/** A place for files. `onDone` gets the data set of each file that arrived. */
-export function Drop({ onDone, compact = false }) {
+const KINDS = ".jsonl, .csv, .tsv, .parquet, .txt, .md, also .gz";
+
+/** A place for files, of which `kinds` names those that are meant. `onDone` gets the data set of each file that arrived. */
+export function Drop({ onDone, compact = false, kinds = KINDS }) {
   const [over, setOver] = useState(false);
   const [sending, setSending] = useState(null);
   const [problems, setProblems] = useState([]);
@@ -57,7 +59,7 @@ export function Drop({ onDone, compact = false }) {
           <${Bar} share=${sending.total ? sending.sent / sending.total : null} label=${`Upload of ${sending.name}`} />
           <button class="button small" onClick=${() => ending.current.abort()}>Cancel</button></div>`
           : html`<${Icon} name="upload" size=${20} /><div><b>Drop files here</b> or <button type="button" class="link" onClick=${() => picker.current.click()}>choose them</button>
-          <div class="faint small">.jsonl, .csv, .tsv, .parquet, .txt, .md, also .gz. They stay on this machine.</div></div>`
+          <div class="faint small">${kinds}. They stay on this machine.</div></div>`
       }
     </div>
     ${problems.map((problem) => html`<${ProblemNote} problem=${problem} />`)}
