@@ -14,6 +14,7 @@ use crate::collective::{Collective, Lent, Traffic};
 use crate::error::Error;
 use crate::nccl::gpu::Gpu;
 use crate::nccl::preflight::{Asked, Choice, Facts, Version, choose};
+use crate::summed_by::SummedBy;
 use crate::swarm::Change;
 use crate::swarm::pulse::Pulse;
 use crate::tcp::Tcp;
@@ -397,6 +398,13 @@ impl Collective for Nccl {
 
     fn engine(&self) -> Option<String> {
         Some(self.path.to_string())
+    }
+
+    fn summed_by(&self) -> SummedBy {
+        match self.path {
+            Path::Nccl(version) => SummedBy::Nccl(version),
+            Path::Tcp(_) => SummedBy::Tcp,
+        }
     }
 
     fn open_again(&mut self) -> Result<(), Error> {
