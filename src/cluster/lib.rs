@@ -15,6 +15,7 @@
 //! the contribution of rank r. Who computes it, and how it is cut for the network, changes no bit, so one
 //! process that adds the same parts in the same order gets the same result.
 
+pub mod announced;
 mod cluster_token;
 mod collective;
 pub mod discovery;

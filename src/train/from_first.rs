@@ -180,7 +180,7 @@ pub(crate) fn require_the_same_sums(
         return Ok(());
     }
     let ranks = session.ranks.count();
-    let is_seen = JudgedRanks::of(&session.plan).is_some();
+    let is_seen = JudgedRanks::of(&session.plan).is_some_and(|judged| !judged.adds_unseen(&session.ranks));
     let now = session.ranks.summed_by(is_seen);
     let both = state.summed_by.zip(now).filter(|(before, now)| now.may_differ(*before, ranks));
     let reason = both.map(|(before, now)| {

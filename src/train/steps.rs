@@ -247,7 +247,8 @@ impl<'a, O: Objective> Steps<'a, O> {
         let clip = optimizer.step(settings, learning_rate, step, gradients, &mut |f| trainee.visit_mut(f))?;
         let optimizer_ms = is_host(trainee.model().device()).then(|| milliseconds(update_started));
         self.state.step = step;
-        if let Some(summed_by) = session.ranks.summed_by(self.judged.is_some()) {
+        let is_seen = self.judged.as_ref().is_some_and(|judged| !judged.adds_unseen(&session.ranks));
+        if let Some(summed_by) = session.ranks.summed_by(is_seen) {
             self.state.summed_by = Some(summed_by);
         }
         self.in_flight = Some(InFlight {

@@ -322,7 +322,7 @@ impl Collective for Nccl {
         Ok(())
     }
 
-    /// What is judged goes over TCP, where each contribution is seen before it counts.
+    /// Goes over TCP, where each contribution is seen before it counts.
     fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
         let done = self.control.scatter(values);
         self.settle(done)
