@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::summed_by::SummedBy;
 use crate::swarm::Change;
 use crate::swarm::pulse::Pulse;
 
@@ -178,6 +179,11 @@ pub trait Collective: Send {
     /// Returns which engine sums, if that decides bits.
     fn engine(&self) -> Option<String> {
         None
+    }
+
+    /// Returns how [`all_reduce`](Self::all_reduce) adds now.
+    fn summed_by(&self) -> SummedBy {
+        SummedBy::Tcp
     }
 
     /// Says again how sums are made, when the ranks have met again. Those that came then say it too.

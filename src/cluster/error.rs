@@ -64,9 +64,10 @@ pub enum Error {
     )]
     Gpus { what: String },
     #[error(
-        "this rank is number {rank} of {world_size}, counted from 0, when the ranks meet again at {host}, port {port}"
+        "this rank is number {rank} of {}, counted from 0, when the ranks meet again at {host}, port {port}",
+        launched_as.len()
     )]
-    Renumbered { rank: usize, world_size: usize, launched_as: usize, meeting: u64, host: String, port: u16 },
+    Renumbered { rank: usize, launched_as: Vec<usize>, meeting: u64, host: String, port: u16 },
     #[error("the ranks meet again, with those that wait to be let in")]
     Newcomers,
     #[error("the members of the swarm have changed, so what they did together has to be done again")]
@@ -122,6 +123,19 @@ impl Error {
                 .as_ref()
                 .map_or_else(|| "it has ended".into(), |reason| format!("it has ended: {reason}")),
             other => other.to_string(),
+        }
+    }
+
+    /// Returns this error with other numbers of ranks.
+    pub(crate) fn renumbered(self, named: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Self::Lost { rank, at, why } => Self::Lost { rank: named(rank), at, why },
+            Self::Refused { by, why } => Self::Refused { by: named(by), why },
+            Self::OutOfStep { rank, at, what } => Self::OutOfStep { rank: named(rank), at, what },
+            Self::Unreachable { rank, to, at, waited_s, why } => {
+                Self::Unreachable { rank: named(rank), to: named(to), at, waited_s, why }
+            }
+            other => other,
         }
     }
 

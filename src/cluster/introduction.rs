@@ -11,7 +11,7 @@ use sparktune_ndp::{Error as NdpError, Patience};
 use crate::link::why;
 
 /// The version of what the ranks say to each other.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// What a rank says when it has connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub(crate) struct Hello {
     pub(crate) launched_as: usize,
     /// Which meeting it comes to: 0 is that of ranks that have just been started.
     pub(crate) meeting: u64,
+    /// Which attempt to meet it belongs to, as rank 0 has said; 0 for who has not been welcomed yet.
+    pub(crate) attempt: u64,
     pub(crate) build: String,
     /// Where it listens.
     pub(crate) port: u16,
@@ -43,14 +45,27 @@ pub(crate) enum Purpose {
 pub(crate) enum Answer {
     /// Others are missing, or at work: these, which know where to ask if this one ends.
     Wait { others: Vec<Member> },
-    /// It belongs here. Rank 0 adds where all ranks listen, and the numbers of those that have come.
-    Welcome { members: Vec<Member>, present: Vec<usize> },
-    /// It can, with this number, when the ranks meet again, at once.
-    Again { rank: usize, world_size: usize, launched_as: usize, meeting: u64 },
+    /// It belongs here. Rank 0 adds what it says to all.
+    Welcome(Welcome),
+    /// It can, with this number, when the ranks meet again, at once. The launcher calls all of them so.
+    Again { rank: usize, launched_as: Vec<usize>, meeting: u64 },
     /// It does not.
     Refused { why: String },
+    /// It belongs to an attempt to meet that has failed, and can come to the next one.
+    Over,
     /// All that meet again have connected to each other.
     Begin,
+}
+
+/// What rank 0 says to all that have come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    /// Where all ranks listen.
+    pub(crate) members: Vec<Member>,
+    /// The numbers of those that have come, ascending.
+    pub(crate) present: Vec<usize>,
+    /// How often rank 0 has tried to meet them, with this time.
+    pub(crate) attempt: u64,
 }
 
 /// What a rank tells rank 0 when ranks that meet again connect to each other.
@@ -81,7 +96,8 @@ pub(crate) struct Caller {
 pub(crate) enum Turned {
     /// It knows the token and does not belong to this job.
     Away { rank: usize, why: String },
-    /// It has just been started, while the ranks of a swarm meet again. It will be let in when they work.
+    /// It comes again by itself: it has just been started, while the ranks of a swarm meet again, and will
+    /// be let in when they work; or the attempt to meet that it belongs to is over.
     Later,
     /// It does not know the token, or did not say who it is.
     Stranger(NdpError),
@@ -123,6 +139,11 @@ pub(crate) fn admitted(
         // Without an answer, it tries again.
         return Err(Turned::Later);
     }
+    let is_over = own.rank == 0 && hello.purpose == Purpose::Heartbeat && hello.attempt != own.attempt;
+    if is_over {
+        channel.tell(&Answer::Over)?;
+        return Err(Turned::Later);
+    }
     let refusal = match stage {
         Stage::Meeting => refusal(&hello, own),
         Stage::AtWork => refusal_of_newcomer(&hello, own),
@@ -132,7 +153,7 @@ pub(crate) fn admitted(
         return Err(Turned::Away { rank: hello.rank, why });
     }
     if own.rank != 0 {
-        channel.tell(&Answer::Welcome { members: Vec::new(), present: Vec::new() })?;
+        channel.tell(&Answer::Welcome(Welcome::default()))?;
     }
     Ok(Caller { hello, ip: ip.to_canonical(), channel })
 }

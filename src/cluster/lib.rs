@@ -15,6 +15,7 @@
 //! the contribution of rank r. Who computes it, and how it is cut for the network, changes no bit, so one
 //! process that adds the same parts in the same order gets the same result.
 
+pub mod announced;
 mod cluster_token;
 mod collective;
 pub mod discovery;
@@ -32,6 +33,7 @@ pub mod membership;
 pub mod nccl;
 mod rendezvous;
 pub mod sentry;
+mod summed_by;
 mod sums;
 pub mod swarm;
 pub mod tcp;
@@ -48,6 +50,7 @@ pub use error::Error;
 pub use files::{share_files, share_files_and_tell};
 pub use listening::free_port;
 pub use rendezvous::Limits;
+pub use summed_by::SummedBy;
 pub use swarm::RankCounts;
 pub use swarm::pulse::Pulse;
 pub use swarm::shares::{Pace, Shares};

@@ -12,8 +12,10 @@ use crate::environment::Placement;
 use crate::error::Error;
 use crate::waiting::{AGAIN, Ends, LOOK};
 
-/// The ports of which [`free_port`] returns one: below those that Linux gives to connections by itself, from
-/// 32,768 on (`net.ipv4.ip_local_port_range`), which could take it before rank 0 listens.
+/// The ports at which ranks other than 0 listen, and of which [`free_port`] returns one: below those that
+/// Linux gives to connections by itself, from 32,768 on (`net.ipv4.ip_local_port_range`). Such a connection
+/// could take the port before rank 0 listens, or while the ranks work, after which nobody could listen there
+/// who takes rank 0's place.
 const FREE: Range<u16> = 20_000..32_000;
 
 /// Returns a port of this machine at which nobody listens, for a rank 0 that does so later.
@@ -21,11 +23,23 @@ const FREE: Range<u16> = 20_000..32_000;
 /// # Errors
 /// No port can be listened at.
 pub fn free_port() -> Result<u16, Error> {
+    at_free_port(|port| {
+        // One after the other, because the address of IPv6 may take IPv4 too. A machine may have only one.
+        let addresses: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+        let bound = addresses.map(|address| TcpListener::bind((address, port)).map(drop));
+        let is_taken = bound.iter().flat_map(|bound| bound.as_ref().err()).any(is_in_use);
+        let is_free = !is_taken && bound.iter().any(Result::is_ok);
+        if is_free { Ok(port) } else { bound.into_iter().collect::<io::Result<()>>().map(|()| port) }
+    })
+}
+
+/// Returns what `at` returns for the first port at which it can listen.
+fn at_free_port<T>(at: impl Fn(u16) -> io::Result<T>) -> Result<T, Error> {
     let mut last = None;
     for _ in 0..100 {
         let port = FREE.start + u16::from_le_bytes(random()) % (FREE.end - FREE.start);
-        match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
-            Ok(_) => return Ok(port),
+        match at(port) {
+            Ok(listening) => return Ok(listening),
             Err(source) => last = Some(source),
         }
     }
@@ -33,27 +47,37 @@ pub fn free_port() -> Result<u16, Error> {
     Err(Error::Listen { at: format!("any port from {} to {}", FREE.start, FREE.end - 1), source })
 }
 
+fn is_in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
 /// Starts to listen: rank 0 on its port, others on any other; without a token only where this machine alone
 /// can connect.
 pub(crate) fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
-    // A thread that listened here before may still be about to end.
-    for _ in 0..20 {
-        match listen_once(placement, is_here) {
-            Err(Error::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-                std::thread::sleep(2 * LOOK);
-            }
+    let of_first = placement.port;
+    if placement.rank > 0 {
+        return at_free_port(|port| {
             // Rank 0 may be on this machine, and come later.
-            Ok((_taken, port)) if placement.rank > 0 && port == placement.port => {
-                return listen_once(placement, is_here);
+            if port == of_first {
+                Err(io::ErrorKind::AddrInUse.into())
+            } else {
+                bind(placement, is_here, port)
             }
-            listening => return listening,
+        });
+    }
+    // A thread that listened here before may still be about to end.
+    let mut tries = 0..20;
+    loop {
+        match bind(placement, is_here, of_first) {
+            Err(error) if is_in_use(&error) && tries.next().is_some() => std::thread::sleep(2 * LOOK),
+            bound => {
+                return bound.map_err(|source| Error::Listen { at: format!("port {of_first}"), source });
+            }
         }
     }
-    listen_once(placement, is_here)
 }
 
-fn listen_once(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
-    let port = if placement.rank == 0 { placement.port } else { 0 };
+fn bind(placement: &Placement, is_here: bool, port: u16) -> io::Result<(TcpListener, u16)> {
     let [v4, v6]: [IpAddr; 2] = if is_here {
         [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
     } else {
@@ -61,16 +85,11 @@ fn listen_once(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16
     };
     // The IPv6 address of all interfaces takes IPv4 too; that of the loopback interface does not.
     let order = if is_here && placement.host != "::1" { [v4, v6] } else { [v6, v4] };
-    let bound = TcpListener::bind((order[0], port)).or_else(|first| {
-        let is_family = first.kind() != io::ErrorKind::AddrInUse;
-        if is_family { TcpListener::bind((order[1], port)) } else { Err(first) }
-    });
-    let bound = bound.and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
-        Ok((listener, port))
-    });
-    bound.map_err(|source| Error::Listen { at: format!("port {port}"), source })
+    let bound = TcpListener::bind((order[0], port))
+        .or_else(|first| if is_in_use(&first) { Err(first) } else { TcpListener::bind((order[1], port)) });
+    let listener = bound?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, port))
 }
 
 /// Returns the addresses of rank 0. A name may become known only after a while.
@@ -111,12 +130,32 @@ pub(crate) fn resolve(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::Launcher;
 
     #[test]
     fn a_free_port_is_none_that_a_connection_gets_by_itself() {
         for _ in 0..10 {
             let port = free_port().unwrap();
             assert!(FREE.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok(), "{port}");
+        }
+    }
+
+    #[test]
+    fn no_rank_listens_at_a_port_that_a_connection_gets_by_itself_nor_where_another_one_does() {
+        for (host, is_here) in [("127.0.0.1", true), ("::1", true), ("spark1", false)] {
+            let host = host.to_owned();
+            let port = free_port().unwrap();
+            let placement = |rank| {
+                let (host, launcher) = (host.clone(), Launcher::Torchrun);
+                Placement { rank, world_size: 9, local_rank: rank, host, port, launcher }
+            };
+            let listening: Vec<_> = (1..9).map(|rank| listen(&placement(rank), is_here).unwrap()).collect();
+            for (listener, of) in &listening {
+                assert!(FREE.contains(of) && *of != port, "{host}: {of}");
+                assert_eq!(listener.local_addr().unwrap().port(), *of);
+            }
+            let (first, of) = listen(&placement(0), is_here).unwrap();
+            assert_eq!((of, first.local_addr().unwrap().port()), (port, port));
         }
     }
 }

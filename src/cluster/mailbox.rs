@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::link::{Event, LastHeard};
 use crate::swarm::notice::{self, Notice};
+use crate::waiting::STOPPED;
 use crate::wire::{Assembly, Kind, Part, WireFault};
 
 /// The pause between two looks at who is silent.
 const LOOK: Duration = Duration::from_millis(100);
-/// A look that took longer means that this process was stopped.
-const STOPPED: Duration = Duration::from_secs(1);
 /// The bits of an operation's number that count within an epoch.
 const WITHIN: u32 = 40;
 

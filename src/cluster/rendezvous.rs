@@ -3,11 +3,13 @@
 //! Every rank listens. The others connect to rank 0, whose address the launcher has told them, and say which
 //! rank they are and where they listen. When all have come, rank 0 tells each of them all addresses, and
 //! every rank connects to every other. Those that meet again begin when all of them say that they have
-//! connected: if one is lost meanwhile, none of them begins, and they meet once more. Each connection is a
+//! connected: if one is lost meanwhile, none of them begins, and they meet once more. Rank 0 counts these
+//! attempts, so that no connection of one that has failed belongs to the next. Each connection is a
 //! channel of `sparktune-ndp`: TLS 1.3 with a raw public key that follows from the job's token, and a proof
 //! of the token by who connects. So who does not know the token can neither be taken for a rank nor become
 //! one.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -22,12 +24,14 @@ use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
 use crate::environment::Placement;
 use crate::error::Error;
-use crate::introduction::{Answer, Caller, Hello, Member, Purpose, Report, Stage, VERSION, admitted};
+use crate::introduction::{
+    Answer, Caller, Hello, Member, Purpose, Report, Stage, VERSION, Welcome, admitted,
+};
 use crate::link::why;
 use crate::listening::{listen, resolve};
 use crate::swarm::door::Door;
 use crate::token::JobToken;
-use crate::waiting::{AGAIN, Ends, LOOK, Wait};
+use crate::waiting::{AGAIN, Ends, LOOK, STOPPED, Wait};
 
 /// The most connections whose other side is not known yet.
 const MOST_STRANGERS: usize = 64;
@@ -68,14 +72,33 @@ pub(crate) struct Met {
     pub(crate) present: Vec<usize>,
 }
 
+/// Why ranks have not met.
+#[derive(Debug)]
+pub(crate) struct Unmet {
+    /// With the numbers that their launcher gave to the ranks.
+    pub(crate) error: Error,
+    /// Whether the ranks may meet once more, if they meet again.
+    pub(crate) is_passing: bool,
+    /// Who was lost on the way or did not come, by the numbers of this meeting.
+    pub(crate) missed: Vec<usize>,
+}
+
+impl From<Error> for Unmet {
+    fn from(error: Error) -> Self {
+        Self { is_passing: error.is_of_meeting(), error, missed: Vec::new() }
+    }
+}
+
 /// What ranks know of each other before they meet.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
     /// The number of the meeting.
     pub(crate) meeting: u64,
+    /// How often this rank has come to it, with this time.
+    pub(crate) attempt: u64,
     /// The number that the launcher gave to this rank.
     pub(crate) launched_as: usize,
-    /// Those of all ranks, at rank 0 of ranks that meet again.
+    /// Those of all ranks, if they meet again.
     pub(crate) all_launched_as: Vec<usize>,
     /// How long rank 0 of ranks that meet again waits for the others. Who has not come then is left out.
     pub(crate) absent_after: Option<Duration>,
@@ -96,6 +119,8 @@ struct Job<'a> {
     deadline: Instant,
     /// Where this rank listens.
     port: u16,
+    /// What rank 0 has said, or says as such, and when.
+    welcome: OnceCell<(Welcome, Instant)>,
 }
 
 /// How long a connection is tried.
@@ -117,17 +142,17 @@ pub(crate) fn meet(
     limits: Limits,
     known: &Known,
     ends: &Arc<Ends>,
-) -> Result<Met, Error> {
+) -> Result<Met, Unmet> {
     let deadline = Instant::now() + limits.meeting;
     let is_here = resolve(placement, deadline, ends)?.iter().all(|address| address.ip().is_loopback());
     let of_loopback = JobToken::of_loopback();
     let token = match token {
         Some(token) => token,
         None if is_here => &of_loopback,
-        None => return Err(Error::NoToken { host: escape(&placement.host).into_owned() }),
+        None => return Err(Error::NoToken { host: escape(&placement.host).into_owned() }.into()),
     };
     let (listener, port) = listen(placement, is_here)?;
-    let job = Job { placement, token, build, limits, ends, known, deadline, port };
+    let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome: OnceCell::new() };
     let (send_caller, callers) = channel();
     let done = Arc::new(AtomicBool::new(false));
     let accepting = job.accept(listener, send_caller, Arc::clone(&done), Stage::Meeting);
@@ -138,7 +163,7 @@ pub(crate) fn meet(
     } else {
         ends.end();
     }
-    met
+    met.map_err(|error| job.unmet(error))
 }
 
 /// Opens rank 0's door for ranks that come while the others work, who are `members`.
@@ -159,7 +184,8 @@ pub(crate) fn open_door(
     let (listener, port) = listen(placement, is_here)?;
     let token = token.unwrap_or(&of_loopback);
     let known = &Known::default();
-    let job = Job { placement, token, build, limits, ends, known, deadline: Instant::now(), port };
+    let (deadline, welcome) = (Instant::now(), OnceCell::new());
+    let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome };
     Door::open(listener, members.to_vec(), |listener, callers, done| {
         job.accept(listener, callers, done, Stage::AtWork)
     })
@@ -178,9 +204,40 @@ impl Job<'_> {
 
     fn hello(&self, purpose: Purpose) -> Hello {
         let Placement { rank, world_size, .. } = *self.placement;
-        let Known { launched_as, meeting, .. } = *self.known;
+        let Known { launched_as, meeting, attempt, .. } = *self.known;
+        let attempt = match self.welcome() {
+            Some(welcome) => welcome.attempt,
+            None if rank == 0 => attempt,
+            None => 0,
+        };
         let (build, port) = (self.build.to_owned(), self.port);
-        Hello { version: VERSION, rank, world_size, launched_as, meeting, build, port, purpose }
+        Hello { version: VERSION, rank, world_size, launched_as, meeting, attempt, build, port, purpose }
+    }
+
+    fn welcome(&self) -> Option<&Welcome> {
+        self.welcome.get().map(|(welcome, _)| welcome)
+    }
+
+    /// Returns what people call a rank of this meeting.
+    fn named(&self, rank: usize) -> usize {
+        if rank == self.placement.rank {
+            return self.known.launched_as;
+        }
+        let said = self.welcome().and_then(|welcome| welcome.members.get(rank));
+        let said = said.map(|member| member.launched_as);
+        said.or_else(|| self.known.all_launched_as.get(rank).copied()).unwrap_or(rank)
+    }
+
+    /// Says who is missed after an error, and calls the ranks in it as people do.
+    fn unmet(&self, error: Error) -> Unmet {
+        let has_come = |rank: &usize| self.welcome().is_none_or(|welcome| welcome.present.contains(rank));
+        let mut missed: Vec<usize> = (0..self.placement.world_size).filter(|rank| !has_come(rank)).collect();
+        match error {
+            Error::Lost { rank: lost @ 1.., .. } | Error::Refused { by: lost @ 1.., .. } => missed.push(lost),
+            _ => {}
+        }
+        let is_passing = error.is_of_meeting();
+        Unmet { error: error.renumbered(|rank| self.named(rank)), is_passing, missed }
     }
 
     /// Accepts connections in the background. Each has a thread until it is known who it is, because a
@@ -238,29 +295,30 @@ impl Job<'_> {
         let (asked, answered) = (BTreeMap::new(), BTreeMap::new());
         let mut met = Met { outgoing, incoming, asked, answered, members: Vec::new(), present: Vec::new() };
         let until = Until { deadline: self.deadline, listens: false };
-        let (members, present) = if own == 0 {
-            self.gather(callers, &mut met)?
+        if own == 0 {
+            self.gather(callers, &mut met)?;
         } else {
-            let (channel, mut members, present) = self.connect(0, host, port, Purpose::Work, until)?;
+            let (channel, mut welcome) = self.connect(0, host, port, Purpose::Work, until)?;
             met.outgoing.insert(0, channel);
             // Rank 0 may have another name for itself.
-            if let Some(first) = members.first_mut() {
+            if let Some(first) = welcome.members.first_mut() {
                 (first.host, first.port) = (host.clone(), port);
             }
-            (members, present)
-        };
+            self.welcome.get_or_init(|| (welcome, Instant::now()));
+        }
+        let welcome = self.welcome().expect("it was said or heard").clone();
         let until = if self.meets_again() {
             Until { deadline: self.deadline.min(Instant::now() + CONNECTING), listens: true }
         } else {
             until
         };
-        let connected = self.connect_all(callers, &mut met, &members, &present, until);
+        let connected = self.connect_all(callers, &mut met, &welcome, until);
         if self.meets_again() {
             self.begin_together(connected, &mut met)?;
         } else {
             connected?;
         }
-        (met.members, met.present) = (members, present);
+        (met.members, met.present) = (welcome.members, welcome.present);
         Ok(met)
     }
 
@@ -269,11 +327,11 @@ impl Job<'_> {
         &self,
         callers: &Receiver<Caller>,
         met: &mut Met,
-        members: &[Member],
-        present: &[usize],
+        welcome: &Welcome,
         until: Until,
     ) -> Result<(), Error> {
         let own = self.placement.rank;
+        let Welcome { members, present, attempt } = welcome;
         let come = |rank: &usize| present.contains(rank);
         for (rank, member) in members.iter().enumerate().filter(|(rank, _)| come(rank)) {
             if rank != own && rank != 0 {
@@ -301,7 +359,8 @@ impl Job<'_> {
             };
             let Some(mut caller) = caller else { continue };
             let rank = caller.hello.rank;
-            if !come(&rank) {
+            let is_of_this = caller.hello.attempt == *attempt || own == 0;
+            if !come(&rank) || !is_of_this {
                 continue;
             }
             match caller.hello.purpose {
@@ -313,8 +372,7 @@ impl Job<'_> {
                 Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
                 Purpose::Heartbeat => {
                     // Rank 0 answers here, the others at once.
-                    let (members, present) = (members.to_vec(), present.to_vec());
-                    if own > 0 || caller.channel.tell(&Answer::Welcome { members, present }).is_ok() {
+                    if own > 0 || caller.channel.tell(&Answer::Welcome(welcome.clone())).is_ok() {
                         met.answered.insert(rank, caller.channel);
                     }
                 }
@@ -370,6 +428,14 @@ impl Job<'_> {
             let why = "it was lost while the ranks met again".to_owned();
             return Err(Error::Lost { rank, at, why });
         }
+        // Reports may be as old as this rank slept. Who sent one waits at least as long as this, from when it
+        // was welcomed on, which was later than here.
+        let is_late = self.welcome.get().is_some_and(|(_, since)| since.elapsed() >= self.limits.silence);
+        if is_late && !others.is_empty() {
+            let at = escape(&self.placement.host).into_owned();
+            let why = "it was stopped for so long that the others have given it up".to_owned();
+            return Err(Error::Lost { rank: 0, at, why });
+        }
         for (_, channel) in met.incoming.values_mut() {
             // One that is gone now is missed at work.
             let _ = channel.tell(&Answer::Begin);
@@ -378,7 +444,7 @@ impl Job<'_> {
     }
 
     /// Waits for all others at rank 0, and tells them where all ranks listen, and who has come.
-    fn gather(&self, callers: &Receiver<Caller>, met: &mut Met) -> Result<(Vec<Member>, Vec<usize>), Error> {
+    fn gather(&self, callers: &Receiver<Caller>, met: &mut Met) -> Result<(), Error> {
         let Placement { world_size, ref host, .. } = *self.placement;
         let here = Member { host: host.clone(), port: self.port, launched_as: self.known.launched_as };
         let mut members = vec![here; world_size];
@@ -391,11 +457,18 @@ impl Job<'_> {
         let all: Vec<usize> = (0..world_size).collect();
         let is_lost = |rank: &usize| self.known.lost.contains(rank);
         let others: Vec<usize> = all.iter().copied().filter(|rank| !is_lost(rank)).collect();
-        let began = Instant::now();
+        let mut began = Instant::now();
+        let mut looked = began;
         // Time is left to connect to each other.
         let longest = self.limits.meeting.saturating_sub(CONNECTING);
         let absent_after = self.known.absent_after.map(|limit| limit.min(longest));
         loop {
+            // While this process was stopped, it could hear nobody.
+            let since = looked.elapsed();
+            looked += since;
+            if since > STOPPED {
+                began += since;
+            }
             // One that was lost wrongly comes at once.
             let awaited = if began.elapsed() < AT_ONCE { &all } else { &others };
             let Some(missing) = self.missing(met, awaited, Purpose::Work) else { break };
@@ -419,7 +492,7 @@ impl Job<'_> {
             let Some(mut caller) = self.next_caller(callers, &missing, self.deadline)? else { continue };
             let rank = caller.hello.rank;
             if caller.hello.purpose != Purpose::Work {
-                // Of an attempt to meet that has failed.
+                // Nobody was welcomed yet.
                 continue;
             }
             if met.incoming.contains_key(&rank) {
@@ -440,19 +513,19 @@ impl Job<'_> {
         }
         let mut present: Vec<usize> = met.incoming.keys().copied().chain([0]).collect();
         present.sort_unstable();
+        let attempt = self.known.attempt;
+        let (said, _) = self.welcome.get_or_init(|| (Welcome { members, present, attempt }, Instant::now()));
         for (rank, (at, channel)) in &mut met.incoming {
-            let welcome = Answer::Welcome { members: members.clone(), present: present.clone() };
-            let welcomed = channel.tell(&welcome);
+            let welcomed = channel.tell(&Answer::Welcome(said.clone()));
             welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
         }
-        Ok((members, present))
+        Ok(())
     }
 
     /// Returns which of these ranks have not connected to this one for all that is due, in words.
     fn missing(&self, met: &Met, of: &[usize], due: Purpose) -> Option<String> {
         let missing = self.missing_ranks(met, of, due);
-        let named = |rank: usize| self.known.all_launched_as.get(rank).copied().unwrap_or(rank);
-        let missing: Vec<String> = missing.map(|rank| named(rank).to_string()).collect();
+        let missing: Vec<String> = missing.map(|rank| self.named(rank).to_string()).collect();
         (!missing.is_empty()).then(|| missing.join(", "))
     }
 
@@ -503,7 +576,7 @@ impl Job<'_> {
         port: u16,
         purpose: Purpose,
         until: Until,
-    ) -> Result<(Channel<'static>, Vec<Member>, Vec<usize>), Error> {
+    ) -> Result<(Channel<'static>, Welcome), Error> {
         let first = (host.to_owned(), port);
         let also = self.known.also.iter().filter(|place| to == 0 && **place != first).cloned();
         let mut places: Vec<(String, u16)> = std::iter::once(first.clone()).chain(also).collect();
@@ -537,13 +610,17 @@ impl Job<'_> {
                 }
             });
             let error = match answered {
-                Ok((channel, Answer::Welcome { members, present })) if self.fits(to, &members, &present) => {
-                    return Ok((channel, members, present));
+                Ok((channel, Answer::Welcome(welcome))) if self.fits(to, &welcome) => {
+                    return Ok((channel, welcome));
                 }
-                Ok((_, Answer::Again { rank, world_size, launched_as, meeting }))
-                    if rank > 0 && rank < world_size =>
+                Ok((_, Answer::Again { rank, launched_as, meeting }))
+                    if rank > 0 && rank < launched_as.len() =>
                 {
-                    return Err(Error::Renumbered { rank, world_size, launched_as, meeting, host, port });
+                    return Err(Error::Renumbered { rank, launched_as, meeting, host, port });
+                }
+                Ok((_, Answer::Over)) => {
+                    let why = "the attempt to meet is over".to_owned();
+                    return Err(Error::Lost { rank: to, at, why });
                 }
                 Ok((_, Answer::Refused { why })) => {
                     return Err(Error::Refused { by: to, why: escape(&why).into_owned() });
@@ -551,40 +628,39 @@ impl Job<'_> {
                 Ok(_) => {
                     return Err(Error::Refused { by: to, why: "it knows other ranks than this one".into() });
                 }
-                // At another place than the launcher's, anybody may listen by now.
-                Err(NdpError::WrongKey { .. } | NdpError::Refused { .. }) if places.len() == 1 => {
+                // At another place than the launcher's, or when ranks meet again, anybody may listen by now.
+                Err(error) if is_of_stranger(&error) && places.len() == 1 && !self.meets_again() => {
                     return Err(Error::OtherToken { at });
                 }
                 Err(error) => error,
             };
+            let is_stranger = is_of_stranger(&error);
+            let why = if is_stranger {
+                "somebody with another token listens there".to_owned()
+            } else {
+                why(&error)
+            };
             wait.tell(self.ends, || {
-                format!(
-                    "rank {} cannot reach rank {to} at {at} yet: {}. It tries again",
-                    self.known.launched_as,
-                    why(&error)
-                )
+                let [own, to] = [self.known.launched_as, self.named(to)];
+                format!("rank {own} cannot reach rank {to} at {at} yet: {why}. It tries again")
             });
             if self.ends.is_over() {
                 return Err(Error::Interrupted);
             }
             let is_late = Instant::now() >= until.deadline;
-            if until.listens && (is_late || error.is_refused_connection()) {
-                return Err(Error::Lost { rank: to, at, why: why(&error) });
+            if until.listens && (is_late || is_stranger || error.is_refused_connection()) {
+                return Err(Error::Lost { rank: to, at, why });
             }
             if is_late {
-                return Err(Error::Unreachable {
-                    rank: self.known.launched_as,
-                    to,
-                    at,
-                    waited_s: self.waited_s(),
-                    why: why(&error),
-                });
+                let (rank, waited_s) = (self.placement.rank, self.waited_s());
+                return Err(Error::Unreachable { rank, to, at, waited_s, why });
             }
             std::thread::sleep(AGAIN);
         }
     }
 
-    fn fits(&self, to: usize, members: &[Member], present: &[usize]) -> bool {
+    fn fits(&self, to: usize, welcome: &Welcome) -> bool {
+        let Welcome { members, present, .. } = welcome;
         let Placement { rank, world_size, .. } = *self.placement;
         let is_ascending = present.windows(2).all(|two| two[0] < two[1]);
         let has_both = present.first() == Some(&0) && present.contains(&rank);
@@ -592,3 +668,11 @@ impl Job<'_> {
         to != 0 || (members.len() == world_size && are_ranks)
     }
 }
+
+/// Returns whether who listens has another token.
+fn is_of_stranger(error: &NdpError) -> bool {
+    matches!(error, NdpError::WrongKey { .. } | NdpError::Refused { .. })
+}
+
+#[cfg(test)]
+mod tests;

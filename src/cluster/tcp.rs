@@ -19,7 +19,7 @@ use crate::heartbeat::{self, Latencies};
 use crate::introduction::{Answer, Member};
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
-use crate::rendezvous::{CONNECTING, Known, Limits, Met, meet, open_door};
+use crate::rendezvous::{CONNECTING, Known, Limits, Met, Unmet, meet, open_door};
 use crate::swarm::door::Door;
 use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};
@@ -129,29 +129,33 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
     let mut has_come_late = false;
     let mut until = Instant::now() + MEETING_AGAIN;
     let (ends, of_all) = loop {
+        meeting.known.attempt += 1;
         let Meeting { placement, token, build, limits, interrupted, tell, known } = &meeting;
         let ends = Ends::new(Arc::clone(interrupted), Arc::clone(tell));
         match meet(placement, token.as_ref(), build, *limits, known, &ends) {
             // It came while the others were at work.
-            Err(Error::Renumbered { rank, world_size, launched_as, meeting: number, host, port }) => {
+            Err(Unmet {
+                error: Error::Renumbered { rank, launched_as: all, meeting: number, host, port },
+                ..
+            }) => {
                 has_come_late = true;
+                let (world_size, launched_as) = (all.len(), all[rank]);
                 meeting.placement = Placement { rank, world_size, host, port, ..meeting.placement };
-                meeting.known = Known { meeting: number, launched_as, ..Known::default() };
+                let known = Known { meeting: number, launched_as, ..Known::default() };
+                meeting.known = Known { all_launched_as: all, ..known };
                 meeting.limits.meeting = MEETING_AGAIN;
                 until = Instant::now() + MEETING_AGAIN;
             }
             // One was lost on the way: they meet once more, without it.
-            Err(error) if meeting.known.meeting > 0 && error.is_of_meeting() && Instant::now() < until => {
-                if let Error::Lost { rank: lost @ 1.., .. } = error {
-                    meeting.known.lost.push(lost);
-                }
+            Err(unmet) if meeting.known.meeting > 0 && unmet.is_passing && Instant::now() < until => {
+                meeting.known.lost.extend(unmet.missed);
                 // Whoever still tries to connect to it is waited for.
                 let patient = |limit: Duration| limit.max(CONNECTING + LEAST_ABSENCE);
                 meeting.known.absent_after = meeting.known.absent_after.map(patient);
                 meeting.limits.meeting = until - Instant::now();
                 std::thread::sleep(AGAIN);
             }
-            of_all => break (ends, of_all?),
+            of_all => break (ends, of_all.map_err(|unmet| unmet.error)?),
         }
     };
     let Met { outgoing, incoming, asked, answered, members: have_met, present } = of_all;
@@ -346,15 +350,15 @@ impl Collective for Tcp {
             at: "meeting again".into(),
             what: "it says something of the meeting that cannot be".into(),
         })?;
-        let world_size = launched_as.len();
         for (rank, caller) in (members..).zip(&mut newcomers) {
-            let launched_as = launched_as.get(rank).copied().unwrap_or(rank);
+            let launched_as = launched_as.clone();
             // If it is gone, it is missed when the ranks meet.
-            let _ = caller.channel.tell(&Answer::Again { rank, world_size, launched_as, meeting: number });
+            let _ = caller.channel.tell(&Answer::Again { rank, launched_as, meeting: number });
         }
         drop(newcomers);
         self.leave(None);
         let mut meeting = self.meeting.clone();
+        let world_size = launched_as.len();
         meeting.placement = Placement { world_size, ..self.placement_at_coordinator() };
         meeting.limits.meeting = MEETING_AGAIN;
         let silence = self.mailbox.silence();
@@ -364,7 +368,8 @@ impl Collective for Tcp {
         let missed =
             |error: Error| Error::Lost { rank: own, at: "meeting again".into(), why: error.to_string() };
         *self = met(meeting).map_err(missed)?;
-        let absent = (0..world_size).filter(|rank| !self.members.contains(rank));
+        // It may have come to a later meeting, of others.
+        let absent = (0..self.have_met.len()).filter(|rank| !self.members.contains(rank));
         let why = "it did not come when the ranks met again";
         let lost: Vec<(usize, String)> = absent.map(|rank| (rank, why.to_owned())).collect();
         let mut swarm = Swarm::healing();

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// The pause between two attempts to connect, and between two signs that rank 0 still waits.
 pub(crate) const AGAIN: Duration = Duration::from_millis(500);
+/// A look that came so much later than the one before means that this process was stopped.
+pub(crate) const STOPPED: Duration = Duration::from_secs(1);
 /// The wait after which a rank says what it waits for, and the pause between two such lines.
 const SILENT_WAIT: Duration = Duration::from_secs(5);
 const TELL_AGAIN: Duration = Duration::from_secs(120);

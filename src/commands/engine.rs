@@ -23,13 +23,14 @@ const LOST: &str = "SPARKTUNE_XDP_LOST";
 /// What is asked for cannot do what the plan says.
 pub(crate) fn asked_for(plan: &Plan) -> Result<String, Failure> {
     let named = variable(ENGINE).filter(|name| !name.is_empty());
-    let is_judged = plan.ranks.sentry != Sentry::Off || plan.ranks.combine != CombineRanks::Sum;
+    let is_combined = plan.ranks.combine != CombineRanks::Sum;
+    let is_judged = plan.ranks.sentry != Sentry::Off || is_combined;
     match named.as_deref() {
         Some("xdp") if plan.ranks.swarm => Err(Failure::usage(format!(
             "{ENGINE} is xdp, and the plan says --swarm true, but sums in the network wait for every rank. Unset the variable, or train without --swarm"
         ))),
-        Some("nccl") if is_judged => Err(Failure::usage(format!(
-            "{ENGINE} is nccl, and the plan judges gradients before they count, but GPUs add them unseen. Unset the variable, or train without --sentry and --combine-ranks"
+        Some("nccl") if is_combined => Err(Failure::usage(format!(
+            "{ENGINE} is nccl, and the plan combines gradients in another way than by their sum, but NCCL only adds. Unset the variable, or train without --combine-ranks"
         ))),
         Some("nccl") if plan.device != Device::Cuda => Err(Failure::usage(format!(
             "{ENGINE} is nccl, but this run trains on the CPU, and NCCL adds on GPUs. Unset the variable, or train with --device cuda"

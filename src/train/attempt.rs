@@ -152,6 +152,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         state.inputs =
             state.inputs.check(session.run, &base, before, accept, |change| changes.push(change))?;
         from_first::require_the_same_base(session, &state.inputs)?;
+        from_first::require_the_same_sums(session, state, accept)?;
         let (path, group_size) = (train_tokens(session.run), objective.examples_per_group());
         let examples = Examples::open(&path, base.config().vocab_size, group_size)?;
         let mut batches = Batches::new(examples, &plan, plan.duration.epochs, plan.duration.max_steps)?;

@@ -64,6 +64,11 @@ pub enum TrainError {
     )]
     OtherProducts { path: PathBuf, reason: String },
     #[error(
+        "{reason}. Only the same sums give the bits of a run that was not interrupted. Sum as before, with SPARKTUNE_CLUSTER_ENGINE at rank 0; or, if the change is meant, continue with `{program} resume --accept-changes` at rank 0",
+        program = program_name()
+    )]
+    OtherSums { reason: String },
+    #[error(
         "{path} is not what this run was trained with: {reason}. Restore the original file; with another one, the outputs would not be the model that was trained"
     )]
     OtherInputsThanTrained { path: PathBuf, reason: String },
@@ -140,6 +145,7 @@ impl TrainError {
             | Self::NoBest
             | Self::OtherInputs { .. }
             | Self::OtherProducts { .. }
+            | Self::OtherSums { .. }
             | Self::OtherInputsThanTrained { .. }
             | Self::OtherBaseThanParent { .. }
             | Self::UnfinishedTextModel { .. }

@@ -1,5 +1,5 @@
-//! What the other ranks get from rank 0 before an attempt: the checkpoint that is continued from, and which
-//! files the base has.
+//! What the other ranks get from rank 0 before an attempt: the checkpoint that is continued from, which files
+//! the base has, and whether sums may be made in another way than before.
 //!
 //! Only rank 0 keeps checkpoints. The others receive the newest one at each start, so that they need
 //! nothing of an earlier attempt, and any process can be any rank. In a swarm, where another rank may take
@@ -15,6 +15,7 @@ use sparktune_runlog::Checkpoints;
 use crate::batches::NewOrder;
 use crate::error::TrainError;
 use crate::inputs::Inputs;
+use crate::judged::JudgedRanks;
 use crate::session::Session;
 use crate::state::{OPTIMIZER, STATE, State, WEIGHTS};
 
@@ -162,5 +163,45 @@ pub(crate) fn require_the_same_base(session: &mut Session, inputs: &Inputs) -> R
                 session.ranks.number()
             ),
         }),
+    }
+}
+
+/// Checks that the ranks sum as they did when the checkpoint was written, or get the same bits anyway. Ranks
+/// of a swarm that go on from a checkpoint because their members change only say it.
+///
+/// # Errors
+/// They may get other bits, which nobody has accepted; or a rank is gone.
+pub(crate) fn require_the_same_sums(
+    session: &mut Session,
+    state: &State,
+    accept: bool,
+) -> Result<(), TrainError> {
+    if !session.ranks.has_others() {
+        return Ok(());
+    }
+    let ranks = session.ranks.count();
+    let is_seen = JudgedRanks::of(&session.plan).is_some_and(|judged| !judged.adds_unseen(&session.ranks));
+    let now = session.ranks.summed_by(is_seen);
+    let both = state.summed_by.zip(now).filter(|(before, now)| now.may_differ(*before, ranks));
+    let reason = both.map(|(before, now)| {
+        format!(
+            "up to step {}, gradients of this run were summed {before}, and now {ranks} ranks would sum them {now}",
+            state.step
+        )
+    });
+    // Rank 0 decides, because those that have just come do not know whether the others go on.
+    let (reason, may_differ) = session.ranks.of_first((reason, accept || session.has_healed))?;
+    match reason {
+        Some(reason) if !may_differ => Err(TrainError::OtherSums { reason }),
+        Some(reason) => {
+            session.warn(
+                format!(
+                    "{reason}: the last bits of the results differ from those of a run that was not interrupted"
+                ),
+                Some(state.step),
+            );
+            Ok(())
+        }
+        None => Ok(()),
     }
 }

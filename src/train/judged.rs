@@ -1,4 +1,5 @@
-//! Steps of several ranks whose gradients are judged before they count.
+//! Steps of several ranks whose gradients are judged before they count: seen by others, or, where the engine
+//! adds unseen, as each rank announces them.
 //!
 //! Enters: what this process computed, and the trained tokens of every rank's share, which all ranks know
 //! from the data. Leaves: the gradient of the step without what was dropped, its loss without those
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use sparktune_base::units::counted;
+use sparktune_cluster::SummedBy;
+use sparktune_cluster::announced::AnnouncedSum;
 use sparktune_cluster::judged::{JudgedSum, Judgement};
 use sparktune_cluster::sentry::{Combine, Decision, Judge, Verdict, combine};
 use sparktune_model::Gradients;
@@ -25,6 +28,9 @@ const NAMED: u64 = 5;
 
 /// The least numbers of a bucket, if there are so many.
 const BUCKET: usize = sparktune_cluster::tcp::BUCKET;
+
+/// The gradients of a step, what was judged, and the verdicts that count.
+type Judged = (Gradients, Judgement, Vec<Verdict>);
 
 /// What this process has computed of a step.
 pub(crate) struct Shares {
@@ -42,6 +48,8 @@ pub(crate) struct Shares {
 pub(crate) struct JudgedRanks {
     plan: RanksPlan,
     seed: u64,
+    /// Whether a sum was not that of what was announced, so that each contribution is seen from then on.
+    is_distrusted: bool,
     /// What is to be said of the last step.
     told: Vec<String>,
     /// The time of judging and of the steps since the attempt began.
@@ -58,6 +66,7 @@ impl JudgedRanks {
         is_judged.then(|| Self {
             plan: plan.ranks,
             seed: plan.seed,
+            is_distrusted: false,
             told: Vec::new(),
             judging: Duration::ZERO,
             began: Instant::now(),
@@ -68,6 +77,12 @@ impl JudgedRanks {
     /// Returns what is to be said of the last step.
     pub(crate) fn told(&mut self) -> Vec<String> {
         std::mem::take(&mut self.told)
+    }
+
+    /// Returns whether the ranks' engine adds the next step, which only sees what they announce.
+    pub(crate) fn adds_unseen(&self, ranks: &Ranks) -> bool {
+        let is_unseen = matches!(ranks.summed_by(false), Some(SummedBy::Nccl(_)));
+        is_unseen && !self.is_distrusted && self.how() == Combine::Sum
     }
 
     fn drops(&self) -> bool {
@@ -139,16 +154,23 @@ impl JudgedRanks {
 
     /// Judges and sums with the other ranks. Also returns the verdicts that count.
     fn over_ranks(
-        &self,
+        &mut self,
         ranks: &mut Ranks,
         judge: &mut Judge,
         own: Option<Gradients>,
         step: &Step,
-    ) -> Result<(Gradients, Judgement, Vec<Verdict>), TrainError> {
+    ) -> Result<Judged, TrainError> {
+        let mut own = own.unwrap_or_default();
+        if self.adds_unseen(ranks) {
+            match self.announced(ranks, judge, &mut own, step)? {
+                Ok(done) => return Ok(done),
+                Err(numbers) => put(step.trained, &mut own, &numbers, step.device),
+            }
+        }
         let collective = ranks.collective().expect("the caller has seen it");
         let is_strict = self.drops() || self.how() != Combine::Sum;
         let mut sum = JudgedSum::begin(step.terms.to_vec(), step.seed, is_strict);
-        let (mut own, mut sums) = (own.unwrap_or_default(), Gradients::default());
+        let mut sums = Gradients::default();
         let buckets = buckets(step.trained);
         for bucket in &buckets {
             let mut values = numbers(&step.trained[bucket.clone()], &mut own, step.device);
@@ -174,13 +196,40 @@ impl JudgedRanks {
         Ok((sums, judgement, counted))
     }
 
-    /// The same in one process that stands for all ranks.
-    fn alone(
-        &self,
+    /// Judges what the ranks announce, and lets their engine add what is accepted. The inner error is what
+    /// this rank has computed, if the sum is not that of what was announced.
+    fn announced(
+        &mut self,
+        ranks: &mut Ranks,
         judge: &mut Judge,
-        own: Vec<Gradients>,
+        own: &mut Gradients,
         step: &Step,
-    ) -> (Gradients, Judgement, Vec<Verdict>) {
+    ) -> Result<Result<Judged, Vec<f32>>, TrainError> {
+        let collective = ranks.collective().expect("the caller has seen it");
+        let mut sum = AnnouncedSum::begin(step.terms.to_vec(), step.seed);
+        for bucket in buckets(step.trained) {
+            sum.add(&numbers(&step.trained[bucket], own, step.device));
+        }
+        let mut next = judge.clone();
+        let mut judgement = sum.judge(collective, &mut next, self.plan.sentry_sigma, step.not_finite)?;
+        let counted = self.counted(&judgement);
+        let Some((summed, took)) = sum.sum(collective, &counted)? else {
+            self.is_distrusted = true;
+            self.told.push(
+                "the sum of the ranks' gradients is not that of what they had announced, so one of them has sent something else, and it cannot be known which. That sum is not used: this step, and all after it, are summed over TCP, where each rank's gradient is seen"
+                    .to_owned(),
+            );
+            return Ok(Err(sum.into_own()));
+        };
+        *judge = next;
+        judgement.took += took;
+        let mut gradients = Gradients::default();
+        put(step.trained, &mut gradients, &summed, step.device);
+        Ok(Ok((gradients, judgement, counted)))
+    }
+
+    /// The same in one process that stands for all ranks.
+    fn alone(&self, judge: &mut Judge, own: Vec<Gradients>, step: &Step) -> Judged {
         let parts: Vec<Vec<f32>> =
             own.into_iter().map(|mut one| numbers(step.trained, &mut one, step.device)).collect();
         let sum = JudgedSum::begin(step.terms.to_vec(), step.seed, true);

@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sparktune_base::units::{bytes, counted, milliseconds as in_milliseconds};
 use sparktune_cluster::swarm::Change;
-use sparktune_cluster::{Collective, Error as ClusterError, RankCounts, Shares, Traffic};
+use sparktune_cluster::{Collective, Error as ClusterError, RankCounts, Shares, SummedBy, Traffic};
 use sparktune_model::Gradients;
 use sparktune_plan::{Plan, SyncPlan};
 
@@ -266,6 +266,16 @@ impl<'a> Ranks<'a> {
                 counted(steps.into(), "step")
             ),
         }))
+    }
+
+    /// Returns how sums over the processes are made; `None` for one without others. What `is_seen` before it is
+    /// added goes over TCP.
+    pub(crate) fn summed_by(&self, is_seen: bool) -> Option<SummedBy> {
+        match self {
+            Self::Member(collective, _) if !is_seen => Some(collective.summed_by()),
+            Self::Member(..) => Some(SummedBy::Tcp),
+            _ => None,
+        }
     }
 
     /// Returns what was exchanged so far.

@@ -157,6 +157,7 @@ pub(crate) fn train_for(
 /// Lets those in that wait, if the ranks meet, and gives all what every rank has: again, as long as one is
 /// lost meanwhile.
 fn heal(session: &mut Session, options: &TrainOptions, meets: bool) -> Result<(), TrainError> {
+    session.has_healed = true;
     if meets {
         session.phase("exchange", "other ranks join: all ranks meet again");
         let known = session.ranks.count();

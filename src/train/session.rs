@@ -47,6 +47,8 @@ pub(crate) struct Session<'a> {
     stop: &'a AtomicBool,
     /// The number of changes of the members since the ranks met.
     pub(crate) epoch: u64,
+    /// Whether the ranks have met again, or lost one before they trained, and so continue from a checkpoint.
+    pub(crate) has_healed: bool,
     sampler: Sampler,
     sampled_at: Option<Instant>,
     /// When work was last shown by [`still`](Self::still).
@@ -94,6 +96,7 @@ impl<'a> Session<'a> {
             inbox,
             stop,
             epoch: 0,
+            has_healed: false,
             sampler,
             sampled_at: None,
             shown_at: Cell::new(Instant::now()),

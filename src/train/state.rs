@@ -10,6 +10,7 @@ use std::path::Path;
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
+use sparktune_cluster::SummedBy;
 use sparktune_cluster::sentry::Judge;
 use sparktune_model::{Mtp, WeightFile};
 use sparktune_plan::{Exported, Plan};
@@ -82,6 +83,10 @@ pub(crate) struct State {
     /// What is usual of the ranks' gradients, if they are judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) judge: Option<Judge>,
+    /// How the gradients of several ranks were summed last, if they were. Checkpoints of older programs do
+    /// not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) summed_by: Option<SummedBy>,
     /// The files that everything here was trained from.
     #[serde(flatten)]
     pub(crate) inputs: Inputs,
@@ -114,6 +119,7 @@ impl State {
             exported_step: None,
             best_head: None,
             judge: None,
+            summed_by: None,
             inputs: Inputs::default(),
         }
     }
@@ -356,7 +362,8 @@ mod tests {
         let path = folder.path().join(STATE);
         let best_head = Some(BestHead { step: 12, loss: 1 });
         let judge = Some(Judge::default());
-        let state = State { step: 9, best_head, exported_step: Some(6), judge, ..State::start() };
+        let summed_by = Some(SummedBy::Nccl(22_903));
+        let state = State { step: 9, best_head, exported_step: Some(6), judge, summed_by, ..State::start() };
         let text = serde_json::to_string(&state).unwrap();
         let changes = ["", "0", "9", "-", "e", "\"", "{", "]", ",", "\\", "\u{1b}", "99999999999999999999"];
         for (at, change) in (0..text.len()).flat_map(|at| changes.map(|change| (at, change))) {

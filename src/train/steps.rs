@@ -247,6 +247,10 @@ impl<'a, O: Objective> Steps<'a, O> {
         let clip = optimizer.step(settings, learning_rate, step, gradients, &mut |f| trainee.visit_mut(f))?;
         let optimizer_ms = is_host(trainee.model().device()).then(|| milliseconds(update_started));
         self.state.step = step;
+        let is_seen = self.judged.as_ref().is_some_and(|judged| !judged.adds_unseen(&session.ranks));
+        if let Some(summed_by) = session.ranks.summed_by(is_seen) {
+            self.state.summed_by = Some(summed_by);
+        }
         self.in_flight = Some(InFlight {
             started,
             step,
@@ -322,6 +326,7 @@ impl<'a, O: Objective> Steps<'a, O> {
             }
             if session.ranks.has_others() {
                 exchange = Some((exchange_ms, session.ranks.traffic().since(before)));
+                self.state.summed_by = session.ranks.summed_by(false);
             }
         }
         self.state.step = step;

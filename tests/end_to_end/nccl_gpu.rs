@@ -125,6 +125,28 @@ fn two_ranks_that_sum_by_nccl_have_the_bits_of_one_process() {
 }
 
 #[test]
+fn gradients_that_gpus_add_unseen_are_judged_as_announced_and_have_the_bits_of_one_process() {
+    let Some(emulated) = emulated() else { return };
+    let mut runs = Runs::new(emulated);
+    let judged = ["--sentry", "drop"];
+    done(&mut runs.train("2", &[&judged[..], &["--sum-as=2"]].concat())).exits(0);
+    let one_process = runs.take();
+    let asked = |_: usize, command: &mut Command| {
+        runs.with_nccl(command);
+        command.env("SPARKTUNE_CLUSTER_ENGINE", "nccl");
+    };
+    let said = both(runs.ranks(|| runs.train("2", &judged), asked));
+    assert!(said[1].err.contains("sums are made on the GPUs by NCCL 2.28.9"), "{}", said[1].err);
+    let sums = runs.traced(0).lines().filter(|line| line.starts_with("sum ")).count();
+    // The first one, those that measure, and one of each step.
+    assert!(sums >= 7, "{sums}");
+    let by_nccl = runs.take();
+    assert_same(&by_nccl, &one_process);
+    let said = events(&by_nccl).into_iter().find(|event| event["phase"] == "sentry").unwrap();
+    assert!(said["detail"].as_str().unwrap().starts_with("no gradient was doubted; judging took"), "{said}");
+}
+
+#[test]
 fn a_rank_that_is_killed_while_gpus_sum_is_missed_and_the_run_has_the_bits_of_its_replay() {
     let Some(emulated) = emulated() else { return };
     let mut runs = Runs::new(emulated);

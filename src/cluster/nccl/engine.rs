@@ -2,9 +2,11 @@
 //!
 //! A communicator belongs to the members of an epoch. When they have changed, it is ended with whatever it
 //! still does, and before the next sum, all connect by a new id. Whether that worked is said over TCP, so all
-//! ranks go on alike.
+//! ranks go on alike. A rank whose NCCL does not end what it does ends itself, and the others go on without it.
 
 use std::fmt;
+use std::sync::mpsc::channel;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -14,9 +16,11 @@ use crate::collective::{Collective, Lent, Traffic};
 use crate::error::Error;
 use crate::nccl::gpu::Gpu;
 use crate::nccl::preflight::{Asked, Choice, Facts, Version, choose};
+use crate::summed_by::SummedBy;
 use crate::swarm::Change;
 use crate::swarm::pulse::Pulse;
 use crate::tcp::Tcp;
+use crate::waiting::STOPPED;
 
 /// Vectors that are shorter are summed over TCP: they cost nothing there.
 const SHORTEST: usize = 4096;
@@ -28,12 +32,13 @@ const CONNECTING: Duration = Duration::from_secs(60);
 const TRYING: Duration = Duration::from_secs(1);
 /// How long news of a rank is waited for that may be the reason why a sum has failed: its longest silence.
 const NEWS: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(35) };
+/// How long NCCL may take for a call that returns at once if all is well: to end what it does, as after a rank
+/// is gone.
+const ENDING: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(20) };
 /// Why the first sum is given up.
 const NOT_DONE: &str = "the first sum was not done within a minute: a firewall may keep back NCCL's ports, or it uses the wrong network interface (NCCL_SOCKET_IFNAME names the right one)";
 /// The pause between two looks at the GPU and at the others.
 const LOOK: Duration = Duration::from_micros(30);
-/// A look that took longer means that this process was stopped.
-const STOPPED: Duration = Duration::from_secs(1);
 
 /// By what sums are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub struct Nccl {
     notes: Vec<String>,
     /// The members that the communicator connects, by the numbers that they had when they met.
     connected: Option<Vec<usize>>,
+    /// Whether there is a communicator, which has to be ended.
+    is_begun: bool,
     traffic: Traffic,
 }
 
@@ -76,7 +83,8 @@ pub struct Nccl {
 pub fn over(control: Tcp, asked: Asked, facts: Facts, gpu: Option<Box<dyn Gpu>>) -> Result<Nccl, Error> {
     let path = Path::Tcp("nothing was chosen".into());
     let (notes, connected, traffic) = (Vec::new(), None, Traffic::default());
-    let mut engine = Nccl { control, gpu, asked, facts, path, notes, connected, traffic };
+    let is_begun = false;
+    let mut engine = Nccl { control, gpu, asked, facts, path, notes, connected, is_begun, traffic };
     engine.open()?;
     Ok(engine)
 }
@@ -109,7 +117,7 @@ impl Nccl {
         self.path = match tried {
             Ok(version) => Path::Nccl(version),
             Err(why) => {
-                self.end();
+                self.end()?;
                 if self.asked == Asked::Nccl {
                     let what = format!("sums cannot be made by NCCL: {why}");
                     self.control.leave(Some(&what));
@@ -141,14 +149,16 @@ impl Nccl {
     /// Connects all members. The inner error is the same on all ranks.
     fn connect(&mut self) -> Result<Result<(), String>, Error> {
         let members = self.control.members();
-        self.end();
+        self.end()?;
         let (rank, world_size) = (self.control.rank(), self.control.world_size());
         if world_size == 1 {
             self.connected = Some(members);
             return Ok(Ok(()));
         }
-        let own = match &mut self.gpu {
-            Some(gpu) if rank == 0 => gpu.new_id(),
+        let own = match &self.gpu {
+            Some(_) if rank == 0 => {
+                self.within(CONNECTING, "to connect", |gpu| gpu.new_id()).and_then(|id| id)
+            }
             Some(_) => Ok(Vec::new()),
             None => Err("it has no GPU".into()),
         };
@@ -157,7 +167,9 @@ impl Nccl {
             return Ok(Err(why));
         }
         let id = ids.into_iter().next().and_then(Result::ok).unwrap_or_default();
-        let begun = self.gpu.as_mut().map_or(Ok(()), |gpu| gpu.connect(&id, rank, world_size));
+        self.is_begun = true;
+        let begun = self.within(CONNECTING, "to connect", move |gpu| gpu.connect(&id, rank, world_size));
+        let begun = begun.and_then(|begun| begun);
         // Nobody waits for one that does not come.
         let all_begun: Vec<Result<(), String>> = self.gather(&begun)?;
         let connected = match failure(&all_begun) {
@@ -172,7 +184,7 @@ impl Nccl {
                 Ok(())
             }
             Some(why) => {
-                self.end();
+                self.end()?;
                 Err(why)
             }
         })
@@ -200,17 +212,52 @@ impl Nccl {
     fn settle<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
         let are_the_same = self.connected.as_ref().is_some_and(|before| *before == self.control.members());
         if !are_the_same || !matches!(done, Ok(_) | Err(Error::Regrouped)) {
-            self.end();
+            let ended = self.end();
+            if done.is_ok() || matches!(done, Err(Error::Regrouped)) {
+                ended?;
+            }
         }
         done
     }
 
     /// Ends what the GPU does for the others.
-    fn end(&mut self) {
+    ///
+    /// # Errors
+    /// It does not end, so this rank has to.
+    fn end(&mut self) -> Result<(), Error> {
         self.connected = None;
-        if let Some(gpu) = &mut self.gpu {
-            gpu.abort();
+        if !std::mem::take(&mut self.is_begun) || self.gpu.is_none() {
+            return Ok(());
         }
+        let ended = self.within(ENDING, "to end what it did", |gpu| gpu.abort());
+        ended.map_err(|what| {
+            let error = Error::Gpus { what };
+            self.control.failure = Some(error.to_string());
+            error
+        })
+    }
+
+    /// Lets the GPU do something for at most so long. Afterwards there is no GPU any more, because one that
+    /// hangs cannot be called again.
+    fn within<T: Send + 'static>(
+        &mut self,
+        limit: Duration,
+        what: &str,
+        work: impl FnOnce(&mut dyn Gpu) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let mut gpu = self.gpu.take().ok_or("it has no GPU")?;
+        let (send, done) = channel();
+        let work = move || {
+            let done = work(&mut *gpu);
+            // Nobody may wait any more.
+            drop(send.send((done, gpu)));
+        };
+        Builder::new().name("nccl".into()).spawn(work).map_err(|error| error.to_string())?;
+        let (done, gpu) = done.recv_timeout(limit).map_err(|_| {
+            format!("NCCL has taken longer than {} s {what}, and is not waited for", limit.as_secs())
+        })?;
+        self.gpu = Some(gpu);
+        Ok(done)
     }
 
     /// Sums on the GPUs, at most as long as a limit, and looks after the others meanwhile. The inner error is
@@ -263,7 +310,8 @@ impl Nccl {
 
     /// Ends what the GPU does, and returns why the run ends.
     fn failed(&mut self, what: &str) -> Error {
-        self.end();
+        // What came first is said.
+        let _ = self.end();
         let error = Error::Gpus { what: escape(what).into_owned() };
         self.control.failure = Some(error.to_string());
         error
@@ -321,7 +369,7 @@ impl Collective for Nccl {
         Ok(())
     }
 
-    /// What is judged goes over TCP, where each contribution is seen before it counts.
+    /// Goes over TCP, where each contribution is seen before it counts.
     fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
         let done = self.control.scatter(values);
         self.settle(done)
@@ -340,13 +388,16 @@ impl Collective for Nccl {
     fn leave(&mut self, reason: Option<&str>) {
         // The others hear of it also if ending what the GPU does takes long.
         self.control.leave(reason);
-        match &mut self.gpu {
-            // The others have said that they have everything.
-            Some(gpu) if reason.is_none() => gpu.finish(),
-            Some(gpu) => gpu.abort(),
-            None => {}
-        }
+        // The others have said that they have everything, if there is no reason.
+        let is_done = reason.is_none();
         self.connected = None;
+        if std::mem::take(&mut self.is_begun)
+            && self.gpu.is_some()
+            && let Err(why) =
+                self.within(ENDING, "to end", move |gpu| if is_done { gpu.finish() } else { gpu.abort() })
+        {
+            self.control.tell(&why);
+        }
     }
 
     fn traffic(&self) -> Traffic {
@@ -375,7 +426,7 @@ impl Collective for Nccl {
     }
 
     fn meet_again(&mut self) -> Result<(), Error> {
-        self.end();
+        self.end()?;
         self.control.meet_again()
     }
 
@@ -397,6 +448,13 @@ impl Collective for Nccl {
 
     fn engine(&self) -> Option<String> {
         Some(self.path.to_string())
+    }
+
+    fn summed_by(&self) -> SummedBy {
+        match self.path {
+            Path::Nccl(version) => SummedBy::Nccl(version),
+            Path::Tcp(_) => SummedBy::Tcp,
+        }
     }
 
     fn open_again(&mut self) -> Result<(), Error> {

@@ -10,7 +10,7 @@ const OLDEST: u32 = 21_800;
 /// The first release that is fast between two Sparks.
 pub const NEEDED: u32 = 22_809;
 /// The most ranks whose sum has no order.
-const EXACT: usize = 2;
+pub(crate) const EXACT: usize = 2;
 /// The most characters of a rank's words that are repeated.
 const LONGEST: usize = 300;
 

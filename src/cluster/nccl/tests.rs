@@ -32,6 +32,8 @@ enum Fault {
     Absent,
     /// It fails in a later sum.
     Broken,
+    /// It never ends what it does.
+    Stuck,
 }
 
 struct Fake {
@@ -110,6 +112,9 @@ impl Gpu for Fake {
     }
 
     fn abort(&mut self) {
+        while self.fault == Fault::Stuck && !self.id.is_empty() {
+            thread::park();
+        }
         let id = std::mem::take(&mut self.id);
         self.wires.lock().unwrap().left.insert(id);
     }
@@ -249,4 +254,34 @@ fn a_sum_that_fails_while_all_ranks_are_there_ends_the_run_with_its_reason() {
     assert!(matches!(&all[0], Error::Gpus { what } if what == "the wire is broken"), "{:?}", all[0]);
     // The other one hears it, or its own GPU says that this one is gone.
     assert!(all[1].is_of_a_rank(), "{:?}", all[1]);
+}
+
+#[test]
+fn one_whose_gpu_never_ends_what_it_does_says_so_and_ends_and_the_others_go_on() {
+    let (all, _) = ranks(Asked::Nccl, &[Fault::None, Fault::Stuck, Fault::None], |engine| {
+        let mut engine = engine.unwrap();
+        assert!(engine.outlive(Duration::from_secs(20)));
+        assert_eq!(summed(&mut engine).1, 3);
+        if engine.rank() == 2 {
+            engine.leave(Some("it is killed"));
+            return Ok(Vec::new());
+        }
+        loop {
+            let mut values = numbers(engine.members()[engine.rank()]);
+            match engine.all_reduce(&mut values).and_then(|()| engine.all_gather(b"done")) {
+                Ok(words) if words.len() == 1 => {
+                    engine.leave(None);
+                    return Ok(values);
+                }
+                Ok(_) | Err(Error::Regrouped) => {}
+                Err(error) => {
+                    engine.leave(Some(&error.to_string()));
+                    return Err(error);
+                }
+            }
+        }
+    });
+    assert_eq!(all[0].as_ref().unwrap(), &numbers(0), "it goes on alone");
+    let said = all[1].as_ref().unwrap_err();
+    assert!(matches!(said, Error::Gpus { what } if what.contains("longer than 1 s to end")), "{said}");
 }

@@ -78,7 +78,7 @@ fn counts(verdict: Verdict) -> bool {
 
 /// Returns what the sum of the contributions that count is multiplied by, so that it is the gradient of the
 /// mean loss over the tokens that count. Exactly 1 if all do.
-fn made_up(terms: &[u64], verdicts: &[Verdict]) -> f32 {
+pub(crate) fn made_up(terms: &[u64], verdicts: &[Verdict]) -> f32 {
     let all: u64 = terms.iter().sum();
     let counted: u64 =
         terms.iter().zip(verdicts).filter(|(_, verdict)| counts(**verdict)).map(|(terms, _)| terms).sum();

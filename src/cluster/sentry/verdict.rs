@@ -37,6 +37,8 @@ impl Verdict {
 pub enum Reason {
     /// A number is infinite or none.
     NotFinite,
+    /// What it announces of its gradient cannot be true of any.
+    Untrue,
     /// The member has no share of this step.
     NotDue,
     /// The member has a share, and says that nothing is to be learned from it.
@@ -86,6 +88,9 @@ impl fmt::Display for Reason {
         };
         match *self {
             Self::NotFinite => write!(f, "a number of its gradient is not finite"),
+            Self::Untrue => {
+                write!(f, "the norm that it announces does not fit the projection of its gradient")
+            }
             Self::NotDue => write!(f, "it has no share of the step, but sent a gradient"),
             Self::Zero { terms } => {
                 write!(f, "its gradient is zero, although its share has {terms} trained tokens")

@@ -1,6 +1,7 @@
 //! Ranks in threads on loopback, some of which die at places that a seed chooses.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::environment::{Launcher, Placement};
 use crate::error::Error;
 use crate::introduction::{Answer, Hello, Purpose, VERSION};
 use crate::listening::free_port;
-use crate::rendezvous::{Known, Limits, meet};
+use crate::rendezvous::{Known, Limits, Unmet, meet};
 use crate::tcp::{Tcp, join};
 use crate::token::JobToken;
 use crate::waiting::Ends;
@@ -255,6 +256,7 @@ fn knock_and_vanish(port: u16) {
         world_size: 3,
         launched_as: 2,
         meeting: 0,
+        attempt: 0,
         build: "build".into(),
         port: free_port().unwrap(),
         purpose: Purpose::Work,
@@ -271,12 +273,13 @@ fn knock_and_vanish(port: u16) {
         loop {
             match channel.hear() {
                 Ok(Answer::Wait { .. }) => {}
-                Ok(Answer::Again { rank, world_size, launched_as, meeting }) => {
+                Ok(Answer::Again { rank, launched_as, meeting }) => {
+                    let (world_size, launched_as) = (launched_as.len(), launched_as[rank]);
                     hello = Hello { rank, world_size, launched_as, meeting, ..hello };
                     break;
                 }
-                Ok(Answer::Welcome { present, .. }) => {
-                    assert_eq!(present, [0, 1, 2]);
+                Ok(Answer::Welcome(welcome)) => {
+                    assert_eq!(welcome.present, [0, 1, 2]);
                     return;
                 }
                 other => panic!("{other:?}"),
@@ -299,7 +302,10 @@ fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_en
             let limits = Limits { meeting: Duration::from_secs(20), ..Limits::default() };
             let known = Known { launched_as: 2, ..Known::default() };
             let met = meet(&placement, None, "build", limits, &known, &ends);
-            assert!(matches!(met, Err(Error::Renumbered { rank: 2, launched_as: 2, .. })));
+            let Err(Unmet { error: Error::Renumbered { rank: 2, launched_as, .. }, .. }) = met else {
+                panic!("it met somebody");
+            };
+            assert_eq!(launched_as, [0, 1, 2]);
             return None;
         }
         let said = loop {
@@ -439,4 +445,57 @@ fn whoever_takes_the_coordinators_place_lets_others_in_and_they_keep_their_numbe
     });
     let words = ["1", "2", "0"].map(|word| word.as_bytes().to_vec()).to_vec();
     assert_eq!(ended, [None, Some((vec![1, 2, 0], words.clone())), Some((vec![1, 2, 0], words))]);
+}
+
+#[test]
+fn one_that_comes_to_a_later_meeting_than_it_was_told_misses_nobody_of_the_earlier_one() {
+    let port = free_port().unwrap();
+    let all = [0, 1, 2].map(|rank| rank.to_string().into_bytes()).to_vec();
+    let work = |rank: usize| {
+        let (own, leaves) = (thread::current().id(), Arc::new(AtomicBool::new(false)));
+        let has_left = Arc::clone(&leaves);
+        // When they meet again, rank 2 is held up on its way, and rank 3 does not come.
+        let interrupted = move || match rank {
+            2 if thread::current().id() == own && has_left.swap(false, Ordering::SeqCst) => {
+                thread::sleep(Duration::from_secs(12));
+                false
+            }
+            3 => has_left.load(Ordering::SeqCst),
+            _ => false,
+        };
+        let placement = placement(rank, 4, port);
+        let mut tcp = join(&placement, None, "build", Limits::default(), Arc::new(interrupted)).unwrap();
+        assert!(tcp.outlive(Duration::from_secs(4)));
+        leaves.store(true, Ordering::SeqCst);
+        let met = tcp.meet_again();
+        if rank == 3 {
+            assert!(met.is_err());
+            return;
+        }
+        met.unwrap();
+        if rank < 2 {
+            assert_eq!(heal(&mut tcp).unwrap(), all[..2]);
+            let lost: Vec<usize> = tcp.changes()[0].lost.iter().map(|(rank, _)| *rank).collect();
+            assert_eq!(lost, [2, 3]);
+            loop {
+                let waiting = tcp.newcomers() as u8;
+                match tcp.broadcast(&[waiting]) {
+                    Ok(said) if said == [1] => break,
+                    Ok(_) | Err(Error::Regrouped) => thread::sleep(Duration::from_millis(20)),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            tcp.meet_again().unwrap();
+        }
+        assert_eq!(heal(&mut tcp).unwrap(), all);
+        let changes = tcp.changes();
+        assert!(changes.is_empty(), "rank {rank}: {changes:?}");
+        tcp.leave(None);
+    };
+    let work = &work;
+    thread::scope(|scope| {
+        for rank in 0..4 {
+            scope.spawn(move || work(rank));
+        }
+    });
 }

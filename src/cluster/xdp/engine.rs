@@ -20,6 +20,7 @@ use crate::collective::{Collective, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::rendezvous::Limits;
+use crate::summed_by::SummedBy;
 use crate::swarm::pulse::Pulse;
 use crate::tcp::{self, Tcp};
 use crate::token::JobToken;
@@ -392,6 +393,10 @@ impl Collective for Xdp {
 
     fn launched_as(&self) -> Vec<usize> {
         self.control.launched_as()
+    }
+
+    fn summed_by(&self) -> SummedBy {
+        if self.worker.is_some() { SummedBy::Xdp } else { SummedBy::Tcp }
     }
 
     fn pulse(&self) -> Option<Pulse> {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use sparktune_cluster::{Collective, Error, Traffic};
+use sparktune_cluster::{Collective, Error, SummedBy, Traffic};
 use sparktune_runlog::{Checkpoints, Kind, RunDir};
 use sparktune_train::{TrainOptions, train_as_rank, train_with};
 
@@ -25,11 +25,12 @@ struct Thread {
     from: Vec<Receiver<Vec<u8>>>,
     lie: Option<Lie>,
     steps: usize,
+    by: SummedBy,
 }
 
 impl Thread {
-    fn all(count: usize, lie: Option<Lie>) -> Vec<Self> {
-        let of = |rank| Self { rank, to: Vec::new(), from: Vec::new(), lie, steps: 0 };
+    fn all(count: usize, lie: Option<Lie>, by: SummedBy) -> Vec<Self> {
+        let of = |rank| Self { rank, to: Vec::new(), from: Vec::new(), lie, steps: 0, by };
         let mut all: Vec<Self> = (0..count).map(of).collect();
         for from in 0..count {
             for to in 0..count {
@@ -51,7 +52,13 @@ impl Collective for Thread {
         self.from.len()
     }
 
+    /// What is added unseen may be something else than was announced.
     fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
+        if self.by != SummedBy::Tcp && values.iter().any(|value| *value != 0.0) {
+            self.steps += 1;
+            let lie = self.lie.filter(|lie| lie.rank == self.rank && lie.step == self.steps);
+            values.iter_mut().for_each(|value| *value *= lie.map_or(1.0, |lie| lie.factor));
+        }
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         for (rank, bytes) in self.all_gather(&bytes)?.into_iter().enumerate() {
             let numbers = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
@@ -63,9 +70,12 @@ impl Collective for Thread {
     }
 
     fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
-        self.steps += 1;
-        let lie = self.lie.filter(|lie| lie.rank == self.rank && lie.step == self.steps);
-        let factor = lie.map_or(1.0, |lie| lie.factor);
+        let mut factor = 1.0;
+        if self.by == SummedBy::Tcp {
+            self.steps += 1;
+            let lie = self.lie.filter(|lie| lie.rank == self.rank && lie.step == self.steps);
+            factor = lie.map_or(1.0, |lie| lie.factor);
+        }
         let bytes: Vec<u8> = values.iter().flat_map(|value| (value * factor).to_le_bytes()).collect();
         let (rank, count) = (self.rank, self.from.len());
         let own = values.len() * rank / count..values.len() * (rank + 1) / count;
@@ -85,6 +95,10 @@ impl Collective for Thread {
 
     fn leave(&mut self, _reason: Option<&str>) {}
 
+    fn summed_by(&self) -> SummedBy {
+        self.by
+    }
+
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
@@ -101,6 +115,10 @@ fn planned(root: &Path, method: &str, ranks: &str) -> RunDir {
 
 /// Trains as three ranks, and returns the runs of all.
 fn ranks(root: &Path, method: &str, settings: &str, lie: Option<Lie>) -> Vec<RunDir> {
+    ranks_by(SummedBy::Tcp, root, method, settings, lie)
+}
+
+fn ranks_by(by: SummedBy, root: &Path, method: &str, settings: &str, lie: Option<Lie>) -> Vec<RunDir> {
     let runs: Vec<RunDir> =
         (0..3).map(|rank| planned(&root.join(rank.to_string()), method, settings)).collect();
     std::thread::scope(|scope| {
@@ -111,7 +129,7 @@ fn ranks(root: &Path, method: &str, settings: &str, lie: Option<Lie>) -> Vec<Run
                 train_as_rank(&run, &AtomicBool::new(false), &options, &mut rank).unwrap();
             })
         };
-        let threads: Vec<_> = runs.iter().zip(Thread::all(3, lie)).map(train).collect();
+        let threads: Vec<_> = runs.iter().zip(Thread::all(3, lie, by)).map(train).collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     runs
@@ -184,11 +202,43 @@ fn honest_ranks_have_the_bits_of_ranks_that_nobody_judges_and_one_process_judges
     }
 }
 
+#[test]
+fn what_an_engine_adds_unseen_is_judged_by_what_was_announced_and_seen_if_the_sum_is_another_one() {
+    let root = tempfile::tempdir().unwrap();
+    let by = |by: SummedBy, name: &str, settings: &str, lie: Option<Lie>| {
+        ranks_by(by, &root.path().join(name), LORA, settings, lie).swap_remove(0)
+    };
+    let (tcp, nccl) = (SummedBy::Tcp, SummedBy::Nccl(22_903));
+    for sentry in ["drop", "warn"] {
+        let settings = format!(r#"{{ sentry = "{sentry}" }}"#);
+        let seen = by(tcp, &format!("seen-{sentry}"), &settings, None);
+        let announced = by(nccl, &format!("announced-{sentry}"), &settings, None);
+        assert_eq!(losses(&announced), losses(&seen), "this engine adds in the same order");
+        assert_eq!(bytes(&announced, ADAPTER), bytes(&seen, ADAPTER));
+        assert!(phase(&announced, "sentry").unwrap().starts_with("no gradient was doubted"));
+        assert_eq!(of_newest(&announced, "summed_by"), serde_json::json!({ "nccl": 22_903 }));
+        for factor in [-3.0, 1e6, f32::NAN] {
+            let lie = Some(Lie { rank: 1, step: 3, factor });
+            let lied = by(nccl, &format!("{sentry}{factor}"), &settings, lie);
+            assert_eq!(losses(&lied), losses(&seen), "{factor}");
+            assert_eq!(bytes(&lied, ADAPTER), bytes(&seen, ADAPTER));
+            let said = warnings(&lied).into_iter().filter(|said| said.contains("announced")).count();
+            assert_eq!(said, 1, "{factor}");
+            assert_eq!(of_newest(&lied, "summed_by"), "tcp");
+        }
+    }
+}
+
 /// The judge's state in the newest checkpoint.
 fn judge(run: &RunDir) -> serde_json::Value {
+    of_newest(run, "judge")
+}
+
+/// A part of the state in the newest checkpoint.
+fn of_newest(run: &RunDir, part: &str) -> serde_json::Value {
     let newest = Checkpoints::new(run).newest_valid().unwrap().checkpoint.unwrap();
     let state = std::fs::read_to_string(newest.path.join("state.json")).unwrap();
-    serde_json::from_str::<serde_json::Value>(&state).unwrap()["judge"].take()
+    serde_json::from_str::<serde_json::Value>(&state).unwrap()[part].take()
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod judged;
 mod on_device;
 mod parents;
 mod ranks;
+mod sums;
 mod together;
 
 use std::path::{Path, PathBuf};
