@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = files![
     "device/bf16.cuh",
     "device/cuda.cuh",
     "device/e4m3.cuh",
+    "device/examples.cuh",
     "device/f16.cuh",
     "device/gemm.cuh",
     "device/reduce.cuh",
