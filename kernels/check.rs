@@ -71,6 +71,15 @@ pub(crate) fn agrees_with_reference<O: Op<N, M>, const N: usize, const M: usize>
     }
 }
 
+/// Returns the CPU, and the CUDA device if there is one.
+pub(crate) fn devices() -> Vec<burn::tensor::Device> {
+    let cpu = burn::tensor::Device::flex();
+    #[cfg(feature = "cuda")]
+    return std::iter::once(cpu).chain(crate::testing::cuda_device()).collect();
+    #[cfg(not(feature = "cuda"))]
+    vec![cpu]
+}
+
 /// Compares the kernels on a CUDA device, or on the emulated one, with the reference on the CPU.
 #[cfg(feature = "cuda")]
 mod on_cuda {

@@ -34,11 +34,14 @@ pub trait Group: GroupOnCuda + Clone + Debug + Send + 'static {
     ) -> Vec<Option<FlexTensor>>;
 }
 
-/// Runs a group of `layers` layers, one to four, with one parameter each, and two more for some of them.
+/// Runs a group of `layers` layers, one to four, with one parameter each, and two more for some of them. One
+/// layer may have two inputs.
 pub(crate) fn apply_group<G: Group>(group: G, inputs: Vec<Tensor<2>>, layers: usize) -> Vec<Tensor<2>> {
     match (inputs.len(), layers) {
         (2, 1) => sized::<G, 2, 1>(group, inputs),
         (4, 1) => sized::<G, 4, 1>(group, inputs),
+        (3, 1) => sized::<G, 3, 1>(group, inputs),
+        (5, 1) => sized::<G, 5, 1>(group, inputs),
         (3, 2) => sized::<G, 3, 2>(group, inputs),
         (5, 2) => sized::<G, 5, 2>(group, inputs),
         (7, 2) => sized::<G, 7, 2>(group, inputs),

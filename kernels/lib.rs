@@ -21,6 +21,7 @@ pub mod embedding;
 #[cfg(feature = "cuda")]
 mod fp8;
 pub mod gated_delta_rule;
+pub mod gated_linear;
 mod gated_mul;
 pub mod gated_rms_norm;
 pub mod gelu_mul;

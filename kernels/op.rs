@@ -212,6 +212,16 @@ pub(crate) fn on_cpu(tensor: &Tensor<2>) -> bool {
     tensor.device().inner() == burn::tensor::Device::flex()
 }
 
+/// Returns parts of a result below each other.
+pub(crate) fn joined(mut parts: Vec<Tensor<2>>) -> Tensor<2> {
+    if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 0) }
+}
+
+#[cfg(feature = "cuda")]
+pub(crate) fn all_into_tensors(all: Vec<Vec<cuda::CudaTensor>>) -> Vec<Vec<Tensor<2>>> {
+    all.into_iter().map(|some| some.into_iter().map(cuda::into_tensor).collect()).collect()
+}
+
 /// Returns a tensor outside autodiff with contiguous rows, as kernels read them. burn pads short rows on CUDA
 /// devices, and without this each use of such a tensor would copy it.
 pub fn packed(tensor: Tensor<2>) -> Tensor<2> {

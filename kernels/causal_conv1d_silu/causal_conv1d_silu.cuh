@@ -7,14 +7,21 @@
 // Launch: 128 threads, blocks (ceil(C / 1024), ceil(T / run)). Backward with the weight's gradient leaves one row per run in
 // `d_weight_partial [runs, 4 · C]` for `sum_rows`.
 //
-// The steps of decoding continue one example: `before [3, C]` are the three tokens in front of `u`, the oldest first, zero where there
-// were none, and `after [3, C]` the last three of both.
+// The steps of decoding continue up to EXAMPLES examples, whose tokens lie one after the other in `u`: `before_e [3, C]` are the three
+// tokens in front of those of example e, the oldest first, zero where there were none, and `after_e [1 or its tokens, 3, C]` the last
+// three behind its last token, or with `each` behind each of its tokens. Blocks (ceil(C / 1024), ceil(most tokens / run), examples).
 #pragma once
 #include "../device/bf16.cuh"
+#include "../device/examples.cuh"
 #include "../device/silu.cuh"
 
 struct ConvSizes {
     u32 tokens, channels, run, reserved;
+};
+
+struct ConvStepsSizes {
+    u32 channels, run, each;
+    ExampleRows tokens;
 };
 
 constexpr int TAPS = 4;
@@ -161,17 +168,22 @@ KERNEL(128) causal_conv1d_silu_backward_weight(const bf16* __restrict__ u, const
     conv_gradients<true>(u, weight, position_ids, d_y, d_u, d_weight_partial, sizes);
 }
 
-KERNEL(128) causal_conv1d_silu_steps(const bf16* __restrict__ u, const bf16* __restrict__ weight, const bf16* __restrict__ before,
-                                     bf16* __restrict__ y, bf16* __restrict__ after, const ConvSizes sizes) {
+KERNEL(128) causal_conv1d_silu_steps(const bf16* __restrict__ u, const bf16* __restrict__ weight, OF_EACH_EXAMPLE(const bf16*, before),
+                                     bf16* __restrict__ y, OF_EACH_EXAMPLE(bf16*, after), const ConvStepsSizes sizes) {
     const int channel = int(blockIdx.x * blockDim.x + threadIdx.x) * 8, count = int(sizes.channels) - channel;
-    if (count <= 0) return;
-    const u32 begin = blockIdx.y * sizes.run, end = min(begin + sizes.run, sizes.tokens);
+    const u32 first = of_example(sizes.tokens.first, blockIdx.z), last = of_example(sizes.tokens.first, blockIdx.z + 1);
+    const u32 begin = first + blockIdx.y * sizes.run, end = min(begin + sizes.run, last);
+    if (count <= 0 || begin >= last) return;
+    const bf16* const befores[EXAMPLES] = ALL_OF(before);
+    bf16* const afters[EXAMPLES] = ALL_OF(after);
+    const bf16* const before = of_example(befores, blockIdx.z);
+    bf16* after = of_example(afters, blockIdx.z) + (sizes.each ? u64(begin - first) * PAST * sizes.channels : 0) + channel;
     const Taps taps = load_taps(weight, channel, count);
     Eight past[PAST];
 #pragma unroll
     for (int lag = 1; lag <= PAST; ++lag) {
-        const bool fresh = begin >= u32(lag);
-        const u64 row = fresh ? begin - u32(lag) : begin + u32(PAST - lag);
+        const bool fresh = begin - first >= u32(lag);
+        const u64 row = fresh ? begin - u32(lag) : begin - first + u32(PAST - lag);
         past[lag - 1] = load8((fresh ? u : before) + row * sizes.channels + channel, count);
     }
     for (u32 token = begin; token < end; ++token) {
@@ -179,8 +191,9 @@ KERNEL(128) causal_conv1d_silu_steps(const bf16* __restrict__ u, const bf16* __r
         const Eight now = load8(u + at, count);
         store8(y + at, convolved(taps, now, past), count);
         step(past, now);
-    }
-    if (end < sizes.tokens) return;
+        if (!sizes.each && token + 1 < last) continue;
 #pragma unroll
-    for (int lag = 1; lag <= PAST; ++lag) store8(after + u64(PAST - lag) * sizes.channels + channel, past[lag - 1], count);
+        for (int lag = 1; lag <= PAST; ++lag) store8(after + u64(PAST - lag) * sizes.channels, past[lag - 1], count);
+        after += u64(PAST) * sizes.channels;
+    }
 }

@@ -105,7 +105,15 @@ static void packed_equals_alone(const std::vector<unsigned>& documents, unsigned
     }
 }
 
-// The tokens behind the first `first` ones, continued from the window that those leave, against the bits of all at once.
+// The rows of examples between these borders.
+static ExampleRows rows_of(const std::vector<u32>& borders) {
+    ExampleRows rows;
+    for (size_t i = 0; i <= EXAMPLES; ++i) rows.first[i] = borders[std::min(i, borders.size() - 1)];
+    return rows;
+}
+
+// The tokens behind the first `first` ones, continued from the window that those leave, against the bits of all at once; and both parts
+// as two examples of one launch.
 static void run_steps(unsigned first, unsigned second, unsigned channels) {
     const unsigned tokens = first + second;
     const std::string name = std::to_string(first) + " and " + std::to_string(second) + " x " + std::to_string(channels);
@@ -118,22 +126,43 @@ static void run_steps(unsigned first, unsigned second, unsigned channels) {
     auto& after = c.result<bf16>("after", 3 * channels);
     auto& y = c.result<bf16>("y", u.size());
     auto& whole = c.result<bf16>("whole", u.size());
+    auto& of_both = c.result<bf16>("of both", u.size());
+    auto& each_of_first = c.result<bf16>("each of first", size_t(first) * 3 * channels);
+    auto& each_of_second = c.result<bf16>("each of second", size_t(second) * 3 * channels);
+    // Up to two examples; any buffer will do for the others.
+    const auto steps = [&](u32 longest, const std::vector<u32>& borders, const bf16* u, bf16* y, u32 each, std::vector<const bf16*> befores,
+                           std::vector<bf16*> afters) {
+        befores.resize(EXAMPLES, befores[0]), afters.resize(EXAMPLES, afters[0]);
+        const auto& b = befores;
+        const auto& a = afters;
+        const dim3 one = grid(longest, channels, 7), blocks(one.x, one.y, unsigned(borders.size() - 1));
+        LAUNCH(causal_conv1d_silu_steps, blocks, 128, u, weight.data(), b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], y, a[0], a[1], a[2],
+               a[3], a[4], a[5], a[6], a[7], {channels, 7, each, rows_of(borders)});
+    };
     c.run([&] {
         LAUNCH(causal_conv1d_silu_forward, grid(tokens, channels, 7), 128, u.data(), weight.data(), ids.data(), whole.data(),
                {tokens, channels, 7, 0});
-        LAUNCH(causal_conv1d_silu_steps, grid(first, channels, 7), 128, u.data(), weight.data(), nothing.data(), y.data(), between.data(),
-               {first, channels, 7, 0});
-        LAUNCH(causal_conv1d_silu_steps, grid(second, channels, 7), 128, u.data() + size_t(first) * channels, weight.data(),
-               between.data(), y.data() + size_t(first) * channels, after.data(), {second, channels, 7, 0});
+        steps(first, {0, first}, u.data(), y.data(), 0, {nothing.data()}, {between.data()});
+        steps(second, {0, second}, u.data() + size_t(first) * channels, y.data() + size_t(first) * channels, 0, {between.data()},
+              {after.data()});
+        steps(std::max(first, second), {0, first, tokens}, u.data(), of_both.data(), 1, {nothing.data(), between.data()},
+              {each_of_first.data(), each_of_second.data()});
     });
     same_bits("causal_conv1d_silu_steps: y", name, y, whole);
-    // The last three tokens, behind zeros where there are fewer.
+    same_bits("causal_conv1d_silu_steps: two examples", name, of_both, whole);
+    // The three tokens up to `token`, behind zeros where there are fewer.
+    const auto window = [&](size_t token, size_t i) {
+        const size_t row = token + 1 + i / channels;
+        return row < 3 ? bf16{0} : bf16(u[(row - 3) * channels + i % channels]);
+    };
     Buffer<bf16> last("last", after.size());
-    for (size_t i = 0; i < last.size(); ++i) {
-        const size_t row = tokens + i / channels;
-        last[i] = row < 3 ? bf16{0} : bf16(u[(row - 3) * channels + i % channels]);
-    }
+    for (size_t i = 0; i < last.size(); ++i) last[i] = window(tokens - 1, i);
     same_bits("causal_conv1d_silu_steps: after", name, after, last);
+    Buffer<bf16> of_first("of first", each_of_first.size()), of_second("of second", each_of_second.size());
+    for (size_t i = 0; i < of_first.size(); ++i) of_first[i] = window(i / after.size(), i % after.size());
+    for (size_t i = 0; i < of_second.size(); ++i) of_second[i] = window(first + i / after.size(), i % after.size());
+    same_bits("causal_conv1d_silu_steps: after each", name, each_of_first, of_first);
+    same_bits("causal_conv1d_silu_steps: after each", name, each_of_second, of_second);
 }
 
 int main() {

@@ -1,6 +1,7 @@
 //! Launches of `causal_conv1d_silu.cuh`.
 
 use super::CausalConv1dSilu;
+use crate::cuda::examples::continued;
 use crate::cuda::{
     CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty_like, launch_with_parts, sizes, view,
 };
@@ -59,18 +60,30 @@ pub(super) fn fits(taps: usize) -> bool {
     taps == TAPS
 }
 
-/// Continues one example behind a window. Returns the results and the next window.
-pub(super) fn steps(u: CudaTensor, weight: CudaTensor, window: CudaTensor) -> (CudaTensor, CudaTensor) {
-    let [u, weight, window] = [u, weight, window].map(as_bf16);
-    let ((rows, width), y, after) = (dims(&u), empty_like(&u), empty_like(&window));
-    Kernel::new(SOURCE, "causal_conv1d_silu_steps")
-        .grid(width.div_ceil(1024), rows.div_ceil(RUN), 1)
-        .threads(128)
-        .read(&u)
-        .read(&weight)
-        .read(&window)
-        .write(&y)
-        .write(&after)
-        .launch(sizes_of(rows, width));
+/// Continues examples with so many rows each behind their windows. Returns the results and the next windows,
+/// as [`continued`] does.
+pub(super) fn steps(
+    u: CudaTensor,
+    weight: CudaTensor,
+    windows: Vec<CudaTensor>,
+    counts: &[usize],
+    each: bool,
+) -> (CudaTensor, Vec<Vec<CudaTensor>>) {
+    let [u, weight] = [u, weight].map(as_bf16);
+    let windows: Vec<_> = windows.into_iter().map(as_bf16).collect();
+    let ((_, width), y) = (dims(&u), empty_like(&u));
+    let after = continued(&windows, counts, each, |examples, before, after| {
+        let mut sizes = sizes![width as u32, RUN as u32, u32::from(each)];
+        examples.push_rows(&mut sizes);
+        Kernel::new(SOURCE, "causal_conv1d_silu_steps")
+            .grid(width.div_ceil(1024), examples.most.div_ceil(RUN), before.len())
+            .threads(128)
+            .read(&u)
+            .read(&weight)
+            .read_each(before)
+            .update(&y)
+            .write_each(after)
+            .launch(sizes);
+    });
     (y, after)
 }

@@ -11,8 +11,9 @@ use burn::tensor::{Tensor, TensorData, activation};
 use burn_flex::FlexTensor;
 
 use crate::cpu::{dims, fill_rows, slice, sum_rows, tensor};
+use crate::op::joined;
 #[cfg(feature = "cuda")]
-use crate::op::on_cpu;
+use crate::op::{all_into_tensors, on_cpu};
 use crate::simd::sigmoid;
 use crate::{Op, Table, apply};
 
@@ -30,15 +31,40 @@ pub fn causal_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, position_ids: &Table)
     apply(CausalConv1dSilu { position_ids: position_ids.clone() }, [u, weight])
 }
 
-/// Continues one example: maps `u [n, C]` to `[n, C]`, with `window [K - 1, C]` the inputs in front of it,
-/// which are zeros where there were none. Also returns the window behind it; forward only.
-pub fn continue_conv1d_silu(u: Tensor<2>, weight: Tensor<2>, window: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+/// Continues examples, each by so many of the rows of `u [n, C]` and behind a window of its own `[K - 1, C]`,
+/// the inputs in front of its rows, which are zeros where there were none. Returns the results `[n, C]`, and
+/// for each example the window behind its last row, or with `each` behind each of its rows; forward only.
+pub fn continue_conv1d_silus(
+    u: Tensor<2>,
+    weight: Tensor<2>,
+    examples: Vec<(usize, Tensor<2>)>,
+    each: bool,
+) -> (Tensor<2>, Vec<Vec<Tensor<2>>>) {
     #[cfg(feature = "cuda")]
     if !on_cpu(&u) && cuda::fits(weight.dims()[1]) {
-        let [u, weight, window] = [u, weight, window].map(crate::cuda::primitive);
-        let (y, window) = cuda::steps(u, weight, window);
-        return (crate::cuda::into_tensor(y), crate::cuda::into_tensor(window));
+        let [u, weight] = [u, weight].map(crate::cuda::primitive);
+        let (counts, windows): (Vec<_>, Vec<_>) = examples.into_iter().unzip();
+        let windows = windows.into_iter().map(crate::cuda::primitive).collect();
+        let (y, windows) = cuda::steps(u, weight, windows, &counts, each);
+        return (crate::cuda::into_tensor(y), all_into_tensors(windows));
     }
+    let (mut ys, mut windows, mut first) = (Vec::new(), Vec::new(), 0);
+    for (rows, mut window) in examples {
+        let count = if each { 1 } else { rows };
+        let mut of_example = Vec::new();
+        for from in (first..first + rows).step_by(count) {
+            let (y, after) = step(u.clone().narrow(0, from, count), weight.clone(), window);
+            ys.push(y);
+            of_example.push(after.clone());
+            window = after;
+        }
+        first += rows;
+        windows.push(of_example);
+    }
+    (joined(ys), windows)
+}
+
+fn step(u: Tensor<2>, weight: Tensor<2>, window: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
     let ([tokens, _], [history, _]) = (u.dims(), window.dims());
     let all = Tensor::cat(vec![window, u], 0);
     let window = all.clone().narrow(0, tokens, history);
@@ -213,32 +239,35 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "cuda")]
     #[test]
-    fn continuing_on_device_gives_the_bits_of_the_whole_example() {
-        let Some(device) = crate::testing::cuda_device() else { return };
-        let [u, weight] = [random(1, 90, 24), random(2, 24, 4)].map(|x| x.to_device(&device));
-        let here = |x: Tensor<2>| x.to_device(&burn::tensor::Device::flex()).into_data();
-        let whole = causal_conv1d_silu(u.clone(), weight.clone(), &positions(&[90]));
-        let mut window = Tensor::zeros([3, 24], &device);
-        for (from, n) in [(0, 1), (1, 2), (3, 70), (73, 17)] {
-            let (y, after) = continue_conv1d_silu(u.clone().narrow(0, from, n), weight.clone(), window);
-            assert_eq!(here(y), here(whole.clone().narrow(0, from, n)), "from {from}");
-            window = after;
+    fn continuing_examples_together_on_devices_gives_the_bits_of_each_whole_example() {
+        for device in crate::check::devices() {
+            let here = |x: Tensor<2>| x.to_device(&burn::tensor::Device::flex()).into_data();
+            let weight = random(2, 24, 4).to_device(&device);
+            // Ten examples of 90 tokens, more than a launch takes, in steps of these sizes.
+            let us: Vec<_> = (0..10).map(|seed| random(10 + seed, 90, 24).to_device(&device)).collect();
+            let whole: Vec<_> =
+                us.iter().map(|u| causal_conv1d_silu(u.clone(), weight.clone(), &positions(&[90]))).collect();
+            let mut windows = vec![Tensor::zeros([3, 24], &device); us.len()];
+            for (from, n, each) in [(0, 1, true), (1, 2, true), (3, 70, false), (73, 17, true)] {
+                let u = Tensor::cat(us.iter().map(|u| u.clone().narrow(0, from, n)).collect(), 0);
+                let examples = windows.into_iter().map(|window| (n, window)).collect();
+                let (y, after) = continue_conv1d_silus(u, weight.clone(), examples, each);
+                for (i, whole) in whole.iter().enumerate() {
+                    let found = here(y.clone().narrow(0, i * n, n));
+                    assert_eq!(found, here(whole.clone().narrow(0, from, n)), "example {i} from {from}");
+                    assert_eq!(after[i].len(), if each { n } else { 1 });
+                }
+                // Behind each row are the last three inputs.
+                let end = from + n;
+                for (back, window) in after[4].iter().rev().enumerate().filter(|_| end > 20) {
+                    let expected = us[4].clone().narrow(0, end - back - 3, 3);
+                    let expected = expected.cast(window.dtype());
+                    assert_eq!(here(window.clone()), here(expected), "{back} rows before {end}");
+                }
+                windows = after.into_iter().map(|mut after| after.pop().unwrap()).collect();
+            }
         }
-    }
-
-    #[test]
-    fn continuing_from_a_window_gives_the_bits_of_the_whole_example() {
-        let (u, weight) = (random(1, 30, 6), random(2, 6, 4));
-        let whole = causal_conv1d_silu(u.clone(), weight.clone(), &positions(&[30]));
-        let mut window = Tensor::zeros([3, 6], &u.device());
-        for (from, n) in [(0, 1), (1, 1), (2, 20), (22, 8)] {
-            let (y, after) = continue_conv1d_silu(u.clone().narrow(0, from, n), weight.clone(), window);
-            assert_eq!(y.into_data(), whole.clone().narrow(0, from, n).into_data(), "from {from}");
-            window = after;
-        }
-        assert_eq!(window.into_data(), u.narrow(0, 27, 3).into_data());
     }
 
     #[test]

@@ -6,7 +6,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::*;
 use crate::compare::distance;
-use crate::linear::cuda::{Product, product};
+use crate::cuda::zeros;
+use crate::linear::cuda::{Product, product, product_shared_out};
 use crate::linear::tuning::tests::problem;
 use crate::linear::tuning::{
     Decision, begin_deciding, decide, decide_as, decisions, learn, settle_decisions, use_library,
@@ -86,6 +87,35 @@ fn every_product_is_within_the_rounding_of_ours_and_may_be_added_to_another() {
 fn products_of(device: &Device) -> Vec<(Product, [usize; 3], [CudaTensor; 2])> {
     let made = products().into_iter();
     made.map(|(which, size, [a, b])| (which, size, [matrix(device, 1, a), matrix(device, 2, b)])).collect()
+}
+
+/// As the gradients of adapters that share an input.
+#[test]
+fn a_product_whose_rows_belong_to_several_matrices_is_within_the_rounding_of_ours() {
+    let Some((device, version)) = device_and_library() else { return };
+    learn("").unwrap();
+    let (a, b) = (matrix(&device, 1, [700, 48]), matrix(&device, 2, [700, 40]));
+    let size = [48, 40, 700];
+    let shared_out = || {
+        let to = [8, 16, 24].map(|rows| zeros(&a, [rows, 40], DType::F32));
+        // Written, and then added to.
+        for added in [false, true] {
+            product_shared_out(&a, &b, &to, added);
+        }
+        Tensor::cat(to.map(on_host).to_vec(), 0)
+    };
+    use_library(None);
+    let ours = shared_out();
+    assert!(distance(&ours, &on_host(product(Product::Weight, &a, &b, 2.0))) < 1e-5);
+    let right = right_ones(Product::Weight.form(size), [&a, &b], &product(Product::Weight, &a, &b, 1.0));
+    let (_, splits, _) = crate::linear::cuda::tiling(Product::Weight, &a, size);
+    use_library(Some(version));
+    decide(&Product::Weight.problem(size, splits), Decision::Library(vec![right[0]]));
+    let before = super::products();
+    let error = distance(&shared_out(), &ours);
+    assert_eq!(super::products() - before, 2);
+    assert!(error <= 1e-5, "{error:e}");
+    use_library(None);
 }
 
 /// The algorithms whose numbers are those of `ours`, but for rounding.

@@ -117,7 +117,7 @@ impl Kernel {
 }
 
 /// The fields of a kernel's struct of sizes, laid out as C does.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Sizes {
     bytes: Vec<u8>,
 }

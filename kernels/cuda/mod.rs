@@ -3,6 +3,7 @@
 //! Tensors here are contiguous and 16-byte aligned. Activations and matrices are bf16; vectors (norms,
 //! biases, gates), statistics and gradients of parameters are f32. Nothing here waits for the device.
 
+pub(crate) mod examples;
 mod launch;
 mod source;
 mod tensor;

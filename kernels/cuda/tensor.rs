@@ -87,6 +87,13 @@ pub(crate) fn part(row: &CudaTensor, first: usize, count: usize) -> CudaTensor {
     contiguous(CudaTensor::new_contiguous(client, device, shape, handle, row.dtype))
 }
 
+/// Returns some rows of a tensor, in its own memory if kernels can read them there.
+pub(crate) fn rows(tensor: &CudaTensor, first: usize, count: usize) -> CudaTensor {
+    let (height, width) = dims(tensor);
+    let row = view(tensor.clone(), [1, height * width]);
+    view(part(&row, first * width, count * width), [count, width])
+}
+
 /// Returns zeros on the device of `like`.
 pub(crate) fn zeros(like: &CudaTensor, shape: [usize; 2], dtype: DType) -> CudaTensor {
     contiguous(Cube::float_zeros(Shape::new(shape), &like.device, float(dtype)))

@@ -5,6 +5,7 @@ use cubecl::server::Handle;
 
 use super::{Dims, GatedDeltaRule};
 use crate::Table;
+use crate::cuda::examples::continued;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, as_f32, dims, empty, empty_like, sizes};
 
 /// Tokens of a chunk.
@@ -209,31 +210,34 @@ pub(super) fn fits(Dims { key_dim, value_dim, .. }: Dims) -> bool {
     key_dim == value_dim && matches!(key_dim, 16 | 32 | 64 | 128)
 }
 
-/// Continues one example from a state. Returns the outputs and the new state.
+/// Continues examples with so many rows each from their states. Returns the outputs and the next states, as
+/// [`continued`] does.
 pub(super) fn steps(
     heads: Dims,
-    qkv: CudaTensor,
-    g: CudaTensor,
-    beta: CudaTensor,
-    state: &CudaTensor,
-) -> (CudaTensor, CudaTensor) {
+    [qkv, g, beta]: [CudaTensor; 3],
+    states: &[CudaTensor],
+    counts: &[usize],
+    each: bool,
+) -> (CudaTensor, Vec<Vec<CudaTensor>>) {
     let Dims { key_heads, value_heads, key_dim, value_dim } = heads;
     let (qkv, g, beta) = (as_bf16(qkv), as_f32(g), as_f32(beta));
-    let tokens = dims(&qkv).0;
-    let out = empty(&qkv, [tokens, value_heads * value_dim], DType::BF16);
-    let after = empty_like(state);
+    let out = empty(&qkv, [dims(&qkv).0, value_heads * value_dim], DType::BF16);
     let columns = value_dim.min(32);
-    Kernel::new("gated_delta_rule/steps.cuh", "delta_rule_steps")
-        .define("HEAD_DIM", key_dim)
-        .grid(value_heads, value_dim / columns, 1)
-        .threads(8 * columns)
-        .read(&qkv)
-        .read(&g)
-        .read(&beta)
-        .read(state)
-        .write(&out)
-        .write(&after)
-        .launch(sizes![key_heads as u32, value_heads as u32, tokens as u32]);
+    let after = continued(states, counts, each, |examples, before, after| {
+        let mut sizes = sizes![key_heads as u32, value_heads as u32, u32::from(each)];
+        examples.push_rows(&mut sizes);
+        Kernel::new("gated_delta_rule/steps.cuh", "delta_rule_steps")
+            .define("HEAD_DIM", key_dim)
+            .grid(value_heads, value_dim / columns, before.len())
+            .threads(8 * columns)
+            .read(&qkv)
+            .read(&g)
+            .read(&beta)
+            .read_each(before)
+            .update(&out)
+            .write_each(after)
+            .launch(sizes);
+    });
     (out, after)
 }
 

@@ -238,8 +238,15 @@ static void run(unsigned key_heads, unsigned group, std::vector<unsigned> length
     c.expect("d_beta", d_beta, d.beta, GATES);
 }
 
+// The rows of examples between these borders.
+static ExampleRows rows_of(const std::vector<u32>& borders) {
+    ExampleRows rows;
+    for (size_t i = 0; i <= EXAMPLES; ++i) rows.first[i] = borders[std::min(i, borders.size() - 1)];
+    return rows;
+}
+
 // Two runs of tokens, the second from the state behind the first, against the recurrence over both, and the second run token by token
-// against itself in one launch.
+// against itself in one launch, and both as two examples of one launch.
 template <int D>
 static void run_steps(unsigned key_heads, unsigned group, unsigned first, unsigned second) {
     const Shape s{key_heads, key_heads * group, D, first + second, {first + second}};
@@ -264,10 +271,16 @@ static void run_steps(unsigned key_heads, unsigned group, unsigned first, unsign
     auto& one_by_one = c.result<bf16>("one by one", second * s.value_heads * D);
     auto& state = c.result<float>("state", numbers_of_state);
     auto& next = c.result<float>("next", numbers_of_state);
+    auto& one_by_one_states = c.result<float>("states one by one", second * numbers_of_state);
+    auto& each_of_first = c.result<float>("each of first", first * numbers_of_state);
+    auto& each_of_second = c.result<float>("each of second", second * numbers_of_state);
+    auto& of_both = c.result<bf16>("of both", gates * D);
     const dim3 blocks(unsigned(s.value_heads), D / StepsShape<D>::COLUMNS);
     const auto steps = [&](size_t from, unsigned count, const float* before, bf16* out, float* after) {
+        const float* const befores[EXAMPLES] = {before};
+        float* const afters[EXAMPLES] = {after};
         LAUNCH(delta_steps<D>, blocks, StepsShape<D>::THREADS, qkv.data() + from * s.width(), g.data() + from * s.value_heads,
-               beta.data() + from * s.value_heads, before, out, after, {key_heads, unsigned(s.value_heads), count});
+               beta.data() + from * s.value_heads, befores, out, afters, {key_heads, unsigned(s.value_heads), 0, rows_of({0, count})});
     };
     c.run([&] {
         steps(0, first, nothing.data(), out.data(), between.data());
@@ -276,7 +289,12 @@ static void run_steps(unsigned key_heads, unsigned group, unsigned first, unsign
         for (size_t i = 0; i < second; ++i) {
             steps(first + i, 1, state.data(), one_by_one.data() + i * s.value_heads * D, next.data());
             std::memcpy(state.data(), next.data(), numbers_of_state * sizeof(float));
+            std::memcpy(one_by_one_states.data() + i * numbers_of_state, next.data(), numbers_of_state * sizeof(float));
         }
+        const float* const befores[EXAMPLES] = {nothing.data(), between.data()};
+        float* const afters[EXAMPLES] = {each_of_first.data(), each_of_second.data()};
+        LAUNCH(delta_steps<D>, dim3(blocks.x, blocks.y, 2), StepsShape<D>::THREADS, qkv.data(), g.data(), beta.data(), befores, of_both.data(),
+               afters, {key_heads, unsigned(s.value_heads), 1, rows_of({0, first, first + second})});
     });
     const Numbers of_qkv = numbers(qkv), of_g = numbers(g), of_beta = numbers(beta);
     c.expect("out", out, outputs(s, of_qkv, of_g, of_beta));
@@ -290,6 +308,11 @@ static void run_steps(unsigned key_heads, unsigned group, unsigned first, unsign
     std::memcpy(together.data(), out.data() + first * s.value_heads * D, one_by_one.size() * sizeof(bf16));
     same_bits("delta_rule_steps: one by one", name, one_by_one, together);
     same_bits("delta_rule_steps: their state", name, state, after);
+    same_bits("delta_rule_steps: two examples", name, of_both, out);
+    same_bits("delta_rule_steps: their states", name, each_of_second, one_by_one_states);
+    Buffer<float> last("last", numbers_of_state);
+    std::memcpy(last.data(), each_of_first.data() + (first - 1) * numbers_of_state, numbers_of_state * sizeof(float));
+    same_bits("delta_rule_steps: their last states", name, last, between);
 }
 
 int main() {

@@ -12,7 +12,9 @@ pub use cpu::Dims;
 use cpu::{InputGradients, Inputs, OutputGradients};
 
 use crate::cpu::{dims, slice, tensor};
-use crate::op::{on_cpu, primitive};
+#[cfg(feature = "cuda")]
+use crate::op::all_into_tensors;
+use crate::op::{joined, on_cpu, primitive};
 use crate::{Op, Table, apply};
 
 #[derive(Debug, Clone)]
@@ -58,12 +60,47 @@ pub fn continue_delta_rule(
     beta: Tensor<2>,
     state: Tensor<2>,
 ) -> (Tensor<2>, Tensor<2>) {
+    let rows = qkv.dims()[0];
+    let (out, mut states) = continue_delta_rules(dims, [qkv, g, beta], vec![(rows, state)], false);
+    (out, states.remove(0).remove(0))
+}
+
+/// Continues several examples like [`continue_delta_rule`], each by so many of the rows of `qkv`, `g` and
+/// `beta` and from a state of its own. Returns the outputs, and for each example its state behind its last
+/// row, or with `each` behind each of its rows. Then a row has the same bits whatever else is computed with
+/// it; on a device it always has.
+pub fn continue_delta_rules(
+    dims: Dims,
+    [qkv, g, beta]: [Tensor<2>; 3],
+    examples: Vec<(usize, Tensor<2>)>,
+    each: bool,
+) -> (Tensor<2>, Vec<Vec<Tensor<2>>>) {
     #[cfg(feature = "cuda")]
-    if !on_cpu(&state) {
-        let [qkv, g, beta, state] = [qkv, g, beta, state].map(crate::cuda::primitive);
-        let (out, after) = cuda::steps(dims, qkv, g, beta, &state);
-        return (crate::cuda::into_tensor(out), crate::cuda::into_tensor(after));
+    if examples.iter().all(|(_, state)| !on_cpu(state)) {
+        let (counts, states): (Vec<_>, Vec<_>) = examples.into_iter().unzip();
+        let states: Vec<_> = states.into_iter().map(crate::cuda::primitive).collect();
+        let inputs = [qkv, g, beta].map(crate::cuda::primitive);
+        let (out, after) = cuda::steps(dims, inputs, &states, &counts, each);
+        return (crate::cuda::into_tensor(out), all_into_tensors(after));
     }
+    let (mut outs, mut states, mut first) = (Vec::new(), Vec::new(), 0);
+    for (rows, mut state) in examples {
+        let count = if each { 1 } else { rows };
+        let mut of_example = Vec::new();
+        for from in (first..first + rows).step_by(count) {
+            let inputs = [&qkv, &g, &beta].map(|x| x.clone().narrow(0, from, count));
+            let (out, after) = steps_on_host(dims, inputs, state);
+            outs.push(out);
+            of_example.push(after.clone());
+            state = after;
+        }
+        first += rows;
+        states.push(of_example);
+    }
+    (joined(outs), states)
+}
+
+fn steps_on_host(dims: Dims, [qkv, g, beta]: [Tensor<2>; 3], state: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
     let ([rows, _], device, dtype) = (qkv.dims(), qkv.device(), qkv.dtype());
     let [qkv, g, beta, state] = [qkv, g, beta, state].map(|x| primitive(on_host(x)));
     let mut out = vec![0.0; rows * dims.value_heads * dims.value_dim];
@@ -233,6 +270,39 @@ mod tests {
         let [(together, state), (in_parts, their_state)] = &results[..] else { unreachable!("two ways") };
         assert_eq!(together.clone().into_data(), in_parts.clone().into_data());
         assert_eq!(state.clone().into_data(), their_state.clone().into_data());
+    }
+
+    #[test]
+    fn examples_that_are_continued_together_on_devices_have_the_bits_that_they_have_alone() {
+        let dims = Dims { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16 };
+        let here = |x: Tensor<2>| x.to_device(&Device::flex()).cast(DType::F32).into_data();
+        // More than a launch takes.
+        let counts = [1, 3, 1, 2, 1, 1, 4, 1, 2, 1];
+        for device in crate::check::devices() {
+            let all = inputs(dims, counts.iter().sum()).map(|x| x.to_device(&device));
+            let state = |i: usize| {
+                if i == 0 {
+                    empty_state(dims, &device)
+                } else {
+                    random(9 + i as u64, 4 * 16, 16).to_device(&device)
+                }
+            };
+            let examples = counts.iter().enumerate().map(|(i, count)| (*count, state(i))).collect();
+            let (out, states) = continue_delta_rules(dims, all.clone(), examples, true);
+            let mut first = 0;
+            for (i, (count, states)) in counts.iter().zip(states).enumerate() {
+                assert_eq!(states.len(), *count);
+                let mut before = state(i);
+                for (row, after) in (first..).zip(states) {
+                    let [qkv, g, beta] = all.clone().map(|x| x.narrow(0, row, 1));
+                    let (alone, next) = continue_delta_rule(dims, qkv, g, beta, before);
+                    assert_eq!(here(alone), here(out.clone().narrow(0, row, 1)), "example {i}, row {row}");
+                    assert_eq!(here(next.clone()), here(after), "example {i}, row {row}");
+                    before = next;
+                }
+                first += count;
+            }
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
-// The gated delta rule of one example continued from a state (SPEC.md 2.4), token by token: what decoding and reading a prompt need.
-// Forward only.
+// The gated delta rule of up to EXAMPLES examples, each continued from a state (SPEC.md 2.4), token by token: what decoding and reading
+// a prompt need. Forward only.
 //
-//   qkv [n, (2 Nk + Nv) D] bf16    q, k, v after the convolution, not normalised
+//   qkv [n, (2 Nk + Nv) D] bf16    q, k, v after the convolution, not normalised; the tokens of one example after those of another
 //   g, beta [n, Nv] fp32
-//   before, after [Nv, D, D] fp32  the state, [dk, dv]
+//   before_e [Nv, D, D] fp32       the state of example e, [dk, dv]
+//   after_e [1 or its tokens, Nv, D, D]  its state behind its last token, or with `each` behind each of its tokens
 //   out [n, Nv D] bf16
 //
 // With S the state before a token, a = exp(g), and q and k of unit length, q times D^-1/2, both products with the state are taken
@@ -11,12 +12,13 @@
 //
 //   e = beta (v - a kᵀS)     S' = a S + k e     o = a qᵀS + (q · k) e
 //
-// Launch: (Nv, D / COLUMNS) blocks of 8 · COLUMNS threads, COLUMNS = min(D, 32). Eight neighbouring lanes share a column of dv; each
-// holds D / 8 of its keys in fp32 from the first token to the last. What a token gives does not depend on how many tokens a
-// launch has.
+// Launch: (Nv, D / COLUMNS, examples) blocks of 8 · COLUMNS threads, COLUMNS = min(D, 32). Eight neighbouring lanes share a column of dv; each
+// holds D / 8 of its keys in fp32 from the first token to the last. What a token gives does not depend on how many tokens and examples
+// a launch has.
 //
 // Compiled with: HEAD_DIM=128; HEAD_DIM=64; HEAD_DIM=32; HEAD_DIM=16
 #pragma once
+#include "../device/examples.cuh"
 #include "../device/reduce.cuh"
 
 #ifndef HEAD_DIM
@@ -24,7 +26,8 @@
 #endif
 
 struct DeltaStepsSizes {
-    u32 key_heads, value_heads, tokens;
+    u32 key_heads, value_heads, each;
+    ExampleRows tokens;
 };
 
 constexpr int COLUMN_LANES = 8;
@@ -46,8 +49,8 @@ DEVICE void load_keys(float (&to)[KEYS], const bf16* from) {
 }
 
 template <int D>
-DEVICE void delta_steps(const bf16* qkv, const float* g, const float* beta, const float* before, bf16* out, float* after,
-                        const DeltaStepsSizes& sizes) {
+DEVICE void delta_steps(const bf16* qkv, const float* g, const float* beta, const float* const (&befores)[EXAMPLES], bf16* out,
+                        float* const (&afters)[EXAMPLES], const DeltaStepsSizes& sizes) {
     constexpr int KEYS = D / COLUMN_LANES;
     const u32 head = blockIdx.x, key_head = head / (sizes.value_heads / sizes.key_heads);
     const u32 column = blockIdx.y * StepsShape<D>::COLUMNS + threadIdx.x / COLUMN_LANES;
@@ -57,11 +60,14 @@ DEVICE void delta_steps(const bf16* qkv, const float* g, const float* beta, cons
     const bf16* const ks = qs + sizes.key_heads * D;
     const bf16* const vs = qkv + (2 * sizes.key_heads + head) * D + column;
     const u64 place = (u64(head) * D + first_key) * D + column;
+    const u32 first = of_example(sizes.tokens.first, blockIdx.z), end = of_example(sizes.tokens.first, blockIdx.z + 1);
+    const float* const before = of_example(befores, blockIdx.z) + place;
+    float* after = of_example(afters, blockIdx.z) + place;
     float state[KEYS];
 #pragma unroll
-    for (int i = 0; i < KEYS; ++i) state[i] = before[place + u64(i) * D];
+    for (int i = 0; i < KEYS; ++i) state[i] = before[u64(i) * D];
 
-    for (u32 token = 0; token < sizes.tokens; ++token) {
+    for (u32 token = first; token < end; ++token) {
         float q[KEYS], k[KEYS];
         load_keys(q, qs + token * width);
         load_keys(k, ks + token * width);
@@ -86,13 +92,15 @@ DEVICE void delta_steps(const bf16* qkv, const float* g, const float* beta, cons
 #pragma unroll
         for (int i = 0; i < KEYS; ++i) state[i] = decay * state[i] + k[i] * written;
         if (threadIdx.x % COLUMN_LANES == 0) out[gate * D + column] = to_bf16(read);
-    }
+        if (!sizes.each && token + 1 < end) continue;
 #pragma unroll
-    for (int i = 0; i < KEYS; ++i) after[place + u64(i) * D] = state[i];
+        for (int i = 0; i < KEYS; ++i) after[u64(i) * D] = state[i];
+        after += u64(sizes.value_heads) * D * D;
+    }
 }
 
 KERNEL(256) delta_rule_steps(const bf16* __restrict__ qkv, const float* __restrict__ g, const float* __restrict__ beta,
-                             const float* __restrict__ before, bf16* __restrict__ out, float* __restrict__ after,
+                             OF_EACH_EXAMPLE(const float*, before), bf16* __restrict__ out, OF_EACH_EXAMPLE(float*, after),
                              const DeltaStepsSizes sizes) {
-    delta_steps<HEAD_DIM>(qkv, g, beta, before, out, after, sizes);
+    delta_steps<HEAD_DIM>(qkv, g, beta, ALL_OF(before), out, ALL_OF(after), sizes);
 }

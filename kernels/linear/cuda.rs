@@ -102,7 +102,7 @@ pub(crate) fn product_into<'a>(
 }
 
 /// Computes `aᵀ b` in f32 and distributes its rows over up to four matrices; with `added` it is added to
-/// them.
+/// them. Both operands are whole. The library writes into one matrix, as our kernel does here.
 pub(crate) fn product_shared_out(a: &CudaTensor, b: &CudaTensor, to: &[CudaTensor], added: bool) {
     if let [only] = to {
         return product_into(Product::Weight, a, b, 1.0, Columns::from(only), added);
@@ -110,6 +110,11 @@ pub(crate) fn product_shared_out(a: &CudaTensor, b: &CudaTensor, to: &[CudaTenso
     let size @ [m, n, _] = Product::Weight.size(a.into(), b.into());
     let tiling = tiling(Product::Weight, a, size);
     let (_, splits, _) = tiling;
+    if let Some([algorithm]) = tuning::algorithms(&Product::Weight.problem(size, splits), a).as_deref() {
+        let all = empty(a, [m, n], DType::F32);
+        cublaslt::multiply(Product::Weight.form(size), *algorithm, 1.0, a, b, &all, false);
+        return sum_splits(&all, 1, to, added);
+    }
     let parts = empty(a, [splits * m, n], DType::F32);
     launch(Product::Weight, a.into(), b.into(), 1.0, Columns::from(&parts), false, tiling);
     sum_splits(&parts, splits, to, added);

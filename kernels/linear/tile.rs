@@ -51,6 +51,12 @@ pub(crate) const ALL: [Tile; 7] = [
     WIDE[4],
 ];
 
+/// No tile: the product in a launch of its own, and what comes after it in another.
+pub(crate) const APART: Tile = tile(0, 0, 0, 0, 0, 0, 0.0);
+
+/// The ways of a product that ends with the gradients of gate and up: [`WIDE`], and two launches.
+pub(crate) const GATED: [Tile; 6] = [WIDE[0], WIDE[1], WIDE[2], WIDE[3], WIDE[4], APART];
+
 /// The tiles that `fp8.cuh` is compiled with. On sm_90a, where e4m3 products use f16 ones, more sums per
 /// thread would spill registers.
 pub(crate) const FP8: [Tile; 2] = [tile(128, 128, 32, 2, 4, 3, 1.0), WIDE[2]];
@@ -76,6 +82,9 @@ impl Tile {
 /// Formats the value of `#define TILE`.
 impl fmt::Display for Tile {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        if *self == APART {
+            return f.write_str("apart");
+        }
         let Self { m, n, k, warps_m, warps_n, stages, ahead, .. } = self;
         write!(f, "{m},{n},{k},{warps_m},{warps_n},{stages}")?;
         if *ahead > 0 { write!(f, ",{ahead}") } else { Ok(()) }

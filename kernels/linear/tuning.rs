@@ -19,18 +19,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::product::Product;
-use super::tile::{ALL, Tile, WIDE};
+use super::tile::{ALL, GATED, Tile, WIDE};
 use crate::cublaslt::{self, Algorithm};
 use crate::cuda::{CudaTensor, LAYERS};
 
 /// The kernels that compute products, and the tiles each is compiled with.
-pub(super) const KERNELS: [(&str, &[Tile]); 5] = [
+pub(super) const KERNELS: [(&str, &[Tile]); 6] = [
     ("linear_forward", &ALL),
     ("linear_backward_input", &ALL),
     ("linear_backward_weight", &ALL),
     ("lora_linear_forward", &WIDE),
     ("lora_linears_backward_input", &WIDE),
+    (GATED_INPUT, &GATED),
 ];
+
+/// The kernel that ends with the gradients of gate and up.
+pub(crate) const GATED_INPUT: &str = "gated_linear_backward_input";
 
 /// A product to be computed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -186,6 +190,12 @@ pub fn settle_decisions() {
     KNOWN.with_borrow_mut(|known| known.is_deciding = false);
 }
 
+/// Returns whether products may be left to the library. Then none of them is computed together with what
+/// comes after it, because who computes it has to follow from the record.
+pub(crate) fn may_use_library() -> bool {
+    KNOWN.with_borrow(|known| known.library.is_some())
+}
+
 /// Returns the version of the library that products may newly be left to.
 pub(super) fn library() -> Option<usize> {
     KNOWN.with_borrow(|known| known.library.filter(|_| known.is_deciding))
@@ -321,7 +331,7 @@ fn parse(line: &str) -> Option<(Problem, Line)> {
     let (kernel, tiles) = *KERNELS.iter().find(|(name, _)| name == kernel)?;
     let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().ok()).collect::<Option<_>>()?;
     let numbers = match kernel {
-        "lora_linear_forward" => 3..=3,
+        "lora_linear_forward" | GATED_INPUT => 3..=3,
         "lora_linears_backward_input" => 3..=2 + LAYERS,
         _ => 2..=2,
     };
@@ -379,12 +389,28 @@ impl Problem {
                 let operands = adapters.into_iter().flatten().chain(d_y).chain(weights).collect();
                 ([t, n, outputs.iter().sum::<usize>() + rank], operands)
             }
+            (GATED_INPUT, &[n, k, rank]) => {
+                let adapter = (rank > 0).then_some([[t, rank], [rank, n]]);
+                let others = [[t, k], [k, n], [t, n], [t, n]];
+                ([t, n, k + rank], others.into_iter().chain(adapter.into_iter().flatten()).collect())
+            }
             other => unreachable!("{other:?} is no product"),
         }
     }
 
+    /// Returns the product alone, if what comes after it may be computed in the same launch.
+    pub(super) fn apart(&self) -> Option<Self> {
+        let (GATED_INPUT, &[n, k, rank]) = (self.kernel, &self.sizes[..]) else { return None };
+        let (kernel, sizes) = match rank {
+            0 => ("linear_backward_input", vec![n, k]),
+            _ => ("lora_linears_backward_input", vec![n, rank, k]),
+        };
+        Some(Self { kernel, sizes, ..self.clone() })
+    }
+
     /// The products of two matrices of which this one is the sum. What an adapter adds is not among them; our
-    /// kernel computes it first.
+    /// kernel computes it first. There are none where the library cannot compute what comes after the
+    /// product.
     pub(super) fn parts(&self) -> Vec<Part> {
         let t = self.tokens;
         let one = |which, size| vec![Part { which, size, operands: [0, 1] }];
@@ -401,6 +427,7 @@ impl Problem {
                 };
                 outputs.iter().enumerate().map(part).collect()
             }
+            (GATED_INPUT, _) => Vec::new(),
             other => unreachable!("{other:?} is no product"),
         }
     }
@@ -439,6 +466,8 @@ pub(crate) mod tests {
             problem("lora_linear_forward", &[72, 40, 24], 1, 67),
             problem("lora_linears_backward_input", &[40, 24, 72, 12, 16], 1, 67),
             problem("lora_linears_backward_input", &[40, 0, 72, 16], 1, 67),
+            problem(GATED_INPUT, &[136, 72, 24], 1, 67),
+            problem(GATED_INPUT, &[40, 12, 0], 1, 67),
         ]
     }
 

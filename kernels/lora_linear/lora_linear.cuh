@@ -16,12 +16,16 @@
 // `lora_linears_backward_input` serves layers without adapters too (rank 0): the sum over layers stays in fp32 and d_x is
 // written once.
 //
+// `gated_linear_backward_input` is for one layer, with an adapter or without one (rank 0), whose input is silu(gate) ⊙ up: instead of
+// d_x [m, n] it writes the gradients of gate and up, with the bits of `silu_mul_backward` after d_x in two launches.
+//
 // Launch: blocks ceil(m / tile m) · ceil(n / tile n), threads 32 · warps m · warps n; TILE and `group` as in linear.cuh.
 // Widths, pitches, firsts and ranks are multiples of 8, outputs of 4 as in linear.cuh; m is free.
 //
 // Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3; TILE=128,128,32,2,2,2; TILE=128,128,32,2,2,3,128
 #pragma once
 #include "../device/gemm.cuh"
+#include "../device/silu_gradients.cuh"
 
 #ifndef TILE
 #define TILE 128, 128, 32, 2, 2, 3
@@ -41,6 +45,12 @@ struct LoraInputSizes {
     u32 group, accumulate;     // accumulate: adds to what d_x holds
     u32 outputs[LORA_LAYERS];  // d_y_i [m, outputs] within [m, d_y_pitch], W_i [outputs, n]; 0: there is no such layer
     u32 d_y_pitch[LORA_LAYERS], d_y_first[LORA_LAYERS];
+};
+
+struct GatedInputSizes {
+    u32 m, n, k, rank;  // d_y [m, k] within [m, d_y_pitch], W [k, n], d_u [m, rank], A [rank, n]; gate and up [m, n]
+    u32 d_y_pitch;
+    u32 group;
 };
 
 template <class Tile>
@@ -73,6 +83,16 @@ DEVICE void lora_input_tile(const bf16* const (&d_y)[LORA_LAYERS], const bf16* c
     });
 }
 
+template <class Tile>
+DEVICE void gated_input_tile(const bf16* d_y, const bf16* weight, const bf16* d_u, const bf16* a, const bf16* gate, const bf16* up,
+                             bf16* d_gate, bf16* d_up, const GatedInputSizes& sizes) {
+    const GemmPlace place = tile_of_block<Tile>(blockIdx.x, sizes.m, sizes.n, sizes.group);
+    const GemmTerm terms[2] = {{d_y, weight, sizes.d_y_pitch, sizes.n, sizes.k}, {d_u, a, sizes.rank, sizes.n, sizes.rank}};
+    Tile tile;
+    gemm_sums<Tile, K_INNER, K_OUTER>(tile, terms, sizes.m, sizes.n, place);
+    store_silu_gradients(tile, place, sizes.m, sizes.n, gate, up, d_gate, d_up);
+}
+
 using LoraTile = GemmTile<TILE>;
 
 KERNEL(LoraTile::threads)
@@ -89,4 +109,12 @@ lora_linears_backward_input(const bf16* __restrict__ d_y_0, const bf16* __restri
                             const bf16* __restrict__ d_y_3, const bf16* __restrict__ weight_3, const bf16* __restrict__ d_u,
                             const bf16* __restrict__ a, bf16* __restrict__ d_x, const LoraInputSizes sizes) {
     lora_input_tile<LoraTile>({d_y_0, d_y_1, d_y_2, d_y_3}, {weight_0, weight_1, weight_2, weight_3}, d_u, a, d_x, sizes);
+}
+
+// One block on a multiprocessor is enough to ask for: left to itself, ptxas would spill 64 × 64 tiles on sm_121a to fit one more.
+KERNEL(LoraTile::threads, 1)
+gated_linear_backward_input(const bf16* __restrict__ d_y, const bf16* __restrict__ weight, const bf16* __restrict__ d_u,
+                            const bf16* __restrict__ a, const bf16* __restrict__ gate, const bf16* __restrict__ up,
+                            bf16* __restrict__ d_gate, bf16* __restrict__ d_up, const GatedInputSizes sizes) {
+    gated_input_tile<LoraTile>(d_y, weight, d_u, a, gate, up, d_gate, d_up, sizes);
 }

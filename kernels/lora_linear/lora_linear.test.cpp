@@ -3,6 +3,7 @@
 #include "../emulator/check.hpp"
 #include "../linear/linear.cuh"
 #include "../linear/linear_sums.cuh"
+#include "../silu_mul/silu_mul.cuh"
 
 using namespace check;
 
@@ -257,6 +258,49 @@ static void same_in_all_tiles(unsigned m, unsigned k, const std::vector<Layer>& 
     }
 }
 
+// The gradients of gate and up in one launch, in each of these tiles, against the bits of two launches.
+template <class... Tiles>
+static void gated(unsigned m, unsigned n, unsigned k, unsigned rank) {
+    const std::string sizes = std::to_string(m) + " x " + std::to_string(n) + " <- " + std::to_string(k) + " r " + std::to_string(rank);
+    const unsigned pitch = (k + 7) / 8 * 8;
+    Case c("gated_linear", sizes);
+    auto all_d_y = Case::some<bf16>(size_t(m) * pitch, 1, 1.0);
+    for (size_t i = 0; i < all_d_y.size(); ++i)
+        if (i % pitch >= k) all_d_y[i] = bf16{0};
+    auto& d_y = c.given("d_y", all_d_y);
+    auto& weight = c.random<bf16>("W", size_t(k) * n, 2);
+    auto& d_u = c.random<bf16>("d_u", size_t(m) * std::max(rank, 8u), 3);
+    auto& a = c.random<bf16>("A", size_t(std::max(rank, 8u)) * n, 4);
+    auto& gate = c.random<bf16>("gate", size_t(m) * n, 5, 3.0);
+    auto& up = c.random<bf16>("up", size_t(m) * n, 6, 2.0);
+    auto& d_h = c.result<bf16>("d_h", size_t(m) * n);
+    auto& d_gate = c.result<bf16>("d_gate", size_t(m) * n);
+    auto& d_up = c.result<bf16>("d_up", size_t(m) * n);
+    std::vector<Buffer<bf16>*> d_gates, d_ups;
+    for (size_t i = 0; i < sizeof...(Tiles); ++i) {
+        d_gates.push_back(&c.result<bf16>("d_gate in one launch", size_t(m) * n));
+        d_ups.push_back(&c.result<bf16>("d_up in one launch", size_t(m) * n));
+    }
+    const auto in_tile = [&](auto tile, size_t i) {
+        using Tile = decltype(tile);
+        LAUNCH(gated_input_tile<Tile>, tiles<Tile>(m, n), Tile::threads, d_y.data(), weight.data(), d_u.data(), a.data(), gate.data(), up.data(),
+               d_gates[i]->data(), d_ups[i]->data(), {m, n, k, rank, pitch, 2});
+    };
+    c.run([&] {
+        const LoraInputSizes sizes{m, n, rank, 2, 0, {k}, {pitch}, {0}};
+        const bf16 *d_ys[LORA_LAYERS], *weights[LORA_LAYERS];
+        for (int i = 0; i < LORA_LAYERS; ++i) d_ys[i] = d_y.data(), weights[i] = weight.data();
+        input_in_tile<GemmTile<64, 64, 64, 2, 2, 3>>(d_ys, weights, d_u.data(), a.data(), d_h.data(), sizes);
+        LAUNCH(silu_mul_backward, (m * n + 2047) / 2048, 256, gate.data(), up.data(), d_h.data(), d_gate.data(), d_up.data(), {u64(m) * n});
+        size_t i = 0;
+        (in_tile(Tiles{}, i++), ...);
+    });
+    for (size_t i = 0; i < sizeof...(Tiles); ++i) {
+        same_bits("gated_linear: d_gate", sizes, *d_gates[i], d_gate);
+        same_bits("gated_linear: d_up", sizes, *d_ups[i], d_up);
+    }
+}
+
 int main() {
     using Wide = GemmTile<128, 128, 32, 2, 2, 3>;
     using Wider = GemmTile<128, 256, 32, 2, 4, 4>;
@@ -272,6 +316,9 @@ int main() {
     same_in_all_tiles<Wide, Wider, Square>(1, 8, {{8, 8}}, false);
     same_in_all_tiles<Wide, Wider, Square, Shallow>(67, 72, {{136, 40}, {8, 16}, {200, 72}}, true);
     same_in_all_tiles<Wide, Wider, Square>(130, 264, {{72, 8}, {8, 24}, {136, 16}, {16, 8}}, false);
+    gated<Wide, Wider, Square>(1, 8, 8, 8);
+    gated<Wide, Wider, Square, Shallow>(67, 136, 72, 24);
+    gated<Wide, Square>(130, 200, 12, 0);
     if (emulator::bank_conflicts) failed("lora_linear", "a bank of shared memory is met twice");
     return finish();
 }

@@ -58,17 +58,9 @@ pub struct Adapter {
 /// adapter; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA. With `fp8`, operands of the products
 /// with `W` are rounded to e4m3 on CUDA devices, which is not lossless.
 pub fn lora_linears(x: Tensor<2>, layers: Vec<Adapted>, scale: f64, fp8: bool) -> Vec<Tensor<2>> {
-    let adapted: Vec<bool> = layers.iter().map(|layer| layer.adapter.is_some()).collect();
-    let mut inputs = vec![x];
-    inputs.extend(layers.iter().map(|layer| layer.weight.clone()));
-    let adapters: Vec<Adapter> = layers.into_iter().filter_map(|layer| layer.adapter).collect();
-    inputs.extend(adapters.iter().map(|adapter| adapter.a.tensor.clone()));
-    inputs.extend(adapters.iter().map(|adapter| adapter.b.tensor.clone()));
-    let masks = adapters.iter().filter_map(|adapter| adapter.mask).collect();
-    let (a_sums, b_sums) = adapters.into_iter().map(|adapter| (adapter.a.sum, adapter.b.sum)).unzip();
-    let layers = adapted.len();
-    let op = LoraLinears { scale: scale as f32, adapted, a_sums, b_sums, masks, fp8 };
-    apply_group(op, inputs, layers)
+    let count = layers.len();
+    let (op, parameters) = LoraLinears::new(layers, scale, fp8);
+    apply_group(op, std::iter::once(x).chain(parameters).collect(), count)
 }
 
 /// The parameters of the layers: all weights, all `A`, all `B`.
@@ -79,6 +71,18 @@ struct Parameters<'a, T> {
 }
 
 impl LoraLinears {
+    /// Returns the op on these layers, and its inputs behind the first: all weights, all `A`, all `B`.
+    pub(crate) fn new(layers: Vec<Adapted>, scale: f64, fp8: bool) -> (Self, Vec<Tensor<2>>) {
+        let adapted: Vec<bool> = layers.iter().map(|layer| layer.adapter.is_some()).collect();
+        let mut parameters: Vec<_> = layers.iter().map(|layer| layer.weight.clone()).collect();
+        let adapters: Vec<Adapter> = layers.into_iter().filter_map(|layer| layer.adapter).collect();
+        parameters.extend(adapters.iter().map(|adapter| adapter.a.tensor.clone()));
+        parameters.extend(adapters.iter().map(|adapter| adapter.b.tensor.clone()));
+        let masks = adapters.iter().filter_map(|adapter| adapter.mask).collect();
+        let (a_sums, b_sums) = adapters.into_iter().map(|adapter| (adapter.a.sum, adapter.b.sum)).unzip();
+        (Self { scale: scale as f32, adapted, a_sums, b_sums, masks, fp8 }, parameters)
+    }
+
     /// Returns the parameters, which follow the input.
     fn parameters<'a, T>(&self, inputs: &'a [T]) -> Parameters<'a, T> {
         let (weights, adapters) = inputs[1..].split_at(self.adapted.len());

@@ -11,7 +11,7 @@ use super::{CachedAttention, cached_attention, cpu};
 use crate::cpu::{slice, tensor};
 #[cfg(feature = "cuda")]
 use crate::cuda::{into_tensor, primitive as on_device};
-use crate::op::{on_cpu, primitive};
+use crate::op::{joined, on_cpu, primitive};
 
 /// Keys and values of all tokens so far, `[length, G·D]` each. A clone shares them until one of both grows.
 #[derive(Debug, Clone, Default)]
@@ -64,16 +64,67 @@ impl KeyValueCache {
             Arc::make_mut(k).extend_from_slice(slice(&new_k));
             Arc::make_mut(v).extend_from_slice(slice(&new_v));
         } else {
-            let (past, length) = match self.seen.take() {
-                None => ([None, None], 0),
-                Some(Seen::OnDevice { rows, length }) => (rows.map(Some), length),
-                Some(Seen::OnCpu { .. }) => unreachable!("{ONE_DEVICE}"),
-            };
+            let (past, length) = self.take_on_device();
             let fresh = k.dims()[0];
             let [past_k, past_v] = past;
             let rows = Box::new([appended(past_k, length, k), appended(past_v, length, v)]);
             self.seen = Some(Seen::OnDevice { rows, length: length + fresh });
         }
+    }
+
+    /// Leaves the cache empty and returns what it had: keys and values in the first `length` rows of each,
+    /// and `length`.
+    fn take_on_device(&mut self) -> ([Option<Tensor<2>>; 2], usize) {
+        match self.seen.take() {
+            None => ([None, None], 0),
+            Some(Seen::OnDevice { rows, length }) => (rows.map(Some), length),
+            Some(Seen::OnCpu { .. }) => unreachable!("{ONE_DEVICE}"),
+        }
+    }
+
+    /// Continues several examples: appends to each cache so many rows of `k` and `v`, the first ones to the
+    /// first cache, and computes attention of the same rows of `q` like
+    /// [`attend_by_row`](Self::attend_by_row).
+    pub fn continue_by_row(
+        op: CachedAttention,
+        caches: &mut [(usize, &mut Self)],
+        [q, k, v]: [Tensor<2>; 3],
+    ) -> Tensor<2> {
+        #[cfg(feature = "cuda")]
+        if !on_cpu(&k) && cuda::fits(op.dims) {
+            return Self::continue_on_device(op, caches, [q, k, v]);
+        }
+        let mut first = 0;
+        let mixed = caches.iter_mut().map(|(rows, cache)| {
+            let [q, k, v] = [&q, &k, &v].map(|x| x.clone().narrow(0, first, *rows));
+            first += *rows;
+            cache.append(k, v);
+            cache.attend_by_row(op, q)
+        });
+        joined(mixed.collect())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn continue_on_device(
+        op: CachedAttention,
+        caches: &mut [(usize, &mut Self)],
+        [q, k, v]: [Tensor<2>; 3],
+    ) -> Tensor<2> {
+        let counts: Vec<usize> = caches.iter().map(|(rows, _)| *rows).collect();
+        let past = caches.iter_mut().map(|(_, cache)| {
+            let (rows, length) = cache.take_on_device();
+            cuda::Cached { rows: rows.map(|rows| rows.map(on_device)), length }
+        });
+        let past: Vec<_> = past.collect();
+        let lengths: Vec<usize> = past.iter().zip(&counts).map(|(past, fresh)| past.length + fresh).collect();
+        let [keys, values] = cuda::appended_to_each(past, &counts, [k, v].map(on_device));
+        let mixed = cuda::by_split(op, on_device(q), &counts, &lengths, [&keys, &values]);
+        let rows = keys.into_iter().zip(values);
+        for (((_, cache), (k, v)), length) in caches.iter_mut().zip(rows).zip(lengths) {
+            let rows = Box::new([k, v].map(into_tensor));
+            cache.seen = Some(Seen::OnDevice { rows, length });
+        }
+        into_tensor(mixed)
     }
 
     /// Forgets the tokens from `length` on.
@@ -142,8 +193,8 @@ impl KeyValueCache {
             }
             #[cfg(feature = "cuda")]
             Seen::OnDevice { rows, length } if cuda::fits(dims) => {
-                let [k, v] = rows.as_ref().clone();
-                into_tensor(cuda::by_split(op, [q, k, v].map(on_device), *length))
+                let [k, v] = rows.as_ref().clone().map(|rows| [on_device(rows)]);
+                into_tensor(cuda::by_split(op, on_device(q.clone()), &[q.dims()[0]], &[*length], [&k, &v]))
             }
             Seen::OnDevice { .. } => self.attend(op, q),
         }
@@ -206,6 +257,61 @@ mod tests {
             cache.append(there(rows(&k, 295, 5)), there(rows(&v, 295, 5)));
             let (keys, _) = cache.tensors().unwrap();
             assert_eq!(here(keys).into_data(), k.clone().into_data());
+        }
+    }
+
+    #[test]
+    fn examples_that_are_continued_together_on_devices_have_the_bits_that_they_have_alone() {
+        let dims = Dims { heads: 4, kv_heads: 2, head_dim: 16 };
+        let here = |x: Tensor<2>| {
+            x.to_device(&burn::tensor::Device::flex()).cast(burn::tensor::DType::F32).into_data()
+        };
+        // More than a launch takes; some caches are empty, some have no room, and two share their rows.
+        let counts = [1, 3, 1, 2, 1, 1, 4, 1, 2, 1];
+        let lengths = [0, 130, 7, 0, 64, 63, 300, 1, 40, 40];
+        for (device, sliding_window) in
+            crate::check::devices().iter().flat_map(|device| [(device, None), (device, Some(100))])
+        {
+            let op = CachedAttention { dims, scale: 0.25, sliding_window };
+            let there = |seed: u64, rows: usize, heads: usize| {
+                random(seed, rows, heads * 16).cast(burn::tensor::DType::BF16).to_device(device)
+            };
+            let wide = |x: Tensor<2>| if on_cpu(&x) { x.cast(burn::tensor::DType::F32) } else { x };
+            let mut caches: Vec<KeyValueCache> = Vec::new();
+            for (i, length) in (0u64..).zip(lengths) {
+                let mut cache = KeyValueCache::default();
+                if length > 0 {
+                    let [k, v] = [20, 40].map(|seed| wide(there(seed + i, length, 2)));
+                    cache.append(k, v);
+                }
+                caches.push(cache);
+            }
+            caches[9] = caches[8].clone();
+            let total = counts.iter().sum();
+            let mut alone = caches.clone();
+            // First the caches are shared with those alone, then each has its own rows.
+            for step in [0, 100] {
+                let all =
+                    [(1, 4), (2, 2), (3, 2)].map(|(seed, heads)| wide(there(step + seed, total, heads)));
+                let mut parts: Vec<(usize, &mut KeyValueCache)> =
+                    counts.iter().copied().zip(&mut caches).collect();
+                let together = KeyValueCache::continue_by_row(op, &mut parts, all.clone());
+                let mut first = 0;
+                for (i, (count, cache)) in counts.iter().zip(&mut alone).enumerate() {
+                    let [q, k, v] = all.clone().map(|x| x.narrow(0, first, *count));
+                    cache.append(k, v);
+                    let expected = here(cache.attend_by_row(op, q));
+                    assert_eq!(here(together.clone().narrow(0, first, *count)), expected, "example {i}");
+                    first += count;
+                }
+            }
+            for (i, (together, alone)) in caches.iter().zip(&alone).enumerate() {
+                let of = |cache: &KeyValueCache| {
+                    let (k, v) = cache.tensors().unwrap();
+                    (cache.len(), here(k), here(v))
+                };
+                assert_eq!(of(together), of(alone), "example {i}");
+            }
         }
     }
 

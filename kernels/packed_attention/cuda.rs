@@ -6,11 +6,13 @@ use burn::tensor::DType;
 
 use super::{CachedAttention, Dims, PackedAttention};
 use crate::Table;
+use crate::cuda::examples::Examples;
 use crate::cuda::{CudaTensor, Kernel, OnCuda, Sizes, as_bf16, dims, empty, empty_like, sizes};
 
 const FORWARD: &str = "packed_attention/forward.cuh";
 const BACKWARD: &str = "packed_attention/backward.cuh";
 const CACHED: &str = "packed_attention/cached.cuh";
+const APPEND: &str = "packed_attention/append.cuh";
 /// The number of rows that a block holds.
 const HELD: usize = 128;
 /// The keys of a block of `cached.cuh`, and the number of rows that it holds.
@@ -247,71 +249,130 @@ pub(super) fn in_blocks(
 /// has room and is not shared, otherwise a copy with room for an eighth more.
 pub(super) fn appended(past: Option<CudaTensor>, length: usize, new: CudaTensor) -> CudaTensor {
     let new = as_bf16(new);
-    let (fresh, width) = dims(&new);
-    let append = |rows: &CudaTensor, count: usize, to: &CudaTensor, first: usize| {
-        let numbers = count * width;
-        Kernel::new("packed_attention/append.cuh", "append_to_cache")
-            .blocks(numbers.div_ceil(2048))
-            .threads(256)
-            .read(rows)
-            .update(to)
-            .launch(sizes![(first * width) as u64, numbers as u64]);
-    };
+    let all = with_room(past, length, dims(&new).0, &new);
+    append(&new, dims(&new).0, &all, length);
+    all
+}
+
+/// Returns a matrix whose first rows are `length` ones of `past`, with room for so many `fresh` ones behind
+/// them, which are rows of `new`: `past` itself, if it has room and is not shared, otherwise a copy.
+fn with_room(past: Option<CudaTensor>, length: usize, fresh: usize, new: &CudaTensor) -> CudaTensor {
     let has_room = |past: &CudaTensor| dims(past).0 >= length + fresh && past.handle.can_mut();
-    let all = match past {
+    match past {
         Some(past) if has_room(&past) => past,
         past => {
             let room = (length + fresh + (length + fresh) / 8).next_multiple_of(ROOM);
-            let all = empty(&new, [room, width], DType::BF16);
+            let all = empty(new, [room, dims(new).1], DType::BF16);
             if let Some(past) = past.filter(|_| length > 0) {
                 append(&past, length, &all, 0);
             }
             all
         }
-    };
-    append(&new, fresh, &all, length);
-    all
+    }
+}
+
+/// Writes the first `count` of `rows` into a matrix, from its row `first` on.
+fn append(rows: &CudaTensor, count: usize, to: &CudaTensor, first: usize) {
+    let (_, width) = dims(rows);
+    let numbers = count * width;
+    Kernel::new(APPEND, "append_to_cache")
+        .blocks(numbers.div_ceil(2048))
+        .threads(256)
+        .read(rows)
+        .update(to)
+        .launch(sizes![(first * width) as u64, numbers as u64]);
 }
 
 /// The rows that a cache has room for are a multiple of this.
 const ROOM: usize = 64;
 
-/// Computes attention of the newest queries over the first `keys` rows of a cache, by runs of keys.
+/// The keys and values of an example.
+pub(super) struct Cached {
+    /// Keys and values in the first `length` rows of each, `None` without tokens.
+    pub(super) rows: [Option<CudaTensor>; 2],
+    pub(super) length: usize,
+}
+
+/// Appends rows of keys and values to caches, so many to each. Returns the matrices of the caches, all keys
+/// and all values, for which [`appended`] says where they lie.
+pub(super) fn appended_to_each(
+    caches: Vec<Cached>,
+    counts: &[usize],
+    new: [CudaTensor; 2],
+) -> [Vec<CudaTensor>; 2] {
+    let [k, v] = new.map(as_bf16);
+    let width = dims(&k).1;
+    let lengths: Vec<usize> = caches.iter().map(|cache| cache.length).collect();
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    for (Cached { rows: [past_k, past_v], length }, count) in caches.into_iter().zip(counts) {
+        keys.push(with_room(past_k, length, *count, &k));
+        values.push(with_room(past_v, length, *count, &v));
+    }
+    for examples in Examples::of_launches(counts) {
+        let mut sizes = sizes![width as u32];
+        examples.push_rows(&mut sizes);
+        examples.push_each(&mut sizes, |example| lengths[example]);
+        Kernel::new(APPEND, "append_to_caches")
+            .grid((examples.most * width).div_ceil(2048), 2, examples.range.len())
+            .threads(256)
+            .read(&k)
+            .read(&v)
+            .update_each(&keys[examples.range.clone()])
+            .update_each(&values[examples.range.clone()])
+            .launch(sizes);
+    }
+    [keys, values]
+}
+
+/// Computes attention of the newest queries of examples, so many of each, over their caches, by runs of keys.
+/// `keys` has the number of keys of each.
 pub(super) fn by_split(
     CachedAttention { dims: heads, scale, sliding_window }: CachedAttention,
-    inputs: [CudaTensor; 3],
-    keys: usize,
+    q: CudaTensor,
+    counts: &[usize],
+    keys: &[usize],
+    [of_keys, of_values]: [&[CudaTensor]; 2],
 ) -> CudaTensor {
-    let [q, k, v] = inputs.map(as_bf16);
-    let ((queries, _), Dims { heads: q_heads, kv_heads, head_dim }) = (dims(&q), heads);
-    let rows = queries * q_heads;
-    let first_seen = sliding_window.map_or(0, |window| (keys - queries + 1).saturating_sub(window));
-    let first_split = first_seen / SPLIT;
-    let splits = keys.div_ceil(SPLIT) - first_split;
-    let mixed = empty(&q, [splits * rows, head_dim], DType::F32);
-    let ends = empty(&q, [splits * rows, 2], DType::F32);
+    let (q, Dims { heads: q_heads, kv_heads, head_dim }) = (as_bf16(q), heads);
     let o = empty_like(&q);
     let window = sliding_window.map_or(u32::MAX, |window| window as u32);
-    let sizes = || {
-        let [queries, q_heads, kv_heads] = [queries, q_heads, kv_heads].map(|count| count as u32);
-        let [keys, first_split, splits] = [keys, first_split, splits].map(|count| count as u32);
-        sizes![queries, q_heads, kv_heads, keys, window, first_split, splits, scale]
+    let first_split = |example: usize| {
+        let of_first = keys[example] - counts[example] + 1;
+        sliding_window.map_or(0, |window| of_first.saturating_sub(window)) / SPLIT
     };
-    let kernel = |name| Kernel::new(CACHED, name).define("HEAD_DIM", head_dim).threads(256);
-    kernel("cached_attention")
-        .grid(splits, kv_heads, (rows / kv_heads).div_ceil(ROWS_OF_SPLIT))
-        .read(&q)
-        .read(&k)
-        .read(&v)
-        .write(&mixed)
-        .write(&ends)
-        .launch(sizes());
-    kernel("merge_cached_attention")
-        .blocks((rows * head_dim).div_ceil(256))
-        .read(&mixed)
-        .read(&ends)
-        .write(&o)
-        .launch(sizes());
+    let splits = |example: usize| keys[example].div_ceil(SPLIT) - first_split(example);
+    let parts = |example: usize| splits(example) * counts[example] * q_heads;
+    for examples in Examples::of_launches(counts) {
+        let all = examples.range.clone();
+        let of_all: usize = all.clone().map(parts).sum();
+        let mixed = empty(&q, [of_all, head_dim], DType::F32);
+        let ends = empty(&q, [of_all, 2], DType::F32);
+        let held = (examples.most * q_heads / kv_heads).div_ceil(ROWS_OF_SPLIT);
+        let sizes = || {
+            let mut sizes = sizes![q_heads as u32, kv_heads as u32, window, held as u32, scale];
+            examples.push_rows(&mut sizes);
+            examples.push_each(&mut sizes, |example| keys[example]);
+            examples.push_each(&mut sizes, first_split);
+            examples.push_each(&mut sizes, splits);
+            examples.push_each(&mut sizes, |example| (all.start..example).map(parts).sum());
+            sizes
+        };
+        let kernel = |name| Kernel::new(CACHED, name).define("HEAD_DIM", head_dim).threads(256);
+        kernel("cached_attention")
+            .grid(all.clone().map(splits).max().unwrap_or(0), kv_heads, held * all.len())
+            .read(&q)
+            .read_each(&of_keys[all.clone()])
+            .read_each(&of_values[all.clone()])
+            .write(&mixed)
+            .write(&ends)
+            .launch(sizes());
+        kernel("merge_cached_attention")
+            .blocks((examples.rows.len() * q_heads * head_dim).div_ceil(256))
+            .read(&mixed)
+            .read(&ends)
+            .update(&o)
+            .launch(sizes());
+    }
     o
 }
 

@@ -208,8 +208,15 @@ static void run_cached(u32 tokens, u32 fresh, u32 q_heads, u32 kv_heads, u32 win
     c.expect("lse", lse, Numbers(all_lse.begin() + long(earlier), all_lse.end()));
 }
 
+// The rows of examples between these borders.
+static ExampleRows rows_of(const std::vector<u32>& borders) {
+    ExampleRows rows;
+    for (size_t i = 0; i <= EXAMPLES; ++i) rows.first[i] = borders[std::min(i, borders.size() - 1)];
+    return rows;
+}
+
 // The newest `fresh` of `tokens`, out of a cache that was appended to and has room, against attention of the whole row; and each query
-// against itself alone, in front of the ones behind it.
+// against itself alone, in front of the ones behind it, and all of them as examples of one launch.
 template <int D>
 static void run_splits(u32 tokens, u32 fresh, u32 q_heads, u32 kv_heads, u32 window) {
     const Shape shape{{tokens}, q_heads, kv_heads, window};
@@ -228,17 +235,35 @@ static void run_splits(u32 tokens, u32 fresh, u32 q_heads, u32 kv_heads, u32 win
         return first / SPLIT;
     };
     const u32 first_split = first_split_of(tokens, fresh), splits = (tokens + SPLIT - 1) / SPLIT - first_split;
-    auto& parts = c.result<float>("parts", splits * rows * D);
-    auto& ends = c.result<float>("ends", 2 * splits * rows);
+    // Examples of one query each may see one split more.
+    const size_t most_parts = (splits + 1) * rows;
+    auto& parts = c.result<float>("parts", most_parts * D);
+    auto& ends = c.result<float>("ends", 2 * most_parts);
     auto& o = c.result<bf16>("o", rows * D);
     auto& alone = c.result<bf16>("alone", rows * D);
+    auto& as_examples = c.result<bf16>("as examples", rows * D);
     const float scale = 1.0f / std::sqrt(float(D));
-    const auto attend = [&](const bf16* q, u32 queries, u32 keys, bf16* o) {
-        const u32 first = first_split_of(keys, queries), count = (keys + SPLIT - 1) / SPLIT - first;
-        const CachedAttentionSizes sizes{queries, q_heads, kv_heads, keys, window, first, count, scale};
-        LAUNCH(attend_to_split<D>, dim3(count, kv_heads, (queries * q_heads / kv_heads + HELD - 1) / HELD), 256, q, k.data(), v.data(),
-               parts.data(), ends.data(), sizes);
-        LAUNCH(merge_splits<D>, (queries * q_heads * D + 255) / 256, 256, parts.data(), ends.data(), o, sizes);
+    // Examples with so many queries and keys, all of the same caches.
+    const auto attend = [&](const bf16* q, const std::vector<std::pair<u32, u32>>& examples, bf16* o) {
+        std::vector<u32> borders{0};
+        CachedAttentionSizes sizes{q_heads, kv_heads, window, 1, scale, {}, {}, {}, {}, {}};
+        u32 part = 0, most = 0;
+        for (size_t i = 0; i < examples.size(); ++i) {
+            const auto [queries, keys] = examples[i];
+            sizes.keys[i] = keys;
+            sizes.first_split[i] = first_split_of(keys, queries);
+            sizes.splits[i] = (keys + SPLIT - 1) / SPLIT - sizes.first_split[i];
+            sizes.first_part[i] = part;
+            part += sizes.splits[i] * queries * q_heads;
+            most = std::max(most, sizes.splits[i]);
+            sizes.held = std::max(sizes.held, (queries * q_heads / kv_heads + HELD - 1) / HELD);
+            borders.push_back(borders.back() + queries);
+        }
+        sizes.queries = rows_of(borders);
+        const bf16 *ks[EXAMPLES], *vs[EXAMPLES];
+        for (int i = 0; i < EXAMPLES; ++i) ks[i] = k.data(), vs[i] = v.data();
+        LAUNCH(attend_to_split<D>, dim3(most, kv_heads, sizes.held * u32(examples.size())), 256, q, ks, vs, parts.data(), ends.data(), sizes);
+        LAUNCH(merge_splits<D>, (borders.back() * q_heads * D + 255) / 256, 256, parts.data(), ends.data(), o, sizes);
     };
     const auto append = [&](const bf16* rows, bf16* cache, u64 first, u64 count) {
         LAUNCH(append_to_cache, unsigned((count + 2047) / 2048), 256, rows + first, cache, {first, count});
@@ -251,8 +276,13 @@ static void run_splits(u32 tokens, u32 fresh, u32 q_heads, u32 kv_heads, u32 win
             // What lies in the room behind must not matter.
             std::memset(static_cast<void*>(cache + before + added), 0x7f, width * sizeof(bf16));
         }
-        for (u32 i = 0; i < fresh; ++i) attend(q.data() + size_t(i) * q_heads * D, 1, past + i + 1, alone.data() + size_t(i) * q_heads * D);
-        attend(q.data(), fresh, tokens, o.data());
+        std::vector<std::pair<u32, u32>> each;
+        for (u32 i = 0; i < fresh; ++i) {
+            each.push_back({1, past + i + 1});
+            attend(q.data() + size_t(i) * q_heads * D, {each.back()}, alone.data() + size_t(i) * q_heads * D);
+        }
+        attend(q.data(), {{fresh, tokens}}, o.data());
+        attend(q.data(), each, as_examples.data());
     });
     Numbers all_q(size_t(tokens) * q_heads * D), lse;
     const Numbers of_q = numbers(q);
@@ -260,6 +290,42 @@ static void run_splits(u32 tokens, u32 fresh, u32 q_heads, u32 kv_heads, u32 win
     const Numbers of_v = numbers(new_v), whole = mixed(softmax(all_q, numbers(new_k), shape, D, scale, lse), of_v, shape, D);
     c.expect("o", o, Numbers(whole.begin() + size_t(past) * q_heads * D, whole.end()));
     same_bits("cached_attention: alone", name, alone, o);
+    same_bits("cached_attention: as examples", name, as_examples, o);
+}
+
+// Rows of three examples behind those in caches of their own, and nothing else.
+static void run_append(u32 width, const std::vector<u32>& rows, const std::vector<u32>& past) {
+    Case c("append_to_caches", std::to_string(rows.size()) + " x " + std::to_string(width));
+    std::vector<u32> borders{0};
+    for (u32 count : rows) borders.push_back(borders.back() + count);
+    auto& k = c.random<bf16>("k", size_t(borders.back()) * width, 1);
+    auto& v = c.random<bf16>("v", k.size(), 2);
+    AppendAllSizes sizes{width, rows_of(borders), {}};
+    u32 most = 0;
+    for (size_t i = 0; i < rows.size(); ++i) sizes.past[i] = past[i], most = std::max(most, rows[i]);
+    std::vector<Buffer<bf16>*> of_k, of_v;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const size_t room = (past[i] + rows[i] + 1) * width;
+        of_k.push_back(&c.result<bf16>("k cache", room));
+        of_v.push_back(&c.result<bf16>("v cache", room));
+    }
+    const auto k_of = [&](size_t i) { return of_k[i < of_k.size() ? i : 0]->data(); };
+    const auto v_of = [&](size_t i) { return of_v[i < of_v.size() ? i : 0]->data(); };
+    c.run([&] {
+        for (const auto* caches : {&of_k, &of_v})
+            for (Buffer<bf16>* cache : *caches)
+                for (size_t i = 0; i < cache->size(); ++i) (*cache)[i] = bf16{0x3f80};
+        LAUNCH(append_to_caches, dim3((most * width + 2047) / 2048, 2, unsigned(rows.size())), 256, k.data(), v.data(), k_of(0), k_of(1), k_of(2),
+               k_of(3), k_of(4), k_of(5), k_of(6), k_of(7), v_of(0), v_of(1), v_of(2), v_of(3), v_of(4), v_of(5), v_of(6), v_of(7), sizes);
+    });
+    for (size_t i = 0; i < rows.size(); ++i)
+        for (const auto& [cache, from] : {std::pair{of_k[i], &k}, {of_v[i], &v}})
+            for (size_t j = 0; j < cache->size(); ++j) {
+                const bool is_new = j >= size_t(past[i]) * width && j < size_t(past[i] + rows[i]) * width;
+                const unsigned want = is_new ? bf16((*from)[size_t(borders[i]) * width + j - size_t(past[i]) * width]).bits : 0x3f80;
+                if (bf16((*cache)[j]).bits != want) return failed("append_to_caches", "number " + std::to_string(j) + " of a cache is wrong");
+            }
+    ++row_of("append_to_caches").cases;
 }
 
 int main() {
@@ -269,6 +335,8 @@ int main() {
     run_splits<64>(260, 3, 3, 3, 130);
     run_splits<32>(140, 5, 2, 1, 1);
     run_splits<16>(400, 1, 14, 2, 0xffffffffu);
+    run_append(16, {1, 3, 200}, {5, 0, 130});
+    run_append(520, {2, 1, 1, 1, 1, 1, 1, 9}, {1, 2, 3, 4, 5, 6, 7, 8});
     // Several examples in a block and several blocks of an example; groups that divide the 128 rows and that do not; windows
     // shorter and longer than a tile.
     for (unsigned tokens : {1, 63, 64, 65}) run<64>({{tokens}, 2, 1});

@@ -6,12 +6,17 @@
 #include "../device/bf16.cuh"
 #include "../device/f16.cuh"
 #include "../device/async_copy.cuh"
+#include "../device/examples.cuh"
+#include "../device/gemm.cuh"
+#include "../device/silu.cuh"
 #include "../device/reduce.cuh"
 #include "../device/shared.cuh"
 #include "../device/tensor_core.cuh"
 // Before the sources of products: its names are also theirs.
 namespace attention {
+#include "../packed_attention/append.cuh"
 #include "../packed_attention/backward.cuh"
+#include "../packed_attention/cached.cuh"
 #include "../packed_attention/forward.cuh"
 }  // namespace attention
 // The heads of attention have 256 numbers, those of DeltaNets 128.
@@ -23,13 +28,32 @@ namespace delta_rule {
 #include "../gated_delta_rule/backward.cuh"
 #include "../gated_delta_rule/gradients.cuh"
 }  // namespace delta_rule
+namespace gelu {
+#include "../gelu_mul/gelu_mul.cuh"
+}  // namespace gelu
+namespace masks {
+#include "../dropout/dropout.cuh"
+}  // namespace masks
+namespace lora {
+#include "../lora_linear/lora_linear.cuh"
+}  // namespace lora
+namespace few_rows {
+#include "../linear/by_row.cuh"
+#undef ROWS
+}  // namespace few_rows
 #include "../adamw/adamw.cuh"
+#include "../cast/cast.cuh"
 #include "../causal_conv1d_silu/causal_conv1d_silu.cuh"
+#include "../delta_gates/delta_gates.cuh"
 #include "../embedding/embedding.cuh"
+#include "../gated_rms_norm/gated_rms_norm.cuh"
 #include "../linear/linear.cuh"
 #include "../linear_cross_entropy/linear_cross_entropy.cuh"
+#include "../linear_cross_entropy/rows.cuh"
 #include "../norm_rope/norm_rope.cuh"
 #include "../rms_norm/rms_norm.cuh"
+#include "../rope/rope.cuh"
+#include "../sigmoid_gate/sigmoid_gate.cuh"
 #include "../silu_mul/silu_mul.cuh"
 #include "../emulator/check.hpp"
 #include "../emulator/sparse.hpp"
@@ -402,6 +426,272 @@ static void norm_rope(u32 tokens, u32 heads) {
     nothing_else(what, x, {{first * STRIDE, vectors * STRIDE}});
 }
 
+// A matrix of a pack's rows, of which the last few hold numbers, and the same few rows alone. Whatever a kernel makes of a row has to be
+// the same in both, bit for bit, and nothing may be touched in front of them.
+template <class T>
+struct Both {
+    u64 width, before;  // numbers of a row, rows in front of the last few
+    Sparse<T> pack, alone;
+
+    // Without a seed it is a result.
+    Both(u64 tokens, u64 few, u64 width, u64 seed = 0)
+        : width(width), before(tokens - few), pack("a pack", tokens * width), alone("rows alone", few * width) {
+        for (u64 i = 0; seed && i < few * width; ++i) {
+            assign(alone[i], number(i, seed));
+            pack[before * width + i] = alone[i];
+        }
+    }
+
+    T* of(bool is_pack) { return is_pack ? pack.data() : alone.data(); }
+
+    // `first` is the number from which on the launched blocks write.
+    void expect(const std::string& what, u64 first) {
+        ++row_of(what).cases;
+        bool is_empty = true;
+        for (u64 i = 0; i < alone.size(); ++i) {
+            const T got = pack[before * width + i], want = alone[i];
+            is_empty &= value(want) == 0;
+            if (value(got) != value(want)) return failed(what, "number " + std::to_string(i) + " of the last rows is wrong");
+        }
+        if (is_empty) failed(what, "all results are zero");
+        nothing_else(what, pack, {{first, pack.size()}});
+    }
+    void expect(const std::string& what) { expect(what, before * width); }
+};
+
+constexpr u32 FEW = 3;
+
+// The blocks from the one of number `first` of a matrix on, each of which has `numbers`; with a second launch of the rows alone.
+template <class Launch>
+static void in_both(u64 tokens, u64 width, u64 numbers, Launch launch) {
+    const u64 blocks = (tokens * width + numbers - 1) / numbers;
+    std::vector<uint64_t> last;
+    for (u64 block = (tokens - FEW) * width / numbers; block < blocks; ++block) last.push_back(block);
+    only(last, [&] { launch(true, u32(tokens), unsigned(blocks)); });
+    launch(false, FEW, unsigned((FEW * width + numbers - 1) / numbers));
+}
+
+// Number by number: the MLP's activations and their gradients, dropout that drops nothing, casts.
+static void elementwise(u64 tokens, u64 width) {
+    const u64 from = (tokens - FEW) * width / 2048 * 2048;
+    Both<bf16> gate(tokens, FEW, width, 1), up(tokens, FEW, width, 2), d(tokens, FEW, width, 3);
+    Both<bf16> d_gate(tokens, FEW, width), d_up(tokens, FEW, width), gelu_d_gate(tokens, FEW, width), gelu_d_up(tokens, FEW, width);
+    Both<bf16> out(tokens, FEW, width), masked(tokens, FEW, width), total(tokens, FEW, width, 4);
+    Both<float> wide(tokens, FEW, width);
+    in_both(tokens, width, 2048, [&](bool pack, u32 rows, unsigned blocks) {
+        const u64 count = rows * width;
+        LAUNCH(silu_mul_backward, blocks, 256, gate.of(pack), up.of(pack), d.of(pack), d_gate.of(pack), d_up.of(pack), {count});
+        LAUNCH(gelu::gelu_mul_forward, blocks, 256, gate.of(pack), up.of(pack), out.of(pack), {count});
+        LAUNCH(gelu::gelu_mul_backward, blocks, 256, gate.of(pack), up.of(pack), d.of(pack), gelu_d_gate.of(pack), gelu_d_up.of(pack), {count});
+        const masks::DropoutSizes dropped{count, {1, 2, 3, 4}, 2, 0, 1.5f};
+        LAUNCH(masks::dropout, blocks, 256, gate.of(pack), masked.of(pack), dropped);
+        LAUNCH(masks::dropout_add, blocks, 256, gate.of(pack), up.of(pack), up.of(pack), up.of(pack), total.of(pack), dropped);
+        LAUNCH(cast_to_fp32, blocks, 256, gate.of(pack), wide.of(pack), {count});
+    });
+    d_gate.expect("silu_mul_backward", from), d_up.expect("silu_mul_backward", from);
+    out.expect("gelu_mul", from), gelu_d_gate.expect("gelu_mul", from), gelu_d_up.expect("gelu_mul", from);
+    masked.expect("dropout", from), total.expect("dropout", from), wide.expect("cast", from);
+}
+
+// Norms of rows with the residual's sum, and their gradients: a block for each row.
+static void norms(u32 tokens, u32 width) {
+    Both<bf16> x(tokens, FEW, width, 1), residual(tokens, FEW, width, 2), d_y(tokens, FEW, width, 3), d_h(tokens, FEW, width, 4);
+    Both<bf16> h(tokens, FEW, width), y(tokens, FEW, width), d_sum(tokens, FEW, width), d_x(tokens, FEW, width);
+    Sparse<float> weight("weight", width);
+    fill(weight, 0, width, 5);
+    in_both(tokens, width, width, [&](bool pack, u32 rows, unsigned blocks) {
+        const RmsNormSizes sizes{rows, width, 1e-6f, 1.0f};
+        LAUNCH(add_rms_norm_forward, blocks, 256, x.of(pack), residual.of(pack), weight.data(), h.of(pack), y.of(pack), sizes);
+        LAUNCH(add_rms_norm_backward, blocks, 256, h.of(pack), weight.data(), d_y.of(pack), d_h.of(pack), d_sum.of(pack), sizes);
+        LAUNCH(rms_norm_backward, blocks, 256, x.of(pack), weight.data(), d_y.of(pack), d_x.of(pack), sizes);
+    });
+    for (Both<bf16>* result : {&h, &y, &d_sum}) result->expect("add_rms_norm");
+    d_x.expect("rms_norm_backward");
+}
+
+// The heads of DeltaNets: their norm and gates, and the convolution's gradient.
+static void delta_net(u32 tokens, u32 heads) {
+    constexpr u32 D = 128, LANES = 16, GROUPS = 256 / LANES;
+    const u64 width = u64(heads) * D;
+    Both<bf16> x(tokens, FEW, width, 1), z(tokens, FEW, width, 2), d_y(tokens, FEW, width, 3), y(tokens, FEW, width), d_x(tokens, FEW, width),
+        d_z(tokens, FEW, width);
+    Sparse<float> weight("weight", D);
+    fill(weight, 0, D, 4);
+    in_both(tokens, width, GROUPS * D, [&](bool pack, u32 rows, unsigned blocks) {
+        const GatedRmsNormSizes sizes{rows * heads, D, LANES, 1e-6f};
+        LAUNCH(gated_rms_norm_forward, blocks, 256, x.of(pack), z.of(pack), weight.data(), y.of(pack), sizes);
+        LAUNCH(gated_rms_norm_backward, blocks, 256, x.of(pack), z.of(pack), weight.data(), d_y.of(pack), d_x.of(pack), d_z.of(pack), sizes);
+    });
+    const u64 from = u64(tokens - FEW) * width / (GROUPS * D) * (GROUPS * D);
+    for (Both<bf16>* result : {&y, &d_x, &d_z}) result->expect("gated_rms_norm", from);
+
+    Both<bf16> a(tokens, FEW, heads, 5), b(tokens, FEW, heads, 6), d_a(tokens, FEW, heads), d_b(tokens, FEW, heads);
+    Both<float> d_g(tokens, FEW, heads, 7), d_beta(tokens, FEW, heads, 8), g(tokens, FEW, heads), beta(tokens, FEW, heads);
+    Sparse<float> a_log("a_log", heads), bias("bias", heads);
+    fill(a_log, 0, heads, 9), fill(bias, 0, heads, 10);
+    in_both(tokens, heads, 256, [&](bool pack, u32 rows, unsigned blocks) {
+        LAUNCH(delta_gates_forward, blocks, 256, a.of(pack), b.of(pack), a_log.data(), bias.data(), g.of(pack), beta.of(pack), {rows, heads});
+    });
+    const u32 together = 256 / heads * heads;
+    in_both(tokens, heads, together, [&](bool pack, u32 rows, unsigned blocks) {
+        LAUNCH(delta_gates_backward, blocks, 256, a.of(pack), b.of(pack), a_log.data(), bias.data(), d_g.of(pack), d_beta.of(pack), d_a.of(pack),
+               d_b.of(pack), {rows, heads});
+    });
+    const u64 of_gates = u64(tokens - FEW) * heads;
+    g.expect("delta_gates", of_gates / 256 * 256), beta.expect("delta_gates", of_gates / 256 * 256);
+    d_a.expect("delta_gates", of_gates / together * together), d_b.expect("delta_gates", of_gates / together * together);
+
+    // The last rows are an example of their own, and the only run of their blocks.
+    const u32 channels = 3 * heads * D, columns = (channels + 1023) / 1024;
+    Both<bf16> u(tokens, FEW, channels, 11), d_v(tokens, FEW, channels, 12), d_u(tokens, FEW, channels);
+    Sparse<u32> positions("positions", tokens), of_alone("positions of the rows alone", FEW);
+    Sparse<bf16> taps("taps", u64(channels) * 4);
+    fill(taps, 0, u64(channels) * 4, 13);
+    for (u32 t = 0; t < FEW; ++t) of_alone[t] = positions[tokens - FEW + t] = t;
+    const auto gradients = [&](bool pack, u32 rows) {
+        LAUNCH(causal_conv1d_silu_backward, dim3(columns, (rows + FEW - 1) / FEW), 128, u.of(pack), taps.data(), pack ? positions.data() : of_alone.data(),
+               d_v.of(pack), d_u.of(pack), {rows, channels, FEW, 0});
+    };
+    std::vector<uint64_t> last_run;
+    for (u64 column = 0; column < columns; ++column) last_run.push_back(u64((tokens + FEW - 1) / FEW - 1) * columns + column);
+    if (tokens % FEW) return failed("causal_conv1d_silu_backward", "the last run is not whole");
+    only(last_run, [&] { gradients(true, tokens); });
+    gradients(false, FEW);
+    d_u.expect("causal_conv1d_silu_backward");
+}
+
+// The heads of attention: rotation, the norm's gradient, the output gate.
+static void attention_heads(u32 tokens, u32 heads) {
+    constexpr u32 D = 256, ROTARY = 64, LANES = 32;
+    const u64 width = u64(heads) * D;
+    Both<bf16> joint(tokens, FEW, 2 * width, 1), d_y(tokens, FEW, width, 2), d_joint(tokens, FEW, 2 * width), o(tokens, FEW, width, 3),
+        y(tokens, FEW, width), gated(tokens, FEW, width), d_o(tokens, FEW, width), d_gates(tokens, FEW, 2 * width);
+    Both<float> cosines(tokens, FEW, ROTARY / 2, 4), sines(tokens, FEW, ROTARY / 2, 5);
+    Sparse<float> weight("weight", D);
+    fill(weight, 0, D, 6);
+    in_both(tokens, width, 8 * D, [&](bool pack, u32 rows, unsigned blocks) {
+        LAUNCH(norm_rope_backward, blocks, 256, joint.of(pack), weight.data(), cosines.of(pack), sines.of(pack), d_y.of(pack), d_joint.of(pack),
+               {rows, heads, D, 2 * D, ROTARY, LANES, 1e-6f, 1.0f});
+        LAUNCH(sigmoid_gate_forward, blocks, 256, o.of(pack), joint.of(pack), gated.of(pack), {rows * heads, D});
+        LAUNCH(sigmoid_gate_backward, blocks, 256, o.of(pack), joint.of(pack), d_y.of(pack), d_o.of(pack), d_gates.of(pack), {rows * heads, D});
+    });
+    const u64 from = u64(tokens - FEW) * width / (8 * D) * (8 * D);
+    d_joint.expect("norm_rope_backward", 2 * from);
+    gated.expect("sigmoid_gate", from), d_o.expect("sigmoid_gate", from), d_gates.expect("sigmoid_gate", 2 * from);
+    // A thread has eight pairs, or eight numbers: 28 of them a head.
+    constexpr u32 PARTS = ROTARY / 16 + (D - ROTARY) / 8;
+    in_both(tokens, u64(heads) * PARTS, 256, [&](bool pack, u32 rows, unsigned blocks) {
+        LAUNCH(rope, blocks, 256, o.of(pack), cosines.of(pack), sines.of(pack), y.of(pack), {rows, heads, D, ROTARY, 1.0f});
+    });
+    y.expect("rope", u64(tokens - FEW) * heads * PARTS / 256 * 256 / PARTS * D);
+}
+
+// The last tile of rows of the products of a layer with an adapter, and of the input's gradient.
+static void adapted(u32 tokens, u32 n, u32 k, u32 rank) {
+    using namespace lora;
+    Both<bf16> x(tokens, FEW, k, 1), u(tokens, FEW, rank, 2), y(tokens, FEW, n), d_y(tokens, FEW, n, 3), d_u(tokens, FEW, rank, 4), d_x(tokens, FEW, k);
+    Sparse<bf16> weight("weight", u64(n) * k), b("b", u64(n) * rank), a("a", u64(rank) * k);
+    fill(weight, 0, u64(n) * k, 5), fill(b, 0, u64(n) * rank, 6), fill(a, 0, u64(rank) * k, 7);
+    const auto launch = [&](bool pack, u32 rows) {
+        const u32 tiles = (rows + 127) / 128;
+        const auto last = [&](u32 columns, auto launched) {
+            std::vector<uint64_t> blocks;
+            // With groups of one, tiles go along a row of C.
+            for (u64 column = 0; column < columns; ++column) blocks.push_back(u64(tiles - 1) * columns + column);
+            only(blocks, launched);
+        };
+        last((n + 127) / 128, [&] {
+            LAUNCH(lora_forward_tile<Tile>, tiles * ((n + 127) / 128), Tile::threads, x.of(pack), weight.data(), u.of(pack), b.data(), y.of(pack),
+                   {rows, n, k, rank, rank, 0, n, 0, 1});
+        });
+        const bf16 *const d_ys[LORA_LAYERS] = {d_y.of(pack), d_y.of(pack), d_y.of(pack), d_y.of(pack)};
+        const bf16 *const weights[LORA_LAYERS] = {weight.data(), weight.data(), weight.data(), weight.data()};
+        last((k + 127) / 128, [&] {
+            LAUNCH(lora_input_tile<Tile>, tiles * ((k + 127) / 128), Tile::threads, d_ys, weights, d_u.of(pack), a.data(), d_x.of(pack),
+                   {rows, k, rank, 1, 0, {n}, {n}, {0}});
+        });
+    };
+    launch(true, tokens);
+    launch(false, FEW);
+    const u64 first_row = (tokens - 1) / 128 * 128;
+    y.expect("lora_linear", first_row * n), d_x.expect("lora_linear", first_row * k);
+}
+
+// A decoded token behind so many others, in caches of two examples; and the last words of the vocabulary.
+static void decoding(u32 keys, u32 q_heads, u32 kv_heads, const Size& size) {
+    const std::string what = "cached_attention";
+    constexpr int D = 256;
+    const u64 width = u64(kv_heads) * D, row = u64(keys - 1) * width;
+    Sparse<bf16> k("k", keys * width), v("v", keys * width), new_k("new k", width), new_v("new v", width), q("q", u64(q_heads) * D),
+        o("o", u64(q_heads) * D);
+    fill(new_k, 0, width, 1), fill(new_v, 0, width, 2), fill(q, 0, u64(q_heads) * D, 3);
+    ExampleRows rows;
+    for (u32& border : rows.first) border = 1;
+    rows.first[0] = 0;
+    LAUNCH(attention::append_to_caches, dim3(unsigned((width + 2047) / 2048), 2, 1), 256, new_k.data(), new_v.data(), k.data(), k.data(), k.data(),
+           k.data(), k.data(), k.data(), k.data(), k.data(), v.data(), v.data(), v.data(), v.data(), v.data(), v.data(), v.data(), v.data(),
+           {u32(width), rows, {keys - 1}});
+    nothing_else("append_to_caches", k, {{row, row + width}});
+    nothing_else("append_to_caches", v, {{row, row + width}});
+    const u32 splits = (keys + attention::SPLIT - 1) / attention::SPLIT;
+    Sparse<float> mixed("mixed", u64(splits) * q_heads * D), ends("ends", u64(splits) * q_heads * 2);
+    const attention::CachedAttentionSizes sizes{q_heads, kv_heads, 0xffffffffu, (q_heads / kv_heads + attention::HELD - 1) / attention::HELD, 1.0f / 16,
+                                                rows, {keys}, {}, {splits}, {}};
+    const bf16 *const ks[EXAMPLES] = {k.data()}, *const vs[EXAMPLES] = {v.data()};
+    std::vector<uint64_t> last;
+    for (u64 head = 0; head < u64(kv_heads) * sizes.held; ++head) last.push_back(head * splits + splits - 1);
+    only(last, [&] {
+        LAUNCH(attention::attend_to_split<D>, dim3(splits, kv_heads, sizes.held), 256, q.data(), ks, vs, mixed.data(), ends.data(), sizes);
+    });
+    // All other keys and values are zero, but their weights count: 1 each, beside the newest token's.
+    for (u32 split = 0; split + 1 < splits; ++split)
+        for (u32 head = 0; head < q_heads; ++head) ends[2 * (u64(split) * q_heads + head)] = 0, ends[2 * (u64(split) * q_heads + head) + 1] = attention::SPLIT;
+    LAUNCH(attention::merge_splits<D>, (q_heads * D + 255) / 256, 256, mixed.data(), ends.data(), o.data(), sizes);
+    for (u32 head = 0; head < q_heads; ++head) {
+        double score = 0;
+        const u64 of_kv = u64(head / (q_heads / kv_heads)) * D;
+        for (u64 d = 0; d < D; ++d) score += value(q[head * D + d]) * value(new_k[of_kv + d]);
+        const double share = std::exp(score / 16) / (std::exp(score / 16) + keys - 1);
+        for (u64 d = 0; d < D; d += 31) near(what, value(o[head * D + d]), share * value(new_v[of_kv + d]), share, 2e-2);
+    }
+    nothing_else(what, k, {{u64(splits - 1) * attention::SPLIT * width, keys * width}});
+
+    // The logits of a token: the last words of the table.
+    const std::string logits = "linear_by_row_wide";
+    const u64 hidden = size.hidden, word = (VOCABULARY - 1) * hidden;
+    Sparse<bf16> table("table", VOCABULARY * hidden), x("x", hidden);
+    Sparse<float> y("y", VOCABULARY);
+    fill(table, word, hidden, 4), fill(x, 0, hidden, 5);
+    only({VOCABULARY / 32 - 1}, [&] {
+        LAUNCH((few_rows::linear_rows<1, float>), unsigned(VOCABULARY / 32), 256, x.data(), table.data(), nullptr, nullptr, y.data(),
+               {1, size.hidden, u32(VOCABULARY), 0, 0.0f});
+    });
+    double want = 0;
+    for (u64 i = 0; i < hidden; ++i) want += value(x[i]) * value(table[word + i]);
+    near(logits, y[VOCABULARY - 1], want, std::fabs(want) + 1, 1e-4);
+    nothing_else(logits, table, {{(VOCABULARY - 32) * hidden, VOCABULARY * hidden}});
+}
+
+// The rows of the head's chunk at the end of a pack: gathered, and their gradients written.
+static void head_rows(u32 tokens, const Size& size) {
+    const std::string what = "cross_entropy rows";
+    const u64 width = size.hidden, row = u64(tokens - 1) * width, word = (VOCABULARY - 1) * width;
+    Sparse<bf16> hidden("hidden", tokens * width), table("table", VOCABULARY * width), x("x", width), d_hidden("d_hidden", tokens * width);
+    Sparse<u32> rows("rows", tokens), words("words", tokens);
+    Sparse<float> state("state", 5), losses("losses", tokens), d_x("d_x", width);
+    rows[tokens - 1] = tokens - 1, words[tokens - 1] = u32(VOCABULARY - 1);
+    fill(hidden, row, width, 1), fill(table, word, width, 2), fill(d_x, 0, width, 3);
+    LAUNCH(cross_entropy_start, 1, 256, hidden.data(), table.data(), rows.data(), words.data(), x.data(), state.data(), {1, size.hidden, tokens - 1});
+    for (u64 i = 0; i < width; ++i) near(what, value(x[i]), value(hidden[row + i]), 1, 0);
+    losses[tokens - 1] = 2.0f;
+    LAUNCH(cross_entropy_finish, dim3(1, unsigned((width + 2047) / 2048)), 256, d_x.data(), table.data(), rows.data(), words.data(), state.data(),
+           losses.data(), d_hidden.data(), {1, size.hidden, tokens - 1, 1, tokens - 1, 1.0f});
+    for (u64 i = 0; i < width; i += 17)
+        near(what, value(d_hidden[row + i]), std::exp(-2.0) * d_x[i] + std::expm1(-2.0) * value(table[word + i]), 1, 1e-2);
+    nothing_else(what, d_hidden, {{row, row + width}});
+    nothing_else(what, hidden, {{row, row + width}});
+}
+
 int main() {
     for (const u64 tokens : {5376, 8192, 32768, 131072}) {
         silu_mul(TWO, tokens);
@@ -415,6 +705,14 @@ int main() {
     packed_attention(32768, 24, 4);
     packed_attention(131072, 8, 2);
     delta(131072);
+    elementwise(131072, LARGE.intermediate);
+    norms(131072, LARGE.hidden);
+    delta_net(131070, 48);
+    attention_heads(131072, 24);
+    adapted(131072 - 3, TWO.intermediate, 64, 128);
+    decoding(131072, 8, 2, LARGE);
+    decoding(262144, 24, 4, TWO);
+    head_rows(131072, LARGE);
     norm_rope(131072, 8);
     adamw(TWO);
     adamw(LARGE);

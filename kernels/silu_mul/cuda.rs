@@ -24,3 +24,12 @@ impl OnCuda<2> for SiluMul {
         backward(SOURCE, "silu_mul_backward", &saved, d_output)
     }
 }
+
+/// Returns the gradients of gate and up, if there is one of `silu(gate) ⊙ up`.
+pub(crate) fn gradients(
+    gate_and_up: [&CudaTensor; 2],
+    d_output: Option<CudaTensor>,
+) -> [Option<CudaTensor>; 2] {
+    let Some(d_output) = d_output else { return [None, None] };
+    backward(SOURCE, "silu_mul_backward", &gate_and_up.map(CudaTensor::clone), d_output)
+}

@@ -1,7 +1,7 @@
 //! `silu(gate) ⊙ up`, the middle of the MLP. Both inputs and the result are `[T, I]`.
 
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;

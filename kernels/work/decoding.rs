@@ -57,8 +57,7 @@ pub fn cached_attention(
     let [queries, keys, q_heads, kv_heads, d] = [queries, keys, q_heads, kv_heads, d].map(|size| size as f64);
     let (q, new) = (BF16 * queries * q_heads * d, BF16 * queries * kv_heads * d);
     let parts = F32 * splits * queries * q_heads * (d + 2.0);
-    let appended = moved(2.0 * new);
-    vec![appended, appended, moved(q + 2.0 * BF16 * keys * kv_heads * d + parts), moved(parts + q)]
+    vec![moved(4.0 * new), moved(q + 2.0 * BF16 * keys * kv_heads * d + parts), moved(parts + q)]
 }
 
 #[cfg(test)]

@@ -90,6 +90,13 @@ pub fn linears(tokens: usize, width: usize, outputs: &[usize]) -> Work {
     }
 }
 
+/// Counts the input's gradient of one layer whose input is `silu(gate) ⊙ up`, where the same launch makes the
+/// gradients of gate and up of it: they are read and written instead of it. `depth` counts outputs and rank.
+pub fn gated_backward(tokens: usize, width: usize, depth: usize) -> Launch {
+    let product = product(tokens, width, depth, 0.0);
+    Launch { bytes: product.bytes + 4.0 * BF16 * (tokens * width) as f64, ..product }
+}
+
 /// Counts the gradients of their weights in fp32; `added` if they are added to those of earlier
 /// micro-batches.
 pub fn weight_gradients(tokens: usize, width: usize, outputs: &[usize], added: bool) -> Work {

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use sparktune_base::program_name;
 use sparktune_bench::{PlainText, Section};
 use sparktune_commands::request::{self, Given};
+use sparktune_plan::Products;
 
 use crate::cli::pipelines::{PipelinesArgs, WhitePaperArgs};
 use crate::cli::settings::SettingFlags;
@@ -45,6 +46,10 @@ pub(crate) struct BenchArgs {
     /// Skip what would not end within this many seconds
     #[arg(long, value_name = "N", requires = "gpu")]
     pub seconds: Option<u32>,
+    /// Measure steps with the matrix products computed as in a run with this setting: own always uses
+    /// sparktune's kernels; auto leaves each to cuBLASLt where that is faster. Default: as for a run
+    #[arg(long, value_name = "own|auto", value_parser = products_parser(), hide_possible_values = true, requires = "gpu")]
+    pub products: Option<Products>,
 }
 
 /// Measurements with flags of their own.
@@ -142,6 +147,11 @@ fn section_parser() -> impl TypedValueParser<Value = Section> {
         .map(|name| Section::from_name(&name).expect("only their names are possible"))
 }
 
+fn products_parser() -> impl TypedValueParser<Value = Products> {
+    PossibleValuesParser::new(Products::WORDS)
+        .map(|word| word.parse().expect("only these words are possible"))
+}
+
 /// Sections that are measured on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GpuSection {
@@ -190,6 +200,7 @@ impl BenchArgs {
                 GpuSection::Probe => request::GpuSection::Probe,
             }),
             seconds: self.seconds,
+            products: self.products,
         }
     }
 }

@@ -320,7 +320,7 @@ fn with_all_settings(command: clap::Command) -> clap::Command {
 #[cfg(test)]
 mod tests {
     use sparktune_bench::Section;
-    use sparktune_plan::Answer;
+    use sparktune_plan::{Answer, Products};
 
     use super::*;
     use crate::cli::bench::{BenchCommand, GpuSection};
@@ -513,6 +513,10 @@ mod tests {
         assert!(bench("start --gpu model").is_err());
         let gpu = bench("--gpu gemm --seconds 50 --output rows.json").unwrap();
         assert_eq!((gpu.gpu, gpu.output), (Some(GpuSection::Gemm), Some("rows.json".into())));
+        assert_eq!(gpu.products, None);
+        let steps = bench("--gpu steps --products auto").unwrap();
+        assert_eq!(steps.products, Some(Products::Auto));
+        assert!(bench("--gpu steps --products all").is_err() && bench("--products own").is_err());
         let whole = bench("--gpu whole --model m").unwrap();
         assert_eq!((whole.gpu, whole.model), (Some(GpuSection::Whole), Some("m".into())));
         let lossless = bench("lossless --peers python3 --model m --data d").unwrap();

@@ -209,6 +209,7 @@ fn measured(_: GpuSection, _: &BenchArgs) -> Result<Exit, Stopped> {
 #[cfg(feature = "cuda")]
 fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
     use sparktune_bench::gpu::{Bench, Row, line};
+    use sparktune_plan::Products;
 
     let mut file = output_file(args).map_err(Stopped::Failed)?;
     let mut unwritten = None;
@@ -218,14 +219,16 @@ fn measured(section: GpuSection, args: &BenchArgs) -> Result<Exit, Stopped> {
             unwritten.get_or_insert(error);
         }
     };
-    let machine = || sparktune_app::machine::machine(true, &std::env::temp_dir());
+    let machine = sparktune_app::machine::machine(true, &std::env::temp_dir());
     let limit = args.seconds.map(|seconds| std::time::Duration::from_secs(seconds.into()));
-    let mut bench = Bench::new(limit, args.quick, &mut report).map_err(Stopped::NotHere)?;
+    let capability = machine.gpus.first().and_then(|gpu| gpu.compute_capability);
+    let products = args.products.unwrap_or_else(|| Products::recommended(capability));
+    let mut bench = Bench::new(limit, args.quick, products, &mut report).map_err(Stopped::NotHere)?;
     match section {
         GpuSection::Kernels => bench.kernels(),
         GpuSection::Gemm => bench.gemm(),
-        GpuSection::Steps => bench.steps(&machine()),
-        GpuSection::Sizes => bench.sizes(&machine()),
+        GpuSection::Steps => bench.steps(&machine),
+        GpuSection::Sizes => bench.sizes(&machine),
         GpuSection::Head => bench.head(),
         GpuSection::Ladder => bench.ladder(),
         GpuSection::Whole => match &args.model {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use sparktune_bench::{PlainText, Section};
 use sparktune_cluster::RankCounts;
 use sparktune_paper::Arrangement;
-use sparktune_plan::Answers;
+use sparktune_plan::{Answers, Products};
 
 /// The style of a command's output, and whether it may ask questions.
 #[derive(Debug, Clone, Copy, Default)]
@@ -89,6 +89,8 @@ pub struct BenchArgs {
     pub gpu: Option<GpuSection>,
     /// The number of seconds after which remaining measurements are left out.
     pub seconds: Option<u32>,
+    /// By whom the products of steps are computed on the GPU; as a plan recommends if not given.
+    pub products: Option<Products>,
 }
 
 /// Measurements with flags of their own.

@@ -97,15 +97,16 @@ impl Attention {
         computed: Rows,
     ) -> Tensor<2> {
         let Projected { q_TND, k_TGD, v_TGD, q_and_gate } = self.project(x_TH, ropes);
+        if computed == Rows::OneByOne {
+            let mixed_TND = KeyValueCache::continue_by_row(self.over_cache(), caches, [q_TND, k_TGD, v_TGD]);
+            return self.gate_and_project(mixed_TND, q_and_gate);
+        }
         let mut first = 0;
         let mixed = caches.iter_mut().map(|(rows, cache)| {
             let [q, k, v] = [&q_TND, &k_TGD, &v_TGD].map(|x| x.clone().narrow(0, first, *rows));
             first += *rows;
             cache.append(k, v);
-            match computed {
-                Rows::InBlocks => cache.attend(self.over_cache(), q),
-                Rows::OneByOne => cache.attend_by_row(self.over_cache(), q),
-            }
+            cache.attend(self.over_cache(), q)
         });
         let mixed_TND = Tensor::cat(mixed.collect(), 0);
         self.gate_and_project(mixed_TND, q_and_gate)

@@ -3,8 +3,8 @@
 //! A step continues each example by the rows that it asks for: one token, or a token and a draft after it.
 //! The weights are read once for all of them. On the CPU an example gets the same bits whatever is decoded
 //! beside it, and whether its tokens come in one step or in several: products and attention are computed row
-//! by row (`linears_by_row`, `KeyValueCache::attend_by_row`). On other devices this holds for a step of up to
-//! 32 rows; with more, the bits of a product may depend on their number.
+//! by row (`linears_by_row`, `KeyValueCache::continue_by_row`). On other devices this holds for a step of up
+//! to 32 rows; with more, the bits of a product may depend on their number.
 
 use burn::tensor::Tensor;
 pub use sparktune_kernels::largest::MOST as MOST_LARGEST;

@@ -6,9 +6,9 @@
 #![expect(non_snake_case, reason = "names end with the shapes of their tensors")]
 
 use burn::tensor::{Device, Tensor};
-use sparktune_kernels::causal_conv1d_silu::{causal_conv1d_silu, continue_conv1d_silu};
+use sparktune_kernels::causal_conv1d_silu::{causal_conv1d_silu, continue_conv1d_silus};
 use sparktune_kernels::delta_gates::delta_gates;
-use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rule, empty_state, gated_delta_rule};
+use sparktune_kernels::gated_delta_rule::{Dims, continue_delta_rules, empty_state, gated_delta_rule};
 use sparktune_kernels::gated_rms_norm::gated_rms_norm;
 use sparktune_plan::architecture::{DeltaNetSpec, Place, Reads};
 
@@ -91,32 +91,18 @@ impl DeltaNet {
         computed: Rows,
     ) -> Tensor<2> {
         let Projected { u_TC, z_TMV, g_TM, beta_TM } = self.project(x_TH);
-        let (mut mixed, mut first) = (Vec::new(), 0);
-        for (rows, cache) in caches {
-            cache.before.clear();
-            let count = match computed {
-                Rows::InBlocks => *rows,
-                Rows::OneByOne => 1,
-            };
-            for i in (0..*rows).step_by(count) {
-                if i > 0 {
-                    cache.before.push((cache.window.clone(), cache.state.clone()));
-                }
-                let [u, g, beta] = [&u_TC, &g_TM, &beta_TM].map(|x| x.clone().narrow(0, first, count));
-                mixed.push(self.mix(u, g, beta, cache));
-                first += count;
-            }
+        let each = computed == Rows::OneByOne;
+        let of_caches = |of: fn(&DeltaCache) -> &Tensor<2>| {
+            caches.iter().map(|(rows, cache)| (*rows, of(cache).clone())).collect()
+        };
+        let (windows, states) = (of_caches(|cache| &cache.window), of_caches(|cache| &cache.state));
+        let (qkv_TC, windows) = continue_conv1d_silus(u_TC, self.conv1d.tensor(), windows, each);
+        let (mixed_TMV, states) = continue_delta_rules(self.dims(), [qkv_TC, g_TM, beta_TM], states, each);
+        for ((_, cache), (windows, states)) in caches.iter_mut().zip(windows.into_iter().zip(states)) {
+            cache.before = windows.into_iter().zip(states).collect();
+            (cache.window, cache.state) = cache.before.pop().expect("an example has at least one row");
         }
-        self.gate_and_project(Tensor::cat(mixed, 0), z_TMV)
-    }
-
-    /// Convolves the new tokens of one example and applies the delta rule; updates window and state.
-    fn mix(&self, u_TC: Tensor<2>, g_TM: Tensor<2>, beta_TM: Tensor<2>, cache: &mut DeltaCache) -> Tensor<2> {
-        let (window, state) = (cache.window.clone(), cache.state.clone());
-        let (qkv_TC, window) = continue_conv1d_silu(u_TC, self.conv1d.tensor(), window);
-        let (mixed_TMV, state) = continue_delta_rule(self.dims(), qkv_TC, g_TM, beta_TM, state);
-        (cache.window, cache.state) = (window, state);
-        mixed_TMV
+        self.gate_and_project(mixed_TMV, z_TMV)
     }
 
     pub(crate) fn project(&self, x_TH: Tensor<2>) -> Projected {

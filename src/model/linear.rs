@@ -2,9 +2,11 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_kernels::dropout::Dropout;
+use sparktune_kernels::gated_linear::{gated_linear, gated_lora_linear};
 use sparktune_kernels::linear::by_row::linears_by_row;
 use sparktune_kernels::linear::linears;
 use sparktune_kernels::lora_linear::{Adapted, Adapter, lora_linears};
+use sparktune_kernels::silu_mul::silu_mul;
 
 use crate::param::Param;
 
@@ -47,6 +49,15 @@ impl Linear {
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let [y] = Self::forward_fused(std::array::from_ref(self), x);
         y
+    }
+
+    /// Maps `silu(gate) ⊙ up`, `[T, in]` each, to `[T, out]`.
+    pub(crate) fn forward_gated(&self, gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+        match &self.lora {
+            _ if self.by_row || self.bias.is_some() => self.forward(silu_mul(gate, up)),
+            Some(Lora { scale, .. }) => gated_lora_linear(gate, up, self.adapted(), *scale, self.fp8),
+            None => gated_linear(gate, up, self.weight.weight(), self.fp8),
+        }
     }
 
     /// Computes the results of one to four layers with the same input `x` together. Their adapters must have

@@ -88,6 +88,16 @@ impl Products {
     pub(crate) fn is_own(&self) -> bool {
         *self == Self::Own
     }
+
+    /// Returns what is recommended for a GPU of this compute capability. The library uses instructions of
+    /// some GPUs that our kernels do not have (`wgmma` of Hopper, `tcgen05` of Blackwell for data centres);
+    /// on all others both multiply by `mma.sync`, and there is nothing to gain.
+    pub fn recommended(compute_capability: Option<(u32, u32)>) -> Self {
+        match compute_capability {
+            Some((9 | 10, _)) => Self::Auto,
+            _ => Self::Own,
+        }
+    }
 }
 
 choice! {

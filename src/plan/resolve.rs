@@ -364,19 +364,17 @@ impl Resolver<'_> {
         })
     }
 
-    /// Decides whether the vendor's library may compute matrix products. It uses instructions of these GPUs
-    /// that our kernels do not have (`wgmma` of Hopper, `tcgen05` of Blackwell for data centres); on all
-    /// others both multiply by `mma.sync`, and there is nothing to gain.
+    /// Decides whether the vendor's library may compute matrix products.
     fn products(&mut self, device: Device) -> Products {
         let answer = &self.answers.products;
         let capability = self.facts.machine.gpus.first().and_then(|gpu| gpu.compute_capability);
-        let (recommended, why) = match (device, capability) {
+        let (recommended, why) = match (device, Products::recommended(capability)) {
             (Device::Cpu, _) => (Products::Own, "the CPU has one way"),
-            (Device::Cuda, Some((9 | 10, _))) => (
+            (Device::Cuda, Products::Auto) => (
                 Products::Auto,
                 "cuBLASLt uses instructions of this GPU that sparktune's kernels do not; each product is timed, and its numbers are compared. With own, every run with the same seed has the same bits",
             ),
-            (Device::Cuda, _) => (
+            (Device::Cuda, Products::Own) => (
                 Products::Own,
                 "cuBLASLt multiplies by the same instructions on this GPU; with auto each product is measured, and its last bits may differ between runs",
             ),

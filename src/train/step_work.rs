@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 use sparktune_kernels::work::{self, Ceilings, Launch, Work};
-use sparktune_plan::architecture::{Activation, LayerSpec, LinearSpec, MixerSpec, Place};
+use sparktune_plan::architecture::{Activation, LayerSpec, LinearSpec, MixerSpec, Place, Reads};
 use sparktune_plan::cost::PUBLISHED;
 use sparktune_plan::products::{PACK, RANK, shapes};
 use sparktune_plan::{MethodKind, ModelConfig};
@@ -118,8 +118,19 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
         let calls = layers * micro_batches;
         for group in layer.input_groups() {
             let (width, outputs) = (group[0].input, outputs_of(&group));
+            // The launch of this layer's input gradient makes the gradients of gate and up of it.
+            let is_gated = group[0].reads == Reads::MlpHidden && layer.activation == Activation::Silu;
             if trained {
-                let work = work::linears(tokens, width, &outputs);
+                let mut work = work::linears(tokens, width, &outputs);
+                if is_gated {
+                    gated(
+                        &mut parts,
+                        "linear",
+                        calls,
+                        &mut work,
+                        work::gated_backward(tokens, width, outputs[0]),
+                    );
+                }
                 parts.add_as("linear", "linear", calls, work, [share::PRODUCT; 2]);
                 for (times, added) in in_turn {
                     let work = work::weight_gradients(tokens, width, &outputs, added);
@@ -128,7 +139,12 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
             } else {
                 let adapted = group.iter().map(|linear| (linear.output, linear.adapter_rank(step.rank)));
                 let adapted: Vec<_> = adapted.collect();
-                let work = work::lora_linears(tokens, width, &adapted);
+                let mut work = work::lora_linears(tokens, width, &adapted);
+                if is_gated {
+                    let (output, rank) = adapted[0];
+                    let backward = work::gated_backward(tokens, width, output + rank);
+                    gated(&mut parts, "lora_linear", calls, &mut work, backward);
+                }
                 parts.add_as("lora_linear", "lora_linear", calls, work, [share::PRODUCT; 2]);
                 for (times, added) in in_turn {
                     let work = work::adapters(tokens, width, &adapted, added);
@@ -139,7 +155,10 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
         mixer(&mut parts, layer, calls, tokens, step.length);
         let width = layer.intermediate_size;
         match layer.activation {
-            Activation::Silu => parts.add("silu_mul", calls, work::silu_mul(tokens, width), share::STREAM),
+            Activation::Silu => {
+                let forward = work::silu_mul(tokens, width).forward;
+                parts.add("silu_mul", calls, Work { forward, backward: Vec::new() }, share::STREAM);
+            }
             Activation::GeluTanh => {
                 parts.add("gelu_mul", calls, work::gelu_mul(tokens, width), share::STREAM)
             }
@@ -167,6 +186,14 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
     }
     optimizer(&mut parts, config, step);
     parts.parts
+}
+
+/// Adds the backward pass of a layer that ends in the gradients of gate and up, in place of that of `work`,
+/// measured as an op of this name.
+fn gated(parts: &mut Parts, measured_as: &str, calls: usize, work: &mut Work, backward: Launch) {
+    work.backward.clear();
+    let work = Work { forward: Vec::new(), backward: vec![backward] };
+    parts.add_as("gated_linear", measured_as, calls, work, [share::PRODUCT; 2]);
 }
 
 /// Returns the output widths of these linear layers.
@@ -366,9 +393,8 @@ mod tests {
         let lora = of("2B lora, 16 packs a step, 1 together");
         let half = of("2B lora, 16 packs a step, 1 together, half of the tokens targets");
         assert!(lora[0] >= 6300 && half[0] >= 6300, "{lora:?} {half:?}");
-        // If all tokens were targets, the kernels would have to reach 92 % of their floors, which is not
-        // assumed.
-        assert!(lora[1] < 6300, "{lora:?}");
+        // If all tokens are targets, the kernels have to reach 89 % of their floors, which is not assumed.
+        assert!(lora[1] < 6300 && half[1] >= 6300, "{lora:?} {half:?}");
         let full = of("2B full, 16 packs a step, 4 together");
         let half = of("2B full, 16 packs a step, 4 together, half of the tokens targets");
         assert!(full[1] >= 5000 && half[1] >= 5000, "{full:?} {half:?}");

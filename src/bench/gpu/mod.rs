@@ -24,11 +24,12 @@ use cases::{Shape, cases};
 use meter::{Measured, Meter};
 use products::{Layout, Operands, TOLERANCE};
 use serde_json::{Map, Value, json};
+use sparktune_kernels::cublaslt::seek;
 pub use sparktune_kernels::probe;
 use sparktune_kernels::work::Ceilings;
 use sparktune_plan::architecture::MixerSpec;
 use sparktune_plan::products::{PACK, Product, RANK, products, shapes};
-use sparktune_plan::{MachineFacts, ModelConfig, Probe};
+use sparktune_plan::{MachineFacts, ModelConfig, Probe, Products};
 use timed::Case;
 
 /// The model sizes whose kernels and training steps are measured, starting with the one that speeds are
@@ -59,25 +60,34 @@ pub struct Bench<'a> {
     device: Device,
     /// Whether the sizes are only for trying this out, so that the times mean nothing.
     is_tiny: bool,
+    /// By whom the products of steps are computed.
+    products: Products,
     clock: Clock,
     report: &'a mut dyn FnMut(Row),
 }
 
 impl<'a> Bench<'a> {
     /// Measures on the first CUDA device. What would not end within `limit` is left out. With `is_tiny`
-    /// everything is done once, at sizes that an emulated device can take. Rows go to `report`.
+    /// everything is done once, at sizes that an emulated device can take. The products of steps are computed
+    /// as in a run whose plan says `products`. Rows go to `report`.
     ///
     /// # Errors
     /// When there is no CUDA device, in words.
     pub fn new(
         limit: Option<Duration>,
         is_tiny: bool,
+        products: Products,
         report: &'a mut dyn FnMut(Row),
     ) -> Result<Self, String> {
         // A tenth is reserved for ending.
         let ends = limit.map(|limit| Instant::now() + limit.mul_f64(0.9));
         let device = first_device()?;
-        Ok(Self { device, is_tiny, clock: Clock { ends, longest: Duration::ZERO }, report })
+        Ok(Self { device, is_tiny, products, clock: Clock { ends, longest: Duration::ZERO }, report })
+    }
+
+    /// Returns the version of the vendor's library if steps may use it and there is one.
+    fn library(&self) -> Option<usize> {
+        (self.products == Products::Auto).then(|| seek(&self.device, &[])).flatten()
     }
 
     fn meter(&self) -> Meter {

@@ -8,7 +8,9 @@ use sparktune_plan::MachineFacts;
 use sparktune_plan::products::RANK;
 use sparktune_train::stepper::{HeadStepper, Stepper};
 
-use super::steps::{Load, SETTINGS, fresh_rows, model_of, prepared, speeds, step_loss, stepped, tiny_config};
+use super::steps::{
+    LeftToLibrary, Load, SETTINGS, fresh_rows, model_of, prepared, speeds, step_loss, stepped, tiny_config,
+};
 use super::{Bench, Row, row, sized, with};
 
 const ALL_SIZES: [&str; 5] = ["0.8B", "2B", "4B", "9B", "27B"];
@@ -36,8 +38,9 @@ pub(super) fn head(bench: &mut Bench) {
     };
     let name = format!("{size} MTP head");
     let head = row(json!({"name": name, "size": size, "method": "head", "pack": load.pack}));
-    let (device, counts) = (bench.device.clone(), counts(bench));
+    let (device, library, counts) = (bench.device.clone(), bench.library(), counts(bench));
     bench.measure(head.clone(), || {
+        let computed = LeftToLibrary::new(library);
         let measured = || {
             let checkpoint = Checkpoint::random(config.clone(), 7);
             let model = Model::load(&checkpoint, &device, &mut |_, _| ())?;
@@ -49,9 +52,14 @@ pub(super) fn head(bench: &mut Bench) {
                 Ok(losses.iter().map(Loss::nats).sum())
             })
         };
-        let note = format!("{DRAFT_TOKENS} drafted tokens; the text model is computed in each step");
         vec![match measured() {
-            Ok(done) => with(head.into_iter().chain(done.fields).collect(), "note", note),
+            Ok(done) => {
+                let note = format!(
+                    "{DRAFT_TOKENS} drafted tokens; the text model is computed in each step; {}",
+                    computed.in_words()
+                );
+                with(head.into_iter().chain(done.fields).collect(), "note", note)
+            }
             Err(error) => with(head, "failed", error.to_string()),
         }]
     });

@@ -1,5 +1,7 @@
 //! Every section at tiny sizes on a CUDA device, or the emulated one.
 
+use std::path::PathBuf;
+
 use sparktune_kernels::testing::cuda_device;
 use sparktune_model::{Checkpoint, Model, PackedSequence};
 
@@ -9,10 +11,14 @@ use crate::model::random_ids;
 
 /// The rows of a section; none, with a word, where there is no CUDA device and none has to be.
 fn rows(section: fn(&mut Bench)) -> Option<Vec<Row>> {
+    rows_with(Products::Own, section)
+}
+
+fn rows_with(products: Products, section: fn(&mut Bench)) -> Option<Vec<Row>> {
     cuda_device()?;
     let mut rows = Vec::new();
     let mut report = |row: Row| rows.push(row);
-    section(&mut Bench::new(None, true, &mut report).unwrap());
+    section(&mut Bench::new(None, true, products, &mut report).unwrap());
     Some(rows)
 }
 
@@ -103,6 +109,43 @@ fn steps_of_all_sizes_and_of_the_head_are_measured() {
     assert_eq!((number(&found[0], "packs"), head.len()), (2.0, 1));
 }
 
+/// As a run does with `--products auto`: with LoRA, in full, and of the MTP head. On the emulated device,
+/// whose stand-in for the library is only found where this says so.
+#[test]
+fn steps_are_measured_with_the_products_that_a_run_would_leave_to_the_library() {
+    let emulated =
+        std::env::var_os("CUDA_PATH").map(PathBuf::from).filter(|path| path.join("cublaslt").is_dir());
+    let (Some(_), Some(emulated)) = (cuda_device(), emulated) else {
+        eprintln!("skipped: there is no emulated device");
+        return;
+    };
+    let path = format!("{}:{}", emulated.join("cublaslt").display(), emulated.display());
+    let child =
+        alone(concat!(module_path!(), "::left_to_library")).env("LD_LIBRARY_PATH", path).output().unwrap();
+    let [stdout, stderr] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
+}
+
+#[test]
+#[ignore = "the test above runs it in a process of its own, which finds the library"]
+fn left_to_library() {
+    let head = |products| rows_with(products, |bench| bench.head()).unwrap().remove(0);
+    let (own, auto) = (head(Products::Own), head(Products::Auto));
+    assert_eq!(number(&own, "library_products"), 0.0, "{own:?}");
+    assert!(own["note"].as_str().unwrap().contains("all products by own kernels"), "{own:?}");
+    // The same steps on the same tokens, but for rounding.
+    let [of_own, of_auto] = [&own, &auto].map(|row| number(row, "loss"));
+    assert!((of_own / of_auto - 1.0).abs() < 2e-3, "{of_own} {of_auto}: {auto:?}");
+    let mut found = rows_with(Products::Auto, |bench| bench.sizes(&MachineFacts::default())).unwrap();
+    found.push(auto);
+    assert_eq!(found.len(), 3);
+    for row in found {
+        assert!(!row.contains_key("failed") && number(&row, "library_products") > 5.0, "{row:?}");
+        assert!(row["note"].as_str().unwrap().contains(" kinds of products by cuBLASLt 13.0.2"), "{row:?}");
+        assert!((number(&row, "loss") - 160f64.ln()).abs() < 0.5, "{row:?}");
+    }
+}
+
 #[test]
 fn the_ladder_ends_at_the_losses_of_plain_operations() {
     if cuda_device().is_none() {
@@ -137,7 +180,7 @@ fn a_whole_model_is_written_with_its_loss_and_gradients() {
     let folder = tempfile::tempdir().unwrap();
     let mut rows = Vec::new();
     let mut report = |row: Row| rows.push(row);
-    Bench::new(None, true, &mut report).unwrap().whole(folder.path());
+    Bench::new(None, true, Products::Own, &mut report).unwrap().whole(folder.path());
     let [row] = &rows[..] else { panic!("{rows:?}") };
     assert_eq!(row["gradients"].as_array().unwrap().len(), 4, "{row:?}");
     // What was written is the model that was computed.
@@ -154,6 +197,6 @@ fn a_probe_is_two_rates() {
         return;
     }
     let mut report = |_: Row| ();
-    let probe = Bench::new(None, true, &mut report).unwrap().probe().unwrap();
+    let probe = Bench::new(None, true, Products::Own, &mut report).unwrap().probe().unwrap();
     assert!(probe.bf16_tflops > 0.0 && probe.copy_gb_per_s > 0.0, "{probe:?}");
 }

@@ -5,7 +5,10 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use serde_json::json;
-use sparktune_kernels::linear::tuning::{listen, missed};
+use sparktune_kernels::cublaslt::{products, version_in_words};
+use sparktune_kernels::linear::tuning::{
+    begin_deciding, by_library, decide_as, listen, missed, settle_decisions, use_library,
+};
 use sparktune_kernels::measuring::launches;
 use sparktune_kernels::reserved_bytes;
 use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, PackedSequence as Tokens};
@@ -193,11 +196,12 @@ pub(super) fn speeds(
     let (sizes, rank) = if bench.is_tiny { (vec![("tiny", tiny_config())], 8) } else { (sized(sizes), RANK) };
     for (size, config) in sizes {
         let load = if bench.is_tiny { Load { pack: 72, ..load(size) } } else { load(size) };
+        let library = bench.library();
         // Loaded once for both methods.
         let mut loaded = None;
         for method in METHODS {
             let rank = if method == MethodKind::Lora { rank } else { 0 };
-            let plan = Planned::new(&config, machine, method, rank, load.pack);
+            let plan = Planned::new(&config, machine, method, rank, load.pack, library.is_some());
             let head = row(json!({
                 "name": format!("{size} {method}"),
                 "size": size,
@@ -223,7 +227,7 @@ pub(super) fn speeds(
                 let measured = in_words(model_of(&config, &device, loaded.take())).and_then(|model| {
                     let model = prepared(model, (rank > 0).then_some(rank));
                     let mut stepper = Stepper::from_model(model, SETTINGS, plan.recompute);
-                    let measured = in_words(speed(&mut stepper, &device, load, count));
+                    let measured = in_words(speed(&mut stepper, &device, library, load, count));
                     *loaded = Some(stepper.into_model());
                     measured
                 });
@@ -271,22 +275,15 @@ impl Planned {
         method: MethodKind,
         rank: usize,
         tokens: usize,
+        library: bool,
     ) -> Self {
         let (facts, work, rank) =
             (ModelFacts::from_config(config.clone()), Work::from_config(config), rank as u32);
         let targets = TargetModules::ALL;
         let memory = |recompute| {
             let (device, tokens) = (Kind::Cuda, tokens as f64);
-            let footprint = Footprint {
-                device,
-                method,
-                rank,
-                targets,
-                recompute,
-                tokens,
-                host_copies: 0,
-                library: false,
-            };
+            let footprint =
+                Footprint { device, method, rank, targets, recompute, tokens, host_copies: 0, library };
             estimate(&facts, &work, machine, &footprint)
         };
         let recompute = !memory(false).fits();
@@ -322,7 +319,34 @@ pub(super) struct Stepped {
     pub(super) fields: Row,
 }
 
-/// Takes `warm_up` steps and then `count` timed ones. `step` returns the loss in nats.
+/// While this lives, products may be left to the vendor's library in this version, as was decided for the
+/// steps that it lives for.
+pub(super) struct LeftToLibrary(Option<usize>);
+
+impl LeftToLibrary {
+    pub(super) fn new(library: Option<usize>) -> Self {
+        use_library(library);
+        // As in a run, nothing holds that was decided for others.
+        decide_as("").expect("no line is wrong");
+        Self(library)
+    }
+
+    /// Returns in words who computes products.
+    pub(super) fn in_words(&self) -> String {
+        let Some(version) = self.0 else { return "all products by own kernels".into() };
+        let (of_library, all) = by_library();
+        format!("{of_library} of {all} kinds of products by cuBLASLt {}", version_in_words(version))
+    }
+}
+
+impl Drop for LeftToLibrary {
+    fn drop(&mut self) {
+        use_library(None);
+    }
+}
+
+/// Takes `warm_up` steps and then `count` timed ones. `step` returns the loss in nats. Where products may be
+/// left to the vendor's library, that is decided after the first step, before the timed ones.
 pub(super) fn stepped(
     device: &Device,
     [warm_up, count]: [usize; 2],
@@ -331,22 +355,27 @@ pub(super) fn stepped(
     mut step: impl FnMut(&[Tokens]) -> Result<f64, TrainError>,
 ) -> Result<Stepped, TrainError> {
     let mut losses = Vec::new();
-    for _ in 0..warm_up {
+    for warm in 0..warm_up {
         let rows = fresh();
+        // A run does the same with a pack before its first step, and with tiles after it. Whatever else a
+        // later step has is computed by own kernels.
+        if warm == 0 {
+            begin_deciding();
+        }
         listen();
         losses.push(step(&rows)?);
-        // A run does the same after its first step.
-        let products = missed();
-        for product in &products {
+        let unknown = missed();
+        for product in &unknown {
             product.measure(device);
         }
-        if !products.is_empty() {
+        settle_decisions();
+        if !unknown.is_empty() {
             // The peak is then that of the steps.
             device.memory_cleanup();
         }
     }
     let (mut steps, mut data) = (Vec::new(), Vec::new());
-    let before = launches();
+    let before = [launches(), products()];
     let (done, seen) = watched(|| {
         for _ in 0..count {
             let (rows, data_s) = timed(device, &mut fresh);
@@ -358,7 +387,8 @@ pub(super) fn stepped(
         Ok::<_, TrainError>(())
     });
     done?;
-    let launched = (launches() - before) / count as u64;
+    let [launched, of_library] =
+        [launches() - before[0], products() - before[1]].map(|counted| counted / count as u64);
     let (step_s, data_s) = (median(steps), median(data));
     let last_loss = losses.last().copied().unwrap_or(f64::NAN);
     let mut fields = row(json!({
@@ -367,6 +397,7 @@ pub(super) fn stepped(
         "peak_bytes": reserved_bytes(device),
         "loss": last_loss,
         "launches": launched,
+        "library_products": of_library,
         "sm_clock_mhz": seen.sm_clock_mhz,
         "busy_percent": seen.busy_percent,
     }));
@@ -394,7 +425,14 @@ pub(super) fn fresh_rows(load: Load, vocabulary: usize) -> impl FnMut() -> Vec<T
     }
 }
 
-fn speed(stepper: &mut Stepper, device: &Device, load: Load, count: usize) -> Result<Row, TrainError> {
+fn speed(
+    stepper: &mut Stepper,
+    device: &Device,
+    library: Option<usize>,
+    load: Load,
+    count: usize,
+) -> Result<Row, TrainError> {
+    let computed = LeftToLibrary::new(library);
     let mut fresh = fresh_rows(load, stepper.model().config().vocab_size);
     let done = stepped(device, [WARM_UP, count], load.tokens(), &mut fresh, |rows| step_loss(stepper, rows))?;
     // A second time, because the launches without a graph have not run before.
@@ -411,7 +449,10 @@ fn speed(stepper: &mut Stepper, device: &Device, load: Load, count: usize) -> Re
         "forward_ms": ms(forward_s),
         "backward_ms": ms(both_s - forward_s),
         "optimizer_ms": ms(done.step_s - both_s),
-        "note": format!("median of {count} steps; forward without a graph, the rest by difference"),
+        "note": format!(
+            "{}; median of {count} steps; forward without a graph, the rest by difference",
+            computed.in_words()
+        ),
     }));
     Ok(done.fields.into_iter().chain(parts).collect())
 }

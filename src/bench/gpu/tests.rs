@@ -9,7 +9,8 @@ fn what_would_not_end_in_time_is_left_out_and_what_fails_says_so() {
     let mut rows = Vec::new();
     let mut report = |row: Row| rows.push(row);
     let clock = Clock { ends: Some(Instant::now() + Duration::from_secs(600)), longest: Duration::ZERO };
-    let mut bench = Bench { device: Device::flex(), is_tiny: true, clock, report: &mut report };
+    let mut bench =
+        Bench { device: Device::flex(), is_tiny: true, products: Products::Own, clock, report: &mut report };
     let head = |name: &str| row(json!({"name": name}));
     bench.measure(head("a"), || vec![with(head("a"), "time_us", 1.0)]);
     bench.measure(head("b"), || panic!("CUDA error: illegal address"));
