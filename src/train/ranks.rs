@@ -268,8 +268,8 @@ impl<'a> Ranks<'a> {
         }))
     }
 
-    /// Returns how sums over the processes are made; `None` for one without others. What `is_seen` before it is
-    /// added goes over TCP.
+    /// Returns how sums over the processes are made; `None` for one without others. What `is_seen` before it
+    /// is added goes over TCP.
     pub(crate) fn summed_by(&self, is_seen: bool) -> Option<SummedBy> {
         match self {
             Self::Member(collective, _) if !is_seen => Some(collective.summed_by()),
