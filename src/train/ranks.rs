@@ -268,8 +268,8 @@ impl<'a> Ranks<'a> {
         }))
     }
 
-    /// Returns how sums over the processes are made; `None` for one without others. What `is_seen` before it is
-    /// added goes over TCP.
+    /// Returns how sums over the processes are made; `None` for one without others. What `is_seen` before it
+    /// is added goes over TCP.
     pub(crate) fn summed_by(&self, is_seen: bool) -> Option<SummedBy> {
         match self {
             Self::Member(collective, _) if !is_seen => Some(collective.summed_by()),
@@ -351,19 +351,51 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     own: &T,
 ) -> Result<Vec<T>, TrainError> {
     let bytes = serde_json::to_vec(own).expect("plain fields serialise");
+    // A member whose word all have heard may be none any more when this returns.
+    let names = collective.launched_as();
     let words = collective.all_gather(&bytes)?;
-    let words = words.into_iter().zip(collective.launched_as());
-    let read = |(word, rank): (Vec<u8>, usize)| {
+    let read = |(place, word): (usize, Vec<u8>)| {
+        let rank = names.get(place).copied().unwrap_or(place);
         let unknown =
             |_| TrainError::RanksDiffer { what: format!("rank {rank} says something that is unknown here") };
         serde_json::from_slice(&word).map_err(unknown)
     };
-    words.map(read).collect()
+    words.into_iter().enumerate().map(read).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Ranks of which the last one is lost when all have been heard.
+    struct Shrinking(usize);
+
+    impl Collective for Shrinking {
+        fn rank(&self) -> usize {
+            0
+        }
+        fn world_size(&self) -> usize {
+            self.0
+        }
+        fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), ClusterError> {
+            Ok(())
+        }
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, ClusterError> {
+            self.0 -= 1;
+            Ok(vec![own.to_vec(); self.0 + 1])
+        }
+        fn leave(&mut self, _: Option<&str>) {}
+        fn traffic(&self) -> Traffic {
+            Traffic::default()
+        }
+    }
+
+    #[test]
+    fn what_all_have_said_is_whole_when_one_of_them_is_lost_right_after_it() {
+        let mut three = Shrinking(3);
+        assert_eq!(Ranks::member(&mut three).gather_shares(7).unwrap(), [7, 7, 7]);
+        assert_eq!(three.0, 2);
+    }
 
     #[test]
     fn a_process_alone_or_in_the_place_of_others_computes_every_share() {

@@ -2,7 +2,8 @@
 //!
 //! A communicator belongs to the members of an epoch. When they have changed, it is ended with whatever it
 //! still does, and before the next sum, all connect by a new id. Whether that worked is said over TCP, so all
-//! ranks go on alike. A rank whose NCCL does not end what it does ends itself, and the others go on without it.
+//! ranks go on alike. A rank whose NCCL does not end what it does ends itself, and the others go on without
+//! it.
 
 use std::fmt;
 use std::sync::mpsc::channel;
@@ -32,8 +33,8 @@ const CONNECTING: Duration = Duration::from_secs(60);
 const TRYING: Duration = Duration::from_secs(1);
 /// How long news of a rank is waited for that may be the reason why a sum has failed: its longest silence.
 const NEWS: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(35) };
-/// How long NCCL may take for a call that returns at once if all is well: to end what it does, as after a rank
-/// is gone.
+/// How long NCCL may take for a call that returns at once if all is well: to end what it does, as after a
+/// rank is gone.
 const ENDING: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(20) };
 /// Why the first sum is given up.
 const NOT_DONE: &str = "the first sum was not done within a minute: a firewall may keep back NCCL's ports, or it uses the wrong network interface (NCCL_SOCKET_IFNAME names the right one)";
