@@ -156,11 +156,9 @@ impl RunsRoot {
             // The newest of those that this user may read. In a shared folder anyone can give a run a name
             // that makes it the newest, so those of others count only where there is no other.
             runs.retain(|run| run.events().is_dir());
+            let newest = runs.last().cloned().ok_or_else(|| Error::NoRuns { root: self.path.clone() })?;
             let trusted = self.trusted()?;
-            if runs.iter().any(|run| is_made_by(run.path(), trusted)) {
-                runs.retain(|run| is_made_by(run.path(), trusted));
-            }
-            return runs.pop().ok_or_else(|| Error::NoRuns { root: self.path.clone() });
+            return Ok(runs.into_iter().rfind(|run| is_made_by(run.path(), trusted)).unwrap_or(newest));
         }
         if let Some(exact) = runs.iter().find(|run| run.name() == name) {
             return Ok(exact.clone());

@@ -241,7 +241,7 @@ fn a_decoder_that_fails_or_takes_all_memory_ends_the_training_with_its_name() {
     let strip = json!({ "type": "Strip", "content": "a", "start": 1, "stop": 1 });
     for (decoders, why) in [(vec![grow; 6], "memory"), (vec![letter, strip], "it fails")] {
         let place = Place::new();
-        place.chats(3);
+        place.chats(60);
         with_tokenizer(&place, |tokenizer| {
             tokenizer["decoder"] = json!({ "type": "Sequence", "decoders": decoders });
         });

@@ -76,7 +76,7 @@ fn refuses(
 ) {
     let text = failure(PATIENCE, change, misbehave).to_string();
     assert!(text.contains(why), "{why}: {text}");
-    assert!(!text.contains('\u{1b}') && !text.contains("0707"), "{text}");
+    assert!(!text.contains('\u{1b}') && !text.contains("07070707"), "{text}");
 }
 
 /// Sends everything as it is in the parts.
