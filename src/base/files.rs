@@ -26,7 +26,7 @@ pub fn private_folder() -> DirBuilder {
 }
 
 /// Options for writing a file; one that is created has mode 0600. Opening a link is an error, and so is
-/// opening a pipe that nobody reads.
+/// opening a pipe that nobody reads, unless it is opened for reading too.
 pub fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600).custom_flags(OWN_FILE);

@@ -46,9 +46,7 @@ pub(crate) fn follow_rank_0(
     guard_tokenizer()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // A second one ends it at once: rank 0 has what was trained.
-        signal_hook::flag::register_conditional_default(signal, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+        signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
     }
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));

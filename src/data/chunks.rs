@@ -251,6 +251,7 @@ impl<'a> ChunkReader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -272,6 +273,15 @@ mod tests {
             }
         });
         assert_eq!(most.into_inner(), LONG_AT_ONCE);
+        let both = Barrier::new(2);
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                threads.spawn(|| {
+                    let _turn = long.wait_for_room(LONG_AT_ONCE / 2);
+                    both.wait();
+                });
+            }
+        });
         assert_eq!(*long.bytes.lock().unwrap(), 0);
     }
 }

@@ -102,7 +102,9 @@ impl Transfer<'_> {
                 Err(error) if error.is_passing() => error,
                 Err(error) => return Err(error),
             };
-            if part.have >= furthest + FEWEST {
+            // The end of a file is less than that, and may come in pieces too.
+            let enough = FEWEST.min((part.size - furthest).div_ceil(8));
+            if part.have >= furthest + enough {
                 (fruitless, furthest) = (1, part.have);
             } else {
                 fruitless += 1;

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use sparktune_cluster::share_files;
+use sparktune_cluster::{SummedBy, share_files};
 use sparktune_runlog::Checkpoints;
 
 use crate::batches::NewOrder;
@@ -180,7 +180,9 @@ pub(crate) fn require_the_same_sums(
         return Ok(());
     }
     let ranks = session.ranks.count();
-    let is_seen = JudgedRanks::of(&session.plan).is_some_and(|judged| !judged.adds_unseen(&session.ranks));
+    session.sums_are_seen = session.ranks.of_first(state.summed_by == Some(SummedBy::Tcp))?;
+    let is_seen = JudgedRanks::of(&session.plan, session.sums_are_seen)
+        .is_some_and(|judged| !judged.adds_unseen(&session.ranks));
     let now = session.ranks.summed_by(is_seen);
     let both = state.summed_by.zip(now).filter(|(before, now)| now.may_differ(*before, ranks));
     let reason = both.map(|(before, now)| {

@@ -59,14 +59,15 @@ pub(crate) struct JudgedRanks {
 }
 
 impl JudgedRanks {
-    /// Returns how this plan's ranks are judged; `None` if their gradients are only added.
-    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+    /// Returns how this plan's ranks are judged; `None` if their gradients are only added. If `are_seen`, no
+    /// engine adds them unseen.
+    pub(crate) fn of(plan: &Plan, are_seen: bool) -> Option<Self> {
         let RanksPlan { sentry, combine, .. } = plan.ranks;
         let is_judged = sentry != Sentry::Off || combine != CombineRanks::Sum;
         is_judged.then(|| Self {
             plan: plan.ranks,
             seed: plan.seed,
-            is_distrusted: false,
+            is_distrusted: are_seen,
             told: Vec::new(),
             judging: Duration::ZERO,
             began: Instant::now(),

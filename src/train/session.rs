@@ -49,6 +49,9 @@ pub(crate) struct Session<'a> {
     pub(crate) epoch: u64,
     /// Whether the ranks have met again, or lost one before they trained, and so continue from a checkpoint.
     pub(crate) has_healed: bool,
+    /// Whether the gradients of judged ranks go over TCP, where each is seen, because they did so when the
+    /// checkpoint was written: a sum may not have been that of what was announced.
+    pub(crate) sums_are_seen: bool,
     sampler: Sampler,
     sampled_at: Option<Instant>,
     /// When work was last shown by [`still`](Self::still).
@@ -97,6 +100,7 @@ impl<'a> Session<'a> {
             stop,
             epoch: 0,
             has_healed: false,
+            sums_are_seen: false,
             sampler,
             sampled_at: None,
             shown_at: Cell::new(Instant::now()),

@@ -199,7 +199,7 @@ impl<'a, O: Objective> Steps<'a, O> {
             return self.inner_step(session, &batch, started, data_ms);
         }
         if self.judged.is_none() && O::Trainee::STAGE == Stage::Main && !session.ranks.is_alone() {
-            self.judged = JudgedRanks::of(&session.plan);
+            self.judged = JudgedRanks::of(&session.plan, session.sums_are_seen);
         }
         let Self { objective, trainee, last_norm, judged, state, .. } = self;
         let mut micro_batches = MicroBatches {

@@ -7,10 +7,8 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use sparktune_base::files::{private_file, sync};
 
 use super::damage::{Defect, Part};
@@ -59,7 +57,7 @@ impl Spool {
         let partial = target.with_file_name(name);
         let io = |source| TokenFileError::Io { path: partial.clone(), source };
         let mut options = private_file();
-        options.create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        options.create(true).truncate(false);
         let file = options.open(&partial).map_err(io)?;
         match file.try_lock() {
             Ok(()) => {}
