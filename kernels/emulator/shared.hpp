@@ -186,7 +186,8 @@ const size_t DynamicShared<BYTES>::bytes = (most_dynamic_shared = BYTES > most_d
 
 template <class T>
 class Shared {
-    SharedArray array;
+    // Never destroyed: when a process ends, another thread may still run a kernel.
+    SharedArray& array = *new SharedArray{};
 
   public:
     // One element on its way: reading converts, assigning writes.

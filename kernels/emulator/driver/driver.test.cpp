@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 using Address = unsigned long long;
@@ -279,22 +280,16 @@ static void other_refusals() {
     holds("a kernel tells its __launch_bounds__", most == 64);
 }
 
-// Launches `source`'s kernel `wrong` in a child, which must be told `words` and get LAUNCH_FAILED from then on.
-static void told(const char* what, const char* words, const std::string& source, unsigned threads) {
-    ++tests;
-    void* function = kernel(source, "wrong");
+// What a child process that does `what` writes to stderr, and how it ended.
+static std::pair<std::string, int> report_of_child(const std::function<void()>& what) {
     int pipe_ends[2];
     if (pipe(pipe_ends)) std::abort();
     std::fflush(stderr);
     const pid_t child = fork();
     if (child == 0) {
         dup2(pipe_ends[1], STDERR_FILENO);
-        OnDevice<float> out(64);
-        int result = 0;
-        // On a thread of its own, as a program would: every stack and signal is then that thread's.
-        std::thread([&] { result = launch(function, 1, threads, 0, out.at); }).join();
-        const int later = call("cuCtxSynchronize");
-        _exit(result == LAUNCH_FAILED && later == LAUNCH_FAILED ? 0 : 1);
+        what();
+        _exit(1);
     }
     close(pipe_ends[1]);
     std::string report;
@@ -303,9 +298,36 @@ static void told(const char* what, const char* words, const std::string& source,
     close(pipe_ends[0]);
     int status = 0;
     waitpid(child, &status, 0);
+    return {report, status};
+}
+
+// Launches `source`'s kernel `wrong` in a child, which must be told `words` and get LAUNCH_FAILED from then on.
+static void told(const char* what, const char* words, const std::string& source, unsigned threads) {
+    ++tests;
+    void* function = kernel(source, "wrong");
+    const auto [report, status] = report_of_child([&] {
+        OnDevice<float> out(64);
+        int result = 0;
+        // On a thread of its own, as a program would: every stack and signal is then that thread's.
+        std::thread([&] { result = launch(function, 1, threads, 0, out.at); }).join();
+        const int later = call("cuCtxSynchronize");
+        _exit(result == LAUNCH_FAILED && later == LAUNCH_FAILED ? 0 : 1);
+    });
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && report.find(words) != std::string::npos && report.find("in wrong") != std::string::npos) return;
     ++wrong;
     std::fprintf(stderr, "FAILED %s: status %d, report: %s\n", what, status, report.c_str());
+}
+
+// A program may end while another of its threads runs a kernel, which goes on as if nothing had happened.
+static void end_during_a_kernel() {
+    void* function = kernel("KERNEL(32) slow(float* out) { SHARED(float, line, 8192); for (int i = 0; i < 100000; ++i) { line[threadIdx.x] = 1.0f; out[0] = 1.0f; } }", "slow");
+    const auto [report, status] = report_of_child([&] {
+        OnDevice<float> out(std::vector<float>(1, 0.0f));
+        std::thread([&] { launch(function, 1, 32, 0, out.at); }).detach();
+        while (*reinterpret_cast<volatile float*>(out.at) != 1.0f) usleep(1000);
+        std::exit(0);
+    });
+    holds("a program ends while a kernel runs", WIFEXITED(status) && WEXITSTATUS(status) == 0 && report.empty());
 }
 
 static void mistakes() {
@@ -526,6 +548,7 @@ int main(int, char** arguments) {
     architectures();
     streams();
     mistakes();
+    end_during_a_kernel();
     if (!given) std::system(("rm -rf '" + out + "'").c_str());
     std::printf("emulated CUDA device: kernels, memory, mistakes        %d tests, %d of them failed\n", tests, wrong);
     return wrong != 0;
