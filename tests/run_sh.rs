@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::symlink;
@@ -575,6 +576,23 @@ fn a_token_is_handed_over_by_its_name_alone() {
         "hf_secret",
         "the engine has it"
     );
+}
+
+#[test]
+fn the_variables_of_every_launcher_reach_the_container() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let reader = fs::read_to_string(repository.join("src/cluster/environment.rs")).unwrap();
+    let is_name = |word: &&str| word.contains(|c: char| c.is_ascii_uppercase()) && !word.contains(' ');
+    let upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    let names: BTreeSet<_> = reader.split('"').filter(is_name).filter(upper).collect();
+    assert!(names.contains("RANK") && names.contains("SLURM_PROCID") && names.len() > 15, "{names:?}");
+    let machine = Machine::with_engine("docker", false);
+    machine.docker(&[], &names.iter().map(|name| (*name, "1")).collect::<Vec<_>>());
+    let asked = machine.asked();
+    let run = line(&asked, "docker|run|");
+    for name in names {
+        assert!(has(run, &format!("--env|{name}")), "{name} in {run}");
+    }
 }
 
 #[test]

@@ -30,8 +30,8 @@ pub(crate) struct BenchArgs {
     /// Run the peers too, in turn with sparktune: a Python with torch, transformers and peft
     #[arg(long, value_name = "PYTHON", conflicts_with = "gpu")]
     pub peers: Option<PathBuf>,
-    /// Measure the tokenizer of the model in this folder, instead of the demo's; with --gpu whole the new
-    /// folder for a model
+    /// Measure the tokenizer of the model in this folder, instead of the demo's, and one edit of this model;
+    /// with --gpu whole the new folder for a model
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub model: Option<PathBuf>,
     /// Measure this tokenizer.json by itself, on the files of --text

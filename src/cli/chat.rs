@@ -13,8 +13,8 @@ pub(crate) struct ChatArgs {
     /// A finished run, the folder of a model or an adapter, or a model downloaded from the hub
     #[arg(value_name = "MODEL", default_value = "latest")]
     pub run: String,
-    /// Ask a second model the same questions: `base` for the one that a run started from or that was
-    /// edited, or as MODEL
+    /// Ask a second model the same questions: `base` for the base model of a run or of an edited
+    /// model, or as MODEL
     #[arg(long, value_name = "MODEL")]
     pub beside: Option<String>,
     /// Continue the newest kept conversation with the run, or the one in FILE

@@ -34,7 +34,8 @@ pub(crate) struct InitArgs {
     /// The name of this machine in the cluster; by default its host name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// The TCP port of the agent, and the UDP port on which members find it; by default 7300
+    /// The TCP port of the agent, and the UDP port on which members find it; by default the first free TCP
+    /// port from 7300 on, and UDP port 7300
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// Make another token: all members have to join again

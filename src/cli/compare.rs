@@ -14,15 +14,14 @@ const WHICH: [&str; 3] = ["none", "differing", "all"];
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With one finished run alone, the model that it started from is compared with it, and with an edited model
-alone, its base.
+With one finished run alone, its base model is compared with it, and with an edited model alone, its base.
 
 Suites that are included: instructions (the default), arithmetic, coding, demo.
 A suite of your own is a file with a prompt and its checks on each line, such as
   {\"prompt\": \"What is 2 + 2?\", \"checks\": [{\"type\": \"number\", \"value\": 4}]}")]
 pub(crate) struct CompareArgs {
     /// Finished runs, folders of models or adapters, or models of the hub that were downloaded; the others
-    /// are compared with the first, and NAME@base is what a run started from, or the base of an edited model
+    /// are compared with the first, and NAME@base is the base model of a run or of an edited model
     #[arg(required = true, value_name = "MODEL")]
     pub run: Vec<String>,
     /// The suite of prompts: the name of one that is included, or a file

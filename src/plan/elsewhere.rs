@@ -83,6 +83,7 @@ mod tests {
             flops_per_token: 1e6,
             device: "cpu-2".into(),
             tokens_per_s,
+            start_s: None,
             train_s: tokens_per_s.map(|rate| 300_000.0 / rate),
             eval_s: tokens_per_s.map(|_| 60.0),
             mtp_s: None,

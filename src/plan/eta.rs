@@ -22,6 +22,8 @@ pub(crate) struct Run<'a> {
     pub steps_per_epoch: u64,
     pub steps: u64,
     pub epochs: f64,
+    /// The number of packs that pass through the model together.
+    pub micro_batch_packs: u32,
     /// The training of the MTP head, and the number of epochs that it gets; `None` where no head is trained.
     pub head: Option<(HeadPlan, f64)>,
     /// Whether adapters have dropout.
@@ -68,6 +70,21 @@ fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f
     (count + 1.0) * (pass_s + evals.sampled() * token_s(run.fit))
 }
 
+/// The speed in bytes per second at which weights are read and widened. Measured with a model of 314 MB in
+/// bf16, which took 0.3 to 2.7 s.
+const LOADED_BYTES_PER_S: f64 = 4e8;
+
+/// Returns the seconds in which the model is loaded, and those that the first pass on the CPU takes longer than
+/// the others, because it is the first to touch its memory: measured, as long again as another one.
+fn start_s(run: &Run, train_tokens_per_s: f64) -> f64 {
+    let packs = &run.choice.packs;
+    let first_pass = match run.fit.device {
+        Device::Cpu => packs.tokens / packs.count.max(1.0) * f64::from(run.micro_batch_packs),
+        Device::Cuda => 0.0,
+    };
+    run.fit.model.checkpoint_bytes as f64 / LOADED_BYTES_PER_S + first_pass / train_tokens_per_s
+}
+
 /// The seconds that the CPU takes for a layer of one token besides reading its weights, measured on two cores
 /// with models of 4 and 8 layers.
 const CPU_LAYER_S: f64 = 300e-6;
@@ -86,10 +103,9 @@ fn token_s(fit: &Fit) -> f64 {
 /// draft (`src/train/acceptance.rs`).
 const MEASURED_TOKENS: f64 = 2048.0;
 const LONGEST_DRAFT: f64 = 4.0;
-/// The tokens that a head is also tried on as a server would use it (`src/train/head_report.rs`), and the
-/// tokens that a pass of a server then brings, as far as is assumed.
+/// The tokens that a head is also tried on as a server would use it (`src/train/head_report.rs`). A pass brings
+/// at least one; how many drafted ones are accepted is not known before.
 const TRIED_TOKENS: f64 = 128.0;
-const TOKENS_PER_PASS: f64 = 1.5;
 /// The speed in bytes per second at which outputs are written, read again and compared with the model.
 /// Measured on the CPU with a model of 314 MB.
 const WRITTEN_BYTES_PER_S: f64 = 1.1e8;
@@ -133,7 +149,7 @@ fn finish_s(run: &Run, treatment: &Treatment, train_tokens_per_s: f64) -> f64 {
     let verified = if *device == Device::Cuda { 1.0 } else { 1.0 + LONGEST_DRAFT };
     let draft_s = drafts / 2.0 * width / speed.bytes_per_s;
     let pass_s = verified * token_s(run.fit) + LONGEST_DRAFT * draft_s;
-    let tried_s = TRIED_TOKENS.min(answered) / TOKENS_PER_PASS * pass_s;
+    let tried_s = TRIED_TOKENS.min(answered) * pass_s;
     written + answered * token_s(run.fit) + f64::from(run.measured_heads) * (everywhere_s + tried_s)
 }
 
@@ -234,8 +250,10 @@ pub(crate) fn speed(
 }
 
 /// The share of its speed in products of matrices that the CPU reaches in training a wide model. Measured on
-/// two cores of an AMD EPYC: 0.59 in full fine-tuning, 0.71 with LoRA and 0.77 with LoRA and recompute.
-const CPU_SHARE: f64 = 0.68;
+/// two cores of an AMD EPYC: 0.59 in full fine-tuning, 0.71 with LoRA and 0.77 with LoRA and recompute. The
+/// speed of such a machine changes by a fifth from one minute to the next, and a run that takes longer than was
+/// said is worse than one that takes less, so a little less than their mean is assumed.
+const CPU_SHARE: f64 = 0.64;
 
 /// Returns the speed in tokens per second for a CPU whose products reach so many FLOP/s, where `assumed`
 /// tokens per second follow from what is assumed of one, with its basis in words. Pack lengths are chosen
@@ -278,6 +296,7 @@ pub(crate) fn time(run: &Run) -> Time {
     let evals = run.evals.as_ref().filter(|_| !alone);
     let eval_s = rate.zip(evals).map(|(rate, evals)| eval_s(run, evals, &treatment, rate));
     let finish_s = rate.map(|rate| finish_s(run, &treatment, rate));
+    let start_s = rate.map(|rate| start_s(run, rate));
     let mut formula = match rate {
         _ if alone => format!("{} tokens", count(whole(tokens))),
         Some(rate) => format!("{} tokens ÷ {} tokens/s", count(whole(tokens)), tokens_per_s(rate)),
@@ -285,6 +304,9 @@ pub(crate) fn time(run: &Run) -> Time {
     };
     if let Some(dropout_s) = dropout_s {
         formula.push_str(&format!(" + {} for dropout", duration(dropout_s)));
+    }
+    if let Some(start_s) = start_s.filter(|start_s| *start_s >= 0.5) {
+        formula.push_str(&format!(" + {} to start", duration(start_s)));
     }
     if let Some((eval_s, evals)) = eval_s.zip(evals) {
         let count = counted(evals.count(run.steps), "evaluation");
@@ -314,6 +336,7 @@ pub(crate) fn time(run: &Run) -> Time {
         flops_per_token,
         device: run.fit.speed.device.clone(),
         tokens_per_s: rate,
+        start_s,
         train_s,
         eval_s,
         mtp_s,

@@ -538,6 +538,10 @@ pub struct Time {
     /// Tokens per second, if there is a basis for an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
+    /// The duration in seconds of loading the model, and of what the first step takes longer than the others.
+    /// Plans of older versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_s: Option<f64>,
     /// The duration of the optimizer steps in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_s: Option<f64>,
@@ -566,7 +570,7 @@ impl Time {
 
     /// Returns the duration of the whole run in seconds.
     pub fn total_s(&self) -> Option<f64> {
-        Some(self.text_model_s()? + self.after_s())
+        Some(self.start_s.unwrap_or(0.0) + self.text_model_s()? + self.after_s())
     }
 
     /// Returns the seconds from the last step of the text model to the end of the run.

@@ -290,6 +290,7 @@ impl Resolver<'_> {
             steps_per_epoch,
             steps,
             epochs,
+            micro_batch_packs,
             head: of_head.map(|(head, steps)| (head, eta::head_epochs(steps, &duration, head))),
             has_dropout: method.dropout() > 0.0,
             head_steps: of_head.map_or(0, |(head, steps)| {

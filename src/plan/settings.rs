@@ -224,7 +224,7 @@ settings! {
     mtp_from: String = "model.mtp_from", "mtp-from", "Take the MTP head from this model, for a base whose weights have none." {
         heading: In::Mtp, page: AllSettings, completes: Completes::Models, of_one_run: true,
     }
-    from: String = "model.from", "from", "Start from the weights of a run (its folder, a part of its name, or latest) or of a PEFT adapter's folder." {
+    from: String = "model.from", "from", "Start from the weights of a run (its folder, a unique beginning of its name, or latest) or of a PEFT adapter's folder." {
         heading: In::Model, page: AllSettings, is_common: true, completes: Completes::Folders,
         aliases: &["from-run", "adapter", "adapter-path", "adapter-name-or-path"],
         nearest_to: &["init-from", "finetune-from", "lora-model-dir"],
@@ -241,7 +241,7 @@ settings! {
         heading: In::Data, page: AllSettings, nearest_to: &["weights", "data-weights", "mix-probs"], of_one_run: true,
         of_check: true,
     }
-    eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Files or folders of the eval set, to use instead of a share of the training data." {
+    eval_data: Vec<PathBuf> = "data.eval", "eval-data", "Files, folders, data sets of the hub (hf:OWNER/NAME) or token files of the eval set, to use instead of a share of the training data." {
         heading: In::Data, page: AllSettings, is_common: true, completes: Completes::Files,
         aliases: &["eval-file", "validation-data", "validation-file"], reads_data: true, of_one_run: true,
         of_check: true,

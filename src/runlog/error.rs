@@ -34,7 +34,7 @@ pub enum Error {
         root: PathBuf,
     },
     /// No run has this name.
-    #[error("no run named '{name}' in {}; `{program} runs` lists all runs", .root.display(), program = program_name())]
+    #[error("no run named '{name}' in {}; `{program} runs --all` lists all runs", .root.display(), program = program_name())]
     NoSuchRun {
         /// The name that the user gave.
         name: String,
@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// The folder exists but is not a run.
     #[error(
-        "{} is not a run folder: it contains no events/; `{program} runs` lists all runs",
+        "{} is not a run folder: it contains no events/; `{program} runs --all` lists all runs",
         .path.display(), program = program_name()
     )]
     NotARun {

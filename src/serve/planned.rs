@@ -116,6 +116,8 @@ struct PlanEta {
     tokens_per_step: u64,
     /// Tokens per second, if there is a basis for an estimate.
     tokens_per_s: Option<f64>,
+    /// The duration of loading the model, and of what the first step takes longer than the others.
+    start_s: Option<f64>,
     /// The duration of the optimizer steps.
     train_s: Option<f64>,
     /// The duration of all evaluations.
@@ -301,6 +303,7 @@ impl PlanEta {
             steps_per_epoch: time.steps_per_epoch,
             tokens_per_step: time.tokens_per_step,
             tokens_per_s: time.tokens_per_s,
+            start_s: time.start_s,
             train_s: time.train_s,
             eval_s: time.eval_s,
             mtp_s: time.mtp_s,

@@ -35,8 +35,10 @@ fn what_the_job_would_take_elsewhere_follows_from_two_figures_of_the_user() {
     assert!(line.contains("at 1,000 tokens/s") && line.contains("an estimate"), "{}", result.out);
     let json = plan(&place, &[&figures[..], &["--json"]].concat()).exits(0).last();
     let time = &json["advice"]["time"];
-    let here: f64 =
-        ["train_s", "eval_s", "mtp_s", "finish_s"].iter().filter_map(|part| time[part].as_f64()).sum();
+    let here: f64 = ["start_s", "train_s", "eval_s", "mtp_s", "finish_s"]
+        .iter()
+        .filter_map(|part| time[part].as_f64())
+        .sum();
     let there = json["elsewhere"]["seconds"].as_f64().unwrap();
     assert!((there * 1000.0 / (here * time["tokens_per_s"].as_f64().unwrap()) - 1.0).abs() < 1e-6, "{json}");
     assert!((json["elsewhere"]["price"].as_f64().unwrap() - there / 1000.0).abs() < 1e-9, "{json}");

@@ -24,6 +24,7 @@ DEMO = Path(__file__).resolve().parent.parent.parent / "presets/demo"
 LARGE = {"vocab_size": 32_768, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 8, "num_key_value_heads": 2}
 LARGE |= {"head_dim": 128, "linear_num_key_heads": 8, "linear_num_value_heads": 16, "linear_key_head_dim": 64}
 LARGE |= {"linear_value_head_dim": 64}
+PARTS = ("start_s", "train_s", "eval_s", "mtp_s", "finish_s")
 SHORT = ["--pack-length", "384", "--grad-accum-steps", "1", "--save-steps", "100", "--learning-rate", "1e-5"]
 LEAN = ["--max-steps", "16", "--mtp", "default", "--eval-fraction", "0", "--sample-count", "0"]
 WHOLE = ["--max-steps", "12", "--mtp", "trained", "--eval-fraction", "0.02", "--eval-steps", "6", "--sample-count", "2", "--sample-max-tokens", "32"]
@@ -153,8 +154,7 @@ def plan_of(program: str, arguments: list[str], folder: Path) -> dict:
 
 
 def told(advice: dict) -> float:
-    parts = ("train_s", "eval_s", "mtp_s", "finish_s")
-    return sum(advice["time"].get(part) or 0 for part in parts)
+    return sum(advice["time"].get(part) or 0 for part in PARTS)
 
 
 def measure(program: str, name: str, model: Path, arguments: list[str], folder: Path) -> str:
@@ -184,7 +184,7 @@ def measure(program: str, name: str, model: Path, arguments: list[str], folder: 
     finished = events[-1]
     peak, memory = finished["mem_peak_bytes"], finished["mem_predicted_bytes"]
     print(f"  {name}: phases {first}, last step {steps[-1]['time_us'] / 1e6 - at['start']:.1f}, end {took:.1f}; told", end=" ")
-    print({part: round(after["time"].get(part) or 0, 1) for part in ("train_s", "eval_s", "mtp_s", "finish_s")}, flush=True)
+    print({part: round(after["time"].get(part) or 0, 1) for part in PARTS}, flush=True)
     print(f"  memory {after['memory']}", flush=True)
     off = lambda said, was: f"{said:.0f} s ({said / was - 1:+.0%})"
     others = max(used - own, 0) / wall / (os.cpu_count() or 1)
