@@ -38,8 +38,10 @@ pub fn caches(runs_dir: &Path) -> Vec<Cache> {
     for entry in fs::read_dir(runs_dir).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         // The second user of a folder has a name with their number.
-        let is_of =
-            |kind: &str| name.strip_prefix(kind).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        let is_of = |kind: &str| {
+            name.strip_prefix(kind)
+                .is_some_and(|rest| rest.is_empty() || rest == format!("-{}", geteuid().as_raw()))
+        };
         let Some((_, what)) = kinds.into_iter().find(|(kind, _)| is_of(kind)) else { continue };
         // This does not follow links.
         let is_own = entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == geteuid().as_raw());
@@ -79,9 +81,17 @@ mod tests {
     fn caches_are_found_with_their_size_and_runs_and_links_are_not() {
         let runs = tempfile::tempdir().unwrap();
         let at = |name: &str| runs.path().join(name);
-        for folder in
-            [".tokens/a", ".tokens-7", ".tokensmith", ".compiled-kernels", ".models", ".tiles", "a-run/data"]
-        {
+        let second = format!(".tokens-{}", geteuid().as_raw());
+        for folder in [
+            ".tokens/a",
+            &*second,
+            ".tokens-backup",
+            ".tokensmith",
+            ".compiled-kernels",
+            ".models",
+            ".tiles",
+            "a-run/data",
+        ] {
             fs::create_dir_all(at(folder)).unwrap();
         }
         fs::write(at(".tokens/a/file"), "12345").unwrap();
@@ -89,7 +99,7 @@ mod tests {
         symlink(at("a-run"), at(".tokens-8")).unwrap();
         let found = caches(runs.path());
         let names: Vec<_> = found.iter().map(|cache| cache.path.strip_prefix(runs.path()).unwrap()).collect();
-        assert_eq!(names, [".compiled-kernels", ".models", ".tokens", ".tokens-7"].map(Path::new));
+        assert_eq!(names, [".compiled-kernels", ".models", ".tokens", &second].map(Path::new));
         assert_eq!(found[2].size_bytes, 5);
         delete(&found[2]).unwrap();
         assert!(!at(".tokens").exists() && at("a-run/data/file").exists());

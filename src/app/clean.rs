@@ -5,8 +5,9 @@
 //! line breaks, and a compressed file is none of these.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use sparktune_base::escape::escape;
@@ -58,7 +59,14 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
         }
         _ => Failure::io("write", output, &error),
     };
-    let mut copy = BufWriter::new(File::create_new(output).map_err(failed)?);
+    if fs::symlink_metadata(output).is_ok() {
+        return Err(failed(io::ErrorKind::AlreadyExists.into()));
+    }
+    // Half a copy never has the name of the whole one.
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let readable = Permissions::from_mode(0o666);
+    let unfinished = tempfile::Builder::new().permissions(readable).tempfile_in(folder).map_err(failed)?;
+    let mut copy = BufWriter::new(unfinished);
     let mut cleaned = Cleaned { kept: 0, left_out: 0 };
     for path in files {
         let unreadable = |error: io::Error| Failure::io("read", path, &error);
@@ -82,7 +90,8 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
             cleaned.kept += 1;
         }
     }
-    copy.flush().map_err(failed)?;
+    let whole = copy.into_inner().map_err(|error| failed(error.into_error()))?;
+    whole.persist_noclobber(output).map_err(|refused| failed(refused.error))?;
     Ok(cleaned)
 }
 

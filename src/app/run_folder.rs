@@ -179,7 +179,7 @@ impl Provenance {
         Ok(Self {
             sparktune: env!("CARGO_PKG_VERSION").into(),
             build_blake3: program.build_hash()?,
-            command_line: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
+            command_line: without_hook(std::env::args_os().map(|arg| arg.to_string_lossy().into_owned())),
             model: plan.model.id.clone(),
             model_commit: commit,
             parent: None,
@@ -195,6 +195,23 @@ impl Provenance {
     }
 }
 
+/// Returns a command line without the command of `--on-end`, which may hold an address or a token that is not
+/// for those with whom a run folder is shared.
+fn without_hook(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    const HOOK: &str = "--on-end";
+    const LEFT_OUT: &str = "(left out)";
+    let mut is_hook = false;
+    let shown = arguments.map(|argument| {
+        let is_command = std::mem::replace(&mut is_hook, argument == HOOK);
+        match argument.strip_prefix(HOOK) {
+            _ if is_command => LEFT_OUT.to_owned(),
+            Some(command) if command.starts_with('=') => format!("{HOOK}={LEFT_OUT}"),
+            _ => argument,
+        }
+    });
+    shown.collect()
+}
+
 /// Returns the facts about the machine without the other users of its GPU, because a run folder may be shared
 /// with people who should not see them.
 fn machine_without_gpu_users() -> Machine {
@@ -203,4 +220,24 @@ fn machine_without_gpu_users() -> Machine {
         gpu.users = None;
     }
     machine
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_at_the_end_is_in_no_provenance() {
+        for (given, kept) in [
+            (
+                &["train", "--on-end", "curl secret", "--rank", "8"][..],
+                &["train", "--on-end", "(left out)", "--rank", "8"][..],
+            ),
+            (&["train", "--on-end=curl secret"], &["train", "--on-end=(left out)"]),
+            (&["train", "--on-end"], &["train", "--on-end"]),
+            (&["train", "--name", "a"], &["train", "--name", "a"]),
+        ] {
+            assert_eq!(without_hook(given.iter().map(|word| (*word).to_owned())), kept);
+        }
+    }
 }

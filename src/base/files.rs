@@ -116,11 +116,29 @@ pub fn refuse_to_replace_special(path: &Path) -> io::Result<()> {
 /// # Errors
 /// When it cannot be written or renamed.
 pub fn write_shared(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    shared(path, contents.as_ref())?.persist(path).map(drop).map_err(|refused| refused.error)
+}
+
+/// Does the same, and flushes file and folder, for what cannot be made again.
+///
+/// # Errors
+/// When it cannot be written or renamed.
+pub fn write_shared_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    let file = shared(path, contents.as_ref())?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|refused| refused.error)?;
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn shared(path: &Path, contents: &[u8]) -> io::Result<NamedTempFile> {
     refuse_to_replace_special(path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder)?;
-    file.write_all(contents.as_ref())?;
-    file.persist(path).map(drop).map_err(|refused| refused.error)
+    let mut file = NamedTempFile::new_in(folder_of(path))?;
+    file.write_all(contents)?;
+    Ok(file)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Swaps what two names of one file system stand for, without an instant in which one of them stands for
@@ -175,9 +193,13 @@ mod tests {
 
     #[test]
     fn a_written_file_is_private_and_replaces_links_and_not_what_they_lead_to() {
-        let writers: [fn(&Path) -> io::Result<()>; 2] =
-            [|page| write_and_sync(page, "new"), |page| write_shared(page, "new")];
-        for (write, links) in writers.into_iter().zip([&["page.md", ".page.md.new"][..], &["page.md"]]) {
+        let writers: [fn(&Path) -> io::Result<()>; 3] = [
+            |page| write_and_sync(page, "new"),
+            |page| write_shared(page, "new"),
+            |page| write_shared_and_sync(page, "new"),
+        ];
+        let links = [&["page.md", ".page.md.new"][..], &["page.md"], &["page.md"]];
+        for (write, links) in writers.into_iter().zip(links) {
             let root = tempfile::tempdir().unwrap();
             let [page, elsewhere] = ["page.md", "elsewhere.md"].map(|name| root.path().join(name));
             fs::write(&elsewhere, "mine").unwrap();

@@ -51,6 +51,9 @@ pub struct Answer {
     pub thought: Option<String>,
     /// Why there is no answer, or only a part.
     pub error: Option<String>,
+    /// Why it is not known how likely the reference is. Kept in the note of the check that asks for it alone.
+    #[serde(skip)]
+    pub reference_error: Option<String>,
     /// Why it ended.
     pub finish_reason: Option<FinishReason>,
     /// Tokens of the prompt.

@@ -158,7 +158,12 @@ impl<'a> KeptPatch<'a> {
         let file = around.path().join("patch");
         patch.write(&file)?;
         Modes::of(base)?.give(&file)?;
-        fs::rename(&file, self.0).map_err(EditError::io(self.0))
+        // A file of this name may have been made meanwhile. Not every file system has links.
+        match fs::hard_link(&file, self.0) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(EditError::io(self.0)(error)),
+            Err(_) => fs::rename(&file, self.0).map_err(EditError::io(self.0)),
+        }
     }
 
     /// Removes the file, because the patch stays where it was.

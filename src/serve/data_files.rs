@@ -121,8 +121,12 @@ fn free_label(path: &Path, others: &[DataFolder]) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let fit: String = name.chars().filter(|c| *c != SEPARATOR && !c.is_control()).collect();
     let name = Some(fit.trim_start_matches('.')).filter(|name| ids::checked(name).is_ok()).unwrap_or("data");
-    let is_taken =
-        |label: &str| ELSEWHERE.contains(&label) || others.iter().any(|folder| folder.label == label);
+    // What can be deleted goes by its label, also where there is no folder for uploads.
+    let is_taken = |label: &str| {
+        ELSEWHERE.contains(&label)
+            || [UPLOADS, DEMO].contains(&label)
+            || others.iter().any(|folder| folder.label == label)
+    };
     let numbered = (2..).map(|number| format!("{name}-{number}"));
     let mut labels = std::iter::once(name.to_owned()).chain(numbered);
     labels.find(|label| !is_taken(label)).expect("one of so many numbers is free")
@@ -345,7 +349,13 @@ mod tests {
             assert_eq!(find(&[], name).unwrap_err().status, 400, "{name}");
         }
         let at = |path: &str, others: &[DataFolder]| free_label(Path::new(path), others);
-        assert_eq!((at("/a/hf", &[]).as_str(), at("/a/ndp", &[]).as_str()), ("hf-2", "ndp-2"));
+        for taken in ["hf", "ndp", "uploads", "demo"] {
+            assert_eq!(
+                at(&format!("/a/{taken}"), &[]),
+                format!("{taken}-2"),
+                "also where there is no folder of it"
+            );
+        }
         let taken = [DataFolder { label: "x".into(), path: "/x".into(), depth: 0 }];
         assert_eq!(
             (at("/b/x", &taken).as_str(), at("/", &taken).as_str(), at("/.x:y", &[]).as_str()),

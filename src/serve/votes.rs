@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sparktune_app::failure::Failure;
-use sparktune_base::files::write_shared;
+use sparktune_base::files::write_shared_and_sync;
 use sparktune_base::regular_file::read_regular;
 use utoipa::ToSchema;
 
@@ -88,7 +88,8 @@ pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
     all.push(vote);
     let lines: Vec<String> =
         all.iter().map(|vote| serde_json::to_string(vote).expect("a vote is JSON")).collect();
-    write_shared(&path, lines.join("\n") + "\n").map_err(|error| Failure::io("write", &path, &error))?;
+    write_shared_and_sync(&path, lines.join("\n") + "\n")
+        .map_err(|error| Failure::io("write", &path, &error))?;
     Ok(())
 }
 

@@ -276,7 +276,11 @@ fn replace(from: &Path, to: &Path) -> Result<(), TrainError> {
 fn replace_in_two_steps(from: &Path, to: &Path, aside: &Path) -> Result<(), TrainError> {
     remove(aside)?;
     fs::rename(to, aside).map_err(TrainError::io(to))?;
-    fs::rename(from, to).map_err(TrainError::io(to))
+    if let Err(error) = fs::rename(from, to) {
+        fs::rename(aside, to).map_err(TrainError::io(aside))?;
+        return Err(TrainError::io(to)(error));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -309,6 +313,8 @@ mod tests {
             "second",
             "until the new one has its name"
         );
+        replace_in_two_steps(&new, &output, &aside).unwrap_err();
+        holds("third");
         write("fourth");
         replace(&new, &output).unwrap();
         holds("fourth");

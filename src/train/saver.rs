@@ -152,9 +152,10 @@ impl Committer {
         }));
         let CheckpointPlan { keep, save_steps, .. } = self.plan;
         let role_of = |path: &Path| match State::read(path) {
-            Ok(state) => {
-                CheckpointRole { is_interim: !state.is_planned(save_steps), best: state.best_checkpoints() }
-            }
+            Ok(state) => CheckpointRole {
+                is_interim: !state.is_planned(save_steps),
+                best: state.lasting_checkpoints(),
+            },
             // A person may want to look at it for as long as others of its age are kept.
             Err(_) => CheckpointRole::default(),
         };

@@ -203,9 +203,12 @@ impl State {
         is_best
     }
 
-    /// Returns the steps of the checkpoints with the lowest losses of text model and MTP head.
-    pub(crate) fn best_checkpoints(&self) -> Vec<u64> {
-        self.best_step.into_iter().chain(self.best_head.map(|best| best.step)).collect()
+    /// Returns the steps of the checkpoints that stay as long as this one: those with the lowest losses of text
+    /// model and MTP head, and while the head is trained, the last of the text model, with which a longer run
+    /// begins.
+    pub(crate) fn lasting_checkpoints(&self) -> Vec<u64> {
+        let text_model = (self.stage == Stage::Mtp).then_some(self.main_steps);
+        self.best_step.into_iter().chain(self.best_head.map(|best| best.step)).chain(text_model).collect()
     }
 
     /// Returns the number in the name of a checkpoint's folder: the steps of both stages together.
@@ -217,11 +220,12 @@ impl State {
     }
 
     /// Returns whether every run of the same plan has a checkpoint of this state: it is at a planned step, at
-    /// the end of the text model, or has the best weights so far. Others were saved by the clock or on
-    /// request.
+    /// the end of the text model, or has the best weights of text model or head so far. Others were saved by
+    /// the clock or on request.
     pub(crate) fn is_planned(&self, save_steps: u64) -> bool {
-        let is_best = self.best_step == Some(self.checkpoint_step());
-        self.step.is_multiple_of(save_steps.max(1)) || self.main_done || is_best
+        let is_best = self.lasting_checkpoints().contains(&self.checkpoint_step());
+        let ends_text_model = self.stage == Stage::Main && self.main_done;
+        self.step.is_multiple_of(save_steps.max(1)) || ends_text_model || is_best
     }
 
     /// Reads the state of a committed checkpoint.

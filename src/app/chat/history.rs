@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sparktune_base::escape::escape;
-use sparktune_base::files::{create_private_folder, write_shared};
+use sparktune_base::files::{create_private_folder, write_shared_and_sync};
 use sparktune_base::random::mix;
 use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
@@ -70,7 +70,7 @@ impl HistoryFile {
         let folder = parent.unwrap_or(Path::new("."));
         create_private_folder(folder).map_err(|error| Failure::io("create", folder, &error))?;
         let line = serde_json::to_string(kept).expect("a conversation is JSON") + "\n";
-        write_shared(&self.path, line).map_err(|error| Failure::io("write", &self.path, &error))
+        write_shared_and_sync(&self.path, line).map_err(|error| Failure::io("write", &self.path, &error))
     }
 }
 

@@ -24,6 +24,8 @@ use crate::thought::without_thinking;
 
 /// The most models side by side.
 pub const MOST_SIDES: usize = 2;
+/// The replies of a worker that are taken at a time.
+const REPLIES_AT_ONCE: usize = 64;
 
 /// How answers are made.
 #[derive(Debug, Clone, PartialEq)]
@@ -250,7 +252,9 @@ impl Chat {
             // All workers share the time, so that none is late because another one is silent.
             let share = timeout / u32::try_from(self.workers.len()).unwrap_or(1);
             let mut patience = share;
-            while let Some(reply) = self.workers[worker].next(patience)? {
+            // A model that always has more to say must not keep its asker from stopping it.
+            for _ in 0..REPLIES_AT_ONCE {
+                let Some(reply) = self.workers[worker].next(patience)? else { break };
                 all.extend(self.note(reply)?);
                 patience = Duration::ZERO;
             }

@@ -116,9 +116,13 @@ impl Membership {
         Ok(path)
     }
 
-    /// Returns whether this is still what is kept. An agent ends when it is not.
+    /// Returns whether this is still what is kept. An agent ends when it is not, and goes on if that cannot be
+    /// seen, as on a disk of the network that is away for a moment.
     pub fn is_kept(&self) -> bool {
-        Self::find().is_ok_and(|kept| kept.is_some_and(|kept| kept.id == self.id))
+        match Self::find() {
+            Ok(kept) => kept.is_some_and(|kept| kept.id == self.id),
+            Err(_) => true,
+        }
     }
 
     /// Forgets it.

@@ -75,7 +75,7 @@ impl Judge {
             Ok((score, reason)) => {
                 Outcome { passed: Some(score >= PASSES), score: Some(score), note: reason, ..outcome }
             }
-            Err(why) => Outcome { note: Some(why), ..outcome },
+            Err(why) => Outcome { note: Some(why), is_missing: true, ..outcome },
         }
     }
 
@@ -123,6 +123,8 @@ fn score_in(output: &str) -> Result<(f64, Option<String>), String> {
 
 #[cfg(test)]
 mod tests {
+    use sparktune_compare::Suite;
+
     use super::*;
 
     fn ask(command: &str) -> Result<(f64, Option<String>), String> {
@@ -154,6 +156,21 @@ mod tests {
             .ask("", Duration::from_millis(100), &|| false)
             .unwrap_err();
         assert!(slow.contains("took longer"), "{slow}");
+        let line = br#"{"id": "a", "prompt": "say it", "checks": [{"type": "contains", "text": "it"}]}"#;
+        let suite = Suite::read("own", line).unwrap();
+        let judge = Judge::new("false").unwrap();
+        let asked = |answer: &Answer| judge.outcome("own", &suite.prompts[0], answer, "model", &|| false);
+        let good = Outcome { passed: Some(true), score: Some(1.0), ..Outcome::default() };
+        let mut answer = Answer { outcomes: vec![good], ..Answer::default() };
+        answer.settle();
+        assert_eq!((answer.passed, answer.score), (Some(true), Some(1.0)));
+        answer.outcomes.push(asked(&answer));
+        answer.settle();
+        assert_eq!(
+            (answer.passed, answer.score),
+            (None, None),
+            "what the judge would have said is not known"
+        );
         assert!(Judge::new(" ").unwrap_err().text.contains("no words"));
         assert!(Judge::new("a 'b").unwrap_err().text.contains("quotation"));
     }

@@ -204,9 +204,10 @@ fn check_answers(
         let answered = Answered {
             text: &answer.text,
             reference: prompt.reference.as_deref(),
-            reference_loss: answer
-                .reference
-                .ok_or_else(|| "the loss of the reference is not known".to_owned()),
+            reference_loss: answer.reference.ok_or_else(|| {
+                let why = answer.reference_error.as_deref().map_or(String::new(), |why| format!(": {why}"));
+                format!("the loss of the reference is not known{why}")
+            }),
             run: &run,
         };
         let mut outcomes: Vec<Outcome> = prompt.checks.iter().map(|check| check.outcome(&answered)).collect();

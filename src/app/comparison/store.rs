@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use rustix::process::geteuid;
 use serde::Serialize;
 use sparktune_base::escape::escape;
-use sparktune_base::files::{create_private_folder, is_private_folder, write_shared};
+use sparktune_base::files::{create_private_folder, is_private_folder, write_shared_and_sync};
 use sparktune_base::random::mix;
 use sparktune_base::regular_file::read_regular;
 use sparktune_compare::{Comparison, VERSION, Verdict};
@@ -93,7 +93,7 @@ pub fn keep(runs_dir: &Path, comparison: &mut Comparison) -> Result<(), Failure>
 fn write(place: &Path, comparison: &Comparison) -> Result<(), Failure> {
     let path = place.join(format!("{}.json", comparison.id));
     let json = serde_json::to_vec_pretty(comparison).expect("a comparison is JSON");
-    write_shared(&path, json).map_err(|error| Failure::io("write", &path, &error))
+    write_shared_and_sync(&path, json).map_err(|error| Failure::io("write", &path, &error))
 }
 
 /// What is listed of files that were read, with their length and the time of their last change: a list is

@@ -147,13 +147,22 @@ pub(super) fn fetch(
     create_private_folder(&place).map_err(at(&place))?;
     let missing: Vec<_> =
         folder.files.iter().enumerate().filter(|(_, file)| !place.join(&file.name).is_file()).collect();
-    refuse_small_disk(&place, missing.iter().map(|(_, file)| file.bytes).sum())?;
+    let needed = |file: &FileEntry| {
+        let has = place.join(partial_name(file)).metadata().map_or(0, |partial| partial.len());
+        file.bytes.saturating_sub(has)
+    };
+    refuse_small_disk(&place, missing.iter().map(|(_, file)| needed(file)).sum())?;
     let mut fetched = 0;
     for (number, file) in missing {
         fetched += fetch_one(channel, [index, number], file, &place)?;
     }
     sync(&place).map_err(at(&place))?;
     Ok((place, fetched))
+}
+
+/// The name of a file that has arrived in part.
+fn partial_name(file: &FileEntry) -> String {
+    format!("{}.{PARTIAL}", file.name)
 }
 
 fn fetch_one(
@@ -163,7 +172,7 @@ fn fetch_one(
     place: &Path,
 ) -> Result<u64, Error> {
     let target = place.join(&file.name);
-    let partial = place.join(format!("{}.{PARTIAL}", file.name));
+    let partial = place.join(partial_name(file));
     let mut spool =
         private_file().read(true).create(true).truncate(false).open(&partial).map_err(at(&partial))?;
     let mut since = std::time::Instant::now();

@@ -45,6 +45,8 @@ const PACKET_KEPT: usize = 4608;
 /// How long the first sum may take.
 const TRIAL: Duration = Duration::from_secs(3);
 /// What the key of the tags is derived for.
+/// What a rank says to which no result has come.
+const NO_RESULT: &[u8] = b"no result";
 const PURPOSE: &str = "sparktune 2026-11-27 tags of sums in the network";
 
 /// How to sum.
@@ -334,6 +336,10 @@ impl Xdp {
         let mut shared = magnitudes(numbers);
         let words = self.control.all_gather(bytemuck::cast_slice(&shared))?;
         for (rank, word) in words.iter().enumerate() {
+            // It has none for the bucket before, where this one has.
+            if word == NO_RESULT {
+                return Err(Error::Switch { what: format!("no result has come to rank {rank}") });
+            }
             if word.len() != shared.len() * size_of::<f32>() {
                 let what = format!("it sums {} blocks where {} were due", word.len() / 4, shared.len());
                 return Err(Error::OutOfStep { rank, at: "its magnitudes".into(), what });
@@ -362,7 +368,7 @@ impl Xdp {
         if let Err(fault) = summed {
             // The connection to a rank that is gone names it. Ranks that are there wait for a result as this
             // one does, and then say so too.
-            self.control.all_gather(b"no result")?;
+            self.control.all_gather(NO_RESULT)?;
             return Err(Error::Switch { what: fault.to_string() });
         }
         numbers.copy_from_slice(&sums);

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sparktune_app::failure::Failure;
-use sparktune_base::files::write_shared;
+use sparktune_base::files::write_shared_and_sync;
 use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
 use sparktune_telemetry::Machine;
@@ -160,7 +160,8 @@ async fn start(
             let result =
                 json!({"id": id, "created_us": now_us(), "machine": Machine::gather(), "rows": rows});
             let path = folder.join(format!("{id}.json"));
-            write_shared(&path, result.to_string()).map_err(|error| Failure::io("write", &path, &error))?;
+            write_shared_and_sync(&path, result.to_string())
+                .map_err(|error| Failure::io("write", &path, &error))?;
             Ok(json!({"benchmark": id}))
         })?;
         Ok((StatusCode::ACCEPTED, Json(task)))

@@ -16,7 +16,7 @@ use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sparktune_app::failure::Failure;
-use sparktune_base::files::write_shared;
+use sparktune_base::files::write_shared_and_sync;
 use sparktune_base::regular_file::read_regular;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -227,7 +227,7 @@ fn save(state: &Served, id: &str, chat: &Chat) -> Result<(), Problem> {
         let text = format!("the conversation has {} bytes, but may have {MOST_BYTES}", line.len());
         return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, text).advise("Begin another one"));
     }
-    write_shared(&path, line).map_err(|error| Failure::io("write", &path, &error).into())
+    write_shared_and_sync(&path, line).map_err(|error| Failure::io("write", &path, &error).into())
 }
 
 /// Checks that a conversation has the form of data to train on.

@@ -16,7 +16,7 @@ use sparktune_app::edited_models::{self, Part};
 use sparktune_app::failure::Failure;
 use sparktune_app::models;
 use sparktune_app::program::Program;
-use sparktune_base::files::{create_private_folder, write_shared};
+use sparktune_base::files::{create_private_folder, write_shared_and_sync};
 use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
 use utoipa::ToSchema;
@@ -246,7 +246,7 @@ fn keep(draft: &Path, id: &str, found: &Found, mut result: Value, names: &InWord
     };
     let path = draft.join(RESULT);
     let text = serde_json::to_string(&draft_edit).expect("a result is JSON");
-    Ok(write_shared(&path, text).map_err(|error| Failure::io("write", &path, &error))?)
+    Ok(write_shared_and_sync(&path, text).map_err(|error| Failure::io("write", &path, &error))?)
 }
 
 /// Keeps the first items of a list, and notes their number as `NAME_total`.

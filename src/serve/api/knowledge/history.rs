@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sparktune_app::edited_models::{self, Part};
 use sparktune_app::failure::Failure;
-use sparktune_base::files::{create_private_folder, write_shared};
+use sparktune_base::files::{create_private_folder, write_shared_and_sync};
 use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
 
@@ -162,7 +162,7 @@ impl History {
     fn write(&self) -> Result<(), Failure> {
         let path = self.folder.join(FILE);
         let text = serde_json::to_string(&self.changes).expect("names are JSON");
-        write_shared(&path, text).map_err(|error| Failure::io("write", &path, &error))?;
+        write_shared_and_sync(&path, text).map_err(|error| Failure::io("write", &path, &error))?;
         let needed = self.changes.iter().flat_map(|change| change.before.iter().chain(&change.after));
         let needed: BTreeSet<PathBuf> = needed.map(|patch| self.file(patch)).collect();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sparktune_app::failure::Failure;
-use sparktune_base::files::write_shared;
+use sparktune_base::files::write_shared_and_sync;
 use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
 use utoipa::ToSchema;
@@ -162,7 +162,7 @@ async fn start(
             };
             let path = file(&folder, &id);
             let text = serde_json::to_string(&measurement).expect("a result is JSON");
-            write_shared(&path, text).map_err(|error| Failure::io("write", &path, &error))?;
+            write_shared_and_sync(&path, text).map_err(|error| Failure::io("write", &path, &error))?;
             Ok(json!({"measurement": id}))
         })?;
         Ok((StatusCode::ACCEPTED, Json(task)))
