@@ -401,7 +401,8 @@ impl<'a> Shared<'a> {
         let (run, rank, world_size) = (run.clone(), *rank, *world_size);
         (self.agent.notice)(&format!("rank {rank} of {world_size} of {run} starts, for {first}"));
         *lock(&self.work) = State::Training { run, rank, world_size };
-        tell(channel, &Answer::Yes)?;
+        // Nobody would look after a rank whose start the leader did not hear of.
+        tell(channel, &Answer::Yes).inspect_err(|_| self.agent.host.stop())?;
         Ok(true)
     }
 
