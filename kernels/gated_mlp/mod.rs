@@ -1,5 +1,5 @@
-//! The MLP whose hidden state is `silu(gate) ⊙ up`: `y = (silu(x W_gᵀ) ⊙ (x W_uᵀ)) W_dᵀ`, where each layer may
-//! have an adapter.
+//! The MLP whose hidden state is `silu(gate) ⊙ up`: `y = (silu(x W_gᵀ) ⊙ (x W_uᵀ)) W_dᵀ`, where each layer
+//! may have an adapter.
 //!
 //! It has the bits of its parts: two layers on one input, `silu_mul`, and one layer more. It is one op, so
 //! that on CUDA devices the launch that computes up writes `silu(gate) ⊙ up` as well, and the gradient of

@@ -35,8 +35,8 @@ impl GroupOnCuda for Linears {
 }
 
 impl Linears {
-    /// Returns the results, and what the backward pass needs. If the layers are `gated`, gate and up, `silu(gate)
-    /// ⊙ up` is one result more.
+    /// Returns the results, and what the backward pass needs. If the layers are `gated`, gate and up,
+    /// `silu(gate) ⊙ up` is one result more.
     pub(crate) fn results(
         &self,
         inputs: Vec<CudaTensor>,

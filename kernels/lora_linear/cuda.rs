@@ -72,8 +72,8 @@ impl GroupOnCuda for LoraLinears {
 }
 
 impl LoraLinears {
-    /// Returns the results, and what the backward pass needs. If the layers are `gated`, gate and up, `silu(gate)
-    /// ⊙ up` is one result more.
+    /// Returns the results, and what the backward pass needs. If the layers are `gated`, gate and up,
+    /// `silu(gate) ⊙ up` is one result more.
     pub(crate) fn results(
         &self,
         inputs: Vec<CudaTensor>,

@@ -118,8 +118,8 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
         let calls = layers * micro_batches;
         for group in layer.input_groups() {
             let (width, outputs) = (group[0].input, outputs_of(&group));
-            // The launch of up also writes `silu(gate) ⊙ up`, and that of the input gradient of the layer behind
-            // makes the gradients of gate and up of it.
+            // The launch of up also writes `silu(gate) ⊙ up`, and that of the input gradient of the layer
+            // behind makes the gradients of gate and up of it.
             let is_up = group[0].reads == Reads::MlpInput && layer.activation == Activation::Silu;
             let is_gated = group[0].reads == Reads::MlpHidden && layer.activation == Activation::Silu;
             if trained {
