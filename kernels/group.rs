@@ -34,14 +34,11 @@ pub trait Group: GroupOnCuda + Clone + Debug + Send + 'static {
     ) -> Vec<Option<FlexTensor>>;
 }
 
-/// Runs a group of `layers` layers, one to four, with one parameter each, and two more for some of them. One
-/// layer may have two inputs.
+/// Runs a group of `layers` layers, one to four, with one parameter each, and two more for some of them.
 pub(crate) fn apply_group<G: Group>(group: G, inputs: Vec<Tensor<2>>, layers: usize) -> Vec<Tensor<2>> {
     match (inputs.len(), layers) {
         (2, 1) => sized::<G, 2, 1>(group, inputs),
         (4, 1) => sized::<G, 4, 1>(group, inputs),
-        (3, 1) => sized::<G, 3, 1>(group, inputs),
-        (5, 1) => sized::<G, 5, 1>(group, inputs),
         (3, 2) => sized::<G, 3, 2>(group, inputs),
         (5, 2) => sized::<G, 5, 2>(group, inputs),
         (7, 2) => sized::<G, 7, 2>(group, inputs),
@@ -58,7 +55,11 @@ pub(crate) fn apply_group<G: Group>(group: G, inputs: Vec<Tensor<2>>, layers: us
     }
 }
 
-fn sized<G: Group, const N: usize, const M: usize>(group: G, inputs: Vec<Tensor<2>>) -> Vec<Tensor<2>> {
+/// Runs a group that has these numbers of inputs and results.
+pub(crate) fn sized<G: Group, const N: usize, const M: usize>(
+    group: G,
+    inputs: Vec<Tensor<2>>,
+) -> Vec<Tensor<2>> {
     apply_all::<G, N, M>(group, array(inputs)).into()
 }
 

@@ -21,7 +21,7 @@ pub mod embedding;
 #[cfg(feature = "cuda")]
 mod fp8;
 pub mod gated_delta_rule;
-pub mod gated_linear;
+pub mod gated_mlp;
 mod gated_mul;
 pub mod gated_rms_norm;
 pub mod gelu_mul;

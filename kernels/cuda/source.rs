@@ -30,7 +30,7 @@ const FILES: &[(&str, &str)] = files![
     "device/reduce.cuh",
     "device/shared.cuh",
     "device/silu.cuh",
-    "device/silu_gradients.cuh",
+    "device/silu_ends.cuh",
     "device/tensor_core.cuh",
     "dropout/dropout.cuh",
     "embedding/embedding.cuh",

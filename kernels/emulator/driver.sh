@@ -15,7 +15,8 @@
 # a line for each launch), EMULATED_CUDA_COPIES (a file that gets a line for each copy from the host to the device),
 # EMULATED_CUDA_BUILDS (a file that gets a line for each compilation and for each module), EMULATED_CUDA_SEED (1: in which order
 # streams work; 0 does everything at once), EMULATED_CUDA_DRIVER and EMULATED_NVRTC_VERSION (13.0), EMULATED_CUDA_FILL (255: the byte
-# that memory is full of until it is written; a result that depends on it is made from memory nobody wrote).
+# that memory is full of until it is written; a result that depends on it is made from memory nobody wrote), EMULATED_CUDA_UNDONE (any
+# value: launches are checked and written down, but no kernel runs).
 #
 # An emulated NCCL for processes of one machine is in OUT_DIR/nccl, because a program is to run without one too: LD_LIBRARY_PATH names
 # that folder besides. It may be told: EMULATED_NCCL_VERSION (22809) and EMULATED_NCCL_TRACE (a file that gets a line for each thing that

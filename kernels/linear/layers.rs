@@ -4,9 +4,8 @@ use super::Linears;
 use super::cuda::{Columns, Gradient, Product, aligned, product, product_into, writable};
 use crate::cuda::{CudaTensor, GroupOnCuda, as_bf16};
 use crate::fp8;
-use crate::gated_linear::OfGated;
-use crate::lora_linear::cuda::{gated_input_gradient, input_gradient};
-use crate::silu_mul::cuda::gradients as silu_gradients;
+use crate::lora_linear::cuda::{gated_input_gradient, gated_output, input_gradient};
+use crate::silu_mul::cuda::{gradients as silu_gradients, product as silu_product};
 use crate::weight::add_on_cuda;
 
 impl GroupOnCuda for Linears {
@@ -16,16 +15,7 @@ impl GroupOnCuda for Linears {
     }
 
     fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
-        let mut inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
-        let x = inputs.remove(0);
-        let rounded = self.fp8.then(|| fp8::input(&x, &inputs)).flatten();
-        let output = |weight| match &rounded {
-            Some(x) if fp8::takes(weight) => fp8::output(x, weight, None),
-            _ => product(Product::Forward, &x, weight, 1.0),
-        };
-        let outputs = inputs.iter().map(output).collect();
-        inputs.extend(wanted[1..].contains(&true).then_some(x));
-        (outputs, if wanted.contains(&true) { inputs } else { Vec::new() })
+        self.results(inputs, wanted, false)
     }
 
     fn backward(
@@ -45,6 +35,35 @@ impl GroupOnCuda for Linears {
 }
 
 impl Linears {
+    /// Returns the results, and what the backward pass needs. If the layers are `gated`, gate and up,
+    /// `silu(gate) ⊙ up` is one result more.
+    pub(crate) fn results(
+        &self,
+        inputs: Vec<CudaTensor>,
+        wanted: &[bool],
+        gated: bool,
+    ) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
+        let mut inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
+        let x = inputs.remove(0);
+        let rounded = self.fp8.then(|| fp8::input(&x, &inputs)).flatten();
+        let mut outputs = Vec::with_capacity(inputs.len() + usize::from(gated));
+        for weight in &inputs {
+            match &rounded {
+                Some(x) if fp8::takes(weight) => outputs.push(fp8::output(x, weight, None)),
+                _ if gated && outputs.len() == 1 => {
+                    let [up, product] = gated_output(&x, weight, None, &outputs[0]);
+                    outputs.extend([up, product]);
+                }
+                _ => outputs.push(product(Product::Forward, &x, weight, 1.0)),
+            }
+        }
+        if gated && outputs.len() == 2 {
+            outputs.push(silu_product(&outputs[0], &outputs[1]));
+        }
+        inputs.extend(wanted[1..].contains(&true).then_some(x));
+        (outputs, if wanted.contains(&true) { inputs } else { Vec::new() })
+    }
+
     /// Returns what `d_x` makes of the gradients of the outputs and the weights, if it is wanted, and the
     /// gradients of the weights.
     fn gradients<T>(
@@ -68,23 +87,24 @@ impl Linears {
         let d_weights = (0..weights.len()).map(|layer| wanted[1 + layer].then(|| d_weight(layer)).flatten());
         (d_x, d_weights.collect())
     }
-}
 
-impl OfGated for Linears {
-    fn gated_backward(
+    /// Returns the gradients of gate and up, where the layer's input is `silu(gate) ⊙ up`, and those of the
+    /// weights.
+    pub(crate) fn gated_backward(
         &self,
         saved: Vec<CudaTensor>,
         d_output: CudaTensor,
         gate_and_up: [&CudaTensor; 2],
         wanted: &[bool],
-    ) -> ([Option<CudaTensor>; 2], Vec<Option<CudaTensor>>) {
+    ) -> (Vec<CudaTensor>, Vec<Option<CudaTensor>>) {
         if self.fp8 {
             let mut all = self.backward(saved, vec![d_output], wanted).into_iter();
-            return (silu_gradients(gate_and_up, all.next().flatten()), all.collect());
+            let d_x = all.next().flatten().expect("it is wanted");
+            return (silu_gradients(gate_and_up, d_x).into(), all.collect());
         }
         let (d_x, others) = self.gradients(saved, vec![d_output], wanted, |d_y, weights| {
             gated_input_gradient(&d_y[0], &weights[0], None, gate_and_up)
         });
-        (d_x.map_or([None, None], |both| both.map(Some)), others)
+        (d_x.expect("it is wanted").into(), others)
     }
 }

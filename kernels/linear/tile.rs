@@ -54,7 +54,8 @@ pub(crate) const ALL: [Tile; 7] = [
 /// No tile: the product in a launch of its own, and what comes after it in another.
 pub(crate) const APART: Tile = tile(0, 0, 0, 0, 0, 0, 0.0);
 
-/// The ways of a product that ends with the gradients of gate and up: [`WIDE`], and two launches.
+/// The ways of a product that ends with `silu(gate) ⊙ up`, or with the gradients of gate and up: [`WIDE`],
+/// and two launches.
 pub(crate) const GATED: [Tile; 6] = [WIDE[0], WIDE[1], WIDE[2], WIDE[3], WIDE[4], APART];
 
 /// The tiles that `fp8.cuh` is compiled with. On sm_90a, where e4m3 products use f16 ones, more sums per

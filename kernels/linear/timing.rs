@@ -9,12 +9,12 @@ use cubecl::future::block_on;
 use super::cuda::{Columns, Gradient, Product, device, product};
 use super::tile::{APART, Tile};
 use super::tuning::{
-    Decision, GATED_INPUT, KERNELS, Part, Problem, by_own_kernels, decide, library, remember,
+    Decision, GATED_INPUT, GATED_OUTPUT, KERNELS, Part, Problem, by_own_kernels, decide, library, remember,
 };
 use crate::compare::random;
 use crate::cublaslt::{Algorithm, multiply, repeated, search};
 use crate::cuda::{CudaTensor, as_bf16, dims, empty, into_tensor, part, primitive, view};
-use crate::lora_linear::cuda::{gated_input_gradient, input_gradient, output};
+use crate::lora_linear::cuda::{gated_input_gradient, gated_output, input_gradient, output};
 
 /// The duration in seconds of the launches that are queued before waiting for the device.
 const QUEUE_S: f64 = 0.004;
@@ -40,6 +40,12 @@ impl Problem {
             }
             ("linear_backward_weight", [d_y, x]) => product(Product::Weight, gradient(d_y).columns(), x, 1.0),
             ("lora_linear_forward", [x, weight, u, b]) => output(x, weight, Columns::from(u), b),
+            // Up comes with it.
+            (GATED_OUTPUT, [x, weight, gate, adapter @ ..]) => {
+                let adapter = adapter.first().map(Columns::from).zip(adapter.last());
+                let [_, product] = gated_output(x, weight, adapter, gate);
+                product
+            }
             // The other gradient comes with it.
             (GATED_INPUT, [d_y, weight, gate, up, adapter @ ..]) => {
                 let adapter = adapter.first().zip(adapter.last());
@@ -408,7 +414,7 @@ mod tests {
             assert!(tiles.contains(&known) && is_another == (known != tiles[0]), "{problem}: {known}");
             assert_eq!(launch(), []);
         }
-        // The products of the last two alone are measured too; one of them is in the list.
+        // The products of the last four alone are measured too; three of them are in the list.
         assert_eq!(learned().lines().count(), problems().len() + 1);
     }
 }

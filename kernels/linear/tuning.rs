@@ -24,14 +24,18 @@ use crate::cublaslt::{self, Algorithm};
 use crate::cuda::{CudaTensor, LAYERS};
 
 /// The kernels that compute products, and the tiles each is compiled with.
-pub(super) const KERNELS: [(&str, &[Tile]); 6] = [
+pub(super) const KERNELS: [(&str, &[Tile]); 7] = [
     ("linear_forward", &ALL),
     ("linear_backward_input", &ALL),
     ("linear_backward_weight", &ALL),
     ("lora_linear_forward", &WIDE),
     ("lora_linears_backward_input", &WIDE),
+    (GATED_OUTPUT, &GATED),
     (GATED_INPUT, &GATED),
 ];
+
+/// The kernel that computes up and ends with `silu(gate) ⊙ up`.
+pub(crate) const GATED_OUTPUT: &str = "gated_linear_forward";
 
 /// The kernel that ends with the gradients of gate and up.
 pub(crate) const GATED_INPUT: &str = "gated_linear_backward_input";
@@ -331,7 +335,7 @@ fn parse(line: &str) -> Option<(Problem, Line)> {
     let (kernel, tiles) = *KERNELS.iter().find(|(name, _)| name == kernel)?;
     let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().ok()).collect::<Option<_>>()?;
     let numbers = match kernel {
-        "lora_linear_forward" | GATED_INPUT => 3..=3,
+        "lora_linear_forward" | GATED_OUTPUT | GATED_INPUT => 3..=3,
         "lora_linears_backward_input" => 3..=2 + LAYERS,
         _ => 2..=2,
     };
@@ -389,6 +393,11 @@ impl Problem {
                 let operands = adapters.into_iter().flatten().chain(d_y).chain(weights).collect();
                 ([t, n, outputs.iter().sum::<usize>() + rank], operands)
             }
+            (GATED_OUTPUT, &[n, k, rank]) => {
+                let adapter = (rank > 0).then_some([[t, rank], [n, rank]]);
+                let others = [[t, k], [n, k], [t, n]];
+                ([t, n, k + rank], others.into_iter().chain(adapter.into_iter().flatten()).collect())
+            }
             (GATED_INPUT, &[n, k, rank]) => {
                 let adapter = (rank > 0).then_some([[t, rank], [rank, n]]);
                 let others = [[t, k], [k, n], [t, n], [t, n]];
@@ -400,10 +409,12 @@ impl Problem {
 
     /// Returns the product alone, if what comes after it may be computed in the same launch.
     pub(super) fn apart(&self) -> Option<Self> {
-        let (GATED_INPUT, &[n, k, rank]) = (self.kernel, &self.sizes[..]) else { return None };
-        let (kernel, sizes) = match rank {
-            0 => ("linear_backward_input", vec![n, k]),
-            _ => ("lora_linears_backward_input", vec![n, rank, k]),
+        let (kernel, sizes) = match (self.kernel, &self.sizes[..]) {
+            (GATED_OUTPUT, &[n, k, 0]) => ("linear_forward", vec![n, k]),
+            (GATED_OUTPUT, sizes) => ("lora_linear_forward", sizes.to_vec()),
+            (GATED_INPUT, &[n, k, 0]) => ("linear_backward_input", vec![n, k]),
+            (GATED_INPUT, &[n, k, rank]) => ("lora_linears_backward_input", vec![n, rank, k]),
+            _ => return None,
         };
         Some(Self { kernel, sizes, ..self.clone() })
     }
@@ -427,7 +438,7 @@ impl Problem {
                 };
                 outputs.iter().enumerate().map(part).collect()
             }
-            (GATED_INPUT, _) => Vec::new(),
+            (GATED_OUTPUT | GATED_INPUT, _) => Vec::new(),
             other => unreachable!("{other:?} is no product"),
         }
     }
@@ -466,6 +477,8 @@ pub(crate) mod tests {
             problem("lora_linear_forward", &[72, 40, 24], 1, 67),
             problem("lora_linears_backward_input", &[40, 24, 72, 12, 16], 1, 67),
             problem("lora_linears_backward_input", &[40, 0, 72, 16], 1, 67),
+            problem(GATED_OUTPUT, &[72, 40, 24], 1, 67),
+            problem(GATED_OUTPUT, &[72, 40, 0], 1, 67),
             problem(GATED_INPUT, &[136, 72, 24], 1, 67),
             problem(GATED_INPUT, &[40, 12, 0], 1, 67),
         ]

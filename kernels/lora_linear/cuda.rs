@@ -7,13 +7,12 @@ use crate::cublaslt::{self, Form};
 use crate::cuda::{CudaTensor, GroupOnCuda, Kernel, LAYERS, as_bf16, dims, empty, sizes, stacked};
 use crate::dropout;
 use crate::fp8;
-use crate::gated_linear::OfGated;
 use crate::linear::cuda::{
     Columns, Gradient, Product, aligned, device, product, product_into, product_shared_out, writable,
 };
 use crate::linear::tile::{APART, WIDE};
-use crate::linear::tuning::{self, GATED_INPUT, Problem};
-use crate::silu_mul::cuda::gradients as silu_gradients;
+use crate::linear::tuning::{self, GATED_INPUT, GATED_OUTPUT, Problem};
+use crate::silu_mul::cuda::{gradients as silu_gradients, product as silu_product};
 use crate::weight::{GradientSum, add_all_on_cuda, add_on_cuda};
 
 const SOURCE: &str = "lora_linear/lora_linear.cuh";
@@ -38,43 +37,7 @@ impl GroupOnCuda for LoraLinears {
     }
 
     fn forward(&self, inputs: Vec<CudaTensor>, wanted: &[bool]) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
-        let inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
-        let (x, Parameters { weights, a, b }) = (&inputs[0], self.parameters(&inputs));
-        let ranks = ranks(b);
-        // Without dropout all `A` have the same input, so they are one matrix.
-        let (a, u) = if self.masks.is_empty() {
-            let a = stacked(a);
-            let u = product(Product::Forward, x, &a, self.scale);
-            (vec![a], u)
-        } else {
-            let u = empty(x, [dims(x).0, ranks.iter().map(|(_, rank)| rank).sum()], DType::BF16);
-            for ((a, mask), (first, rank)) in a.iter().zip(&self.masks).zip(&ranks) {
-                let (masked, to) = (mask.on_cuda(x), Columns::new(&u, *first, *rank));
-                product_into(Product::Forward, &masked, a, self.scale, to, false);
-            }
-            (a.to_vec(), u)
-        };
-        let rounded = self.fp8.then(|| fp8::input(x, weights)).flatten();
-        let outputs = weights
-            .iter()
-            .zip(self.places())
-            .map(|(weight, place)| {
-                let adapter = place.map(|adapter| {
-                    let (first, rank) = ranks[adapter];
-                    (Columns::new(&u, first, rank), &b[adapter])
-                });
-                match (&rounded, adapter) {
-                    (Some(x), adapter) if fp8::takes(weight) => fp8::output(x, weight, adapter),
-                    (_, Some((u, b))) => output(x, weight, u, b),
-                    (_, None) => product(Product::Forward, x, weight, 1.0),
-                }
-            })
-            .collect();
-        if !wanted.contains(&true) {
-            return (outputs, Vec::new());
-        }
-        let saved = [x, &u].into_iter().chain(weights).chain(b).chain(&a).cloned().collect();
-        (outputs, saved)
+        self.results(inputs, wanted, false)
     }
 
     fn backward(
@@ -109,6 +72,57 @@ impl GroupOnCuda for LoraLinears {
 }
 
 impl LoraLinears {
+    /// Returns the results, and what the backward pass needs. If the layers are `gated`, gate and up,
+    /// `silu(gate) ⊙ up` is one result more.
+    pub(crate) fn results(
+        &self,
+        inputs: Vec<CudaTensor>,
+        wanted: &[bool],
+        gated: bool,
+    ) -> (Vec<CudaTensor>, Vec<CudaTensor>) {
+        let inputs: Vec<_> = inputs.into_iter().map(as_bf16).collect();
+        let (x, Parameters { weights, a, b }) = (&inputs[0], self.parameters(&inputs));
+        let ranks = ranks(b);
+        // Without dropout all `A` have the same input, so they are one matrix.
+        let (a, u) = if self.masks.is_empty() {
+            let a = stacked(a);
+            let u = product(Product::Forward, x, &a, self.scale);
+            (vec![a], u)
+        } else {
+            let u = empty(x, [dims(x).0, ranks.iter().map(|(_, rank)| rank).sum()], DType::BF16);
+            for ((a, mask), (first, rank)) in a.iter().zip(&self.masks).zip(&ranks) {
+                let (masked, to) = (mask.on_cuda(x), Columns::new(&u, *first, *rank));
+                product_into(Product::Forward, &masked, a, self.scale, to, false);
+            }
+            (a.to_vec(), u)
+        };
+        let rounded = self.fp8.then(|| fp8::input(x, weights)).flatten();
+        let mut outputs = Vec::with_capacity(weights.len() + usize::from(gated));
+        for (weight, place) in weights.iter().zip(self.places()) {
+            let adapter = place.map(|adapter| {
+                let (first, rank) = ranks[adapter];
+                (Columns::new(&u, first, rank), &b[adapter])
+            });
+            match (&rounded, adapter) {
+                (Some(x), adapter) if fp8::takes(weight) => outputs.push(fp8::output(x, weight, adapter)),
+                (_, adapter) if gated && outputs.len() == 1 => {
+                    let [up, product] = gated_output(x, weight, adapter, &outputs[0]);
+                    outputs.extend([up, product]);
+                }
+                (_, Some((u, b))) => outputs.push(output(x, weight, u, b)),
+                (_, None) => outputs.push(product(Product::Forward, x, weight, 1.0)),
+            }
+        }
+        if gated && outputs.len() == 2 {
+            outputs.push(silu_product(&outputs[0], &outputs[1]));
+        }
+        if !wanted.contains(&true) {
+            return (outputs, Vec::new());
+        }
+        let saved = [x, &u].into_iter().chain(weights).chain(b).chain(&a).cloned().collect();
+        (outputs, saved)
+    }
+
     /// Returns what `d_x` makes of the gradients of the outputs and the weights, of `d_u`, and of all `A` and
     /// `B`, if it is wanted, and the gradients of the parameters.
     fn gradients<T>(
@@ -155,24 +169,25 @@ impl LoraLinears {
         let d_bs = (0..b.len()).map(|adapter| wants.b[adapter].then(|| d_b(adapter)).flatten());
         (d_x, d_weights.chain(d_as).chain(d_bs).collect())
     }
-}
 
-impl OfGated for LoraLinears {
-    fn gated_backward(
+    /// Returns the gradients of gate and up, where the layer's input is `silu(gate) ⊙ up`, and those of the
+    /// parameters.
+    pub(crate) fn gated_backward(
         &self,
         saved: Vec<CudaTensor>,
         d_output: CudaTensor,
         gate_and_up: [&CudaTensor; 2],
         wanted: &[bool],
-    ) -> ([Option<CudaTensor>; 2], Vec<Option<CudaTensor>>) {
+    ) -> (Vec<CudaTensor>, Vec<Option<CudaTensor>>) {
         if self.fp8 || !self.masks.is_empty() {
             let mut all = self.backward(saved, vec![d_output], wanted).into_iter();
-            return (silu_gradients(gate_and_up, all.next().flatten()), all.collect());
+            let d_x = all.next().flatten().expect("it is wanted");
+            return (silu_gradients(gate_and_up, d_x).into(), all.collect());
         }
         let (d_x, others) = self.gradients(saved, vec![d_output], wanted, |d_y, weights, d_u, a, _| {
             gated_input_gradient(&d_y[0], &weights[0], Some((d_u, &a[0])), gate_and_up)
         });
-        (d_x.map_or([None, None], |both| both.map(Some)), others)
+        (d_x.expect("it is wanted").into(), others)
     }
 }
 
@@ -210,6 +225,52 @@ pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTe
         .write(&y)
         .launch(sizes![m32, n32, k32, rank32, dims(u.of).1 as u32, u.first as u32, n32, 0u32, tile.group(k)]);
     y
+}
+
+/// Computes up, `x Wᵀ + u Bᵀ`, and `silu(gate) ⊙ up`, each rounded once: in one launch, or in two if that was
+/// measured to be faster, with the same bits.
+pub(crate) fn gated_output(
+    x: &CudaTensor,
+    weight: &CudaTensor,
+    adapter: Option<(Columns, &CudaTensor)>,
+    gate: &CudaTensor,
+) -> [CudaTensor; 2] {
+    let ((m, k), (n, _)) = (dims(x), dims(weight));
+    let rank = adapter.map_or(0, |(u, _)| u.count);
+    let tile = if tuning::may_use_library() {
+        APART
+    } else {
+        let (estimated, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
+        tuning::tile(
+            Problem { kernel: GATED_OUTPUT, sizes: vec![n, k, rank], splits: 1, tokens: m },
+            estimated,
+        )
+    };
+    if tile == APART {
+        let up = match adapter {
+            None => product(Product::Forward, x, weight, 1.0),
+            Some((u, b)) => output(x, weight, u, b),
+        };
+        let product = silu_product(gate, &up);
+        return [up, product];
+    }
+    let (up, product) = (empty(x, [m, n], DType::BF16), empty(x, [m, n], DType::BF16));
+    // Without an adapter, any buffers can be passed.
+    let (u, b) = adapter.unwrap_or((Columns::new(x, 0, 0), weight));
+    let [m32, n32, k32, rank32] = [m, n, k, rank].map(|size| size as u32);
+    Kernel::new(SOURCE, GATED_OUTPUT)
+        .define("TILE", tile)
+        .blocks(tile.blocks(m, n))
+        .threads(tile.threads())
+        .read(x)
+        .read(weight)
+        .read(u.of)
+        .read(b)
+        .read(gate)
+        .write(&up)
+        .write(&product)
+        .launch(sizes![m32, n32, k32, rank32, dims(u.of).1 as u32, u.first as u32, tile.group(k)]);
+    [up, product]
 }
 
 /// Computes `Σ dy_i W_i`, plus `du A` for layers with adapters, summed in f32 and rounded once. By the
@@ -287,7 +348,7 @@ pub(crate) fn gated_input_gradient(
             None => product(Product::Input, d_y.columns(), weight, 1.0),
             some => input_gradient(std::slice::from_ref(d_y), std::slice::from_ref(weight), some),
         };
-        return silu_gradients([gate, up], Some(d_x)).map(|gradient| gradient.expect("there is a gradient"));
+        return silu_gradients([gate, up], d_x);
     }
     let (d_gate, d_up) = (empty(gate, [m, n], DType::BF16), empty(gate, [m, n], DType::BF16));
     // Without an adapter, any buffers can be passed.

@@ -16,6 +16,8 @@
 // `lora_linears_backward_input` serves layers without adapters too (rank 0): the sum over layers stays in fp32 and d_x is
 // written once.
 //
+// `gated_linear_forward` is up's product behind gate: it writes up as `lora_linear_forward` does, and silu(gate) ⊙ up [m, n] with the
+// bits of `silu_mul_forward`.
 // `gated_linear_backward_input` is for one layer, with an adapter or without one (rank 0), whose input is silu(gate) ⊙ up: instead of
 // d_x [m, n] it writes the gradients of gate and up, with the bits of `silu_mul_backward` after d_x in two launches.
 //
@@ -25,7 +27,7 @@
 // Compiled with: TILE=128,128,32,2,2,3; TILE=128,256,32,2,4,4; TILE=64,64,64,2,2,3; TILE=128,128,32,2,2,2; TILE=128,128,32,2,2,3,128
 #pragma once
 #include "../device/gemm.cuh"
-#include "../device/silu_gradients.cuh"
+#include "../device/silu_ends.cuh"
 
 #ifndef TILE
 #define TILE 128, 128, 32, 2, 2, 3
@@ -45,6 +47,12 @@ struct LoraInputSizes {
     u32 group, accumulate;     // accumulate: adds to what d_x holds
     u32 outputs[LORA_LAYERS];  // d_y_i [m, outputs] within [m, d_y_pitch], W_i [outputs, n]; 0: there is no such layer
     u32 d_y_pitch[LORA_LAYERS], d_y_first[LORA_LAYERS];
+};
+
+struct GatedForwardSizes {
+    u32 m, n, k, rank;  // x [m, k], W [n, k], u [m, rank] within [m, u_pitch], B [n, rank]; gate, up and their product [m, n]
+    u32 u_pitch, u_first;
+    u32 group;
 };
 
 struct GatedInputSizes {
@@ -84,6 +92,17 @@ DEVICE void lora_input_tile(const bf16* const (&d_y)[LORA_LAYERS], const bf16* c
 }
 
 template <class Tile>
+DEVICE void gated_forward_tile(const bf16* x, const bf16* weight, const bf16* u, const bf16* b, const bf16* gate, bf16* up,
+                               bf16* product, const GatedForwardSizes& sizes) {
+    const GemmPlace place = tile_of_block<Tile>(blockIdx.x, sizes.m, sizes.n, sizes.group);
+    const GemmTerm terms[2] = {{x, weight, sizes.k, sizes.k, sizes.k},
+                               {u + sizes.u_first, b, sizes.u_pitch, sizes.rank, sizes.rank}};
+    Tile tile;
+    gemm_sums<Tile, K_INNER, K_INNER>(tile, terms, sizes.m, sizes.n, place);
+    store_silu_product(tile, place, sizes.m, sizes.n, gate, up, product);
+}
+
+template <class Tile>
 DEVICE void gated_input_tile(const bf16* d_y, const bf16* weight, const bf16* d_u, const bf16* a, const bf16* gate, const bf16* up,
                              bf16* d_gate, bf16* d_up, const GatedInputSizes& sizes) {
     const GemmPlace place = tile_of_block<Tile>(blockIdx.x, sizes.m, sizes.n, sizes.group);
@@ -109,6 +128,13 @@ lora_linears_backward_input(const bf16* __restrict__ d_y_0, const bf16* __restri
                             const bf16* __restrict__ d_y_3, const bf16* __restrict__ weight_3, const bf16* __restrict__ d_u,
                             const bf16* __restrict__ a, bf16* __restrict__ d_x, const LoraInputSizes sizes) {
     lora_input_tile<LoraTile>({d_y_0, d_y_1, d_y_2, d_y_3}, {weight_0, weight_1, weight_2, weight_3}, d_u, a, d_x, sizes);
+}
+
+KERNEL(LoraTile::threads, 1)
+gated_linear_forward(const bf16* __restrict__ x, const bf16* __restrict__ weight, const bf16* __restrict__ u,
+                     const bf16* __restrict__ b, const bf16* __restrict__ gate, bf16* __restrict__ up,
+                     bf16* __restrict__ product, const GatedForwardSizes sizes) {
+    gated_forward_tile<LoraTile>(x, weight, u, b, gate, up, product, sizes);
 }
 
 // One block on a multiprocessor is enough to ask for: left to itself, ptxas would spill 64 × 64 tiles on sm_121a to fit one more.

@@ -258,6 +258,42 @@ static void same_in_all_tiles(unsigned m, unsigned k, const std::vector<Layer>& 
     }
 }
 
+// Up and silu(gate) ⊙ up in one launch, in each of these tiles, against the bits of two launches. The columns of u lie behind others.
+template <class... Tiles>
+static void gated_forward(unsigned m, unsigned n, unsigned k, unsigned rank) {
+    const std::string sizes = std::to_string(m) + " x " + std::to_string(n) + " <- " + std::to_string(k) + " r " + std::to_string(rank);
+    const unsigned first = 8, pitch = first + std::max(rank, 8u);
+    Case c("gated_linear_forward", sizes);
+    auto& x = c.random<bf16>("x", size_t(m) * k, 1);
+    auto& weight = c.random<bf16>("W", size_t(n) * k, 2);
+    auto& u = c.random<bf16>("u", size_t(m) * pitch, 3);
+    auto& b = c.random<bf16>("B", size_t(n) * std::max(rank, 8u), 4);
+    auto& gate = c.random<bf16>("gate", size_t(m) * n, 5, 3.0);
+    auto& up = c.result<bf16>("up", size_t(m) * n);
+    auto& product = c.result<bf16>("product", size_t(m) * n);
+    std::vector<Buffer<bf16>*> ups, products;
+    for (size_t i = 0; i < sizeof...(Tiles); ++i) {
+        ups.push_back(&c.result<bf16>("up in one launch", size_t(m) * n));
+        products.push_back(&c.result<bf16>("product in one launch", size_t(m) * n));
+    }
+    const auto in_tile = [&](auto tile, size_t i) {
+        using Tile = decltype(tile);
+        LAUNCH(gated_forward_tile<Tile>, tiles<Tile>(m, n), Tile::threads, x.data(), weight.data(), u.data(), b.data(), gate.data(),
+               ups[i]->data(), products[i]->data(), {m, n, k, rank, pitch, first, 2});
+    };
+    c.run([&] {
+        forward_in_tile<GemmTile<64, 64, 64, 2, 2, 3>>(x.data(), weight.data(), u.data(), b.data(), up.data(),
+                                                        {m, n, k, rank, pitch, first, n, 0, 2});
+        LAUNCH(silu_mul_forward, (m * n + 2047) / 2048, 256, gate.data(), up.data(), product.data(), {u64(m) * n});
+        size_t i = 0;
+        (in_tile(Tiles{}, i++), ...);
+    });
+    for (size_t i = 0; i < sizeof...(Tiles); ++i) {
+        same_bits("gated_linear_forward: up", sizes, *ups[i], up);
+        same_bits("gated_linear_forward: product", sizes, *products[i], product);
+    }
+}
+
 // The gradients of gate and up in one launch, in each of these tiles, against the bits of two launches.
 template <class... Tiles>
 static void gated(unsigned m, unsigned n, unsigned k, unsigned rank) {
@@ -316,6 +352,9 @@ int main() {
     same_in_all_tiles<Wide, Wider, Square>(1, 8, {{8, 8}}, false);
     same_in_all_tiles<Wide, Wider, Square, Shallow>(67, 72, {{136, 40}, {8, 16}, {200, 72}}, true);
     same_in_all_tiles<Wide, Wider, Square>(130, 264, {{72, 8}, {8, 24}, {136, 16}, {16, 8}}, false);
+    gated_forward<Wide, Wider, Square>(1, 8, 8, 8);
+    gated_forward<Wide, Wider, Square, Shallow>(67, 136, 72, 24);
+    gated_forward<Wide, Square>(130, 12, 200, 0);
     gated<Wide, Wider, Square>(1, 8, 8, 8);
     gated<Wide, Wider, Square, Shallow>(67, 136, 72, 24);
     gated<Wide, Square>(130, 200, 12, 0);

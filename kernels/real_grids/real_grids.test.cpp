@@ -37,10 +37,17 @@ namespace masks {
 namespace lora {
 #include "../lora_linear/lora_linear.cuh"
 }  // namespace lora
+namespace e4m3 {
+#include "../fp8/fp8.cuh"
+#include "../fp8/quantize.cuh"
+}  // namespace e4m3
 namespace few_rows {
 #include "../linear/by_row.cuh"
 #undef ROWS
 }  // namespace few_rows
+namespace scaling {
+#include "../scale/scale.cuh"
+}  // namespace scaling
 #include "../adamw/adamw.cuh"
 #include "../cast/cast.cuh"
 #include "../causal_conv1d_silu/causal_conv1d_silu.cuh"
@@ -426,6 +433,10 @@ static void norm_rope(u32 tokens, u32 heads) {
     nothing_else(what, x, {{first * STRIDE, vectors * STRIDE}});
 }
 
+// Numbers of e4m3, by their bytes.
+static double value(unsigned char byte) { return byte; }
+static void assign(unsigned char& to, double from) { to = static_cast<unsigned char>(from); }
+
 // A matrix of a pack's rows, of which the last few hold numbers, and the same few rows alone. Whatever a kernel makes of a row has to be
 // the same in both, bit for bit, and nothing may be touched in front of them.
 template <class T>
@@ -477,7 +488,10 @@ static void elementwise(u64 tokens, u64 width) {
     Both<bf16> gate(tokens, FEW, width, 1), up(tokens, FEW, width, 2), d(tokens, FEW, width, 3);
     Both<bf16> d_gate(tokens, FEW, width), d_up(tokens, FEW, width), gelu_d_gate(tokens, FEW, width), gelu_d_up(tokens, FEW, width);
     Both<bf16> out(tokens, FEW, width), masked(tokens, FEW, width), total(tokens, FEW, width, 4);
-    Both<float> wide(tokens, FEW, width);
+    Both<bf16> scaled(tokens, FEW, width, 4);
+    Both<float> wide(tokens, FEW, width), wide_scaled(tokens, FEW, width, 5);
+    Sparse<float> factor("factor", 1);
+    factor[0] = 0.3f;
     in_both(tokens, width, 2048, [&](bool pack, u32 rows, unsigned blocks) {
         const u64 count = rows * width;
         LAUNCH(silu_mul_backward, blocks, 256, gate.of(pack), up.of(pack), d.of(pack), d_gate.of(pack), d_up.of(pack), {count});
@@ -487,16 +501,22 @@ static void elementwise(u64 tokens, u64 width) {
         LAUNCH(masks::dropout, blocks, 256, gate.of(pack), masked.of(pack), dropped);
         LAUNCH(masks::dropout_add, blocks, 256, gate.of(pack), up.of(pack), up.of(pack), up.of(pack), total.of(pack), dropped);
         LAUNCH(cast_to_fp32, blocks, 256, gate.of(pack), wide.of(pack), {count});
+        LAUNCH(scaling::scale_bf16, blocks, 256, factor.data(), scaled.of(pack), {count});
+        LAUNCH(scaling::scale_f32, blocks, 256, factor.data(), wide_scaled.of(pack), {count});
     });
     d_gate.expect("silu_mul_backward", from), d_up.expect("silu_mul_backward", from);
     out.expect("gelu_mul", from), gelu_d_gate.expect("gelu_mul", from), gelu_d_up.expect("gelu_mul", from);
     masked.expect("dropout", from), total.expect("dropout", from), wide.expect("cast", from);
+    scaled.expect("scale", from), wide_scaled.expect("scale", from);
 }
 
 // Norms of rows with the residual's sum, and their gradients: a block for each row.
 static void norms(u32 tokens, u32 width) {
     Both<bf16> x(tokens, FEW, width, 1), residual(tokens, FEW, width, 2), d_y(tokens, FEW, width, 3), d_h(tokens, FEW, width, 4);
     Both<bf16> h(tokens, FEW, width), y(tokens, FEW, width), d_sum(tokens, FEW, width), d_x(tokens, FEW, width);
+    // With the weight's gradient: as many blocks as rows, so that each leaves its part.
+    Both<bf16> trained_d_sum(tokens, FEW, width), trained_d_x(tokens, FEW, width);
+    Both<float> sum_parts(tokens, FEW, width), parts(tokens, FEW, width);
     Sparse<float> weight("weight", width);
     fill(weight, 0, width, 5);
     in_both(tokens, width, width, [&](bool pack, u32 rows, unsigned blocks) {
@@ -504,9 +524,13 @@ static void norms(u32 tokens, u32 width) {
         LAUNCH(add_rms_norm_forward, blocks, 256, x.of(pack), residual.of(pack), weight.data(), h.of(pack), y.of(pack), sizes);
         LAUNCH(add_rms_norm_backward, blocks, 256, h.of(pack), weight.data(), d_y.of(pack), d_h.of(pack), d_sum.of(pack), sizes);
         LAUNCH(rms_norm_backward, blocks, 256, x.of(pack), weight.data(), d_y.of(pack), d_x.of(pack), sizes);
+        LAUNCH(add_rms_norm_backward_weight, blocks, 256, h.of(pack), weight.data(), d_y.of(pack), d_h.of(pack), trained_d_sum.of(pack),
+               sum_parts.of(pack), sizes);
+        LAUNCH(rms_norm_backward_weight, blocks, 256, x.of(pack), weight.data(), d_y.of(pack), trained_d_x.of(pack), parts.of(pack), sizes);
     });
-    for (Both<bf16>* result : {&h, &y, &d_sum}) result->expect("add_rms_norm");
-    d_x.expect("rms_norm_backward");
+    for (Both<bf16>* result : {&h, &y, &d_sum, &trained_d_sum}) result->expect("add_rms_norm");
+    for (Both<bf16>* result : {&d_x, &trained_d_x}) result->expect("rms_norm_backward");
+    sum_parts.expect("add_rms_norm"), parts.expect("rms_norm_backward");
 }
 
 // The heads of DeltaNets: their norm and gates, and the convolution's gradient.
@@ -514,18 +538,23 @@ static void delta_net(u32 tokens, u32 heads) {
     constexpr u32 D = 128, LANES = 16, GROUPS = 256 / LANES;
     const u64 width = u64(heads) * D;
     Both<bf16> x(tokens, FEW, width, 1), z(tokens, FEW, width, 2), d_y(tokens, FEW, width, 3), y(tokens, FEW, width), d_x(tokens, FEW, width),
-        d_z(tokens, FEW, width);
+        d_z(tokens, FEW, width), trained_d_x(tokens, FEW, width), trained_d_z(tokens, FEW, width);
+    Both<float> parts(tokens, FEW, width / GROUPS);
     Sparse<float> weight("weight", D);
     fill(weight, 0, D, 4);
     in_both(tokens, width, GROUPS * D, [&](bool pack, u32 rows, unsigned blocks) {
         const GatedRmsNormSizes sizes{rows * heads, D, LANES, 1e-6f};
         LAUNCH(gated_rms_norm_forward, blocks, 256, x.of(pack), z.of(pack), weight.data(), y.of(pack), sizes);
         LAUNCH(gated_rms_norm_backward, blocks, 256, x.of(pack), z.of(pack), weight.data(), d_y.of(pack), d_x.of(pack), d_z.of(pack), sizes);
+        LAUNCH(gated_rms_norm_backward_weight, blocks, 256, x.of(pack), z.of(pack), weight.data(), d_y.of(pack), trained_d_x.of(pack),
+               trained_d_z.of(pack), parts.of(pack), sizes);
     });
     const u64 from = u64(tokens - FEW) * width / (GROUPS * D) * (GROUPS * D);
-    for (Both<bf16>* result : {&y, &d_x, &d_z}) result->expect("gated_rms_norm", from);
+    for (Both<bf16>* result : {&y, &d_x, &d_z, &trained_d_x, &trained_d_z}) result->expect("gated_rms_norm", from);
+    parts.expect("gated_rms_norm", from / GROUPS);
 
-    Both<bf16> a(tokens, FEW, heads, 5), b(tokens, FEW, heads, 6), d_a(tokens, FEW, heads), d_b(tokens, FEW, heads);
+    Both<bf16> a(tokens, FEW, heads, 5), b(tokens, FEW, heads, 6), d_a(tokens, FEW, heads), d_b(tokens, FEW, heads),
+        trained_d_a(tokens, FEW, heads), trained_d_b(tokens, FEW, heads);
     Both<float> d_g(tokens, FEW, heads, 7), d_beta(tokens, FEW, heads, 8), g(tokens, FEW, heads), beta(tokens, FEW, heads);
     Sparse<float> a_log("a_log", heads), bias("bias", heads);
     fill(a_log, 0, heads, 9), fill(bias, 0, heads, 10);
@@ -533,17 +562,21 @@ static void delta_net(u32 tokens, u32 heads) {
         LAUNCH(delta_gates_forward, blocks, 256, a.of(pack), b.of(pack), a_log.data(), bias.data(), g.of(pack), beta.of(pack), {rows, heads});
     });
     const u32 together = 256 / heads * heads;
+    Sparse<float> of_parameters("parts of a_log and bias", (u64(tokens) * heads + together - 1) / together * 2 * heads);
     in_both(tokens, heads, together, [&](bool pack, u32 rows, unsigned blocks) {
         LAUNCH(delta_gates_backward, blocks, 256, a.of(pack), b.of(pack), a_log.data(), bias.data(), d_g.of(pack), d_beta.of(pack), d_a.of(pack),
                d_b.of(pack), {rows, heads});
+        LAUNCH(delta_gates_backward_parameters, blocks, 256, a.of(pack), b.of(pack), a_log.data(), bias.data(), d_g.of(pack), d_beta.of(pack),
+               trained_d_a.of(pack), trained_d_b.of(pack), of_parameters.data(), {rows, heads});
     });
     const u64 of_gates = u64(tokens - FEW) * heads;
     g.expect("delta_gates", of_gates / 256 * 256), beta.expect("delta_gates", of_gates / 256 * 256);
-    d_a.expect("delta_gates", of_gates / together * together), d_b.expect("delta_gates", of_gates / together * together);
+    for (Both<bf16>* result : {&d_a, &d_b, &trained_d_a, &trained_d_b}) result->expect("delta_gates", of_gates / together * together);
 
     // The last rows are an example of their own, and the only run of their blocks.
     const u32 channels = 3 * heads * D, columns = (channels + 1023) / 1024;
-    Both<bf16> u(tokens, FEW, channels, 11), d_v(tokens, FEW, channels, 12), d_u(tokens, FEW, channels);
+    Both<bf16> u(tokens, FEW, channels, 11), d_v(tokens, FEW, channels, 12), d_u(tokens, FEW, channels), trained_d_u(tokens, FEW, channels);
+    Both<float> of_taps(tokens / FEW, 1, channels * 4);
     Sparse<u32> positions("positions", tokens), of_alone("positions of the rows alone", FEW);
     Sparse<bf16> taps("taps", u64(channels) * 4);
     fill(taps, 0, u64(channels) * 4, 13);
@@ -552,12 +585,17 @@ static void delta_net(u32 tokens, u32 heads) {
         LAUNCH(causal_conv1d_silu_backward, dim3(columns, (rows + FEW - 1) / FEW), 128, u.of(pack), taps.data(), pack ? positions.data() : of_alone.data(),
                d_v.of(pack), d_u.of(pack), {rows, channels, FEW, 0});
     };
+    const auto trained_gradients = [&](bool pack, u32 rows) {
+        LAUNCH(causal_conv1d_silu_backward_weight, dim3(columns, (rows + FEW - 1) / FEW), 128, u.of(pack), taps.data(),
+               pack ? positions.data() : of_alone.data(), d_v.of(pack), trained_d_u.of(pack), of_taps.of(pack), {rows, channels, FEW, 0});
+    };
     std::vector<uint64_t> last_run;
     for (u64 column = 0; column < columns; ++column) last_run.push_back(u64((tokens + FEW - 1) / FEW - 1) * columns + column);
     if (tokens % FEW) return failed("causal_conv1d_silu_backward", "the last run is not whole");
     only(last_run, [&] { gradients(true, tokens); });
-    gradients(false, FEW);
-    d_u.expect("causal_conv1d_silu_backward");
+    only(last_run, [&] { trained_gradients(true, tokens); });
+    gradients(false, FEW), trained_gradients(false, FEW);
+    d_u.expect("causal_conv1d_silu_backward"), trained_d_u.expect("causal_conv1d_silu_backward"), of_taps.expect("causal_conv1d_silu_backward");
 }
 
 // The heads of attention: rotation, the norm's gradient, the output gate.
@@ -565,18 +603,24 @@ static void attention_heads(u32 tokens, u32 heads) {
     constexpr u32 D = 256, ROTARY = 64, LANES = 32;
     const u64 width = u64(heads) * D;
     Both<bf16> joint(tokens, FEW, 2 * width, 1), d_y(tokens, FEW, width, 2), d_joint(tokens, FEW, 2 * width), o(tokens, FEW, width, 3),
-        y(tokens, FEW, width), gated(tokens, FEW, width), d_o(tokens, FEW, width), d_gates(tokens, FEW, 2 * width);
+        y(tokens, FEW, width), gated(tokens, FEW, width), d_o(tokens, FEW, width), d_gates(tokens, FEW, 2 * width), trained_d_joint(tokens, FEW, 2 * width);
+    Both<float> delta(tokens, FEW, heads), parts(tokens, FEW, width / 8);
     Both<float> cosines(tokens, FEW, ROTARY / 2, 4), sines(tokens, FEW, ROTARY / 2, 5);
     Sparse<float> weight("weight", D);
     fill(weight, 0, D, 6);
     in_both(tokens, width, 8 * D, [&](bool pack, u32 rows, unsigned blocks) {
         LAUNCH(norm_rope_backward, blocks, 256, joint.of(pack), weight.data(), cosines.of(pack), sines.of(pack), d_y.of(pack), d_joint.of(pack),
                {rows, heads, D, 2 * D, ROTARY, LANES, 1e-6f, 1.0f});
+        LAUNCH(norm_rope_backward_weight, blocks, 256, joint.of(pack), weight.data(), cosines.of(pack), sines.of(pack), d_y.of(pack),
+               trained_d_joint.of(pack), parts.of(pack), {rows, heads, D, 2 * D, ROTARY, LANES, 1e-6f, 1.0f});
+        LAUNCH(attention::attention_delta<D>, blocks, attention::ATTENTION_THREADS, d_y.of(pack), o.of(pack), delta.of(pack),
+               {rows, heads, heads, 0, 0xffffffffu, 1.0f});
         LAUNCH(sigmoid_gate_forward, blocks, 256, o.of(pack), joint.of(pack), gated.of(pack), {rows * heads, D});
         LAUNCH(sigmoid_gate_backward, blocks, 256, o.of(pack), joint.of(pack), d_y.of(pack), d_o.of(pack), d_gates.of(pack), {rows * heads, D});
     });
     const u64 from = u64(tokens - FEW) * width / (8 * D) * (8 * D);
-    d_joint.expect("norm_rope_backward", 2 * from);
+    d_joint.expect("norm_rope_backward", 2 * from), trained_d_joint.expect("norm_rope_backward", 2 * from), parts.expect("norm_rope_backward", from / 8);
+    delta.expect("attention_delta", from / D);
     gated.expect("sigmoid_gate", from), d_o.expect("sigmoid_gate", from), d_gates.expect("sigmoid_gate", 2 * from);
     // A thread has eight pairs, or eight numbers: 28 of them a head.
     constexpr u32 PARTS = ROTARY / 16 + (D - ROTARY) / 8;
@@ -589,7 +633,8 @@ static void attention_heads(u32 tokens, u32 heads) {
 // The last tile of rows of the products of a layer with an adapter, and of the input's gradient.
 static void adapted(u32 tokens, u32 n, u32 k, u32 rank) {
     using namespace lora;
-    Both<bf16> x(tokens, FEW, k, 1), u(tokens, FEW, rank, 2), y(tokens, FEW, n), d_y(tokens, FEW, n, 3), d_u(tokens, FEW, rank, 4), d_x(tokens, FEW, k);
+    Both<bf16> x(tokens, FEW, k, 1), u(tokens, FEW, rank, 2), y(tokens, FEW, n), d_y(tokens, FEW, n, 3), d_u(tokens, FEW, rank, 4), d_x(tokens, FEW, k),
+        plain_d_x(tokens, FEW, k);
     Sparse<bf16> weight("weight", u64(n) * k), b("b", u64(n) * rank), a("a", u64(rank) * k);
     fill(weight, 0, u64(n) * k, 5), fill(b, 0, u64(n) * rank, 6), fill(a, 0, u64(rank) * k, 7);
     const auto launch = [&](bool pack, u32 rows) {
@@ -610,11 +655,82 @@ static void adapted(u32 tokens, u32 n, u32 k, u32 rank) {
             LAUNCH(lora_input_tile<Tile>, tiles * ((k + 127) / 128), Tile::threads, d_ys, weights, d_u.of(pack), a.data(), d_x.of(pack),
                    {rows, k, rank, 1, 0, {n}, {n}, {0}});
         });
+        last((k + 127) / 128, [&] {
+            LAUNCH((linear_tile<Tile, K_INNER, K_OUTER>), tiles * ((k + 127) / 128), Tile::threads, d_y.of(pack), weight.data(), plain_d_x.of(pack),
+                   {rows, k, n, n, k, k, 0, 0, 0, 1, n, 0, 1.0f});
+        });
     };
     launch(true, tokens);
     launch(false, FEW);
     const u64 first_row = (tokens - 1) / 128 * 128;
-    y.expect("lora_linear", first_row * n), d_x.expect("lora_linear", first_row * k);
+    y.expect("lora_linear", first_row * n), d_x.expect("lora_linear", first_row * k), plain_d_x.expect("linear_backward_input", first_row * k);
+}
+
+// The products of an MLP that end with silu(gate) ⊙ up, and with the gradients of gate and up: the last rows, all columns.
+static void gated(u32 tokens, u32 n, u32 k, u32 rank) {
+    using namespace lora;
+    Both<bf16> x(tokens, FEW, k, 1), u(tokens, FEW, rank, 2), gate(tokens, FEW, n, 3), up(tokens, FEW, n), product(tokens, FEW, n);
+    Both<bf16> d_gate(tokens, FEW, n), d_up(tokens, FEW, n);
+    Sparse<bf16> weight("weight", u64(n) * k), b("b", u64(n) * rank);
+    fill(weight, 0, u64(n) * k, 4), fill(b, 0, u64(n) * rank, 5);
+    const u32 columns = (n + 127) / 128;
+    const auto launch = [&](bool pack, u32 rows) {
+        const u32 tiles = (rows + 127) / 128;
+        std::vector<uint64_t> last;
+        for (u64 column = 0; column < columns; ++column) last.push_back(u64(tiles - 1) * columns + column);
+        only(last, [&] {
+            LAUNCH(gated_forward_tile<Tile>, tiles * columns, Tile::threads, x.of(pack), weight.data(), u.of(pack), b.data(), gate.of(pack),
+                   up.of(pack), product.of(pack), {rows, n, k, rank, rank, 0, 1});
+        });
+        // W [k, n] and A [rank, n] are the same numbers in another order.
+        only(last, [&] {
+            LAUNCH(gated_input_tile<Tile>, tiles * columns, Tile::threads, x.of(pack), weight.data(), u.of(pack), b.data(), gate.of(pack),
+                   up.of(pack), d_gate.of(pack), d_up.of(pack), {rows, n, k, rank, k, 1});
+        });
+    };
+    launch(true, tokens);
+    launch(false, FEW);
+    const u64 first = u64(tokens - 1) / 128 * 128 * n;
+    up.expect("gated_linear", first), product.expect("gated_linear", first);
+    d_gate.expect("gated_linear", first), d_up.expect("gated_linear", first);
+}
+
+// Rows rounded to e4m3, and both products of them: the last rows, all columns.
+static void rounded_to_e4m3(u32 tokens, u32 n, u32 k, u32 rank) {
+    using namespace e4m3;
+    Both<bf16> x(tokens, FEW, k, 1), u(tokens, FEW, rank, 2), y(tokens, FEW, n), d_x(tokens, FEW, n);
+    Both<unsigned char> x8(tokens, FEW, k);
+    Both<float> of_rows(tokens, FEW, 1);
+    Sparse<bf16> weight("weight", u64(n) * k), b("b", u64(n) * rank);
+    Sparse<unsigned char> weight8("weight in e4m3", u64(n) * k);
+    Sparse<float> of_columns("scales of weight", n);
+    fill(weight, 0, u64(n) * k, 3), fill(b, 0, u64(n) * rank, 4);
+    LAUNCH(quantize_rows, (n + 7) / 8, 256, weight.data(), weight.data(), weight.data(), weight.data(), weight8.data(), of_columns.data(), {n, {k}});
+    const u32 columns = (n + 127) / 128;
+    const auto launch = [&](bool pack, u32 rows) {
+        const u32 tiles = (rows + 127) / 128, eights = (rows + 7) / 8;
+        only({eights - 1}, [&] {
+            LAUNCH(quantize_rows, eights, 256, x.of(pack), x.of(pack), x.of(pack), x.of(pack), x8.of(pack), of_rows.of(pack), {rows, {k}});
+        });
+        std::vector<uint64_t> last;
+        for (u64 column = 0; column < columns; ++column) last.push_back(u64(tiles - 1) * columns + column);
+        only(last, [&] {
+            LAUNCH(fp8_forward_tile<Tile>, tiles * columns, Tile::threads, x8.of(pack), of_rows.of(pack), weight8.data(), of_columns.data(),
+                   u.of(pack), b.data(), y.of(pack), {rows, n, k, rank, rank, 0, 1});
+        });
+        const bf16 *const none[FP8_LAYERS] = {x.of(pack), x.of(pack), x.of(pack), x.of(pack)};
+        // A [rank, n] is the same numbers as B in another order.
+        only(last, [&] {
+            LAUNCH(fp8_input_tile<Tile>, tiles * columns, Tile::threads, x8.of(pack), of_rows.of(pack), weight8.data(), of_columns.data(), none, none,
+                   u.of(pack), b.data(), d_x.of(pack), {rows, n, k, rank, {}, {}, 1});
+        });
+    };
+    launch(true, tokens);
+    launch(false, FEW);
+    // The products read all rows of a tile.
+    const u64 first_row = u64(tokens - 1) / 128 * 128;
+    x8.expect("quantize_rows", first_row * k), of_rows.expect("quantize_rows", first_row);
+    y.expect("fp8_linear", first_row * n), d_x.expect("fp8_linear", first_row * n);
 }
 
 // A decoded token behind so many others, in caches of two examples; and the last words of the vocabulary.
@@ -710,6 +826,8 @@ int main() {
     delta_net(131070, 48);
     attention_heads(131072, 24);
     adapted(131072 - 3, TWO.intermediate, 64, 128);
+    gated(131072 - 3, TWO.intermediate, 64, 16);
+    rounded_to_e4m3(131072 - 3, 2 * TWO.intermediate, 64, 16);
     decoding(131072, 8, 2, LARGE);
     decoding(262144, 24, 4, TWO);
     head_rows(131072, LARGE);

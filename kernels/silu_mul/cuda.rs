@@ -25,11 +25,14 @@ impl OnCuda<2> for SiluMul {
     }
 }
 
-/// Returns the gradients of gate and up, if there is one of `silu(gate) ⊙ up`.
-pub(crate) fn gradients(
-    gate_and_up: [&CudaTensor; 2],
-    d_output: Option<CudaTensor>,
-) -> [Option<CudaTensor>; 2] {
-    let Some(d_output) = d_output else { return [None, None] };
-    backward(SOURCE, "silu_mul_backward", &gate_and_up.map(CudaTensor::clone), d_output)
+/// Returns `silu(gate) ⊙ up`.
+pub(crate) fn product(gate: &CudaTensor, up: &CudaTensor) -> CudaTensor {
+    let ([product], _) = forward(SOURCE, "silu_mul_forward", [gate.clone(), up.clone()], [false; 2]);
+    product
+}
+
+/// Returns the gradients of gate and up, given that of `silu(gate) ⊙ up`.
+pub(crate) fn gradients(gate_and_up: [&CudaTensor; 2], d_output: CudaTensor) -> [CudaTensor; 2] {
+    let both = backward(SOURCE, "silu_mul_backward", &gate_and_up.map(CudaTensor::clone), d_output);
+    both.map(|gradient| gradient.expect("there are two"))
 }

@@ -90,6 +90,13 @@ pub fn linears(tokens: usize, width: usize, outputs: &[usize]) -> Work {
     }
 }
 
+/// Counts up's result where the same launch reads gate and writes `silu(gate) ⊙ up`, the hidden state, which
+/// is `width` wide; `depth` counts up's input and rank.
+pub fn gated_forward(tokens: usize, width: usize, depth: usize) -> Launch {
+    let product = product(tokens, width, depth, BF16);
+    Launch { bytes: product.bytes + 2.0 * BF16 * (tokens * width) as f64, ..product }
+}
+
 /// Counts the input's gradient of one layer whose input is `silu(gate) ⊙ up`, where the same launch makes the
 /// gradients of gate and up of it: they are read and written instead of it. `depth` counts outputs and rank.
 pub fn gated_backward(tokens: usize, width: usize, depth: usize) -> Launch {

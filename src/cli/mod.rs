@@ -499,6 +499,14 @@ mod tests {
     }
 
     #[test]
+    fn the_head_takes_who_computes_its_products() {
+        let Some(Command::Head(head)) = read("head latest --products own").unwrap().command else {
+            panic!("head")
+        };
+        assert_eq!(head.settings.0.products, Some(Answer::flag(Products::Own)));
+    }
+
+    #[test]
     fn sections_of_the_bench_are_selected_by_name() {
         let bench = |args: &str| {
             let Some(Command::Bench(args)) = read(&format!("bench {args}"))?.command else {

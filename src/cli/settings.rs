@@ -105,13 +105,14 @@ impl FromArgMatches for HeadFlags {
 
 /// The settings that affect how `head` trains. All others are those of the run, or the recommended ones.
 fn of_head() -> impl Iterator<Item = &'static Setting> {
-    const OTHERS: [&str; 9] = [
+    const OTHERS: [&str; 10] = [
         "data",
         "eval-fraction",
         "max-steps",
         "save-steps",
         "eval-every-steps",
         "device",
+        "products",
         "seed",
         "name",
         "grad-accum-steps",

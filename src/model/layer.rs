@@ -80,10 +80,7 @@ impl Mlp {
 
     pub(crate) fn forward(&self, x_TH: Tensor<2>) -> Tensor<2> {
         match (&self.codebook, self.activation) {
-            (None, Activation::Silu) => {
-                let [gate_TI, up_TI] = Linear::forward_fused(&self.gate_up, x_TH);
-                self.down_proj.forward_gated(gate_TI, up_TI)
-            }
+            (None, Activation::Silu) => Linear::forward_gated(&self.gate_up, &self.down_proj, x_TH),
             (None, Activation::GeluTanh) => self.down_proj.forward(self.hidden(x_TH)),
             (Some(_), _) => self.tapped(x_TH).output_TH,
         }

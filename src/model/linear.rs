@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use sparktune_kernels::dropout::Dropout;
-use sparktune_kernels::gated_linear::{gated_linear, gated_lora_linear};
+use sparktune_kernels::gated_mlp::{Layers, gated_mlp};
 use sparktune_kernels::linear::by_row::linears_by_row;
 use sparktune_kernels::linear::linears;
 use sparktune_kernels::lora_linear::{Adapted, Adapter, lora_linears};
@@ -51,12 +51,22 @@ impl Linear {
         y
     }
 
-    /// Maps `silu(gate) ⊙ up`, `[T, in]` each, to `[T, out]`.
-    pub(crate) fn forward_gated(&self, gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
-        match &self.lora {
-            _ if self.by_row || self.bias.is_some() => self.forward(silu_mul(gate, up)),
-            Some(Lora { scale, .. }) => gated_lora_linear(gate, up, self.adapted(), *scale, self.fp8),
-            None => gated_linear(gate, up, self.weight.weight(), self.fp8),
+    /// Maps `x` by the layers `[gate, up]`, and then `silu(gate) ⊙ up` by `down`.
+    pub(crate) fn forward_gated(gate_up: &[Self; 2], down: &Self, x: Tensor<2>) -> Tensor<2> {
+        if down.by_row || gate_up.iter().chain([down]).any(|layer| layer.bias.is_some()) {
+            let [gate, up] = Self::forward_fused(gate_up, x);
+            return down.forward(silu_mul(gate, up));
+        }
+        gated_mlp(x, Self::layers(gate_up), Self::layers(std::slice::from_ref(down)))
+    }
+
+    fn layers(layers: &[Self]) -> Layers {
+        let fp8 = layers[0].fp8;
+        match layers.iter().find_map(|layer| layer.lora.as_ref()) {
+            Some(Lora { scale, .. }) => {
+                Layers::adapted(layers.iter().map(Self::adapted).collect(), *scale, fp8)
+            }
+            None => Layers::plain(layers.iter().map(|layer| layer.weight.weight()).collect(), fp8),
         }
     }
 

@@ -118,10 +118,15 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
         let calls = layers * micro_batches;
         for group in layer.input_groups() {
             let (width, outputs) = (group[0].input, outputs_of(&group));
-            // The launch of this layer's input gradient makes the gradients of gate and up of it.
+            // The launch of up also writes `silu(gate) ⊙ up`, and that of the input gradient of the layer
+            // behind makes the gradients of gate and up of it.
+            let is_up = group[0].reads == Reads::MlpInput && layer.activation == Activation::Silu;
             let is_gated = group[0].reads == Reads::MlpHidden && layer.activation == Activation::Silu;
             if trained {
                 let mut work = work::linears(tokens, width, &outputs);
+                if is_up {
+                    work.forward[1] = work::gated_forward(tokens, outputs[1], width);
+                }
                 if is_gated {
                     gated(
                         &mut parts,
@@ -140,6 +145,10 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
                 let adapted = group.iter().map(|linear| (linear.output, linear.adapter_rank(step.rank)));
                 let adapted: Vec<_> = adapted.collect();
                 let mut work = work::lora_linears(tokens, width, &adapted);
+                if is_up {
+                    let (output, rank) = adapted[1];
+                    work.forward[1] = work::gated_forward(tokens, output, width + rank);
+                }
                 if is_gated {
                     let (output, rank) = adapted[0];
                     let backward = work::gated_backward(tokens, width, output + rank);
@@ -153,15 +162,9 @@ pub fn parts(config: &ModelConfig, step: &Step) -> Vec<Part> {
             }
         }
         mixer(&mut parts, layer, calls, tokens, step.length);
-        let width = layer.intermediate_size;
-        match layer.activation {
-            Activation::Silu => {
-                let forward = work::silu_mul(tokens, width).forward;
-                parts.add("silu_mul", calls, Work { forward, backward: Vec::new() }, share::STREAM);
-            }
-            Activation::GeluTanh => {
-                parts.add("gelu_mul", calls, work::gelu_mul(tokens, width), share::STREAM)
-            }
+        if layer.activation == Activation::GeluTanh {
+            let work = work::gelu_mul(tokens, layer.intermediate_size);
+            parts.add("gelu_mul", calls, work, share::STREAM);
         }
         // All norms except the model's first one also add the previous result to the residual stream.
         let norms = |places: [Place; 2]| layer.norms().filter(|norm| places.contains(&norm.place)).count();
@@ -393,7 +396,7 @@ mod tests {
         let lora = of("2B lora, 16 packs a step, 1 together");
         let half = of("2B lora, 16 packs a step, 1 together, half of the tokens targets");
         assert!(lora[0] >= 6300 && half[0] >= 6300, "{lora:?} {half:?}");
-        // If all tokens are targets, the kernels have to reach 89 % of their floors, which is not assumed.
+        // If all tokens are targets, the kernels have to reach 86 % of their floors, which is not assumed.
         assert!(lora[1] < 6300 && half[1] >= 6300, "{lora:?} {half:?}");
         let full = of("2B full, 16 packs a step, 4 together");
         let half = of("2B full, 16 packs a step, 4 together, half of the tokens targets");

@@ -414,6 +414,14 @@ static void architectures() {
         if (launch(function, 1, 32, 101376 - 65536, out.at) != SUCCESS) return 1;
         return launch(function, 1, 32, 101376 - 65536 + 16, out.at) == LAUNCH_FAILED ? 0 : 2;
     }) == 0);
+    holds("a launch that is not to be done is checked and changes nothing", in_child({{"EMULATED_CUDA_UNDONE", "1"}}, [&] {
+        void *module = nullptr, *function = nullptr;
+        call("cuModuleLoadData", &module, compile(small).image.c_str());
+        call("cuModuleGetFunction", &function, module, "small");
+        OnDevice<float> out(std::vector<float>(32, 3.0f));
+        if (launch(function, 1, 64, 0, out.at) == SUCCESS || launch(function, 1, 32, 0, out.at)) return 1;
+        return out.values() == std::vector<float>(32, 3.0f) ? 0 : 2;
+    }) == 0);
     const std::string builds = "/tmp/emulated-cuda-builds-" + std::to_string(getpid());
     in_child({{"EMULATED_CUDA_BUILDS", builds}}, [&] {
         loads(compile(small));

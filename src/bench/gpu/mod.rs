@@ -389,6 +389,8 @@ fn tiny_products() -> Vec<Product> {
 #[cfg(test)]
 mod launches;
 #[cfg(test)]
+mod long;
+#[cfg(test)]
 mod on_device;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use sparktune_kernels::measuring::launches;
 use sparktune_kernels::reserved_bytes;
 use sparktune_model::{Checkpoint, Gradients, LoraConfig, Loss, Model, PackedSequence as Tokens};
 use sparktune_plan::cost::{Treatment, Work};
-use sparktune_plan::memory::{Footprint, estimate};
+use sparktune_plan::memory::{Footprint, Memory, estimate};
 use sparktune_plan::products::RANK;
 use sparktune_plan::{
     Device as Kind, MachineFacts, MethodKind, ModelConfig, ModelFacts, OptimizerPlan, TargetModules,
@@ -77,7 +77,7 @@ pub(super) const SETTINGS: OptimizerPlan = OptimizerPlan {
 
 /// A small Qwen3.5 with every kind of layer, and heads as wide as those of the large ones. Its weights have
 /// more digits than bf16; with bf16 numbers, rounding would undo a small step.
-const SMALL: &str = r#"{
+pub(super) const SMALL: &str = r#"{
     "model_type": "qwen3_5_text", "dtype": "float32", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512,
     "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 256,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
@@ -277,17 +277,10 @@ impl Planned {
         tokens: usize,
         library: bool,
     ) -> Self {
-        let (facts, work, rank) =
-            (ModelFacts::from_config(config.clone()), Work::from_config(config), rank as u32);
-        let targets = TargetModules::ALL;
-        let memory = |recompute| {
-            let (device, tokens) = (Kind::Cuda, tokens as f64);
-            let footprint =
-                Footprint { device, method, rank, targets, recompute, tokens, host_copies: 0, library };
-            estimate(&facts, &work, machine, &footprint)
-        };
+        let memory = |recompute| memory_of(config, machine, method, rank, tokens, library, recompute);
         let recompute = !memory(false).fits();
         let memory = memory(recompute);
+        let (work, rank, targets) = (Work::from_config(config), rank as u32, TargetModules::ALL);
         // Useful work: recompute counts only once.
         let treatment =
             Treatment { method, rank, targets, recompute: false, target_share: 1.0, context: tokens as f64 };
@@ -298,6 +291,30 @@ impl Planned {
             flops_per_token: work.training_flops(&treatment),
         }
     }
+}
+
+/// Returns the memory that a plan has for these steps.
+pub(super) fn memory_of(
+    config: &ModelConfig,
+    machine: &MachineFacts,
+    method: MethodKind,
+    rank: usize,
+    tokens: usize,
+    library: bool,
+    recompute: bool,
+) -> Memory {
+    let (facts, work) = (ModelFacts::from_config(config.clone()), Work::from_config(config));
+    let footprint = Footprint {
+        device: Kind::Cuda,
+        method,
+        rank: rank as u32,
+        targets: TargetModules::ALL,
+        recompute,
+        tokens: tokens as f64,
+        host_copies: 0,
+        library,
+    };
+    estimate(&facts, &work, machine, &footprint)
 }
 
 /// Returns the seconds until the device has finished what `f` queued.
