@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::catalog::Catalog;
     use crate::facts::{DataFacts, MachineFacts, ModelFacts, Rates};
-    use crate::plan::{Method, Plan};
+    use crate::plan::{Method, Plan, Time};
     use crate::render::summary;
     use crate::resolve::{resolve, resolve_head};
 
@@ -140,7 +140,8 @@ mod tests {
         let [of_whole, of_alone] = [&whole, &alone].map(|plan| plan.advice.clone().unwrap());
         assert_eq!(of_alone.time.steps, 2 * of_alone.time.steps_per_epoch);
         assert!(of_alone.time.total_s().unwrap() < of_whole.time.total_s().unwrap());
-        let head_s = of_alone.time.total_s().unwrap() - of_alone.time.finish_s.unwrap();
+        let Time { start_s, finish_s, .. } = of_alone.time;
+        let head_s = of_alone.time.total_s().unwrap() - finish_s.unwrap() - start_s.unwrap();
         assert!((head_s / of_whole.time.mtp_s.unwrap() - 1.0).abs() < 1e-9);
         assert!(of_alone.time.finish_s > Some(0.0));
         assert!(of_alone.memory.needed_bytes() <= of_whole.memory.needed_bytes());

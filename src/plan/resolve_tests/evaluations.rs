@@ -89,7 +89,8 @@ fn the_time_of_a_run_includes_the_evaluations_of_the_base_too_and_the_sample_ans
     };
     let usual = time(&[]);
     assert!(usual.formula.contains("with sample answers and that of the base"), "{}", usual.formula);
-    let total = usual.train_s.unwrap() + usual.eval_s.unwrap() + usual.after_s();
+    let parts = [usual.start_s, usual.train_s, usual.eval_s].map(Option::unwrap);
+    let total = parts.iter().sum::<f64>() + usual.after_s();
     assert_eq!(usual.total_s(), Some(total));
     let steps = usual.steps.to_string();
     let silent = |every: &str| time(&[("sample-count", "0"), ("eval-every-steps", every)]).eval_s.unwrap();

@@ -77,7 +77,7 @@ fn an_example_too_long_for_the_memory_leads_to_recompute_and_then_to_a_limit_on_
 fn a_full_disk_keeps_fewer_checkpoints_and_then_says_so() {
     let mut facts = recipe_facts("Qwen/Qwen3.5-4B");
     let full = with(ask("Qwen/Qwen3.5-4B"), &[("method", "full")]);
-    facts.machine.disk_free_bytes = Some(230_000_000_000);
+    facts.machine.disk_free_bytes = Some(280_000_000_000);
     let plan = resolve(&full, &facts).unwrap();
     assert_eq!(plan.checkpoint.keep, 1);
     assert!(reason(&plan, "checkpoint.keep").contains("because of the disk"));
