@@ -16,13 +16,13 @@ const DOUBLING: &str =
     "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
 
 /// Sorts for minutes.
-const SLOW: &str = "{% for i in range(9999) %}{% set x = range(99999)|reverse|sort %}{% endfor %}";
+pub(crate) const SLOW: &str = "{% for i in range(9999) %}{% set x = range(99999)|reverse|sort %}{% endfor %}";
 
 const TEMPLATE: &str = "chat_template.jinja";
 const TOKENIZER: &str = "tokenizer.json";
 
 /// A copy of the fixture's model with another chat template.
-fn with_template(place: &Place, template: &str) -> PathBuf {
+pub(crate) fn with_template(place: &Place, template: &str) -> PathBuf {
     let model = place.join("model");
     copy(&checkpoint(), &model);
     fs::write(model.join(TEMPLATE), template).unwrap();
@@ -41,7 +41,7 @@ fn with_tokenizer(place: &Place, change: impl FnOnce(&mut Value)) -> PathBuf {
 }
 
 /// A plain template in which this comes before every message.
-fn before_each_message(harm: &str) -> String {
+pub(crate) fn before_each_message(harm: &str) -> String {
     format!(
         "{{% for m in messages %}}{harm}{{{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}}}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n' }}}}{{% endif %}}"
     )

@@ -4,13 +4,10 @@
 //! skipped.
 
 use std::fs;
-use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use crate::sparktune::{Done, Place, checkpoint, copy, done, events, files, fresh_copy};
+use crate::sparktune::{Done, Place, copy, done, events, files, fresh_copy};
 
 /// A finished run, and a copy that has its checkpoints and none of its events.
 fn finished() -> (Place, PathBuf, PathBuf) {
@@ -170,21 +167,4 @@ fn a_run_whose_plan_or_tokens_have_changed_is_refused_unless_the_change_is_meant
         event["kind"] == "warning" && event["message"].as_str().unwrap().contains("data/train.qubgpu has")
     });
     assert!(warned);
-}
-
-/// The first signal asks; here nobody listens, because a template loops for hours.
-#[test]
-fn a_second_signal_ends_any_command_at_once() {
-    let place = Place::new();
-    place.chats(400);
-    let mut command = place.command(["check", "train.jsonl", "--show", "400", "--model"]);
-    let mut child = command.arg(checkpoint()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Nobody reads more than the first byte, so the command waits in a system call and hears nothing.
-    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    let send = || Command::new("kill").arg(child.id().to_string()).status().unwrap();
-    assert!(send().success());
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(send().success());
-    assert_eq!(child.wait().unwrap().signal(), Some(15));
 }
