@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::sparktune::{Done, Place, copy, done, events, files, fresh_copy};
+use crate::sparktune::{Done, Place, checkpoint, copy, done, events, files, fresh_copy};
 
 /// A finished run, and a copy that has its checkpoints and none of its events.
 fn finished() -> (Place, PathBuf, PathBuf) {
@@ -167,4 +167,53 @@ fn a_run_whose_plan_or_tokens_have_changed_is_refused_unless_the_change_is_meant
         event["kind"] == "warning" && event["message"].as_str().unwrap().contains("data/train.qubgpu has")
     });
     assert!(warned);
+}
+
+/// So are those of another base: every step so far belongs to the weights that the run began with.
+#[test]
+fn a_run_whose_base_has_changed_is_refused_with_the_file_unless_the_change_is_meant() {
+    let place = Place::new();
+    place.chats(40);
+    let model = place.join("model");
+    copy(&checkpoint(), &model);
+    let flags = ["--rank", "4", "--max-steps", "4", "--save-steps", "2", "--mtp", "none"];
+    let reference = done(&mut place.train_model(&model, &flags)).exits(0).run_dir();
+    let fresh = || {
+        let run = place.join("copy");
+        let _ = fs::remove_dir_all(&run);
+        fresh_copy(&reference, &run);
+        fs::remove_dir(run.join("checkpoints")).unwrap();
+        copy(&reference.join("checkpoints"), &run.join("checkpoints"));
+        fs::remove_dir_all(newest(&run)).unwrap();
+        run
+    };
+    type Change = fn(&mut Vec<u8>);
+    let weights: Change = |bytes| *bytes.last_mut().unwrap() ^= 1;
+    let spaces: Change = |bytes| bytes.push(b' ');
+    let changes = [
+        ("model.safetensors", weights, "has changed"),
+        ("config.json", spaces, "bytes instead of"),
+        ("generation_config.json", spaces, "bytes instead of"),
+    ];
+    for (name, change, what) in changes {
+        let run = fresh();
+        let before = fs::read(model.join(name)).unwrap();
+        let mut bytes = before.clone();
+        change(&mut bytes);
+        fs::write(model.join(name), bytes).unwrap();
+        let refused = place.sparktune(["resume", "./copy", "--plain"]).exits(2);
+        let said = refused.out + &refused.err;
+        for words in [name, what, "--accept-changes"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        let accepted = place.sparktune(["resume", "./copy", "--accept-changes", "--json"]).exits(0);
+        assert_eq!(accepted.last()["outcome"], "completed");
+        let started = events(&run).into_iter().rfind(|event| event["kind"] == "run_started").unwrap();
+        assert_eq!(started["resumed_from_step"], 2, "{started}");
+        let warns = |event: &serde_json::Value| {
+            event["kind"] == "warning" && event["message"].as_str().unwrap().contains(name)
+        };
+        assert!(events(&run).iter().any(warns), "{name}");
+        fs::write(model.join(name), before).unwrap();
+    }
 }
