@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use sparktune_base::files::private_file;
 use sparktune_base::{kept_pages, program_name};
 use sparktune_cluster::RankCounts;
@@ -24,7 +24,7 @@ use crate::listener::Listener;
 use crate::program::{ON_END, Program};
 use crate::run_folder::create_run;
 use crate::shell::run_argument;
-use crate::stop_request::StopRequest;
+use crate::stop_request::{StopRequest, signal_to_stop};
 
 /// The number of lines of the trainer's log that are shown if there is no other explanation of its end.
 const LOG_LINES: usize = 20;
@@ -174,7 +174,7 @@ impl Following {
         self.stop_request = StopRequest::send(&self.run).ok();
         if self.stop_request.is_none() {
             // The trainer does not read requests yet. A signal has the same effect.
-            let _ = kill_process(Pid::from_child(&self.trainer), Signal::TERM);
+            signal_to_stop(Pid::from_child(&self.trainer));
         }
     }
 

@@ -95,7 +95,7 @@ pub enum Awaited {
     Silent(u64),
     /// The trainer ends after this step.
     EndsAfter(u64),
-    /// The trainer did not answer, so it was sent SIGTERM.
+    /// The trainer did not answer, so it was sent a signal.
     Signalled,
     /// The trainer's process, of this id, was stopped by SIGSTOP or a debugger, and hears nothing.
     Frozen(i32),

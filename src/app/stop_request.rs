@@ -1,7 +1,8 @@
 //! A request to a trainer to stop, and the signal that follows if the trainer does not read it.
 //!
-//! A trainer reads requests between two steps and answers them with a checkpoint. SIGTERM has the same
-//! effect, so sending both is harmless.
+//! A trainer reads requests between two steps and answers them with a checkpoint. SIGUSR1 has the same
+//! effect, however often it comes, so sending both is harmless. SIGINT and SIGTERM are left to people, whose
+//! second one ends a trainer at once.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -47,7 +48,7 @@ impl StopRequest {
         self.request.as_ref().is_some_and(|request| request.id == id) || self.is_signalled && id == "signal"
     }
 
-    /// Sends SIGTERM if the request has not been answered for some time. Returns whether it did so now.
+    /// Sends a signal if the request has not been answered for some time. Returns whether it did so now.
     pub fn insist(&mut self) -> bool {
         let waits = !self.is_signalled && self.sent.elapsed() >= self.patience;
         if !waits || self.request.as_ref().is_some_and(|request| !is_pending(&self.run, request)) {
@@ -86,7 +87,23 @@ pub(crate) fn is_frozen(pid: Pid) -> bool {
 }
 
 fn signal(run: &RunDir) -> bool {
-    trainer_of(run).is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok())
+    trainer_of(run).is_some_and(signal_to_stop)
+}
+
+/// Sends a trainer or a rank the signal to stop after a checkpoint. Returns whether it was sent.
+///
+/// SIGTERM goes to a process that does not handle SIGUSR1 and would end by it: one that has only just been
+/// started, or a trainer of an older program, which takes every SIGTERM as a request.
+pub(crate) fn signal_to_stop(pid: Pid) -> bool {
+    let signal = if handles(pid, Signal::USR1) { Signal::USR1 } else { Signal::TERM };
+    kill_process(pid, signal).is_ok()
+}
+
+fn handles(pid: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();
+    let handled = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let handled = handled.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    handled.is_some_and(|mask| (mask >> (signal.as_raw() - 1)) & 1 == 1)
 }
 
 #[cfg(test)]
@@ -162,6 +179,20 @@ mod tests {
         assert!(stop.is_answered_by("signal"));
         assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
         drop(lease);
+    }
+
+    #[test]
+    fn the_signal_to_stop_is_one_that_the_process_handles_or_else_sigterm() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap 'exit 7' USR1; echo; while :; do sleep 0.01; done"]);
+        let mut child = shell.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        assert!(signal_to_stop(Pid::from_child(&child)));
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(signal_to_stop(Pid::from_child(&other)));
+        assert_eq!(other.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     }
 
     #[test]

@@ -91,5 +91,19 @@ mod tests {
             assert!(judged(other).is_ok(), "{other:?}");
         }
         assert!(require_whole(&folder.path().join("none")).is_ok());
+        // Whatever the trainer's reader takes is whole.
+        let changes = ["", "0", "9", "-", "\"", "{", "]", "\\", "\u{1b}", "99999999999999999999"];
+        let mut taken = 0;
+        for (at, change) in (8..whole.len() - 8).flat_map(|at| changes.map(|change| (at, change))) {
+            let mut changed = [&whole[..at], change.as_bytes(), &whole[at + 1..]].concat();
+            let length = whole.len() - 17 + change.len();
+            changed[..8].copy_from_slice(&(length as u64).to_le_bytes());
+            let judged = judged(&changed);
+            if safetensors::SafeTensors::deserialize(&changed).is_ok() {
+                taken += 1;
+                assert!(judged.is_ok(), "{at} {change}: {}", judged.unwrap_err());
+            }
+        }
+        assert!(taken > 0);
     }
 }

@@ -197,7 +197,7 @@ impl Variables<'_> {
             });
         }
         let nodes = || self.text("SLURM_STEP_NODELIST").or_else(|| self.text("SLURM_JOB_NODELIST"));
-        let host = self.text("MASTER_ADDR").or_else(|| nodes().map(|list| first_node(&list)));
+        let host = self.text("MASTER_ADDR").or_else(|| first_node(&nodes()?));
         let host = host.or_else(|| (world_size == 1).then(String::new)).ok_or_else(|| {
             let what =
                 "SLURM_PROCID is set, but neither MASTER_ADDR nor SLURM_JOB_NODELIST says where rank 0 is";
@@ -212,15 +212,17 @@ impl Variables<'_> {
     }
 }
 
-/// Returns the first host of a list in Slurm's short form: `spark[03-07,12],other` is `spark03`.
-fn first_node(list: &str) -> String {
+/// Returns the first host of a list in Slurm's short form: `spark[03-07,12],other` is `spark03`. `None` if it
+/// has no name.
+fn first_node(list: &str) -> Option<String> {
     let end = list.find([',', '[']).unwrap_or(list.len());
     let (prefix, rest) = list.split_at(end);
-    let Some(inside) = rest.strip_prefix('[') else { return prefix.to_owned() };
+    let inside = rest.strip_prefix('[').unwrap_or_default();
     let digits = inside.find(|c: char| !c.is_ascii_digit()).unwrap_or(inside.len());
     let suffix = inside.split_once(']').map_or("", |(_, after)| after);
     let suffix = &suffix[..suffix.find([',', '[']).unwrap_or(suffix.len())];
-    format!("{prefix}{}{suffix}", &inside[..digits])
+    let name = format!("{prefix}{}{suffix}", &inside[..digits]);
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -269,6 +271,8 @@ mod tests {
         assert_eq!(nodes("spark[03-05,12]"), (2, 3, 0, "spark03".into(), 20_123));
         assert_eq!(nodes("a,b,c").3, "a");
         assert_eq!(nodes("rack1-n[7]-ib,x").3, "rack1-n7-ib");
+        let nowhere = read(&format!("{step} SLURM_JOB_NODELIST=,spark[03-05]")).unwrap_err();
+        assert!(nowhere.contains("says where rank 0 is"), "{nowhere}");
         assert_eq!(placed(&format!("{step} MASTER_ADDR=10.0.0.1 MASTER_PORT=4000")).4, 4000);
         assert_eq!(read("SLURM_PROCID=0 SLURM_NTASKS=1"), Ok(None));
         let older = "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEPID=0 SLURM_JOB_NODELIST=n[1-2]";

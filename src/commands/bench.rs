@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sparktune_app::answers::gather;
+use sparktune_app::data_worker::ModelTokenizer;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::demo_folder;
 use sparktune_app::job;
@@ -24,6 +25,7 @@ use crate::failure::from_measuring;
 use crate::interrupt::Interrupts;
 use crate::pipelines;
 use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs, SentryArgs};
+use crate::trainer::guard_tokenizer;
 
 /// How long products are measured on the CPU: every plan for it waits for that.
 const PRODUCTS: Duration = Duration::from_millis(100);
@@ -63,6 +65,11 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
 
 /// Runs the sections that need no GPU.
 fn sections(program: &Program, args: BenchArgs) -> Result<Exit, Failure> {
+    guard_tokenizer()?;
+    if let Some(model) = &args.model {
+        // A template that nests too deeply would end this process without a word: a worker reads it first.
+        drop(ModelTokenizer::open(model, None, &())?);
+    }
     let mut file = output_file(&args)?;
     let options = Options {
         program: program.path()?.to_owned(),

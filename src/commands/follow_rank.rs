@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_app::answers::runs_dir;
 use sparktune_app::cluster::MET;
 use sparktune_app::failure::{Exit, Failure};
@@ -25,6 +24,7 @@ use sparktune_tui::output::{note, print};
 use crate::crash;
 use crate::engine::say_again;
 use crate::failure::from_training;
+use crate::interrupt::StopSignals;
 use crate::meeting_places;
 use crate::rank::{join_within, places, refuse_second_gpu, share_run_again, telling};
 use crate::trainer::{guard_tokenizer, make_files_private, options};
@@ -44,14 +44,12 @@ pub(crate) fn follow_rank_0(
     let Placement { rank, world_size, ref host, port, .. } = *placement;
     make_files_private();
     guard_tokenizer()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register(signal, stop.clone())
-            .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
-    }
+    let signals = StopSignals::default();
+    signals.listen()?;
+    let stop = signals.stop();
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
     let also = meeting_places::known(&runs_dir(runs_dir_flag.clone())?, placement);
-    let mut ranks = join_within(program, placement, &stop, "", None, also)?;
+    let mut ranks = join_within(program, placement, stop, "", None, also)?;
     let mut was_told = false;
     loop {
         let number = number_of(&*ranks);
@@ -67,14 +65,14 @@ pub(crate) fn follow_rank_0(
                 if !ranks.is_left_out() {
                     return Err(failure);
                 }
-                ranks = return_to(program, placement, &stop, ranks)?;
+                ranks = return_to(program, placement, stop, ranks)?;
                 continue;
             }
         };
         let (number, world_size) = (number_of(&*ranks), ranks.world_size());
         note(&format!("rank {number} of {world_size} trains; its log is {}", run.path().display()));
         meeting_places::keep(&run, placement, &*ranks);
-        let exit = train(program, &run, &name, placement, &stop, &mut *ranks);
+        let exit = train(program, &run, &name, placement, stop, &mut *ranks);
         if ranks.rank() == 0 {
             // It has taken the place of rank 0, so it has the run.
             let run = RunsRoot::new(runs_dir(runs_dir_flag)?).promote(&run, &name)?;
@@ -92,7 +90,7 @@ pub(crate) fn follow_rank_0(
         if !ranks.is_left_out() {
             return Ok(exit);
         }
-        ranks = return_to(program, placement, &stop, ranks)?;
+        ranks = return_to(program, placement, stop, ranks)?;
     }
 }
 

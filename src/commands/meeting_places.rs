@@ -102,7 +102,12 @@ mod tests {
         assert_eq!(known(root.path(), &placement(1, 29_500)), [place(2), place(3)]);
         assert!(known(root.path(), &placement(1, 29_501)).is_empty());
         assert!(known(root.path(), &placement(2, 29_500)).is_empty());
-        std::fs::write(run.path().join(FILE), "[1").unwrap();
-        assert!(known(root.path(), &placement(1, 29_500)).is_empty());
+        let path = run.path().join(FILE);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let changes = ["", "0", "-", "\"", "{", "]", "\\", "\u{1b}", "99999999999999999999"];
+        for (at, change) in (0..text.len()).flat_map(|at| changes.map(|change| (at, change))) {
+            std::fs::write(&path, format!("{}{change}{}", &text[..at], &text[at + 1..])).unwrap();
+            assert!(known(root.path(), &placement(1, 29_500)).len() <= 3, "{at} {change}");
+        }
     }
 }

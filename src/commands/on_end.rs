@@ -114,8 +114,6 @@ fn copy_to(mut from: io::PipeReader, mut to: std::fs::File) -> mpsc::Receiver<()
 /// and then returns nothing.
 fn wait(child: &mut Child, longest: Duration, stop: &AtomicBool) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + longest;
-    // A stop of the training itself is not meant for the command.
-    stop.store(false, Ordering::SeqCst);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));

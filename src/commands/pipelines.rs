@@ -36,6 +36,7 @@ use crate::failure::from_measuring;
 use crate::interrupt::Interrupts;
 use crate::request::{PipelinesArgs, WhitePaperArgs};
 use crate::token_files::refuse_same_file;
+use crate::trainer::guard_tokenizer;
 
 /// The width of the output where nobody says it.
 const COLUMNS: usize = 100;
@@ -380,6 +381,7 @@ fn given<T>(path: &Path, read: fn(&str) -> Result<T, ResultsError>) -> Result<T,
 /// # Errors
 /// The job cannot be read.
 pub(crate) fn pipeline(job: &Path) -> Result<Exit, Failure> {
+    guard_tokenizer()?;
     sparktune_bench::pipelines::serve(job, std::io::stdout().lock()).map_err(from_measuring)?;
     Ok(Exit::Done)
 }

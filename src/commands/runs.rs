@@ -226,7 +226,7 @@ fn in_words(awaited: Awaited) -> String {
         }
         Awaited::EndsAfter(step) => format!("the trainer ends after step {step}"),
         Awaited::Signalled => {
-            "the trainer has not answered yet, so it was sent SIGTERM; it answers after its current step"
+            "the trainer has not answered yet, so it was sent a signal; it answers after its current step"
                 .into()
         }
         Awaited::Frozen(pid) => format!(

@@ -5,10 +5,8 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use rustix::fs::Mode;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use sparktune_app::data_worker::guard_this_process;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
@@ -26,6 +24,7 @@ use sparktune_tui::output::{note, report};
 use crate::crash;
 use crate::engine::{asked_for, say_again};
 use crate::failure::from_training;
+use crate::interrupt::StopSignals;
 use crate::on_end::OnEnd;
 use crate::rank::{join, placement, refuse_second_gpu, share_run, share_run_again};
 
@@ -49,17 +48,19 @@ pub fn trainer(
     accept_changes: bool,
     sum_as: Option<RankCounts>,
 ) -> Result<Exit, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
+    let signals = StopSignals::default();
     let Some(hook) = OnEnd::from_environment() else {
-        return train_run(program, folder, accept_changes, sum_as, &stop);
+        return train_run(program, folder, accept_changes, sum_as, &signals);
     };
     let run = RunDir::open(folder)?;
     let attempt = run.next_attempt()?;
-    let train = || train_run(program, folder, accept_changes, sum_as, &stop);
+    let train = || train_run(program, folder, accept_changes, sum_as, &signals);
     let done = catch_unwind(AssertUnwindSafe(train));
     // A trainer that was refused, because another one trains the run, has no attempt and no end.
     if run.attempts()?.contains(&attempt) {
-        hook.run(&run, attempt, word_of(done.as_ref().ok()), &stop);
+        // A signal to the training itself is not meant for the command, which the next one ends.
+        signals.forget();
+        hook.run(&run, attempt, word_of(done.as_ref().ok()), signals.stop());
     }
     done.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -85,7 +86,7 @@ fn train_run(
     folder: &Path,
     accept_changes: bool,
     sum_as: Option<RankCounts>,
-    stop: &Arc<AtomicBool>,
+    signals: &StopSignals,
 ) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection does not end the trainer. The system
     // refuses only if this process already leads a group, for example when started by hand.
@@ -95,10 +96,8 @@ fn train_run(
     let run = RunDir::open(folder)?;
     crash::report_to(run.crash_report(run.next_attempt()?));
     guard_tokenizer()?;
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register(signal, stop.clone())
-            .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
-    }
+    signals.listen()?;
+    let stop = signals.stop();
     // The driver may have been updated since the run was created.
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     refuse_unready_gpu(&plan)?;
@@ -137,8 +136,9 @@ fn train_run(
     }
 }
 
-/// Lets the model's tokenizer, which writes sample answers as text in this process, end it with a sentence if
-/// it fails, hangs or takes all memory. The sentence goes where failures of a trainer go: to its log.
+/// Lets the model's tokenizer and chat template, where this process runs them itself, end it with a sentence
+/// if one of them fails, hangs or takes all memory. The sentence goes to standard error, which is the log of
+/// a trainer.
 pub(crate) fn guard_tokenizer() -> Result<(), Failure> {
     guard_this_process(|failure| std::process::exit(report(&failure) as i32))
 }

@@ -97,8 +97,7 @@ pub fn check<I: Clone + Into<Input>>(
             progress,
             |tally, file, line, accepted| {
                 let sides = vec![side; accepted.parts().len()];
-                tally.accept(file, line, &accepted, &sides);
-                Ok(())
+                tally.accept(file, line, &accepted, &sides)
             },
         )?;
     }

@@ -84,7 +84,7 @@ pub fn pack_text<I: Clone + Into<Input>>(
         progress,
         |tally, file, line, accepted| {
             let parts = accepted.parts();
-            tally.accept(file, line, &accepted, &vec![Side::Train; parts.len()]);
+            tally.accept(file, line, &accepted, &vec![Side::Train; parts.len()])?;
             let hashes = parts.iter().flat_map(|(hash, examples)| (0..*examples).map(|_| *hash));
             for (tokens, hash) in accepted.tokens.iter().flatten().zip(hashes) {
                 let (ids, mask) = (&tokens.input_ids, &tokens.loss_mask);

@@ -150,7 +150,7 @@ pub fn prepare<I: Clone + Into<Input>>(
             let is_eval = |hash| splitter.is_none_or(|splitter| splitter.is_eval(hash));
             let side = |(hash, _): &(u64, u64)| if is_eval(*hash) { Side::Eval } else { Side::Train };
             let sides: Vec<Side> = parts.iter().map(side).collect();
-            tally.accept(file, line, &accepted, &sides);
+            tally.accept(file, line, &accepted, &sides)?;
             let of_each = parts
                 .iter()
                 .zip(&sides)

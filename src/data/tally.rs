@@ -1,9 +1,10 @@
 //! Counts the results of all lines, in input order, for the [`Report`].
 
+use std::collections::BinaryHeap;
 use std::path::Path;
 
 use rayon::prelude::*;
-use sparktune_base::units::counted;
+use sparktune_base::units::{count, counted};
 
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::error::DataError;
@@ -27,6 +28,10 @@ const PLACES: usize = 10;
 /// and whoever corrects data needs no more.
 const LISTED: u64 = 100_000;
 
+/// The number of examples that are counted: 2.7 GB of hashes, places and lengths. A small compressed file can
+/// have billions of short lines.
+const MOST_EXAMPLES: u64 = 1 << 27;
+
 /// The training set or the eval set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -34,7 +39,8 @@ pub(crate) enum Side {
     Eval,
 }
 
-/// An example's hash and place, 16 bytes in total: ten million examples take 160 MB.
+/// An example's hash and place, 16 bytes in total. With its length that is 20 bytes: ten million examples
+/// take 200 MB.
 type Seen = (u64, PackedPlace);
 
 /// The file in the upper 24 bits, the line in the lower 40.
@@ -53,6 +59,7 @@ pub(crate) struct Tally {
     eval: Vec<Seen>,
     split: SplitReport,
     lengths: Vec<u32>,
+    most_examples: u64,
     /// The set of each file; `None` for eval data.
     set_of: Vec<Option<u32>>,
     with_model: bool,
@@ -85,6 +92,7 @@ impl Tally {
             eval: Vec::new(),
             split: SplitReport::default(),
             lengths: Vec::new(),
+            most_examples: MOST_EXAMPLES,
             set_of: Vec::new(),
             with_model,
             rejected_file,
@@ -105,6 +113,7 @@ impl Tally {
             eval: Vec::new(),
             split: SplitReport::default(),
             lengths: Vec::new(),
+            most_examples: MOST_EXAMPLES,
             set_of: Vec::new(),
             with_model: true,
             rejected_file: None,
@@ -155,8 +164,26 @@ impl Tally {
     }
 
     /// Counts a line that became at least one example. Each of its parts is in one of the sets.
-    pub(crate) fn accept(&mut self, file: u32, line: u64, accepted: &Accepted, sides: &[Side]) {
+    ///
+    /// # Errors
+    /// There are too many examples.
+    pub(crate) fn accept(
+        &mut self,
+        file: u32,
+        line: u64,
+        accepted: &Accepted,
+        sides: &[Side],
+    ) -> Result<(), DataError> {
         let examples = accepted.examples();
+        if self.report.examples + examples > self.most_examples {
+            let problem = format!(
+                "line {} is one example more than the {} that all data together may have",
+                count(line),
+                count(self.most_examples)
+            );
+            let fix = "Divide the data, for example with `split -l`, and use a part of it";
+            return Err(DataError::input(&self.report.files[file as usize].name, problem, fix));
+        }
         self.report.examples += examples;
         self.report.files[file as usize].examples += examples;
         if let Some(set) = self.set_of[file as usize] {
@@ -226,6 +253,7 @@ impl Tally {
             add(unlike_served, prompts);
             add(earlier_unlike_served, earlier_prompts);
         }
+        Ok(())
     }
 
     /// Counts the examples of a line that are too long, and its turns that cannot be examples, if there are
@@ -308,11 +336,9 @@ impl Tally {
         self.report.rejections.sort_by_key(|r| (std::cmp::Reverse(r.count), r.kind));
         self.train.par_sort_unstable();
         self.eval.par_sort_unstable();
-        let copies = copies(&self.train).chain(copies(&self.eval)).collect();
-        self.report.duplicates = self.places(copies);
+        self.report.duplicates = self.places(copies(&self.train).chain(copies(&self.eval)));
         let in_train = |seen: &&Seen| self.train.binary_search_by_key(&seen.0, |s| s.0).is_ok();
-        let both = self.eval.iter().filter(in_train).map(|s| s.1).collect();
-        self.report.in_train_and_eval = self.places(both);
+        self.report.in_train_and_eval = self.places(self.eval.iter().filter(in_train).map(|s| s.1));
         if let Some(tokens) = &mut self.report.tokens {
             tokens.target_share =
                 if tokens.total == 0 { 0.0 } else { tokens.targets as f64 / tokens.total as f64 };
@@ -322,18 +348,23 @@ impl Tally {
         Ok(self.report)
     }
 
-    fn places(&self, mut all: Vec<PackedPlace>) -> Finding {
-        all.sort_unstable();
-        let first = all.iter().take(PLACES).map(|p| Place {
+    /// Counts places, and keeps the first few. All examples may be copies of one.
+    fn places(&self, all: impl Iterator<Item = PackedPlace>) -> Finding {
+        let mut examples = 0;
+        let mut first = BinaryHeap::new();
+        for place in all {
+            examples += 1;
+            first.push(place);
+            if first.len() > PLACES {
+                first.pop();
+            }
+        }
+        let place = |p: PackedPlace| Place {
             file: self.report.files[(p.0 >> 40) as usize].name.clone(),
             line: p.0 & ((1 << 40) - 1),
-        });
-        Finding {
-            examples: all.len() as u64,
-            occurrences: all.len() as u64,
-            first: first.collect(),
-            note: None,
-        }
+        };
+        let first = first.into_sorted_vec().into_iter().map(place).collect();
+        Finding { examples, occurrences: examples, first, note: None }
     }
 }
 
@@ -385,5 +416,44 @@ fn found(
     }
     if finding.note.is_none() {
         finding.note = note.map(str::to_owned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::served::Effects;
+
+    #[test]
+    fn more_examples_than_are_counted_are_refused_with_the_line() {
+        let mut tally = Tally::new(None, None, &[Input::from(Path::new("a.jsonl"))]).unwrap();
+        tally.most_examples = 30;
+        let name = "a.jsonl".to_owned();
+        tally.begin(&[SourceFile { path: (&name).into(), name, bytes: 0, set: 0 }], false);
+        // All are copies of one.
+        let accepted = Accepted {
+            content_hash: 7,
+            is_text: false,
+            text_bytes: 1,
+            empty_turns: 0,
+            unusual_order: None,
+            special_tokens: 0,
+            effects: Effects::default(),
+            tokens: None,
+            too_long: TooLong::default(),
+            left_out: None,
+            refused_turns: 0,
+            first_refused: None,
+        };
+        let mut add = |line| tally.accept(0, line, &accepted, &[Side::Train]);
+        (1..=30).for_each(|line| add(line).unwrap());
+        let refused = add(31).unwrap_err().to_string();
+        assert!(
+            refused.contains("a.jsonl") && refused.contains("line 31 is one example more than the 30 "),
+            "{refused}"
+        );
+        let copies = tally.finish(false).unwrap().duplicates;
+        let first: Vec<u64> = copies.first.iter().map(|place| place.line).collect();
+        assert_eq!((copies.examples, first), (29, (2..12).collect()));
     }
 }

@@ -41,6 +41,9 @@ mod guide;
 mod ids;
 mod locked;
 mod model_ids;
+#[cfg(test)]
+#[path = "../../tests/fuzz/mutate.rs"]
+mod mutate;
 mod openai;
 mod options;
 mod pages;

@@ -338,4 +338,25 @@ mod tests {
         assert_eq!(kept(3), [(1, 900), (4, 30), (5, 2048)]);
         assert_eq!(kept(10), [(1, 900), (4, 30), (5, 2048), (6, 1), (2, 9000), (0, 20_000)]);
     }
+
+    #[test]
+    fn prompts_with_any_changed_byte_are_tokens_of_the_model_or_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let run = sparktune_runlog::RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        std::fs::create_dir_all(run.data()).unwrap();
+        let text = "[[1,22,3],[4]]";
+        let changes = ["", "0", "9", "-", "e", "\"", "{", "]", ",", "[", "\u{1b}", "99999999999999999999"];
+        let mut read = 0;
+        for (at, change) in (0..text.len()).flat_map(|at| changes.map(|change| (at, change))) {
+            std::fs::write(run.prompts(), format!("{}{change}{}", &text[..at], &text[at + 1..])).unwrap();
+            match own_prompts(&run, 30) {
+                Ok(prompts) => {
+                    read += 1;
+                    assert!(prompts.iter().all(|ids| !ids.is_empty() && ids.iter().all(|id| *id < 30)));
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+        assert!(read > 0);
+    }
 }

@@ -9,7 +9,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -42,6 +41,19 @@ const SMALL_FILES: [&str; 2] = ["config.json", "tokenizer.json"];
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The other files that may have its chat template.
 const TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
+
+/// The other small files of a model that an export copies, and of which the first says what ends an answer. A
+/// licence or a README may change.
+const COPIED: [&str; 8] = [
+    "generation_config.json",
+    "added_tokens.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "video_preprocessor_config.json",
+    "vocab.json",
+];
 
 /// A file that a run reads, with what distinguishes it from another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +120,9 @@ pub(crate) struct Inputs {
     /// The run's own chat template, or nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     own_template: Option<Vec<InputFile>>,
+    /// The other small files of the base.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    copied_files: Option<Vec<InputFile>>,
 }
 
 impl Inputs {
@@ -162,6 +177,7 @@ impl Inputs {
             run_files: Some(of_run(run)?),
             template_files: Some(whole(base.dir(), [TOKENIZER_CONFIG].iter().chain(templates))?),
             own_template: Some(whole(run.path(), own.file_name().and_then(OsStr::to_str).iter())?),
+            copied_files: Some(whole(base.dir(), COPIED.iter())?),
         };
         let mut run_files = self.run_files.clone();
         if self.earlier_length(before).is_some() {
@@ -176,6 +192,7 @@ impl Inputs {
             (run.path(), &run_files, &now.run_files),
             (run.path(), &self.own_template, &now.own_template),
             (base.dir(), &self.template_files, &now.template_files),
+            (base.dir(), &self.copied_files, &now.copied_files),
         ];
         for (folder, began_with, found) in lists {
             let (Some(began_with), Some(found)) = (began_with, found) else { continue };
@@ -261,12 +278,12 @@ pub(crate) fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
 fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<Vec<InputFile>, TrainError> {
     let describe = |name: &&str| {
         let path = folder.join(name);
-        let mut bytes = Vec::new();
-        match open_regular(&path).and_then(|mut file| file.read_to_end(&mut bytes)) {
-            Ok(_) => Some(Ok(InputFile {
+        let mut hasher = blake3::Hasher::new();
+        match open_regular(&path).and_then(|file| hasher.update_reader(file).map(drop)) {
+            Ok(()) => Some(Ok(InputFile {
                 file: (*name).to_owned(),
-                bytes: bytes.len() as u64,
-                blake3: blake3::hash(&bytes).to_hex().to_string(),
+                bytes: hasher.count(),
+                blake3: hasher.finalize().to_hex().to_string(),
                 whole: None,
             })),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -390,12 +407,21 @@ mod tests {
         let config = fs::read(folder.join(TOKENIZER_CONFIG)).unwrap();
         fs::write(folder.join(TOKENIZER_CONFIG), "{}").unwrap();
         refused("tokenizer_config.json has 2 bytes");
-        let older = Inputs { template_files: None, own_template: None, ..began_with.clone() };
+        let older =
+            Inputs { template_files: None, own_template: None, copied_files: None, ..began_with.clone() };
         check(&older).unwrap();
         fs::write(folder.join(TOKENIZER_CONFIG), config).unwrap();
         fs::write(folder.join("chat_template.json"), "{}").unwrap();
         refused("chat_template.json is new");
         fs::remove_file(folder.join("chat_template.json")).unwrap();
+        let generation = fs::read(folder.join("generation_config.json")).unwrap();
+        fs::write(folder.join("generation_config.json"), "{}").unwrap();
+        refused("generation_config.json has 2 bytes");
+        check(&older).unwrap();
+        fs::write(folder.join("generation_config.json"), generation).unwrap();
+        fs::write(folder.join("vocab.json"), "{}").unwrap();
+        refused("vocab.json is new");
+        fs::remove_file(folder.join("vocab.json")).unwrap();
 
         fs::write(run.chat_template(), "{{ messages }}").unwrap();
         refused("chat_template.jinja is new");

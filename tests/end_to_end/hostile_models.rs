@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::server::{Server, wait_until};
+use crate::signals::{children, ticks_in};
 use crate::sparktune::{Done, Place, checkpoint, copy};
 
 /// Doubles a text until the memory is full.
@@ -16,13 +17,13 @@ const DOUBLING: &str =
     "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
 
 /// Sorts for minutes.
-const SLOW: &str = "{% for i in range(9999) %}{% set x = range(99999)|reverse|sort %}{% endfor %}";
+pub(crate) const SLOW: &str = "{% for i in range(9999) %}{% set x = range(99999)|reverse|sort %}{% endfor %}";
 
 const TEMPLATE: &str = "chat_template.jinja";
 const TOKENIZER: &str = "tokenizer.json";
 
 /// A copy of the fixture's model with another chat template.
-fn with_template(place: &Place, template: &str) -> PathBuf {
+pub(crate) fn with_template(place: &Place, template: &str) -> PathBuf {
     let model = place.join("model");
     copy(&checkpoint(), &model);
     fs::write(model.join(TEMPLATE), template).unwrap();
@@ -41,10 +42,21 @@ fn with_tokenizer(place: &Place, change: impl FnOnce(&mut Value)) -> PathBuf {
 }
 
 /// A plain template in which this comes before every message.
-fn before_each_message(harm: &str) -> String {
+pub(crate) fn before_each_message(harm: &str) -> String {
     format!(
         "{{% for m in messages %}}{harm}{{{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}}}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n' }}}}{{% endif %}}"
     )
+}
+
+/// A normalizer that replaces a pattern.
+fn replace(pattern: Value, content: String) -> Value {
+    json!({ "type": "Replace", "pattern": pattern, "content": content })
+}
+
+/// A normalizer that makes a trillion letters of each "a".
+fn growing() -> Value {
+    let each = || replace(json!({ "String": "a" }), "a".repeat(100));
+    json!({ "type": "Sequence", "normalizers": (0..6).map(|_| each()).collect::<Vec<_>>() })
 }
 
 /// Checks that a command refuses the model with a sentence that names this file.
@@ -93,33 +105,143 @@ fn a_template_that_does_not_end_or_takes_all_memory_is_refused_with_its_name() {
     }
 }
 
-/// The largest tokenizer of the catalog takes 284 MB; the worker may take nearly four times that, and 24 MiB
-/// more for each core.
-#[test]
-fn a_template_that_takes_memory_is_ended_before_it_has_four_times_that_of_the_largest_tokenizer() {
-    let place = Place::new();
-    place.chats(3);
-    with_template(&place, &before_each_message("{{ [1]|slice(10000000000)|list|length }}"));
+/// What a command and the processes that it started took at the most.
+#[derive(Debug, Default)]
+struct Peaks {
+    /// The memory of a worker in bytes.
+    memory: u64,
+    /// The processor time of a thread in seconds.
+    seconds: f64,
+}
+
+/// Follows `check` of a model to its end, which is a refusal or not, and says what it took.
+#[track_caller]
+fn followed(place: &Place, code: i32) -> (Peaks, String) {
     let mut command = place.command(["check", "train.jsonl", "--model", "model"]);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let mut most = 0;
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let id = child.id();
+    let mut peaks = Peaks::default();
     while child.try_wait().unwrap().is_none() {
-        let id = child.id();
-        let workers = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-        for worker in workers.split_whitespace() {
+        let workers = children(id);
+        for worker in &workers {
             let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap_or_default();
             let kibibytes = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
             let peak = status.lines().find(|line| line.starts_with("VmHWM:")).and_then(kibibytes);
-            most = most.max(peak.unwrap_or(0) << 10);
+            peaks.memory = peaks.memory.max(peak.unwrap_or(0) << 10);
+        }
+        for process in workers.into_iter().chain([id]) {
+            for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+                let hundredths = ticks_in(&thread.path().join("stat"));
+                peaks.seconds = peaks.seconds.max(hundredths as f64 / 100.0);
+            }
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(child.wait().unwrap().code(), Some(2));
-    let cores = std::thread::available_parallelism().unwrap().get() as u64;
-    let bound = 4 * 284_000_000 + ((cores * 24) << 20);
-    println!("the worker took {} MB at most, the bound is {} MB", most / 1_000_000, bound / 1_000_000);
-    // More than half of it shows that the worker was seen, and that it was ended for its memory.
-    assert!((bound / 2..bound + (256 << 20)).contains(&most), "{most} bytes");
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    (peaks, said)
+}
+
+/// What the worker may take: nearly four times the memory of the largest tokenizer of the catalog, and more
+/// for each core.
+fn memory_limit() -> u64 {
+    4 * LARGEST_TOKENIZER + of_cores()
+}
+
+/// The memory in bytes for the caches of all cores.
+fn of_cores() -> u64 {
+    (std::thread::available_parallelism().unwrap().get() as u64 * 24) << 20
+}
+
+/// The memory in bytes that the largest tokenizer of the catalog takes.
+const LARGEST_TOKENIZER: u64 = 284_000_000;
+
+/// Between two looks at its memory, the worker goes on.
+const BETWEEN_LOOKS: u64 = 256 << 20;
+
+#[test]
+fn files_that_take_memory_are_refused_before_they_have_four_times_that_of_the_largest_tokenizer() {
+    let template = |place: &Place| {
+        drop(with_template(place, &before_each_message("{{ [1]|slice(10000000000)|list|length }}")))
+    };
+    let tokenizer =
+        |place: &Place| drop(with_tokenizer(place, |tokenizer| tokenizer["normalizer"] = growing()));
+    for (file, harm) in [(TEMPLATE, &template as &dyn Fn(&Place)), (TOKENIZER, &tokenizer)] {
+        let place = Place::new();
+        place.chats(3);
+        harm(&place);
+        let (peaks, said) = followed(&place, 2);
+        assert!(said.contains(file) && said.contains("memory"), "{said}");
+        let limit = memory_limit();
+        println!("{file}: {} MB at most, the limit is {} MB", peaks.memory / 1_000_000, limit / 1_000_000);
+        // More than half of it shows that the worker was seen, and that it was ended for its memory.
+        assert!((limit / 2..limit + BETWEEN_LOOKS).contains(&peaks.memory), "{file}: {peaks:?}");
+    }
+}
+
+/// So the limit is what it is said to be: four times this, and not less.
+#[test]
+fn a_tokenizer_of_248_000_tokens_takes_no_more_memory_than_the_limit_assumes() {
+    let place = Place::new();
+    place.chats(3);
+    with_tokenizer(&place, |tokenizer| {
+        let added = tokenizer["added_tokens"].as_array().unwrap();
+        let mut next = added.iter().filter_map(|token| token["id"].as_u64()).max().unwrap() + 1;
+        let mut vocabulary = tokenizer["model"]["vocab"].as_object().unwrap().clone();
+        let mut merges = tokenizer["model"]["merges"].as_array().unwrap().clone();
+        // Each token is lengthened by each of those that were there.
+        let mut all: Vec<String> = vocabulary.keys().cloned().collect();
+        let ends = all.clone();
+        for at in 0.. {
+            for end in &ends {
+                let longer = format!("{}{end}", all[at]);
+                if vocabulary.len() < 248_000 && !vocabulary.contains_key(&longer) {
+                    vocabulary.insert(longer.clone(), next.into());
+                    merges.push(json!([all[at], end]));
+                    all.push(longer);
+                    next += 1;
+                }
+            }
+            if vocabulary.len() == 248_000 {
+                break;
+            }
+        }
+        tokenizer["model"]["vocab"] = vocabulary.into();
+        tokenizer["model"]["merges"] = merges.into();
+    });
+    let (peaks, _) = followed(&place, 0);
+    println!("{} MB at most", peaks.memory / 1_000_000);
+    // The program's own pages count here too.
+    let most = LARGEST_TOKENIZER * 5 / 4 + of_cores();
+    assert!((LARGEST_TOKENIZER / 4..most).contains(&peaks.memory), "{peaks:?}");
+}
+
+/// Nobody waits longer than ten seconds for the sentence, on a machine without other load. On one with other
+/// load a test cannot measure that by the clock; so these are seconds of processor time, of the thread that
+/// took the most. The limit of a piece of work is five of them.
+#[test]
+fn a_hostile_file_is_refused_within_ten_seconds_of_a_processor() {
+    const LONGEST: f64 = 10.0;
+    let nested = format!("{{{{ {} 1 }}}}", "not ".repeat(50_000));
+    let templates = [SLOW, DOUBLING, &nested, "{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}"];
+    let mut most = 0.0_f64;
+    for harm in templates {
+        let place = Place::new();
+        place.chats(3);
+        with_template(&place, &before_each_message(harm));
+        let (peaks, said) = followed(&place, 2);
+        assert!(said.contains(TEMPLATE) && peaks.seconds <= LONGEST, "{peaks:?}: {said}");
+        most = most.max(peaks.seconds);
+    }
+    for normalizer in [growing(), replace(json!({ "Regex": "" }), "a".into())] {
+        let place = Place::new();
+        place.chats(3);
+        with_tokenizer(&place, |tokenizer| tokenizer["normalizer"] = normalizer);
+        let (peaks, said) = followed(&place, 2);
+        assert!(said.contains(TOKENIZER) && peaks.seconds <= LONGEST, "{peaks:?}: {said}");
+    }
+    assert!(most > 2.0, "the slow template was not seen at work: {most} s");
 }
 
 /// They are run for prompts too, in the process that holds the model.
@@ -217,13 +339,10 @@ fn a_template_that_is_harmless_until_one_line_is_refused_with_the_line() {
 
 #[test]
 fn a_tokenizer_that_fails_or_takes_all_memory_is_refused_with_its_name() {
-    let replace = |from: Value, to: String| json!({ "type": "Replace", "pattern": from, "content": to });
-    let growing = json!({ "type": "Sequence", "normalizers":
-        (0..6).map(|_| replace(json!({ "String": "a" }), "a".repeat(100))).collect::<Vec<_>>() });
     let cases = [
         json!({ "type": "Precompiled", "precompiled_charsmap": "AAAAAA==" }),
         replace(json!({ "Regex": "" }), "a".into()),
-        growing,
+        growing(),
     ];
     for normalizer in cases {
         let place = Place::new();
@@ -247,6 +366,29 @@ fn a_decoder_that_fails_or_takes_all_memory_ends_the_training_with_its_name() {
         });
         let done = refused(&place, "train", TOKENIZER);
         assert!(done.err.contains(why), "{why}: {}", done.err);
+    }
+}
+
+/// They work with both files in their own process, as a training does with its decoder.
+#[test]
+fn measurements_refuse_a_hostile_template_or_tokenizer_with_its_name() {
+    let nested = format!("{{{{ {} 1 }}}}", "not ".repeat(50_000));
+    for (harm, why) in [(DOUBLING, "memory"), (SLOW, "processor time"), (&nested, "nests too deeply")] {
+        let place = Place::new();
+        with_template(&place, &before_each_message(harm));
+        let done = place.sparktune(["bench", "tokenising", "--quick", "--model", "model"]).exits(2);
+        assert!(done.err.contains(TEMPLATE) && done.err.contains(why), "{why}: {}", done.err);
+    }
+    let replace = json!({ "type": "Replace", "pattern": { "Regex": "" }, "content": "a" });
+    for command in [
+        &["bench", "tokenising", "--quick"][..],
+        &["bench", "pipelines", "--steps", "2", "--device", "cpu", "--data", "train.jsonl"],
+    ] {
+        let place = Place::new();
+        place.chats(40);
+        with_tokenizer(&place, |tokenizer| tokenizer["normalizer"] = replace.clone());
+        let done = place.sparktune(command.iter().chain(&["--model", "model"])).exits(2);
+        assert!(done.err.contains(TOKENIZER) && done.err.contains("it fails"), "{}", done.err);
     }
 }
 

@@ -43,6 +43,7 @@ mod runs;
 mod serve;
 mod serve_openai;
 mod server;
+mod signals;
 mod sparktune;
 mod swarm;
 mod token_files;

@@ -4,11 +4,8 @@
 //! skipped.
 
 use std::fs;
-use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use crate::sparktune::{Done, Place, checkpoint, copy, done, events, files, fresh_copy};
 
@@ -172,19 +169,51 @@ fn a_run_whose_plan_or_tokens_have_changed_is_refused_unless_the_change_is_meant
     assert!(warned);
 }
 
-/// The first signal asks; here nobody listens, because a template loops for hours.
+/// So are those of another base: every step so far belongs to the weights that the run began with.
 #[test]
-fn a_second_signal_ends_any_command_at_once() {
+fn a_run_whose_base_has_changed_is_refused_with_the_file_unless_the_change_is_meant() {
     let place = Place::new();
-    place.chats(400);
-    let mut command = place.command(["check", "train.jsonl", "--show", "400", "--model"]);
-    let mut child = command.arg(checkpoint()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Nobody reads more than the first byte, so the command waits in a system call and hears nothing.
-    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    let send = || Command::new("kill").arg(child.id().to_string()).status().unwrap();
-    assert!(send().success());
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(send().success());
-    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    place.chats(40);
+    let model = place.join("model");
+    copy(&checkpoint(), &model);
+    let flags = ["--rank", "4", "--max-steps", "4", "--save-steps", "2", "--mtp", "none"];
+    let reference = done(&mut place.train_model(&model, &flags)).exits(0).run_dir();
+    let fresh = || {
+        let run = place.join("copy");
+        let _ = fs::remove_dir_all(&run);
+        fresh_copy(&reference, &run);
+        fs::remove_dir(run.join("checkpoints")).unwrap();
+        copy(&reference.join("checkpoints"), &run.join("checkpoints"));
+        fs::remove_dir_all(newest(&run)).unwrap();
+        run
+    };
+    type Change = fn(&mut Vec<u8>);
+    let weights: Change = |bytes| *bytes.last_mut().unwrap() ^= 1;
+    let spaces: Change = |bytes| bytes.push(b' ');
+    let changes = [
+        ("model.safetensors", weights, "has changed"),
+        ("config.json", spaces, "bytes instead of"),
+        ("generation_config.json", spaces, "bytes instead of"),
+    ];
+    for (name, change, what) in changes {
+        let run = fresh();
+        let before = fs::read(model.join(name)).unwrap();
+        let mut bytes = before.clone();
+        change(&mut bytes);
+        fs::write(model.join(name), bytes).unwrap();
+        let refused = place.sparktune(["resume", "./copy", "--plain"]).exits(2);
+        let said = refused.out + &refused.err;
+        for words in [name, what, "--accept-changes"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        let accepted = place.sparktune(["resume", "./copy", "--accept-changes", "--json"]).exits(0);
+        assert_eq!(accepted.last()["outcome"], "completed");
+        let started = events(&run).into_iter().rfind(|event| event["kind"] == "run_started").unwrap();
+        assert_eq!(started["resumed_from_step"], 2, "{started}");
+        let warns = |event: &serde_json::Value| {
+            event["kind"] == "warning" && event["message"].as_str().unwrap().contains(name)
+        };
+        assert!(events(&run).iter().any(warns), "{name}");
+        fs::write(model.join(name), before).unwrap();
+    }
 }

@@ -5,7 +5,7 @@
 #   tests/fuzz/run.sh all [MINUTES]         all targets
 #
 # The targets are the functions in tests/fuzz/targets; libFuzzer (the crate libfuzzer-sys, MIT or Apache-2.0, and NCSA) finds the
-# inputs. It works with stable Rust and needs a C++ compiler. JOBS=2 runs two targets at a time. The targets `weights` and
+# inputs. It works with stable Rust and needs a C++ compiler. JOBS=2 runs two targets at a time. The targets `weights`, `edited` and
 # `facts`, and therefore `all`, build the tensor library once more, which takes ten minutes.
 #
 # target/fuzz/TARGET/corpus grows from run to run. target/fuzz/TARGET/found gets what broke a promise, took over 2 GB of memory or
@@ -45,7 +45,7 @@ done
 
 build_targets() {
     local features=() host
-    if [[ " ${chosen[*]} " =~ " weights "|" facts " ]]; then features=(--features model); fi
+    if [[ " ${chosen[*]} " =~ " weights "|" facts "|" edited " ]]; then features=(--features model); fi
     host=$(rustc -vV | sed -n 's/^host: //p')
     # The same versions of all dependencies as the program has.
     cp -- "$root/Cargo.lock" "$here/coverage/Cargo.lock"

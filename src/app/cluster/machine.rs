@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use sparktune_base::kept_pages;
 use sparktune_cluster::membership::Host;
 use sparktune_cluster::membership::messages::{Folder, Job, RankState, sentence};
@@ -19,6 +19,7 @@ use sparktune_telemetry::Sampler;
 
 use crate::caches::MODELS;
 use crate::folders::private_folder_of_user;
+use crate::stop_request::signal_to_stop;
 
 /// The word that a rank prints when it has met the others.
 pub const MET: &str = "met";
@@ -138,7 +139,7 @@ impl Host for Machine {
 
     fn stop(&self) {
         if let Some(rank) = lock(&self.rank).as_ref().filter(|rank| rank.ended.is_none()) {
-            let _ = kill_process(Pid::from_child(&rank.process), Signal::TERM);
+            signal_to_stop(Pid::from_child(&rank.process));
         }
     }
 }

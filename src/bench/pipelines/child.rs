@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::job::{BUG, Job, Reply};
+use super::job::{BUG, Job, Reply, USAGE};
 use crate::error::BenchError;
 use crate::worker::shortened;
 
@@ -65,10 +65,14 @@ pub(crate) fn run(
             },
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                break Err(failed(
-                    "the process of a measurement ended without an answer".to_owned(),
-                    &mut log,
-                ));
+                let what = "the process of a measurement ended without an answer".to_owned();
+                let mut error = failed(what, &mut log);
+                // A file of the model passed a limit, which the process has said before it ended.
+                let code = child.wait().ok().and_then(|status| status.code());
+                if let (BenchError::Measuring { exit_code, .. }, Some(USAGE)) = (&mut error, code) {
+                    *exit_code = USAGE;
+                }
+                break Err(error);
             }
         }
         if is_cancelled() {

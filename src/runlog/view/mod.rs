@@ -1,13 +1,14 @@
 //! Folds events into the state of a run, for the live view, replay, plain lines, the resume summary and
 //! tests.
 //!
-//! Pure: it must not use a clock or open files. Applying an event twice changes nothing, and memory is
+//! Events say their times themselves; the clock of this process only tells how long none was read. Files are
+//! opened by a tailer alone. Applying an event twice changes nothing, and memory is
 //! bounded for any number of steps. A later attempt replaces the steps after the one it resumed from: their
 //! values move to `discarded`, and the best evaluation, checkpoints and averages are restored.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use serde::Serialize;
 
@@ -64,6 +65,23 @@ pub struct Seen<T> {
     /// The event.
     #[serde(flatten)]
     pub what: T,
+}
+
+/// When the last event that shows work was read, by a clock that nobody sets. Views of the same events are
+/// equal and have the same text, whenever they were read.
+#[derive(Clone, Copy, Default)]
+struct Heard(Option<Instant>);
+
+impl fmt::Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Heard")
+    }
+}
+
+impl PartialEq for Heard {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// The phase in which the MTP head is trained. Each of its steps is a progress event of this name.
@@ -123,6 +141,8 @@ pub struct RunView {
     /// because a thread may write them while training hangs.
     pub last_work_us: Option<u64>,
     #[serde(skip)]
+    heard: Heard,
+    #[serde(skip)]
     pace: Pace,
     /// The steps of the MTP head.
     #[serde(skip)]
@@ -145,6 +165,7 @@ impl RunView {
         self.last_event_us = Some(event.time_us);
         if !matches!(event.kind, Kind::DeviceSample(_) | Kind::MemberSamples(_)) {
             self.last_work_us = Some(event.time_us);
+            self.heard = Heard(Some(Instant::now()));
         }
         match &event.kind {
             Kind::RunStarted(started) => self.run_started(started),
@@ -382,11 +403,21 @@ impl RunView {
             return Ok(Liveness::Gone);
         }
         let held = Lease::is_held(run)?;
-        // A new attempt must not count as silent because the previous one ended long ago.
         let started_us = if held { Lease::holder_of(run).started_us } else { 0 };
-        let last_us = self.last_work_us.unwrap_or(0).max(started_us);
-        let silent = Duration::from_micros(if last_us == 0 { 0 } else { now_us().saturating_sub(last_us) });
+        let silent = self.silence(started_us, now_us(), self.heard.0.map(|at| at.elapsed()));
         Ok(Liveness::judge(held, self.last_event_us.is_some(), self.outcome(), silent, self.patience()))
+    }
+
+    /// Returns the time since the last sign of work of a trainer that took the lease at `started_us`.
+    ///
+    /// By the time of day it is too short, or nothing, after that was set back. Who has read the log for
+    /// longer knows better: `unheard` is the time since the last sign was read.
+    fn silence(&self, started_us: u64, now_us: u64, unheard: Option<Duration>) -> Duration {
+        // A new attempt must not count as silent because the previous one ended long ago.
+        let last_us = self.last_work_us.unwrap_or(0).max(started_us);
+        let by_day = Duration::from_micros(if last_us == 0 { 0 } else { now_us.saturating_sub(last_us) });
+        let is_its_own = self.attempts.back().is_some_and(|attempt| attempt.started_us >= started_us);
+        by_day.max(unheard.filter(|_| is_its_own && self.finished().is_none()).unwrap_or_default())
     }
 
     /// Returns the time without a sign of work after which the trainer counts as stalled: ten step times

@@ -398,3 +398,22 @@ fn samples_alone_are_no_sign_of_work() {
     log.start(Some(3));
     assert_eq!(log.view.member_samples, None);
 }
+
+#[test]
+fn a_clock_that_was_set_back_hides_no_stall_from_who_reads_on() {
+    let mut log = Log::new();
+    log.start(None);
+    log.step(1, 2.0);
+    let heard = log.view.heard.0.unwrap();
+    log.emit(Kind::DeviceSample(DeviceSample::default()));
+    assert_eq!(log.view.heard.0, Some(heard), "a sample of the machine is no sign of work");
+    let (began, last) = (log.view.attempts[0].started_us, log.view.last_work_us.unwrap());
+    let silence = |now_us, unheard| log.view.silence(began, now_us, Some(Duration::from_secs(unheard)));
+    assert_eq!(silence(last - 3_600_000_000, 400), Duration::from_secs(400), "set back by an hour");
+    assert_eq!(silence(last + 400_000_000, 1), Duration::from_secs(400), "the log was read late");
+    // Another trainer has taken the lease and logged nothing yet.
+    let next = last + 900_000_000;
+    assert_eq!(log.view.silence(next, next, Some(Duration::from_secs(900))), Duration::ZERO);
+    log.emit(Kind::RunFinished(RunFinished::default()));
+    assert_eq!(log.view.silence(began, last, Some(Duration::from_secs(400))), Duration::ZERO);
+}

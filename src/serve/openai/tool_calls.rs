@@ -123,8 +123,10 @@ fn read_json(block: &str) -> Option<ToolCall> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use sparktune_base::random::SplitMix64;
 
     use super::*;
+    use crate::mutate::mutate;
 
     fn call(tools: &Tools, block: &str) -> Option<(String, Value)> {
         let call = tools.read(block)?;
@@ -156,5 +158,30 @@ mod tests {
         let tools = Tools::of(&[tool, json!(5)]);
         let block = "<function=f><parameter=zip>00123</parameter><parameter=on>True</parameter><parameter=n>7</parameter></function>";
         assert_eq!(call(&tools, block), Some(("f".into(), json!({"zip": "00123", "on": true, "n": 7}))));
+    }
+
+    #[test]
+    fn whatever_a_model_writes_between_the_marks_is_a_call_or_none() {
+        let schema = json!({"properties": {"a": {"type": "number"}, "b": {"type": "boolean"}}});
+        let tools =
+            Tools::of(&[json!({"type": "function", "function": {"name": "add", "parameters": schema}})]);
+        let blocks = [
+            r#"{"name": "add", "arguments": {"a": 1, "b": [2, {"c": null}]}}"#,
+            r#"{"name": "add", "arguments": "{\"a\": 1}"}"#,
+            "<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n</function>",
+        ];
+        let blocks = blocks.map(|block| block.as_bytes().to_vec());
+        let (mut random, mut calls) = (SplitMix64::new(14), 0);
+        for block in blocks.iter().cycle().take(6000) {
+            let block = mutate(block, &blocks, 4096, &mut random);
+            let block = String::from_utf8_lossy(&block);
+            let read = tools.read(&block);
+            assert_eq!(read, tools.read(&block), "{block}");
+            let Some(call) = read else { continue };
+            calls += 1;
+            let bound = 8 * block.len() + 64;
+            assert!(call.name.len() <= block.len() && call.arguments.len() <= bound, "{block}: {call:?}");
+        }
+        assert!(calls > 500, "{calls}");
     }
 }

@@ -198,8 +198,20 @@ fn only_a_few_edits_wait_for_a_decision() {
     let server = Server::start();
     (0..8).for_each(|number| draft(&server, &format!("draft-{number}"), "dir:demo", true));
     let body = json!({"model": "dir:demo", "facts": [{"prompt": "A is", "target": "b"}]});
-    let (status, problem) = post(&server, "edits", &body);
-    assert!(status == 409 && problem["advice"].as_str().unwrap().contains("discard"), "{problem}");
+    let is_refused = || {
+        let (status, problem) = post(&server, "edits", &body);
+        assert!(status == 409 && problem["advice"].as_str().unwrap().contains("discard"), "{problem}");
+    };
+    is_refused();
+    // One that is in work counts, although it has no result yet.
+    let drafts = folder(&server.runs_dir(), Part::Drafts).unwrap();
+    fs::remove_dir_all(drafts.join("draft-7")).unwrap();
+    let in_work = drafts.join("0000000000000007");
+    fs::create_dir(&in_work).unwrap();
+    let held = fs::File::open(&in_work).unwrap();
+    held.lock().unwrap();
+    is_refused();
+    assert_eq!(fs::read_dir(&drafts).unwrap().count(), 8, "what was refused leaves nothing");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The real server on the loopback interface, spoken to in raw HTTP: what a browser or a stranger may send.
 
+mod changed;
 mod client;
 mod comparisons;
 mod document;

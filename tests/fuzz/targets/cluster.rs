@@ -12,6 +12,7 @@ use sparktune_cluster::wire::{Assembly, HEAD, Kind, Part};
 use sparktune_cluster::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, Route, receive, write_head};
 use sparktune_cluster::xdp::slots::{Job, Slots, Verdict};
 use sparktune_cluster::xdp::wire::{Header, Key, PACKET, sign};
+use sparktune_cluster::{Placement, environment_of};
 
 use super::is_a_sentence;
 
@@ -166,5 +167,28 @@ fn one_message<T: Message + PartialEq + std::fmt::Debug>(input: &[u8]) {
             assert!(!shown.contains('\u{1b}') && shown.len() <= 4 * input.len() + 1000);
         }
         Err(refused) => is_a_sentence(&refused),
+    }
+}
+
+/// Lines `NAME=VALUE`, as torchrun, Open MPI and Slurm set them. A place that was read is what torchrun's
+/// variables for it say.
+pub(super) fn launchers(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let of = |lines: &[(&str, &str)], name: &str| {
+        lines.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    };
+    let lines: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
+    match Placement::from_environment(|name| of(&lines, name)) {
+        Err(error) => is_a_sentence(&error),
+        Ok(None) => {}
+        Ok(Some(read)) => {
+            assert!(read.rank < read.world_size && read.local_rank < read.world_size, "{read:?}");
+            let variables = environment_of(read.rank, read.world_size, &read.host, read.port);
+            let lines: Vec<_> = variables.iter().map(|(name, value)| (&**name, &**value)).collect();
+            let again = Placement::from_environment(|name| of(&lines, name)).expect("our own variables");
+            let again = again.expect("several ranks");
+            let place = |one: &Placement| (one.rank, one.world_size, one.host.clone(), one.port);
+            assert_eq!(place(&again), place(&read));
+        }
     }
 }

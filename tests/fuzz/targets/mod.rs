@@ -16,6 +16,7 @@ mod ndp;
 mod packets;
 pub(crate) mod panics;
 mod plans;
+mod results;
 mod runs;
 mod token_files;
 
@@ -50,8 +51,10 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "hub_answers", run: hub::answers },
     Target { name: "hub_data_set", run: hub::data_set },
     Target { name: "hub_model", run: hub::model },
+    Target { name: "launchers", run: cluster::launchers },
     Target { name: "lines", run: data::lines },
     Target { name: "model_config", run: model::config },
+    Target { name: "model_files", run: model::files },
     Target { name: "names", run: plans::names },
     Target { name: "ndp_addresses", run: ndp::addresses },
     Target { name: "ndp_frames", run: ndp::frames },
@@ -60,6 +63,8 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "parquet", run: data::parquet },
     Target { name: "plan", run: plans::plan },
     Target { name: "preset", run: plans::preset },
+    Target { name: "results", run: results::results },
+    Target { name: "run_data", run: runs::data },
     Target { name: "suite", run: plans::suite },
     Target { name: "tables", run: data::tables },
     Target { name: "template", run: model::template },

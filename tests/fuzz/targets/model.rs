@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use sparktune_app::chat::recommended::Wishes;
 use sparktune_data::{ChatTokenizer, Conversation, Format, MaskPolicy, parse_line};
 use sparktune_plan::adapter::AdapterConfig;
 use sparktune_plan::{Architecture, ConfigOptions, ModelConfig, ModelFacts};
@@ -45,6 +46,29 @@ pub(super) fn tokenizer(input: &[u8]) {
     if !is_of_crate(CRATE_OF_TOKENIZERS) {
         resume_unwind(panic);
     }
+}
+
+/// The small files beside a tokenizer: its configuration, a template in JSON, and how answers are sampled.
+pub(super) fn files(input: &[u8]) {
+    let [config, template, generation] = parts(input);
+    // Of a template, `template` bounds the time.
+    if template.len() > LONGEST_TEMPLATE || config.len() > LONGEST_TEMPLATE {
+        return;
+    }
+    let folder = empty_folder("files");
+    write(&folder, "tokenizer.json", &small_tokenizer());
+    write(&folder, "tokenizer_config.json", config);
+    write(&folder, "chat_template.json", template);
+    write(&folder, "generation_config.json", generation);
+    assert_eq!(Wishes::of_model(&folder), Wishes::of_model(&folder));
+    let tokenizer = match ChatTokenizer::from_dir(&folder) {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return says_why(&error),
+    };
+    let ends = tokenizer.eos_token_ids();
+    assert!(ends.len() <= generation.len() + 1, "{} ids that end an answer", ends.len());
+    let line = r#"{"messages":[{"role":"user","content":"1 + 1"},{"role":"assistant","content":"2"}]}"#;
+    encode(&tokenizer, &parse_line(Some(Format::Messages), line).expect("a chat"));
 }
 
 fn tokenise(input: &[u8]) {

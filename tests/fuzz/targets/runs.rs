@@ -2,11 +2,14 @@
 
 use std::cell::RefCell;
 
+use sparktune_app::chat::history::Earlier;
+use sparktune_app::models::{ModelKind, OpenableModel};
+use sparktune_data::Report;
 use sparktune_runlog::{
     Checkpoints, ControlInbox, Event, EventTailer, Kind, Lease, Limit, RunDir, RunView, RunsRoot,
 };
 
-use super::{empty_folder, is_a_sentence, parts, says_why};
+use super::{empty_folder, file, folder, is_a_sentence, parts, says_why};
 
 thread_local! {
     /// A run of this thread, whose trainer it is.
@@ -122,4 +125,36 @@ pub(super) fn control(input: &[u8]) {
             }
         }
     });
+}
+
+/// The report on the data of a run, and a conversation that was kept with it.
+pub(super) fn data(input: &[u8]) {
+    let [report, conversation] = parts(input);
+    if let Ok(report) = serde_json::from_slice::<Report>(report) {
+        let written = serde_json::to_vec(&report).expect("a report is JSON");
+        let again: Report = serde_json::from_slice(&written).expect("what we wrote can be read");
+        assert_eq!(serde_json::to_vec(&again).ok(), Some(written), "another report");
+        drop((
+            report.to_string(),
+            report.findings(),
+            report.map_hint(),
+            report.exceeds(0.1),
+            report.lines_to_correct(),
+        ));
+    }
+    let path = file("run/chats/1-0000.jsonl", conversation);
+    let run = OpenableModel {
+        id: "run:a".to_owned(),
+        name: "a".to_owned(),
+        kind: ModelKind::Run,
+        base: None,
+        parameters: None,
+        path: folder().join("run"),
+    };
+    for path in [Some(&*path), None] {
+        match Earlier::read(std::slice::from_ref(&run), path) {
+            Ok(earlier) => assert!(!earlier.turns.is_empty() && earlier.turns.len().is_multiple_of(2)),
+            Err(failure) => is_a_sentence(&failure),
+        }
+    }
 }

@@ -117,17 +117,21 @@ async fn start(
         let content = wish.content(&state)?;
         let folder = edited_models::folder(state.runs.path(), Part::Drafts)?;
         remove_abandoned(&state);
-        let waiting = list(&state).len();
-        if waiting >= MOST_DRAFTS {
-            let text = format!("{waiting} edits wait for a decision, which is the most");
+        let id = ids::new();
+        let draft = folder.join(&id);
+        let in_work = new_draft(&draft).map_err(|error| Failure::io("create", &draft, &error))?;
+        // Counted with its own, so that edits that are started at once do not pass over each other.
+        let drafts = fs::read_dir(&folder).into_iter().flatten().count();
+        if drafts > MOST_DRAFTS {
+            let _ = fs::remove_dir(&draft);
+            let text = format!("{} edits wait for a decision or are in work, which is the most", drafts - 1);
             return Err(Problem::new(StatusCode::CONFLICT, text).advise("Keep or discard one of them"));
         }
         let program = state.program.clone();
         let files = named_files(&state, &[&wish.data, &wish.text, &wish.patch].map(Option::as_deref));
+        let refused = draft.clone();
         let task = state.tasks.start("edit", move |work| {
-            let id = ids::new();
-            let draft = folder.join(&id);
-            let _in_work = new_draft(&draft).map_err(|error| Failure::io("create", &draft, &error))?;
+            let _in_work = in_work;
             let model = draft.join("model");
             let mut names: Vec<(&Path, &str)> =
                 vec![(&model, "the edited model"), (&draft, "the edit"), (&found.folder, &found.model.id)];
@@ -144,8 +148,11 @@ async fn start(
                 if wish.facts.is_empty() { problem } else { with_place(problem) }
             };
             kept.map(|()| json!({"edit": id})).map_err(told)
-        })?;
-        Ok((StatusCode::ACCEPTED, Json(task)))
+        });
+        if task.is_err() {
+            let _ = fs::remove_dir(refused);
+        }
+        Ok((StatusCode::ACCEPTED, Json(task?)))
     })
     .await
 }

@@ -71,7 +71,7 @@ fn in_words(awaited: &Awaited) -> String {
         Awaited::Busy { phase, .. } => format!("waiting for the trainer, whose phase is \"{phase}\""),
         Awaited::Silent(seconds) => format!("the trainer is alive, but has logged nothing for {seconds} s"),
         Awaited::EndsAfter(step) => format!("the trainer ends after step {step}"),
-        Awaited::Signalled => "the trainer has not answered yet, so it was sent SIGTERM".to_owned(),
+        Awaited::Signalled => "the trainer has not answered yet, so it was sent a signal".to_owned(),
         Awaited::Frozen(pid) => {
             format!("the trainer is suspended and cannot end; `kill -CONT {pid}` lets it go on")
         }

@@ -1,0 +1,227 @@
+//! The second Ctrl-C or SIGTERM ends any command at once, whatever it is doing, and what works for it.
+//!
+//! The first one asks; it is answered by the tests of what is stopped.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::cluster::{ended, ranks, run_of};
+use crate::hostile_models::{SLOW, before_each_message, with_template};
+use crate::runs::wait;
+use crate::sparktune::{Place, checkpoint, events};
+
+const SIGTERM: i32 = 15;
+/// Between two signals: the first one can be heard by then.
+const BETWEEN: Duration = Duration::from_millis(200);
+/// More than any machine needs to end a process, and less than any work here takes.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+fn terminate(process: u32) {
+    assert!(Command::new("kill").args(["-s", "TERM", &process.to_string()]).status().unwrap().success());
+}
+
+/// What the kernel tells of a process or a thread in `stat`, from its state on; nothing if it is gone.
+fn fields(stat: &Path) -> Vec<String> {
+    let stat = fs::read_to_string(stat).unwrap_or_default();
+    let (_, rest) = stat.rsplit_once(") ").unwrap_or_default();
+    rest.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The processor time of which this file tells, in hundredths of a second.
+pub(crate) fn ticks_in(stat: &Path) -> u64 {
+    let fields = fields(stat);
+    [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
+}
+
+fn ticks(process: u32) -> u64 {
+    ticks_in(Path::new(&format!("/proc/{process}/stat")))
+}
+
+/// Whether a process is no more, or only waits for its parent.
+fn is_gone(process: u32) -> bool {
+    fields(Path::new(&format!("/proc/{process}/stat"))).first().is_none_or(|state| state == "Z")
+}
+
+/// The processes that a process has started.
+pub(crate) fn children(process: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
+}
+
+/// Sends two signals to a command once it is at work, and returns how it ended, at once and with its workers.
+#[track_caller]
+fn interrupted(mut child: Child, is_at_work: impl Fn() -> bool) -> ExitStatus {
+    wait("work", || is_at_work().then_some(()));
+    let workers = children(child.id());
+    terminate(child.id());
+    std::thread::sleep(BETWEEN);
+    terminate(child.id());
+    let second = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(second.elapsed() < AT_ONCE, "it goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    while !workers.iter().all(|worker| is_gone(*worker)) {
+        assert!(second.elapsed() < AT_ONCE, "its workers go on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    status
+}
+
+/// Where the first signal is heard soon enough, there is nothing left for the second.
+#[track_caller]
+fn heard(status: ExitStatus) {
+    assert!(status.code() == Some(130) || status.signal() == Some(SIGTERM), "{status:?}");
+}
+
+/// The first signal asks; here nobody listens, because nobody reads what is printed.
+#[test]
+fn a_command_that_waits_for_its_reader_ends() {
+    let place = Place::new();
+    place.chats(400);
+    let mut command = place.command(["check", "train.jsonl", "--show", "400", "--model"]);
+    let mut child = command.arg(checkpoint()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // Nobody reads more than the first byte, so the command waits in a system call and hears nothing.
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(interrupted(child, || true).signal(), Some(SIGTERM));
+}
+
+/// A line may take five seconds of a processor, and a worker that was asked to end has one.
+#[test]
+fn a_command_whose_template_is_slow_ends_with_the_worker_that_renders() {
+    let place = Place::new();
+    place.chats(3);
+    with_template(&place, &before_each_message(SLOW));
+    let mut command = place.command(["check", "train.jsonl", "--model", "model"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let id = child.id();
+    let renders = || children(id).into_iter().any(|worker| ticks(worker) >= 30);
+    assert_eq!(interrupted(child, renders).signal(), Some(SIGTERM));
+}
+
+#[test]
+fn a_command_that_reads_lines_of_800_000_messages_ends() {
+    let place = Place::new();
+    let folder = place.join("data");
+    fs::create_dir(&folder).unwrap();
+    let message = r#"{"role":"user","content":"x"}"#;
+    let line = format!("{{\"messages\":[{message}{}]}}\n", format!(",{message}").repeat(800_000));
+    fs::write(folder.join("0.jsonl"), line).unwrap();
+    // Many names of one file: reading them all takes some seconds.
+    (1..150).for_each(|i| fs::hard_link(folder.join("0.jsonl"), folder.join(format!("{i}.jsonl"))).unwrap());
+    let mut command = place.command(["check", "data"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let id = child.id();
+    heard(interrupted(child, || ticks(id) >= 30));
+}
+
+/// Answers everything with the beginning of a long list, a byte at a time or nothing more.
+fn drip(mut stream: TcpStream, drips: bool, begun: &AtomicBool) {
+    let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+    lines.take_while(|line| !line.is_empty()).for_each(drop);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n{";
+    let mut written = stream.write_all(head.as_bytes());
+    begun.store(true, Ordering::SeqCst);
+    while written.is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+        written = if drips { stream.write_all(b" ") } else { Ok(()) };
+    }
+}
+
+#[test]
+fn a_command_whose_hub_drips_or_is_silent_ends() {
+    for drips in [true, false] {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", door.local_addr().unwrap());
+        let begun = Arc::new(AtomicBool::new(false));
+        let is_begun = Arc::clone(&begun);
+        std::thread::spawn(move || {
+            for stream in door.incoming() {
+                let begun = Arc::clone(&begun);
+                std::thread::spawn(move || drip(stream.unwrap(), drips, &begun));
+            }
+        });
+        let place = Place::new();
+        place.chats(4);
+        let mut command = place.command(["plan", "--model", "org/slow", "--data", "train.jsonl"]);
+        command.env("HF_ENDPOINT", endpoint).env("HF_HUB_OFFLINE", "0");
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        heard(interrupted(child, || is_begun.load(Ordering::SeqCst)));
+    }
+}
+
+/// Flags of a training whose steps take a second or more each, and are saved.
+const LONG_STEPS: [&str; 8] = ["--rank", "4", "--mtp", "none", "--max-steps", "2", "--save-steps", "1"];
+
+fn with_long_steps(place: &Place) -> Command {
+    let mut command = place.train(&LONG_STEPS);
+    command.env("SPARKTUNE_GRAD_ACCUM_STEPS", "300").env("SPARKTUNE_EVAL_EVERY_STEPS", "100000");
+    command
+}
+
+/// Waits for the checkpoint of the first step, after which the second one has begun.
+fn saved(place: &Place) -> PathBuf {
+    wait("a checkpoint", || {
+        run_of(place).filter(|run| events(run).iter().any(|event| event["kind"] == "checkpoint_committed"))
+    })
+}
+
+fn trainer_of(run: &Path) -> u32 {
+    let holder: serde_json::Value =
+        serde_json::from_slice(&fs::read(run.join("lease.lock")).unwrap()).unwrap();
+    holder["pid"].as_u64().unwrap() as u32
+}
+
+/// The first one is answered after the step.
+#[test]
+fn a_trainer_ends_within_its_step_and_its_run_continues_from_the_checkpoint() {
+    let place = Place::new();
+    place.chats(3_000);
+    let launcher = with_long_steps(&place).spawn().unwrap();
+    let run = saved(&place);
+    let trainer = trainer_of(&run);
+    terminate(trainer);
+    std::thread::sleep(BETWEEN);
+    assert!(!is_gone(trainer), "the first signal waits for the end of the step");
+    terminate(trainer);
+    let second = Instant::now();
+    let left = ended(vec![launcher]).remove(0).exits(5);
+    assert!(second.elapsed() < AT_ONCE);
+    let words = format!("the trainer was ended by signal {SIGTERM}");
+    assert!(left.err.contains(&words) && left.err.contains("sparktune resume"), "{}", left.err);
+    let resumed = place.sparktune(["resume", "--json"]).exits(0);
+    assert_eq!(resumed.last()["outcome"], "completed");
+    let started = events(&run).into_iter().rfind(|event| event["kind"] == "run_started").unwrap();
+    assert_eq!(started["resumed_from_step"], 1, "{started}");
+}
+
+#[test]
+fn a_rank_ends_within_its_step_and_the_others_say_which_one_is_gone() {
+    let place = Place::new();
+    place.chats(3_000);
+    let started = ranks(2, || with_long_steps(&place));
+    let run = saved(&place);
+    let rank = started[1].id();
+    terminate(rank);
+    std::thread::sleep(BETWEEN);
+    assert!(!is_gone(rank), "the first signal waits for the end of the step");
+    terminate(rank);
+    wait("the end of the rank", || is_gone(rank).then_some(()));
+    let done = ended(started);
+    assert_eq!([done[0].code, done[1].code], [Some(5), None], "{done:?}");
+    let reason = events(&run).last().unwrap()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("rank 1") && reason.contains("resume"), "{reason}");
+}
