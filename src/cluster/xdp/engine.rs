@@ -387,6 +387,15 @@ impl Collective for Xdp {
         self.sum(values, None)
     }
 
+    /// Goes over TCP, where each contribution is seen before it counts.
+    fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        self.control.scatter(values)
+    }
+
+    fn spread(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
+        self.control.spread(own, values)
+    }
+
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.control.all_gather(own)
     }
