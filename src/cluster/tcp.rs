@@ -55,6 +55,8 @@ pub struct Tcp {
     pulse: Pulse,
     /// Where the ranks that have met listened then, and the numbers that their launcher gave them.
     have_met: Vec<Member>,
+    /// How the members have changed before they met, by the numbers that their launcher gave them.
+    changed_before: Vec<Change>,
     /// How the ranks have met, so that they can meet again.
     meeting: Meeting,
     door: Option<Door>,
@@ -195,6 +197,7 @@ fn met(mut meeting: Meeting, has_promised: &mut bool) -> Result<Tcp, Error> {
         has_come_late,
         pulse,
         have_met,
+        changed_before: Vec::new(),
         meeting,
         door: None,
         traffic: Traffic::default(),
@@ -359,6 +362,7 @@ impl Collective for Tcp {
             let _ = caller.channel.tell(&Answer::Again { rank, launched_as, meeting: number });
         }
         drop(newcomers);
+        let before = self.changes();
         self.leave(None);
         let mut meeting = self.meeting.clone();
         let world_size = launched_as.len();
@@ -387,6 +391,10 @@ impl Collective for Tcp {
             }
             of_all => of_all.map_err(missed)?,
         };
+        // Who was lost on the way here is said with those that go on now.
+        let all = self.launched_as();
+        let with_all = |change: Change| Change { epoch: 0, members: all.clone(), ..change };
+        self.changed_before = before.into_iter().map(with_all).collect();
         // It may have come to a later meeting, of others.
         let absent = (0..self.have_met.len()).filter(|rank| !self.members.contains(rank));
         let why = "it did not come when the ranks met again";
@@ -429,7 +437,8 @@ impl Collective for Tcp {
             lost: change.lost.into_iter().map(|(rank, why)| (named(rank), why)).collect(),
             ..change
         };
-        changes.into_iter().map(in_names).collect()
+        let before = std::mem::take(&mut self.changed_before);
+        before.into_iter().chain(changes.into_iter().map(in_names)).collect()
     }
 
     fn leave(&mut self, reason: Option<&str>) {

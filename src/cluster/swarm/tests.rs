@@ -500,6 +500,27 @@ fn one_that_comes_to_a_later_meeting_than_it_was_told_misses_nobody_of_the_earli
     });
 }
 
+#[test]
+fn a_coordinator_that_is_lost_when_they_begin_to_meet_again_is_missed_by_who_takes_its_place() {
+    let ended = three(LONG, |mut tcp| {
+        if tcp.rank() == 0 {
+            // Like a process that is killed: it says nothing.
+            tcp.outgoing.clear();
+            return None;
+        }
+        tcp.meet_again().unwrap();
+        let (words, changes) = (heal(&mut tcp).unwrap(), tcp.changes());
+        assert!(tcp.changes().is_empty(), "they are told once");
+        tcp.leave(None);
+        Some((words, changes))
+    });
+    assert_eq!(ended[1], ended[2]);
+    let Some((words, changes)) = &ended[1] else { panic!() };
+    assert_eq!(*words, [b"1".to_vec(), b"2".to_vec()]);
+    let [change] = &changes[..] else { panic!("{changes:?}") };
+    assert!(change.is_taken_over && change.members == [1, 2] && change.lost[0].0 == 0, "{change:?}");
+}
+
 /// Ranks of a swarm that meet again, some of which do not come: rank 0 for so long, and others never.
 /// Returns what becomes of those that do, by their numbers.
 fn without_coordinator(world_size: usize, sleeps: Duration, absent: &[usize]) -> Vec<Result<Tcp, Error>> {
