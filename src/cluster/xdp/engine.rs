@@ -404,6 +404,10 @@ impl Collective for Xdp {
         self.control.launched_as()
     }
 
+    fn engine(&self) -> Option<String> {
+        Some(self.path.to_string())
+    }
+
     fn summed_by(&self) -> SummedBy {
         if self.worker.is_some() { SummedBy::Xdp } else { SummedBy::Tcp }
     }
