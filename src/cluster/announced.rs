@@ -6,25 +6,44 @@
 //! is something else, the sum is thrown away, and the step can be summed where each contribution is seen
 //! ([`crate::judged`]).
 //!
+//! **When a projection says too little.** Where a few numbers make up a vector's whole length, two of them
+//! may fall on one sum of the projection and add up or cancel, so that an honest norm does not fit it. Then
+//! more projections are announced, which are independent of the first one, and the median of their lengths
+//! counts. A sum whose length alone is in doubt is made once more after that, so that what it is compared
+//! with was always announced before it was made.
+//!
 //! **What a liar can still do.** One that announces what it contributes is judged by it. One that announces
 //! something else is found, though not who it is, and its step is not used: it costs the time of a step. It
 //! can add what the projection does not show, which it can compute, because it knows the seed: numbers whose
 //! projection is zero, as long as the sum is not longer than 1.4 times its projection. So a false part of
-//! about the length of the sum, at right angles to what shows, is not found.
+//! about the length of the sum, at right angles to what shows, is not found. If it makes a sum doubtful on
+//! purpose, it has to hide from all projections, with at most two thirds of the length of the sum, or of the
+//! norm that it has announced itself; and it can cost every step a second sum.
 
 use std::time::{Duration, Instant};
+
+use sparktune_base::random::{GAMMA, mix};
 
 use crate::collective::{BUCKET, Collective};
 use crate::error::Error;
 use crate::judged::Judgement;
 use crate::sentry::{Contribution, Decision, Judge, Reason, Summary, Verdict, made_up};
+use crate::summed_by::SummedBy;
 
 /// How much longer than its projection a vector may be, or shorter. Where many numbers make up its length, an
 /// honest one is by a factor of more than this once in 10¹⁰ steps: the squared length of its projection has a
-/// deviation of 0.09. Where two numbers do, they may fall on the same sum, as one of 256 seeds lets them.
+/// deviation of 0.09. Where two numbers do, they fall on the same sum with one of 256 seeds.
 const LONGER: f64 = 1.4;
+/// The projections that are announced beside the first one where that leaves a doubt.
+const MORE: usize = 8;
+/// How much longer than the median of all these projections a vector may be, or shorter. The median's square
+/// has a deviation of 0.04; two numbers would have to fall on the same sum in five of nine projections.
+const LONGER_BY_MORE: f64 = 1.2;
 /// The part of the lengths of all contributions by which rounding may change a projection.
 const ROUNDING: f64 = 1e-4;
+/// The same where sums are rounded to 16 bits. For normally distributed numbers, 16 ranks of which one has
+/// nearly the whole length are off by 0.004 of it, and fewer ranks by less.
+pub(crate) const ROUNDING_TO_16_BITS: f64 = 0.02;
 
 /// A step whose contributions are announced.
 pub struct AnnouncedSum {
@@ -33,18 +52,30 @@ pub struct AnnouncedSum {
     /// What this rank contributes, in pieces.
     own: Vec<Vec<f32>>,
     announced: Summary,
-    /// What all have announced.
-    all: Vec<Summary>,
+    /// Of the same, with the other projections, once they are asked for.
+    more: Vec<Summary>,
+    /// What each rank has announced: the first summary, and then those with the other projections, if there
+    /// are any.
+    all: Vec<Vec<Summary>>,
     at: u64,
     took: Duration,
+}
+
+/// Whether a sum is that of what was announced. The worst that a rank says counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Finding {
+    Wrong,
+    /// Its projection is, and does not fit its length.
+    Doubtful,
+    Right,
 }
 
 impl AnnouncedSum {
     /// Begins a step in which each rank's share has so many trained tokens. The projections depend on `seed`,
     /// which is the same on all ranks.
     pub fn begin(terms: Vec<u64>, seed: u64) -> Self {
-        let (own, announced, all) = (Vec::new(), Summary::default(), Vec::new());
-        Self { terms, seed, own, announced, all, at: 0, took: Duration::ZERO }
+        let (own, announced, more, all) = (Vec::new(), Summary::default(), Vec::new(), Vec::new());
+        Self { terms, seed, own, announced, more, all, at: 0, took: Duration::ZERO }
     }
 
     /// Takes this rank's next numbers.
@@ -70,18 +101,16 @@ impl AnnouncedSum {
         sigma: f64,
         not_finite: &[usize],
     ) -> Result<Judgement, Error> {
-        for (rank, bytes) in collective.all_gather(&self.announced.to_bytes())?.iter().enumerate() {
-            let summary = Summary::parse(bytes).ok_or_else(|| {
-                let what = "it announces something else than a gradient".to_owned();
-                Error::OutOfStep { rank, at: "of the same job".into(), what }
-            })?;
-            self.all.push(summary);
+        self.all = heard(&collective.all_gather(&self.announced.to_bytes())?, |_| 1)?;
+        let doubted: Vec<bool> = self.all.iter().map(|summaries| !fits(summaries)).collect();
+        if doubted.contains(&true) {
+            self.announce_more(collective, |rank| doubted[rank])?;
         }
         let started = Instant::now();
-        let untrue: Vec<bool> = self.all.iter().map(|summary| !fits(summary)).collect();
-        let contribution = |(rank, summary): (usize, &Summary)| {
+        let untrue: Vec<bool> = self.all.iter().map(|summaries| !fits(summaries)).collect();
+        let contribution = |(rank, summaries): (usize, &Vec<Summary>)| {
             let cannot_be = untrue[rank] || not_finite.contains(&rank);
-            let summary = if cannot_be { summary.scaled(f64::NAN) } else { summary.clone() };
+            let summary = if cannot_be { summaries[0].scaled(f64::NAN) } else { summaries[0].clone() };
             Contribution { terms: self.terms[rank], summary }
         };
         let contributions: Vec<Contribution> = self.all.iter().enumerate().map(contribution).collect();
@@ -95,23 +124,69 @@ impl AnnouncedSum {
         Ok(Judgement { verdicts, norms, took: self.took + started.elapsed() })
     }
 
-    /// Adds what is accepted, and returns the sums, and the time that summarising them has taken; `None` if
-    /// they are not the sums of what was announced, on all ranks alike.
+    /// Announces the other projections of what these ranks contribute.
+    fn announce_more(
+        &mut self,
+        collective: &mut dyn Collective,
+        of: impl Fn(usize) -> bool,
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        let is_asked = of(collective.rank());
+        if is_asked && self.more.is_empty() {
+            self.more = vec![Summary::default(); MORE];
+            let mut at = 0;
+            for piece in &self.own {
+                summarise(&mut self.more, self.seed, 1, at, piece);
+                at += piece.len() as u64;
+            }
+        }
+        self.took += started.elapsed();
+        let own: Vec<u8> = self.more.iter().filter(|_| is_asked).flat_map(Summary::to_bytes).collect();
+        let more = heard(&collective.all_gather(&own)?, |rank| if of(rank) { MORE } else { 0 })?;
+        for (summaries, more) in self.all.iter_mut().zip(more).filter(|(_, more)| !more.is_empty()) {
+            summaries.truncate(1);
+            summaries.extend(more);
+        }
+        Ok(())
+    }
+
+    /// Adds what is accepted, and returns the sums, and the time that summarising has taken since the step
+    /// was judged; `None` if they are not the sums of what was announced, on all ranks alike.
     ///
     /// # Errors
     /// A rank is gone or does something else.
     pub fn sum(
-        &self,
+        &mut self,
         collective: &mut dyn Collective,
         verdicts: &[Verdict],
     ) -> Result<Option<(Vec<f32>, Duration)>, Error> {
-        let factor = |rank: usize| match verdicts[rank].decision {
-            Decision::Accept => 1.0,
-            Decision::Clip(factor) => factor,
-            Decision::Drop => 0.0,
-        };
-        let own = factor(collective.rank());
-        let (mut seen, mut at, mut took) = (Summary::default(), 0, Duration::ZERO);
+        self.took = Duration::ZERO;
+        let (mut found, mut sums) = self.summed(collective, verdicts, 1)?;
+        if found == Finding::Doubtful {
+            let counts = |rank: usize| factor(verdicts, rank) != 0.0;
+            self.announce_more(collective, counts)?;
+            if (0..self.all.len()).any(|rank| counts(rank) && !fits(&self.all[rank])) {
+                return Ok(None);
+            }
+            (found, sums) = self.summed(collective, verdicts, 1 + MORE)?;
+        }
+        let made_up = made_up(&self.terms, verdicts);
+        if made_up != 1.0 {
+            sums.iter_mut().for_each(|sum| *sum *= made_up);
+        }
+        Ok((found == Finding::Right).then_some((sums, self.took)))
+    }
+
+    /// Adds what is accepted, and compares so many projections of it with what was announced. All ranks find
+    /// the same.
+    fn summed(
+        &mut self,
+        collective: &mut dyn Collective,
+        verdicts: &[Verdict],
+        projections: usize,
+    ) -> Result<(Finding, Vec<f32>), Error> {
+        let own = factor(verdicts, collective.rank());
+        let (mut seen, mut at) = (vec![Summary::default(); projections], 0);
         let mut sums = Vec::with_capacity(self.own.iter().map(Vec::len).sum());
         for piece in &self.own {
             // Nothing is not a number times zero, which may be none.
@@ -119,26 +194,33 @@ impl AnnouncedSum {
                 piece.iter().map(|value| if own == 0.0 { 0.0 } else { value * own }).collect();
             collective.all_reduce(&mut values)?;
             let started = Instant::now();
-            seen.add(self.seed, at, &values);
+            summarise(&mut seen, self.seed, 0, at, &values);
             at += values.len() as u64;
-            took += started.elapsed();
+            self.took += started.elapsed();
             sums.extend_from_slice(&values);
         }
-        let mut expected = Summary::default();
+        let mut expected = vec![Summary::default(); projections];
         let mut lengths = 0.0;
-        for (rank, summary) in self.all.iter().enumerate().filter(|(rank, _)| factor(*rank) != 0.0) {
-            let part = summary.scaled(f64::from(factor(rank)));
-            lengths += part.norm();
-            expected.merge(&part);
+        for (rank, summaries) in self.all.iter().enumerate() {
+            let factor = factor(verdicts, rank);
+            if factor == 0.0 {
+                continue;
+            }
+            lengths += summaries[0].scaled(factor.into()).norm();
+            for (sum, summary) in expected.iter_mut().zip(summaries) {
+                sum.merge(&summary.scaled(factor.into()));
+            }
         }
         // Whatever one of them sees, all do the same.
-        let is_right = is_sum(&seen, &expected, lengths);
-        let all_right = collective.all_gather(&[u8::from(is_right)])?.iter().all(|said| said == &[1]);
-        let made_up = made_up(&self.terms, verdicts);
-        if made_up != 1.0 {
-            sums.iter_mut().for_each(|sum| *sum *= made_up);
-        }
-        Ok(all_right.then_some((sums, took)))
+        let rounds = collective.summed_by() == SummedBy::Xdp;
+        let rounding = lengths * if rounds { ROUNDING_TO_16_BITS } else { ROUNDING };
+        let said = collective.all_gather(&[is_sum(&seen, &expected, rounding) as u8])?;
+        let found = said.iter().map(|said| match said.as_slice() {
+            [2] => Finding::Right,
+            [1] => Finding::Doubtful,
+            _ => Finding::Wrong,
+        });
+        Ok((found.min().unwrap_or(Finding::Wrong), sums))
     }
 
     /// Returns what this rank would have contributed.
@@ -147,27 +229,85 @@ impl AnnouncedSum {
     }
 }
 
+/// Returns what a rank's contribution is multiplied by.
+fn factor(verdicts: &[Verdict], rank: usize) -> f32 {
+    match verdicts[rank].decision {
+        Decision::Accept => 1.0,
+        Decision::Clip(factor) => factor,
+        Decision::Drop => 0.0,
+    }
+}
+
+/// Reads what each rank announces: so many summaries.
+///
+/// # Errors
+/// A rank announces something else.
+fn heard(words: &[Vec<u8>], due: impl Fn(usize) -> usize) -> Result<Vec<Vec<Summary>>, Error> {
+    let read = |(rank, word): (usize, &Vec<u8>)| {
+        let summaries = word.chunks(Summary::BYTES).map(Summary::parse).collect::<Option<Vec<_>>>();
+        summaries.filter(|summaries| summaries.len() == due(rank)).ok_or_else(|| {
+            let what = "it announces something else than a gradient".to_owned();
+            Error::OutOfStep { rank, at: "of the same job".into(), what }
+        })
+    };
+    words.iter().enumerate().map(read).collect()
+}
+
+/// Adds a part of a vector, which begins at this place, to summaries with different projections, of which the
+/// first one has this number.
+fn summarise(summaries: &mut [Summary], seed: u64, first: u64, at: u64, values: &[f32]) {
+    for (number, summary) in (first..).zip(summaries) {
+        summary.add(seed_of(seed, number), at, values);
+    }
+}
+
+/// Returns the seed of a step's projection with this number. Those of neighbouring steps are neighbours, so
+/// the others have to be far from it.
+fn seed_of(seed: u64, number: u64) -> u64 {
+    if number == 0 { seed } else { mix(seed ^ mix(number.wrapping_mul(GAMMA))) }
+}
+
 fn length(sums: &[f64]) -> f64 {
     sums.iter().map(|sum| sum * sum).sum::<f64>().sqrt()
 }
 
-/// Returns whether a summary can be that of a vector. One that is not finite is judged as such.
-fn fits(summary: &Summary) -> bool {
-    let (norm, seen) = (summary.norm(), length(summary.sums()));
-    !summary.is_finite() || (norm <= LONGER * seen && seen <= LONGER * norm)
+/// Returns the length that the projections of a vector show: the median of an odd number of lengths.
+fn seen_length(summaries: &[Summary]) -> f64 {
+    let mut lengths: Vec<f64> = summaries.iter().map(|summary| length(summary.sums())).collect();
+    lengths.sort_unstable_by(f64::total_cmp);
+    lengths[lengths.len() / 2]
 }
 
-/// Returns whether what was summed is what was expected, up to rounding, of contributions that are so long
-/// together. Of one that was announced as not finite, and counts nevertheless, the sum is not finite either.
-fn is_sum(seen: &Summary, expected: &Summary, lengths: f64) -> bool {
-    if !expected.is_finite() {
-        return !seen.is_finite();
+/// Returns how much longer or shorter than so many projections show an honest vector may be.
+fn longer(projections: usize) -> f64 {
+    if projections > 1 { LONGER_BY_MORE } else { LONGER }
+}
+
+/// Returns whether summaries can be those of a vector with the norm of the first one. One that is not finite
+/// is judged as such.
+fn fits(summaries: &[Summary]) -> bool {
+    let (norm, seen) = (summaries[0].norm(), seen_length(summaries));
+    let longer = longer(summaries.len());
+    !summaries[0].is_finite() || (norm <= longer * seen && seen <= longer * norm)
+}
+
+/// Returns whether what was summed is what was expected, up to this length. Of one that was announced as not
+/// finite, and counts nevertheless, the sum is not finite either.
+fn is_sum(seen: &[Summary], expected: &[Summary], rounding: f64) -> Finding {
+    if !expected[0].is_finite() {
+        return if seen[0].is_finite() { Finding::Wrong } else { Finding::Right };
     }
-    let apart: Vec<f64> = seen.sums().iter().zip(expected.sums()).map(|(one, other)| one - other).collect();
-    let rounding = ROUNDING * lengths;
-    seen.is_finite()
-        && length(&apart) <= rounding
-        && seen.norm() <= LONGER * length(expected.sums()) + rounding
+    let are_near = seen.iter().zip(expected).all(|(seen, expected)| {
+        let apart: Vec<f64> =
+            seen.sums().iter().zip(expected.sums()).map(|(one, other)| one - other).collect();
+        seen.is_finite() && length(&apart) <= rounding
+    });
+    let is_short = seen[0].norm() <= longer(seen.len()) * seen_length(expected) + rounding;
+    match (are_near, is_short) {
+        (true, true) => Finding::Right,
+        (true, false) if seen.len() == 1 => Finding::Doubtful,
+        _ => Finding::Wrong,
+    }
 }
 
 #[cfg(test)]
@@ -185,7 +325,7 @@ mod tests {
     const RANKS: usize = 4;
     const SEED: u64 = 3;
 
-    /// What the last rank adds to its numbers when all are summed unseen, whatever it has announced.
+    /// What the last rank adds to its numbers each time that all are summed, whatever it has announced.
     type Adds = Option<Arc<Vec<f32>>>;
 
     /// Ranks in threads, whose sums nobody sees, added from the last rank to the first.
@@ -208,7 +348,8 @@ mod tests {
 
         fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
             if let Some(adds) = self.adds.as_ref().filter(|_| self.rank + 1 == RANKS) {
-                let adds = &adds[self.at..self.at + values.len()];
+                let at = self.at % NUMBERS;
+                let adds = &adds[at..at + values.len()];
                 values.iter_mut().zip(adds).for_each(|(value, added)| *value += added);
             }
             self.at += values.len();
@@ -243,19 +384,25 @@ mod tests {
 
     /// Lets all ranks take a step, of which the last one announces these numbers.
     fn step(announced: &[f32], adds: Adds) -> Vec<(Vec<Verdict>, Option<Vec<f32>>)> {
+        let mut own: Vec<Vec<f32>> = (0..RANKS).map(gradient).collect();
+        own[RANKS - 1] = announced.to_vec();
+        step_of(&own, adds)
+    }
+
+    fn step_of(own: &[Vec<f32>], adds: Adds) -> Vec<(Vec<Verdict>, Option<Vec<f32>>)> {
         let words = Arc::new(Mutex::new(vec![Vec::new(); RANKS]));
         let barrier = Arc::new(Barrier::new(RANKS));
         let work = |rank: usize| {
             let (words, barrier, adds) = (words.clone(), barrier.clone(), adds.clone());
             let mut ranks = Unseen { rank, words, barrier, adds, at: 0 };
-            let own = if rank + 1 == RANKS { announced.to_vec() } else { gradient(rank) };
+            let own = &own[rank];
             let mut sum = AnnouncedSum::begin(vec![5; RANKS], SEED);
             sum.add(&own[..12_345]);
             sum.add(&own[12_345..]);
             let judged = sum.judge(&mut ranks, &mut Judge::default(), SIGMA, &[]).unwrap();
             let sums = sum.sum(&mut ranks, &judged.verdicts).unwrap();
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&sum.into_own()), bits(&own));
+            assert_eq!(bits(&sum.into_own()), bits(own));
             (judged.verdicts, sums.map(|(sums, _)| sums))
         };
         let all: Vec<_> = thread::scope(|scope| {
@@ -274,6 +421,28 @@ mod tests {
         values.iter().map(|value| value * value).sum::<f32>().sqrt()
     }
 
+    /// Returns the place of a number in the first projection, and its sign there.
+    fn shown(place: usize) -> (usize, f64) {
+        let mut summary = Summary::default();
+        summary.add(SEED, place as u64, &[1.0]);
+        let sum = summary.sums().iter().position(|sum| *sum != 0.0).unwrap();
+        (sum, summary.sums()[sum])
+    }
+
+    /// Returns the places of two numbers that fall on the same sum, and whether they cancel if they are
+    /// equal.
+    fn colliding() -> [(usize, usize, bool); 2] {
+        let (sum, sign) = shown(5);
+        let other = |cancels: bool| {
+            let falls_on_it = |place: &usize| {
+                let (of, other) = shown(*place);
+                of == sum && (sign * other < 0.0) == cancels
+            };
+            (1000..NUMBERS).find(falls_on_it).unwrap()
+        };
+        [true, false].map(|cancels| (5, other(cancels), cancels))
+    }
+
     /// Numbers whose projection is zero, with this norm.
     fn hidden(length: f32) -> Vec<f32> {
         let sketch = |values: &[f32], at: u64| {
@@ -287,9 +456,8 @@ mod tests {
         values[..WIDTH].fill(0.0);
         let rest = sketch(&values, 0);
         for (place, value) in values[..WIDTH].iter_mut().enumerate() {
-            let one = sketch(&[1.0], place as u64);
-            let sum = one.iter().position(|sum| *sum != 0.0).unwrap();
-            *value = (-rest[sum] / one[sum]) as f32;
+            let (sum, sign) = shown(place);
+            *value = (-rest[sum] / sign) as f32;
         }
         times(&values, length / norm(&values))
     }
@@ -337,14 +505,82 @@ mod tests {
     }
 
     #[test]
+    fn two_numbers_that_make_up_a_gradient_and_fall_on_one_sum_cost_nobody_its_trust_and_hide_no_lie() {
+        for (one, other, cancels) in colliding() {
+            let with = |rank: usize, places: &[usize]| {
+                let mut values = times(&gradient(rank), 1e-3);
+                places.iter().for_each(|place| values[*place] += 100.0);
+                values
+            };
+            let summary = |values: &[f32]| {
+                let mut summary = Summary::default();
+                summary.add(SEED, 0, values);
+                summary
+            };
+            assert!(
+                !fits(&[summary(&with(0, &[one, other]))]),
+                "the first projection alone doubts it: {cancels}"
+            );
+            // All have the two; one has them alone; each of two has one of them, so that only the sum is
+            // doubtful.
+            let all = |_: usize| vec![one, other];
+            let last = |rank: usize| if rank + 1 == RANKS { vec![one, other] } else { Vec::new() };
+            let shared = |rank: usize| if rank % 2 == 0 { vec![one] } else { vec![other] };
+            let ways: [(&str, &dyn Fn(usize) -> Vec<usize>); 3] =
+                [("all", &all), ("last", &last), ("shared", &shared)];
+            for (name, places) in ways {
+                let own: Vec<Vec<f32>> = (0..RANKS).map(|rank| with(rank, &places(rank))).collect();
+                let (verdicts, sums) = &step_of(&own, None)[0];
+                let untrue = |verdict: &Verdict| verdict.reason == Some(Reason::Untrue);
+                assert!(!verdicts.iter().any(untrue), "{name}, {cancels}: {verdicts:?}");
+                let sums =
+                    sums.as_ref().unwrap_or_else(|| panic!("{name}, {cancels}: the sum is distrusted"));
+                if name == "last" {
+                    // Its norm is that of nobody else.
+                    continue;
+                }
+                let mut expected = vec![0.0; NUMBERS];
+                own.iter().for_each(|own| expected.iter_mut().zip(own).for_each(|(sum, own)| *sum += own));
+                let near = sums.iter().zip(&expected).all(|(sum, expected)| (sum - expected).abs() < 1e-3);
+                assert!(near, "{name}, {cancels}");
+                // What the first projection does not show, the others do.
+                for part in [0.6, 2.0] {
+                    let adds = Some(Arc::new(hidden(part * norm(&expected))));
+                    let is_doubted = cancels || part > 1.0;
+                    assert_eq!(step_of(&own, adds)[0].1.is_none(), is_doubted, "{name}, {cancels}, {part}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_announces_more_than_its_norm_when_it_is_asked_again_is_found() {
+        let honest = gradient(0);
+        let lie: Vec<f32> =
+            honest.iter().zip(hidden(1.5 * norm(&honest))).map(|(value, hidden)| value + hidden).collect();
+        let of = |values: &[f32], first: u64, count: usize| {
+            let mut summaries = vec![Summary::default(); count];
+            summarise(&mut summaries, SEED, first, 0, values);
+            summaries
+        };
+        let squares = f64::from(norm(&honest)).powi(2);
+        // The first projection shows nothing of the lie.
+        assert!(fits(&[of(&lie, 0, 1).swap_remove(0).with_squares(squares)]));
+        let announced = |more: &[f32]| [of(&honest, 0, 1), of(more, 1, MORE)].concat();
+        assert!(fits(&announced(&honest)) && !fits(&announced(&lie)));
+    }
+
+    #[test]
     fn a_norm_that_does_not_fit_its_sketch_is_no_gradient() {
         let mut summary = Summary::default();
         summary.add(SEED, 0, &gradient(0));
-        assert!(fits(&summary) && fits(&Summary::default()));
+        assert!(fits(&[summary.clone()]) && fits(&[Summary::default()]));
         let squares = summary.norm() * summary.norm();
         for factor in [0.3, 3.0] {
-            assert!(!fits(&summary.clone().with_squares(squares * factor)), "{factor}");
+            assert!(!fits(&[summary.clone().with_squares(squares * factor)]), "{factor}");
         }
+        let lie = summary.with_squares(squares * 3.0);
+        assert!(!fits(&vec![lie; 1 + MORE]), "more of the same does not help");
     }
 
     #[test]
@@ -352,10 +588,12 @@ mod tests {
         let summary = |value: f32| {
             let mut summary = Summary::default();
             summary.add(SEED, 0, &[1.0, value]);
-            summary
+            [summary]
         };
         let (finite, none) = (summary(2.0), summary(f32::NAN));
-        assert!(is_sum(&finite, &finite, 1.0) && is_sum(&none, &none, f64::NAN));
-        assert!(!is_sum(&finite, &none, f64::NAN) && !is_sum(&none, &finite, 1.0));
+        assert_eq!(is_sum(&finite, &finite, 1.0), Finding::Right);
+        assert_eq!(is_sum(&none, &none, f64::NAN), Finding::Right);
+        assert_eq!(is_sum(&finite, &none, f64::NAN), Finding::Wrong);
+        assert_eq!(is_sum(&none, &finite, 1.0), Finding::Wrong);
     }
 }

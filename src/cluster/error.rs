@@ -142,7 +142,7 @@ impl Error {
     /// Returns whether ranks that meet again have lost one of them on the way, and may meet once more.
     pub(crate) fn is_of_meeting(&self) -> bool {
         match self {
-            Self::Lost { .. } | Self::Missing { .. } => true,
+            Self::Lost { .. } | Self::Missing { .. } | Self::TooFew { .. } => true,
             Self::Refused { by, .. } => *by > 0,
             _ => false,
         }

@@ -28,14 +28,16 @@ const LONGEST_REASON: usize = 500;
 pub(crate) enum Signal {
     /// It lives.
     Beat,
-    /// It sends nothing more.
+    /// It sends nothing more, and what the others do is theirs.
     Farewell { reason: Option<String> },
+    /// It cannot go on, and the others can, as without one that is lost.
+    GivesWay { reason: String },
 }
 
 /// What is to be sent.
 enum Letter {
     Message { kind: Kind, operation: u64, bytes: Arc<Vec<u8>> },
-    Farewell { reason: Option<String> },
+    Last(Signal),
 }
 
 /// The connection to another rank.
@@ -62,8 +64,17 @@ impl Outgoing {
 
     /// Says that nothing more will be sent.
     pub(crate) fn bid_farewell(&mut self, reason: Option<&str>) {
+        self.end_with(Signal::Farewell { reason: reason.map(str::to_owned) });
+    }
+
+    /// Says that this rank ends, and the others can go on.
+    pub(crate) fn give_way(&mut self, reason: &str) {
+        self.end_with(Signal::GivesWay { reason: reason.to_owned() });
+    }
+
+    fn end_with(&mut self, signal: Signal) {
         if let Some(letters) = self.letters.take() {
-            let _ = letters.send(Letter::Farewell { reason: reason.map(str::to_owned) });
+            let _ = letters.send(Letter::Last(signal));
         }
     }
 
@@ -98,8 +109,8 @@ fn send_all(mut channel: Channel<'static>, letters: &Receiver<Letter>) {
                 });
                 parts.and_then(|()| channel.flush())
             }
-            Ok(Letter::Farewell { reason }) => {
-                let _ = channel.tell(&Signal::Farewell { reason });
+            Ok(Letter::Last(signal)) => {
+                let _ = channel.tell(&signal);
                 return;
             }
             Err(RecvTimeoutError::Timeout) => channel.tell(&Signal::Beat),
@@ -180,12 +191,13 @@ fn receive_all(
         };
         heard.note(rank);
         if frame.codes == CONTROL {
+            let short = |reason: String| {
+                escape(&reason.chars().take(LONGEST_REASON).collect::<String>()).into_owned()
+            };
             match serde_json::from_slice(&frame.payload) {
                 Ok(Signal::Beat) => continue,
-                Ok(Signal::Farewell { reason }) => {
-                    let short = |reason: String| reason.chars().take(LONGEST_REASON).collect::<String>();
-                    return Event::Left { reason: reason.map(|reason| escape(&short(reason)).into_owned()) };
-                }
+                Ok(Signal::Farewell { reason }) => return Event::Left { reason: reason.map(short) },
+                Ok(Signal::GivesWay { reason }) => return Event::Lost { why: short(reason) },
                 Err(_) => {
                     return Event::Lost { why: "it says something that this program does not know".into() };
                 }

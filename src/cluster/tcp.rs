@@ -19,7 +19,7 @@ use crate::heartbeat::{self, Latencies};
 use crate::introduction::{Answer, Member};
 use crate::link::{Incoming, LastHeard, Outgoing};
 use crate::mailbox::{Ended, Mailbox, operation};
-use crate::rendezvous::{CONNECTING, Known, Limits, Met, Unmet, meet, open_door};
+use crate::rendezvous::{CONNECTING, Known, Limits, Met, Quorum, Unmet, meet, open_door};
 use crate::swarm::door::Door;
 use crate::swarm::pulse::Pulse;
 use crate::swarm::{Change, Swarm};
@@ -30,8 +30,6 @@ use crate::wire::Kind;
 /// How long a rank that comes late hears nothing of another one until it gives up: the longest silence that a
 /// plan may say.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
-/// The time in which ranks that know each other meet again.
-const MEETING_AGAIN: Duration = Duration::from_secs(60);
 /// The shortest time after which one that does not come then is left out. If it comes later, it waits at the
 /// door.
 const LEAST_ABSENCE: Duration = Duration::from_secs(2);
@@ -57,6 +55,8 @@ pub struct Tcp {
     pulse: Pulse,
     /// Where the ranks that have met listened then, and the numbers that their launcher gave them.
     have_met: Vec<Member>,
+    /// How the members have changed before they met, by the numbers that their launcher gave them.
+    changed_before: Vec<Change>,
     /// How the ranks have met, so that they can meet again.
     meeting: Meeting,
     door: Option<Door>,
@@ -122,17 +122,22 @@ pub fn join_and_tell(
 ) -> Result<Tcp, Error> {
     let (placement, token, build) = (placement.clone(), token.cloned(), build.to_owned());
     let known = Known { launched_as: placement.rank, also, ..Known::default() };
-    met(Meeting { placement, token, build, limits, interrupted, tell, known })
+    met(Meeting { placement, token, build, limits, interrupted, tell, known }, &mut false)
 }
 
-fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
+/// Meets the others, once more as long as one of those that meet again is lost on the way. Says whether this
+/// rank `has_promised` to begin, whatever comes of it.
+fn met(mut meeting: Meeting, has_promised: &mut bool) -> Result<Tcp, Error> {
     let mut has_come_late = false;
-    let mut until = Instant::now() + MEETING_AGAIN;
+    let again = meeting.limits.again;
+    let mut until = Instant::now() + again;
     let (ends, of_all) = loop {
         meeting.known.attempt += 1;
         let Meeting { placement, token, build, limits, interrupted, tell, known } = &meeting;
         let ends = Ends::new(Arc::clone(interrupted), Arc::clone(tell));
-        match meet(placement, token.as_ref(), build, *limits, known, &ends) {
+        let of_all = meet(placement, token.as_ref(), build, *limits, known, &ends);
+        *has_promised |= of_all.as_ref().is_err_and(|unmet| unmet.has_promised);
+        match of_all {
             // It came while the others were at work.
             Err(Unmet {
                 error: Error::Renumbered { rank, launched_as: all, meeting: number, host, port },
@@ -143,8 +148,8 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
                 meeting.placement = Placement { rank, world_size, host, port, ..meeting.placement };
                 let known = Known { meeting: number, launched_as, ..Known::default() };
                 meeting.known = Known { all_launched_as: all, ..known };
-                meeting.limits.meeting = MEETING_AGAIN;
-                until = Instant::now() + MEETING_AGAIN;
+                meeting.limits.meeting = again;
+                until = Instant::now() + again;
             }
             // One was lost on the way: they meet once more, without it.
             Err(unmet) if meeting.known.meeting > 0 && unmet.is_passing && Instant::now() < until => {
@@ -192,6 +197,7 @@ fn met(mut meeting: Meeting) -> Result<Tcp, Error> {
         has_come_late,
         pulse,
         have_met,
+        changed_before: Vec::new(),
         meeting,
         door: None,
         traffic: Traffic::default(),
@@ -342,7 +348,7 @@ impl Collective for Tcp {
                 said => break said?.swap_remove(0),
             }
         };
-        let (own, members) = (self.launched_as()[self.rank()], self.world_size());
+        let (own, of) = (self.launched_as()[self.rank()], self.world_size());
         let said = serde_json::from_slice(&said).ok();
         let said = said.filter(|said: &Again| said.launched_as.starts_with(&self.launched_as()));
         let Again { meeting: number, launched_as } = said.ok_or_else(|| Error::OutOfStep {
@@ -350,24 +356,45 @@ impl Collective for Tcp {
             at: "meeting again".into(),
             what: "it says something of the meeting that cannot be".into(),
         })?;
-        for (rank, caller) in (members..).zip(&mut newcomers) {
+        for (rank, caller) in (of..).zip(&mut newcomers) {
             let launched_as = launched_as.clone();
             // If it is gone, it is missed when the ranks meet.
             let _ = caller.channel.tell(&Answer::Again { rank, launched_as, meeting: number });
         }
         drop(newcomers);
+        let before = self.changes();
         self.leave(None);
         let mut meeting = self.meeting.clone();
         let world_size = launched_as.len();
         meeting.placement = Placement { world_size, ..self.placement_at_coordinator() };
-        meeting.limits.meeting = MEETING_AGAIN;
+        meeting.limits.meeting = meeting.limits.again;
         let silence = self.mailbox.silence();
         let absent_after = silence.map(|silence| (2 * silence).max(LEAST_ABSENCE));
-        let known = Known { meeting: number, launched_as: own, absent_after, ..Known::default() };
-        meeting.known = Known { all_launched_as: launched_as, ..known };
-        let missed =
-            |error: Error| Error::Lost { rank: own, at: "meeting again".into(), why: error.to_string() };
-        *self = met(meeting).map_err(missed)?;
+        let quorum = Quorum { least: of.div_ceil(2), of };
+        let known = Known { meeting: number, launched_as: own, absent_after, quorum, ..Known::default() };
+        meeting.known = Known { all_launched_as: launched_as.clone(), ..known };
+        let missed = |error: Error| match error {
+            Error::TooFew { .. } => error,
+            error => Error::Lost { rank: own, at: "meeting again".into(), why: error.to_string() },
+        };
+        let mut has_promised = false;
+        let mut is_taken_over = false;
+        *self = match met(meeting.clone(), &mut has_promised) {
+            Err(error) if self.rank() > 0 && of > 2 && !has_promised => {
+                is_taken_over = true;
+                self.tell(&format!(
+                    "rank {} did not lead the meeting ({error}): the ranks meet without it, at rank {}",
+                    launched_as[0], launched_as[1]
+                ));
+                met(self.without_coordinator(meeting, &launched_as[..of]), &mut has_promised)
+                    .map_err(missed)?
+            }
+            of_all => of_all.map_err(missed)?,
+        };
+        // Who was lost on the way here is said with those that go on now.
+        let all = self.launched_as();
+        let with_all = |change: Change| Change { epoch: 0, members: all.clone(), ..change };
+        self.changed_before = before.into_iter().map(with_all).collect();
         // It may have come to a later meeting, of others.
         let absent = (0..self.have_met.len()).filter(|rank| !self.members.contains(rank));
         let why = "it did not come when the ranks met again";
@@ -375,7 +402,7 @@ impl Collective for Tcp {
         let mut swarm = Swarm::healing();
         if !lost.is_empty() {
             let members = self.members.clone();
-            swarm.changes.push(Change { epoch: 0, members, lost, is_taken_over: false });
+            swarm.changes.push(Change { epoch: 0, members, lost, is_taken_over });
         }
         (self.swarm, self.has_come_late) = (Some(swarm), false);
         silence.into_iter().for_each(|silence| self.mailbox.limit_silence(silence));
@@ -410,7 +437,8 @@ impl Collective for Tcp {
             lost: change.lost.into_iter().map(|(rank, why)| (named(rank), why)).collect(),
             ..change
         };
-        changes.into_iter().map(in_names).collect()
+        let before = std::mem::take(&mut self.changed_before);
+        before.into_iter().chain(changes.into_iter().map(in_names)).collect()
     }
 
     fn leave(&mut self, reason: Option<&str>) {
@@ -425,7 +453,11 @@ impl Collective for Tcp {
             let _ = waiting.channel.tell(&Answer::Refused { why });
         }
         let reason = reason.or(self.failure.as_deref());
-        self.outgoing.values_mut().for_each(|outgoing| outgoing.bid_farewell(reason));
+        let gives_way = self.swarm.as_ref().is_some_and(|swarm| swarm.gives_way);
+        self.outgoing.values_mut().for_each(|outgoing| match reason {
+            Some(reason) if gives_way => outgoing.give_way(reason),
+            reason => outgoing.bid_farewell(reason),
+        });
         if reason.is_some() {
             // Nobody needs more than the reason, and one that hangs may not take it.
             let since = Instant::now();
@@ -447,6 +479,32 @@ impl Collective for Tcp {
 }
 
 impl Tcp {
+    /// Returns the meeting of those that worked together, `launched_as` these numbers, if their coordinator
+    /// did not lead the one that all went to: at the next of them, which leads it with more than half of
+    /// them. The coordinator has the last number there and is not told.
+    ///
+    /// There are never two runs: the coordinator begins with half of them or more, and only with ranks that
+    /// have said to it that they are ready. Those do not come here.
+    fn without_coordinator(&self, before: Meeting, launched_as: &[usize]) -> Meeting {
+        let of = launched_as.len();
+        let Member { host, port, .. } = self.have_met[self.members[1]].clone();
+        let (rank, world_size) = (self.rank() - 1, of);
+        let placement = Placement { rank, world_size, host, port, ..before.placement };
+        let mut all_launched_as = launched_as.to_vec();
+        all_launched_as.rotate_left(1);
+        let known = Known {
+            meeting: before.known.meeting.wrapping_add(1).max(1),
+            launched_as: launched_as[self.rank()],
+            all_launched_as,
+            // The others may still wait for the coordinator.
+            absent_after: Some(CONNECTING + before.limits.silence),
+            lost: vec![of - 1],
+            quorum: Quorum { least: of / 2 + 1, of },
+            ..Known::default()
+        };
+        Meeting { placement, known, ..before }
+    }
+
     /// Says something to the user of this rank.
     pub(crate) fn tell(&self, line: &str) {
         (self.meeting.tell)(line.to_owned());

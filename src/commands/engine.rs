@@ -29,8 +29,9 @@ pub(crate) fn asked_for(plan: &Plan) -> Result<String, Failure> {
         Some("xdp") if plan.ranks.swarm => Err(Failure::usage(format!(
             "{ENGINE} is xdp, and the plan says --swarm true, but sums in the network wait for every rank. Unset the variable, or train without --swarm"
         ))),
-        Some("nccl") if is_combined => Err(Failure::usage(format!(
-            "{ENGINE} is nccl, and the plan combines gradients in another way than by their sum, but NCCL only adds. Unset the variable, or train without --combine-ranks"
+        Some(name @ ("nccl" | "xdp")) if is_combined => Err(Failure::usage(format!(
+            "{ENGINE} is {name}, and the plan combines gradients in another way than by their sum, but {} only adds. Unset the variable, or train without --combine-ranks",
+            if name == "nccl" { "NCCL" } else { "the network" }
         ))),
         Some("nccl") if plan.device != Device::Cuda => Err(Failure::usage(format!(
             "{ENGINE} is nccl, but this run trains on the CPU, and NCCL adds on GPUs. Unset the variable, or train with --device cuda"

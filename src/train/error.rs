@@ -64,7 +64,7 @@ pub enum TrainError {
     )]
     OtherProducts { path: PathBuf, reason: String },
     #[error(
-        "{reason}. Only the same sums give the bits of a run that was not interrupted. Sum as before, with SPARKTUNE_CLUSTER_ENGINE at rank 0; or, if the change is meant, continue with `{program} resume --accept-changes` at rank 0",
+        "{reason}. Only the same sums give the bits of a run that was not interrupted. Sum as before, by ranks with the same SPARKTUNE_CLUSTER_ENGINE at rank 0; or, if the change is meant, continue with `{program} resume --accept-changes` at rank 0",
         program = program_name()
     )]
     OtherSums { reason: String },

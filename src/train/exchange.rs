@@ -388,6 +388,84 @@ mod tests {
         }
     }
 
+    /// One rank that says when it sums a bucket.
+    struct Watched {
+        summed: Sender<usize>,
+        takes_lent: bool,
+    }
+
+    impl Collective for Watched {
+        fn rank(&self) -> usize {
+            0
+        }
+        fn world_size(&self) -> usize {
+            1
+        }
+        fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), ClusterError> {
+            let _ = self.summed.send(values.len());
+            Ok(())
+        }
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, ClusterError> {
+            Ok(vec![own.to_vec()])
+        }
+        fn leave(&mut self, _: Option<&str>) {}
+        fn traffic(&self) -> sparktune_cluster::Traffic {
+            sparktune_cluster::Traffic::default()
+        }
+        fn takes_lent(&self) -> bool {
+            self.takes_lent
+        }
+        fn all_reduce_lent(&mut self, lent: &mut Lent) -> Result<(), ClusterError> {
+            #[cfg(feature = "cuda")]
+            let lent = lent.downcast_ref::<sparktune_kernels::nccl::Lent>().map(|lent| lent.count());
+            #[cfg(not(feature = "cuda"))]
+            let lent = lent.downcast_ref::<()>().map(|()| 0);
+            let _ = self.summed.send(lent.unwrap());
+            Ok(())
+        }
+    }
+
+    /// Computes the gradients of two buckets, of which the second one is only computed when the first one is
+    /// being summed.
+    fn sums_while_it_computes(device: &Device, takes_lent: bool) {
+        let least = bucket_of(0);
+        let ordered = ["above", "below"].map(|name| Trained::with_shape(name, [1, least]));
+        let (summed, sums) = channel();
+        let mut ranks = Watched { summed, takes_lent };
+        let gradient = |value: f32| Tensor::<2>::full([1, least], value, device);
+        let compute = |on_final: OnFinal| {
+            on_final("above", gradient(1.0));
+            let first = sums.recv_timeout(std::time::Duration::from_secs(60));
+            assert_eq!(first, Ok(least), "the pass is not over, and the first bucket is on its way");
+            assert!(sums.try_recv().is_err());
+            on_final("below", gradient(2.0));
+            Ok(Handed { rest: Gradients::default(), losses: vec![(0, 0.5)], has_terms: true })
+        };
+        let share = Share { numbers: 2 * least, ..share() };
+        let done = exchanged(&mut ranks, &ordered, share, device, Instant::now(), compute).unwrap();
+        let Summed::Step(loss, gradients) = done.summed else { panic!("nobody gives up") };
+        assert_eq!(loss, 0.5);
+        for (name, value) in [("above", 1.0), ("below", 2.0)] {
+            assert_eq!(numbers(gradients.get(name).unwrap().clone()), vec![value; least]);
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_summed_while_the_rest_of_the_backward_pass_is_computed() {
+        sums_while_it_computes(&Device::flex(), false);
+    }
+
+    #[cfg(feature = "cuda")]
+    mod on_device {
+        use super::*;
+
+        #[test]
+        fn a_bucket_that_stays_on_the_device_is_summed_while_the_rest_is_computed() {
+            let Some(device) = sparktune_kernels::testing::cuda_device() else { return };
+            sums_while_it_computes(&device, true);
+        }
+    }
+
     #[test]
     fn buckets_leave_in_one_order_whatever_order_the_gradients_become_final_in() {
         let least = bucket_of(0);

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::units::counted;
 use sparktune_cluster::{SummedBy, share_files};
 use sparktune_runlog::Checkpoints;
 
@@ -166,8 +167,9 @@ pub(crate) fn require_the_same_base(session: &mut Session, inputs: &Inputs) -> R
     }
 }
 
-/// Checks that the ranks sum as they did when the checkpoint was written, or get the same bits anyway. Ranks
-/// of a swarm that go on from a checkpoint because their members change only say it.
+/// Checks that the ranks, or a process that adds in their place, sum as they did when the checkpoint was
+/// written, or get the same bits anyway. Ranks of a swarm that go on from a checkpoint because their members
+/// change only say it.
 ///
 /// # Errors
 /// They may get other bits, which nobody has accepted; or a rank is gone.
@@ -176,18 +178,21 @@ pub(crate) fn require_the_same_sums(
     state: &State,
     accept: bool,
 ) -> Result<(), TrainError> {
-    if !session.ranks.has_others() {
+    if session.ranks.is_alone() {
         return Ok(());
     }
+    session.ranks.begin_step(state.step + 1);
     let ranks = session.ranks.count();
     session.sums_are_seen = session.ranks.of_first(state.summed_by == Some(SummedBy::Tcp))?;
     let is_seen = JudgedRanks::of(&session.plan, session.sums_are_seen)
         .is_some_and(|judged| !judged.adds_unseen(&session.ranks));
     let now = session.ranks.summed_by(is_seen);
     let both = state.summed_by.zip(now).filter(|(before, now)| now.may_differ(*before, ranks));
+    let who = counted(ranks as u64, "rank");
+    let who = if session.ranks.has_others() { who } else { format!("one process in the place of {who}") };
     let reason = both.map(|(before, now)| {
         format!(
-            "up to step {}, gradients of this run were summed {before}, and now {ranks} ranks would sum them {now}",
+            "up to step {}, gradients of this run were summed {before}, and now {who} would sum them {now}",
             state.step
         )
     });

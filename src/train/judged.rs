@@ -82,7 +82,7 @@ impl JudgedRanks {
 
     /// Returns whether the ranks' engine adds the next step, which only sees what they announce.
     pub(crate) fn adds_unseen(&self, ranks: &Ranks) -> bool {
-        let is_unseen = matches!(ranks.summed_by(false), Some(SummedBy::Nccl(_)));
+        let is_unseen = matches!(ranks.summed_by(false), Some(SummedBy::Nccl(_) | SummedBy::Xdp));
         is_unseen && !self.is_distrusted && self.how() == Combine::Sum
     }
 

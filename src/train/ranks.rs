@@ -256,7 +256,9 @@ impl<'a> Ranks<'a> {
             counted(PROBES as u64, "exchange")
         );
         // It decides bits, so it is part of the run's record.
-        let engine = collective.engine().map_or_else(String::new, |engine| format!("{engine}; "));
+        let has_other_bits = collective.summed_by().may_differ(SummedBy::Tcp, collective.world_size());
+        let replayed = if has_other_bits { ", so a replay with --sum-as has other bits" } else { "" };
+        let engine = collective.engine().map_or_else(String::new, |engine| format!("{engine}{replayed}; "));
         Ok(Some(match sync {
             SyncPlan::Step => format!(
                 "{engine}each step exchanges {bytes} of gradients with {others}, which takes {least}, a part of it during the backward pass; a step waits for the rest, and for slower ranks"
@@ -268,13 +270,13 @@ impl<'a> Ranks<'a> {
         }))
     }
 
-    /// Returns how sums over the processes are made; `None` for one without others. What `is_seen` before it
-    /// is added goes over TCP.
+    /// Returns how sums over the ranks are made; `None` for a process that trains alone. What `is_seen`
+    /// before it is added goes over TCP, and one process that adds like several ranks has the bits of that.
     pub(crate) fn summed_by(&self, is_seen: bool) -> Option<SummedBy> {
         match self {
             Self::Member(collective, _) if !is_seen => Some(collective.summed_by()),
-            Self::Member(..) => Some(SummedBy::Tcp),
-            _ => None,
+            Self::Member(..) | Self::SumAs(..) => Some(SummedBy::Tcp),
+            Self::Alone => None,
         }
     }
 

@@ -326,8 +326,8 @@ impl<'a, O: Objective> Steps<'a, O> {
             }
             if session.ranks.has_others() {
                 exchange = Some((exchange_ms, session.ranks.traffic().since(before)));
-                self.state.summed_by = session.ranks.summed_by(false);
             }
+            self.state.summed_by = session.ranks.summed_by(false);
         }
         self.state.step = step;
         let Some((loss, clip)) = of_first else {

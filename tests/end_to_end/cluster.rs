@@ -147,9 +147,10 @@ fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
 
 #[test]
 fn ranks_that_sum_in_the_network_train_alike_with_rounded_sums() {
-    let trained = |engine: &str| {
+    let trained = |engine: &str, more: &[&str]| {
         let place = Place::new();
-        let train = training(&place, "4", &LORA);
+        let more = [&LORA[..], more].concat();
+        let train = training(&place, "4", &more);
         let command = || {
             let mut command = train();
             command.env("SPARKTUNE_CLUSTER_ENGINE", engine);
@@ -158,16 +159,26 @@ fn ranks_that_sum_in_the_network_train_alike_with_rounded_sums() {
         let done = exit(ended(ranks(2, command)), 0);
         let run = run_of(&place).unwrap();
         let losses: Vec<f64> = evals(&run).iter().map(|(_, loss)| loss.parse().unwrap()).collect();
-        (done[1].err.clone(), numbers(&run), losses)
+        let mut said = done[1].err.clone();
+        let phases = events(&run).into_iter().filter(|event| event["kind"] == "phase");
+        phases.for_each(|phase| said += &format!("\n{}: {}", phase["phase"], phase["detail"]));
+        (said, numbers(&run), losses)
     };
-    let (said, rounded, found) = trained("xdp");
+    let (said, rounded, found) = trained("xdp", &[]);
     assert!(said.contains("sums are made by a thread of rank 0, rounded to 16 bits"), "{said}");
-    let (said, exact, expected) = trained("tcp");
+    assert!(said.contains("so a replay with --sum-as has other bits"), "{said}");
+    // What the ranks announce is judged, and what is summed is that, rounded in other blocks.
+    let (said, judged, of_judged) = trained("xdp", &["--sentry", "drop"]);
+    assert!(said.contains("no gradient was doubted; judging took"), "{said}");
+    assert!(!said.contains("had announced"), "{said}");
+    let (said, exact, expected) = trained("tcp", &[]);
     assert!(!said.contains("rounded"), "{said}");
-    assert_ne!(rounded, exact, "rounding shows in the bits");
+    assert!(rounded != exact && judged != exact, "rounding shows in the bits");
     let near = |(one, other): (&f64, &f64)| (one / other - 1.0).abs() < 1e-4;
     assert!(!found.is_empty() && found.len() == expected.len(), "{found:?}");
-    assert!(found.iter().zip(&expected).all(near), "{found:?}, exactly {expected:?}");
+    for found in [found, of_judged] {
+        assert!(found.iter().zip(&expected).all(near), "{found:?}, exactly {expected:?}");
+    }
 }
 
 #[test]

@@ -1,13 +1,16 @@
 """A swarm of ranks on this machine whose members are killed, stopped and cut off, and what is left of it.
 
     python tests/peers/swarm.py SPARKTUNE [--faults 200] [--ranks 4] [--seed 1] [--partitions] [--tiny]
+                                [--silence-s 2]
 
-Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm true --silence-s 2`). At times that the
-seed chooses, one of them is killed (SIGKILL), stopped (SIGSTOP), or killed and started or stopped and continued after it
-was left out, after which it has to be let in again. Now and then it is the coordinator, after which the next rank has to
-take its place, and lets others in; the machine of the old one may come back with another number. With two ranks, all are
-started again with `resume`. When a run is complete, one process trains the same steps with the numbers and shares of
-ranks of its `members` events (`--sum-as`): losses, norms and weights have to be the same to the last bit. With
+Each run trains the demo's model with some ranks (LoRA, packed rows, `--swarm true`). At times that the seed chooses, one
+of them is killed (SIGKILL), stopped (SIGSTOP), or killed and started or stopped and continued after it was left out,
+after which it has to be let in again. Now and then it is the coordinator, after which the next rank has to take its
+place, and lets others in; the machine of the old one may come back with another number. Rarely it is stopped while all
+meet again, until another one leads the meeting. With two ranks, all are started again with `resume`. On a busy machine
+a rank may be silent for too long without a fault, and another one than expected may take its place: the script goes
+where the run goes. When a run is complete, one process trains the same steps with the numbers and shares of ranks of
+its `members` events (`--sum-as`): losses, norms and weights have to be the same to the last bit. With
 `--partitions`, which needs root and iproute2, each rank has a network namespace of its own, and a link may be taken down
 too, after which the rank is started again.
 
@@ -106,8 +109,8 @@ class Training:
     def __init__(self, program, folder, ranks, network):
         self.program, self.folder, self.ranks, self.network = program, folder, ranks, network
         self.processes = []
-        # Where the run goes on without its first coordinator, and what was seen before that.
-        self.moved, self.coordinator, self.previous, self.before, self.name = None, 0, 0, [], ""
+        # Who has the run, since which event, and what was seen before that.
+        self.coordinator, self.taken_at, self.before = 0, None, []
         self.log = open(folder / "log", "w")
         self.token = hashlib.sha256(os.urandom(32)).hexdigest()
 
@@ -136,38 +139,56 @@ class Training:
         command = [*inside, str(self.program), *self.words, "--runs-dir", str(self.folder / "runs")]
         self.processes[rank] = subprocess.Popen(command, env=environment, stdout=self.log, stderr=self.log)
 
-    def run(self):
-        runs = sorted(path for path in (self.folder / "runs").glob("[!.]*") if (path / "events").is_dir())
-        if self.moved is None:
-            return runs[0] if runs else None
-        # It gets the name of the run, with four more digits, when its part ends.
-        if self.moved.is_dir():
-            return self.moved
-        runs = [run for run in runs if run.name.startswith(self.name) and run.name != self.name]
-        return max(runs, key=lambda run: (run / "events").stat().st_mtime, default=None)
+    def has_moved(self):
+        return self.taken_at is not None
 
-    def seen(self):
+    def folders(self):
+        """The folder of the run, and those of other ranks, which may take its place."""
+        return [path for path in (self.folder / "runs").glob("*") if (path / "events").is_dir()]
+
+    def run(self):
+        if self.has_moved():
+            # Its folder is renamed when its part ends.
+            found = (run for run in self.folders() if any(e["time_us"] == self.taken_at for e in events(run)))
+            return next(found, None)
+        runs = sorted(path for path in self.folders() if not path.name.startswith("."))
+        return runs[0] if runs else None
+
+    def of_coordinator(self):
         run = self.run()
         seen = list(events(run)) if run else []
-        if self.moved is not None:
-            taken = [at for at, event in enumerate(seen) if self.is_taking_over(event)]
-            seen = self.before + (seen[taken[-1] :] if taken else [])
+        if self.has_moved():
+            seen = self.before + [event for event in seen if event["time_us"] >= self.taken_at]
         return seen
 
-    def is_taking_over(self, event):
-        lost = [lost["rank"] for lost in event.get("lost", [])] if event["kind"] == "members" else []
-        return self.previous in lost and event["members"][0] == self.coordinator
+    def seen(self):
+        """The events of whoever has the run, which is found here."""
+        seen = self.of_coordinator()
+        taken = [event for run in self.folders() for event in events(run) if self.is_taking_over(event, run)]
+        if not taken:
+            return seen
+        event = min(taken, key=lambda event: event["time_us"])
+        self.before = [before for before in seen if before.get("step", 0) < event["step"]]
+        self.coordinator, self.taken_at = event["members"][0], event["time_us"]
+        return self.seen()
 
-    def takes_over(self, coordinator):
-        """This rank goes on."""
-        before = self.seen()
-        self.previous, self.coordinator = self.coordinator, coordinator
-        self.name = self.run().name.split("-of-")[-1]
-        self.moved = self.folder / "runs" / f".rank-{coordinator}-of-{self.name}"
-        self.before = []
-        self.wait("another coordinator", lambda: any(event["kind"] == "step" for event in self.seen()))
-        step = self.seen()[0]["step"]
-        self.before = [event for event in before if event.get("step", 0) < step]
+    def is_taking_over(self, event, run):
+        """Whether the rank of this folder says that it goes on without the one that has the run."""
+        if event["kind"] != "members" or event["time_us"] <= (self.taken_at or 0):
+            return False
+        if self.coordinator not in [lost["rank"] for lost in event.get("lost", [])]:
+            return False
+        # All ranks log the change; the one that has the run now also warns of it.
+        words = "this rank takes the place of the one that had the run"
+        said = (other for other in events(run) if other["kind"] == "warning" and other.get("step") == event["step"])
+        return any(words in other["message"] for other in said)
+
+    def steps_after_takeover(self, before):
+        """Whether another rank has taken over and trained since the takeover `before`."""
+        seen = self.seen()
+        return self.taken_at != before and any(
+            event["kind"] == "step" and event["time_us"] > self.taken_at for event in seen
+        )
 
     def steps(self):
         return max((event["step"] for event in self.seen() if event["kind"] == "step"), default=0)
@@ -178,7 +199,14 @@ class Training:
         return said[-1].get("members", []) if said else []
 
     def has_ended(self):
-        return bool(self.seen()) and self.seen()[-1]["kind"] == "run_finished"
+        seen = self.seen()
+        if not seen or seen[-1]["kind"] != "run_finished":
+            return False
+        if seen[-1]["outcome"] == "stopped":
+            # Others may go on, and say so at the end of their step.
+            time.sleep(3)
+            seen = self.seen()
+        return bool(seen) and seen[-1]["kind"] == "run_finished"
 
     def address(self):
         """Where the coordinator lets ranks in that have never been there, as it has said."""
@@ -201,7 +229,7 @@ class Training:
                 for process in self.processes.values():
                     process.kill()
                 sys.exit(f"waited {PATIENCE_S} s for {what}; look at {self.folder}")
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def clear(self):
         for process in self.processes.values():
@@ -211,6 +239,42 @@ class Training:
                 process.kill()
                 process.wait()
         self.processes = {}
+
+
+def stopped_while_all_meet(training, rank):
+    """Lets a rank come back, and stops the coordinator when all begin to meet again, until another one leads them, or
+    until the meeting is over. Returns what was seen."""
+    training.processes[rank].kill()
+    training.processes[rank].wait()
+    training.wait("the others", lambda: rank not in training.members() or training.has_ended())
+
+    def meetings():
+        said = [event for event in training.seen() if event["kind"] == "phase"]
+        return sum("all ranks meet again" in (event.get("detail") or "") for event in said)
+
+    before, taken_at = meetings(), training.taken_at
+    trainer = training.trainer()
+    training.start_rank(rank)
+    training.wait("a meeting", lambda: meetings() > before or training.has_ended())
+    if training.has_ended():
+        return "kill and start"
+    os.kill(trainer, signal.SIGSTOP)
+    since = time.monotonic()
+    try:
+        while time.monotonic() - since < 150 and not training.steps_after_takeover(taken_at):
+            time.sleep(0.2)
+    finally:
+        os.kill(trainer, signal.SIGCONT)
+    if training.steps_after_takeover(taken_at):
+        return "coordinator stopped while all meet"
+    training.wait("a step or the end", lambda begun=training.steps(): training.steps() > begun or training.has_ended())
+    return "coordinator stopped after all met" + (", all resume" if training.has_ended() else "")
+
+
+def all_resume(training):
+    training.start(["resume", "latest", "--json", "--non-interactive"])
+    before = len(training.seen())
+    training.wait("a resumed step", lambda: "step" in [e["kind"] for e in training.seen()[before:]])
 
 
 def replay_words(training):
@@ -239,7 +303,8 @@ def one_run(options, choose, counted, network):
     train = ["train", "--model", str(model), "--data", str(DEMO / "train.jsonl"), "--rank", "4", "--device", "cpu"]
     train += ["--max-rejected", "0.2", "--pack-length", "128"] * options.tiny
     train += ["--mtp", "none", "--epochs", "400", "--max-steps", str(STEPS), "--save-steps", "5"]
-    train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", "2", "--non-interactive", "--json"]
+    train += ["--eval-steps", "5", "--swarm", "true", "--silence-s", str(options.silence_s)]
+    train += ["--non-interactive", "--json"]
     training = Training(options.program, folder, options.ranks, network)
     training.start(train)
     stopped, faults = [], []
@@ -258,18 +323,31 @@ def one_run(options, choose, counted, network):
         if len(members) > 2:
             # Too few would not go on.
             kinds += ["coordinator killed", "coordinator killed, comes back", "coordinator stopped and continued"]
-        elif training.moved is None:
+            kinds += ["coordinator stopped while all meet"] * (not training.has_moved() and choose.random() < 0.3)
+        elif not training.has_moved():
             kinds += ["coordinator killed, all resume"]
         kinds += ["kill and start twice"] * bool(others)
         kinds += ["partition and start"] * bool(network and others)
         if not kinds:
             break
         kind = choose.choice(kinds)
-        if kind.startswith("coordinator") and not kind.endswith("resume"):
-            trainer, machine = training.trainer(), training.machines[members[0]]
+        if kind.endswith("while all meet"):
+            kind = stopped_while_all_meet(training, choose.choice(others))
+            if kind.endswith("all resume"):
+                for process in stopped:
+                    process.kill()
+                stopped = []
+                training.clear()
+                all_resume(training)
+        elif kind.startswith("coordinator") and not kind.endswith("resume"):
+            taken_at = training.taken_at
+            trainer, machine = training.trainer(), training.machines.get(members[0], 0)
             is_stopped = "stopped" in kind
             os.kill(trainer, signal.SIGSTOP if is_stopped else signal.SIGKILL)
-            training.takes_over(members[1])
+            training.wait(
+                "another coordinator",
+                lambda before=taken_at: training.steps_after_takeover(before) or training.has_ended(),
+            )
             if is_stopped:
                 os.kill(trainer, signal.SIGCONT)
             if kind.endswith("back") and not training.has_ended():
@@ -282,9 +360,7 @@ def one_run(options, choose, counted, network):
                 process.kill()
             stopped = []
             training.clear()
-            training.start(["resume", "latest", "--json", "--non-interactive"])
-            before = len(training.seen())
-            training.wait("a resumed step", lambda: "step" in [e["kind"] for e in training.seen()[before:]])
+            all_resume(training)
         else:
             rank = choose.choice(others)
             process, machine = training.processes[rank], training.machines[rank]
@@ -362,6 +438,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--partitions", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="train the model of the tests, for a busy machine")
+    parser.add_argument("--silence-s", type=int, default=2, help="more on a busy machine")
     parser.add_argument("--folder", default=None, help="where runs are made")
     options = parser.parse_args()
     options.program = options.program.resolve()

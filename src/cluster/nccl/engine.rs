@@ -231,7 +231,14 @@ impl Nccl {
             return Ok(());
         }
         let ended = self.within(ENDING, "to end what it did", |gpu| gpu.abort());
-        ended.map_err(|what| {
+        ended.map_err(|mut what| {
+            let (is_first, ranks) = (self.control.rank() == 0, self.control.world_size());
+            if let Some(swarm) = &mut self.control.swarm {
+                swarm.gives_way = true;
+                if is_first && ranks > 2 {
+                    what += ". If the other ranks go on without this one, the next of them has the run, and that of this rank must not be resumed";
+                }
+            }
             let error = Error::Gpus { what };
             self.control.failure = Some(error.to_string());
             error

@@ -256,20 +256,22 @@ fn a_sum_that_fails_while_all_ranks_are_there_ends_the_run_with_its_reason() {
     assert!(all[1].is_of_a_rank(), "{:?}", all[1]);
 }
 
-#[test]
-fn one_whose_gpu_never_ends_what_it_does_says_so_and_ends_and_the_others_go_on() {
-    let (all, _) = ranks(Asked::Nccl, &[Fault::None, Fault::Stuck, Fault::None], |engine| {
+/// Lets the last of these ranks leave, after which one cannot end what its GPU does. The others sum until so
+/// many of them are left.
+fn with_one_stuck(faults: &[Fault], left: usize) -> Vec<Result<Vec<f32>, Error>> {
+    let last = faults.len() - 1;
+    let (all, _) = ranks(Asked::Nccl, faults, |engine| {
         let mut engine = engine.unwrap();
         assert!(engine.outlive(Duration::from_secs(20)));
-        assert_eq!(summed(&mut engine).1, 3);
-        if engine.rank() == 2 {
+        assert_eq!(summed(&mut engine).1, last + 1);
+        if engine.rank() == last {
             engine.leave(Some("it is killed"));
             return Ok(Vec::new());
         }
         loop {
             let mut values = numbers(engine.members()[engine.rank()]);
             match engine.all_reduce(&mut values).and_then(|()| engine.all_gather(b"done")) {
-                Ok(words) if words.len() == 1 => {
+                Ok(words) if words.len() == left => {
                     engine.leave(None);
                     return Ok(values);
                 }
@@ -281,7 +283,24 @@ fn one_whose_gpu_never_ends_what_it_does_says_so_and_ends_and_the_others_go_on()
             }
         }
     });
+    all
+}
+
+#[test]
+fn one_whose_gpu_never_ends_what_it_does_says_so_and_ends_and_the_others_go_on() {
+    let all = with_one_stuck(&[Fault::None, Fault::Stuck, Fault::None], 1);
     assert_eq!(all[0].as_ref().unwrap(), &numbers(0), "it goes on alone");
     let said = all[1].as_ref().unwrap_err();
-    assert!(matches!(said, Error::Gpus { what } if what.contains("longer than 1 s to end")), "{said}");
+    assert!(matches!(said, Error::Gpus { what } if what.ends_with("is not waited for")), "{said}");
+    assert!(said.to_string().contains("longer than 1 s to end"), "{said}");
+}
+
+#[test]
+fn a_coordinator_whose_gpu_never_ends_what_it_does_gives_way_to_the_next_rank() {
+    let all = with_one_stuck(&[Fault::Stuck, Fault::None, Fault::None, Fault::None], 2);
+    let said = all[0].as_ref().unwrap_err().to_string();
+    assert!(said.contains("longer than 1 s to end") && said.contains("must not be resumed"), "{said}");
+    for rank in [1, 2] {
+        assert_eq!(all[rank].as_ref().unwrap(), &in_order(&[1, 2]), "rank {rank}");
+    }
 }

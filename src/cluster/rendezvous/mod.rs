@@ -9,7 +9,7 @@
 //! of the token by who connects. So who does not know the token can neither be taken for a rank nor become
 //! one.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -50,11 +50,14 @@ pub struct Limits {
     pub meeting: Duration,
     /// The longest silence of a rank, after which it is given up.
     pub silence: Duration,
+    /// The time in which ranks that know each other meet again.
+    pub again: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { meeting: Duration::from_secs(600), silence: Duration::from_secs(30) }
+        let again = Duration::from_secs(60);
+        Self { meeting: Duration::from_secs(600), silence: Duration::from_secs(30), again }
     }
 }
 
@@ -81,11 +84,13 @@ pub(crate) struct Unmet {
     pub(crate) is_passing: bool,
     /// Who was lost on the way or did not come, by the numbers of this meeting.
     pub(crate) missed: Vec<usize>,
+    /// Whether this rank has said that it is ready to begin, so that the others may have begun with it.
+    pub(crate) has_promised: bool,
 }
 
 impl From<Error> for Unmet {
     fn from(error: Error) -> Self {
-        Self { is_passing: error.is_of_meeting(), error, missed: Vec::new() }
+        Self { is_passing: error.is_of_meeting(), error, missed: Vec::new(), has_promised: false }
     }
 }
 
@@ -104,8 +109,18 @@ pub(crate) struct Known {
     pub(crate) absent_after: Option<Duration>,
     /// Those that were lost when the ranks tried to meet again, for which rank 0 does not wait long.
     pub(crate) lost: Vec<usize>,
+    /// Without whom rank 0 does not begin.
+    pub(crate) quorum: Quorum,
     /// Other places where somebody may know the ranks, if rank 0 is not where the launcher said.
     pub(crate) also: Vec<(String, u16)>,
+}
+
+/// How many of those that worked together have to come when the ranks meet again. They have the lowest
+/// numbers, and the rank that leads the meeting is one of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Quorum {
+    pub(crate) least: usize,
+    pub(crate) of: usize,
 }
 
 /// What is the same for all connections of a rank.
@@ -121,6 +136,8 @@ struct Job<'a> {
     port: u16,
     /// What rank 0 has said, or says as such, and when.
     welcome: OnceCell<(Welcome, Instant)>,
+    /// Whether this rank has told rank 0 that it is ready to begin.
+    has_promised: Cell<bool>,
 }
 
 /// How long a connection is tried.
@@ -152,7 +169,8 @@ pub(crate) fn meet(
         None => return Err(Error::NoToken { host: escape(&placement.host).into_owned() }.into()),
     };
     let (listener, port) = listen(placement, is_here)?;
-    let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome: OnceCell::new() };
+    let (welcome, has_promised) = (OnceCell::new(), Cell::new(false));
+    let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome, has_promised };
     let (send_caller, callers) = channel();
     let done = Arc::new(AtomicBool::new(false));
     let accepting = job.accept(listener, send_caller, Arc::clone(&done), Stage::Meeting);
@@ -184,8 +202,8 @@ pub(crate) fn open_door(
     let (listener, port) = listen(placement, is_here)?;
     let token = token.unwrap_or(&of_loopback);
     let known = &Known::default();
-    let (deadline, welcome) = (Instant::now(), OnceCell::new());
-    let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome };
+    let (deadline, welcome, has_promised) = (Instant::now(), OnceCell::new(), Cell::new(false));
+    let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome, has_promised };
     Door::open(listener, members.to_vec(), |listener, callers, done| {
         job.accept(listener, callers, done, Stage::AtWork)
     })
@@ -236,8 +254,8 @@ impl Job<'_> {
             Error::Lost { rank: lost @ 1.., .. } | Error::Refused { by: lost @ 1.., .. } => missed.push(lost),
             _ => {}
         }
-        let is_passing = error.is_of_meeting();
-        Unmet { error: error.renumbered(|rank| self.named(rank)), is_passing, missed }
+        let (is_passing, has_promised) = (error.is_of_meeting(), self.has_promised.get());
+        Unmet { error: error.renumbered(|rank| self.named(rank)), is_passing, missed, has_promised }
     }
 
     /// Accepts connections in the background. Each has a thread until it is known who it is, because a
@@ -394,6 +412,7 @@ impl Job<'_> {
             Err(_) => return connected,
         };
         if let Some(channel) = met.outgoing.get_mut(&0) {
+            self.has_promised.set(lost.is_none());
             let told = channel.tell(&lost.map_or(Report::Connected, Report::Lost));
             connected?;
             let at = escape(&self.placement.host).into_owned();
@@ -472,7 +491,8 @@ impl Job<'_> {
             // One that was lost wrongly comes at once.
             let awaited = if began.elapsed() < AT_ONCE { &all } else { &others };
             let Some(missing) = self.missing(met, awaited, Purpose::Work) else { break };
-            if absent_after.is_some_and(|limit| began.elapsed() >= limit) {
+            let is_late = absent_after.is_some_and(|limit| began.elapsed() >= limit);
+            if is_late && self.enough(met).is_ok() {
                 break;
             }
             if told.elapsed() >= AGAIN {
@@ -489,7 +509,11 @@ impl Job<'_> {
                     self.port
                 )
             });
-            let Some(mut caller) = self.next_caller(callers, &missing, self.deadline)? else { continue };
+            let caller = self.next_caller(callers, &missing, self.deadline);
+            if matches!(caller, Err(Error::Missing { .. })) {
+                self.enough(met)?;
+            }
+            let Some(mut caller) = caller? else { continue };
             let rank = caller.hello.rank;
             if caller.hello.purpose != Purpose::Work {
                 // Nobody was welcomed yet.
@@ -511,6 +535,7 @@ impl Job<'_> {
             let wait = Answer::Wait { others: Vec::new() };
             met.incoming.retain(|_, (_, channel)| channel.tell(&wait).is_ok());
         }
+        self.enough(met)?;
         let mut present: Vec<usize> = met.incoming.keys().copied().chain([0]).collect();
         present.sort_unstable();
         let attempt = self.known.attempt;
@@ -520,6 +545,15 @@ impl Job<'_> {
             welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
         }
         Ok(())
+    }
+
+    /// Requires that enough of those that worked together have come, so that the others cannot begin without
+    /// this one.
+    fn enough(&self, met: &Met) -> Result<(), Error> {
+        let Quorum { least, of } = self.known.quorum;
+        let left = met.incoming.keys().filter(|rank| **rank < of).count() + 1;
+        let why = "the others did not come when the ranks met again".to_owned();
+        if left < least { Err(Error::TooFew { left, of, why }) } else { Ok(()) }
     }
 
     /// Returns which of these ranks have not connected to this one for all that is due, in words.

@@ -225,3 +225,36 @@ fn somebody_with_another_token_at_the_place_of_a_rank_ends_no_meeting_and_people
         assert!(said.starts_with("rank 14 (127.0.0.1"), "{said}");
     }
 }
+
+#[test]
+fn a_rank_that_has_said_to_the_coordinator_that_it_is_ready_remembers_it() {
+    for is_ready in [false, true] {
+        let port = free_port().unwrap();
+        let token = JobToken::of_loopback();
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let gate = Gate::new(&token.key(), &token.proof());
+        let accept = || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut channel = gate.admit(stream, Patience::default(), Arc::new(|| false)).unwrap();
+            let hello: Hello = channel.hear().unwrap();
+            let member =
+                |launched_as: usize, port: u16| Member { host: "127.0.0.1".into(), port, launched_as };
+            let members = vec![member(10, port), member(12, hello.port)];
+            channel.tell(&Answer::Welcome(Welcome { members, present: vec![0, 1], attempt: 3 })).unwrap();
+            (channel, hello)
+        };
+        let limits = Limits { meeting: Duration::from_secs(8), ..Limits::default() };
+        let second = thread::spawn(move || meets(1, 2, port, limits));
+        let (mut work, hello) = accept();
+        let (heartbeat, _) = accept();
+        if is_ready {
+            let mut puppet = Puppet::new(1, 2, hello.port);
+            puppet.hello = Hello { rank: 0, port, attempt: 3, ..puppet.hello };
+            let _work = puppet.says(&puppet.hello);
+            assert_eq!(work.hear::<Report>().unwrap(), Report::Connected);
+        }
+        drop((work, heartbeat, listener));
+        let unmet = second.join().unwrap().map(|met| met.present).unwrap_err();
+        assert_eq!(unmet.has_promised, is_ready, "{unmet:?}");
+    }
+}

@@ -39,14 +39,13 @@
 //! - `tcp` ([`crate::judged`]): each chunk's owner has all contributions to it. Owners summarise what they
 //!   have received, exchange the summaries and add them in the order of ranks, so a rank cannot lie about
 //!   its own norm. Nothing is added until all have judged.
-//! - NCCL ([`crate::announced`]): its sums are made in the network or on the device, where nobody sees a
-//!   contribution. So each rank sends its own norm and projection ahead, and contributes zeros if it is
-//!   dropped. A rank that lies about them can add anything; the sum's norm and projection, which all compute
-//!   and compare with those that were announced, show that somebody has lied, and not who. Such a sum is not
-//!   used: the step, and those after it, are summed over TCP.
-//! - XDP is not part of this module. Its kernel program can keep the sum of squares of each member and slot
-//!   next to the slot's lock, and have the slot summed again without a suspect; directions would be judged
-//!   from projections sent ahead, as with NCCL.
+//! - NCCL and XDP ([`crate::announced`]): their sums are made on the device or in the network, where nobody
+//!   sees a contribution. So each rank sends its own norm and projection ahead, and contributes zeros if it
+//!   is dropped. A rank that lies about them can add anything; the sum's norm and projection, which all
+//!   compute and compare with those that were announced, show that somebody has lied, and not who. Such a sum
+//!   is not used: the step, and those after it, are summed over TCP. The program in the kernel keeps no norms
+//!   of its own: they would be known only when packets are already added, and slots would have to be summed
+//!   again without a suspect.
 
 mod combine;
 mod history;

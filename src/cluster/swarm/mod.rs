@@ -28,7 +28,9 @@
 //!
 //! **Who coordinates.** If the coordinator is lost, the first of those that are left takes its place, as long
 //! as they are more than half of the members (`regroup`). Otherwise they end, as ranks do that are no
-//! swarm, and so they do if it has said itself why it ends.
+//! swarm, and so they do if it has said itself why it ends, unless it has given way. If it does not lead the
+//! meeting to which all go, the next one leads another, under the same condition; the coordinator then needs
+//! half of them to begin.
 
 mod counts;
 pub(crate) mod door;
@@ -78,6 +80,8 @@ pub(crate) struct Swarm {
     pub(crate) is_healing: bool,
     /// Whether too few are left, so that others may go on without them.
     pub(crate) is_outvoted: bool,
+    /// Whether this rank alone cannot go on, so that the others do, also without their coordinator.
+    pub(crate) gives_way: bool,
     /// For tests: the number of messages after which this rank is dead.
     #[cfg(test)]
     pub(crate) sends_left: Option<usize>,

@@ -499,3 +499,99 @@ fn one_that_comes_to_a_later_meeting_than_it_was_told_misses_nobody_of_the_earli
         }
     });
 }
+
+#[test]
+fn a_coordinator_that_is_lost_when_they_begin_to_meet_again_is_missed_by_who_takes_its_place() {
+    let ended = three(LONG, |mut tcp| {
+        if tcp.rank() == 0 {
+            // Like a process that is killed: it says nothing.
+            tcp.outgoing.clear();
+            return None;
+        }
+        tcp.meet_again().unwrap();
+        let (words, changes) = (heal(&mut tcp).unwrap(), tcp.changes());
+        assert!(tcp.changes().is_empty(), "they are told once");
+        tcp.leave(None);
+        Some((words, changes))
+    });
+    assert_eq!(ended[1], ended[2]);
+    let Some((words, changes)) = &ended[1] else { panic!() };
+    assert_eq!(*words, [b"1".to_vec(), b"2".to_vec()]);
+    let [change] = &changes[..] else { panic!("{changes:?}") };
+    assert!(change.is_taken_over && change.members == [1, 2] && change.lost[0].0 == 0, "{change:?}");
+}
+
+/// Ranks of a swarm that meet again, some of which do not come: rank 0 for so long, and others never.
+/// Returns what becomes of those that do, by their numbers.
+fn without_coordinator(world_size: usize, sleeps: Duration, absent: &[usize]) -> Vec<Result<Tcp, Error>> {
+    let port = free_port().unwrap();
+    let work = |rank: usize| {
+        let (own, is_due) = (thread::current().id(), Arc::new(AtomicBool::new(false)));
+        let (is_absent, is_asked) = (absent.contains(&rank), Arc::clone(&is_due));
+        let interrupted = move || {
+            let is_now = is_due.load(Ordering::SeqCst) && thread::current().id() == own;
+            if rank == 0 && is_now && is_due.swap(false, Ordering::SeqCst) {
+                // As if the process was stopped.
+                thread::sleep(sleeps);
+            }
+            is_absent && is_due.load(Ordering::SeqCst)
+        };
+        let (silence, again) = (Duration::from_secs(6), Duration::from_secs(19));
+        let limits = Limits { silence, again, ..Limits::default() };
+        let placement = placement(rank, world_size, port);
+        let mut tcp = join(&placement, None, "build", limits, Arc::new(interrupted)).unwrap();
+        assert!(tcp.outlive(Duration::from_secs(4)));
+        is_asked.store(true, Ordering::SeqCst);
+        tcp.meet_again().map(|()| tcp)
+    };
+    let work = &work;
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || work(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn if_the_coordinator_is_stopped_while_they_meet_the_next_one_leads_those_that_are_more_than_half() {
+    let [long, short] = [26, 3].map(Duration::from_secs);
+    let (stopped, briefly, too_few) = thread::scope(|scope| {
+        let stopped = scope.spawn(|| without_coordinator(3, long, &[]));
+        let briefly = scope.spawn(|| without_coordinator(3, short, &[]));
+        let too_few = scope.spawn(|| without_coordinator(4, long, &[3]));
+        (stopped.join().unwrap(), briefly.join().unwrap(), too_few.join().unwrap())
+    });
+    let go_on = |all: Vec<Tcp>| {
+        let healed = |mut tcp: Tcp| {
+            let (words, changes) = (heal(&mut tcp).unwrap(), tcp.changes());
+            assert!(tcp.outlive(LONG));
+            let numbers = tcp.launched_as();
+            tcp.leave(None);
+            (numbers, words, changes)
+        };
+        let healed = &healed;
+        let all = thread::scope(|scope| {
+            let all: Vec<_> = all.into_iter().map(|tcp| scope.spawn(move || healed(tcp))).collect();
+            all.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+        all.into_iter().next().unwrap()
+    };
+    let words = |ranks: &[&str]| ranks.iter().map(|rank| rank.as_bytes().to_vec()).collect::<Vec<_>>();
+
+    let mut ranks = stopped.into_iter();
+    let first = ranks.next().unwrap().map(drop).unwrap_err();
+    assert!(matches!(first, Error::TooFew { left: 1, of: 3, .. }), "it wakes and goes on alone: {first}");
+    let (numbers, said, changes) = go_on(ranks.map(Result::unwrap).collect());
+    assert_eq!((numbers, said), (vec![1, 2], words(&["1", "2"])));
+    let [change] = &changes[..] else { panic!("{changes:?}") };
+    assert!(change.is_taken_over && change.members == [1, 2], "{change:?}");
+    assert_eq!(change.lost.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0]);
+
+    let (numbers, said, changes) = go_on(briefly.into_iter().map(Result::unwrap).collect());
+    assert_eq!((numbers, said, changes), (vec![0, 1, 2], words(&["0", "1", "2"]), Vec::new()));
+
+    for (rank, ended) in too_few.into_iter().enumerate() {
+        let error = ended.map(drop).unwrap_err();
+        assert!(error.is_of_a_rank(), "rank {rank}: {error}");
+    }
+}

@@ -393,12 +393,25 @@ impl Collective for Xdp {
         self.sum(values, None)
     }
 
+    /// Goes over TCP, where each contribution is seen before it counts.
+    fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        self.control.scatter(values)
+    }
+
+    fn spread(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
+        self.control.spread(own, values)
+    }
+
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.control.all_gather(own)
     }
 
     fn launched_as(&self) -> Vec<usize> {
         self.control.launched_as()
+    }
+
+    fn engine(&self) -> Option<String> {
+        Some(self.path.to_string())
     }
 
     fn summed_by(&self) -> SummedBy {

@@ -88,6 +88,7 @@ mod tests {
     use sparktune_base::random::SplitMix64;
 
     use super::*;
+    use crate::announced::ROUNDING_TO_16_BITS;
 
     /// Numbers like gradients: a common part and one for each rank, both with heavy tails, in rows of very
     /// different sizes.
@@ -173,6 +174,26 @@ mod tests {
             let ring = ratio(&exact, ring);
             println!("{workers:5}  {ours:22.1}  {ring:9.1}");
             assert!(ours > ring + 6.0, "{workers} ranks: {ours} dB, bf16 {ring} dB");
+        }
+    }
+
+    #[test]
+    fn what_honest_ranks_lose_is_far_less_than_those_that_judge_announced_sums_allow() {
+        let norm =
+            |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+        for workers in [2, 4, 16] {
+            // Also if one of them has nearly all of the length.
+            for factor in [1.0, 1e3] {
+                let mut parts = gradients(workers, 1 << 15, 3);
+                parts[0].iter_mut().for_each(|value| *value *= factor);
+                let sums = summed(&parts, None);
+                let mut lost = exact(&parts).into_iter().zip(sums).map(|(one, other)| one - f64::from(other));
+                let lost = norm(&mut lost);
+                let lengths: f64 =
+                    parts.iter().map(|part| norm(&mut part.iter().map(|v| f64::from(*v)))).sum();
+                let part = lost / lengths;
+                assert!(part < ROUNDING_TO_16_BITS / 2.0, "{workers} ranks, {factor}: {part}");
+            }
         }
     }
 

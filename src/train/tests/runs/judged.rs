@@ -121,18 +121,25 @@ fn ranks(root: &Path, method: &str, settings: &str, lie: Option<Lie>) -> Vec<Run
 fn ranks_by(by: SummedBy, root: &Path, method: &str, settings: &str, lie: Option<Lie>) -> Vec<RunDir> {
     let runs: Vec<RunDir> =
         (0..3).map(|rank| planned(&root.join(rank.to_string()), method, settings)).collect();
+    train_on(&runs, by, lie, false);
+    runs
+}
+
+/// Lets three ranks train their runs on, to the end or only a step. Returns how often each of them has
+/// added gradients unseen.
+fn train_on(runs: &[RunDir], by: SummedBy, lie: Option<Lie>, stops: bool) -> Vec<usize> {
     std::thread::scope(|scope| {
         let train = |(run, mut rank): (&RunDir, Thread)| {
             let run = RunDir::open(run.path()).unwrap();
             scope.spawn(move || {
                 let options = TrainOptions::default();
-                train_as_rank(&run, &AtomicBool::new(false), &options, &mut rank).unwrap();
+                train_as_rank(&run, &AtomicBool::new(stops), &options, &mut rank).unwrap();
+                if by == SummedBy::Tcp { 0 } else { rank.steps }
             })
         };
         let threads: Vec<_> = runs.iter().zip(Thread::all(3, lie, by)).map(train).collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
-    runs
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 const ADAPTER: &str = "adapter/adapter_model.safetensors";
@@ -212,11 +219,13 @@ fn what_an_engine_adds_unseen_is_judged_by_what_was_announced_and_seen_if_the_su
     for sentry in ["drop", "warn"] {
         let settings = format!(r#"{{ sentry = "{sentry}" }}"#);
         let seen = by(tcp, &format!("seen-{sentry}"), &settings, None);
-        let announced = by(nccl, &format!("announced-{sentry}"), &settings, None);
-        assert_eq!(losses(&announced), losses(&seen), "this engine adds in the same order");
-        assert_eq!(bytes(&announced, ADAPTER), bytes(&seen, ADAPTER));
-        assert!(phase(&announced, "sentry").unwrap().starts_with("no gradient was doubted"));
-        assert_eq!(of_newest(&announced, "summed_by"), serde_json::json!({ "nccl": 22_903 }));
+        for engine in [nccl, SummedBy::Xdp] {
+            let announced = by(engine, &format!("announced-{sentry}-{engine}"), &settings, None);
+            assert_eq!(losses(&announced), losses(&seen), "this engine adds in the same order");
+            assert_eq!(bytes(&announced, ADAPTER), bytes(&seen, ADAPTER));
+            assert!(phase(&announced, "sentry").unwrap().starts_with("no gradient was doubted"));
+            assert_eq!(of_newest(&announced, "summed_by"), serde_json::to_value(engine).unwrap());
+        }
         for factor in [-3.0, 1e6, f32::NAN] {
             let lie = Some(Lie { rank: 1, step: 3, factor });
             let lied = by(nccl, &format!("{sentry}{factor}"), &settings, lie);
@@ -227,6 +236,28 @@ fn what_an_engine_adds_unseen_is_judged_by_what_was_announced_and_seen_if_the_su
             assert_eq!(of_newest(&lied, "summed_by"), "tcp");
         }
     }
+}
+
+#[test]
+fn ranks_whose_sum_was_another_one_than_announced_are_seen_in_all_later_attempts_too() {
+    let root = tempfile::tempdir().unwrap();
+    let (tcp, nccl) = (SummedBy::Tcp, SummedBy::Nccl(22_903));
+    let settings = r#"{ sentry = "drop" }"#;
+    let seen = ranks_by(tcp, &root.path().join("seen"), LORA, settings, None).swap_remove(0);
+    let path = |rank: usize| root.path().join(format!("lied-{rank}"));
+    let runs: Vec<RunDir> = (0..3).map(|rank| planned(&path(rank), LORA, settings)).collect();
+    // The first sum of each attempt is one of a gradient: those that measure the links are of zeros.
+    let lie = Some(Lie { rank: 1, step: 1, factor: -3.0 });
+    assert_eq!(train_on(&runs, nccl, lie, true), [1, 1, 1]);
+    let told = |run: &RunDir| warnings(run).iter().filter(|said| said.contains("announced")).count();
+    assert_eq!((told(&runs[0]), of_newest(&runs[0], "summed_by")), (1, "tcp".into()));
+    // The engine is the same again, and nobody is asked to accept anything.
+    for stops in [true, false] {
+        assert_eq!(train_on(&runs, nccl, lie, stops), [0, 0, 0], "nothing is added unseen any more");
+    }
+    assert_eq!((told(&runs[0]), of_newest(&runs[0], "summed_by")), (1, "tcp".into()));
+    assert_eq!(losses(&runs[0]), losses(&seen));
+    assert_eq!(bytes(&runs[0], ADAPTER), bytes(&seen, ADAPTER));
 }
 
 /// The judge's state in the newest checkpoint.

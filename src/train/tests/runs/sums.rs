@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use sparktune_cluster::tcp::{self, Tcp};
 use sparktune_cluster::{Collective, Error, Launcher, Limits, Placement, SummedBy, Traffic, free_port};
 use sparktune_runlog::RunDir;
-use sparktune_train::{Finished, TrainError, TrainOptions, train_as_rank};
+use sparktune_train::{Finished, TrainError, TrainOptions, train_as_rank, train_with};
 
 use crate::{LORA, run, warnings};
 
@@ -95,9 +95,25 @@ fn a_run_whose_sums_would_be_made_in_another_order_goes_on_only_if_that_is_accep
     let told = warnings(&of_three[0]);
     assert!(told.iter().any(|warning| warning.contains("last bits of the results differ")), "{told:?}");
 
+    // One process that adds in their place has the bits of TCP.
+    let of_three = runs(&root.path().join("replayed"), 3);
+    let run = &of_three[0];
+    assert!(train(&of_three, nccl, true, false).iter().all(Result::is_ok));
+    let replay = |stops: bool, accept_changes: bool| {
+        let options = TrainOptions { sum_as: Some(3.into()), accept_changes, ..TrainOptions::default() };
+        train_with(run, &AtomicBool::new(stops), &options)
+    };
+    let said = replay(false, false).unwrap_err().to_string();
+    let words = "by NCCL 2.29.3, in its own order, and now one process in the place of 3 ranks would sum them over TCP";
+    assert!(said.contains(words) && said.contains("--accept-changes"), "{said}");
+    replay(true, true).unwrap();
+    replay(false, false).unwrap();
+
     // The sum of two numbers has no order.
     let of_two = runs(root.path(), 2);
     assert!(train(&of_two, nccl, true, false).iter().all(Result::is_ok));
+    let options = TrainOptions { sum_as: Some(2.into()), ..TrainOptions::default() };
+    train_with(&of_two[0], &AtomicBool::new(true), &options).unwrap();
     assert!(train(&of_two, tcp, false, false).iter().all(Result::is_ok));
     assert!(warnings(&of_two[0]).iter().all(|warning| !warning.contains("NCCL")));
 }
