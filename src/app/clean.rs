@@ -91,6 +91,7 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
         }
     }
     let whole = copy.into_inner().map_err(|error| failed(error.into_error()))?;
+    whole.as_file().sync_all().map_err(failed)?;
     whole.persist_noclobber(output).map_err(|refused| failed(refused.error))?;
     Ok(cleaned)
 }

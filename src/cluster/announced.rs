@@ -325,6 +325,9 @@ mod tests {
     const RANKS: usize = 4;
     const SEED: u64 = 3;
 
+    /// The places at which a rank has the two numbers.
+    type Places<'a> = &'a dyn Fn(usize) -> Vec<usize>;
+
     /// What the last rank adds to its numbers each time that all are summed, whatever it has announced.
     type Adds = Option<Arc<Vec<f32>>>;
 
@@ -525,9 +528,8 @@ mod tests {
             // doubtful.
             let all = |_: usize| vec![one, other];
             let last = |rank: usize| if rank + 1 == RANKS { vec![one, other] } else { Vec::new() };
-            let shared = |rank: usize| if rank % 2 == 0 { vec![one] } else { vec![other] };
-            let ways: [(&str, &dyn Fn(usize) -> Vec<usize>); 3] =
-                [("all", &all), ("last", &last), ("shared", &shared)];
+            let shared = |rank: usize| if rank.is_multiple_of(2) { vec![one] } else { vec![other] };
+            let ways: [(&str, Places<'_>); 3] = [("all", &all), ("last", &last), ("shared", &shared)];
             for (name, places) in ways {
                 let own: Vec<Vec<f32>> = (0..RANKS).map(|rank| with(rank, &places(rank))).collect();
                 let (verdicts, sums) = &step_of(&own, None)[0];

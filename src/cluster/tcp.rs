@@ -373,14 +373,23 @@ impl Collective for Tcp {
         let quorum = Quorum { least: of.div_ceil(2), of };
         let known = Known { meeting: number, launched_as: own, absent_after, quorum, ..Known::default() };
         meeting.known = Known { all_launched_as: launched_as.clone(), ..known };
+        let is_first = self.rank() == 0;
         let missed = |error: Error| match error {
             Error::TooFew { .. } => error,
+            // The others may go on at another rank, if they did not hear why this one ends.
+            error if is_first && of > 2 => Error::TooFew { left: 1, of, why: error.to_string() },
             error => Error::Lost { rank: own, at: "meeting again".into(), why: error.to_string() },
         };
         let mut has_promised = false;
         let mut is_taken_over = false;
         *self = match met(meeting.clone(), &mut has_promised) {
-            Err(error) if self.rank() > 0 && of > 2 && !has_promised => {
+            // A stop, or a rank 0 that says why it ends, is for all.
+            Err(error)
+                if self.rank() > 0
+                    && of > 2
+                    && !has_promised
+                    && !matches!(error, Error::Interrupted | Error::Refused { .. }) =>
+            {
                 is_taken_over = true;
                 self.tell(&format!(
                     "rank {} did not lead the meeting ({error}): the ranks meet without it, at rank {}",

@@ -177,7 +177,7 @@ impl Tally {
         let examples = accepted.examples();
         if self.report.examples + examples > self.most_examples {
             let problem = format!(
-                "line {} is one example more than the {} that all data together may have",
+                "with line {} there are more than the {} examples that all data together may have",
                 count(line),
                 count(self.most_examples)
             );
@@ -449,7 +449,8 @@ mod tests {
         (1..=30).for_each(|line| add(line).unwrap());
         let refused = add(31).unwrap_err().to_string();
         assert!(
-            refused.contains("a.jsonl") && refused.contains("line 31 is one example more than the 30 "),
+            refused.contains("a.jsonl")
+                && refused.contains("with line 31 there are more than the 30 examples "),
             "{refused}"
         );
         let copies = tally.finish(false).unwrap().duplicates;

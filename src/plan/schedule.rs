@@ -170,12 +170,16 @@ impl Resolver<'_> {
             Method::Head => fit.model.mtp_parameters() as f64,
             _ => fit.trained_parameters(method.kind(), method.rank(), method.target_modules()),
         };
-        let one = (trained * CHECKPOINT_BYTES) as u64;
+        let trains_both = mtp == Mtp::Trained && method != Method::Head;
+        // A checkpoint of the head has the text model's trained weights too, without their moments.
+        let of_head = trained * 4.0 + fit.model.mtp_parameters() as f64 * CHECKPOINT_BYTES;
+        let of_text = trained * CHECKPOINT_BYTES;
+        let one = if trains_both { of_text.max(of_head) } else { of_text } as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
         // Besides those kept: the best one, the newest one if it is between two planned steps, and the one being
-        // written; and while a head is trained, the last one of the text model. Those of the head are smaller.
-        let more = if mtp == Mtp::Trained && method != Method::Head { 4 } else { 3 };
+        // written; and while a head is trained, the last one of the text model.
+        let more = if trains_both { 4 } else { 3 };
         let needed = |keep: u64| {
             one.saturating_mul(keep.saturating_add(more)).saturating_add(outputs).saturating_add(tokens)
         };

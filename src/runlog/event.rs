@@ -252,7 +252,7 @@ pub struct CheckpointCommitted {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControlApplied {
-    /// The id of the request; `signal` for SIGTERM and SIGINT, `memory` if memory ran out.
+    /// The id of the request; `signal` for SIGTERM, SIGINT and SIGUSR1, `memory` if memory ran out.
     pub id: String,
     /// `stop` or `checkpoint`.
     pub action: String,

@@ -149,6 +149,9 @@ impl<'a, 'run> Attempt<'a, 'run> {
         let mut changes = Vec::new();
         let before = &plan.duration.before;
         let earlier = state.inputs.earlier_length(before).filter(|_| state.stage == Stage::Main).cloned();
+        if !session.ranks.is_first() {
+            state.inputs.leave_out_copied_files();
+        }
         state.inputs =
             state.inputs.check(session.run, &base, before, accept, |change| changes.push(change))?;
         from_first::require_the_same_base(session, &state.inputs)?;

@@ -42,8 +42,8 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The other files that may have its chat template.
 const TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
 
-/// The other small files of a model that an export copies, and of which the first says what ends an answer. A
-/// licence or a README may change.
+/// Those of the other small files of a model that servers and converters read, and of which the first says what
+/// ends an answer. A licence or a README may change.
 const COPIED: [&str; 8] = [
     "generation_config.json",
     "added_tokens.json",
@@ -152,6 +152,12 @@ impl Inputs {
             // Older programs recorded no plan.
             None => before.last().filter(|_| self.base_files.is_some()),
         }
+    }
+
+    /// Forgets the files that are copied into outputs: a rank other than 0 writes none, and its folder need not
+    /// have them.
+    pub(crate) fn leave_out_copied_files(&mut self) {
+        self.copied_files = None;
     }
 
     /// Compares the inputs with those that the run has now, and returns the record of the latter. With

@@ -217,7 +217,7 @@ impl JudgedRanks {
         let Some((summed, took)) = sum.sum(collective, &counted)? else {
             self.is_distrusted = true;
             self.told.push(
-                "the sum of the ranks' gradients is not that of what they had announced, so one of them has sent something else, and it cannot be known which. That sum is not used: this step, and all after it, are summed over TCP, where each rank's gradient is seen"
+                "the sum of the ranks' gradients is not that of what they had announced, so one of them has sent something else, or it was added wrongly, and it cannot be known which. That sum is not used: this step, and all after it, are summed over TCP, where each rank's gradient is seen"
                     .to_owned(),
             );
             return Ok(Err(sum.into_own()));

@@ -257,7 +257,7 @@ impl<'a> Ranks<'a> {
         );
         // It decides bits, so it is part of the run's record.
         let has_other_bits = collective.summed_by().may_differ(SummedBy::Tcp, collective.world_size());
-        let replayed = if has_other_bits { ", so a replay with --sum-as has other bits" } else { "" };
+        let replayed = if has_other_bits { "; a replay with --sum-as has other bits" } else { "" };
         let engine = collective.engine().map_or_else(String::new, |engine| format!("{engine}{replayed}; "));
         Ok(Some(match sync {
             SyncPlan::Step => format!(

@@ -166,7 +166,7 @@ fn ranks_that_sum_in_the_network_train_alike_with_rounded_sums() {
     };
     let (said, rounded, found) = trained("xdp", &[]);
     assert!(said.contains("sums are made by a thread of rank 0, rounded to 16 bits"), "{said}");
-    assert!(said.contains("so a replay with --sum-as has other bits"), "{said}");
+    assert!(said.contains("a replay with --sum-as has other bits"), "{said}");
     // What the ranks announce is judged, and what is summed is that, rounded in other blocks.
     let (said, judged, of_judged) = trained("xdp", &["--sentry", "drop"]);
     assert!(said.contains("no gradient was doubted; judging took"), "{said}");

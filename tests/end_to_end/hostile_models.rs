@@ -157,8 +157,8 @@ fn of_cores() -> u64 {
 /// The memory in bytes that the largest tokenizer of the catalog takes.
 const LARGEST_TOKENIZER: u64 = 284_000_000;
 
-/// Between two looks at its memory, the worker goes on.
-const BETWEEN_LOOKS: u64 = 256 << 20;
+/// Between two looks at its memory, which come late on a busy machine, the worker goes on.
+const BETWEEN_LOOKS: u64 = 1 << 30;
 
 #[test]
 fn files_that_take_memory_are_refused_before_they_have_four_times_that_of_the_largest_tokenizer() {

@@ -121,7 +121,7 @@ impl Membership {
     pub fn is_kept(&self) -> bool {
         match Self::find() {
             Ok(kept) => kept.is_some_and(|kept| kept.id == self.id),
-            Err(_) => true,
+            Err(_) => path().is_ok_and(|path| fs::read(path).is_err()),
         }
     }
 

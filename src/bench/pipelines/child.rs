@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::job::{BUG, Job, Reply, USAGE};
 use crate::error::BenchError;
@@ -14,6 +14,9 @@ use crate::worker::shortened;
 
 /// How often it is asked whether the user wants to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a process that says nothing more may take to end.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Has a process of `program` do a job, which is written into `folder`. `progress` is told the steps.
 ///
@@ -68,7 +71,13 @@ pub(crate) fn run(
                 let what = "the process of a measurement ended without an answer".to_owned();
                 let mut error = failed(what, &mut log);
                 // A file of the model passed a limit, which the process has said before it ended.
-                let code = child.wait().ok().and_then(|status| status.code());
+                let asked = Instant::now();
+                let code = loop {
+                    match child.try_wait() {
+                        Ok(None) if asked.elapsed() < ENDING => thread::sleep(LOOK_EVERY),
+                        ended => break ended.ok().flatten().and_then(|status| status.code()),
+                    }
+                };
                 if let (BenchError::Measuring { exit_code, .. }, Some(USAGE)) = (&mut error, code) {
                     *exit_code = USAGE;
                 }

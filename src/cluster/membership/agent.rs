@@ -325,7 +325,12 @@ impl<'a> Shared<'a> {
                 Ok(())
             }
             Err(error) => {
-                *lock(&self.work) = State::Idle;
+                // A rank that was started frees the place when it has ended.
+                let mut work = lock(&self.work);
+                if matches!(&*work, State::Preparing { .. }) {
+                    *work = State::Idle;
+                }
+                drop(work);
                 if !matches!(error, Error::NoAgent { .. } | Error::Interrupted) {
                     let _ = refuse(channel, &error.to_string());
                 }

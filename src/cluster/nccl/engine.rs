@@ -216,6 +216,8 @@ impl Nccl {
             let ended = self.end();
             if done.is_ok() || matches!(done, Err(Error::Regrouped)) {
                 ended?;
+            } else {
+                self.ends_for_all();
             }
         }
         done
@@ -320,9 +322,18 @@ impl Nccl {
     fn failed(&mut self, what: &str) -> Error {
         // What came first is said.
         let _ = self.end();
+        self.ends_for_all();
         let error = Error::Gpus { what: escape(what).into_owned() };
         self.control.failure = Some(error.to_string());
         error
+    }
+
+    /// What ends this rank ends the run of all, also if its GPU does not end what it does: the others must not go
+    /// on without it.
+    fn ends_for_all(&mut self) {
+        if let Some(swarm) = &mut self.control.swarm {
+            swarm.gives_way = false;
+        }
     }
 
     /// Counts what a ring would send for so many numbers.

@@ -314,7 +314,14 @@ impl Job<'_> {
         let mut met = Met { outgoing, incoming, asked, answered, members: Vec::new(), present: Vec::new() };
         let until = Until { deadline: self.deadline, listens: false };
         if own == 0 {
-            self.gather(callers, &mut met)?;
+            let gathered = self.gather(callers, &mut met);
+            if matches!(gathered, Err(Error::Interrupted)) {
+                // They would try for a minute to reach this rank, and then go on without it.
+                for (_, channel) in met.incoming.values_mut() {
+                    let _ = channel.tell(&Answer::Refused { why: "the run was stopped".into() });
+                }
+            }
+            gathered?;
         } else {
             let (channel, mut welcome) = self.connect(0, host, port, Purpose::Work, until)?;
             met.outgoing.insert(0, channel);

@@ -45,9 +45,9 @@ const PACKET_KEPT: usize = 4608;
 /// How long the first sum may take.
 const TRIAL: Duration = Duration::from_secs(3);
 /// What the key of the tags is derived for.
+const PURPOSE: &str = "sparktune 2026-11-27 tags of sums in the network";
 /// What a rank says to which no result has come.
 const NO_RESULT: &[u8] = b"no result";
-const PURPOSE: &str = "sparktune 2026-11-27 tags of sums in the network";
 
 /// How to sum.
 #[derive(Debug, Clone)]
