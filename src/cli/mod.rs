@@ -66,8 +66,8 @@ Without a command, the flags are passed to the wizard if the output is a termina
 Exit codes: 0 done, 2 wrong usage, 3 data rejected or damaged, or an edit not kept, 4 device, memory or
 disk, or a loss that is not finite, 5 stopped before the end (`resume` continues the run), 7 trained to the
 end, but the loss diverged, 69 the network or the Hub failed before there was a run (the same command
-continues the download), 70 bug in sparktune, or losses beyond the bound of `bench lossless`, 77 not
-possible on this machine, 130 interrupted, nothing to resume.",
+continues the download), 70 bug in sparktune, or losses beyond the bound of `bench lossless`,
+77 not possible on this machine, 130 interrupted, nothing to resume.",
         program = program_name()
     )
 }

@@ -74,8 +74,8 @@ fn eval_s(run: &Run, evals: &Evals, treatment: &Treatment, train_tokens_per_s: f
 /// bf16, which took 0.3 to 2.7 s.
 const LOADED_BYTES_PER_S: f64 = 4e8;
 
-/// Returns the seconds in which the model is loaded, and those that the first pass on the CPU takes longer than
-/// the others, because it is the first to touch its memory: measured, as long again as another one.
+/// Returns the seconds in which the model is loaded, and those that the first pass on the CPU takes longer
+/// than the others, because it is the first to touch its memory: measured, as long again as another one.
 fn start_s(run: &Run, train_tokens_per_s: f64) -> f64 {
     let packs = &run.choice.packs;
     let first_pass = match run.fit.device {
@@ -103,8 +103,8 @@ fn token_s(fit: &Fit) -> f64 {
 /// draft (`src/train/acceptance.rs`).
 const MEASURED_TOKENS: f64 = 2048.0;
 const LONGEST_DRAFT: f64 = 4.0;
-/// The tokens that a head is also tried on as a server would use it (`src/train/head_report.rs`). A pass brings
-/// at least one; how many drafted ones are accepted is not known before.
+/// The tokens that a head is also tried on as a server would use it (`src/train/head_report.rs`). A pass
+/// brings at least one; how many drafted ones are accepted is not known before.
 const TRIED_TOKENS: f64 = 128.0;
 /// The speed in bytes per second at which outputs are written, read again and compared with the model.
 /// Measured on the CPU with a model of 314 MB.
@@ -251,8 +251,8 @@ pub(crate) fn speed(
 
 /// The share of its speed in products of matrices that the CPU reaches in training a wide model. Measured on
 /// two cores of an AMD EPYC: 0.59 in full fine-tuning, 0.71 with LoRA and 0.77 with LoRA and recompute. The
-/// speed of such a machine changes by a fifth from one minute to the next, and a run that takes longer than was
-/// said is worse than one that takes less, so a little less than their mean is assumed.
+/// speed of such a machine changes by a fifth from one minute to the next, and a run that takes longer than
+/// was said is worse than one that takes less, so a little less than their mean is assumed.
 const CPU_SHARE: f64 = 0.64;
 
 /// Returns the speed in tokens per second for a CPU whose products reach so many FLOP/s, where `assumed`

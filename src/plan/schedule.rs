@@ -177,8 +177,8 @@ impl Resolver<'_> {
         let one = if trains_both { of_text.max(of_head) } else { of_text } as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
-        // Besides those kept: the best one, the newest one if it is between two planned steps, and the one being
-        // written; and while a head is trained, the last one of the text model.
+        // Besides those kept: the best one, the newest one if it is between two planned steps, and the one
+        // being written; and while a head is trained, the last one of the text model.
         let more = if trains_both { 4 } else { 3 };
         let needed = |keep: u64| {
             one.saturating_mul(keep.saturating_add(more)).saturating_add(outputs).saturating_add(tokens)

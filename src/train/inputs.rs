@@ -42,8 +42,8 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The other files that may have its chat template.
 const TEMPLATES: [&str; 2] = ["chat_template.jinja", "chat_template.json"];
 
-/// Those of the other small files of a model that servers and converters read, and of which the first says what
-/// ends an answer. A licence or a README may change.
+/// Those of the other small files of a model that servers and converters read, and of which the first says
+/// what ends an answer. A licence or a README may change.
 const COPIED: [&str; 8] = [
     "generation_config.json",
     "added_tokens.json",
@@ -154,8 +154,8 @@ impl Inputs {
         }
     }
 
-    /// Forgets the files that are copied into outputs: a rank other than 0 writes none, and its folder need not
-    /// have them.
+    /// Forgets the files that are copied into outputs: a rank other than 0 writes none, and its folder need
+    /// not have them.
     pub(crate) fn leave_out_copied_files(&mut self) {
         self.copied_files = None;
     }

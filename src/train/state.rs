@@ -203,9 +203,9 @@ impl State {
         is_best
     }
 
-    /// Returns the steps of the checkpoints that stay as long as this one: those with the lowest losses of text
-    /// model and MTP head, and while the head is trained, the last of the text model, with which a longer run
-    /// begins.
+    /// Returns the steps of the checkpoints that stay as long as this one: those with the lowest losses of
+    /// text model and MTP head, and while the head is trained, the last of the text model, with which a
+    /// longer run begins.
     pub(crate) fn lasting_checkpoints(&self) -> Vec<u64> {
         let text_model = (self.stage == Stage::Mtp).then_some(self.main_steps);
         self.best_step.into_iter().chain(self.best_head.map(|best| best.step)).chain(text_model).collect()

@@ -316,16 +316,20 @@ fn runs_are_found_by_their_words_and_deleted_only_with_yes() {
     assert!(listed.contains(&name) && listed.contains("RANK"), "{listed}");
     assert!(runs(&["--matching", "no-such-word"]).exits(0).err.contains("no run has these words"));
 
-    std::fs::create_dir_all(run.parent().unwrap().join(".tokens-7/abc")).unwrap();
-    std::fs::write(run.parent().unwrap().join(".tokens-7/abc/file"), [0; 1000]).unwrap();
+    let own = format!(".tokens-{}", rustix::process::geteuid().as_raw());
+    let [own_cache, of_another] = [&*own, ".tokens-backup"].map(|name| run.parent().unwrap().join(name));
+    for folder in [&own_cache, &of_another] {
+        std::fs::create_dir_all(folder.join("abc")).unwrap();
+        std::fs::write(folder.join("abc/file"), [0; 1000]).unwrap();
+    }
     let clean = runs(&["clean"]).exits(0);
     assert!(
-        clean.out.contains(".tokens-7: tokenised data, 1.0 kB") && clean.err.contains("--yes"),
+        clean.out.contains(&format!("{own}: tokenised data, 1.0 kB")) && clean.err.contains("--yes"),
         "{clean:?}"
     );
-    assert!(run.parent().unwrap().join(".tokens-7").exists());
+    assert!(own_cache.exists());
     runs(&["clean", "--yes"]).exits(0);
-    assert!(!run.parent().unwrap().join(".tokens-7").exists());
+    assert!(!own_cache.exists() && of_another.exists(), "a folder of the user is no cache");
 
     let asked = runs(&["delete", &name]).exits(2);
     assert!(asked.out.contains(&name) && asked.err.contains("--yes") && run.exists(), "{asked:?}");

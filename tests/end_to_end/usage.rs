@@ -28,7 +28,7 @@ fn hints_name_the_program_as_the_user_called_it() {
         (&["--help"], 0, "NAME watch"),
         (&["check", "--help"], 0, "Usage: NAME check"),
         (&["watch"], 2, "`NAME train`"),
-        (&["watch", "nothing"], 2, "`NAME runs`"),
+        (&["watch", "nothing"], 2, "`NAME runs --all`"),
         (&["runs"], 0, "`NAME train` starts one"),
     ] {
         for name in ["./run.sh", "./run.sh --docker", r"/my\ folder/run.sh"] {

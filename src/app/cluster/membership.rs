@@ -116,8 +116,8 @@ impl Membership {
         Ok(path)
     }
 
-    /// Returns whether this is still what is kept. An agent ends when it is not, and goes on if that cannot be
-    /// seen, as on a disk of the network that is away for a moment.
+    /// Returns whether this is still what is kept. An agent ends when it is not, and goes on if that cannot
+    /// be seen, as on a disk of the network that is away for a moment.
     pub fn is_kept(&self) -> bool {
         match Self::find() {
             Ok(kept) => kept.is_some_and(|kept| kept.id == self.id),

@@ -328,8 +328,8 @@ impl Nccl {
         error
     }
 
-    /// What ends this rank ends the run of all, also if its GPU does not end what it does: the others must not go
-    /// on without it.
+    /// What ends this rank ends the run of all, also if its GPU does not end what it does: the others must
+    /// not go on without it.
     fn ends_for_all(&mut self) {
         if let Some(swarm) = &mut self.control.swarm {
             swarm.gives_way = false;
