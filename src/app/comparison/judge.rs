@@ -156,7 +156,7 @@ mod tests {
             .ask("", Duration::from_millis(100), &|| false)
             .unwrap_err();
         assert!(slow.contains("took longer"), "{slow}");
-        let line = br#"{"id": "a", "prompt": "say it", "checks": [{"type": "contains", "text": "it"}]}"#;
+        let line = br#"{"id": "a", "prompt": "say it", "checks": [{"type": "contains", "value": "it"}]}"#;
         let suite = Suite::read("own", line).unwrap();
         let judge = Judge::new("false").unwrap();
         let asked = |answer: &Answer| judge.outcome("own", &suite.prompts[0], answer, "model", &|| false);
