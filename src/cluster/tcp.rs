@@ -383,7 +383,7 @@ impl Collective for Tcp {
         let mut has_promised = false;
         let mut is_taken_over = false;
         *self = match met(meeting.clone(), &mut has_promised) {
-            // A stop, or a rank 0 that says why it ends, is for all.
+            // A stop of this rank ends it, and a rank 0 that says why it ends, ends all.
             Err(error)
                 if self.rank() > 0
                     && of > 2

@@ -314,14 +314,7 @@ impl Job<'_> {
         let mut met = Met { outgoing, incoming, asked, answered, members: Vec::new(), present: Vec::new() };
         let until = Until { deadline: self.deadline, listens: false };
         if own == 0 {
-            let gathered = self.gather(callers, &mut met);
-            if matches!(gathered, Err(Error::Interrupted)) {
-                // They would try for a minute to reach this rank, and then go on without it.
-                for (_, channel) in met.incoming.values_mut() {
-                    let _ = channel.tell(&Answer::Refused { why: "the run was stopped".into() });
-                }
-            }
-            gathered?;
+            self.gather(callers, &mut met)?;
         } else {
             let (channel, mut welcome) = self.connect(0, host, port, Purpose::Work, until)?;
             met.outgoing.insert(0, channel);
