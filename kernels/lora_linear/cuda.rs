@@ -10,7 +10,7 @@ use crate::fp8;
 use crate::linear::cuda::{
     Columns, Gradient, Product, aligned, device, product, product_into, product_shared_out, writable,
 };
-use crate::linear::tile::{APART, WIDE};
+use crate::linear::tile::{APART, Tile, WIDE};
 use crate::linear::tuning::{self, GATED_INPUT, GATED_OUTPUT, Problem};
 use crate::silu_mul::cuda::{gradients as silu_gradients, product as silu_product};
 use crate::weight::{GradientSum, add_all_on_cuda, add_on_cuda};
@@ -227,6 +227,16 @@ pub(crate) fn output(x: &CudaTensor, weight: &CudaTensor, u: Columns, b: &CudaTe
     y
 }
 
+/// Returns the tile of a product of these sizes with silu·mul at its end, or [`APART`] where two launches are
+/// faster, or where the vendor's library, whose products have no such end, may compute it.
+fn gated_tile(kernel: &'static str, on: &CudaTensor, [m, n, k]: [usize; 3], rank: usize) -> Tile {
+    if tuning::may_use_library() {
+        return APART;
+    }
+    let (estimated, _) = device(on).choose(&WIDE, [m, n, k + rank], 1);
+    tuning::tile(Problem { kernel, sizes: vec![n, k, rank], splits: 1, tokens: m }, estimated)
+}
+
 /// Computes up, `x Wᵀ + u Bᵀ`, and `silu(gate) ⊙ up`, each rounded once: in one launch, or in two if that was
 /// measured to be faster, with the same bits.
 pub(crate) fn gated_output(
@@ -237,15 +247,7 @@ pub(crate) fn gated_output(
 ) -> [CudaTensor; 2] {
     let ((m, k), (n, _)) = (dims(x), dims(weight));
     let rank = adapter.map_or(0, |(u, _)| u.count);
-    let tile = if tuning::may_use_library() {
-        APART
-    } else {
-        let (estimated, _) = device(x).choose(&WIDE, [m, n, k + rank], 1);
-        tuning::tile(
-            Problem { kernel: GATED_OUTPUT, sizes: vec![n, k, rank], splits: 1, tokens: m },
-            estimated,
-        )
-    };
+    let tile = gated_tile(GATED_OUTPUT, gate, [m, n, k], rank);
     if tile == APART {
         let up = match adapter {
             None => product(Product::Forward, x, weight, 1.0),
@@ -334,15 +336,7 @@ pub(crate) fn gated_input_gradient(
 ) -> [CudaTensor; 2] {
     let ((m, n), k) = (dims(gate), d_y.outputs);
     let rank = adapter.map_or(0, |(d_u, _)| dims(d_u).1);
-    let tile = if tuning::may_use_library() {
-        APART
-    } else {
-        let (estimated, _) = device(gate).choose(&WIDE, [m, n, k + rank], 1);
-        tuning::tile(
-            Problem { kernel: GATED_INPUT, sizes: vec![n, k, rank], splits: 1, tokens: m },
-            estimated,
-        )
-    };
+    let tile = gated_tile(GATED_INPUT, gate, [m, n, k], rank);
     if tile == APART {
         let d_x = match adapter {
             None => product(Product::Input, d_y.columns(), weight, 1.0),
