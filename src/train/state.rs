@@ -361,6 +361,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn while_the_head_is_trained_the_last_of_the_text_model_stays_and_the_clock_pushes_no_checkpoint_out() {
+        let of_text = State { step: 12, main_done: true, best_step: Some(9), ..State::start() };
+        assert!(of_text.is_planned(5) && of_text.lasting_checkpoints() == [9], "the end of the text model");
+        let of_head = || State {
+            stage: Stage::Mtp,
+            main_done: true,
+            main_steps: 12,
+            step: 3,
+            best_step: Some(9),
+            ..State::start()
+        };
+        assert_eq!(of_head().lasting_checkpoints(), [9, 12]);
+        assert!(of_head().is_planned(3) && !of_head().is_planned(5), "saved by the clock");
+        let best = State { best_head: Some(BestHead { step: 15, loss: 1 }), ..of_head() };
+        assert!(best.is_planned(5) && best.lasting_checkpoints() == [9, 15, 12]);
+    }
+
+    #[test]
     fn a_state_with_any_changed_byte_is_read_as_it_is_written_again_or_refused_with_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(STATE);
