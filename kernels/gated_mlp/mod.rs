@@ -3,7 +3,8 @@
 //!
 //! It has the bits of its parts: two layers on one input, `silu_mul`, and one layer more. It is one op, so
 //! that on CUDA devices the launch that computes up writes `silu(gate) ⊙ up` as well, and the gradient of
-//! that need not exist: the launch that sums it writes the gradients of gate and up.
+//! that need not exist: the launch that sums it writes the gradients of gate and up. On the CPU,
+//! `silu(gate) ⊙ up` is not kept: the backward pass computes it again.
 
 use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
@@ -89,6 +90,14 @@ impl Kind {
             Self::Adapted(_) => 5,
         }
     }
+
+    /// Returns where `x` is among what the op keeps, if it is kept and the op is on one layer.
+    fn place_of_input(&self, wanted: &[bool]) -> Option<usize> {
+        match self {
+            Self::Plain(_) => wanted[1].then_some(1),
+            Self::Adapted(_) => Some(0),
+        }
+    }
 }
 
 /// The op. Its inputs are `x`, the parameters of gate and up, and those of down.
@@ -106,11 +115,18 @@ impl GatedMlp {
         (first, std::iter::once(first.contains(&true)).chain(last.iter().copied()).collect())
     }
 
-    /// Returns what was kept: of `silu_mul`, of `gate_and_up`, and of `down`.
-    fn kept<T>(&self, mut saved: Vec<T>, of_down: &[bool]) -> [Vec<T>; 3] {
+    /// Returns what was kept: of `silu_mul`, of `gate_and_up`, and of `down`, of which there are `of_last`
+    /// tensors.
+    fn kept<T>(mut saved: Vec<T>, of_down: &[bool], of_last: usize) -> [Vec<T>; 3] {
         let mut last = saved.split_off(if of_down[0] { 2 } else { 0 });
-        let first = last.split_off(self.down.kept_of_one(of_down));
+        let first = last.split_off(of_last);
         [saved, first, last]
+    }
+
+    /// Returns where the input of `down` belongs among what it keeps, if the CPU computes it again: wherever
+    /// gate and up are kept, from which it follows.
+    fn computed_again(&self, of_down: &[bool]) -> Option<usize> {
+        if of_down[0] { self.down.place_of_input(of_down) } else { None }
     }
 }
 
@@ -133,7 +149,10 @@ impl Group for GatedMlp {
         let [gate, up] = both.try_into().expect(BOTH);
         let ([x], mut kept) = forward::<SiluMul>([gate, up], [of_down[0]; 2]);
         let inputs = std::iter::once(x).chain(last).collect();
-        let (outputs, kept_last) = of_kind!(&self.down, op => Group::forward(op, inputs, &of_down));
+        let (outputs, mut kept_last) = of_kind!(&self.down, op => Group::forward(op, inputs, &of_down));
+        if let Some(place) = self.computed_again(&of_down) {
+            kept_last.remove(place);
+        }
         kept.extend(kept_last);
         kept.extend(kept_first);
         (outputs, kept)
@@ -146,7 +165,14 @@ impl Group for GatedMlp {
         wanted: &[bool],
     ) -> Vec<Option<FlexTensor>> {
         let (of_first, of_down) = self.of_layers(wanted);
-        let [both, first, last] = self.kept(saved, &of_down);
+        let again = self.computed_again(&of_down);
+        let of_last = self.down.kept_of_one(&of_down) - usize::from(again.is_some());
+        let [both, first, mut last] = Self::kept(saved, &of_down, of_last);
+        if let Some(place) = again {
+            let gate_and_up = [both[0].clone(), both[1].clone()];
+            let ([x], _) = forward::<SiluMul>(gate_and_up, [false; 2]);
+            last.insert(place, x);
+        }
         let mut gradients = of_kind!(&self.down, op => Group::backward(op, last, d_outputs, &of_down));
         let Some(d_x) = gradients.remove(0) else {
             return of_first.iter().map(|_| None).chain(gradients).collect();
@@ -186,7 +212,7 @@ impl GroupOnCuda for GatedMlp {
         wanted: &[bool],
     ) -> Vec<Option<CudaTensor>> {
         let (of_first, of_down) = self.of_layers(wanted);
-        let [both, first, last] = self.kept(saved, &of_down);
+        let [both, first, last] = Self::kept(saved, &of_down, self.down.kept_of_one(&of_down));
         let [gate, up] = &both[..] else {
             let gradients = of_kind!(&self.down, op => GroupOnCuda::backward(op, last, d_outputs, &of_down));
             return of_first.iter().map(|_| None).chain(gradients.into_iter().skip(1)).collect();
@@ -269,6 +295,22 @@ mod tests {
         let (all, some) = (gradients(&[0, 1, 2, 4, 5]), gradients(&[4, 5]));
         assert!(all[0].is_some() && all[1].is_some() && some[..3].iter().all(Option::is_none));
         assert!(all[4].is_some() && all[5].is_some() && all[4..] == some[4..]);
+    }
+
+    /// In full fine-tuning and with adapters.
+    #[test]
+    fn on_the_cpu_gate_and_up_are_kept_but_not_their_product() {
+        let (rows, hidden) = (5, 16);
+        let plain_shapes = [(rows, 8), (hidden, 8), (hidden, 8), (12, hidden)];
+        let with_adapter = [&plain_shapes[..], &[(4, hidden), (12, 4)]].concat();
+        for (down, shapes) in [(plain(1), plain_shapes.to_vec()), (adapted(&[true], None), with_adapter)] {
+            let op = GatedMlp { gate_and_up: plain(2), down };
+            let inputs = shapes.iter().zip(1..).map(|((rows, columns), seed)| random(seed, *rows, *columns));
+            let inputs: Vec<_> = inputs.map(crate::op::primitive).collect();
+            let (_, kept) = Group::forward(&op, inputs, &vec![true; shapes.len()]);
+            let of_hidden = kept.iter().filter(|kept| crate::cpu::dims(kept) == (rows, hidden)).count();
+            assert_eq!(of_hidden, 2, "{:?}", op.down);
+        }
     }
 
     /// Whatever a device finds faster, a run has the same bits.

@@ -1,7 +1,7 @@
 //! Measures the machine for the estimates of a plan, once per process, in a separate one.
 //!
 //! Two rates of a GPU take two seconds, and are measured only if there is a measurement to compare with: a
-//! failing GPU ends its process. The products of a CPU take a tenth of a second: this process has no kernels.
+//! failing GPU ends its process. The products of a CPU take half a second: this process has no kernels.
 
 use std::io::Read;
 use std::path::Path;

@@ -71,7 +71,7 @@ pub(crate) enum BenchCommand {
         #[arg(long, value_name = "FOLDER")]
         adapter: Option<PathBuf>,
     },
-    /// Measure matrix products on the CPU for a tenth of a second, in FLOP/s, for the estimate of a plan
+    /// Measure matrix products on the CPU for half a second, in FLOP/s, for the estimate of a plan
     #[command(hide = true)]
     Products,
     /// Compare pipelines that bring data into training: JSON Lines against token files

@@ -28,7 +28,7 @@ use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs, SentryAr
 use crate::trainer::guard_tokenizer;
 
 /// How long products are measured on the CPU: every plan for it waits for that.
-const PRODUCTS: Duration = Duration::from_millis(100);
+const PRODUCTS: Duration = Duration::from_millis(500);
 
 /// Runs `sparktune bench`.
 ///

@@ -3,7 +3,7 @@
 use sparktune_base::units::{count, counted, duration, flops, tokens_per_s};
 
 use crate::catalog::Catalog;
-use crate::choices::Device;
+use crate::choices::{Device, MethodKind};
 use crate::cost::{Treatment, WIDE_CPU_FLOPS};
 use crate::facts::Rates;
 use crate::fit::{Choice, Constraints, Fit};
@@ -232,7 +232,9 @@ pub(crate) fn speed(
         Some(basis) if choice.epoch_s > 0.0 => {
             let assumed = choice.packs.tokens / choice.epoch_s;
             let (rate, basis) = match fit.machine.cpu_flops_per_s.filter(|_| fit.device == Device::Cpu) {
-                Some(products) => measured_cpu(assumed, fit, products),
+                Some(products) => {
+                    measured_cpu(assumed, fit, products, cpu_share(constraints.method, choice.recompute))
+                }
                 None => (assumed, basis.clone()),
             };
             let words = format!(
@@ -249,18 +251,26 @@ pub(crate) fn speed(
     }
 }
 
-/// The share of its speed in products of matrices that the CPU reaches in training a wide model. Measured on
-/// two cores of an AMD EPYC: 0.59 in full fine-tuning, 0.71 with LoRA and 0.77 with LoRA and recompute. The
-/// speed of such a machine changes by a fifth from one minute to the next, and a run that takes longer than
-/// was said is worse than one that takes less, so a little less than their mean is assumed.
-const CPU_SHARE: f64 = 0.64;
+/// Returns the share of its speed in products of matrices that the CPU reaches in training a wide model.
+/// Measured on two cores of an AMD EPYC, in the estimates of `src/bench/README.md`, and a little lower here: a
+/// run that takes longer than was said is worse than one that takes less. In full fine-tuning AdamW goes
+/// over all weights, and a forward pass that is computed again is nearly all products. Both together were
+/// not measured.
+fn cpu_share(method: MethodKind, recompute: bool) -> f64 {
+    match (method, recompute) {
+        (MethodKind::Full, false) => 0.6,
+        (MethodKind::Full, true) => 0.65,
+        (MethodKind::Lora, false) => 0.67,
+        (MethodKind::Lora, true) => 0.72,
+    }
+}
 
 /// Returns the speed in tokens per second for a CPU whose products reach so many FLOP/s, where `assumed`
 /// tokens per second follow from what is assumed of one, with its basis in words. Pack lengths are chosen
 /// by what is assumed, so that the same data gives the same plan in each hour.
-fn measured_cpu(assumed: f64, fit: &Fit, products: f64) -> (f64, String) {
+fn measured_cpu(assumed: f64, fit: &Fit, products: f64, share: f64) -> (f64, String) {
     let cores = fit.machine.cores.max(1) as f64;
-    let of_wide = CPU_SHARE * products / (WIDE_CPU_FLOPS * cores);
+    let of_wide = share * products / (WIDE_CPU_FLOPS * cores);
     let reached = fit.speed.flops_per_s * of_wide;
     let basis = format!(
         "{:.0} GFLOP/s assumed in fp32, from {:.0} that matrix products reached here",

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 use sparktune_base::units::bytes;
 
-use crate::architecture::{LayerSpec, MixerSpec};
+use crate::architecture::{Activation, LayerSpec, MixerSpec};
 use crate::choices::{Device, MethodKind};
 use crate::cost::{Speed, Treatment, Work};
 use crate::error::Shortage;
@@ -33,7 +33,7 @@ const SLACK: f64 = 1.25;
 /// first of these times in seconds, and where it takes more than the second. The allocator of a trainer keeps
 /// freed pages for ten seconds (`src/base/allocator.rs`), so quick packs find those of several ones before
 /// them.
-const CPU_SLACK: [(f64, f64); 2] = [(5.0, 1.6), (15.0, 1.1)];
+const CPU_SLACK: [(f64, f64); 2] = [(5.0, 1.9), (15.0, 1.1)];
 
 /// The memory that a plan needs, by part, and the available memory, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -226,9 +226,11 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
 }
 
 /// Returns the number of values per token that a layer keeps for its backward pass, including the adapters'
-/// inner vectors.
-fn kept_per_token(layer: &LayerSpec, rank: u32, targets: TargetModules) -> f64 {
-    layer.kept_with_adapters(rank as usize, |linear| targets.contains(linear.name())) as f64
+/// inner vectors. The CPU computes `silu(gate) ⊙ up` again (`kernels/gated_mlp`).
+fn kept_per_token(layer: &LayerSpec, device: Device, rank: u32, targets: TargetModules) -> f64 {
+    let kept = layer.kept_with_adapters(rank as usize, |linear| targets.contains(linear.name()));
+    let is_again = device == Device::Cpu && layer.activation == Activation::Silu;
+    (kept - if is_again { layer.intermediate_size } else { 0 }) as f64
 }
 
 fn library_workspace(footprint: &Footprint) -> u64 {
@@ -307,7 +309,9 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     let adapters = work.adapter_parameters(footprint.rank, footprint.targets);
     let trained = trained_parameters(model, work, footprint);
 
-    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank, footprint.targets) * width;
+    let kept = |layer: &LayerSpec| {
+        kept_per_token(layer, footprint.device, footprint.rank, footprint.targets) * width
+    };
     let widest = config.layers.iter().map(kept).fold(0.0, f64::max);
     let all: f64 = config.layers.iter().map(kept).sum();
     let inputs = config.layers.len() as f64 * config.hidden_size as f64 * width;
@@ -376,8 +380,11 @@ pub fn estimate_head(
     let (width, master) = widths(footprint.device);
     let head = model.mtp_parameters() as f64;
     let trained = trained_parameters(model, work, footprint);
-    let own = config.mtp.as_ref().map_or(0.0, |mtp| kept_per_token(&mtp.layer, 0, TargetModules::ALL));
-    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.rank, footprint.targets);
+    let own = config
+        .mtp
+        .as_ref()
+        .map_or(0.0, |mtp| kept_per_token(&mtp.layer, footprint.device, 0, TargetModules::ALL));
+    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.device, footprint.rank, footprint.targets);
     let widest = config.layers.iter().map(kept).fold(own, f64::max);
     // Kept: hidden state and embedding of each pair, both normed, both joined, and the output of the
     // projection that joins them.

@@ -65,8 +65,8 @@ fn measured_products_of_the_cpu_scale_the_time_and_change_nothing_else() {
     let mut facts = demo_facts();
     let plan = |facts: &Facts| resolve(&ask("tiny"), facts).unwrap();
     let assumed = plan(&facts);
-    // 64 % of them are what is assumed of two cores and a wide model, or half of it.
-    for (products, speed) in [(80e9 / 0.64, 1.0), (40e9 / 0.64, 0.5)] {
+    // 67 % of them are what is assumed of two cores and a wide model, or half of it.
+    for (products, speed) in [(80e9 / 0.67, 1.0), (40e9 / 0.67, 0.5)] {
         facts.machine.cpu_flops_per_s = Some(products);
         let measured = plan(&facts);
         let [before, now] = [&assumed, &measured].map(|plan| plan.advice.as_ref().unwrap().time.clone());
