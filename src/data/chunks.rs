@@ -256,6 +256,27 @@ mod tests {
 
     use super::*;
 
+    /// What is found about short lines takes no more memory than what is found about long ones.
+    #[test]
+    fn a_chunk_has_a_bounded_number_of_lines_and_none_is_lost() {
+        const MOST: usize = 16 << 10;
+        let folder = tempfile::tempdir().unwrap();
+        let several = 3 * MOST + 7;
+        for (name, text, first) in [
+            ("a.jsonl", "{}\n".repeat(several - 1) + "{}", 1),
+            ("b.json", format!("[{}{{}}]", "{},".repeat(several - 1)), 1),
+            ("c.csv", format!("text\n{}", "a\n".repeat(several)), 2),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let source = Source::open(&[path]).unwrap();
+            let (chunks, whole) = head(&source, None, &FieldMap::default(), 64 << 20).unwrap();
+            assert!(whole && chunks.iter().all(|chunk| chunk.lines().count() <= MOST), "{name}");
+            let found: Vec<u64> = chunks.iter().flat_map(Chunk::lines).map(|line| line.line_no).collect();
+            assert!(found == (first..first + several as u64).collect::<Vec<_>>(), "{name}: {}", found.len());
+        }
+    }
+
     #[test]
     fn long_lines_are_worked_on_while_there_is_room() {
         let (long, now, most) = (LongLines::default(), AtomicUsize::new(0), AtomicUsize::new(0));

@@ -5,7 +5,7 @@
 //! commas and strings are told apart here, so that memory does not grow with the file; whether an element
 //! is an example, or JSON at all, is found out by whoever reads its line.
 
-use super::stream::{KEPT_OF_REFUSED, ReadChunks, Stream};
+use super::stream::{KEPT_OF_REFUSED, MOST_LINES, ReadChunks, Stream};
 use crate::chunk::Chunk;
 use crate::error::DataError;
 use crate::explain::{self, MAX_LINE_BYTES};
@@ -146,7 +146,8 @@ impl ReadChunks for JsonArray<'_> {
             return Ok(Some(refused));
         }
         let first_line = self.done + 1;
-        while buffer.len() < chunk_bytes && self.state != At::End {
+        let most = self.done + MOST_LINES as u64;
+        while buffer.len() < chunk_bytes && self.done < most && self.state != At::End {
             if self.at == self.input.len() && !self.read(chunk_bytes)? {
                 if std::mem::replace(&mut self.state, At::End) != At::Behind {
                     self.done += 1;

@@ -2,7 +2,7 @@
 
 use sparktune_base::units::bytes;
 
-use super::stream::{KEPT_OF_REFUSED, ReadChunks, Stream};
+use super::stream::{KEPT_OF_REFUSED, MOST_LINES, ReadChunks, Stream};
 use crate::chunk::Chunk;
 use crate::error::DataError;
 use crate::explain::{self, MAX_LINE_BYTES};
@@ -13,7 +13,7 @@ const MOST_SKIPPED: u64 = 2 << 30;
 
 pub(super) struct JsonLines<'a> {
     stream: Stream<'a>,
-    /// The beginning of a line whose end was not read yet.
+    /// The lines that were too many for the last chunk, and the beginning of one whose end was not read yet.
     carry: Vec<u8>,
     next_line: u64,
     at_start: bool,
@@ -29,7 +29,8 @@ impl ReadChunks for JsonLines<'_> {
     fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError> {
         buffer.append(&mut self.carry);
         let mut searched = 0;
-        loop {
+        let has_most = end_of_most(buffer).is_some();
+        while !has_most {
             let read = self.stream.read(buffer, chunk_bytes)?;
             if read == 0 {
                 break;
@@ -47,6 +48,11 @@ impl ReadChunks for JsonLines<'_> {
         if buffer.is_empty() {
             return Ok(None);
         }
+        if let Some(end) = end_of_most(buffer).filter(|end| *end < buffer.len()) {
+            let mut rest = buffer.split_off(end);
+            rest.append(&mut self.carry);
+            self.carry = rest;
+        }
         if self.at_start {
             self.at_start = false;
             self.stream.begin(buffer)?;
@@ -56,6 +62,11 @@ impl ReadChunks for JsonLines<'_> {
         self.next_line += (memchr::memchr_iter(b'\n', buffer).count() + unfinished) as u64;
         Ok(Some(Chunk { first_line, bytes: std::mem::take(buffer), ..Chunk::default() }))
     }
+}
+
+/// Returns where the most lines of a chunk end, if there are so many.
+fn end_of_most(lines: &[u8]) -> Option<usize> {
+    memchr::memchr_iter(b'\n', lines).nth(MOST_LINES - 1).map(|last| last + 1)
 }
 
 impl JsonLines<'_> {

@@ -11,9 +11,13 @@ use crate::error::DataError;
 pub(super) const KEPT_OF_REFUSED: usize = 4096;
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// The most lines or rows of a chunk. What is known of a rejected line takes hundreds of bytes, so that a
+/// megabyte of lines of three bytes would take a quarter of a gigabyte, several times for each core.
+pub(super) const MOST_LINES: usize = 16 << 10;
+
 /// Reads one file.
 pub(crate) trait ReadChunks {
-    /// Returns the next chunk of about `chunk_bytes`, or `None` at the end. Its bytes are those of `buffer`,
+    /// Returns the next chunk of about `chunk_bytes` and at most [`MOST_LINES`], or `None` at the end. Its bytes are those of `buffer`,
     /// which is empty before.
     fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError>;
 }

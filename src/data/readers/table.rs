@@ -7,7 +7,7 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use sparktune_base::field_map::FieldMap;
 
 use super::json_row::{Header, RowWriter};
-use super::stream::{KEPT_OF_REFUSED, ReadChunks, Stream};
+use super::stream::{KEPT_OF_REFUSED, MOST_LINES, ReadChunks, Stream};
 use crate::chunk::Chunk;
 use crate::error::DataError;
 use crate::explain::{self, MAX_LINE_BYTES};
@@ -259,7 +259,7 @@ impl ReadChunks for TableRows<'_> {
             None => self.header()?,
         };
         let mut line_numbers = Vec::new();
-        while buffer.len() < chunk_bytes && self.read_row()? {
+        while buffer.len() < chunk_bytes && line_numbers.len() < MOST_LINES && self.read_row()? {
             if let Some(rejection) = self.write(&columns, buffer) {
                 let kept = &self.row.text()[..self.row.length.min(KEPT_OF_REFUSED)];
                 self.refused = Some(Chunk {

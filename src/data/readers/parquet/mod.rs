@@ -37,7 +37,7 @@ use sparktune_base::regular_file::open_regular;
 
 use super::json_row::Header;
 use super::other_kind::LFS_POINTER;
-use super::stream::ReadChunks;
+use super::stream::{MOST_LINES, ReadChunks};
 use crate::chunk::Chunk;
 use crate::error::DataError;
 
@@ -114,7 +114,7 @@ impl ParquetRows {
     /// row was refused.
     fn fill(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<u64, Damage> {
         let mut written = 0;
-        while buffer.len() < chunk_bytes {
+        while buffer.len() < chunk_bytes && written < MOST_LINES as u64 {
             if self.left == 0 {
                 if let Some(mut rows) = self.rows.take() {
                     let nodes: Vec<_> = self.selected.iter().map(|i| &self.footer.columns[*i]).collect();
