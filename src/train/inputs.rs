@@ -73,7 +73,9 @@ pub(crate) struct InputFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Whole {
     blake3: String,
-    /// When the file was last changed, in seconds and nanoseconds since the Unix epoch.
+    /// When the file was last changed, in seconds and nanoseconds since the Unix epoch: its ctime, which
+    /// nobody can put back as `touch`, `rsync` and archives do with its mtime. Older programs recorded that,
+    /// so the file is hashed once more.
     changed: (i64, i64),
 }
 
@@ -82,7 +84,7 @@ impl InputFile {
     /// with. Older programs recorded no such hash, and then there is nothing to compare it with.
     fn hash_whole(&mut self, path: &Path, began_with: Option<&[InputFile]>) -> Result<(), TrainError> {
         let meta = fs::metadata(path).map_err(TrainError::io(path))?;
-        let changed = (meta.mtime(), meta.mtime_nsec());
+        let changed = (meta.ctime(), meta.ctime_nsec());
         let was = began_with.and_then(|files| files.iter().find(|was| was.file == self.file));
         self.whole = match was.map(|was| (was.bytes, &was.whole)) {
             Some((_, None)) => None,
@@ -378,10 +380,12 @@ mod tests {
         };
         assert!(length > 4 * PIECES * PIECE, "{length}");
         let mut bytes = fs::read(&shard).unwrap();
+        let modified = fs::metadata(&shard).unwrap().modified().unwrap();
         fs::write(&shard, &bytes).unwrap();
         assert_eq!(difference(&began_with, &seen(Some(&began_with))), None, "another time, the same bytes");
         bytes[start + length / 2] ^= 1;
         fs::write(&shard, &bytes).unwrap();
+        fs::File::options().write(true).open(&shard).unwrap().set_modified(modified).unwrap();
         let found = seen(Some(&began_with));
         assert_eq!(found[0].blake3, began_with[0].blake3, "the pieces are equal");
         assert_eq!(difference(&began_with, &found).unwrap(), "model.safetensors has changed");

@@ -4,16 +4,19 @@
 //! are a whole model are the model in the plan. A resumed run therefore needs neither the other run nor the
 //! other adapter.
 
-use std::fs;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use sparktune_base::regular_file::read_regular;
 use sparktune_model::Checkpoint;
 use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
 
 use crate::error::TrainError;
 use crate::inputs::{self, InputFile};
+
+/// The most bytes of `parent.json`.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// The part of `parent.json` that the trainer reads.
 #[derive(Deserialize)]
@@ -30,8 +33,8 @@ fn read(run: &RunDir, plan: &Plan) -> Result<Option<Parent>, TrainError> {
         return Ok(None);
     }
     let path = run.parent().join("parent.json");
-    let text = fs::read_to_string(&path).map_err(TrainError::io(&path))?;
-    let parent = serde_json::from_str(&text).map_err(|error| TrainError::io(&path)(error.into()))?;
+    let bytes = read_regular(&path, MOST_BYTES).map_err(TrainError::io(&path))?;
+    let parent = serde_json::from_slice(&bytes).map_err(|error| TrainError::io(&path)(error.into()))?;
     Ok(Some(parent))
 }
 

@@ -7,12 +7,12 @@
 //! kernels compute. So every step of a stage is computed by the same record. It must not measure; `tiles`
 //! does.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use sparktune_base::files::{sync, write_and_sync};
+use sparktune_base::regular_file::read_regular;
 use sparktune_base::units::counted;
 use sparktune_plan::Products;
 use sparktune_runlog::RunDir;
@@ -25,6 +25,8 @@ use crate::state::Stage;
 
 /// The first line of a record by which our kernels compute everything, because a user has accepted that.
 const OWN: &str = "own";
+/// The most bytes of a record.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// The file in the run's folder: a line with the library's version and the GPU, then a line for each product.
 fn file(run: &RunDir, stage: Stage) -> PathBuf {
@@ -203,7 +205,7 @@ impl Library {
 }
 
 fn read(path: &Path) -> Result<Option<String>, TrainError> {
-    match fs::read(path) {
+    match read_regular(path, MOST_BYTES) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(TrainError::io(path)(error)),
@@ -219,6 +221,7 @@ fn write(session: &Session, stage: Stage, text: &str) -> Result<(), TrainError> 
 
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
+    use std::fs;
     use std::sync::atomic::AtomicBool;
 
     use sparktune_runlog::RunsRoot;

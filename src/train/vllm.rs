@@ -5,10 +5,10 @@
 //! (`vllm/reasoning`, `vllm/tool_parsers`, `vllm/config/lora.py`).
 
 use std::ffi::OsStr;
-use std::fs;
 
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
+use sparktune_base::regular_file::read_regular;
 use sparktune_base::shell::shown_word;
 use sparktune_base::units::count;
 use sparktune_data::Report;
@@ -20,6 +20,8 @@ use sparktune_runlog::RunDir;
 const ROOM: u64 = 2048;
 /// `--max-model-len` is a multiple of this.
 const STEP: u64 = 1024;
+/// The most bytes of the report on a run's data.
+const MOST_REPORT_BYTES: u64 = 64 << 20;
 
 /// What the flags of a server depend on.
 pub(crate) struct Serving<'a> {
@@ -148,7 +150,7 @@ impl Serving<'_> {
 /// the report on its data counts some.
 pub(crate) fn other_prompts(run: &RunDir) -> Option<String> {
     // Runs of older programs have another report or none.
-    let report = fs::read(run.data().join("report.json")).ok()?;
+    let report = read_regular(&run.data().join("report.json"), MOST_REPORT_BYTES).ok()?;
     let report: Report = serde_json::from_slice(&report).ok()?;
     let found = report.template.map(|template| template.unlike_served).filter(|found| found.examples > 0)?;
     let first = found.note.map(|note| format!(" (for example: {})", escape(&note))).unwrap_or_default();
@@ -167,6 +169,8 @@ fn lines(command: String, flags: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use sparktune_plan::TemplateKwargs;
 
     use super::*;
@@ -266,5 +270,12 @@ mod tests {
         write(298);
         let words = other_prompts(&run).unwrap();
         assert!(words.starts_with("298 of 320 examples") && words.contains("messages[2] \\u{1b}"), "{words}");
+        // Whoever opens a pipe waits for its other end.
+        let path = run.data().join("report.json");
+        let report = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        std::thread::spawn(move || fs::write(path, report));
+        assert_eq!(other_prompts(&run), None, "only a file is read");
     }
 }
