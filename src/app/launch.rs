@@ -11,11 +11,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal};
 use sparktune_base::files::private_file;
+use sparktune_base::units::bytes;
 use sparktune_base::{kept_pages, program_name};
 use sparktune_cluster::RankCounts;
 use sparktune_plan::Answers;
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
-use sparktune_telemetry::device_failure;
+use sparktune_telemetry::{device_failure, disk_free_bytes};
 
 use crate::failure::{Exit, Failure};
 use crate::job;
@@ -247,7 +248,9 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         return failed(Failure::new(exit, text).hint(hint));
     }
     let exit = Exit::from_code(status.code().unwrap_or(Exit::Bug as i32));
-    let events_say_why = view.finished().is_some_and(|finished| finished.reason.is_some());
+    let own = view.attempts.back().filter(|newest| newest.number == attempt);
+    let events_say_why =
+        own.and_then(|own| own.finished.as_ref()).is_some_and(|finished| finished.reason.is_some());
     match exit {
         Exit::Done | Exit::Stopped | Exit::Diverged => Ending { exit, failure: None, log: None },
         Exit::Bug if crash_report.is_file() => failed(Failure::new(
@@ -260,6 +263,9 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         _ if events_say_why => Ending { exit, failure: None, log: None },
         _ => {
             let text = fs::read_to_string(&log).unwrap_or_default();
+            if text.trim().is_empty() {
+                return failed(without_a_word(run, exit));
+            }
             let lines: Vec<&str> = text.lines().collect();
             let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
             let lines = last.iter().map(|line| (*line).to_owned()).collect();
@@ -268,7 +274,45 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
     }
 }
 
+/// Explains the end of a trainer that has written neither events nor a log, which a full disk prevents.
+fn without_a_word(run: &RunDir, exit: Exit) -> Failure {
+    let free = disk_free_bytes(run.path()).map(|free| format!(" ({} are free)", bytes(free)));
+    let text = format!("the trainer ended and could not write why in {}", run.path().display());
+    let full = format!("The disk may be full{}", free.unwrap_or_default());
+    let resume = format!("`{} resume {}` continues the run", program_name(), run_argument(run));
+    Failure::new(exit, text).hint(full).hint(resume)
+}
+
 /// Returns the explanation of a GPU failure in the crash report of an attempt, if there is one.
 fn device_failure_of(run: &RunDir, attempt: u32) -> Option<String> {
     device_failure(&fs::read_to_string(run.crash_report(attempt)).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_runlog::RunsRoot;
+
+    use super::*;
+
+    #[test]
+    fn a_trainer_that_could_write_nothing_is_not_explained_by_an_earlier_attempt() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(folder.path()).create("tiny", "lora").unwrap();
+        let earlier = concat!(
+            r#"{"v":1,"attempt":1,"seq":1,"time_us":1,"kind":"run_started"}"#,
+            "\n",
+            r#"{"v":1,"attempt":1,"seq":2,"time_us":2,"kind":"run_finished","outcome":"failed","reason":"the loss is not finite"}"#,
+            "\n"
+        );
+        fs::write(run.event_file(1), earlier).unwrap();
+        let view = RunView::glance(&run).unwrap();
+        let ended = |attempt| ending(&run, attempt, ExitStatus::from_raw(4 << 8), &view);
+        assert!(ended(1).failure.is_none(), "the events say why");
+        let failure = ended(2).failure.unwrap();
+        assert_eq!(failure.exit, Exit::Device);
+        let words = failure.to_string();
+        assert!(words.contains("could not write why") && words.contains("may be full ("), "{words}");
+        fs::write(run.trainer_log(2), "last words\n").unwrap();
+        assert_eq!(ended(2).log.unwrap().lines, ["last words"]);
+    }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sparktune_base::escape::escape;
 use sparktune_base::files::{create_private_folder, private_file};
 use sparktune_base::program_name;
-use sparktune_base::regular_file::{open_regular, read_model_json};
+use sparktune_base::regular_file::{open_regular, read_model_json, read_regular};
 use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE, FittedAdapter, PICKLE_FILE, TENSOR_FILE};
 use sparktune_plan::{
     Answer, Answers, Method, ModelConfig, Origin, ParentFacts, ParentWeights, Plan, Setting,
@@ -27,6 +27,8 @@ use crate::shell::run_argument;
 
 /// The most bytes that the list of an adapter's tensors may have.
 const MOST_HEADER_BYTES: u64 = 16 << 20;
+/// The most bytes that the state of a checkpoint may have.
+const MOST_STATE_BYTES: u64 = 16 << 20;
 
 /// The run or adapter that a new run starts from.
 pub(crate) struct Parent {
@@ -325,7 +327,7 @@ fn commit_of(run: &RunDir) -> Option<String> {
 fn base_files_of(run: &RunDir) -> Option<Value> {
     let steps = Checkpoints::new(run).steps().ok()?;
     let path = Checkpoints::new(run).path_of(*steps.last()?).join("state.json");
-    let mut state: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let mut state: Value = serde_json::from_slice(&read_regular(&path, MOST_STATE_BYTES).ok()?).ok()?;
     Some(state.get_mut("base_files")?.take())
 }
 
