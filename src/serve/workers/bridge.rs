@@ -42,13 +42,14 @@ pub(super) struct Bridge {
 
 impl Bridge {
     /// Loads the model and answers commands, until the process ends, nobody can command it any more, or it
-    /// was idle for long.
+    /// was idle for long. `while_loading` is dropped when the model is loaded, or cannot be.
     pub(super) fn run(
         program: &Program,
         options: &WorkerOptions,
         idle: Duration,
         commands: &Receiver<Command>,
         state: &watch::Sender<State>,
+        while_loading: impl Send,
     ) {
         let worker = match Worker::start(program, options) {
             Ok(worker) => worker,
@@ -58,6 +59,7 @@ impl Bridge {
             }
         };
         state.send_replace(State::Ready(worker.ready().clone()));
+        drop(while_loading);
         let (open, adapters, broken) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut bridge = Self { worker, open, adapters, broken };
         let failure = bridge.serve(idle, commands).err();
