@@ -374,7 +374,7 @@ fn share_kwargs(sides: &mut [Side]) {
 
 /// Loads an adapter, and waits until it is loaded.
 fn load_adapter(worker: &mut Worker, name: &str, folder: String) -> Result<(), Failure> {
-    worker.send(&Request::LoadAdapter { name: name.to_owned(), folder })?;
+    worker.send(&Request::LoadAdapter { name: name.to_owned(), folder, makes_room: false })?;
     loop {
         match worker.next(Duration::from_secs(1))? {
             Some(Reply::Adapters { .. }) => return Ok(()),

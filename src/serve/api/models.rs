@@ -39,7 +39,7 @@ struct ListedModel {
     loaded: bool,
     /// Of a loaded model: the largest number of tokens of a prompt with its answer.
     context_tokens: Option<usize>,
-    /// Of a loaded model: the memory that it was planned with, with all adapters of its base.
+    /// Of a loaded model: the memory that it is planned with, with all adapters of its base.
     planned_bytes: Option<u64>,
     /// Of a loaded model: the tokens that its MTP head drafts at once; 0 without one.
     draft_tokens: Option<usize>,

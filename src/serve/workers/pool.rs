@@ -111,7 +111,7 @@ impl Workers {
         let (slot, ready) = self.load(model, opening).await?;
         let counted = slot.count(asked.len(), most)?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let adapter = opening.adapter.as_ref().map(|folder| Adapter::new(&model.id, folder));
+        let adapter = opening.adapter.clone().map(|folder| Adapter { name: model.id.clone(), folder });
         let mut ids = Vec::new();
         for (index, (prompt, sampling)) in asked.iter().enumerate() {
             let id = self.next_id.fetch_add(1, Ordering::Relaxed).to_string();

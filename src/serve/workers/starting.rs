@@ -12,7 +12,7 @@ use super::bridge::Bridge;
 use super::commands::State;
 use super::pool::Workers;
 use super::refusal::Refusal;
-use super::slot::{Key, Slot};
+use super::slot::{Key, Models, Slot};
 use crate::locked::lock;
 
 impl Workers {
@@ -66,11 +66,13 @@ impl Workers {
         };
         let (program, idle) = (self.program.clone(), self.limits.idle);
         let thread = std::thread::Builder::new().name("inference".into());
-        let run = move || Bridge::run(&program, &options, idle, &receiver, &state, one_at_a_time);
+        let models = Models::default();
+        let of_slot = models.clone();
+        let run = move || Bridge::run(&program, &options, idle, &receiver, &state, &models, one_at_a_time);
         thread.spawn(run).map_err(|error| {
             Refusal::NoRoom(Failure::new(Exit::Device, format!("no thread can be started: {error}")))
         })?;
-        let slot = Arc::new(Slot::new(Key::of(opening), commands, changes));
+        let slot = Arc::new(Slot::new(Key::of(opening), commands, changes, of_slot));
         lock(&self.slots).push(slot.clone());
         Ok(slot)
     }
