@@ -158,6 +158,16 @@ fn files_of_the_user_stay_in_a_folder_that_is_edited_in_place_and_a_folder_is_re
     write(&stack, &out);
     assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
     assert!(!out.join(CODEBOOK_FILE).exists(), "corrections that are gone are no file of the user");
+    // Copies of the base's files that the user has changed are the user's, but not what the weights are.
+    let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
+    let config = read("config.json");
+    for name in ["generation_config.json", "chat_template.jinja", "config.json"] {
+        fs::write(out.join(name), format!("{} ", read(name))).unwrap();
+    }
+    let [generation, template] = ["generation_config.json", "chat_template.jinja"].map(read);
+    write(&stack, &out);
+    assert_eq!([read("generation_config.json"), read("chat_template.jinja")], [generation, template]);
+    assert_eq!(read("config.json"), config);
 
     // The same among the patches, where one is also kept that is taken away.
     let kept = out.join("patches/kept.qubgpu");
