@@ -9,10 +9,14 @@ use sparktune_base::escape::escape;
 use sparktune_base::files::appended_file;
 
 use crate::error::EditError;
+use crate::stack_file::PATCHES;
 
 /// The most bytes of the name of what is written: file systems allow 255, and this is the longest name that
 /// stands beside it while it is written.
 const LONGEST_NAME: usize = 255 - ".-being-exported".len();
+
+/// The end of the name of a folder in which a patch is written that is taken away and kept.
+pub(crate) const BEING_KEPT: &str = "being-kept";
 
 /// What is wrong with a path that no list of patches and no output in JSON can name.
 pub(crate) const NOT_UTF_8: &str = "its path is not valid UTF-8, so it cannot be named in a list of patches";
@@ -61,6 +65,8 @@ impl FolderLock {
                 .is_ok_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino()));
             if is_named {
                 recover(out)?;
+                let around = path.parent().unwrap_or(Path::new("."));
+                [around, out, &out.join(PATCHES)].into_iter().for_each(remove_abandoned);
                 return Ok(Self { path, _file: file });
             }
         }
@@ -110,6 +116,24 @@ fn recover(out: &Path) -> Result<(), EditError> {
         (true, true) => fs::remove_dir_all(&aside),
     };
     done.map_err(EditError::io(&aside))
+}
+
+/// Removes from a folder what killed processes have left of patches that were to be kept in it: their names
+/// are chosen anew each time, so nobody would replace it.
+pub(crate) fn remove_abandoned(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        if is_folder
+            && is_hidden
+            && name.as_encoded_bytes().ends_with(format!("-{BEING_KEPT}").as_bytes())
+            && File::open(entry.path()).is_ok_and(|left| left.try_lock().is_ok())
+        {
+            // It is tried again the next time.
+            drop(fs::remove_dir_all(entry.path()));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use sparktune_infer::codebook_file::CODEBOOK_FILE;
 
 use crate::error::EditError;
 use crate::facts::shown;
-use crate::folder_lock::set_aside;
+use crate::folder_lock::{BEING_KEPT, beside, remove_abandoned, set_aside};
 use crate::patch::{Patch, file_of};
 use crate::stack_file::{PATCHES, STACK_FILE, StackFile};
 use crate::unfinished::{Modes, Unfinished, entries};
@@ -168,7 +168,8 @@ impl<'a> KeptPatch<'a> {
     /// # Errors
     /// It cannot be written. Then there is no file.
     pub fn write(&self, patch: &Patch, base: &Path) -> Result<(), EditError> {
-        let around = Unfinished::create(self.0, "being-kept")?;
+        beside(self.0, BEING_KEPT)?.parent().into_iter().for_each(remove_abandoned);
+        let around = Unfinished::create(self.0, BEING_KEPT)?;
         let file = around.path().join("patch");
         patch.write(&file)?;
         Modes::of(base)?.give(&file)?;
