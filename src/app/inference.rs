@@ -264,7 +264,7 @@ fn of_model(failure: Failure) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
@@ -274,10 +274,10 @@ mod tests {
 
     use super::*;
 
-    const READY: &str = r#"{"event":"ready","model":"m","context_tokens":9,"cache_tokens":9,"draft_tokens":0,"has_template":false,"planned_bytes":1}"#;
+    pub(crate) const READY: &str = r#"{"event":"ready","model":"m","context_tokens":9,"cache_tokens":9,"draft_tokens":0,"has_template":false,"planned_bytes":1}"#;
 
     /// Starts a shell script as the worker.
-    fn start(folder: &tempfile::TempDir, script: &str) -> Result<Worker, Failure> {
+    pub(crate) fn start(folder: &tempfile::TempDir, script: &str) -> Result<Worker, Failure> {
         let [draft, path] = ["draft.sh", "worker.sh"].map(|name| folder.path().join(name));
         fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&draft, Permissions::from_mode(0o700)).unwrap();

@@ -120,11 +120,16 @@ pub fn request_stop(run: &RunDir) -> Result<Stopping, Failure> {
 }
 
 impl Stopping {
-    /// Waits until the trainer has ended. `told` receives what becomes known meanwhile.
+    /// Waits until the trainer has ended, or nobody wants to know it any more. `told` receives what becomes
+    /// known meanwhile.
     ///
     /// # Errors
-    /// The run folder cannot be read.
-    pub fn wait(mut self, mut told: impl FnMut(Awaited)) -> Result<Stopped, Failure> {
+    /// The run folder cannot be read; `is_cancelled` ends the waiting, while the request stands.
+    pub fn wait(
+        mut self,
+        mut told: impl FnMut(Awaited),
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Stopped, Failure> {
         let mut tailer = EventTailer::new(&self.run);
         let mut view = RunView::default();
         let (mut acknowledged_at, mut was_frozen, mut was_silent) = (None, false, false);
@@ -177,6 +182,12 @@ impl Stopping {
                 told(Awaited::Frozen(pid.as_raw_nonzero().get()));
             }
             was_frozen = frozen.is_some();
+            if is_cancelled() {
+                return Err(Failure::new(
+                    Exit::Interrupted,
+                    "the end of the trainer is not waited for any more",
+                ));
+            }
             std::thread::sleep(Duration::from_millis(100));
         }
     }

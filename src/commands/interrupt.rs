@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
 use sparktune_app::failure::Failure;
+use sparktune_tui::screen::end_by_signal;
 
 /// SIGINT and SIGTERM of this process.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ impl Interrupts {
                     counted.any.store(true, Ordering::SeqCst);
                     if earlier > 0 && !counted.is_following.load(Ordering::SeqCst) {
                         // All files are written under other names first, so nothing is left half-made.
-                        let _ = emulate_default_handler(signal);
+                        end_by_signal(signal);
                     }
                 }
             })

@@ -200,7 +200,9 @@ pub fn stop(
         note(&format!("{}: asked to save a checkpoint and end", run.name()));
         return Ok(Exit::Done);
     }
-    let stopped = stopping.wait(|awaited| note(&format!("{}: {}", run.name(), in_words(awaited))))?;
+    // Ctrl-C ends this process, and the request stands.
+    let told = |awaited| note(&format!("{}: {}", run.name(), in_words(awaited)));
+    let stopped = stopping.wait(told, || false)?;
     if stopped.acknowledged_at.is_none() {
         note(&format!("{}: the trainer ended before it read the request", run.name()));
     }

@@ -9,10 +9,14 @@ use sparktune_base::escape::escape;
 use sparktune_base::files::appended_file;
 
 use crate::error::EditError;
+use crate::stack_file::PATCHES;
 
-/// The most bytes of the name of what is written: file systems allow 255, and what stands beside it while it
-/// is written has a longer one.
-const LONGEST_NAME: usize = 220;
+/// The most bytes of the name of what is written: file systems allow 255, and this is the longest name that
+/// stands beside it while it is written.
+const LONGEST_NAME: usize = 255 - ".-being-exported".len();
+
+/// The end of the name of a folder in which a patch is written that is taken away and kept.
+pub(crate) const BEING_KEPT: &str = "being-kept";
 
 /// What is wrong with a path that no list of patches and no output in JSON can name.
 pub(crate) const NOT_UTF_8: &str = "its path is not valid UTF-8, so it cannot be named in a list of patches";
@@ -33,7 +37,7 @@ impl FolderLock {
     /// Another process is writing the folder, the folder above it cannot be written, or something that is no
     /// file has the name of the lock.
     pub fn take(out: &Path) -> Result<Self, EditError> {
-        let path = beside(out, "being-edited.lock")?;
+        let path = beside(out, "edit.lock")?;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(EditError::io(parent))?;
         }
@@ -61,6 +65,8 @@ impl FolderLock {
                 .is_ok_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino()));
             if is_named {
                 recover(out)?;
+                let around = path.parent().unwrap_or(Path::new("."));
+                [around, out, &out.join(PATCHES)].into_iter().for_each(remove_abandoned);
                 return Ok(Self { path, _file: file });
             }
         }
@@ -112,6 +118,24 @@ fn recover(out: &Path) -> Result<(), EditError> {
     done.map_err(EditError::io(&aside))
 }
 
+/// Removes from a folder what killed processes have left of patches that were to be kept in it: their names
+/// are chosen anew each time, so nobody would replace it.
+pub(crate) fn remove_abandoned(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        if is_folder
+            && is_hidden
+            && name.as_encoded_bytes().ends_with(format!("-{BEING_KEPT}").as_bytes())
+            && File::open(entry.path()).is_ok_and(|left| left.try_lock().is_ok())
+        {
+            // It is tried again the next time.
+            drop(fs::remove_dir_all(entry.path()));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
@@ -130,11 +154,11 @@ mod tests {
         drop(FolderLock::take(&one).unwrap());
         assert_eq!(fs::read_dir(place.path().join("new")).unwrap().count(), 0, "nothing is left");
         // The file of one that was killed.
-        fs::write(place.path().join("new/.one-being-edited.lock"), "").unwrap();
+        fs::write(place.path().join("new/.one-edit.lock"), "").unwrap();
         drop(FolderLock::take(&one).unwrap());
         drop(FolderLock::take(&place.path().join("x".repeat(LONGEST_NAME))).unwrap());
         let long = FolderLock::take(&place.path().join("x".repeat(LONGEST_NAME + 1))).unwrap_err();
-        assert!(long.to_string().contains("221 bytes, and at most 220 are allowed"), "{long}");
+        assert!(long.to_string().contains("240 bytes, and at most 239 are allowed"), "{long}");
         let strange = FolderLock::take(&place.path().join(OsStr::from_bytes(b"a\xff"))).unwrap_err();
         assert!(strange.to_string().contains("its path is not valid UTF-8"), "{strange}");
     }
@@ -142,15 +166,11 @@ mod tests {
     #[test]
     fn a_link_or_a_folder_in_the_place_of_the_lock_is_refused_and_not_followed() {
         let place = tempfile::tempdir().unwrap();
-        let (out, lock) = (place.path().join("one"), place.path().join(".one-being-edited.lock"));
+        let (out, lock) = (place.path().join("one"), place.path().join(".one-edit.lock"));
         let victim = place.path().join("victim");
         std::os::unix::fs::symlink(&victim, &lock).unwrap();
         let refused = |out: &Path| FolderLock::take(out).unwrap_err().to_string();
-        assert!(
-            refused(&out).contains(".one-being-edited.lock: something that is no file"),
-            "{}",
-            refused(&out)
-        );
+        assert!(refused(&out).contains(".one-edit.lock: something that is no file"), "{}", refused(&out));
         assert!(!victim.exists());
         fs::remove_file(&lock).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(&lock).unwrap();

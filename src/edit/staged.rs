@@ -2,7 +2,7 @@
 //! the files that its user has added to what was there.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -11,7 +11,7 @@ use sparktune_infer::codebook_file::CODEBOOK_FILE;
 
 use crate::error::EditError;
 use crate::facts::shown;
-use crate::folder_lock::set_aside;
+use crate::folder_lock::{BEING_KEPT, beside, remove_abandoned, set_aside};
 use crate::patch::{Patch, file_of};
 use crate::stack_file::{PATCHES, STACK_FILE, StackFile};
 use crate::unfinished::{Modes, Unfinished, entries};
@@ -63,7 +63,8 @@ impl Staged {
         done.and_then(|()| sync(parent)).map_err(io)
     }
 
-    /// Links or copies the files that an edit has not written.
+    /// Links or copies the files that an edit has not written, and those copies of the base's files that its
+    /// user has changed since, such as a chat template.
     fn keep_files_of_others(&self) -> Result<(), EditError> {
         let old = StackFile::read(&self.out)?;
         let own: BTreeSet<OsString> = old.patches.iter().map(|name| file_of(name).into()).collect();
@@ -83,9 +84,16 @@ impl Staged {
         for path in entries(&self.out)? {
             let name = path.file_name().unwrap_or_default();
             let to = self.folder.join(name);
-            if name != PATCHES && name != CODEBOOK_FILE && fs::symlink_metadata(&to).is_err() {
-                link_or_copy(&path, &to)?;
+            if name == PATCHES || name == CODEBOOK_FILE {
+                continue;
             }
+            if fs::symlink_metadata(&to).is_ok() {
+                if belongs_to_weights(name) || is_same_file(&path, &to) {
+                    continue;
+                }
+                fs::remove_file(&to).map_err(EditError::io(&to))?;
+            }
+            link_or_copy(&path, &to)?;
         }
         let patches = self.folder.join(PATCHES);
         sync(&patches).and_then(|()| sync(&self.folder)).map_err(EditError::io(&self.folder))
@@ -101,6 +109,12 @@ impl Staged {
         }
         fs::rename(aside, &self.folder)
     }
+}
+
+/// Returns whether a file says what the weights are, so that it follows from the base and the patches alone.
+fn belongs_to_weights(name: &OsStr) -> bool {
+    let ends = [".safetensors", ".safetensors.index.json"];
+    name == "config.json" || ends.iter().any(|end| name.as_encoded_bytes().ends_with(end.as_bytes()))
 }
 
 /// Returns whether a file of the user has the bytes of one that is written. A pipe would be waited for.
@@ -154,7 +168,8 @@ impl<'a> KeptPatch<'a> {
     /// # Errors
     /// It cannot be written. Then there is no file.
     pub fn write(&self, patch: &Patch, base: &Path) -> Result<(), EditError> {
-        let around = Unfinished::create(self.0, "being-kept")?;
+        beside(self.0, BEING_KEPT)?.parent().into_iter().for_each(remove_abandoned);
+        let around = Unfinished::create(self.0, BEING_KEPT)?;
         let file = around.path().join("patch");
         patch.write(&file)?;
         Modes::of(base)?.give(&file)?;

@@ -1,6 +1,7 @@
 //! A private folder beside what is being written, and the modes that it gets before it takes its place.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,11 @@ use crate::folder_lock::beside;
 
 /// A folder that only its owner can read. It is removed with all that is still in it when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Unfinished(PathBuf);
+pub(crate) struct Unfinished {
+    path: PathBuf,
+    /// The folder itself, locked, so that nobody takes it for one that a kill has left.
+    _held: File,
+}
 
 impl Unfinished {
     /// Creates the folder `.NAME-END` beside `out`. What a killed process has left of it is replaced.
@@ -32,20 +37,30 @@ impl Unfinished {
             }
             Err(_) => {}
         }
-        private_folder().recursive(true).create(&folder).map_err(EditError::io(&folder))?;
-        Ok(Self(folder))
+        loop {
+            private_folder().recursive(true).create(&folder).map_err(EditError::io(&folder))?;
+            // Who removes what a kill has left may have been faster, and may have it locked.
+            let Ok(held) = File::open(&folder) else { continue };
+            if held.lock().is_err() || inode(fs::metadata(&folder)) == inode(held.metadata()) {
+                return Ok(Self { path: folder, _held: held });
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // What is left is replaced by the next one that writes there.
-        drop(fs::remove_dir_all(&self.0));
+        drop(fs::remove_dir_all(&self.path));
     }
+}
+
+fn inode(found: io::Result<fs::Metadata>) -> Option<u64> {
+    found.ok().map(|about| about.ino())
 }
 
 /// Who may read a base, and so what is made of it.

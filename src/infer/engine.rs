@@ -11,7 +11,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use serde_json::Value;
 use sparktune_data::ChatTokenizer;
-use sparktune_model::Checkpoint;
+use sparktune_model::{Checkpoint, lora_bytes};
 use sparktune_sampling::SamplingParams;
 
 use crate::chat::render;
@@ -19,7 +19,7 @@ use crate::drafts::Drafts;
 use crate::error::InferError;
 use crate::event::{Event, SequenceId};
 use crate::memory::{MemoryPlan, Room};
-use crate::models::Models;
+use crate::models::{Models, Stamp};
 use crate::sequence::{Beginning, PREFILL, Sequence};
 use crate::source::Source;
 
@@ -57,6 +57,8 @@ pub struct Engine {
     pub(crate) tokenizer: ChatTokenizer,
     pub(crate) options: EngineOptions,
     plan: MemoryPlan,
+    /// Bytes of the adapter that the model was loaded with.
+    own_adapter: u64,
     name: String,
     context: usize,
     pub(crate) vocab_size: usize,
@@ -83,7 +85,8 @@ impl Engine {
         let checkpoint = source.checkpoint()?;
         let options = EngineOptions { max_sequences: options.max_sequences.max(1), ..options };
         let EngineOptions { max_sequences, draft_tokens, .. } = options;
-        let plan = MemoryPlan::new(&checkpoint, max_sequences, draft_tokens, PREFILL, room)?;
+        let adapter = source.adapter.as_deref().map_or(0, lora_bytes);
+        let plan = MemoryPlan::new(&checkpoint, adapter, max_sequences, draft_tokens, PREFILL, room)?;
         let tokenizer = source.tokenizer()?;
         let models = Models::load(source, &checkpoint, draft_tokens > 0, device, progress)?;
         Ok(Self::of_parts(source.name.clone(), models, tokenizer, options, plan, &checkpoint))
@@ -110,6 +113,7 @@ impl Engine {
             hidden: tokenizer.special_token_ids().into_iter().collect(),
             models,
             tokenizer,
+            own_adapter: plan.adapters,
             plan,
             waiting: VecDeque::new(),
             running: Vec::new(),
@@ -159,13 +163,59 @@ impl Engine {
         render(messages, &self.tokenizer)
     }
 
-    /// Loads an adapter in PEFT's format under a name. One of the same name is replaced; answers that use it
-    /// go on with the new one.
+    /// Loads an adapter in PEFT's format under a name, unless it is loaded as it is now. One of the same name
+    /// is replaced; answers that use it go on with the new one.
     ///
     /// # Errors
-    /// The adapter is damaged or does not fit the base.
+    /// The adapter is damaged or does not fit the base, or there is no room for it beside the answers.
     pub fn load_adapter(&mut self, name: &str, folder: &Path) -> Result<(), InferError> {
-        self.models.add(name, folder)
+        let stamp = Stamp::of(folder);
+        self.models.ask(name);
+        if self.models.has(name, &stamp) {
+            return Ok(());
+        }
+        let (bytes, left) = (lora_bytes(folder), self.room_beside(name));
+        if bytes > left {
+            return Err(InferError::NoRoomForAdapter { needed: bytes, left });
+        }
+        self.models.add(name, stamp, bytes)?;
+        self.count_adapters();
+        Ok(())
+    }
+
+    /// Forgets adapters that no answer uses, those first that were not asked for the longest time, until this
+    /// one can be loaded or there are no more.
+    pub fn make_room_for_adapter(&mut self, name: &str, folder: &Path) {
+        if self.models.has(name, &Stamp::of(folder)) {
+            return;
+        }
+        let bytes = lora_bytes(folder);
+        while bytes > self.room_beside(name) {
+            let all = || self.running.iter().chain(&self.waiting);
+            let is_idle =
+                |other: &str| other != name && all().all(|answer| answer.adapter.as_deref() != Some(other));
+            let Some(idle) = self.models.least_asked(is_idle) else { return };
+            self.models.remove(&idle);
+            self.count_adapters();
+        }
+    }
+
+    /// Returns the bytes that an adapter of this name may have beside the others and the answers.
+    fn room_beside(&self, name: &str) -> u64 {
+        let others = self.own_adapter + self.models.bytes_beside(name);
+        self.plan.bytes_for_adapters(self.tokens_in_use()).saturating_sub(others)
+    }
+
+    /// Returns the tokens that the answers need which there are: those that run together, and each that
+    /// waits.
+    fn tokens_in_use(&self) -> usize {
+        self.waiting.iter().map(Sequence::reserved).fold(self.reserved(), usize::max)
+    }
+
+    /// Plans the answers to come beside the adapters that are loaded now.
+    fn count_adapters(&mut self) {
+        let adapters = self.own_adapter + self.models.bytes();
+        self.plan = self.plan.with_adapters(adapters).unwrap_or(self.plan);
     }
 
     /// Forgets an adapter. Answers that use it end with an error.
@@ -175,6 +225,7 @@ impl Engine {
     pub fn unload_adapter(&mut self, name: &str) -> Result<(), InferError> {
         self.models.get(Some(name))?;
         self.models.remove(name);
+        self.count_adapters();
         Ok(())
     }
 
@@ -191,6 +242,7 @@ impl Engine {
     pub fn submit(&mut self, ask: Ask) -> Result<SequenceId, InferError> {
         let Ask { prompt, adapter, sampling } = ask;
         sampling.check()?;
+        adapter.iter().for_each(|name| self.models.ask(name));
         let decoder = self.models.get(adapter.as_deref())?;
         let model = decoder.model();
         self.check_tokens(&prompt)?;

@@ -75,6 +75,18 @@ pub enum InferError {
         /// What else uses the memory, in words; may be empty.
         beside: String,
     },
+    /// The adapter needs more memory than the model and its answers leave.
+    #[error(
+        "the adapter needs {}, and {} are left beside the model, its other adapters and their answers. Wait for the end of other answers, free memory and start again, or merge the adapter",
+        bytes(*.needed),
+        bytes(*.left)
+    )]
+    NoRoomForAdapter {
+        /// Its bytes.
+        needed: u64,
+        /// The bytes that are left.
+        left: u64,
+    },
     /// The messages are not in OpenAI's form.
     #[error(
         "messages: {0}. Give a list of turns, each an object with `role` and `content`, the last of which is not an answer"

@@ -32,26 +32,33 @@ pub struct Room {
 pub struct MemoryPlan {
     /// Weights of the text model and the MTP head, as bf16 if they are stored so, else as f32.
     pub weights: u64,
+    /// Adapters on them.
+    pub adapters: u64,
     /// Keys and values of one token.
     pub per_token: u64,
-    /// States and windows of one answer.
-    pub per_sequence: u64,
+    /// States and windows of all answers at a time.
+    pub sequences: u64,
     /// Activations of a piece of a prompt, and logits.
     pub working: u64,
     /// The number of tokens that all answers may have together.
     pub cache_tokens: usize,
     /// All of it.
     pub total: u64,
+    /// The bytes that all of it may have.
+    usable: u64,
+    /// The fewest and the most tokens that answers have.
+    tokens: [usize; 2],
 }
 
 impl MemoryPlan {
-    /// Plans a model with at most `sequences` answers at a time that draft `draft_tokens`, and pieces of
-    /// prompts of `prefill` tokens.
+    /// Plans a model with adapters of so many bytes, with at most `sequences` answers at a time that draft
+    /// `draft_tokens`, and pieces of prompts of `prefill` tokens.
     ///
     /// # Errors
     /// There is not enough memory for the weights and one answer.
     pub fn new(
         checkpoint: &Checkpoint,
+        adapters: u64,
         sequences: usize,
         draft_tokens: usize,
         prefill: usize,
@@ -65,25 +72,45 @@ impl MemoryPlan {
         let per_sequence = per_sequence(config) * (2 + draft_tokens as u64) * F32;
         let working = working(config, sequences * (1 + draft_tokens), prefill) * F32;
 
-        let fixed = weights + working + per_sequence * sequences as u64;
-        let usable = room.available.saturating_sub(room.reserve);
-        let left = usable.saturating_sub(fixed);
-        let fitting = usize::try_from(left / per_token.max(1)).unwrap_or(usize::MAX);
         let context = config.max_position_embeddings;
         let least_tokens = LEAST_TOKENS.min(context);
-        if usable < fixed || fitting < least_tokens {
-            return Err(InferError::NoRoom {
-                weights,
-                working: fixed - weights + per_token * least_tokens as u64,
-                least_tokens,
-                available: room.available,
-                reserve: room.reserve,
-                beside: room.beside.clone(),
-            });
-        }
-        let cache_tokens = fitting.min(MOST_TOKENS).min(context.saturating_mul(sequences));
-        let total = fixed + per_token * cache_tokens as u64;
-        Ok(Self { weights, per_token, per_sequence, working, cache_tokens, total })
+        let plan = Self {
+            weights,
+            adapters,
+            per_token,
+            sequences: per_sequence * sequences as u64,
+            working,
+            cache_tokens: 0,
+            total: 0,
+            usable: room.available.saturating_sub(room.reserve),
+            tokens: [least_tokens, MOST_TOKENS.min(context.saturating_mul(sequences))],
+        };
+        plan.with_adapters(adapters).ok_or_else(|| InferError::NoRoom {
+            weights: weights + adapters,
+            working: working + plan.sequences + per_token * least_tokens as u64,
+            least_tokens,
+            available: room.available,
+            reserve: room.reserve,
+            beside: room.beside.clone(),
+        })
+    }
+
+    /// Returns the most bytes that adapters may have beside answers of so many tokens.
+    pub(crate) fn bytes_for_adapters(&self, tokens: usize) -> u64 {
+        let tokens = tokens.max(self.tokens[0]) as u64;
+        let others = self.weights + self.working + self.sequences + self.per_token * tokens;
+        self.usable.saturating_sub(others)
+    }
+
+    /// Returns the plan with adapters of so many bytes: where memory is short, answers get fewer tokens.
+    /// `None` if too few are left.
+    pub(crate) fn with_adapters(self, adapters: u64) -> Option<Self> {
+        let fixed = self.weights + adapters + self.working + self.sequences;
+        let left = self.usable.checked_sub(fixed)?;
+        let fitting = usize::try_from(left / self.per_token.max(1)).unwrap_or(usize::MAX);
+        let [least, most] = self.tokens;
+        let cache_tokens = Some(fitting).filter(|fitting| *fitting >= least)?.min(most);
+        Some(Self { adapters, cache_tokens, total: fixed + self.per_token * cache_tokens as u64, ..self })
     }
 }
 

@@ -1,7 +1,8 @@
 //! The weights in memory: one base, adapters on it by name, and the MTP head.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use burn::tensor::Device;
 use serde_json::Value;
@@ -21,8 +22,33 @@ pub(crate) struct Models {
     base: Model,
     /// What answers use that name no adapter: the base, with the adapter of its source if that has one.
     plain: BatchDecoder,
-    adapters: BTreeMap<String, BatchDecoder>,
+    adapters: BTreeMap<String, Loaded>,
+    /// The number of times that an adapter was asked for.
+    asked: u64,
     pub(crate) head: Option<Mtp>,
+}
+
+/// An adapter in memory.
+struct Loaded {
+    decoder: BatchDecoder,
+    stamp: Stamp,
+    bytes: u64,
+    /// How often one had been asked for when this one was asked for last.
+    asked: u64,
+}
+
+/// A folder, as it was when it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    folder: PathBuf,
+    changed: Option<SystemTime>,
+}
+
+impl Stamp {
+    pub(crate) fn of(folder: &Path) -> Self {
+        let changed = folder.metadata().and_then(|found| found.modified()).ok();
+        Self { folder: folder.to_owned(), changed }
+    }
 }
 
 impl Models {
@@ -55,12 +81,47 @@ impl Models {
             None => BatchDecoder::new(&base),
         };
         let head = if wants_head { load_head(source, checkpoint, device)? } else { None };
-        Ok(Self { base, plain, adapters: BTreeMap::new(), head })
+        Ok(Self { base, plain, adapters: BTreeMap::new(), asked: 0, head })
     }
 
-    pub(crate) fn add(&mut self, name: &str, folder: &Path) -> Result<(), InferError> {
-        self.adapters.insert(name.to_owned(), adapted(&self.base, folder)?);
+    /// Loads an adapter that takes so many bytes.
+    ///
+    /// # Errors
+    /// The adapter is damaged or does not fit the base.
+    pub(crate) fn add(&mut self, name: &str, stamp: Stamp, bytes: u64) -> Result<(), InferError> {
+        let decoder = adapted(&self.base, &stamp.folder)?;
+        let asked = self.asked;
+        self.adapters.insert(name.to_owned(), Loaded { decoder, stamp, bytes, asked });
         Ok(())
+    }
+
+    /// Returns whether an adapter is loaded as its folder is now.
+    pub(crate) fn has(&self, name: &str, stamp: &Stamp) -> bool {
+        self.adapters.get(name).is_some_and(|loaded| loaded.stamp == *stamp)
+    }
+
+    /// Notes that an adapter is asked for, so that it is none of those that make room.
+    pub(crate) fn ask(&mut self, name: &str) {
+        self.asked += 1;
+        if let Some(loaded) = self.adapters.get_mut(name) {
+            loaded.asked = self.asked;
+        }
+    }
+
+    /// Returns the bytes of all adapters.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.adapters.values().map(|loaded| loaded.bytes).sum()
+    }
+
+    /// Returns the bytes of all adapters but the one of this name.
+    pub(crate) fn bytes_beside(&self, name: &str) -> u64 {
+        self.bytes() - self.adapters.get(name).map_or(0, |loaded| loaded.bytes)
+    }
+
+    /// Returns, of the adapters for which `may_go` is true, the one that was not asked for the longest time.
+    pub(crate) fn least_asked(&self, may_go: impl Fn(&str) -> bool) -> Option<String> {
+        let idle = self.adapters.iter().filter(|(name, _)| may_go(name));
+        idle.min_by_key(|(_, loaded)| loaded.asked).map(|(name, _)| name.clone())
     }
 
     pub(crate) fn remove(&mut self, name: &str) -> bool {
@@ -78,6 +139,7 @@ impl Models {
             Some(name) => self
                 .adapters
                 .get(name)
+                .map(|loaded| &loaded.decoder)
                 .ok_or_else(|| InferError::UnknownAdapter { name: name.to_owned(), known: self.names() }),
         }
     }

@@ -132,8 +132,12 @@ impl<W: Write> Serve<W> {
                 found.into_iter().for_each(|number| self.engine.cancel(number));
                 return Ok(());
             }
-            Request::LoadAdapter { name, folder } => {
-                let done = self.engine.load_adapter(&name, Path::new(&folder));
+            Request::LoadAdapter { name, folder, makes_room } => {
+                let folder = Path::new(&folder);
+                if makes_room {
+                    self.engine.make_room_for_adapter(&name, folder);
+                }
+                let done = self.engine.load_adapter(&name, folder);
                 (name, done)
             }
             Request::UnloadAdapter { name } => {
@@ -142,7 +146,10 @@ impl<W: Write> Serve<W> {
             }
         };
         match done {
-            Ok(()) => self.write(&Reply::Adapters { adapters: self.engine.adapters() }),
+            Ok(()) => self.write(&Reply::Adapters {
+                adapters: self.engine.adapters(),
+                planned_bytes: self.engine.memory().total,
+            }),
             Err(error) => self.write(&Reply::Error { id: Some(name), error: error.to_string() }),
         }
     }

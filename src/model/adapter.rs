@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 use sparktune_base::regular_file::read_model_json;
 use sparktune_plan::adapter::{AdapterConfig, AdapterFacts, CONFIG_FILE, PICKLE_FILE, TENSOR_FILE};
 
@@ -15,6 +16,15 @@ use crate::linear::Lora;
 use crate::lora::LoraConfig;
 use crate::numbers::widen;
 use crate::weight_file::WeightFile;
+
+/// Returns the memory that an adapter takes on a model, in bytes, from the header of its file; 0 if there is
+/// none that [`Model::load_lora`] could read.
+pub fn lora_bytes(folder: &Path) -> u64 {
+    let Ok(file) = WeightFile::open(&folder.join(TENSOR_FILE)) else { return 0 };
+    let Ok(tensors) = SafeTensors::deserialize(file.bytes()) else { return 0 };
+    let numbers = |view: &TensorView<'_>| view.shape().iter().product::<usize>() as u64;
+    tensors.iter().map(|(_, view)| numbers(&view) * size_of::<f32>() as u64).sum()
+}
 
 impl Model {
     /// Attaches the adapters of a PEFT folder to the model, trainable, and freezes everything else.

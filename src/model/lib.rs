@@ -43,6 +43,7 @@ mod tap;
 mod weight_file;
 mod weight_writer;
 
+pub use adapter::lora_bytes;
 pub use batch::{BatchDecoder, FEWEST_ROWS, MOST_LARGEST, NextLogits};
 pub use cache::{Cache, Continued};
 pub use checkpoint::Checkpoint;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::SinceBoot;
+
 /// Information about the trainer in the lease file, for display only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -14,6 +16,23 @@ pub struct Holder {
     pub host: String,
     /// The time when the lease was taken, in microseconds since the Unix epoch.
     pub started_us: u64,
+    /// The same instant by a clock that nobody sets.
+    pub boot: SinceBoot,
+}
+
+impl Holder {
+    /// Returns the time of day that it would be `now` if nobody had set the clock since the lease was taken,
+    /// in microseconds since the Unix epoch; nothing on another machine, or after another start.
+    pub(crate) fn undisturbed_us(&self, now: &SinceBoot) -> Option<u64> {
+        // A container may count from its own start, and then has a name of its own.
+        let is_here = self.host == this_host();
+        Some(self.started_us.saturating_add(self.boot.us_until(now).filter(|_| is_here)?))
+    }
+}
+
+/// Returns the name of this machine.
+pub(crate) fn this_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl fmt::Display for Holder {

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use sparktune_base::files::{private_file, sync, write_and_sync};
 use sparktune_base::regular_file::{open_regular, read_regular};
 
-use crate::clock::now_us;
+use crate::clock::{SinceBoot, now_us};
 use crate::error::{Doing, Error, Result};
-use crate::holder::Holder;
+use crate::holder::{Holder, this_host};
 use crate::run_dir::RunDir;
 
 // A watcher's check holds a shared lock for microseconds. A trainer that finds one tries again.
@@ -64,12 +64,13 @@ impl Lease {
         }
         let holder = Holder {
             pid: std::process::id(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: this_host(),
             started_us: now_us(),
+            boot: SinceBoot::now(),
         };
         // Writing is best effort: a full disk must not prevent a resume from taking the lease and reporting
         // the full disk itself.
-        let json = serde_json::to_vec(&holder).expect("three plain fields serialise");
+        let json = serde_json::to_vec(&holder).expect("plain fields serialise");
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(&json));
         Ok(Lease { run: run.clone(), holder, _lock: file })
     }

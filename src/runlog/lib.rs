@@ -45,7 +45,7 @@ mod writer;
 
 pub use charts::{About, Charts, METRICS, Mark, Metric, Unit};
 pub use checkpoint::{Checkpoint, CheckpointRole, CheckpointWriter, Checkpoints, NewestValid, Skipped};
-pub use clock::now_us;
+pub use clock::{SinceBoot, now_us};
 pub use control::{Action, ControlInbox, Incoming, Request, is_pending, request};
 pub use drift::DriftWatch;
 pub use error::{Error, Result, in_words};

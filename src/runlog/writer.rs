@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sparktune_base::files::{private_file, sync};
 
-use crate::clock::now_us;
+use crate::clock::{EventClock, now_us};
 use crate::error::{Doing, Result, in_words};
 use crate::event::{Event, Kind, Warning};
 use crate::lease::Lease;
@@ -114,7 +114,7 @@ struct Lines<W> {
     out: W,
     attempt: u32,
     next_seq: u64,
-    last_time_us: u64,
+    clock: EventClock,
     /// Whether the file ends in the middle of a line, so that the next write begins with a newline.
     torn: bool,
     lost: u64,
@@ -123,7 +123,7 @@ struct Lines<W> {
 
 impl<W: Write> Lines<W> {
     fn new(out: W, attempt: u32) -> Self {
-        Lines { out, attempt, next_seq: 1, last_time_us: 0, torn: false, lost: 0, unsaid: 0 }
+        Lines { out, attempt, next_seq: 1, clock: EventClock::new(), torn: false, lost: 0, unsaid: 0 }
     }
 
     fn append(&mut self, kind: Kind) -> io::Result<()> {
@@ -147,8 +147,8 @@ impl<W: Write> Lines<W> {
     }
 
     fn append_one(&mut self, kind: Kind) -> io::Result<()> {
-        self.last_time_us = self.last_time_us.max(now_us());
-        let event = Event { attempt: self.attempt, seq: self.next_seq, time_us: self.last_time_us, kind };
+        let time_us = self.clock.now_us();
+        let event = Event { attempt: self.attempt, seq: self.next_seq, time_us, kind };
         let mut line = event.to_line()?;
         let repair = usize::from(self.torn);
         if self.torn {

@@ -30,12 +30,15 @@ pub enum Request {
         /// The id of the answer.
         id: String,
     },
-    /// Load an adapter from a folder, under a name. The base stays as it is.
+    /// Load an adapter from a folder, under a name, unless it is loaded as it is now. The base stays as it is.
     LoadAdapter {
         /// The name that requests use.
         name: String,
         /// The folder in PEFT's format.
         folder: String,
+        /// Whether other adapters that no answer uses are forgotten where there is no room for it.
+        #[serde(default)]
+        makes_room: bool,
     },
     /// Forget an adapter. Answers that use it end with an error.
     UnloadAdapter {
@@ -141,6 +144,8 @@ pub enum Reply {
     Adapters {
         /// The names of all adapters now.
         adapters: Vec<String>,
+        /// The memory that the model is planned with now, in bytes.
+        planned_bytes: u64,
     },
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -23,6 +24,8 @@ use crate::problem::Problem;
 const KEPT: usize = 200;
 /// The number of tasks that only wait, beside those that compute.
 const MOST_WAITING: usize = 32;
+/// The time between two looks at whether a task was cancelled.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// A task and how far it is.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -102,6 +105,13 @@ impl Work {
         self.cancel.load(Ordering::Relaxed)
     }
 
+    /// Returns once the task should end, for work that the runtime waits for.
+    pub(crate) async fn cancelled(&self) {
+        while !self.is_cancelled() {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
     /// Reports how far the work is.
     pub(crate) fn progress(&self, progress: TaskProgress) {
         self.sender.send_modify(|task| task.progress = Some(progress));
@@ -139,25 +149,19 @@ impl Tasks {
     where
         F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
     {
-        self.start_below(self.most, kind, work)
+        self.place_below(self.most, kind)?.start(work)
     }
 
-    /// Starts work that only waits, such as for a trainer that was asked to stop. The tasks that compute
-    /// leave room for it.
+    /// Takes a place for work that only waits, such as for a trainer that is asked to stop. The tasks that
+    /// compute leave room for it. What is waited for is then asked for with the certainty that it can be.
     ///
     /// # Errors
-    /// The system has no more threads, or very many tasks run.
-    pub(crate) fn start_waiting<F>(&self, kind: &'static str, work: F) -> Result<Task, Problem>
-    where
-        F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
-    {
-        self.start_below(self.most + MOST_WAITING, kind, work)
+    /// Very many tasks run.
+    pub(crate) fn place_to_wait(&self, kind: &'static str) -> Result<Place<'_>, Problem> {
+        self.place_below(self.most + MOST_WAITING, kind)
     }
 
-    fn start_below<F>(&self, most: usize, kind: &'static str, work: F) -> Result<Task, Problem>
-    where
-        F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
-    {
+    fn place_below(&self, most: usize, kind: &'static str) -> Result<Place<'_>, Problem> {
         let task = Task {
             id: ids::new(),
             kind,
@@ -167,7 +171,7 @@ impl Tasks {
             error: None,
             created_us: now_us(),
         };
-        let own = Work { sender: Arc::new(watch::Sender::new(task.clone())), cancel: Arc::default() };
+        let own = Work { sender: Arc::new(watch::Sender::new(task)), cancel: Arc::default() };
         let mut tasks = lock(&self.tasks);
         let running = tasks.iter().filter(|task| task.is_running()).count();
         if running >= most {
@@ -175,23 +179,13 @@ impl Tasks {
             return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, text)
                 .advise("Wait until one has ended, or cancel one with DELETE /api/v1/tasks/{id}"));
         }
-        let in_thread = own.clone();
-        let body = move || {
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&in_thread)));
-            in_thread.end(ended.unwrap_or_else(|_| {
-                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug in sparktune ended this task"))
-            }));
-        };
-        std::thread::Builder::new().name(kind.into()).spawn(body).map_err(|error| {
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no thread can be started: {error}"))
-        })?;
-        tasks.push(own);
+        tasks.push(own.clone());
         while tasks.len() > KEPT
             && let Some(oldest) = tasks.iter().position(|task| !task.is_running())
         {
             tasks.remove(oldest);
         }
-        Ok(task)
+        Ok(Place { tasks: self, work: own, is_taken: false })
     }
 
     /// Returns all tasks, the newest first.
@@ -226,6 +220,46 @@ impl Tasks {
     }
 }
 
+/// A task that has no work yet. Without any it leaves no trace.
+pub(crate) struct Place<'a> {
+    tasks: &'a Tasks,
+    work: Work,
+    is_taken: bool,
+}
+
+impl Place<'_> {
+    /// Starts its work in a thread of its own.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub(crate) fn start<F>(mut self, work: F) -> Result<Task, Problem>
+    where
+        F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
+    {
+        let in_thread = self.work.clone();
+        let task = in_thread.sender.borrow().clone();
+        let body = move || {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&in_thread)));
+            in_thread.end(ended.unwrap_or_else(|_| {
+                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug in sparktune ended this task"))
+            }));
+        };
+        std::thread::Builder::new().name(task.kind.into()).spawn(body).map_err(|error| {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no thread can be started: {error}"))
+        })?;
+        self.is_taken = true;
+        Ok(task)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            lock(&self.tasks.tasks).retain(|task| !Arc::ptr_eq(&task.sender, &self.work.sender));
+        }
+    }
+}
+
 impl Work {
     fn is_running(&self) -> bool {
         self.sender.borrow().state == TaskState::Running
@@ -247,8 +281,6 @@ pub(crate) fn cancelled() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::json;
 
     use super::*;
@@ -308,5 +340,15 @@ mod tests {
         tasks.cancel(&first.id).unwrap();
         ended(&tasks, &first.id);
         tasks.start("test", |_| Ok(Value::Null)).unwrap();
+    }
+    #[test]
+    fn a_place_counts_before_its_work_begins_and_leaves_no_trace_without_any() {
+        let tasks = Tasks::new(0);
+        let places: Vec<_> = (0..MOST_WAITING).map(|_| tasks.place_to_wait("stop").unwrap()).collect();
+        assert_eq!(tasks.place_to_wait("stop").err().map(|problem| problem.status), Some(429));
+        drop(places);
+        assert!(tasks.list().is_empty());
+        let task = tasks.place_to_wait("stop").unwrap().start(|_| Ok(json!(1))).unwrap();
+        assert_eq!(ended(&tasks, &task.id).result, Some(json!(1)));
     }
 }

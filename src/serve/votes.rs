@@ -1,6 +1,6 @@
 //! The votes of the blind arena, a private file of JSON lines for each comparison.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -62,34 +62,38 @@ fn file(state: &Served, id: &str) -> Result<PathBuf, Problem> {
 /// # Errors
 /// The file is there but cannot be read.
 pub(crate) fn read(state: &Served, id: &str) -> Result<Vec<Vote>, Problem> {
-    let path = file(state, id)?;
-    match read_regular(&path, MOST_BYTES) {
-        Ok(bytes) => {
-            let lines = bytes.split(|byte| *byte == b'\n');
-            Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
-        }
+    Ok(votes_in(&bytes_of(&file(state, id)?)?))
+}
+
+fn bytes_of(path: &Path) -> Result<Vec<u8>, Problem> {
+    match read_regular(path, MOST_BYTES) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(Failure::io("read", &path, &error).into()),
+        read => Ok(read.map_err(|error| Failure::io("read", path, &error))?),
     }
 }
 
-/// Keeps a vote.
+fn votes_in(bytes: &[u8]) -> Vec<Vote> {
+    bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// Keeps a vote. Lines that are none, such as those of a later version, stay as they are.
 ///
 /// # Errors
 /// There is one on this pair, or it cannot be kept. Then those that were kept are still there.
-pub(crate) fn add(state: &Served, id: &str, vote: Vote) -> Result<(), Problem> {
+pub(crate) fn add(state: &Served, id: &str, vote: &Vote) -> Result<(), Problem> {
     let _adding = state.lock_kept(KEPT)?;
     let path = file(state, id)?;
-    let mut all = read(state, id)?;
-    if all.iter().any(|known| known.judges(vote.prompt, &vote.left, &vote.right)) {
+    let mut lines = bytes_of(&path)?;
+    if votes_in(&lines).iter().any(|known| known.judges(vote.prompt, &vote.left, &vote.right)) {
         let problem = Problem::new(StatusCode::CONFLICT, "this pair has been judged already");
         return Err(problem.advise("Ask for the next pair; a second vote on the same answers does not count"));
     }
-    all.push(vote);
-    let lines: Vec<String> =
-        all.iter().map(|vote| serde_json::to_string(vote).expect("a vote is JSON")).collect();
-    write_shared_and_sync(&path, lines.join("\n") + "\n")
-        .map_err(|error| Failure::io("write", &path, &error))?;
+    if !lines.is_empty() && !lines.ends_with(b"\n") {
+        lines.push(b'\n');
+    }
+    serde_json::to_writer(&mut lines, vote).expect("a vote is JSON");
+    lines.push(b'\n');
+    write_shared_and_sync(&path, lines).map_err(|error| Failure::io("write", &path, &error))?;
     Ok(())
 }
 

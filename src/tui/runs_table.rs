@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_base::escape::escape;
-use sparktune_base::units::{UNKNOWN, bytes, count, loss, or_unknown, rough_duration};
+use sparktune_base::units::{bytes, count, loss, or_unknown, rough_duration};
 use sparktune_plan::Plan;
 use sparktune_runlog::{Liveness, Result, RunDir, RunView, RunsRoot};
 use unicode_width::UnicodeWidthStr;
@@ -177,7 +177,7 @@ pub fn runs_table(rows: &[RunRow], now_us: u64, columns: Option<usize>) -> Strin
                 format!("{} at {}", loss(best), count(step))
             }),
             or_unknown(row.exported_step, |step| format!("step {}", count(step))),
-            or_unknown(row.last_event_us, |at| format!("{} ago", age(at, now_us))),
+            or_unknown(row.last_event_us, |at| age(at, now_us)),
             bytes(row.size_bytes),
         ]);
     }
@@ -217,8 +217,13 @@ pub fn runs_table(rows: &[RunRow], now_us: u64, columns: Option<usize>) -> Strin
     table
 }
 
+/// Returns how long ago a time was. One that is still to come is that of a machine whose clock was set back,
+/// or of another machine.
 fn age(at_us: u64, now_us: u64) -> String {
-    if at_us > now_us { UNKNOWN.to_owned() } else { rough_duration((now_us - at_us) as f64 / 1e6) }
+    match now_us.checked_sub(at_us) {
+        Some(us) => format!("{} ago", rough_duration(us as f64 / 1e6)),
+        None => "in the future".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -256,16 +261,17 @@ mod tests {
         (fresh.base_eval_nats, fresh.exported_step, fresh.rank) = (None, None, None);
         let mut newer = row("c\u{1b}[0m", Liveness::Running);
         (newer.liveness, newer.problem) = (None, Some("event format v2 is newer\n".into()));
+        newer.last_event_us = Some(u64::MAX);
         let rows = [row("long-name", Liveness::Finished { outcome: Outcome::Completed }), fresh, newer];
         let expected = "\
-NAME        STATE        STEP     LR    RANK  AVG LOSS  BASE EVAL  BEST EVAL      EXPORTED  LAST EVENT  SIZE
-long-name   completed    1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
-b           not started  –        2e-4  –     –         –          –              –         –           1.0 MB
-c\\u{1b}[0m  unreadable   1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 600  step 600  1 min ago   1.0 MB
+NAME        STATE        STEP     LR    RANK  AVG LOSS  BASE EVAL  BEST EVAL      EXPORTED  LAST EVENT     SIZE
+long-name   completed    1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 600  step 600  1 min ago      1.0 MB
+b           not started  –        2e-4  –     –         –          –              –         –              1.0 MB
+c\\u{1b}[0m  unreadable   1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 600  step 600  in the future  1.0 MB
 c\\u{1b}[0m: event format v2 is newer\\n
 ";
         assert_eq!(runs_table(&rows, 61_000_000, None), expected);
-        assert_eq!(runs_table(&rows, 61_000_000, Some(110)), expected);
+        assert_eq!(runs_table(&rows, 61_000_000, Some(112)), expected);
         let narrow = "\
 NAME        STATE        STEP     LR    RANK  BEST EVAL
 long-name   completed    1,200/–  2e-4  128   1.4200 at 600

@@ -3,10 +3,11 @@
 //! Enters: answers, or a folder of runs. Leaves: how the wizard ended; everything else is done here.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use sparktune_app::chat::Settings;
 use sparktune_app::chat::history::Earlier;
 use sparktune_app::chat::recommended::Wishes;
@@ -25,7 +26,7 @@ use sparktune_sampling::SamplingParams;
 use crate::chat::{ChatScreen, backend};
 use crate::dashboard::{Dashboard, Wish};
 use crate::runs_list::{RunAction, RunsList};
-use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, run};
+use crate::screen::{App, Frame, Input, Left, Next, Terminal, Theme, end_by_signal, run};
 use crate::wizard::backend::Backend;
 use crate::wizard::{Begin, Outcome, Setup, Wizard};
 
@@ -52,16 +53,15 @@ pub enum WizardEnd {
 }
 
 impl Screens {
-    /// Takes the screen.
+    /// Takes the screen. A signal asks it to close; the second SIGINT or SIGTERM ends the process at once,
+    /// also if the loop of the screen hangs.
     ///
     /// # Errors
     /// The terminal cannot be set.
     pub fn open() -> Result<Self, Failure> {
         let quit = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, quit.clone())
-                .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
-        }
+        heed_signals(quit.clone())
+            .map_err(|error| Failure::usage(format!("cannot handle signals: {error}")))?;
         let theme = Theme::from_env(|name| std::env::var(name).ok());
         let terminal = Terminal::enter().map_err(|error| {
             Failure::usage(format!("cannot set the terminal: {error}"))
@@ -220,6 +220,20 @@ impl Screens {
         }
         Ok(WizardEnd::Started(run))
     }
+}
+
+fn heed_signals(quit: Arc<AtomicBool>) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let heed = move || {
+        for signal in signals.forever() {
+            let is_second = quit.swap(true, Ordering::SeqCst);
+            // The kernel and the shell both tell that a terminal is closed, which is no haste.
+            if is_second && signal != SIGHUP {
+                end_by_signal(signal);
+            }
+        }
+    };
+    std::thread::Builder::new().name("screen signals".into()).spawn(heed).map(drop)
 }
 
 /// The list of runs, with messages about slow actions.

@@ -4,9 +4,11 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{alone, assert_same, port, run_of, signal};
@@ -41,6 +43,14 @@ impl Member {
         done.last().as_array().unwrap().clone()
     }
 
+    /// The cluster's secret, which nobody else may read.
+    fn token(&self) -> String {
+        let file = Path::new(self.listens["token_file"].as_str().unwrap());
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+        let kept: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        kept["token"].as_str().unwrap().to_owned()
+    }
+
     /// The process of the rank that the agent started.
     fn rank(&self) -> String {
         // The kernel lists the children of each thread.
@@ -73,10 +83,7 @@ fn three() -> [Member; 3] {
     let first = Member::start(Place::new(), |place| {
         command(place, &["cluster", "init", "--name", "spark1", "--port", &port])
     });
-    let file = Path::new(first.listens["token_file"].as_str().unwrap());
-    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
-    let kept: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-    let token = kept["token"].as_str().unwrap();
+    let token = &*first.token();
     let at = format!("127.0.0.1:{port}");
     let second = Member::start(Place::new(), |place| {
         command(place, &["cluster", "join", &at, "--token", token, "--name", "spark2"])
@@ -209,6 +216,46 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
 fn is_ended(process: &Child) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+/// The first signal asks the rank to end and waits for it, for 20 seconds at most.
+#[test]
+fn the_second_signal_ends_an_agent_that_waits_for_a_rank_that_hangs() {
+    let port = port();
+    let mut first = Member::start(Place::new(), |place| {
+        command(place, &["cluster", "init", "--name", "spark1", "--port", &port])
+    });
+    let second = Member::start(Place::new(), |place| {
+        let mut command =
+            command(place, &["cluster", "join", &format!("127.0.0.1:{port}"), "--name", "spark2"]);
+        command.env(TOKEN, first.token());
+        command
+    });
+    second.place.chats(40);
+    copy(&checkpoint(), &second.place.join("model"));
+    let mut training = train(&second, "20000", "1000").spawn().unwrap();
+    wait("a step", || {
+        assert_eq!(training.try_wait().unwrap(), None, "it trains until its agent ends");
+        let run = run_of(&second.place)?;
+        events(&run).iter().any(|event| event["kind"] == "step").then_some(())
+    });
+    let rank = first.rank();
+    let to_rank = |name: &str| Command::new("kill").args(["-s", name, &rank]).status().unwrap();
+    assert!(to_rank("STOP").success());
+    signal("TERM", &first.agent);
+    // SIGUSR1 is how our programs ask each other; a process that is stopped cannot take it.
+    wait("the request to the rank", || {
+        let status = fs::read_to_string(format!("/proc/{rank}/status")).unwrap();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+        let pending = u64::from_str_radix(pending.trim(), 16).unwrap();
+        (pending & 1 << (Signal::USR1.as_raw() - 1) != 0).then_some(())
+    });
+    assert!(!is_ended(&first.agent), "it waits for its rank");
+    signal("TERM", &first.agent);
+    let ended = first.agent.wait().unwrap();
+    assert!(to_rank("KILL").success());
+    assert_eq!((ended.code(), ended.signal()), (None, Some(Signal::TERM.as_raw())));
+    training.wait().unwrap();
 }
 
 #[test]

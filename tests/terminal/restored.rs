@@ -1,5 +1,8 @@
 //! However a screen ends, the terminal is as it was before, and the trainer goes on.
 
+use std::io::Write;
+use std::time::Duration;
+
 use rustix::process::Signal;
 use sparktune_runlog::Lease;
 
@@ -95,12 +98,17 @@ fn a_stopped_screen_gives_the_terminal_to_the_shell_and_takes_it_again() {
     assert!(back.is_some() && back < done && !left.text.contains("error"), "{}", left.text);
 }
 
+/// Runs a test of this file that takes the terminal.
+fn own_screen(world: &World, test: &str) -> Pty {
+    let test = format!("restored::{test}");
+    let args = ["--exact", &test, "--ignored", "--nocapture", "--test-threads=1", "--color=never"];
+    Pty::spawn(&this_program(), args, world.place.path(), &world.env(&[]), ORDINARY)
+}
+
 #[test]
 fn a_panic_gives_the_terminal_back() {
     let world = World::new();
-    let test = "restored::a_screen_that_panics";
-    let args = ["--exact", test, "--ignored", "--nocapture", "--test-threads=1", "--color=never"];
-    let left = Pty::spawn(&this_program(), args, world.place.path(), &world.env(&[]), ORDINARY).left();
+    let left = own_screen(&world, "a_screen_that_panics").left();
     let raw = String::from_utf8_lossy(&left.raw);
     assert!(raw.contains("\x1b[?1049h") && raw.contains("drawn"), "it did take the screen:\n{raw}");
     assert!(!left.status.success() && left.text.contains("1 failed"), "{}", left.text);
@@ -112,4 +120,34 @@ fn a_screen_that_panics() {
     let mut terminal = sparktune_tui::screen::Terminal::enter().unwrap();
     terminal.draw(|frame| frame.render_widget("drawn", frame.area())).unwrap();
     panic!("on purpose");
+}
+
+#[test]
+fn a_screen_that_hangs_is_ended_by_the_second_signal_and_gives_the_terminal_back() {
+    let world = World::new();
+    let mut pty = own_screen(&world, "a_screen_that_hangs");
+    pty.wait_for("hangs");
+    assert!(pty.is_taken());
+    pty.signal(Signal::TERM);
+    // Another one too soon could be taken for the same.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!pty.is_over(), "the first signal only asks");
+    pty.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!pty.is_over(), "a terminal that is closed may be told twice");
+    pty.signal(Signal::TERM);
+    let left = pty.left();
+    assert_eq!(left.status.signal(), Some("Terminated"), "{}", left.text);
+}
+
+#[test]
+#[ignore = "takes the terminal it runs in; the test above gives it one"]
+fn a_screen_that_hangs() {
+    let _screens = sparktune_tui::screens::Screens::open().unwrap();
+    print!("hangs");
+    std::io::stdout().flush().unwrap();
+    // As a loop that waits for a disk that does not answer.
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
 }

@@ -374,7 +374,7 @@ fn share_kwargs(sides: &mut [Side]) {
 
 /// Loads an adapter, and waits until it is loaded.
 fn load_adapter(worker: &mut Worker, name: &str, folder: String) -> Result<(), Failure> {
-    worker.send(&Request::LoadAdapter { name: name.to_owned(), folder })?;
+    worker.send(&Request::LoadAdapter { name: name.to_owned(), folder, makes_room: false })?;
     loop {
         match worker.next(Duration::from_secs(1))? {
             Some(Reply::Adapters { .. }) => return Ok(()),
@@ -387,6 +387,7 @@ fn load_adapter(worker: &mut Worker, name: &str, folder: String) -> Result<(), F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inference::tests::{READY, start};
     use crate::models::ModelKind;
 
     fn side(turns: &[(&str, &str)]) -> Side {
@@ -447,5 +448,31 @@ mod tests {
         side.complete();
         assert_eq!(side.messages(&silent).len(), 2);
         assert_eq!(side.request(&silent)["chat_template_kwargs"], json!({}));
+    }
+    #[test]
+    fn a_model_that_always_has_more_to_say_does_not_keep_its_asker() {
+        let folder = tempfile::tempdir().unwrap();
+        let piece = r#"{"event":"text","id":"0-1","text":"x","tokens":[]}"#;
+        let script = format!(
+            "echo '{READY}'; read -r line; i=0; while [ $i -lt 500 ]; do echo '{piece}'; i=$((i+1)); done; touch {}/said; read -r line",
+            folder.path().display()
+        );
+        let workers = vec![start(&folder, &script).unwrap()];
+        let mut chat = Chat { workers, decoding: Decoding::default(), sides: vec![side(&[])], asked: 0 };
+        let settings =
+            Settings { system: String::new(), sampling: SamplingParams::default(), thinking: None };
+        chat.say("hello", &settings).unwrap();
+        // All of it is there before the first part is asked for.
+        while !folder.path().join("said").exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let mut pieces = 0;
+        while pieces < 500 {
+            let said = chat.next(Duration::from_secs(60)).unwrap();
+            assert!((1..=REPLIES_AT_ONCE).contains(&said.len()), "{} at once", said.len());
+            pieces += said.len();
+        }
+        assert_eq!(pieces, 500);
     }
 }

@@ -147,3 +147,42 @@ fn note_end(answer: &mut Answer, finished: &Finished, opens_thinking: bool) {
     answer.first_token_ms = Some(finished.first_token_ms);
     answer.total_ms = Some(finished.total_ms);
 }
+
+#[cfg(test)]
+mod tests {
+    use sparktune_compare::Suite;
+
+    use super::*;
+    use crate::inference::tests::{READY, start};
+
+    /// Answers each prompt and scores no reference, except that it does not answer one with `odd`.
+    const WORKER: &str = r#"
+while read -r line; do
+    id=$(echo "$line" | sed 's/.*"id":"\([0-9]*\)".*/\1/')
+    case $line in
+    *'"op":"score"'*) echo '{"event":"error","id":"'"$id"'","error":"too long to score"}' ;;
+    *odd*) echo '{"event":"error","id":"'"$id"'","error":"too odd"}' ;;
+    *)
+        echo '{"event":"text","id":"'"$id"'","text":"six","tokens":[]}'
+        echo '{"event":"done","id":"'"$id"'","finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"drafted_tokens":0,"accepted_tokens":0},"seed":1,"first_token_ms":1,"total_ms":1}'
+        ;;
+    esac
+done"#;
+
+    #[test]
+    fn a_complete_answer_stays_one_if_its_reference_cannot_be_scored() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut worker = start(&folder, &format!("echo '{READY}'\n{WORKER}")).unwrap();
+        let line = |text: &str| {
+            json!({"text": text, "reference": " upon", "checks": [{"type": "perplexity"}]}).to_string()
+        };
+        let suite = [line("Once"), line("odd")].join("\n");
+        let suite = Suite::read("own", suite.as_bytes()).unwrap();
+        let (answers, _) = ask_all(&mut worker, &suite.prompts, 2, &mut |_| true).unwrap().unwrap();
+        let [once, odd] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!((once.text.as_str(), once.error.as_deref()), ("six", None));
+        assert!(once.finish_reason.is_some() && once.reference.is_none());
+        assert_eq!(once.reference_error.as_deref(), Some("too long to score"));
+        assert!(odd.finish_reason.is_none() && odd.error.is_some() && odd.reference_error.is_none());
+    }
+}

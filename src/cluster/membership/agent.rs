@@ -18,7 +18,7 @@ use super::messages::{
     Answer, Ask, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, State, name, sentence,
 };
 use super::roster::Roster;
-use super::talk::{BEAT, Cancelled, ask, connect, hear, lost, out_of_turn, patience, place_of, tell};
+use super::talk::{BEAT, Cancelled, ask, beat, connect, hear, lost, out_of_turn, patience, place_of, tell};
 use super::transfer::{BYTES, fetch, has_the_same};
 use crate::cluster_token::ClusterToken;
 use crate::discovery::{Answerer, find};
@@ -368,14 +368,7 @@ impl<'a> Shared<'a> {
         folder: &Folder,
         candidates: &[PathBuf],
     ) -> Result<Option<PathBuf>, Error> {
-        let mut since = Instant::now();
-        let mut tick = || {
-            if since.elapsed() >= BEAT {
-                since = Instant::now();
-                tell(channel, &Answer::Busy)?;
-            }
-            Ok(())
-        };
+        let mut tick = beat(channel);
         for place in candidates {
             if has_the_same(place, folder, &mut tick)? {
                 return Ok(Some(place.clone()));

@@ -1,7 +1,7 @@
 //! How one side of a channel says and hears messages, and how an agent is connected to.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
 use sparktune_ndp::stream::Channel;
@@ -68,6 +68,18 @@ pub(super) fn hear<T: Message>(channel: &mut Channel<'_>) -> Result<T, Error> {
 /// The connection failed.
 pub(super) fn tell(channel: &mut Channel<'_>, message: &impl Message) -> Result<(), Error> {
     channel.tell(message).map_err(|error| lost(channel, &error))
+}
+
+/// Returns what long work calls between its pieces: the other side hears about once a second that it goes on.
+pub(super) fn beat<'a, 'c>(channel: &'a mut Channel<'c>) -> impl FnMut() -> Result<(), Error> + use<'a, 'c> {
+    let mut since = Instant::now();
+    move || {
+        if since.elapsed() >= BEAT {
+            since = Instant::now();
+            tell(channel, &Answer::Busy)?;
+        }
+        Ok(())
+    }
 }
 
 /// Asks, and returns the answer.

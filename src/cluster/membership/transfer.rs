@@ -1,9 +1,10 @@
 //! Files of a model from the machine that has them to one that has not: described by hash, sent from where
 //! an earlier attempt ended, and used only when every byte is verified.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::statvfs;
 use sparktune_base::files::{create_private_folder, private_file, sync};
@@ -13,7 +14,7 @@ use sparktune_ndp::frame::Codes;
 use sparktune_ndp::stream::Channel;
 
 use super::messages::{Answer, FileEntry, Folder, MOST_FILES};
-use super::talk::{lost, place_of, tell};
+use super::talk::{beat, lost, place_of, tell};
 use crate::error::Error;
 
 /// Bytes of a packet.
@@ -24,6 +25,8 @@ pub(super) const BYTES: Codes = Codes { src: 0, dst: 0, typ: 1 };
 const ENDINGS: [&str; 5] = ["safetensors", "json", "jinja", "txt", "model"];
 /// What the name of a file ends with until all of it is verified.
 const PARTIAL: &str = "partial";
+/// The pause between two looks whether another member has fetched the files.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Called between pieces of long work; an error ends it.
 pub type Tick<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
@@ -132,7 +135,8 @@ pub(super) fn send(
 }
 
 /// Fetches the files of a folder into `cache`, except those that are there. Returns where they are and how
-/// many bytes came.
+/// many bytes came. Members that share the disk of the cache fetch one after the other, so that the second
+/// one finds what the first one has fetched.
 ///
 /// # Errors
 /// The disk is too small, the connection fails, or what arrives is not what was announced. What has arrived
@@ -145,19 +149,38 @@ pub(super) fn fetch(
 ) -> Result<(PathBuf, u64), Error> {
     let place = cache.join(&folder.digest().to_hex()[..32]);
     create_private_folder(&place).map_err(at(&place))?;
+    let _alone = alone(&place, &mut beat(channel))?;
     let missing: Vec<_> =
         folder.files.iter().enumerate().filter(|(_, file)| !place.join(&file.name).is_file()).collect();
-    let needed = |file: &FileEntry| {
-        let has = place.join(partial_name(file)).metadata().map_or(0, |partial| partial.len());
-        file.bytes.saturating_sub(has)
-    };
-    refuse_small_disk(&place, missing.iter().map(|(_, file)| needed(file)).sum())?;
+    refuse_small_disk(&place, missing.iter().map(|(_, file)| bytes_to_come(&place, file)).sum())?;
     let mut fetched = 0;
     for (number, file) in missing {
         fetched += fetch_one(channel, [index, number], file, &place)?;
     }
     sync(&place).map_err(at(&place))?;
     Ok((place, fetched))
+}
+
+/// Waits until nobody else fetches into a folder. Others wait as long as the returned file is open.
+fn alone(place: &Path, tick: Tick<'_>) -> Result<File, Error> {
+    let path = place.with_extension("lock");
+    let file = private_file().create(true).truncate(false).open(&path).map_err(at(&path))?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => {
+                tick()?;
+                std::thread::sleep(LOOK);
+            }
+            Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
+        }
+    }
+}
+
+/// Returns the bytes of a file that have not arrived.
+fn bytes_to_come(place: &Path, file: &FileEntry) -> u64 {
+    let has = place.join(partial_name(file)).metadata().map_or(0, |partial| partial.len());
+    file.bytes.saturating_sub(has)
 }
 
 /// The name of a file that has arrived in part.
@@ -175,15 +198,7 @@ fn fetch_one(
     let partial = place.join(partial_name(file));
     let mut spool =
         private_file().read(true).create(true).truncate(false).open(&partial).map_err(at(&partial))?;
-    let mut since = std::time::Instant::now();
-    let mut tick = || {
-        if since.elapsed().as_secs() >= 1 {
-            since = std::time::Instant::now();
-            tell(channel, &Answer::Busy)?;
-        }
-        Ok(())
-    };
-    let (mut hasher, mut have) = hash(&mut spool, &partial, &mut tick)?;
+    let (mut hasher, mut have) = hash(&mut spool, &partial, &mut beat(channel))?;
     if have > file.bytes {
         spool.set_len(0).and_then(|()| spool.rewind()).map_err(at(&partial))?;
         (hasher, have) = (blake3::Hasher::new(), 0);
@@ -225,4 +240,24 @@ fn refuse_small_disk(place: &Path, needed: u64) -> Result<(), Error> {
 fn at(path: &Path) -> impl Fn(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::File { path: path.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_arrived_in_part_needs_room_for_the_rest_only() {
+        let place = tempfile::tempdir().unwrap();
+        let file = FileEntry { name: "model.safetensors".into(), bytes: 10, blake3: String::new() };
+        assert_eq!(bytes_to_come(place.path(), &file), 10);
+        let partial = place.path().join("model.safetensors.partial");
+        for (has, needed) in [(4, 6), (10, 0), (12, 0)] {
+            fs::write(&partial, vec![0; has]).unwrap();
+            assert_eq!(bytes_to_come(place.path(), &file), needed, "{has}");
+        }
+        assert!(refuse_small_disk(place.path(), 0).is_ok());
+        let refused = refuse_small_disk(place.path(), u64::MAX).unwrap_err().to_string();
+        assert!(refused.contains("the model needs"), "{refused}");
+    }
 }

@@ -23,6 +23,8 @@ use crate::free_port;
 pub(crate) struct Machine {
     folder: tempfile::TempDir,
     has: Vec<PathBuf>,
+    /// Where files that are fetched are put, if not into a folder of its own.
+    shared: Option<PathBuf>,
     started: Mutex<Vec<Vec<PathBuf>>>,
     stops: AtomicU64,
     state: Mutex<RankState>,
@@ -33,6 +35,7 @@ impl Machine {
         Self {
             folder: tempfile::tempdir().unwrap(),
             has: has.iter().map(|path| (*path).to_owned()).collect(),
+            shared: None,
             started: Mutex::default(),
             stops: AtomicU64::new(0),
             state: Mutex::new(RankState::Waiting),
@@ -54,7 +57,7 @@ impl Host for Machine {
     }
 
     fn cache(&self) -> Result<PathBuf, String> {
-        Ok(self.folder.path().to_owned())
+        Ok(self.shared.clone().unwrap_or_else(|| self.folder.path().to_owned()))
     }
 
     fn start(&self, _: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<(), String> {
@@ -288,6 +291,45 @@ fn a_transfer_continues_where_it_was_cut_and_bytes_that_changed_are_thrown_away(
         assert!(said.contains("spark1") && said.contains("thrown away"), "{said}");
         assert!(!partial.exists() && machine.started().is_empty());
         assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 5_000_000);
+    });
+}
+
+#[test]
+fn members_that_share_a_disk_fetch_one_after_the_other_and_the_second_finds_what_the_first_has() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let shared = tempfile::tempdir().unwrap();
+    let machine = || Machine { shared: Some(shared.path().to_owned()), ..Machine::with(&[]) };
+    let machines = [Machine::with(&[]), machine(), machine()];
+    let folder = describe(model.path(), &mut || Ok(())).unwrap();
+    let place = shared.path().join(&folder.digest().to_hex()[..32]);
+    with_agents(&token, &machines.each_ref(), |ports| {
+        // Somebody else is at it.
+        let lock = fs::File::create(place.with_extension("lock")).unwrap();
+        lock.lock().unwrap();
+        let recruits: Vec<_> = ports[1..]
+            .iter()
+            .map(|port| Recruit { name: port.to_string(), host: "127.0.0.1".into(), port: *port })
+            .collect();
+        let counted = Counted::default();
+        let places = [model.path().to_owned()];
+        thread::scope(|scope| {
+            let prepared = scope.spawn(|| {
+                let job = Job { world_size: 3, ..job(model.path()) };
+                prepare(&recruits, &token, &job, &places, never(), &counted).map(drop)
+            });
+            thread::sleep(Duration::from_millis(2500));
+            assert_eq!(counted.sent.load(Ordering::SeqCst), 0, "both wait");
+            lock.unlock().unwrap();
+            prepared.join().unwrap().unwrap();
+        });
+        assert_eq!(counted.sent.load(Ordering::SeqCst), 5_000_002, "one of them got it");
+        for machine in &machines[1..] {
+            assert_eq!(machine.started(), [[place.clone()]]);
+        }
+        for name in ["config.json", "model.safetensors"] {
+            assert!(fs::read(place.join(name)).unwrap() == fs::read(model.path().join(name)).unwrap());
+        }
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 2, "no part is left");
     });
 }
 

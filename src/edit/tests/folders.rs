@@ -158,6 +158,16 @@ fn files_of_the_user_stay_in_a_folder_that_is_edited_in_place_and_a_folder_is_re
     write(&stack, &out);
     assert_eq!(fs::read_to_string(out.join("notes.txt")).unwrap(), "mine");
     assert!(!out.join(CODEBOOK_FILE).exists(), "corrections that are gone are no file of the user");
+    // Copies of the base's files that the user has changed are the user's, but not what the weights are.
+    let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
+    let config = read("config.json");
+    for name in ["generation_config.json", "chat_template.jinja", "config.json"] {
+        fs::write(out.join(name), format!("{} ", read(name))).unwrap();
+    }
+    let [generation, template] = ["generation_config.json", "chat_template.jinja"].map(read);
+    write(&stack, &out);
+    assert_eq!([read("generation_config.json"), read("chat_template.jinja")], [generation, template]);
+    assert_eq!(read("config.json"), config);
 
     // The same among the patches, where one is also kept that is taken away.
     let kept = out.join("patches/kept.qubgpu");
@@ -390,6 +400,53 @@ fn only_the_edited_tensor_differs_and_by_the_product_of_the_factors() {
         let change = patch.changes[0].b[i / INNER] * patch.changes[0].a[i % INNER];
         assert!((was + change - is).abs() < 1e-6);
     }
+}
+
+#[test]
+fn what_a_kill_has_left_of_a_kept_patch_is_removed_by_the_next_edit_and_what_is_in_work_is_not() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    write(&stack(), &out);
+    let left = [place.path(), &out, &out.join("patches")].map(|folder| folder.join(".old.qubgpu-being-kept"));
+    let patches = place.path().join("kept");
+    let own = patches.join("mine-being-kept");
+    for folder in left.iter().chain([&own]) {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join("patch"), "").unwrap();
+    }
+    let in_work = patches.join(".other.qubgpu-being-kept");
+    fs::create_dir(&in_work).unwrap();
+    let held = fs::File::open(&in_work).unwrap();
+    held.lock().unwrap();
+    let lock = FolderLock::take(&out).unwrap();
+    assert!(left.iter().all(|folder| !folder.exists()));
+    check_output(&out, &out).unwrap();
+    drop(lock);
+
+    let keep = |name: &str| {
+        let kept = patches.join(name);
+        KeptPatch::at(&kept, &out).unwrap().write(&patch("a", 1), &base()).unwrap();
+    };
+    keep("one.qubgpu");
+    assert!(in_work.exists() && own.exists(), "another process is at it, and no hidden folder is ours");
+    drop(held);
+    keep("two.qubgpu");
+    assert!(!in_work.exists() && own.exists());
+}
+
+#[test]
+fn a_folder_with_the_longest_name_is_edited_in_place_and_exported() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("n".repeat(239));
+    let mut stack = stack();
+    push(&mut stack, patch("a", 1));
+    for _ in 0..2 {
+        let lock = FolderLock::take(&out).unwrap();
+        write(&stack, &out);
+        drop(lock);
+    }
+    export_adapter(&stack, &[], &place.path().join("e".repeat(239)), &mut || true).unwrap();
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use burn::tensor::Device;
+use sparktune_model::lora_bytes;
 use sparktune_sampling::SamplingParams;
 
-use super::{answer, ask, load, qwen35, roomy, with_tokenizer};
-use crate::engine::{Engine, EngineOptions};
+use super::{answer, ask, finish, load, qwen35, roomy, with_tokenizer};
+use crate::engine::{Ask, Engine, EngineOptions};
 use crate::error::InferError;
 use crate::memory::Room;
 use crate::source::Source;
@@ -119,4 +120,46 @@ fn less_memory_leaves_fewer_tokens_for_answers_and_the_plan_is_within_what_there
     assert_eq!(less.cache_tokens, most.cache_tokens - 100);
     assert!(less.total <= most.total);
     assert!(plan(1000 + most.weights).is_err());
+}
+
+#[test]
+fn adapters_count_with_the_model_and_make_room_for_each_other_while_no_answer_uses_them() {
+    let folder = with_tokenizer(&qwen35("checkpoint"));
+    let source = Source::open(folder.path(), None).unwrap();
+    let lora = qwen35("lora_final");
+    let bytes = lora_bytes(&lora);
+    let load = |available| {
+        let room = Room { available, reserve: 0, beside: String::new() };
+        Engine::load(&source, EngineOptions::default(), &room, &Device::flex(), &mut |_, _| ()).unwrap()
+    };
+    let most = *load(1 << 40).memory();
+
+    // Answers get fewer tokens, until the adapter is forgotten.
+    let mut engine = load(most.total + bytes / 2);
+    engine.load_adapter("a", &lora).unwrap();
+    let with = *engine.memory();
+    assert!(bytes > 0 && with.adapters == bytes && with.total <= most.total + bytes / 2, "{with:?}");
+    assert!(with.cache_tokens < most.cache_tokens, "{with:?}");
+    engine.unload_adapter("a").unwrap();
+    assert_eq!(engine.memory().cache_tokens, most.cache_tokens);
+
+    // There is room for one beside the shortest answers.
+    let least = engine.context_tokens().min(1024);
+    let mut engine = load(most.total - most.per_token * (most.cache_tokens - least) as u64 + bytes * 3 / 2);
+    engine.load_adapter("a", &lora).unwrap();
+    let error = engine.load_adapter("b", &lora).unwrap_err();
+    assert!(matches!(error, InferError::NoRoomForAdapter { .. }), "{error}");
+    engine.make_room_for_adapter("a", &lora);
+    assert_eq!(engine.adapters(), ["a"], "it is loaded already");
+    engine.make_room_for_adapter("b", &lora);
+    engine.load_adapter("b", &lora).unwrap();
+    assert_eq!(engine.adapters(), ["b"]);
+    let asked = Ask { adapter: Some("b".into()), ..ask(&[1, 2, 3], SamplingParams::greedy(3)) };
+    engine.submit(asked).unwrap();
+    engine.make_room_for_adapter("a", &lora);
+    assert!(engine.load_adapter("a", &lora).is_err(), "an answer waits for the other");
+    finish(&mut engine);
+    engine.make_room_for_adapter("a", &lora);
+    engine.load_adapter("a", &lora).unwrap();
+    assert_eq!(engine.adapters(), ["a"]);
 }

@@ -13,12 +13,13 @@ use std::{fmt, fs};
 use serde::Serialize;
 
 use crate::charts::{Charts, Mark};
-use crate::clock::now_us;
+use crate::clock::{SinceBoot, now_us};
 use crate::error::Result;
 use crate::event::{
     CheckpointCommitted, ControlApplied, DeviceSample, Event, Fp8Loss, HeadEval, Kind, MemberSamples,
     Members, Outcome, Phase, Progress, RunFinished, RunStarted, Sample, Warning,
 };
+use crate::holder::Holder;
 use crate::lease::Lease;
 use crate::liveness::{Liveness, STALLED_AFTER, STALLED_AT_LEAST, STALLED_STEPS};
 use crate::pace::{Eta, Pace, Planned, StepParts};
@@ -403,21 +404,33 @@ impl RunView {
             return Ok(Liveness::Gone);
         }
         let held = Lease::is_held(run)?;
-        let started_us = if held { Lease::holder_of(run).started_us } else { 0 };
-        let silent = self.silence(started_us, now_us(), self.heard.0.map(|at| at.elapsed()));
+        let holder = if held { Lease::holder_of(run) } else { Holder::default() };
+        let silent = self.silence(&holder, now_us(), &SinceBoot::now(), self.heard.0.map(|at| at.elapsed()));
         Ok(Liveness::judge(held, self.last_event_us.is_some(), self.outcome(), silent, self.patience()))
     }
 
-    /// Returns the time since the last sign of work of a trainer that took the lease at `started_us`.
+    /// Returns the time since the last sign of work of a trainer that took the lease as `holder` says.
     ///
-    /// By the time of day it is too short, or nothing, after that was set back. Who has read the log for
-    /// longer knows better: `unheard` is the time since the last sign was read.
-    fn silence(&self, started_us: u64, now_us: u64, unheard: Option<Duration>) -> Duration {
+    /// By the time of day it is too short, or nothing, after that was set back. On the trainer's machine the
+    /// clock since its start tells the same, and too little only after the time of day was set forward.
+    /// On another machine, who has read the log for longer knows better: `unheard` is the time since the
+    /// last sign was read. None of the three is too long while nobody sets a clock forward.
+    fn silence(
+        &self,
+        holder: &Holder,
+        now_us: u64,
+        since_boot: &SinceBoot,
+        unheard: Option<Duration>,
+    ) -> Duration {
         // A new attempt must not count as silent because the previous one ended long ago.
-        let last_us = self.last_work_us.unwrap_or(0).max(started_us);
-        let by_day = Duration::from_micros(if last_us == 0 { 0 } else { now_us.saturating_sub(last_us) });
-        let is_its_own = self.attempts.back().is_some_and(|attempt| attempt.started_us >= started_us);
-        by_day.max(unheard.filter(|_| is_its_own && self.finished().is_none()).unwrap_or_default())
+        let last_us = self.last_work_us.unwrap_or(0).max(holder.started_us);
+        let until = |now_us: u64| {
+            Duration::from_micros(if last_us == 0 { 0 } else { now_us.saturating_sub(last_us) })
+        };
+        let undisturbed = holder.undisturbed_us(since_boot).map_or(Duration::ZERO, until);
+        let is_its_own = self.attempts.back().is_some_and(|attempt| attempt.started_us >= holder.started_us);
+        let unheard = unheard.filter(|_| is_its_own && self.finished().is_none()).unwrap_or_default();
+        until(now_us).max(undisturbed).max(unheard)
     }
 
     /// Returns the time without a sign of work after which the trainer counts as stalled: ten step times

@@ -408,12 +408,50 @@ fn a_clock_that_was_set_back_hides_no_stall_from_who_reads_on() {
     log.emit(Kind::DeviceSample(DeviceSample::default()));
     assert_eq!(log.view.heard.0, Some(heard), "a sample of the machine is no sign of work");
     let (began, last) = (log.view.attempts[0].started_us, log.view.last_work_us.unwrap());
-    let silence = |now_us, unheard| log.view.silence(began, now_us, Some(Duration::from_secs(unheard)));
+    let elsewhere = SinceBoot::default();
+    let holder = |started_us| Holder { started_us, ..Holder::default() };
+    let silence = |now_us, unheard| {
+        log.view.silence(&holder(began), now_us, &elsewhere, Some(Duration::from_secs(unheard)))
+    };
     assert_eq!(silence(last - 3_600_000_000, 400), Duration::from_secs(400), "set back by an hour");
     assert_eq!(silence(last + 400_000_000, 1), Duration::from_secs(400), "the log was read late");
     // Another trainer has taken the lease and logged nothing yet.
     let next = last + 900_000_000;
-    assert_eq!(log.view.silence(next, next, Some(Duration::from_secs(900))), Duration::ZERO);
+    let unheard = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(log.view.silence(&holder(next), next, &elsewhere, unheard(900)), Duration::ZERO);
     log.emit(Kind::RunFinished(RunFinished::default()));
-    assert_eq!(log.view.silence(began, last, Some(Duration::from_secs(400))), Duration::ZERO);
+    assert_eq!(log.view.silence(&holder(began), last, &elsewhere, unheard(400)), Duration::ZERO);
+}
+
+/// A list reads a log once, so it knows only what the folder says.
+#[test]
+fn a_clock_that_was_set_back_hides_no_stall_from_who_looks_once() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path().join("r")).unwrap();
+    let lease = Lease::acquire(&run).unwrap();
+    let writer = EventWriter::open(&lease).unwrap();
+    writer.emit(Kind::Phase(Phase { phase: "train".into(), detail: None }));
+    (1..=2).for_each(|step| writer.emit(Kind::Step(Step { step, ..Step::default() })));
+    let liveness = || RunView::glance(&run).unwrap().liveness(&run).unwrap();
+    assert_eq!(liveness(), Liveness::Running);
+    // As if the trainer had logged its steps 20 s ago and the clock had then been set back by an hour: its
+    // files have times that are still to come.
+    let later = |us: u64| us + 3_600_000_000 - 20_000_000;
+    let holder = Lease::holder_of(&run);
+    let set = |boot: SinceBoot| {
+        let holder = Holder { started_us: later(lease.started_us()), boot, ..holder.clone() };
+        fs::write(run.lease_lock(), serde_json::to_vec(&holder).unwrap()).unwrap();
+    };
+    let lines = fs::read_to_string(run.event_file(1)).unwrap();
+    let lines = lines.lines().map(|line| {
+        let event = Event::parse(line.as_bytes()).unwrap();
+        Event { time_us: later(event.time_us), ..event }.to_line().unwrap()
+    });
+    fs::write(run.event_file(1), lines.collect::<String>()).unwrap();
+    set(SinceBoot { us: holder.boot.us - 20_000_000, ..holder.boot.clone() });
+    let Liveness::Stalled { silent_s } = liveness() else { panic!("{:?}", liveness()) };
+    assert!((19..300).contains(&silent_s), "{silent_s}");
+    // The trainer of another machine has another clock, of which nothing is known here.
+    set(SinceBoot { boot_id: "another".into(), us: 0 });
+    assert_eq!(liveness(), Liveness::Running);
 }

@@ -163,7 +163,7 @@ async fn vote(
             right: model(right).id.clone(),
             winner: given.winner,
         };
-        votes::add(&state, &id, vote)?;
+        votes::add(&state, &id, &vote)?;
         Ok(Json(Revealed { left: model(left).name.clone(), right: model(right).name.clone() }))
     })
     .await

@@ -3,9 +3,12 @@
 //! Each is a file of one line in a private folder next to the runs, in the format `messages`, so that the
 //! folder can be trained on as it is.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::{LazyLock, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
@@ -13,7 +16,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use sparktune_app::failure::Failure;
 use sparktune_base::files::write_shared_and_sync;
@@ -24,6 +28,7 @@ use utoipa_axum::routes;
 
 use crate::api::Listed;
 use crate::ids::Id;
+use crate::locked::lock;
 use crate::problem::{Body, Problem, blocking};
 use crate::state::{Served, Shared};
 
@@ -95,16 +100,9 @@ struct MoreMessages {
 #[utoipa::path(get, path = "/chats", tag = "chats", responses((status = 200, body = Listed<ListedChat>)))]
 async fn list(State(state): State<Shared>) -> Result<Json<Listed<ListedChat>>, Problem> {
     blocking(move || {
-        let mut chats = all(&state)?;
-        chats.sort_by_key(|(_, _, modified_us)| std::cmp::Reverse(*modified_us));
-        let items = chats.into_iter().map(|(id, chat, modified_us)| ListedChat {
-            id,
-            title: chat.title,
-            model: chat.model,
-            messages: chat.messages.len(),
-            modified_us,
-        });
-        Ok(Json(Listed::whole(items.collect())))
+        let mut chats: Vec<ListedChat> = all(&state)?.into_iter().filter_map(listed_of).collect();
+        chats.sort_by_key(|chat| std::cmp::Reverse(chat.modified_us));
+        Ok(Json(Listed::whole(chats)))
     })
     .await
 }
@@ -117,9 +115,10 @@ async fn list(State(state): State<Shared>) -> Result<Json<Listed<ListedChat>>, P
     responses((status = 200, content_type = "application/jsonl", body = String)))]
 async fn export(State(state): State<Shared>) -> Result<impl IntoResponse, Problem> {
     blocking(move || {
-        let mut chats = all(&state)?;
-        chats.sort_by_key(|(_, _, modified_us)| *modified_us);
-        let lines: String = chats.into_iter().filter_map(|(_, chat, _)| example(chat)).collect();
+        let mut files = all(&state)?;
+        files.sort_by_key(|file| file.signature.modified);
+        let chats = files.into_iter().filter_map(|file| load(&file.path, &file.id).ok());
+        let lines: String = chats.filter_map(example).collect();
         let name = "attachment; filename=\"conversations.jsonl\"";
         Ok(([(CONTENT_TYPE, "application/jsonl"), (CONTENT_DISPOSITION, name)], lines))
     })
@@ -251,18 +250,72 @@ fn check(chat: &Chat) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Returns all conversations that can be read, with their ids and when they were changed.
-fn all(state: &Served) -> Result<Vec<(String, Chat, u64)>, Problem> {
+/// The file of a conversation.
+struct ChatFile {
+    id: String,
+    path: PathBuf,
+    signature: Signature,
+}
+
+/// What changes with the content of a file: every change is a new file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Signature {
+    inode: u64,
+    bytes: u64,
+    modified: SystemTime,
+}
+
+/// Returns the files of all conversations.
+fn all(state: &Served) -> Result<Vec<ChatFile>, Problem> {
     let folder = state.kept(KEPT)?;
     let entries = fs::read_dir(&folder).map_err(|error| Failure::io("list", &folder, &error))?;
-    let chats = kept_in(entries).filter_map(|(id, entry)| {
-        let modified = entry.metadata().ok()?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let modified_us = u64::try_from(modified.as_micros()).unwrap_or(u64::MAX);
-        let chat = load(&entry.path(), &id).ok()?;
-        Some((id, chat, modified_us))
+    let files = kept_in(entries).filter_map(|(id, entry)| {
+        let found = entry.metadata().ok()?;
+        let modified = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let signature = Signature { inode: found.ino(), bytes: found.len(), modified };
+        Some(ChatFile { id, path: entry.path(), signature })
     });
-    Ok(chats.collect())
+    Ok(files.collect())
+}
+
+/// What is listed of a conversation, of which the turns are only counted.
+#[derive(Clone, Deserialize)]
+struct Outline {
+    #[serde(deserialize_with = "counted")]
+    messages: usize,
+    #[serde(default)]
+    title: String,
+    #[serde(default)]
+    model: String,
+}
+
+fn counted<'de, D: Deserializer<'de>>(turns: D) -> Result<usize, D::Error> {
+    Vec::<HashMap<String, IgnoredAny>>::deserialize(turns).map(|turns| turns.len())
+}
+
+/// The outlines of files that were read: title and model stand behind the turns, so a file has to be read to
+/// its end, and a list is asked for again and again.
+static OUTLINES: LazyLock<Mutex<HashMap<PathBuf, (Signature, Outline)>>> = LazyLock::new(Mutex::default);
+
+/// Returns what is listed of a file; `None` if it is no conversation.
+fn listed_of(ChatFile { id, path, signature }: ChatFile) -> Option<ListedChat> {
+    let known = lock(&OUTLINES).get(&path).filter(|(of, _)| *of == signature).map(|(_, known)| known.clone());
+    let Outline { messages, title, model } = match known {
+        Some(known) => known,
+        None => {
+            let bytes = read_regular(&path, MOST_BYTES as u64).ok()?;
+            let outline: Outline = serde_json::from_slice(&bytes).ok()?;
+            let mut known = lock(&OUTLINES);
+            if known.len() >= MOST_CHATS {
+                known.clear();
+            }
+            known.insert(path, (signature, outline.clone()));
+            outline
+        }
+    };
+    let modified = signature.modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let modified_us = u64::try_from(modified.as_micros()).unwrap_or(u64::MAX);
+    Some(ListedChat { id, title, model, messages, modified_us })
 }
 
 /// Returns the files of conversations in the folder with their ids. What a server that was killed had begun
@@ -314,5 +367,35 @@ mod tests {
             assert!(!is_id(id), "{id}");
         }
         assert!(is_id("0123456789abcdef"));
+    }
+    #[test]
+    fn a_conversation_is_read_for_the_list_when_it_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0123456789abcdef.jsonl");
+        let listed = || {
+            let (id, entry) = kept_in(fs::read_dir(folder.path()).unwrap()).next().unwrap();
+            let found = entry.metadata().unwrap();
+            let (inode, bytes, modified) = (found.ino(), found.len(), found.modified().unwrap());
+            let signature = Signature { inode, bytes, modified };
+            listed_of(ChatFile { id, path: entry.path(), signature })
+        };
+        let write = |title: &str| {
+            let chat = Chat { title: title.into(), ..chat(&["user", "assistant"]) };
+            write_shared_and_sync(&path, json!(chat).to_string()).unwrap();
+        };
+        write("one");
+        let first = listed().unwrap();
+        assert_eq!((first.title.as_str(), first.model.as_str(), first.messages), ("one", "m", 2));
+        assert!(first.modified_us > 0);
+        // Nobody changes a file in place; if somebody did, it would not be read again.
+        let text = fs::read_to_string(&path).unwrap().replace("one", "two");
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, text).unwrap();
+        fs::File::options().append(true).open(&path).unwrap().set_modified(modified).unwrap();
+        assert_eq!(listed().unwrap().title, "one");
+        write("six");
+        assert_eq!(listed().unwrap().title, "six");
+        fs::write(&path, r#"{"messages":["no turn"]}"#).unwrap();
+        assert!(listed().is_none());
     }
 }

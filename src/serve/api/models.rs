@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 use crate::api::Listed;
 use crate::problem::{Body, Problem, blocking};
 use crate::state::{Served, Shared};
-use crate::tasks::Task;
+use crate::tasks::{Task, cancelled};
 use crate::workers::Refusal;
 
 pub(crate) fn router() -> OpenApiRouter<Shared> {
@@ -39,7 +39,7 @@ struct ListedModel {
     loaded: bool,
     /// Of a loaded model: the largest number of tokens of a prompt with its answer.
     context_tokens: Option<usize>,
-    /// Of a loaded model: the memory that it was planned with, with all adapters of its base.
+    /// Of a loaded model: the memory that it is planned with, with all adapters of its base.
     planned_bytes: Option<u64>,
     /// Of a loaded model: the tokens that its MTP head drafts at once; 0 without one.
     draft_tokens: Option<usize>,
@@ -83,7 +83,8 @@ async fn all(State(state): State<Shared>) -> Result<Json<Listed<ListedModel>>, P
 /// Load a model
 ///
 /// Requests for answers do so by themselves. The result of the task is what is known of the loaded model. It
-/// fails in words if the model does not fit into the memory, for example beside a training run.
+/// fails in words if the model does not fit into the memory, for example beside a training run. Cancelling it
+/// ends only the waiting: the model is loaded to the end, and can then be unloaded.
 #[utoipa::path(post, path = "/models/load", tag = "models", request_body = OneModel,
     responses((status = 202, body = Task), (status = 404, body = Problem)))]
 async fn load(
@@ -95,7 +96,12 @@ async fn load(
     let task = state.tasks.start("load", move |work| {
         work.says(format!("loading {}", model.id));
         let opening = model.opening()?;
-        let (_, ready) = runtime.block_on(served.workers.load(&model, &opening))?;
+        let (_, ready) = runtime.block_on(async {
+            tokio::select! {
+                loaded = served.workers.load(&model, &opening) => Ok(loaded?),
+                () = work.cancelled() => Err(cancelled()),
+            }
+        })?;
         Ok(json!({ "model": model.id, "context_tokens": ready.context_tokens,
             "planned_bytes": ready.planned_bytes, "draft_tokens": ready.draft_tokens }))
     })?;

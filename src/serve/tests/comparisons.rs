@@ -98,7 +98,14 @@ fn a_vote_is_blind_kept_and_counted_once_for_each_pair() {
     let mut same = vote.clone();
     same["right"] = same["left"].clone();
     assert_eq!(server.ask(&path, &same.to_string()).status, 400);
+    // A vote of a later version, and one of which a power cut has left a part.
+    let odd = "{\"time_us\":1,\"prompt\":0,\"ranking\":[2,1]}\n{\"time_us\":";
+    let file = server.runs_dir().join(format!(".serve/votes/{ID}.jsonl"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, odd).unwrap();
     let revealed = server.ask(&path, &vote.to_string());
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert!(kept.starts_with(&format!("{odd}\n")) && kept.lines().count() == 3, "{kept}");
     assert_eq!(revealed.status, 200, "{}", revealed.body);
     let revealed: Value = serde_json::from_str(&revealed.body).unwrap();
     let winner = if pair["left"]["text"] == "<b>6</b>" { "before" } else { "afterwards" };

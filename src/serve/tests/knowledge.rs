@@ -224,7 +224,7 @@ fn what_a_killed_server_has_left_of_an_edit_is_removed_at_once_and_what_is_in_wo
     }
     let in_work = fs::File::open(drafts.join("in-work")).unwrap();
     in_work.lock().unwrap();
-    let lock = fs::File::create(drafts.join("still-ending/.model-being-edited.lock")).unwrap();
+    let lock = fs::File::create(drafts.join("still-ending/.model-edit.lock")).unwrap();
     lock.lock().unwrap();
     let listed = || {
         assert_eq!(server.json("/api/v1/knowledge")["drafts"].as_array().unwrap().len(), 1);

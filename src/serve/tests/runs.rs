@@ -120,6 +120,33 @@ fn what_the_state_of_a_run_does_not_allow_is_a_conflict_with_advice() {
 }
 
 #[test]
+fn a_stop_that_is_refused_is_not_sent_and_one_that_is_cancelled_is_not_waited_for() {
+    let server = Server::start();
+    let run = run_with_steps(&server, NAME, 1);
+    let _lease = Lease::acquire(&run).unwrap();
+    let mut tasks = Vec::new();
+    loop {
+        let answer = server.ask(&format!("POST /api/v1/runs/{NAME}/stop"), "");
+        if answer.status == 429 {
+            break;
+        }
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        let task: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        tasks.push(format!("/api/v1/tasks/{}", task["id"].as_str().unwrap()));
+    }
+    assert_eq!(std::fs::read_dir(run.control()).unwrap().count(), tasks.len());
+    for task in &tasks {
+        assert_eq!(server.ask(&format!("DELETE {task}"), "").status, 202);
+    }
+    let begun = Instant::now();
+    while tasks.iter().any(|task| server.json(task)["state"] != "cancelled") {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{}", server.json(&tasks[0]));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(std::fs::read_dir(run.control()).unwrap().count(), tasks.len(), "the requests stand");
+}
+
+#[test]
 fn prometheus_reads_the_state_of_the_runs() {
     let server = Server::start();
     run_with_steps(&server, NAME, 3);

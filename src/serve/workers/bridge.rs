@@ -1,7 +1,8 @@
 //! The thread of a worker: commands of requests in, replies of the process out. The pipe to the process
 //! blocks, so this is the one place where serving waits for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use sparktune_sampling::protocol::{Reply, Request};
 use tokio::sync::watch;
 
 use super::commands::{Adapter, Command, Event, Events, State};
+use crate::locked::lock;
 
 /// The longest time that a command waits while answers are decoded. A token takes longer, except for models
 /// of a few million parameters.
@@ -32,23 +34,28 @@ struct Open {
 }
 
 /// A worker and its answers.
-pub(super) struct Bridge {
+pub(super) struct Bridge<'a> {
     worker: Worker,
+    state: &'a watch::Sender<State>,
+    models: &'a Mutex<BTreeSet<String>>,
     open: HashMap<String, Open>,
-    adapters: BTreeMap<String, Adapter>,
+    /// The names of the adapters that were asked for.
+    adapters: BTreeSet<String>,
     /// Why adapters could not be loaded.
     broken: BTreeMap<String, String>,
 }
 
-impl Bridge {
+impl<'a> Bridge<'a> {
     /// Loads the model and answers commands, until the process ends, nobody can command it any more, or it
-    /// was idle for long.
+    /// was idle for long. `while_loading` is dropped when the model is loaded, or cannot be.
     pub(super) fn run(
         program: &Program,
         options: &WorkerOptions,
         idle: Duration,
         commands: &Receiver<Command>,
-        state: &watch::Sender<State>,
+        state: &'a watch::Sender<State>,
+        models: &'a Mutex<BTreeSet<String>>,
+        while_loading: impl Send,
     ) {
         let worker = match Worker::start(program, options) {
             Ok(worker) => worker,
@@ -58,8 +65,9 @@ impl Bridge {
             }
         };
         state.send_replace(State::Ready(worker.ready().clone()));
-        let (open, adapters, broken) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut bridge = Self { worker, open, adapters, broken };
+        drop(while_loading);
+        let (open, adapters, broken) = (HashMap::new(), BTreeSet::new(), BTreeMap::new());
+        let mut bridge = Self { worker, state, models, open, adapters, broken };
         let failure = bridge.serve(idle, commands).err();
         let failure = failure.unwrap_or_else(|| Failure::new(Exit::Done, "the model was unloaded"));
         for (_, open) in bridge.open.drain() {
@@ -123,22 +131,35 @@ impl Bridge {
             Command::Cancel { id } if self.open.contains_key(&id) => {
                 self.worker.send(&Request::Cancel { id })
             }
-            Command::Unload { adapter } if self.adapters.remove(&adapter).is_some() => {
+            Command::Unload { adapter } if self.adapters.remove(&adapter) => {
                 self.worker.send(&Request::UnloadAdapter { name: adapter })
             }
             Command::Cancel { .. } | Command::Unload { .. } | Command::End => Ok(()),
         }
     }
 
-    /// Loads an adapter if it is not loaded as it is now.
-    fn load(&mut self, adapter: Adapter) -> Result<(), Failure> {
-        if self.adapters.get(&adapter.name) == Some(&adapter) {
-            return Ok(());
-        }
-        let (name, folder) = (adapter.name.clone(), adapter.folder.display().to_string());
+    /// Asks for an adapter. The process knows whether it has it as it is now, or has forgotten it to make room
+    /// for others.
+    fn load(&mut self, Adapter { name, folder }: Adapter) -> Result<(), Failure> {
         self.broken.remove(&name);
-        self.adapters.insert(name.clone(), adapter);
-        self.worker.send(&Request::LoadAdapter { name, folder })
+        self.adapters.insert(name.clone());
+        let folder = folder.display().to_string();
+        self.worker.send(&Request::LoadAdapter { name, folder, makes_room: true })
+    }
+
+    /// Notes which adapters the process has now, and what it is planned with.
+    fn note_adapters(&self, adapters: Vec<String>, planned_bytes: u64) {
+        let mut models = lock(self.models);
+        models.retain(|model| !self.adapters.contains(model));
+        models.extend(adapters);
+        drop(models);
+        self.state.send_if_modified(|state| match state {
+            State::Ready(ready) if ready.planned_bytes != planned_bytes => {
+                ready.planned_bytes = planned_bytes;
+                true
+            }
+            _ => false,
+        });
     }
 
     /// Hands a reply to who waits for it.
@@ -152,7 +173,8 @@ impl Bridge {
                 self.send(&id, Event::Done(finished));
                 self.open.remove(&id);
             }
-            Reply::Error { id: Some(name), error } if self.adapters.contains_key(&name) => {
+            Reply::Adapters { adapters, planned_bytes } => self.note_adapters(adapters, planned_bytes),
+            Reply::Error { id: Some(name), error } if self.adapters.contains(&name) => {
                 self.adapters.remove(&name);
                 self.broken.insert(name, error);
             }
@@ -164,7 +186,7 @@ impl Bridge {
             }
             Reply::Failed { error } => return Err(Failure::new(Exit::Device, error)),
             Reply::Error { id: None, error } => return Err(Failure::new(Exit::Bug, error)),
-            Reply::Ready(_) | Reply::Adapters { .. } | Reply::Scored { .. } => {}
+            Reply::Ready(_) | Reply::Scored { .. } => {}
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! What the pool, the thread of a worker and requests tell each other.
 
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::PathBuf;
 
 use sparktune_app::failure::Failure;
 use sparktune_sampling::protocol::{Finished, Generate, Piece, Ready};
@@ -38,14 +37,6 @@ pub(super) type Events = UnboundedSender<(usize, Event)>;
 pub(super) struct Adapter {
     pub(super) name: String,
     pub(super) folder: PathBuf,
-    changed: Option<SystemTime>,
-}
-
-impl Adapter {
-    pub(super) fn new(name: &str, folder: &Path) -> Self {
-        let changed = folder.metadata().and_then(|found| found.modified()).ok();
-        Self { name: name.to_owned(), folder: folder.to_owned(), changed }
-    }
 }
 
 /// What happens to an answer.

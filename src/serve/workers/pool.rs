@@ -65,14 +65,14 @@ pub(crate) struct Workers {
     pub(super) limits: ModelLimits,
     pub(super) slots: Mutex<Vec<Arc<Slot>>>,
     /// Held while a model is loaded, because two at a time would each count on the same memory.
-    pub(super) loading: tokio::sync::Mutex<()>,
+    pub(super) loading: Arc<tokio::sync::Mutex<()>>,
     next_id: AtomicU64,
 }
 
 impl Workers {
     /// No models yet.
     pub(crate) fn new(program: Program, limits: ModelLimits) -> Self {
-        let (slots, loading) = (Mutex::default(), tokio::sync::Mutex::default());
+        let (slots, loading) = (Mutex::default(), Arc::default());
         Self { program, limits, slots, loading, next_id: AtomicU64::new(0) }
     }
 
@@ -111,7 +111,7 @@ impl Workers {
         let (slot, ready) = self.load(model, opening).await?;
         let counted = slot.count(asked.len(), most)?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let adapter = opening.adapter.as_ref().map(|folder| Adapter::new(&model.id, folder));
+        let adapter = opening.adapter.clone().map(|folder| Adapter { name: model.id.clone(), folder });
         let mut ids = Vec::new();
         for (index, (prompt, sampling)) in asked.iter().enumerate() {
             let id = self.next_id.fetch_add(1, Ordering::Relaxed).to_string();

@@ -32,6 +32,10 @@ impl Key {
     }
 }
 
+/// The ids of the models in use: a base and adapters. The thread of the worker takes out those adapters that
+/// the process has forgotten.
+pub(super) type Models = Arc<Mutex<BTreeSet<String>>>;
+
 /// A worker.
 pub(crate) struct Slot {
     key: Key,
@@ -39,7 +43,7 @@ pub(crate) struct Slot {
     state: watch::Receiver<State>,
     answers: Arc<AtomicUsize>,
     used: Mutex<Instant>,
-    models: Mutex<BTreeSet<String>>,
+    models: Models,
 }
 
 /// Answers that count until the value is dropped.
@@ -55,8 +59,13 @@ impl Drop for Counted {
 }
 
 impl Slot {
-    pub(super) fn new(key: Key, commands: Sender<Command>, state: watch::Receiver<State>) -> Self {
-        let (answers, used, models) = (Arc::default(), Mutex::new(Instant::now()), Mutex::default());
+    pub(super) fn new(
+        key: Key,
+        commands: Sender<Command>,
+        state: watch::Receiver<State>,
+        models: Models,
+    ) -> Self {
+        let (answers, used) = (Arc::default(), Mutex::new(Instant::now()));
         Self { key, commands, state, answers, used, models }
     }
 

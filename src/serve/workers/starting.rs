@@ -6,19 +6,20 @@ use std::sync::mpsc::channel;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::WorkerOptions;
 use sparktune_app::models::Opening;
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::bridge::Bridge;
 use super::commands::State;
 use super::pool::Workers;
 use super::refusal::Refusal;
-use super::slot::{Key, Slot};
+use super::slot::{Key, Models, Slot};
 use crate::locked::lock;
 
 impl Workers {
     /// Starts a worker, after others have ended if there is no room for it beside them.
     pub(super) async fn start(&self, opening: &Opening) -> Result<Arc<Slot>, Refusal> {
-        let _one_at_a_time = self.loading.lock().await;
+        // The loading itself holds it too, because it goes on when who asked for it has left.
+        let one_at_a_time = Arc::new(self.loading.clone().lock_owned().await);
         // Another request may have started it meanwhile.
         if let Some(slot) = self.slot_of(opening) {
             return Ok(slot);
@@ -33,7 +34,7 @@ impl Workers {
             }
         }
         loop {
-            let slot = self.spawn(opening)?;
+            let slot = self.spawn(opening, one_at_a_time.clone())?;
             match slot.ready().await {
                 Ok(_) => return Ok(slot),
                 // It says in words what is missing, and which training run it would have to be beside.
@@ -48,8 +49,13 @@ impl Workers {
         }
     }
 
-    /// Starts a worker in a thread, which waits for its process.
-    fn spawn(&self, opening: &Opening) -> Result<Arc<Slot>, Refusal> {
+    /// Starts a worker in a thread, which waits for its process. It holds `one_at_a_time` until the model is
+    /// loaded.
+    fn spawn(
+        &self,
+        opening: &Opening,
+        one_at_a_time: Arc<OwnedMutexGuard<()>>,
+    ) -> Result<Arc<Slot>, Refusal> {
         let (state, changes) = watch::channel(State::Loading);
         let (commands, receiver) = channel();
         let options = WorkerOptions {
@@ -60,11 +66,13 @@ impl Workers {
         };
         let (program, idle) = (self.program.clone(), self.limits.idle);
         let thread = std::thread::Builder::new().name("inference".into());
-        let run = move || Bridge::run(&program, &options, idle, &receiver, &state);
+        let models = Models::default();
+        let of_slot = models.clone();
+        let run = move || Bridge::run(&program, &options, idle, &receiver, &state, &models, one_at_a_time);
         thread.spawn(run).map_err(|error| {
             Refusal::NoRoom(Failure::new(Exit::Device, format!("no thread can be started: {error}")))
         })?;
-        let slot = Arc::new(Slot::new(Key::of(opening), commands, changes));
+        let slot = Arc::new(Slot::new(Key::of(opening), commands, changes, of_slot));
         lock(&self.slots).push(slot.clone());
         Ok(slot)
     }

@@ -19,6 +19,6 @@ pub use keys::{Binding, Key, action, ctrl, help, hint_line, hints, key, rows, sh
 pub(crate) use popup::Popup;
 pub use ratatui::Frame;
 pub use run::{App, Input, Left, MIN_HEIGHT, MIN_WIDTH, Next, draw, run};
-pub use terminal::{Terminal, can_fill_the_screen, restore};
+pub use terminal::{Terminal, can_fill_the_screen, end_by_signal, restore};
 pub use text_input::TextInput;
 pub use theme::{Colours, Role, Theme};

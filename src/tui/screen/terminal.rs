@@ -1,12 +1,14 @@
 //! The terminal as a full screen, which is restored whenever and however the program ends.
 //!
-//! It is restored on drop (also after a panic), before a stop with Ctrl-Z, and by [`restore`] for code that
-//! ends the process otherwise. A terminal that is gone (closed SSH connection) causes an error at the next
+//! It is restored on drop (also after a panic), before a stop with Ctrl-Z, and by [`restore`] and
+//! [`end_by_signal`] for code that ends the process otherwise. A terminal that is gone (closed SSH connection) causes an error at the next
 //! write, and is detected by [`Terminal::is_there`].
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
@@ -20,11 +22,14 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::layout::{Position, Rect, Size};
 use ratatui::{Frame, TerminalOptions, Viewport};
 use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::low_level::emulate_default_handler;
 
 use super::clipboard;
 
 /// Whether this process has taken the screen.
 static HELD: AtomicBool = AtomicBool::new(false);
+/// How long a terminal may take to be restored when the process ends at once.
+const RESTORED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Returns whether standard input and output are a terminal that can show a full screen.
 pub fn can_fill_the_screen() -> bool {
@@ -167,4 +172,27 @@ pub fn restore() {
     let _ = execute!(out, EndSynchronizedUpdate, DisableBracketedPaste, LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
     let _ = out.flush();
+}
+
+/// Restores the screen and ends the process as this signal does where nobody handles it, whatever other
+/// threads do.
+///
+/// A terminal that takes no more output holds up who writes to it, so it is only waited for shortly: lines
+/// and echo are on again then, and the rest is as it was.
+pub fn end_by_signal(signal: i32) {
+    static ENDING: Mutex<()> = Mutex::new(());
+    // Two listeners may hear the same signal. The second one must not end what the first one has begun.
+    let _one = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    if HELD.load(Ordering::SeqCst) {
+        let _ = disable_raw_mode();
+        let (sender, restored) = mpsc::channel();
+        let restoring = std::thread::Builder::new().spawn(move || {
+            restore();
+            let _ = sender.send(());
+        });
+        if restoring.is_ok() {
+            let _ = restored.recv_timeout(RESTORED_WITHIN);
+        }
+    }
+    let _ = emulate_default_handler(signal);
 }

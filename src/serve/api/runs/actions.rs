@@ -21,7 +21,7 @@ use crate::ids::Id;
 use crate::problem::{Body, Problem, blocking};
 use crate::program;
 use crate::state::Shared;
-use crate::tasks::Task;
+use crate::tasks::{Task, cancelled};
 
 /// The time after which a trainer that has logged nothing yet is left alone.
 const FIRST_WORDS: Duration = Duration::from_secs(30);
@@ -39,15 +39,18 @@ type Accepted = (StatusCode, Json<Task>);
 
 /// Ask a trainer to save a checkpoint and end
 ///
-/// The task is done when the trainer has ended; its result is the state of the run and the step.
+/// The task is done when the trainer has ended; its result is the state of the run and the step. Cancelling it
+/// ends only the waiting: the trainer still saves a checkpoint and ends.
 #[utoipa::path(post, path = "/runs/{id}/stop", tag = "runs", params(("id" = String, Path)),
     responses((status = 202, body = Task), (status = 404, body = Problem), (status = 409, body = Problem)))]
 async fn stop(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Problem> {
     blocking(move || {
         let run = find(&state.runs, &id)?;
+        // Whoever is told that there are too many tasks must not have stopped the run.
+        let place = state.tasks.place_to_wait("stop")?;
         let stopping = request_stop(&run).map_err(|failure| conflict(failure.into()))?;
-        let task = state.tasks.start_waiting("stop", move |work| {
-            let stopped = stopping.wait(|awaited| work.says(in_words(&awaited)))?;
+        let task = place.start(move |work| {
+            let stopped = stopping.wait(|awaited| work.says(in_words(&awaited)), || work.is_cancelled())?;
             Ok(json!({"state": word(stopped.liveness), "step": stopped.view.steps_done()}))
         })?;
         Ok((StatusCode::ACCEPTED, Json(task)))
@@ -80,7 +83,8 @@ fn in_words(awaited: &Awaited) -> String {
 
 /// Continue a run from its newest checkpoint
 ///
-/// The task is done when the trainer has written its first event.
+/// The task is done when the trainer has written its first event. Cancelling it before then asks the trainer to
+/// end.
 #[utoipa::path(post, path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path)),
     responses((status = 202, body = Task), (status = 404, body = Problem), (status = 409, body = Problem)))]
 async fn resume(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Problem> {
@@ -93,6 +97,11 @@ async fn resume(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Pro
             let mut following = launch(&program, &run, Changes::Refused)?;
             let begun = Instant::now();
             loop {
+                if work.is_cancelled() {
+                    following.request_stop();
+                    following.detach();
+                    return Err(cancelled());
+                }
                 // Whether it has ended is asked first, so that its last events are read.
                 let has_ended = following.has_ended();
                 let view = RunView::glance(&run)?;
