@@ -12,19 +12,26 @@
 //! counts. A sum whose length alone is in doubt is made once more after that, so that what it is compared
 //! with was always announced before it was made.
 //!
+//! **Who lies, where contributions are measured.** Some engines measure each contribution where it is added
+//! ([`Collective::measured`]). One that is not as long as it was announced, up to what rounding can do, is a
+//! lie, and whose it is, is known. All ranks say whom they have found, so that what most of them say counts,
+//! and the step can be summed again without the liars ([`Collective::mute`]).
+//!
 //! **What a liar can still do.** One that announces what it contributes is judged by it. One that announces
-//! something else is found, though not who it is, and its step is not used: it costs the time of a step. It
-//! can add what the projection does not show, which it can compute, because it knows the seed: numbers whose
-//! projection is zero, as long as the sum is not longer than 1.4 times its projection. So a false part of
-//! about the length of the sum, at right angles to what shows, is not found. If it makes a sum doubtful on
-//! purpose, it has to hide from all projections, with at most two thirds of the length of the sum, or of the
-//! norm that it has announced itself; and it can cost every step a second sum.
+//! something else of the same length is found, though not who it is, and its step is not used: it costs the
+//! time of a step. It can add what the projection does not show, which it can compute, because it knows the
+//! seed: numbers whose projection is zero, as long as the sum is not longer than 1.4 times its projection.
+//! So a false part of about the length of the sum, at right angles to what shows, is not found, unless
+//! contributions are measured: then what it adds has the length that it has announced, for which it is
+//! judged. If it makes a sum doubtful on purpose, it has to hide from all projections, with at most two
+//! thirds of the length of the sum, or of the norm that it has announced itself; and it can cost every step
+//! a second sum.
 
 use std::time::{Duration, Instant};
 
 use sparktune_base::random::{GAMMA, mix};
 
-use crate::collective::{BUCKET, Collective};
+use crate::collective::{BUCKET, Collective, Measured};
 use crate::error::Error;
 use crate::judged::Judgement;
 use crate::sentry::{Contribution, Decision, Judge, Reason, Summary, Verdict, made_up};
@@ -44,6 +51,14 @@ const ROUNDING: f64 = 1e-4;
 /// The same where sums are rounded to 16 bits. For normally distributed numbers, 16 ranks of which one has
 /// nearly the whole length are off by 0.004 of it, and fewer ranks by less.
 pub(crate) const ROUNDING_TO_16_BITS: f64 = 0.02;
+
+/// Why a sum is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotTheSum {
+    /// The ranks that have contributed something else than they had announced, as most ranks have found;
+    /// none if it is not known who.
+    pub liars: Vec<usize>,
+}
 
 /// A step whose contributions are announced.
 pub struct AnnouncedSum {
@@ -90,7 +105,7 @@ impl AnnouncedSum {
     }
 
     /// Announces what this rank contributes, and judges what all have announced. `not_finite` are ranks whose
-    /// contributions cannot be used for another reason.
+    /// contributions cannot be used for another reason. Those that are muted are left out.
     ///
     /// # Errors
     /// A rank is gone or does something else.
@@ -108,8 +123,9 @@ impl AnnouncedSum {
         }
         let started = Instant::now();
         let untrue: Vec<bool> = self.all.iter().map(|summaries| !fits(summaries)).collect();
+        let muted = collective.muted();
         let contribution = |(rank, summaries): (usize, &Vec<Summary>)| {
-            let cannot_be = untrue[rank] || not_finite.contains(&rank);
+            let cannot_be = untrue[rank] || not_finite.contains(&rank) || muted.contains(&rank);
             let summary = if cannot_be { summaries[0].scaled(f64::NAN) } else { summaries[0].clone() };
             Contribution { terms: self.terms[rank], summary }
         };
@@ -120,6 +136,7 @@ impl AnnouncedSum {
                 *verdict = Verdict::dropped(Reason::Untrue);
             }
         }
+        muted.into_iter().for_each(|rank| verdicts[rank] = Verdict::dropped(Reason::Lied));
         let norms = contributions.iter().map(|one| one.summary.norm()).collect();
         Ok(Judgement { verdicts, norms, took: self.took + started.elapsed() })
     }
@@ -151,7 +168,7 @@ impl AnnouncedSum {
     }
 
     /// Adds what is accepted, and returns the sums, and the time that summarising has taken since the step
-    /// was judged; `None` if they are not the sums of what was announced, on all ranks alike.
+    /// was judged. The inner error says that they are not the sums of what was announced, on all ranks alike.
     ///
     /// # Errors
     /// A rank is gone or does something else.
@@ -159,33 +176,38 @@ impl AnnouncedSum {
         &mut self,
         collective: &mut dyn Collective,
         verdicts: &[Verdict],
-    ) -> Result<Option<(Vec<f32>, Duration)>, Error> {
+    ) -> Result<Result<(Vec<f32>, Duration), NotTheSum>, Error> {
         self.took = Duration::ZERO;
-        let (mut found, mut sums) = self.summed(collective, verdicts, 1)?;
-        if found == Finding::Doubtful {
+        let (mut found, mut liars, mut sums) = self.summed(collective, verdicts, 1)?;
+        if found == Finding::Doubtful && liars.is_empty() {
             let counts = |rank: usize| factor(verdicts, rank) != 0.0;
             self.announce_more(collective, counts)?;
             if (0..self.all.len()).any(|rank| counts(rank) && !fits(&self.all[rank])) {
-                return Ok(None);
+                return Ok(Err(NotTheSum { liars }));
             }
-            (found, sums) = self.summed(collective, verdicts, 1 + MORE)?;
+            (found, liars, sums) = self.summed(collective, verdicts, 1 + MORE)?;
+        }
+        if found != Finding::Right || !liars.is_empty() {
+            return Ok(Err(NotTheSum { liars }));
         }
         let made_up = made_up(&self.terms, verdicts);
         if made_up != 1.0 {
             sums.iter_mut().for_each(|sum| *sum *= made_up);
         }
-        Ok((found == Finding::Right).then_some((sums, self.took)))
+        Ok(Ok((sums, self.took)))
     }
 
     /// Adds what is accepted, and compares so many projections of it with what was announced. All ranks find
-    /// the same.
+    /// the same. Also returns who has contributed something else, where that was measured.
     fn summed(
         &mut self,
         collective: &mut dyn Collective,
         verdicts: &[Verdict],
         projections: usize,
-    ) -> Result<(Finding, Vec<f32>), Error> {
+    ) -> Result<(Finding, Vec<usize>, Vec<f32>), Error> {
         let own = factor(verdicts, collective.rank());
+        // What was measured before is not of this step.
+        collective.measured();
         let (mut seen, mut at) = (vec![Summary::default(); projections], 0);
         let mut sums = Vec::with_capacity(self.own.iter().map(Vec::len).sum());
         for piece in &self.own {
@@ -199,6 +221,7 @@ impl AnnouncedSum {
             self.took += started.elapsed();
             sums.extend_from_slice(&values);
         }
+        let liars = collective.measured().map_or_else(Vec::new, |measured| self.liars(verdicts, &measured));
         let mut expected = vec![Summary::default(); projections];
         let mut lengths = 0.0;
         for (rank, summaries) in self.all.iter().enumerate() {
@@ -214,13 +237,38 @@ impl AnnouncedSum {
         // Whatever one of them sees, all do the same.
         let rounds = collective.summed_by() == SummedBy::Xdp;
         let rounding = lengths * if rounds { ROUNDING_TO_16_BITS } else { ROUNDING };
-        let said = collective.all_gather(&[is_sum(&seen, &expected, rounding) as u8])?;
-        let found = said.iter().map(|said| match said.as_slice() {
-            [2] => Finding::Right,
-            [1] => Finding::Doubtful,
+        let mut own = vec![is_sum(&seen, &expected, rounding) as u8];
+        own.extend(liars.into_iter().map(|rank| rank as u8));
+        let said = collective.all_gather(&own)?;
+        let found = said.iter().map(|said| match said.first() {
+            Some(2) => Finding::Right,
+            Some(1) => Finding::Doubtful,
             _ => Finding::Wrong,
         });
-        Ok((found.min().unwrap_or(Finding::Wrong), sums))
+        // A liar may accuse others, or deny it.
+        let accused = |rank: &usize| {
+            said.iter().filter(|said| said.iter().skip(1).any(|of| usize::from(*of) == *rank)).count()
+        };
+        let liars = (0..said.len()).filter(|rank| 2 * accused(rank) > said.len()).collect();
+        Ok((found.min().unwrap_or(Finding::Wrong), liars, sums))
+    }
+
+    /// Returns the ranks whose contributions were not as long as they have announced, or which have said that
+    /// they have larger numbers than that.
+    fn liars(&self, verdicts: &[Verdict], measured: &Measured) -> Vec<usize> {
+        let lies = |rank: &usize| {
+            let factor = factor(verdicts, *rank);
+            let norm = if factor == 0.0 { 0.0 } else { self.all[*rank][0].scaled(factor.into()).norm() };
+            // Of what is no number and counts nevertheless, any length can be measured.
+            if !norm.is_finite() {
+                return false;
+            }
+            let (rounding, peak) = (norm * ROUNDING, measured.peaks[*rank].sqrt());
+            let off = (measured.squares[*rank].sqrt() - norm).abs();
+            let is_measured = measured.rounding.is_finite();
+            peak.is_nan() || peak > norm + rounding || (is_measured && off > measured.rounding + rounding)
+        };
+        (0..self.all.len()).filter(lies).collect()
     }
 
     /// Returns what this rank would have contributed.
@@ -403,7 +451,7 @@ mod tests {
             sum.add(&own[..12_345]);
             sum.add(&own[12_345..]);
             let judged = sum.judge(&mut ranks, &mut Judge::default(), SIGMA, &[]).unwrap();
-            let sums = sum.sum(&mut ranks, &judged.verdicts).unwrap();
+            let sums = sum.sum(&mut ranks, &judged.verdicts).unwrap().ok();
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&sum.into_own()), bits(own));
             (judged.verdicts, sums.map(|(sums, _)| sums))

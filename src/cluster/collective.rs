@@ -34,6 +34,19 @@ impl Traffic {
     }
 }
 
+/// What who adds has measured of the contributions to some sums. The same on all ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The squared norm of what was added of each rank.
+    pub squares: Vec<f64>,
+    /// What each rank has said itself of the largest numbers in parts of its contribution: their squares,
+    /// added. They are no more than its squared norm.
+    pub peaks: Vec<f64>,
+    /// By how much a norm may differ from that of what was to be added, because numbers are rounded. Not
+    /// finite if a rank has said something that is not, after which no norm says anything.
+    pub rounding: f64,
+}
+
 /// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only who lends it and the GPU
 /// that sums know what it is.
 pub type Lent = dyn Any + Send;
@@ -88,6 +101,26 @@ pub trait Collective: Send {
             chunk.copy_from_slice(&numbers);
         }
         Ok(())
+    }
+
+    /// Returns what was measured of the contributions to all sums since the last call; `None` if they are not
+    /// measured where they are added.
+    fn measured(&mut self) -> Option<Measured> {
+        None
+    }
+
+    /// From here on, what these ranks contribute to sums counts as zeros, whatever they send. All ranks must
+    /// call this at the same place. Returns whether this engine does so.
+    ///
+    /// # Errors
+    /// A rank vanished.
+    fn mute(&mut self, _ranks: &[usize]) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// Returns the ranks whose contributions count as zeros.
+    fn muted(&self) -> Vec<usize> {
+        Vec::new()
     }
 
     /// Returns the bytes of all ranks, in the order of ranks. They may have different lengths.

@@ -130,6 +130,7 @@ impl Error {
     pub(crate) fn renumbered(self, named: impl Fn(usize) -> usize) -> Self {
         match self {
             Self::Lost { rank, at, why } => Self::Lost { rank: named(rank), at, why },
+            Self::Left { rank, at, reason } => Self::Left { rank: named(rank), at, reason },
             Self::Refused { by, why } => Self::Refused { by: named(by), why },
             Self::OutOfStep { rank, at, what } => Self::OutOfStep { rank: named(rank), at, what },
             Self::Unreachable { rank, to, at, waited_s, why } => {

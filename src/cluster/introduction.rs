@@ -55,6 +55,8 @@ pub(crate) enum Answer {
     Over,
     /// All that meet again have connected to each other.
     Begin,
+    /// Rank 0 was stopped while it waited for those that meet again, and so was what they do together.
+    Stopped,
 }
 
 /// What rank 0 says to all that have come.

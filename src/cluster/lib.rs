@@ -44,7 +44,7 @@ pub mod words;
 pub mod xdp;
 
 pub use cluster_token::{ClusterToken, random_hex};
-pub use collective::{Collective, Lent, Traffic};
+pub use collective::{Collective, Lent, Measured, Traffic};
 pub use environment::{Launcher, Placement, environment_of};
 pub use error::Error;
 pub use files::{share_files, share_files_and_tell};

@@ -376,6 +376,9 @@ impl Collective for Tcp {
         let is_first = self.rank() == 0;
         let missed = |error: Error| match error {
             Error::TooFew { .. } => error,
+            // All others know that this rank was stopped, or this one that rank 0 was.
+            Error::Interrupted if is_first => error,
+            Error::Left { .. } if !is_first => error,
             // The others may go on at another rank, if they did not hear why this one ends.
             error if is_first && of > 2 => Error::TooFew { left: 1, of, why: error.to_string() },
             error => Error::Lost { rank: own, at: "meeting again".into(), why: error.to_string() },
@@ -383,12 +386,12 @@ impl Collective for Tcp {
         let mut has_promised = false;
         let mut is_taken_over = false;
         *self = match met(meeting.clone(), &mut has_promised) {
-            // A stop of this rank ends it, and a rank 0 that says why it ends, ends all.
+            // A stop of this rank ends it, and a rank 0 that says that or why it ends, ends all.
             Err(error)
                 if self.rank() > 0
                     && of > 2
                     && !has_promised
-                    && !matches!(error, Error::Interrupted | Error::Refused { .. }) =>
+                    && !matches!(error, Error::Interrupted | Error::Left { .. } | Error::Refused { .. }) =>
             {
                 is_taken_over = true;
                 self.tell(&format!(

@@ -22,6 +22,8 @@ pub(crate) struct Ends {
     tell: Arc<dyn Fn(String) + Send + Sync>,
     /// The lines about refused connections so far.
     refusals: AtomicUsize,
+    /// Whether the caller's wish ends no connection, because this rank tells the others of it.
+    tells_first: AtomicBool,
     has_met: AtomicBool,
     has_ended: AtomicBool,
 }
@@ -31,8 +33,8 @@ impl Ends {
         interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
         tell: Arc<dyn Fn(String) + Send + Sync>,
     ) -> Arc<Self> {
-        let refusals = AtomicUsize::new(0);
-        Arc::new(Self { interrupted, tell, refusals, has_met: false.into(), has_ended: false.into() })
+        let [tells_first, has_met, has_ended] = [(); 3].map(|()| AtomicBool::new(false));
+        Arc::new(Self { interrupted, tell, refusals: AtomicUsize::new(0), tells_first, has_met, has_ended })
     }
 
     /// Says who was refused, and why. Anybody who reaches the port can cause such a line, so there are few.
@@ -49,6 +51,16 @@ impl Ends {
         (self.tell)(line);
     }
 
+    /// Records that this rank tells the others when its caller wishes to end.
+    pub(crate) fn tell_first(&self) {
+        self.tells_first.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether the caller wishes to end.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        (self.interrupted)()
+    }
+
     /// Records that the ranks have met: from here on the caller's wish ends no wait.
     pub(crate) fn meet(&self) {
         self.has_met.store(true, Ordering::SeqCst);
@@ -60,8 +72,9 @@ impl Ends {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        let is_interrupted = || !self.has_met.load(Ordering::SeqCst) && (self.interrupted)();
-        self.has_ended.load(Ordering::SeqCst) || is_interrupted()
+        let is_interrupted = !self.has_met.load(Ordering::SeqCst) && self.is_interrupted();
+        let ends = is_interrupted && !self.tells_first.load(Ordering::SeqCst);
+        self.has_ended.load(Ordering::SeqCst) || ends
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use sparktune_base::units::counted;
 use sparktune_cluster::SummedBy;
-use sparktune_cluster::announced::AnnouncedSum;
+use sparktune_cluster::announced::{AnnouncedSum, NotTheSum};
 use sparktune_cluster::judged::{JudgedSum, Judgement};
 use sparktune_cluster::sentry::{Combine, Decision, Judge, Verdict, combine};
 use sparktune_model::Gradients;
@@ -211,19 +211,38 @@ impl JudgedRanks {
         for bucket in buckets(step.trained) {
             sum.add(&numbers(&step.trained[bucket], own, step.device));
         }
-        let mut next = judge.clone();
-        let mut judgement = sum.judge(collective, &mut next, self.plan.sentry_sigma, step.not_finite)?;
-        let counted = self.counted(&judgement);
-        let Some((summed, took)) = sum.sum(collective, &counted)? else {
+        let (next, judgement, counted, summed) = loop {
+            let mut next = judge.clone();
+            let mut judgement = sum.judge(collective, &mut next, self.plan.sentry_sigma, step.not_finite)?;
+            let counted = self.counted(&judgement);
+            let liars = match sum.sum(collective, &counted)? {
+                Ok((summed, took)) => {
+                    judgement.took += took;
+                    break (next, judgement, counted, summed);
+                }
+                Err(NotTheSum { liars }) => liars,
+            };
+            // Each time, there are more that are muted.
+            if self.drops() && !liars.is_empty() && collective.mute(&liars)? {
+                continue;
+            }
             self.is_distrusted = true;
-            self.told.push(
-                "the sum of the ranks' gradients is not that of what they had announced, so one of them has sent something else, or it was added wrongly, and it cannot be known which. That sum is not used: this step, and all after it, are summed over TCP, where each rank's gradient is seen"
-                    .to_owned(),
-            );
+            let who = match liars.as_slice() {
+                [] => {
+                    "so one of them has sent something else, or it was added wrongly, and it cannot be known which"
+                        .to_owned()
+                }
+                liars => {
+                    let liars: Vec<String> = liars.iter().map(|rank| format!("rank {rank}")).collect();
+                    format!("because something else has come from {}", liars.join(" and "))
+                }
+            };
+            self.told.push(format!(
+                "the sum of the ranks' gradients is not that of what they had announced, {who}. That sum is not used: this step, and all after it, are summed over TCP, where each rank's gradient is seen"
+            ));
             return Ok(Err(sum.into_own()));
         };
         *judge = next;
-        judgement.took += took;
         let mut gradients = Gradients::default();
         put(step.trained, &mut gradients, &summed, step.device);
         Ok(Ok((gradients, judgement, counted)))

@@ -108,9 +108,9 @@ pub(crate) fn train_for(
     {
         result = Err(error);
     }
-    // What was not saved since the last checkpoint is trained again.
+    // What was not saved since the last checkpoint is trained again. A stop while ranks meet is one, too.
     if let Err(TrainError::Cluster(error)) = &result
-        && error.is_of_a_rank()
+        && (error.is_of_a_rank() || matches!(error, ClusterError::Interrupted))
     {
         result = Ok(Ending::Stopped { reason: Some(error.to_string()) });
     }

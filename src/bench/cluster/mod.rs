@@ -205,7 +205,7 @@ fn per_packet() -> Result<PerPacket, String> {
     };
     let key = Key([1, 2]);
     let time = |workers: u8, frame: &[u8]| -> Result<u64, String> {
-        let job = SumJob { number: 1, workers, key };
+        let job = SumJob { number: 1, workers, muted: 0, key };
         let kernel = Kernel::load(job, route).map_err(|refusal| refusal.to_string())?;
         // The program changes a packet into its result, which would be something else the second time.
         kernel.run(&mut frame.to_vec()).map_err(|refusal| refusal.to_string())?;
@@ -215,7 +215,7 @@ fn per_packet() -> Result<PerPacket, String> {
         Ok(times[times.len() / 2])
     };
     let once = |workers: u8, frame: &[u8]| -> Result<u64, String> {
-        let job = SumJob { number: 1, workers, key };
+        let job = SumJob { number: 1, workers, muted: 0, key };
         let kernel = Kernel::load(job, route).map_err(|refusal| refusal.to_string())?;
         let run = |frame: &[u8]| kernel.run_often(&mut frame.to_vec(), 1).map(|(_, time)| time);
         let times = (0..2000).map(|_| run(frame)).collect::<Result<Vec<u64>, _>>();

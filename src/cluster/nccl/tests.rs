@@ -34,6 +34,8 @@ enum Fault {
     Broken,
     /// It never ends what it does.
     Stuck,
+    /// Both.
+    BrokenAndStuck,
 }
 
 struct Fake {
@@ -94,7 +96,7 @@ impl Gpu for Fake {
     }
 
     fn is_done(&mut self) -> Result<bool, String> {
-        if self.fault == Fault::Broken && self.done > 0 {
+        if matches!(self.fault, Fault::Broken | Fault::BrokenAndStuck) && self.done > 0 {
             return Err("the wire is broken".into());
         }
         let wires = self.wires.lock().unwrap();
@@ -112,7 +114,7 @@ impl Gpu for Fake {
     }
 
     fn abort(&mut self) {
-        while self.fault == Fault::Stuck && !self.id.is_empty() {
+        while matches!(self.fault, Fault::Stuck | Fault::BrokenAndStuck) && !self.id.is_empty() {
             thread::park();
         }
         let id = std::mem::take(&mut self.id);
@@ -302,5 +304,31 @@ fn a_coordinator_whose_gpu_never_ends_what_it_does_gives_way_to_the_next_rank() 
     assert!(said.contains("longer than 1 s to end") && said.contains("must not be resumed"), "{said}");
     for rank in [1, 2] {
         assert_eq!(all[rank].as_ref().unwrap(), &in_order(&[1, 2]), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_coordinator_whose_sum_fails_and_whose_gpu_hangs_besides_ends_the_run_of_all() {
+    let faults = [Fault::BrokenAndStuck, Fault::None, Fault::None, Fault::None];
+    let (all, _) = ranks(Asked::Nccl, &faults, |engine| {
+        let mut engine = engine.unwrap();
+        assert!(engine.outlive(Duration::from_secs(20)));
+        loop {
+            let mut values = numbers(engine.members()[engine.rank()]);
+            match engine.all_reduce(&mut values).and_then(|()| engine.all_gather(b"done")) {
+                Err(Error::Regrouped) => {}
+                done => {
+                    let done = done.map(|words| words.len()).map_err(|error| error.to_string());
+                    engine.leave(done.as_ref().err().map(String::as_str));
+                    return done;
+                }
+            }
+        }
+    });
+    // What came first is said, and nobody goes on, as they would if it had only not ended what it did.
+    for (rank, ended) in all.into_iter().enumerate() {
+        let said = ended.unwrap_err();
+        assert!(said.contains("the wire is broken"), "rank {rank}: {said}");
+        assert!(rank == 0 || said.contains("rank 0 (127.0.0.1) has ended"), "rank {rank}: {said}");
     }
 }

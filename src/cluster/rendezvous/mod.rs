@@ -10,7 +10,7 @@
 //! one.
 
 use std::cell::{Cell, OnceCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +42,8 @@ pub(crate) const CONNECTING: Duration = Duration::from_secs(15);
 
 /// How long those are waited for that were lost when the ranks tried to meet again.
 const AT_ONCE: Duration = Duration::from_secs(2);
+/// How long a rank 0 that is stopped while the ranks meet again tells it those that come.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// How long the others are waited for.
 #[derive(Debug, Clone, Copy)]
@@ -161,6 +163,9 @@ pub(crate) fn meet(
     ends: &Arc<Ends>,
 ) -> Result<Met, Unmet> {
     let deadline = Instant::now() + limits.meeting;
+    if known.meeting > 0 && placement.rank == 0 {
+        ends.tell_first();
+    }
     let is_here = resolve(placement, deadline, ends)?.iter().all(|address| address.ip().is_loopback());
     let of_loopback = JobToken::of_loopback();
     let token = match token {
@@ -482,6 +487,9 @@ impl Job<'_> {
         let longest = self.limits.meeting.saturating_sub(CONNECTING);
         let absent_after = self.known.absent_after.map(|limit| limit.min(longest));
         loop {
+            if self.meets_again() && self.ends.is_interrupted() {
+                return Err(self.stopped(callers, met));
+            }
             // While this process was stopped, it could hear nobody.
             let since = looked.elapsed();
             looked += since;
@@ -545,6 +553,34 @@ impl Job<'_> {
             welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
         }
         Ok(())
+    }
+
+    /// Tells those that have come, and those that come now, that this rank was stopped: otherwise they would
+    /// meet without it. Returns the error that says so.
+    fn stopped(&self, callers: &Receiver<Caller>, met: &mut Met) -> Error {
+        let mut told = BTreeSet::new();
+        let mut tell = |rank: usize, channel: &mut Channel<'static>| {
+            told.extend(channel.tell(&Answer::Stopped).is_ok().then_some(rank));
+            (1..self.known.quorum.of).all(|rank| told.contains(&rank) || self.known.lost.contains(&rank))
+        };
+        let mut all_know = self.known.quorum.of <= 1;
+        for (rank, (_, channel)) in &mut met.incoming {
+            all_know |= tell(*rank, channel);
+        }
+        let until = Instant::now() + STOPPING;
+        while !all_know && Instant::now() < until {
+            match callers.recv_timeout(LOOK) {
+                Ok(mut caller) => all_know |= tell(caller.hello.rank, &mut caller.channel),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        if all_know {
+            return Error::Interrupted;
+        }
+        let at = escape(&self.placement.host).into_owned();
+        let reason = "it was stopped while the ranks met again, and not all others know it";
+        Error::Left { rank: 0, at, reason: Some(reason.to_owned()) }
     }
 
     /// Requires that enough of those that worked together have come, so that the others cannot begin without
@@ -655,6 +691,10 @@ impl Job<'_> {
                 Ok((_, Answer::Over)) => {
                     let why = "the attempt to meet is over".to_owned();
                     return Err(Error::Lost { rank: to, at, why });
+                }
+                Ok((_, Answer::Stopped)) => {
+                    let reason = "it was stopped while the ranks met again".to_owned();
+                    return Err(Error::Left { rank: to, at, reason: Some(reason) });
                 }
                 Ok((_, Answer::Refused { why })) => {
                     return Err(Error::Refused { by: to, why: escape(&why).into_owned() });

@@ -43,9 +43,12 @@
 //!   sees a contribution. So each rank sends its own norm and projection ahead, and contributes zeros if it
 //!   is dropped. A rank that lies about them can add anything; the sum's norm and projection, which all
 //!   compute and compare with those that were announced, show that somebody has lied, and not who. Such a sum
-//!   is not used: the step, and those after it, are summed over TCP. The program in the kernel keeps no norms
-//!   of its own: they would be known only when packets are already added, and slots would have to be summed
-//!   again without a suspect.
+//!   is not used: the step, and those after it, are summed over TCP.
+//! - XDP also knows who it is, unless the lie is as long as what was announced: each slot keeps the norm of
+//!   every contribution, in the kernel too, and its result says it to all. The slots of the step are then
+//!   summed again without the liar, which is muted from then on: all of them, because a gradient that only
+//!   some slots lack would be that of no data at all. With two ranks, each says of the other what it likes,
+//!   so they go on over TCP.
 
 mod combine;
 mod history;

@@ -39,6 +39,8 @@ pub enum Reason {
     NotFinite,
     /// What it announces of its gradient cannot be true of any.
     Untrue,
+    /// It has contributed something else than it had announced, and is muted since.
+    Lied,
     /// The member has no share of this step.
     NotDue,
     /// The member has a share, and says that nothing is to be learned from it.
@@ -91,6 +93,10 @@ impl fmt::Display for Reason {
             Self::Untrue => {
                 write!(f, "the norm that it announces does not fit the projection of its gradient")
             }
+            Self::Lied => write!(
+                f,
+                "it has sent another gradient than the one that it announced, so nothing that it sends is added any more"
+            ),
             Self::NotDue => write!(f, "it has no share of the step, but sent a gradient"),
             Self::Zero { terms } => {
                 write!(f, "its gradient is zero, although its share has {terms} trained tokens")

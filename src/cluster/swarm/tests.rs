@@ -1,9 +1,9 @@
 //! Ranks in threads on loopback, some of which die at places that a seed chooses.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sparktune_base::random::SplitMix64;
 use sparktune_ndp::stream::Channel;
@@ -549,6 +549,51 @@ fn without_coordinator(world_size: usize, sleeps: Duration, absent: &[usize]) ->
         let ranks: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || work(rank))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
+}
+
+/// Ranks of a swarm that meet again, of which rank 0 gets a stop after so long. The last of four does not
+/// come.
+fn with_a_stop(world_size: usize, after: Duration) -> Vec<Error> {
+    let port = free_port().unwrap();
+    let work = |rank: usize| {
+        let since = Arc::new(OnceLock::<Instant>::new());
+        let began = Arc::clone(&since);
+        let interrupted = move || {
+            let is_after = |limit: Duration| began.get().is_some_and(|began| began.elapsed() >= limit);
+            (rank == 0 && is_after(after)) || (rank == 3 && is_after(Duration::ZERO))
+        };
+        let placement = placement(rank, world_size, port);
+        let limits = Limits::default();
+        let mut tcp = join(&placement, None, "build", limits, Arc::new(interrupted)).unwrap();
+        assert!(tcp.outlive(LONG));
+        since.get_or_init(Instant::now);
+        let error = tcp.meet_again().unwrap_err();
+        assert!(since.get().unwrap().elapsed() < Duration::from_secs(15), "rank {rank}: {error}");
+        error
+    };
+    let work = &work;
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || work(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_stop_of_the_coordinator_while_they_meet_reaches_all_that_come_and_nobody_goes_on() {
+    // Before anybody can have come; and while one is waited for that does not come.
+    for (world_size, after) in [(3, Duration::ZERO), (4, Duration::from_secs(2))] {
+        let mut all = with_a_stop(world_size, after).into_iter();
+        let first = all.next().unwrap();
+        match world_size {
+            3 => assert!(matches!(first, Error::Interrupted), "{first}"),
+            _ => assert!(matches!(first, Error::TooFew { left: 1, of: 4, .. }), "not all know: {first}"),
+        }
+        for (rank, error) in (1..3).zip(all) {
+            let said = error.to_string();
+            assert!(matches!(error, Error::Left { rank: 0, .. }), "rank {rank}: {said}");
+            assert!(said.contains("has ended: it was stopped while the ranks met again"), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use sparktune_cluster::announced::{AnnouncedSum, NotTheSum};
+use sparktune_cluster::sentry::{Judge, Reason, SIGMA};
 use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 use sparktune_cluster::xdp::slots::Verdict;
 use sparktune_cluster::xdp::wire::VALUES;
 use sparktune_cluster::xdp::{Choice, Loss, Path, Xdp, join, quantise};
-use sparktune_cluster::{Collective, JobToken, Limits};
+use sparktune_cluster::{Collective, Error, JobToken, Limits, Measured, SummedBy, Traffic};
 
 use crate::{TOKEN, bits, free_port, numbers, placement};
 
@@ -21,10 +23,16 @@ use crate::{TOKEN, bits, free_port, numbers, placement};
 fn expected(world_size: usize, length: usize, rotated: usize) -> Vec<f32> {
     let mut parts: Vec<Vec<f32>> = (0..world_size).map(|rank| numbers(rank, length)).collect();
     parts.iter_mut().for_each(|part| part.rotate_left(rotated));
+    expected_of(&parts, world_size)
+}
+
+/// The same of these parts, if there are so many ranks.
+fn expected_of(parts: &[Vec<f32>], world_size: usize) -> Vec<f32> {
+    let length = parts[0].len();
     let mut shared = quantise::magnitudes(&parts[0]);
     parts.iter().for_each(|part| quantise::agree(&mut shared, quantise::magnitudes(part)));
     let mut sums = vec![0_i16; length];
-    for part in &parts {
+    for part in parts {
         for ((block, sums), magnitude) in part.chunks(VALUES).zip(sums.chunks_mut(VALUES)).zip(&shared) {
             let mut integers = [[0; 2]; VALUES];
             quantise::encode(block, *magnitude, world_size, None, &mut integers);
@@ -85,6 +93,152 @@ fn sums_in_user_space_are_those_of_the_integers_whatever_is_lost() {
     }
 }
 
+/// A rank that contributes its gradient times a factor, whatever it has announced, and denies what the others
+/// find of it: it says that it was another one.
+struct Liar(Xdp, f32);
+
+impl Collective for Liar {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.0.world_size()
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
+        if self.1 != 1.0 {
+            // Also when it was told to contribute nothing.
+            let own = numbers(self.rank(), values.len());
+            values.iter_mut().zip(own).for_each(|(value, own)| *value = own * self.1);
+        }
+        self.0.all_reduce(values)
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        // What ranks say of a sum is short.
+        let denies = self.1 != 1.0 && (1..8).contains(&own.len());
+        let word = [2, ((self.rank() + 1) % self.world_size()) as u8];
+        self.0.all_gather(if denies { &word } else { own })
+    }
+
+    fn leave(&mut self, reason: Option<&str>) {
+        self.0.leave(reason);
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+
+    fn summed_by(&self) -> SummedBy {
+        self.0.summed_by()
+    }
+
+    fn measured(&mut self) -> Option<Measured> {
+        self.0.measured()
+    }
+
+    fn mute(&mut self, ranks: &[usize]) -> Result<bool, Error> {
+        self.0.mute(ranks)
+    }
+
+    fn muted(&self) -> Vec<usize> {
+        self.0.muted()
+    }
+}
+
+/// Takes two steps that are judged. Returns the sums of each, with whom was muted and how often it was made,
+/// or whom it is known of that it has lied, if it is not used.
+fn judged_steps(ranks: &mut Liar, length: usize) -> Vec<Result<(Vec<f32>, Vec<usize>, usize), Vec<usize>>> {
+    let mut judge = Judge::default();
+    let mut step = |seed: u64| {
+        let mut sum = AnnouncedSum::begin(vec![5; ranks.world_size()], seed);
+        sum.add(&numbers(ranks.rank(), length));
+        for times in 1.. {
+            let mut next = judge.clone();
+            let verdicts = sum.judge(ranks, &mut next, SIGMA, &[]).unwrap().verdicts;
+            match sum.sum(ranks, &verdicts).unwrap() {
+                Ok((sums, _)) => {
+                    judge = next;
+                    let lied = |rank: &usize| verdicts[*rank].reason == Some(Reason::Lied);
+                    let muted: Vec<usize> = (0..verdicts.len()).filter(lied).collect();
+                    assert_eq!(muted, ranks.muted());
+                    return Ok((sums, muted, times));
+                }
+                Err(NotTheSum { liars }) if ranks.mute(&liars).unwrap() => {}
+                Err(NotTheSum { liars }) => return Err(liars),
+            }
+        }
+        unreachable!("each time, somebody more is muted")
+    };
+    vec![step(3), step(4)]
+}
+
+/// The sum without this rank, made up for.
+fn without(liar: usize, world_size: usize, length: usize) -> Vec<f32> {
+    let parts = (0..world_size).filter(|rank| *rank != liar).map(|rank| numbers(rank, length));
+    let parts: Vec<Vec<f32>> = parts.collect();
+    let mut sums = if length < 4096 {
+        let add = |mut sums: Vec<f32>, part: &Vec<f32>| {
+            sums.iter_mut().zip(part).for_each(|(sum, value)| *sum += value);
+            sums
+        };
+        parts[1..].iter().fold(parts[0].clone(), add)
+    } else {
+        expected_of(&parts, world_size)
+    };
+    let made_up = (world_size as f64 / (world_size - 1) as f64) as f32;
+    sums.iter_mut().for_each(|sum| *sum *= made_up);
+    sums
+}
+
+#[test]
+fn who_sends_another_gradient_than_it_announced_is_known_by_its_length_and_the_step_is_made_without_it() {
+    let steps = |world_size: usize, liar: usize, factor: f32, length: usize| {
+        let port = free_port();
+        let work = |rank: usize| {
+            let engine = opened(rank, world_size, "127.0.0.1", port, Choice::default());
+            let mut ranks = Liar(engine, if rank == liar { factor } else { 1.0 });
+            let steps = judged_steps(&mut ranks, length);
+            ranks.leave(None);
+            steps
+        };
+        let all: Vec<_> = thread::scope(|scope| {
+            let ranks: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || work(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|of_rank| *of_rank == all[0]), "all have the same bits");
+        all.into_iter().next().unwrap()
+    };
+    let honest = steps(3, 9, 1.0, 20_003);
+    for step in honest {
+        let (sums, muted, times) = step.unwrap();
+        assert!(muted.is_empty() && times == 1 && bits(&sums) == bits(&expected(3, 20_003, 0)));
+    }
+    // Rank 0 has the switch. A lie of 1 % is far less than what a rounded sum shows.
+    for (liar, factor, length) in [
+        (1, 5.0, 20_003),
+        (1, 1.01, 20_003),
+        (2, 0.0, 20_003),
+        (0, f32::NAN, 20_003),
+        (0, 1e30, 20_003),
+        (1, 0.9, 3000),
+    ] {
+        let expected = without(liar, 3, length);
+        for (step, found) in steps(3, liar, factor, length).into_iter().enumerate() {
+            let (sums, muted, times) = found.unwrap();
+            assert_eq!((muted, times), (vec![liar], 2 - step), "{factor}, {length} numbers");
+            assert!(bits(&sums) == bits(&expected), "{factor}, {length} numbers, step {step}");
+        }
+    }
+    // It is as long as what was announced; and of two ranks, each says of the other what it likes.
+    for (world_size, factor) in [(3, -1.0), (2, 5.0)] {
+        for step in steps(world_size, 1, factor, 20_003) {
+            assert_eq!(step.unwrap_err(), Vec::<usize>::new(), "{factor}");
+        }
+    }
+}
+
 #[test]
 fn a_kernel_that_refuses_is_told_in_words_and_sums_are_made_in_user_space() {
     let port = free_port();
@@ -129,7 +283,7 @@ const ROUNDS: usize = 3;
 fn a_rank_in_a_namespace() {
     let Ok(job) = std::env::var(JOB) else { return };
     let job: Vec<u64> = job.split(' ').map(|number| number.parse().unwrap()).collect();
-    let [rank, world_size, port, length, loss] = job[..] else { panic!("{job:?}") };
+    let [rank, world_size, port, length, loss, liar] = job[..] else { panic!("{job:?}") };
     let (rank, world_size, length) = (rank as usize, world_size as usize, length as usize);
     let interfaces = if rank == 0 { (1..world_size).map(Lab::port).collect() } else { Vec::new() };
     let passing = (rank > 0).then(|| let_through(INTERFACE));
@@ -137,12 +291,23 @@ fn a_rank_in_a_namespace() {
     let choice = Choice { interfaces, loss, silence: Duration::from_secs(60), ..Choice::default() };
     let mut engine = opened(rank, world_size, &Lab::address(0).to_string(), port as u16, choice);
     let mut hasher = blake3::Hasher::new();
-    for round in 0..ROUNDS {
-        let mut values = numbers(rank, length);
-        values.rotate_left(round);
-        engine.all_reduce(&mut values).unwrap();
-        values.rotate_right(round);
-        hasher.update(bytemuck::cast_slice(&values));
+    if liar > 0 {
+        let factor = if rank == liar as usize { 1.01 } else { 1.0 };
+        let mut ranks = Liar(engine, factor);
+        for (step, found) in judged_steps(&mut ranks, length).into_iter().enumerate() {
+            let (sums, muted, times) = found.unwrap();
+            assert_eq!((muted, times), (vec![liar as usize], 2 - step));
+            hasher.update(bytemuck::cast_slice(&sums));
+        }
+        engine = ranks.0;
+    } else {
+        for round in 0..ROUNDS {
+            let mut values = numbers(rank, length);
+            values.rotate_left(round);
+            engine.all_reduce(&mut values).unwrap();
+            values.rotate_right(round);
+            hasher.update(bytemuck::cast_slice(&values));
+        }
     }
     engine.leave(None);
     println!("PATH {:?}", engine.path());
@@ -173,41 +338,58 @@ fn sums_in_the_kernel_between_namespaces_are_the_same_bits_with_and_without_loss
     }
     let expected = format!("SUMS {}", hasher.finalize().to_hex());
     for loss in [0, 50_000] {
-        let lab = match Lab::new(world_size) {
-            Ok(lab) => lab,
-            Err(error) => {
-                println!("skipped: no network namespaces can be made here: {error}");
-                return;
-            }
-        };
-        let port = free_port();
-        let program = std::env::current_exe().unwrap();
-        let ranks: Vec<_> = (0..world_size)
-            .map(|rank| {
-                let mut command = lab.command(rank, &program);
-                command
-                    .args(["--exact", RANK, "--nocapture"])
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::piped())
-                    .stderr(Stdio::piped());
-                command.env(JOB, format!("{rank} {world_size} {port} {length} {loss}"));
-                command.spawn().unwrap()
-            })
-            .collect();
-        for (rank, child) in ranks.into_iter().enumerate() {
-            let output = child.wait_with_output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
-            let errors = String::from_utf8_lossy(&output.stderr);
-            if errors.contains("CAP_BPF") || said.contains("CAP_BPF") {
-                println!("skipped: this process may not load programs into the kernel");
-                return;
-            }
-            said.lines()
-                .filter(|line| line.starts_with("REPORT"))
-                .for_each(|line| println!("rank {rank}, loss {loss}: {line}"));
-            assert!(output.status.success(), "{said}\n{errors}");
-            assert!(said.contains("PATH Kernel"), "{said}");
-            assert!(said.lines().any(|line| line == expected), "rank {rank}, loss {loss}: {said}");
+        in_namespaces(world_size, length, loss, 0, &expected);
+    }
+}
+
+#[test]
+#[cfg(feature = "xdp")]
+fn a_liar_is_known_by_what_the_kernel_measures_and_its_step_is_made_without_it() {
+    let (world_size, length, liar) = (3, 20_003, 2);
+    let mut hasher = blake3::Hasher::new();
+    let sums = without(liar, world_size, length);
+    hasher.update(bytemuck::cast_slice(&[sums.clone(), sums].concat()));
+    let expected = format!("SUMS {}", hasher.finalize().to_hex());
+    in_namespaces(world_size, length, 20_000, liar, &expected);
+}
+
+/// Lets ranks sum between namespaces, of which one may lie, and compares what they say.
+#[cfg(feature = "xdp")]
+fn in_namespaces(world_size: usize, length: usize, loss: u32, liar: usize, expected: &str) {
+    let lab = match Lab::new(world_size) {
+        Ok(lab) => lab,
+        Err(error) => {
+            println!("skipped: no network namespaces can be made here: {error}");
+            return;
         }
+    };
+    let port = free_port();
+    let program = std::env::current_exe().unwrap();
+    let ranks: Vec<_> = (0..world_size)
+        .map(|rank| {
+            let mut command = lab.command(rank, &program);
+            command
+                .args(["--exact", RANK, "--nocapture"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            command.env(JOB, format!("{rank} {world_size} {port} {length} {loss} {liar}"));
+            command.spawn().unwrap()
+        })
+        .collect();
+    for (rank, child) in ranks.into_iter().enumerate() {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if errors.contains("CAP_BPF") || said.contains("CAP_BPF") {
+            println!("skipped: this process may not load programs into the kernel");
+            return;
+        }
+        said.lines()
+            .filter(|line| line.starts_with("REPORT"))
+            .for_each(|line| println!("rank {rank}, loss {loss}: {line}"));
+        assert!(output.status.success(), "{said}\n{errors}");
+        assert!(said.contains("PATH Kernel"), "{said}");
+        assert!(said.lines().any(|line| line == expected), "rank {rank}, loss {loss}: {said}");
     }
 }

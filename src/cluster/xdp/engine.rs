@@ -4,6 +4,9 @@
 //! all ranks sum one block of numbers whose sum is known. If one of them does not get it, the switch is
 //! opened in user space, and if that does not help either, sums go over TCP; [`Xdp::path`] says what was
 //! found, and why.
+//!
+//! The switch measures each contribution, so all ranks know how long it was ([`Collective::measured`]). To
+//! mute ranks, it is opened anew: with other keys, nothing that they have sent before counts.
 
 use std::fmt;
 use std::io;
@@ -16,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 use sparktune_base::escape::escape;
 
-use crate::collective::{Collective, Traffic};
+use crate::collective::{Collective, Measured, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
 use crate::rendezvous::Limits;
@@ -26,11 +29,11 @@ use crate::tcp::{self, Tcp};
 use crate::token::JobToken;
 use crate::xdp::frame::{Ends, Route};
 use crate::xdp::kernel::Kernel;
-use crate::xdp::quantise::{agree, decode, encode, magnitudes};
+use crate::xdp::quantise::{agree, decode, encode, magnitudes, step};
 use crate::xdp::slots::{Counts, Job};
 use crate::xdp::soft::Soft;
 use crate::xdp::transport::{Inside, Loss, Transport, Udp};
-use crate::xdp::wire::{Key, MOST_WORKERS, PACKET, VALUES, values};
+use crate::xdp::wire::{Key, MOST_WORKERS, PACKET, SQUARES_SHIFT, Squares, VALUES, squares, values};
 use crate::xdp::worker::{Report, Worker};
 
 /// Vectors that are shorter are summed over TCP, exactly: they cost nothing, and may be anything.
@@ -115,12 +118,56 @@ enum Switch {
     Soft(Soft),
 }
 
+/// What is needed to open the way for sums again.
+struct Asked {
+    placement: Placement,
+    token: JobToken,
+    choice: Choice,
+}
+
+/// What was measured since it was asked for.
+struct Measuring {
+    squares: [f64; MOST_WORKERS],
+    peaks: [f64; MOST_WORKERS],
+    /// The squared steps of all blocks, added.
+    steps: f64,
+}
+
+impl Measuring {
+    const NOTHING: Self = Self { squares: [0.0; MOST_WORKERS], peaks: [0.0; MOST_WORKERS], steps: 0.0 };
+
+    /// Adds a block with the magnitude that the ranks have agreed on.
+    fn add(&mut self, magnitude: f32, workers: usize, of_block: &Squares) {
+        let step = if magnitude.is_finite() { step(magnitude, workers) } else { f64::NAN };
+        let unit = step * step;
+        self.steps += unit;
+        let unit = unit * f64::from(1_u32 << SQUARES_SHIFT);
+        self.squares.iter_mut().zip(of_block).for_each(|(sum, squares)| *sum += f64::from(*squares) * unit);
+    }
+
+    /// Adds the squared largest magnitudes that a rank has said.
+    fn said(&mut self, rank: usize, magnitudes: impl Iterator<Item = f32>) {
+        self.peaks[rank] += magnitudes.map(|magnitude| f64::from(magnitude).powi(2)).sum::<f64>();
+    }
+
+    fn measured(&self, workers: usize) -> Measured {
+        // Each number is off by half a step at most, and a sum of squares lacks its lowest bits.
+        let of_block = (VALUES as f64).sqrt() / 2.0 + f64::from(1_u32 << SQUARES_SHIFT).sqrt();
+        let [squares, peaks] = [self.squares, self.peaks].map(|all| all[..workers].to_vec());
+        Measured { squares, peaks, rounding: self.steps.sqrt() * of_block }
+    }
+}
+
 /// One rank of a job that sums in the network.
 pub struct Xdp {
     control: Tcp,
+    asked: Arc<Asked>,
     path: Path,
     worker: Option<Worker>,
     switch: Switch,
+    /// The ranks whose contributions count as zeros, a bit for each.
+    muted: u16,
+    measuring: Measuring,
     traffic: Traffic,
 }
 
@@ -154,38 +201,51 @@ pub fn over(
         let what = format!("{} ranks cannot be summed in 16 bits", placement.world_size);
         return Err(Error::Environment { what, fix: "Use at most 16 ranks, or sums over TCP" });
     }
-    let path = Path::User(None);
-    let mut engine = Xdp { control, path, worker: None, switch: Switch::None, traffic: Traffic::default() };
-    let of_loopback = JobToken::of_loopback();
-    let token = token.unwrap_or(&of_loopback);
-    let mut why = None;
-    let is_for_kernel = engine.control.broadcast(&[u8::from(!choice.interfaces.is_empty())])? == [1];
-    for in_kernel in [true, false] {
-        if in_kernel && !is_for_kernel {
-            continue;
-        }
-        match engine.open(placement, token, &choice, in_kernel, why.take())? {
-            Ok(path) => {
-                engine.path = path;
-                return Ok(engine);
-            }
-            Err(failed) => why = Some(failed),
-        }
-    }
-    engine.path = Path::Tcp(why.unwrap_or_default());
+    let token = token.cloned().unwrap_or_else(JobToken::of_loopback);
+    let mut engine = Xdp {
+        control,
+        asked: Arc::new(Asked { placement: placement.clone(), token, choice }),
+        path: Path::User(None),
+        worker: None,
+        switch: Switch::None,
+        muted: 0,
+        measuring: Measuring::NOTHING,
+        traffic: Traffic::default(),
+    };
+    engine.open_way()?;
     Ok(engine)
 }
 
 impl Xdp {
+    /// Opens the best switch that works.
+    fn open_way(&mut self) -> Result<(), Error> {
+        let asked = Arc::clone(&self.asked);
+        let mut why = None;
+        let is_for_kernel = self.control.broadcast(&[u8::from(!asked.choice.interfaces.is_empty())])? == [1];
+        for in_kernel in [true, false] {
+            if in_kernel && !is_for_kernel {
+                continue;
+            }
+            match self.open(&asked, in_kernel, why.take())? {
+                Ok(path) => {
+                    self.path = path;
+                    return Ok(());
+                }
+                Err(failed) => why = Some(failed),
+            }
+        }
+        self.path = Path::Tcp(why.unwrap_or_default());
+        Ok(())
+    }
+
     /// Opens one kind of switch and tries it. The inner error says why it cannot be used, on all ranks.
     fn open(
         &mut self,
-        placement: &Placement,
-        token: &JobToken,
-        choice: &Choice,
+        asked: &Asked,
         in_kernel: bool,
         why: Option<String>,
     ) -> Result<Result<Path, String>, Error> {
+        let Asked { placement, token, choice } = asked;
         (self.worker, self.switch) = (None, Switch::None);
         let is_first = self.control.rank() == 0;
         let workers = u8::try_from(self.control.world_size()).expect("at most 16");
@@ -212,7 +272,7 @@ impl Xdp {
         let opened = serde_json::to_vec(&opened).expect("plain fields serialise");
         let opened = self.control.broadcast(&opened)?;
         let opened: Opened = serde_json::from_slice(&opened).map_err(|_| unknown_word(0))?;
-        let job = Job { number: opened.job, workers, key: key(token, &opened.nonce) };
+        let job = Job { number: opened.job, workers, muted: self.muted, key: key(token, &opened.nonce) };
         let here = reach(placement, &opened, is_first);
         // Where results for this rank go, or why there is no way to it.
         let place = here.as_ref().map(|here| here.address).map_err(Clone::clone);
@@ -241,7 +301,8 @@ impl Xdp {
         let mut sums = Vec::new();
         let put = |_: u64, bytes: &mut [u8]| write_values(bytes, (0..VALUES).map(|at| at as i16 - 352));
         let tried = worker.sum(2, put, |_, packet| sums.extend(values(packet)));
-        let expected = (0..2 * VALUES).map(|at| ((at % VALUES) as i16 - 352) * i16::from(workers));
+        let counted = i16::from(workers) - self.muted.count_ones() as i16;
+        let expected = (0..2 * VALUES).map(|at| ((at % VALUES) as i16 - 352) * counted);
         let tried = match tried {
             Ok(()) if sums.iter().copied().eq(expected) => Ok(()),
             Ok(()) => Err("the first sum is wrong".to_owned()),
@@ -317,8 +378,11 @@ impl Xdp {
     /// # Errors
     /// A rank or the switch is gone, or a rank does something else.
     pub fn sum(&mut self, numbers: &mut [f32], mut residual: Option<&mut [f32]>) -> Result<(), Error> {
-        if numbers.len() < SHORTEST || self.worker.is_none() {
+        if self.worker.is_none() {
             return self.control.all_reduce(numbers);
+        }
+        if numbers.len() < SHORTEST {
+            return self.sum_short(numbers);
         }
         for (at, bucket) in numbers.chunks_mut(BUCKET).enumerate() {
             let from = at * BUCKET;
@@ -328,13 +392,41 @@ impl Xdp {
         Ok(())
     }
 
+    /// Returns whether a rank's contributions count as zeros.
+    fn is_muted(&self, rank: usize) -> bool {
+        self.muted >> rank & 1 == 1
+    }
+
+    /// Sums few numbers exactly, over TCP, in the order of ranks.
+    fn sum_short(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
+        let words = self.control.all_gather(bytemuck::cast_slice(numbers))?;
+        let mut is_first = true;
+        for (rank, word) in words.iter().enumerate() {
+            let own: Vec<f32> = bytemuck::pod_collect_to_vec(word);
+            if word.len() != size_of_val(numbers) {
+                return Err(Error::of_other_numbers(rank));
+            }
+            if self.is_muted(rank) {
+                continue;
+            }
+            self.measuring.squares[rank] += own.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>();
+            if std::mem::take(&mut is_first) {
+                numbers.copy_from_slice(&own);
+            } else {
+                numbers.iter_mut().zip(own).for_each(|(sum, number)| *sum += number);
+            }
+        }
+        Ok(())
+    }
+
     fn sum_bucket(&mut self, numbers: &mut [f32], mut residual: Option<&mut [f32]>) -> Result<(), Error> {
         if let Some(residual) = residual.as_deref() {
             numbers.iter_mut().zip(residual).for_each(|(number, left)| *number += left);
         }
         let workers = self.control.world_size();
-        let mut shared = magnitudes(numbers);
-        let words = self.control.all_gather(bytemuck::cast_slice(&shared))?;
+        let own = magnitudes(numbers);
+        let mut shared = vec![0.0; own.len()];
+        let words = self.control.all_gather(bytemuck::cast_slice(&own))?;
         for (rank, word) in words.iter().enumerate() {
             // It has none for the bucket before, where this one has.
             if word == NO_RESULT {
@@ -344,13 +436,15 @@ impl Xdp {
                 let what = format!("it sums {} blocks where {} were due", word.len() / 4, shared.len());
                 return Err(Error::OutOfStep { rank, at: "its magnitudes".into(), what });
             }
-            agree(
-                &mut shared,
-                word.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))),
-            );
+            if !self.is_muted(rank) {
+                let said = || word.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four));
+                self.measuring.said(rank, said());
+                agree(&mut shared, said());
+            }
         }
         let blocks = shared.len() as u64;
         let mut sums = vec![0.0; numbers.len()];
+        let mut of_blocks = vec![[0; MOST_WORKERS]; shared.len()];
         let worker = self.worker.as_mut().expect("asked before");
         let block_of = |block: u64| {
             let from = block as usize * VALUES;
@@ -362,6 +456,7 @@ impl Xdp {
             encode(&numbers[own], shared[block as usize], workers, left, bytes.as_chunks_mut().0);
         };
         let take = |block: u64, packet: &[u8; PACKET]| {
+            of_blocks[block as usize] = squares(packet);
             decode(values(packet), shared[block as usize], workers, &mut sums[block_of(block)]);
         };
         let summed = worker.sum(blocks, fill, take);
@@ -372,6 +467,10 @@ impl Xdp {
             return Err(Error::Switch { what: fault.to_string() });
         }
         numbers.copy_from_slice(&sums);
+        // In the order of blocks, whatever order they came in, so that all ranks have the same bits.
+        for (magnitude, of_block) in shared.iter().zip(&of_blocks) {
+            self.measuring.add(*magnitude, workers, of_block);
+        }
         let bytes = blocks * PACKET as u64;
         self.traffic.sent += bytes;
         self.traffic.received += bytes;
@@ -404,6 +503,28 @@ impl Collective for Xdp {
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.control.all_gather(own)
+    }
+
+    fn measured(&mut self) -> Option<Measured> {
+        let measured = std::mem::replace(&mut self.measuring, Measuring::NOTHING);
+        self.worker.as_ref().map(|_| measured.measured(self.control.world_size()))
+    }
+
+    /// Mutes a minority only: who is more than half has said the same of the others.
+    fn mute(&mut self, ranks: &[usize]) -> Result<bool, Error> {
+        let muted = ranks.iter().fold(self.muted, |muted, rank| muted | 1 << rank);
+        let are_few = 2 * muted.count_ones() < self.control.world_size() as u32;
+        if self.worker.is_none() || muted == self.muted || !are_few {
+            return Ok(false);
+        }
+        self.muted = muted;
+        self.open_way()?;
+        Ok(self.worker.is_some())
+    }
+
+    fn muted(&self) -> Vec<usize> {
+        let is_muted = |rank: &usize| self.worker.is_some() && self.is_muted(*rank);
+        (0..self.control.world_size()).filter(is_muted).collect()
     }
 
     fn launched_as(&self) -> Vec<usize> {

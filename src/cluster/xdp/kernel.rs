@@ -9,12 +9,13 @@ use aya::{Ebpf, include_bytes_aligned};
 
 use crate::xdp::frame::{Action, FRAME, Route};
 use crate::xdp::slots::{Counts, Job, Slot, Verdict};
-use crate::xdp::wire::{Key, VALUES};
+use crate::xdp::wire::{Key, MOST_WORKERS, Squares, VALUES};
 
 /// What clang made of `sum.bpf.c`.
 static OBJECT: &[u8] = include_bytes_aligned!("sum.bpf.o");
-/// The bytes of `struct slot` before the sums.
+/// The bytes of `struct slot` before the sums of squares, and before the sums.
 const SLOT_HEAD: usize = 24;
+const SLOT_SUMS: usize = SLOT_HEAD + size_of::<Squares>();
 /// The bytes of `struct config`.
 const CONFIG: usize = 32;
 /// The counters of the kernel, some of which are not used.
@@ -57,6 +58,7 @@ impl Kernel {
         config[20..22].copy_from_slice(&route.port.to_be_bytes());
         config[22..24].copy_from_slice(&route.reply_port.to_be_bytes());
         config[24..28].copy_from_slice(&route.group.octets());
+        config[28..30].copy_from_slice(&job.muted.to_le_bytes());
         let map = ebpf.map_mut("config").ok_or_else(|| refused("it has no configuration".into()))?;
         let mut map: Array<_, [u8; CONFIG]> = map.try_into().map_err(|error| refusal(&error))?;
         map.set(0, config, 0).map_err(|error| refusal(&error))?;
@@ -87,7 +89,7 @@ impl Kernel {
     /// # Errors
     /// As for [`Kernel::load`] and [`Kernel::attach`].
     pub fn passing(interface: &str) -> Result<Self, Refusal> {
-        let job = Job { number: 0, workers: 0, key: Key([0; 2]) };
+        let job = Job { number: 0, workers: 0, muted: 0, key: Key([0; 2]) };
         let mut kernel = Self::load(job, Route { port: 0, reply_port: 0, group: Ipv4Addr::UNSPECIFIED })?;
         kernel.attach_part("pass", interface)?;
         Ok(kernel)
@@ -165,15 +167,18 @@ impl Kernel {
     pub fn version(&self, place: u32) -> Result<Slot, Refusal> {
         let refused = |why: String| Refusal::Asked(why);
         let map = self.ebpf.map("slots").ok_or_else(|| refused("it has no slots".into()))?;
-        let map: Array<_, [u8; SLOT_HEAD + 2 * VALUES]> =
+        let map: Array<_, [u8; SLOT_SUMS + 2 * VALUES]> =
             map.try_into().map_err(|error| refused(in_words(&error)))?;
         let bytes = map.get(&place, 0).map_err(|error| refused(in_words(&error)))?;
         let round = u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes"));
         let contributors = u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes"));
+        let mut squares = [0; MOST_WORKERS];
+        let words = bytes[SLOT_HEAD..SLOT_SUMS].as_chunks().0;
+        squares.iter_mut().zip(words).for_each(|(squares, word)| *squares = u32::from_le_bytes(*word));
         let mut sums = [0; VALUES];
-        let values = bytes[SLOT_HEAD..].chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]]));
+        let values = bytes[SLOT_SUMS..].chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]]));
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = value);
-        Ok(Slot { round, contributors, sums })
+        Ok(Slot { round, contributors, squares, sums })
     }
 }
 

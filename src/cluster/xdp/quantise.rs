@@ -75,7 +75,8 @@ pub fn decode(sums: impl IntoIterator<Item = i16>, magnitude: f32, workers: usiz
     numbers.iter_mut().zip(sums).for_each(|(number, sum)| *number = (f64::from(sum) * step) as f32);
 }
 
-fn step(magnitude: f32, workers: usize) -> f64 {
+/// Returns what an integer of 1 means in a block.
+pub fn step(magnitude: f32, workers: usize) -> f64 {
     f64::from(magnitude) / f64::from(most(workers))
 }
 

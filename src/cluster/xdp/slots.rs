@@ -8,10 +8,16 @@
 //! and its version can be used for r + 1; until then a rank that has lost a result can ask for it by sending
 //! its contribution again. Sums wrap around at 16 bits; what quantises the values sees to it that they do
 //! not.
+//!
+//! A slot also keeps the sum of squares of each contribution as it was added, and the result says it. The
+//! contributions of ranks that were muted count as zeros.
 
 use std::ops::Index;
 
-use crate::xdp::wire::{HEAD, Header, Key, PACKET, PacketFault, RESULT, SLOTS, VALUES, is_signed, sign};
+use crate::xdp::wire::{
+    HEAD, Header, Key, MOST_WORKERS, PACKET, PacketFault, RESULT, SLOTS, SQUARES_SHIFT, Squares, VALUES,
+    is_signed, sign, values, write_squares,
+};
 
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,12 +89,15 @@ pub struct Slot {
     pub round: u32,
     /// The ranks that are part of the sums.
     pub contributors: u64,
+    /// The sum of squares of each contribution, without the lowest bits. Those of ranks that are not part of
+    /// the sums are of an earlier round.
+    pub squares: Squares,
     /// The sums.
     pub sums: [i16; VALUES],
 }
 
 impl Slot {
-    const EMPTY: Self = Self { round: 0, contributors: 0, sums: [0; VALUES] };
+    const EMPTY: Self = Self { round: 0, contributors: 0, squares: [0; MOST_WORKERS], sums: [0; VALUES] };
 }
 
 /// Who adds here.
@@ -98,6 +107,8 @@ pub struct Job {
     pub number: u16,
     /// The number of ranks.
     pub workers: u8,
+    /// The ranks whose contributions count as zeros, a bit for each.
+    pub muted: u16,
     /// The secret of the tags.
     pub key: Key,
 }
@@ -138,13 +149,16 @@ impl Slots {
             Err(PacketFault::Unfit) => return Verdict::Unfit,
         };
         let packet: &mut [u8; PACKET] = packet.try_into().expect("the header was read");
-        let Job { number, workers, key } = self.job;
+        let Job { number, workers, muted, key } = self.job;
         let is_of_job = header.job == number && header.workers == workers && header.worker < workers;
         if !is_of_job || header.contributors != 1 << header.worker {
             return Verdict::Unfit;
         }
         if !is_signed(key, packet) {
             return Verdict::Unsigned;
+        }
+        if muted >> header.worker & 1 == 1 {
+            packet[HEAD..].fill(0);
         }
         let slot = &mut self.slots[version(header.slot, header.round)];
         let is_complete = |slot: &Slot| slot.contributors.count_ones() == u32::from(workers);
@@ -164,6 +178,7 @@ impl Slots {
             Verdict::Resent
         } else {
             add(slot, &packet[HEAD..]);
+            slot.squares[usize::from(header.worker)] = (squares_of(packet) >> SQUARES_SHIFT) as u32;
             slot.contributors |= header.contributors;
             if !is_complete(slot) {
                 return Verdict::Added;
@@ -172,6 +187,7 @@ impl Slots {
         };
         let result = Header { worker: RESULT, contributors: slot.contributors, ..header };
         result.write(packet);
+        write_squares(packet, &slot.squares);
         packet[HEAD..].chunks_exact_mut(2).zip(slot.sums).for_each(|(bytes, sum)| {
             bytes.copy_from_slice(&sum.to_le_bytes());
         });
@@ -194,6 +210,11 @@ fn version(slot: u32, round: u32) -> usize {
     slot as usize * 2 + (round & 1) as usize
 }
 
+/// Returns the sum of squares of a packet's values, which has at most 40 bits.
+fn squares_of(packet: &[u8; PACKET]) -> u64 {
+    values(packet).map(|value| u64::from(value.unsigned_abs()).pow(2)).sum()
+}
+
 fn add(slot: &mut Slot, values: &[u8]) {
     let is_first = slot.contributors == 0;
     let values = values.chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]]));
@@ -207,9 +228,9 @@ fn add(slot: &mut Slot, values: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::xdp::wire::values;
+    use crate::xdp::wire::squares;
 
-    const JOB: Job = Job { number: 9, workers: 3, key: Key([1, 2]) };
+    const JOB: Job = Job { number: 9, workers: 3, muted: 0, key: Key([1, 2]) };
 
     fn packet(worker: u8, chunk: u64, value: i16) -> [u8; PACKET] {
         let mut packet = [0; PACKET];
@@ -236,7 +257,27 @@ mod tests {
         let header = Header::parse(&result).unwrap();
         assert_eq!((header.worker, header.contributors, header.chunk()), (RESULT, 0b111, 5));
         assert!(is_signed(JOB.key, &result));
+        let of = |value: u32| (VALUES as u32 * value * value) >> SQUARES_SHIFT;
+        assert_eq!(squares(&result)[..4], [of(1000), of(30), of(7), 0], "who asks twice is measured once");
         assert_eq!(receive(1, 5, 30), (Verdict::Resent, result));
+    }
+
+    #[test]
+    fn what_a_muted_rank_sends_counts_as_zeros_and_the_longest_contribution_is_measured() {
+        let mut slots = Slots::new(Job { muted: 0b010, ..JOB });
+        for round in 0..3 {
+            let mut result = packet(1, 5 + round * 128, 30);
+            assert_eq!(slots.receive(&mut result), Verdict::Added);
+            assert_eq!(slots.receive(&mut packet(0, 5 + round * 128, i16::MIN)), Verdict::Added);
+            result = packet(2, 5 + round * 128, 7);
+            assert_eq!(slots.receive(&mut result), Verdict::Completed);
+            assert!(values(&result).all(|sum| sum == i16::MIN + 7));
+            let longest = (VALUES as u64) << (30 - SQUARES_SHIFT);
+            assert_eq!(
+                squares(&result)[..3].iter().map(|of| u64::from(*of)).collect::<Vec<_>>(),
+                [longest, 0, (VALUES as u64 * 49) >> SQUARES_SHIFT]
+            );
+        }
     }
 
     #[test]

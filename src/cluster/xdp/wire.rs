@@ -13,7 +13,9 @@
 //! 20  4  n_values
 //! 24  8  tag: SipHash-2-4 of all other bytes
 //! 32  8  contributors: bit w is set if rank w is part of the values
-//! 40  …  the values, 16 bits each, in two's complement
+//! 40  64 in a result, 4 bytes for each of 16 ranks: the sum of the squares of the values that were added of it,
+//!        without the lowest 8 bits; in a contribution, anything
+//! 104 …  the values, 16 bits each, in two's complement
 //! ```
 //!
 //! with all numbers little-endian. Chunk number n of a job has slot `n mod SLOTS` and round `n / SLOTS + 1`.
@@ -27,10 +29,14 @@
 
 /// The first bytes of every packet.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"SPG1");
+/// Where a result says how long each rank's contribution was.
+const SQUARES: usize = 40;
+/// The lowest bits of a sum of squares, which a result leaves out.
+pub const SQUARES_SHIFT: u32 = 8;
 /// The bytes before the values.
-pub const HEAD: usize = 40;
+pub const HEAD: usize = SQUARES + MOST_WORKERS * size_of::<u32>();
 /// The values of a packet: as many as fit in an Ethernet frame of 1,500 bytes, in whole groups of 32.
-pub const VALUES: usize = 704;
+pub const VALUES: usize = 672;
 /// The bytes of a packet.
 pub const PACKET: usize = HEAD + 2 * VALUES;
 /// The slots of a job: the chunks that can be on their way at a time.
@@ -153,6 +159,20 @@ pub fn is_signed(key: Key, packet: &[u8; PACKET]) -> bool {
 /// Returns the values of a packet.
 pub fn values(packet: &[u8; PACKET]) -> impl ExactSizeIterator<Item = i16> {
     packet[HEAD..].chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]]))
+}
+
+/// What a result says of the ranks' contributions: the sums of their squares, without the lowest bits.
+pub type Squares = [u32; MOST_WORKERS];
+
+/// Returns the sums of squares that a result says.
+pub fn squares(packet: &[u8; PACKET]) -> Squares {
+    std::array::from_fn(|rank| word(packet, SQUARES + rank * size_of::<u32>()))
+}
+
+/// Writes the sums of squares into a result.
+pub fn write_squares(packet: &mut [u8; PACKET], squares: &Squares) {
+    let places = packet[SQUARES..HEAD].chunks_exact_mut(size_of::<u32>());
+    places.zip(squares).for_each(|(bytes, squares)| bytes.copy_from_slice(&squares.to_le_bytes()));
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

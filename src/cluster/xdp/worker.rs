@@ -223,7 +223,7 @@ impl Worker {
     /// Returns the chunk whose result a packet is, if it is one that this rank waits for.
     fn land(&mut self, packet: &[u8; PACKET]) -> Option<u64> {
         let header = Header::parse(packet).ok()?;
-        let Job { number, workers, key } = self.job;
+        let Job { number, workers, key, .. } = self.job;
         let is_result = header.worker == RESULT && header.job == number && header.workers == workers;
         let slot = header.slot as usize;
         let flight = self.flights[slot].filter(|flight| flight.chunk == header.chunk())?;
@@ -362,7 +362,7 @@ mod tests {
 
     /// Lets ranks sum twice, and returns the sums and what became of the packets.
     fn summed(workers: u8, loss: u32) -> (Vec<Vec<i16>>, Counts) {
-        let job = Job { number: 1, workers, key: Key([3, 4]) };
+        let job = Job { number: 1, workers, muted: 0, key: Key([3, 4]) };
         let inboxes = vec![VecDeque::new(); workers.into()];
         let shared = Arc::new(Mutex::new(Shared { slots: Slots::new(job), inboxes }));
         let work = |rank: u8| {
@@ -415,7 +415,7 @@ mod tests {
                 Ok(false)
             }
         }
-        let job = Job { number: 1, workers: 2, key: Key([3, 4]) };
+        let job = Job { number: 1, workers: 2, muted: 0, key: Key([3, 4]) };
         let mut worker = Worker::new(job, 0, Box::new(Hole), None, Duration::from_millis(200), 100);
         let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
         assert!(matches!(fault, Fault::Silence(_)), "{fault}");

@@ -56,7 +56,7 @@ pub(super) fn parts(input: &[u8]) {
 /// change no slot; whatever is signed changes at most one, and only a complete sum leaves.
 pub(super) fn sums(input: &[u8]) {
     let route = Route { port: 13_371, reply_port: 13_372, group: Ipv4Addr::new(239, 195, 1, 2) };
-    let job = Job { number: 0x6a6f, workers: 3, key: Key([5, 6]) };
+    let job = Job { number: 0x6a6f, workers: 3, muted: 0, key: Key([5, 6]) };
     let (mut slots, mut rest) = (Slots::new(job), input);
     while let [how, low, high, others @ ..] = rest {
         let length = usize::from(u16::from_le_bytes([*low, *high])) % (FRAME + 64);

@@ -4,17 +4,18 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use sparktune_cluster::{Collective, Error, SummedBy, Traffic};
+use sparktune_cluster::{Collective, Error, Measured, SummedBy, Traffic};
 use sparktune_runlog::{Checkpoints, Kind, RunDir};
 use sparktune_train::{TrainOptions, train_as_rank, train_with};
 
 use crate::{FULL, LORA, bytes, events, losses, run, warnings};
 
-/// What a rank multiplies its gradient by in a step.
+/// What a rank multiplies its gradient by in a step, and in all later ones if it lasts.
 #[derive(Clone, Copy)]
 struct Lie {
     rank: usize,
     step: usize,
+    lasts: bool,
     factor: f32,
 }
 
@@ -26,11 +27,18 @@ struct Thread {
     lie: Option<Lie>,
     steps: usize,
     by: SummedBy,
+    /// What was added of each rank, and who is muted, by an engine that measures.
+    squares: Vec<f64>,
+    muted: Vec<usize>,
 }
 
 impl Thread {
     fn all(count: usize, lie: Option<Lie>, by: SummedBy) -> Vec<Self> {
-        let of = |rank| Self { rank, to: Vec::new(), from: Vec::new(), lie, steps: 0, by };
+        let squares = vec![0.0; count];
+        let of = |rank| {
+            let (to, from, squares, muted) = (Vec::new(), Vec::new(), squares.clone(), Vec::new());
+            Self { rank, to, from, lie, steps: 0, by, squares, muted }
+        };
         let mut all: Vec<Self> = (0..count).map(of).collect();
         for from in 0..count {
             for to in 0..count {
@@ -40,6 +48,12 @@ impl Thread {
             }
         }
         all
+    }
+
+    fn factor(&self) -> f32 {
+        let is_due = |lie: &Lie| lie.step == self.steps || (lie.lasts && lie.step < self.steps);
+        let lie = self.lie.filter(|lie| lie.rank == self.rank && is_due(lie));
+        lie.map_or(1.0, |lie| lie.factor)
     }
 }
 
@@ -56,13 +70,16 @@ impl Collective for Thread {
     fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
         if self.by != SummedBy::Tcp && values.iter().any(|value| *value != 0.0) {
             self.steps += 1;
-            let lie = self.lie.filter(|lie| lie.rank == self.rank && lie.step == self.steps);
-            values.iter_mut().for_each(|value| *value *= lie.map_or(1.0, |lie| lie.factor));
+            let factor = self.factor();
+            values.iter_mut().for_each(|value| *value *= factor);
         }
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         for (rank, bytes) in self.all_gather(&bytes)?.into_iter().enumerate() {
             let numbers = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+            let is_muted = self.muted.contains(&rank);
             values.iter_mut().zip(numbers).for_each(|(sum, value)| {
+                let value = if is_muted { 0.0 } else { value };
+                self.squares[rank] += f64::from(value).powi(2);
                 *sum = if rank == 0 { value } else { *sum + value };
             });
         }
@@ -73,8 +90,7 @@ impl Collective for Thread {
         let mut factor = 1.0;
         if self.by == SummedBy::Tcp {
             self.steps += 1;
-            let lie = self.lie.filter(|lie| lie.rank == self.rank && lie.step == self.steps);
-            factor = lie.map_or(1.0, |lie| lie.factor);
+            factor = self.factor();
         }
         let bytes: Vec<u8> = values.iter().flat_map(|value| (value * factor).to_le_bytes()).collect();
         let (rank, count) = (self.rank, self.from.len());
@@ -97,6 +113,21 @@ impl Collective for Thread {
 
     fn summed_by(&self) -> SummedBy {
         self.by
+    }
+
+    fn measured(&mut self) -> Option<Measured> {
+        let none = vec![0.0; self.squares.len()];
+        let squares = std::mem::replace(&mut self.squares, none.clone());
+        (self.by == SummedBy::Xdp).then_some(Measured { squares, peaks: none, rounding: 0.0 })
+    }
+
+    fn mute(&mut self, ranks: &[usize]) -> Result<bool, Error> {
+        self.muted.extend(ranks);
+        Ok(!ranks.is_empty())
+    }
+
+    fn muted(&self) -> Vec<usize> {
+        self.muted.clone()
     }
 
     fn traffic(&self) -> Traffic {
@@ -156,7 +187,7 @@ fn a_gradient_of_a_million_times_the_norm_is_dropped_and_named_as_if_its_rank_ha
     let root = tempfile::tempdir().unwrap();
     let settings = r#"{ sentry = "drop" }"#;
     let with = |name: &str, factor: Option<f32>| {
-        let lie = factor.map(|factor| Lie { rank: 1, step: 4, factor });
+        let lie = factor.map(|factor| Lie { rank: 1, step: 4, lasts: false, factor });
         ranks(&root.path().join(name), LORA, settings, lie)
     };
     let poisoned = with("poisoned", Some(1e6));
@@ -227,7 +258,7 @@ fn what_an_engine_adds_unseen_is_judged_by_what_was_announced_and_seen_if_the_su
             assert_eq!(of_newest(&announced, "summed_by"), serde_json::to_value(engine).unwrap());
         }
         for factor in [-3.0, 1e6, f32::NAN] {
-            let lie = Some(Lie { rank: 1, step: 3, factor });
+            let lie = Some(Lie { rank: 1, step: 3, lasts: false, factor });
             let lied = by(nccl, &format!("{sentry}{factor}"), &settings, lie);
             assert_eq!(losses(&lied), losses(&seen), "{factor}");
             assert_eq!(bytes(&lied, ADAPTER), bytes(&seen, ADAPTER));
@@ -239,6 +270,33 @@ fn what_an_engine_adds_unseen_is_judged_by_what_was_announced_and_seen_if_the_su
 }
 
 #[test]
+fn a_liar_whose_contribution_is_measured_is_named_and_has_nothing_to_say_from_that_step_on() {
+    let root = tempfile::tempdir().unwrap();
+    let by = |by: SummedBy, name: &str, sentry: &str, factor: f32| {
+        let lie = (factor != 1.0).then_some(Lie { rank: 1, step: 3, lasts: true, factor });
+        let settings = format!(r#"{{ sentry = "{sentry}" }}"#);
+        ranks_by(by, &root.path().join(name), LORA, &settings, lie).swap_remove(0)
+    };
+    let silent = by(SummedBy::Tcp, "silent", "drop", 0.0);
+    let lied = by(SummedBy::Xdp, "lied", "drop", 1.5);
+    assert_eq!(losses(&lied), losses(&silent));
+    assert_eq!(bytes(&lied, ADAPTER), bytes(&silent, ADAPTER));
+    assert_eq!(of_newest(&lied, "summed_by"), serde_json::to_value(SummedBy::Xdp).unwrap());
+    let said: Vec<String> = warnings(&lied).into_iter().filter(|said| said.contains("announced")).collect();
+    let first = "rank 1: its gradient of step 3 was left out: it has sent another gradient than the one that";
+    assert!(said.len() == 4 && said[0].starts_with(first), "{said:?}");
+    let summary = phase(&lied, "sentry").unwrap();
+    assert!(summary.starts_with("rank 1: 4 dropped, 0 clipped; judging took"), "{summary}");
+
+    // Who only warns leaves nothing out, and uses no sum that is not that of what was announced.
+    let seen = by(SummedBy::Tcp, "seen", "warn", 1.0);
+    let lied = by(SummedBy::Xdp, "warned", "warn", 1.5);
+    assert_eq!(losses(&lied), losses(&seen));
+    let said: Vec<String> = warnings(&lied).into_iter().filter(|said| said.contains("announced")).collect();
+    assert!(said.len() == 1 && said[0].contains("something else has come from rank 1."), "{said:?}");
+}
+
+#[test]
 fn ranks_whose_sum_was_another_one_than_announced_are_seen_in_all_later_attempts_too() {
     let root = tempfile::tempdir().unwrap();
     let (tcp, nccl) = (SummedBy::Tcp, SummedBy::Nccl(22_903));
@@ -247,7 +305,7 @@ fn ranks_whose_sum_was_another_one_than_announced_are_seen_in_all_later_attempts
     let path = |rank: usize| root.path().join(format!("lied-{rank}"));
     let runs: Vec<RunDir> = (0..3).map(|rank| planned(&path(rank), LORA, settings)).collect();
     // The first sum of each attempt is one of a gradient: those that measure the links are of zeros.
-    let lie = Some(Lie { rank: 1, step: 1, factor: -3.0 });
+    let lie = Some(Lie { rank: 1, step: 1, lasts: false, factor: -3.0 });
     assert_eq!(train_on(&runs, nccl, lie, true), [1, 1, 1]);
     let told = |run: &RunDir| warnings(run).iter().filter(|said| said.contains("announced")).count();
     assert_eq!((told(&runs[0]), of_newest(&runs[0], "summed_by")), (1, "tcp".into()));
@@ -277,7 +335,7 @@ fn a_median_of_ranks_trains_something_else_and_hardly_follows_a_liar() {
     let root = tempfile::tempdir().unwrap();
     let of = |name: &str, combine: &str, factor: Option<f32>| {
         let settings = format!(r#"{{ combine = "{combine}" }}"#);
-        let lie = factor.map(|factor| Lie { rank: 0, step: 3, factor });
+        let lie = factor.map(|factor| Lie { rank: 0, step: 3, lasts: false, factor });
         ranks(&root.path().join(name), LORA, &settings, lie).swap_remove(0)
     };
     let loss = |run: &RunDir| losses(run).last().unwrap().1.parse::<f64>().unwrap();
