@@ -13,7 +13,7 @@
 //! 20  4  n_values
 //! 24  8  tag: SipHash-2-4 of all other bytes
 //! 32  8  contributors: bit w is set if rank w is part of the values
-//! 40  64 in a result, 4 bytes for each of 16 ranks: the sum of the squares of the values that were added of it,
+//! 40  64 in a result, 4 bytes for each of 16 ranks: the sum of the squares of its values that were added,
 //!        without the lowest 8 bits; in a contribution, anything
 //! 104 …  the values, 16 bits each, in two's complement
 //! ```

@@ -8,6 +8,7 @@ mod judged;
 mod on_device;
 mod parents;
 mod ranks;
+mod rounded;
 mod sums;
 mod together;
 
