@@ -313,7 +313,7 @@ pub(crate) mod tests {
         for id in ["a", "b"] {
             worker.send(&ask(id)).unwrap();
         }
-        let error = Reply::Error { id: Some("a".into()), error: "too long".into() };
+        let error = Reply::Error { id: Some("a".into()), error: "too long".into(), no_room: false };
         assert_eq!(next(&mut worker).unwrap(), error);
         let ended = next(&mut worker).unwrap_err();
         assert_eq!(ended.exit, Exit::Device);

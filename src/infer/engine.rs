@@ -167,42 +167,52 @@ impl Engine {
     /// is replaced; answers that use it go on with the new one.
     ///
     /// # Errors
-    /// The adapter is damaged or does not fit the base, or there is no room for it beside the answers.
+    /// The adapter is damaged or does not fit the base, or there is no room for it beside the answers. One of
+    /// the same name is forgotten then, and answers that use it end with an error: they would be taken for
+    /// those of the new one.
     pub fn load_adapter(&mut self, name: &str, folder: &Path) -> Result<(), InferError> {
         let stamp = Stamp::of(folder);
         self.models.ask(name);
         if self.models.has(name, &stamp) {
             return Ok(());
         }
-        let (bytes, left) = (lora_bytes(folder), self.room_beside(name));
-        if bytes > left {
-            return Err(InferError::NoRoomForAdapter { needed: bytes, left });
+        let (bytes, left) = (lora_bytes(folder), self.room_without(|other| other == name));
+        let loaded = if bytes > left {
+            Err(InferError::NoRoomForAdapter { needed: bytes, left })
+        } else {
+            self.models.add(name, stamp, bytes)
+        };
+        if loaded.is_err() {
+            self.models.remove(name);
         }
-        self.models.add(name, stamp, bytes)?;
         self.count_adapters();
-        Ok(())
+        loaded
     }
 
     /// Forgets adapters that no answer uses, those first that were not asked for the longest time, until this
-    /// one can be loaded or there are no more.
+    /// one can be loaded. None is forgotten if all of them leave too little.
     pub fn make_room_for_adapter(&mut self, name: &str, folder: &Path) {
         if self.models.has(name, &Stamp::of(folder)) {
             return;
         }
         let bytes = lora_bytes(folder);
-        while bytes > self.room_beside(name) {
-            let all = || self.running.iter().chain(&self.waiting);
-            let is_idle =
-                |other: &str| other != name && all().all(|answer| answer.adapter.as_deref() != Some(other));
+        let answers = self.running.iter().chain(&self.waiting);
+        let used: BTreeSet<String> = answers.filter_map(|answer| answer.adapter.clone()).collect();
+        let is_idle = |other: &str| other != name && !used.contains(other);
+        if bytes > self.room_without(|other| other == name || is_idle(other)) {
+            return;
+        }
+        while bytes > self.room_without(|other| other == name) {
             let Some(idle) = self.models.least_asked(is_idle) else { return };
             self.models.remove(&idle);
             self.count_adapters();
         }
     }
 
-    /// Returns the bytes that an adapter of this name may have beside the others and the answers.
-    fn room_beside(&self, name: &str) -> u64 {
-        let others = self.own_adapter + self.models.bytes_beside(name);
+    /// Returns the bytes that an adapter may have beside the answers and those others for which `may_go` is
+    /// false.
+    fn room_without(&self, may_go: impl Fn(&str) -> bool) -> u64 {
+        let others = self.own_adapter + self.models.bytes_without(may_go);
         self.plan.bytes_for_adapters(self.tokens_in_use()).saturating_sub(others)
     }
 

@@ -113,9 +113,10 @@ impl Models {
         self.adapters.values().map(|loaded| loaded.bytes).sum()
     }
 
-    /// Returns the bytes of all adapters but the one of this name.
-    pub(crate) fn bytes_beside(&self, name: &str) -> u64 {
-        self.bytes() - self.adapters.get(name).map_or(0, |loaded| loaded.bytes)
+    /// Returns the bytes of all adapters but those for which `may_go` is true.
+    pub(crate) fn bytes_without(&self, may_go: impl Fn(&str) -> bool) -> u64 {
+        let others = self.adapters.iter().filter(|(name, _)| !may_go(name));
+        others.map(|(_, loaded)| loaded.bytes).sum()
     }
 
     /// Returns, of the adapters for which `may_go` is true, the one that was not asked for the longest time.

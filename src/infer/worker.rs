@@ -105,7 +105,7 @@ impl<W: Write> Serve<W> {
             Ok(request) => self.carry_out(request)?,
             Err(error) => {
                 let error = format!("not a request: {error}. Send one JSON object per line");
-                self.write(&Reply::Error { id: None, error })?;
+                self.write(&Reply::Error { id: None, error, no_room: false })?;
             }
         }
         Ok(true)
@@ -115,15 +115,14 @@ impl<W: Write> Serve<W> {
         let (name, done) = match request {
             Request::Generate(generate) => {
                 let id = generate.id.clone();
-                let answer =
-                    self.generate(*generate).unwrap_or_else(|error| Reply::Error { id: Some(id), error });
+                let answer = self.generate(*generate).unwrap_or_else(|error| refusal(id, error));
                 return self.write(&answer);
             }
             Request::Score(score) => {
                 let id = score.id.clone();
                 let reply = match self.score(*score) {
                     Ok((nats, tokens)) => Reply::Scored { id, nats, tokens },
-                    Err(error) => Reply::Error { id: Some(id), error },
+                    Err(error) => refusal(id, error),
                 };
                 return self.write(&reply);
             }
@@ -145,13 +144,17 @@ impl<W: Write> Serve<W> {
                 (name, done)
             }
         };
-        match done {
-            Ok(()) => self.write(&Reply::Adapters {
-                adapters: self.engine.adapters(),
-                planned_bytes: self.engine.memory().total,
-            }),
-            Err(error) => self.write(&Reply::Error { id: Some(name), error: error.to_string() }),
+        if let Err(error) = done {
+            let no_room = matches!(error, InferError::NoRoomForAdapter { .. });
+            self.write(&Reply::Error { id: Some(name), error: error.to_string(), no_room })?;
         }
+        // Others may have been forgotten for one that could not be loaded.
+        self.write(&Reply::Adapters {
+            adapters: self.engine.adapters(),
+            planned_bytes: self.engine.memory().total,
+            context_tokens: self.engine.context_tokens(),
+            cache_tokens: self.engine.memory().cache_tokens,
+        })
     }
 
     /// Begins an answer. Returns that it was accepted.
@@ -203,7 +206,7 @@ impl<W: Write> Serve<W> {
                 self.ids.remove(&number);
                 self.write(&match end {
                     Ok(finished) => Reply::Done { id, finished },
-                    Err(error) => Reply::Error { id: Some(id), error: error.to_string() },
+                    Err(error) => refusal(id, error.to_string()),
                 })
             }
         }
@@ -234,6 +237,11 @@ impl<W: Write> Serve<W> {
         self.output.write_all(&line)?;
         self.output.flush()
     }
+}
+
+/// Says that there is no answer, or no more of it.
+fn refusal(id: String, error: String) -> Reply {
+    Reply::Error { id: Some(id), error, no_room: false }
 }
 
 fn in_words(error: InferError) -> String {

@@ -30,7 +30,8 @@ pub enum Request {
         /// The id of the answer.
         id: String,
     },
-    /// Load an adapter from a folder, under a name, unless it is loaded as it is now. The base stays as it is.
+    /// Load an adapter from a folder, under a name, unless it is loaded as it is now. The base stays as it
+    /// is. If it cannot be loaded, an older one of this name is forgotten.
     LoadAdapter {
         /// The name that requests use.
         name: String,
@@ -139,13 +140,21 @@ pub enum Reply {
         id: Option<String>,
         /// What is wrong, where, and what to do.
         error: String,
+        /// Whether there is no room for an adapter that may be right.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        no_room: bool,
     },
-    /// An adapter was loaded or forgotten.
+    /// An adapter was asked for or forgotten. It follows each such request, after the `error` of one that was
+    /// refused.
     Adapters {
         /// The names of all adapters now.
         adapters: Vec<String>,
         /// The memory that the model is planned with now, in bytes.
         planned_bytes: u64,
+        /// The largest number of tokens of a prompt with its answer now.
+        context_tokens: usize,
+        /// The number of tokens that all answers at a time may have together now.
+        cache_tokens: usize,
     },
 }
 

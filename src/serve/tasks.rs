@@ -153,7 +153,8 @@ impl Tasks {
     }
 
     /// Takes a place for work that only waits, such as for a trainer that is asked to stop. The tasks that
-    /// compute leave room for it. What is waited for is then asked for with the certainty that it can be.
+    /// compute leave room for it. Take it before you ask for what is waited for, so that who is refused has
+    /// asked for nothing.
     ///
     /// # Errors
     /// Very many tasks run.
@@ -180,12 +181,17 @@ impl Tasks {
                 .advise("Wait until one has ended, or cancel one with DELETE /api/v1/tasks/{id}"));
         }
         tasks.push(own.clone());
+        Ok(Place { tasks: self, work: own, is_taken: false })
+    }
+
+    /// Forgets the oldest tasks that have ended, if there are too many.
+    fn forget_oldest(&self) {
+        let mut tasks = lock(&self.tasks);
         while tasks.len() > KEPT
             && let Some(oldest) = tasks.iter().position(|task| !task.is_running())
         {
             tasks.remove(oldest);
         }
-        Ok(Place { tasks: self, work: own, is_taken: false })
     }
 
     /// Returns all tasks, the newest first.
@@ -248,6 +254,7 @@ impl Place<'_> {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no thread can be started: {error}"))
         })?;
         self.is_taken = true;
+        self.tasks.forget_oldest();
         Ok(task)
     }
 }
@@ -341,6 +348,7 @@ mod tests {
         ended(&tasks, &first.id);
         tasks.start("test", |_| Ok(Value::Null)).unwrap();
     }
+
     #[test]
     fn a_place_counts_before_its_work_begins_and_leaves_no_trace_without_any() {
         let tasks = Tasks::new(0);
@@ -350,5 +358,15 @@ mod tests {
         assert!(tasks.list().is_empty());
         let task = tasks.place_to_wait("stop").unwrap().start(|_| Ok(json!(1))).unwrap();
         assert_eq!(ended(&tasks, &task.id).result, Some(json!(1)));
+
+        for _ in 0..KEPT {
+            let task = tasks.place_to_wait("stop").unwrap().start(|_| Ok(json!(2))).unwrap();
+            ended(&tasks, &task.id);
+        }
+        let first = |tasks: &Tasks| tasks.list().pop().unwrap().id;
+        let (oldest, count) = (first(&tasks), tasks.list().len());
+        assert!(count == KEPT && oldest != task.id, "{count}");
+        drop(tasks.place_to_wait("stop").unwrap());
+        assert_eq!((first(&tasks), tasks.list().len()), (oldest, KEPT));
     }
 }

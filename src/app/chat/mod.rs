@@ -285,13 +285,13 @@ impl Chat {
                 self.sides[side].complete();
                 Said::Done { side, finished }
             }),
-            Reply::Error { id: Some(id), error } => side_of(&self.sides, &id).map(|side| {
+            Reply::Error { id: Some(id), error, .. } => side_of(&self.sides, &id).map(|side| {
                 // Without an answer the question would have to be answered first by the next one.
                 self.sides[side].answer = None;
                 self.sides[side].turns.pop();
                 Said::Refused { side, error }
             }),
-            Reply::Error { id: None, error } | Reply::Failed { error } => {
+            Reply::Error { id: None, error, .. } | Reply::Failed { error } => {
                 return Err(Failure::new(Exit::Device, error));
             }
             Reply::Ready(_) | Reply::Scored { .. } | Reply::Adapters { .. } => None,

@@ -120,13 +120,13 @@ fn exchange(
             Reply::Scored { id, nats, tokens } => open.remove(&id).map(|i| {
                 answers[i].reference = Some(ReferenceLoss { nats, tokens });
             }),
-            Reply::Error { id: Some(id), error } => open.remove(&id).map(|i| {
+            Reply::Error { id: Some(id), error, .. } => open.remove(&id).map(|i| {
                 // An answer that is complete stays one where its reference cannot be scored.
                 let answer = &mut answers[i];
                 let is_complete = answer.finish_reason.is_some();
                 *if is_complete { &mut answer.reference_error } else { &mut answer.error } = Some(error);
             }),
-            Reply::Error { id: None, error } | Reply::Failed { error } => {
+            Reply::Error { id: None, error, .. } | Reply::Failed { error } => {
                 return Err(Failure::new(Exit::Device, error));
             }
             Reply::Ready(_) | Reply::Accepted { .. } | Reply::Adapters { .. } => None,

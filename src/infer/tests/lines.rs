@@ -83,7 +83,7 @@ fn requests_are_answered_by_their_ids_and_answers_that_have_begun_are_completed(
     assert_eq!(accepted, [("a", false), ("b", true), ("c", false)]);
     let scored = |answer: &Reply| matches!(answer, Reply::Scored { id, nats, tokens } if id == "d" && *nats > 0.0 && *tokens > 0);
     assert!(answers.iter().any(scored), "{answers:?}");
-    let refused = |answer: &Reply| matches!(answer, Reply::Error { id: Some(id), error } if id == "e" && error.contains("no tokens"));
+    let refused = |answer: &Reply| matches!(answer, Reply::Error { id: Some(id), error, .. } if id == "e" && error.contains("no tokens"));
     assert!(answers.iter().any(refused), "{answers:?}");
 }
 
@@ -118,11 +118,17 @@ fn lines_that_are_no_requests_are_errors_of_their_own_and_the_worker_goes_on() {
     let errors: Vec<Option<&str>> = answers
         .iter()
         .filter_map(|answer| match answer {
-            Reply::Error { id, error } if !error.is_empty() => Some(id.as_deref()),
+            Reply::Error { id, error, .. } if !error.is_empty() => Some(id.as_deref()),
             _ => None,
         })
         .collect();
     assert_eq!(errors, [None, Some("a"), Some("b"), Some("c"), Some("n"), Some("n")]);
+    let none = |answer: &&Reply| matches!(answer, Reply::Adapters { adapters, .. } if adapters.is_empty());
+    assert_eq!(
+        answers.iter().filter(none).count(),
+        2,
+        "each request for an adapter is followed by all: {answers:?}"
+    );
     assert!(matches!(answers.last(), Some(Reply::Done { id, .. }) if id == "d"), "{answers:?}");
 }
 

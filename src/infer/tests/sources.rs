@@ -162,4 +162,21 @@ fn adapters_count_with_the_model_and_make_room_for_each_other_while_no_answer_us
     engine.make_room_for_adapter("a", &lora);
     engine.load_adapter("a", &lora).unwrap();
     assert_eq!(engine.adapters(), ["a"]);
+
+    // None makes room for one that is too large for all of it.
+    let large = tempfile::tempdir().unwrap();
+    let header = format!(r#"{{"x":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
+    let file =
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; bytes as usize]].concat();
+    fs::write(large.path().join("adapter_model.safetensors"), file).unwrap();
+    assert!(lora_bytes(large.path()) > 2 * bytes);
+    engine.make_room_for_adapter("b", large.path());
+    assert_eq!(engine.adapters(), ["a"]);
+    // An older one of the same name is no answer to that.
+    let error = engine.load_adapter("a", large.path()).unwrap_err();
+    assert!(matches!(error, InferError::NoRoomForAdapter { .. }), "{error}");
+    assert!(engine.adapters().is_empty() && engine.memory().adapters == 0);
+    engine.load_adapter("a", &lora).unwrap();
+    engine.load_adapter("a", Path::new("/nowhere")).unwrap_err();
+    assert!(engine.adapters().is_empty() && engine.memory().adapters == 0);
 }

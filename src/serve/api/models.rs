@@ -84,7 +84,8 @@ async fn all(State(state): State<Shared>) -> Result<Json<Listed<ListedModel>>, P
 ///
 /// Requests for answers do so by themselves. The result of the task is what is known of the loaded model. It
 /// fails in words if the model does not fit into the memory, for example beside a training run. Cancelling it
-/// ends only the waiting: the model is loaded to the end, and can then be unloaded.
+/// ends only the waiting. A model whose loading has begun is loaded to the end and can then be unloaded; one
+/// that still waits for another is not loaded.
 #[utoipa::path(post, path = "/models/load", tag = "models", request_body = OneModel,
     responses((status = 202, body = Task), (status = 404, body = Problem)))]
 async fn load(

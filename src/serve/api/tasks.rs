@@ -39,8 +39,8 @@ async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<Task>, Pro
 
 /// Cancel a task
 ///
-/// It ends soon, and its state is then `cancelled`. What it has asked of others may go on: `stop`, `resume` and
-/// `load` say at the requests that start them what does.
+/// It ends soon, and its state is then `cancelled`. What it has asked of others may go on: `stop`, `resume`
+/// and `load` say at the requests that start them what does.
 #[utoipa::path(delete, path = "/tasks/{id}", tag = "tasks", params(("id" = String, Path)),
     responses((status = 202, body = Task), (status = 404, body = Problem)))]
 async fn cancel(State(state): State<Shared>, Id(id): Id) -> Result<(StatusCode, Json<Task>), Problem> {

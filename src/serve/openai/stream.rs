@@ -43,7 +43,9 @@ pub(crate) fn stream(state: &Shared, mut answers: Answers, mut writer: impl Writ
                     writer.end(index, &finished)
                 }
                 Some((_, Event::Accepted { .. })) => Vec::new(),
-                Some((_, Event::Refused(text))) => return fail(events, ApiError::failed(text)).await,
+                Some((_, Event::Refused(refusal))) => {
+                    return fail(events, ApiError::failed(refusal.to_string())).await;
+                }
                 Some((_, Event::Failed { failure, .. })) => return fail(events, ended(failure)).await,
             };
         }
@@ -87,7 +89,7 @@ pub(crate) async fn collect(mut answers: Answers, count: usize) -> Result<Vec<Co
         match event {
             Event::Piece(piece) => pieces[index].push(piece),
             Event::Done(finished) => ends[index] = Some(finished),
-            Event::Refused(text) => return Err(ApiError::failed(text)),
+            Event::Refused(refusal) => return Err(ApiError::failed(refusal.to_string())),
             Event::Failed { failure, .. } => return Err(ended(failure)),
             Event::Accepted { .. } => {}
         }

@@ -123,6 +123,7 @@ fn what_the_state_of_a_run_does_not_allow_is_a_conflict_with_advice() {
 fn a_stop_that_is_refused_is_not_sent_and_one_that_is_cancelled_is_not_waited_for() {
     let server = Server::start();
     let run = run_with_steps(&server, NAME, 1);
+    std::fs::create_dir(run.control()).unwrap();
     let _lease = Lease::acquire(&run).unwrap();
     let mut tasks = Vec::new();
     loop {

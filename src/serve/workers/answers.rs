@@ -44,9 +44,9 @@ impl Answers {
                     answers.opens_thinking[index] = opens_thinking;
                     missing -= 1;
                 }
-                Event::Refused(text) => {
+                Event::Refused(refusal) => {
                     answers.ids[index] = None;
-                    return Err(Refusal::Invalid(text));
+                    return Err(refusal);
                 }
                 Event::Failed { failure, had_prompt: true } => return Err(Refusal::Died(failure)),
                 Event::Failed { failure, had_prompt: false } => return Err(Refusal::Gone(failure)),

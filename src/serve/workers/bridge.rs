@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::{Worker, WorkerOptions};
 use sparktune_app::program::Program;
-use sparktune_sampling::protocol::{Reply, Request};
+use sparktune_sampling::protocol::{Ready, Reply, Request};
 use tokio::sync::watch;
 
 use super::commands::{Adapter, Command, Event, Events, State};
+use super::refusal::Refusal;
 use crate::locked::lock;
 
 /// The longest time that a command waits while answers are decoded. A token takes longer, except for models
@@ -39,10 +40,13 @@ pub(super) struct Bridge<'a> {
     state: &'a watch::Sender<State>,
     models: &'a Mutex<BTreeSet<String>>,
     open: HashMap<String, Open>,
-    /// The names of the adapters that were asked for.
+    /// The names of the adapters that were asked for, as far as the process has not said that it has them no
+    /// more.
     adapters: BTreeSet<String>,
+    /// The requests to load or forget an adapter that the process has not answered.
+    unanswered: usize,
     /// Why adapters could not be loaded.
-    broken: BTreeMap<String, String>,
+    broken: BTreeMap<String, Refusal>,
 }
 
 impl<'a> Bridge<'a> {
@@ -67,7 +71,7 @@ impl<'a> Bridge<'a> {
         state.send_replace(State::Ready(worker.ready().clone()));
         drop(while_loading);
         let (open, adapters, broken) = (HashMap::new(), BTreeSet::new(), BTreeMap::new());
-        let mut bridge = Self { worker, state, models, open, adapters, broken };
+        let mut bridge = Self { worker, state, models, open, adapters, unanswered: 0, broken };
         let failure = bridge.serve(idle, commands).err();
         let failure = failure.unwrap_or_else(|| Failure::new(Exit::Done, "the model was unloaded"));
         for (_, open) in bridge.open.drain() {
@@ -131,34 +135,41 @@ impl<'a> Bridge<'a> {
             Command::Cancel { id } if self.open.contains_key(&id) => {
                 self.worker.send(&Request::Cancel { id })
             }
-            Command::Unload { adapter } if self.adapters.remove(&adapter) => {
+            Command::Unload { adapter } if self.adapters.contains(&adapter) => {
+                self.unanswered += 1;
                 self.worker.send(&Request::UnloadAdapter { name: adapter })
             }
             Command::Cancel { .. } | Command::Unload { .. } | Command::End => Ok(()),
         }
     }
 
-    /// Asks for an adapter. The process knows whether it has it as it is now, or has forgotten it to make room
-    /// for others.
+    /// Asks for an adapter. The process knows whether it has it as it is now, or has forgotten it to make
+    /// room for others.
     fn load(&mut self, Adapter { name, folder }: Adapter) -> Result<(), Failure> {
         self.broken.remove(&name);
         self.adapters.insert(name.clone());
+        self.unanswered += 1;
         let folder = folder.display().to_string();
         self.worker.send(&Request::LoadAdapter { name, folder, makes_room: true })
     }
 
-    /// Notes which adapters the process has now, and what it is planned with.
-    fn note_adapters(&self, adapters: Vec<String>, planned_bytes: u64) {
+    /// Notes which adapters the process has now, and what is planned with them. Only the answer to the last
+    /// request says that: an earlier one may name an adapter that is to be forgotten.
+    fn note_adapters(&mut self, adapters: Vec<String>, plan: impl FnOnce(&Ready) -> Ready) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        if self.unanswered > 0 {
+            return;
+        }
+        let before = std::mem::replace(&mut self.adapters, adapters.into_iter().collect());
         let mut models = lock(self.models);
-        models.retain(|model| !self.adapters.contains(model));
-        models.extend(adapters);
+        models.retain(|model| !before.contains(model));
+        models.extend(self.adapters.iter().cloned());
         drop(models);
-        self.state.send_if_modified(|state| match state {
-            State::Ready(ready) if ready.planned_bytes != planned_bytes => {
-                ready.planned_bytes = planned_bytes;
-                true
-            }
-            _ => false,
+        self.state.send_if_modified(|state| {
+            let State::Ready(ready) = state else { return false };
+            let planned = plan(ready);
+            let before = std::mem::replace(ready, planned);
+            before != *ready
         });
     }
 
@@ -173,19 +184,31 @@ impl<'a> Bridge<'a> {
                 self.send(&id, Event::Done(finished));
                 self.open.remove(&id);
             }
-            Reply::Adapters { adapters, planned_bytes } => self.note_adapters(adapters, planned_bytes),
-            Reply::Error { id: Some(name), error } if self.adapters.contains(&name) => {
-                self.adapters.remove(&name);
-                self.broken.insert(name, error);
+            Reply::Adapters { adapters, planned_bytes, context_tokens, cache_tokens } => {
+                self.note_adapters(adapters, |ready| Ready {
+                    planned_bytes,
+                    context_tokens,
+                    cache_tokens,
+                    ..ready.clone()
+                });
             }
-            Reply::Error { id: Some(id), error } => {
+            Reply::Error { id: Some(name), error, no_room } if self.adapters.contains(&name) => {
+                let refusal = if no_room {
+                    Refusal::NoRoom(Failure::new(Exit::Device, error))
+                } else {
+                    Refusal::Invalid(error)
+                };
+                self.broken.insert(name, refusal);
+            }
+            Reply::Error { id: Some(id), error, .. } => {
                 let Some(open) = self.open.remove(&id) else { return Ok(()) };
                 // What is wrong with its adapter is why the answer is refused.
-                let cause = open.adapter.and_then(|name| self.broken.get(&name));
-                let _ = open.events.send((open.index, Event::Refused(cause.unwrap_or(&error).clone())));
+                let cause = open.adapter.and_then(|name| self.broken.get(&name).cloned());
+                let refusal = cause.unwrap_or(Refusal::Invalid(error));
+                let _ = open.events.send((open.index, Event::Refused(refusal)));
             }
             Reply::Failed { error } => return Err(Failure::new(Exit::Device, error)),
-            Reply::Error { id: None, error } => return Err(Failure::new(Exit::Bug, error)),
+            Reply::Error { id: None, error, .. } => return Err(Failure::new(Exit::Bug, error)),
             Reply::Ready(_) | Reply::Scored { .. } => {}
         }
         Ok(())

@@ -6,6 +6,8 @@ use sparktune_app::failure::Failure;
 use sparktune_sampling::protocol::{Finished, Generate, Piece, Ready};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::refusal::Refusal;
+
 /// How a worker is.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum State {
@@ -54,7 +56,7 @@ pub(crate) enum Event {
     /// It is complete. Nothing follows.
     Done(Finished),
     /// The worker refuses the prompt, or cannot go on with the answer. Nothing follows.
-    Refused(String),
+    Refused(Refusal),
     /// The worker has ended. Nothing follows.
     Failed {
         /// Why.

@@ -7,7 +7,7 @@ use sparktune_app::failure::Failure;
 pub(crate) enum Refusal {
     /// So many answers of the model wait already.
     Busy(usize),
-    /// All loaded models are answering, and there is no room for another.
+    /// There is no room for the model or its adapter beside those that are answering.
     NoRoom(Failure),
     /// The model cannot be loaded.
     Broken(Failure),

@@ -12,6 +12,7 @@ use sparktune_sampling::SamplingParams;
 use sparktune_sampling::protocol::Prompt;
 
 use super::{Answers, Event, ModelLimits, Refusal, Workers};
+use crate::problem::Problem;
 
 /// Answers each prompt with its number of bytes, except that a prompt with `wait` is never completed and one
 /// with `crash` ends the process. Whatever it reads is in the file `log`, and that it was started.
@@ -36,7 +37,20 @@ while read -r line; do
         echo '{"event":"text","id":"'"$id"'","text":"hello","tokens":[]}'
         echo '{"event":"done","id":"'"$id"'","finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"drafted_tokens":0,"accepted_tokens":0},"seed":1,"first_token_ms":1,"total_ms":1}'
         ;;
-    *broken*) echo '{"event":"error","id":"run:broken","error":"the adapter is damaged"}' ;;
+    *_adapter*)
+        name=$(echo "$line" | sed 's/.*"name":"\([^"]*\)".*/\1/')
+        others= list= count=0
+        for one in $adapters; do [ "$one" = "$name" ] || others="$others $one"; done
+        adapters=$others
+        case $line in
+        *unload_adapter*) ;;
+        *run:broken*) echo '{"event":"error","id":"'"$name"'","error":"the adapter is damaged"}' ;;
+        *run:large*) echo '{"event":"error","id":"'"$name"'","error":"it is too large","no_room":true}' ;;
+        *) adapters="$adapters $name" ;;
+        esac
+        for one in $adapters; do list="$list,\"$one\""; count=$((count+1)); done
+        echo '{"event":"adapters","adapters":['"${list#,}"'],"planned_bytes":'$((1+count))',"context_tokens":'$((99-count))',"cache_tokens":'$((8192-count))'}'
+        ;;
     esac
 done
 "#;
@@ -78,6 +92,21 @@ impl Place {
 
     fn starts(&self) -> usize {
         self.log().lines().filter(|line| line.starts_with("start")).count()
+    }
+
+    /// Waits until the worker of a model has said that it has so many adapters.
+    async fn planned(&self, model: &Path, adapters: usize) {
+        let opening = Opening { model: model.to_owned(), ..Opening::default() };
+        let begun = Instant::now();
+        loop {
+            let ready = self.workers.slot_of(&opening).unwrap().ready().await.unwrap();
+            let found = (ready.planned_bytes, ready.context_tokens, ready.cache_tokens);
+            if found == (1 + adapters as u64, 99 - adapters, 8192 - adapters) {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{found:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Waits until the log has this line.
@@ -141,6 +170,29 @@ async fn a_refused_prompt_or_adapter_is_told_in_the_words_of_the_worker() {
     place.logged("cancel").await;
     let refused = place.ask("run:broken", &["bad"]).await.err().unwrap();
     assert_eq!(refused, Refusal::Invalid("the adapter is damaged".into()));
+    let refused = place.ask("run:large:base", &["bad"]).await.err().unwrap();
+    assert!(matches!(&refused, Refusal::NoRoom(failure) if failure.text == "it is too large"), "{refused}");
+    assert_eq!(Problem::from(refused).status, 503);
+    assert!(
+        place.workers.loaded().iter().all(|loaded| loaded.models == ["base"] || loaded.models.is_empty())
+    );
+}
+
+#[tokio::test]
+async fn adapters_that_are_unloaded_one_after_the_other_are_not_loaded_any_more() {
+    let place = Place::new(ModelLimits::default());
+    for name in ["base", "run:x:base", "run:y:base"] {
+        assert_eq!(texts(place.ask(name, &["a"]).await.unwrap(), 1).await, ["hello"]);
+    }
+    let model = place.folder.path().join("base");
+    place.planned(&model, 2).await;
+    let opening =
+        Opening { adapter: Some(model.join("adapter")), model: model.clone(), ..Opening::default() };
+    for name in ["run:x:base", "run:y:base"] {
+        place.workers.unload(&model_of(name, &model), &opening).unwrap();
+    }
+    place.planned(&model, 0).await;
+    assert_eq!(place.workers.loaded()[0].models, ["base"]);
 }
 
 #[tokio::test]

@@ -39,8 +39,8 @@ type Accepted = (StatusCode, Json<Task>);
 
 /// Ask a trainer to save a checkpoint and end
 ///
-/// The task is done when the trainer has ended; its result is the state of the run and the step. Cancelling it
-/// ends only the waiting: the trainer still saves a checkpoint and ends.
+/// The task is done when the trainer has ended; its result is the state of the run and the step. Cancelling
+/// it ends only the waiting: the trainer still saves a checkpoint and ends.
 #[utoipa::path(post, path = "/runs/{id}/stop", tag = "runs", params(("id" = String, Path)),
     responses((status = 202, body = Task), (status = 404, body = Problem), (status = 409, body = Problem)))]
 async fn stop(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Problem> {
@@ -83,8 +83,8 @@ fn in_words(awaited: &Awaited) -> String {
 
 /// Continue a run from its newest checkpoint
 ///
-/// The task is done when the trainer has written its first event. Cancelling it before then asks the trainer to
-/// end.
+/// The task is done when the trainer has written its first event. Cancelling it before then asks the trainer
+/// to end.
 #[utoipa::path(post, path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path)),
     responses((status = 202, body = Task), (status = 404, body = Problem), (status = 409, body = Problem)))]
 async fn resume(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Problem> {
