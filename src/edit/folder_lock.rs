@@ -128,9 +128,10 @@ pub(crate) fn remove_abandoned(folder: &Path) {
         if is_folder
             && is_hidden
             && name.as_encoded_bytes().ends_with(format!("-{BEING_KEPT}").as_bytes())
-            && File::open(entry.path()).is_ok_and(|left| left.try_lock().is_ok())
+            && let Ok(left) = File::open(entry.path())
+            && left.try_lock().is_ok()
         {
-            // It is tried again the next time.
+            // Locked until it is gone. Where it stays, it is tried again the next time.
             drop(fs::remove_dir_all(entry.path()));
         }
     }

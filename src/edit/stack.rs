@@ -26,7 +26,7 @@ use crate::folder_lock::NOT_UTF_8;
 use crate::patch::{AboutPatch, Method, Patch, PatchRef, file_of};
 pub use crate::stack_file::{PATCHES, is_edited};
 use crate::stack_file::{STACK_FILE, StackFile, VERSION};
-use crate::staged::{Staged, in_the_way};
+use crate::staged::{Staged, hashes_of_copies, in_the_way};
 use crate::tokens::Rendering;
 use crate::unfinished::{Modes, Unfinished, entries};
 
@@ -407,6 +407,7 @@ impl Stack {
             probe: &PackedSequence::single(&ids),
         };
         merged.write(&staged.folder, go_on)?;
+        let copies = hashes_of_copies(&staged.folder)?;
         let books = self.codebooks();
         let mut codebook_hash = None;
         if !books.is_empty() {
@@ -428,6 +429,7 @@ impl Stack {
             off: self.off.clone(),
             codebook: !books.is_empty(),
             codebook_hash,
+            copies,
         };
         let text = serde_json::to_string_pretty(&file).expect("a list of names is JSON") + "\n";
         let path = patches.join(STACK_FILE);

@@ -1,6 +1,6 @@
 //! `patches/stack.json`: the base and the patches that an edited folder is made of.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,10 @@ pub(crate) struct StackFile {
     /// The hash of that file, so that no other one is taken for it. Older folders do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) codebook_hash: Option<String>,
+    /// The hashes of the files that were copied from the base and that its user may change. Older folders do
+    /// not say them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) copies: BTreeMap<String, String>,
 }
 
 impl StackFile {

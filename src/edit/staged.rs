@@ -1,13 +1,13 @@
 //! An edited folder that is written and not in its place yet, and how it takes its place: in one step, with
 //! the files that its user has added to what was there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use sparktune_base::files::{exchange, sync};
-use sparktune_infer::codebook_file::CODEBOOK_FILE;
+use sparktune_infer::codebook_file::{CODEBOOK_FILE, hash_of};
 
 use crate::error::EditError;
 use crate::facts::shown;
@@ -88,7 +88,8 @@ impl Staged {
                 continue;
             }
             if fs::symlink_metadata(&to).is_ok() {
-                if belongs_to_weights(name) || is_same_file(&path, &to) {
+                let is_as_copied = || name.to_str().is_some_and(|name| has_hash(&path, old.copies.get(name)));
+                if belongs_to_weights(name) || is_same_file(&path, &to) || is_as_copied() {
                     continue;
                 }
                 fs::remove_file(&to).map_err(EditError::io(&to))?;
@@ -115,6 +116,27 @@ impl Staged {
 fn belongs_to_weights(name: &OsStr) -> bool {
     let ends = [".safetensors", ".safetensors.index.json"];
     name == "config.json" || ends.iter().any(|end| name.as_encoded_bytes().ends_with(end.as_bytes()))
+}
+
+/// Returns the hashes of the files of a new folder that do not say what the weights are.
+///
+/// # Errors
+/// One cannot be read.
+pub(crate) fn hashes_of_copies(folder: &Path) -> Result<BTreeMap<String, String>, EditError> {
+    let mut copies = BTreeMap::new();
+    for path in entries(folder)? {
+        let name = path.file_name().unwrap_or_default();
+        if let Some(text) = name.to_str().filter(|_| !belongs_to_weights(name)) {
+            copies.insert(text.to_owned(), hash_of(&path).map_err(EditError::io(&path))?);
+        }
+    }
+    Ok(copies)
+}
+
+/// Returns whether a file has this hash, if there is one. A pipe would be waited for.
+fn has_hash(path: &Path, hash: Option<&String>) -> bool {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+    is_file && hash.is_some_and(|hash| hash_of(path).is_ok_and(|found| found == *hash))
 }
 
 /// Returns whether a file of the user has the bytes of one that is written. A pipe would be waited for.

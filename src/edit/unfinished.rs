@@ -40,7 +40,11 @@ impl Unfinished {
         loop {
             private_folder().recursive(true).create(&folder).map_err(EditError::io(&folder))?;
             // Who removes what a kill has left may have been faster, and may have it locked.
-            let Ok(held) = File::open(&folder) else { continue };
+            let held = match File::open(&folder) {
+                Ok(held) => held,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(EditError::io(&folder)(error)),
+            };
             if held.lock().is_err() || inode(fs::metadata(&folder)) == inode(held.metadata()) {
                 return Ok(Self { path: folder, _held: held });
             }

@@ -169,6 +169,16 @@ fn files_of_the_user_stay_in_a_folder_that_is_edited_in_place_and_a_folder_is_re
     assert_eq!([read("generation_config.json"), read("chat_template.jinja")], [generation, template]);
     assert_eq!(read("config.json"), config);
 
+    // Where the list of the folder does not say what was copied, as before, they stay too.
+    let list = out.join("patches/stack.json");
+    let mut older: serde_json::Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
+    assert!(older["copies"]["chat_template.jinja"].is_string(), "{older}");
+    older.as_object_mut().unwrap().remove("copies");
+    fs::write(&list, older.to_string()).unwrap();
+    let template = read("chat_template.jinja");
+    write(&Stack::open(&out, None).unwrap(), &out);
+    assert_eq!(read("chat_template.jinja"), template);
+
     // The same among the patches, where one is also kept that is taken away.
     let kept = out.join("patches/kept.qubgpu");
     fs::write(out.join("patches/notes.txt"), "mine too").unwrap();
@@ -447,6 +457,27 @@ fn a_folder_with_the_longest_name_is_edited_in_place_and_exported() {
     }
     export_adapter(&stack, &[], &place.path().join("e".repeat(239)), &mut || true).unwrap();
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn copies_of_files_that_the_base_has_renewed_are_renewed_unless_the_user_has_changed_them() {
+    let place = tempfile::tempdir().unwrap();
+    let [own, out] = ["base", "out"].map(|name| place.path().join(name));
+    fs::create_dir(&own).unwrap();
+    for (name, bytes) in files(&base()) {
+        fs::write(own.join(name), bytes).unwrap();
+    }
+    let stack = Stack::open(&own, None).unwrap();
+    write(&stack, &out);
+    let [template, generation] = ["chat_template.jinja", "generation_config.json"];
+    fs::write(out.join(generation), "{\"top_k\": 7}").unwrap();
+    for name in [template, generation] {
+        fs::write(own.join(name), "{}").unwrap();
+    }
+    write(&stack, &out);
+    write(&stack, &out);
+    assert_eq!(fs::read_to_string(out.join(template)).unwrap(), "{}");
+    assert_eq!(fs::read_to_string(out.join(generation)).unwrap(), "{\"top_k\": 7}");
 }
 
 #[test]
