@@ -225,10 +225,12 @@ impl Screens {
 fn heed_signals(quit: Arc<AtomicBool>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let heed = move || {
+        let mut is_asked = false;
         for signal in signals.forever() {
-            let is_second = quit.swap(true, Ordering::SeqCst);
-            // The kernel and the shell both tell that a terminal is closed, which is no haste.
-            if is_second && signal != SIGHUP {
+            quit.store(true, Ordering::SeqCst);
+            // The kernel and the shell both tell that a terminal is closed, and perhaps end what is in it
+            // then, which is no haste.
+            if signal != SIGHUP && std::mem::replace(&mut is_asked, true) {
                 end_by_signal(signal);
             }
         }

@@ -463,7 +463,9 @@ mod tests {
             Settings { system: String::new(), sampling: SamplingParams::default(), thinking: None };
         chat.say("hello", &settings).unwrap();
         // All of it is there before the first part is asked for.
+        let begun = std::time::Instant::now();
         while !folder.path().join("said").exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not say it");
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(Duration::from_millis(500));

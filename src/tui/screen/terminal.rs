@@ -1,8 +1,8 @@
 //! The terminal as a full screen, which is restored whenever and however the program ends.
 //!
 //! It is restored on drop (also after a panic), before a stop with Ctrl-Z, and by [`restore`] and
-//! [`end_by_signal`] for code that ends the process otherwise. A terminal that is gone (closed SSH connection) causes an error at the next
-//! write, and is detected by [`Terminal::is_there`].
+//! [`end_by_signal`] for code that ends the process otherwise. A terminal that is gone (closed SSH
+//! connection) causes an error at the next write, and is detected by [`Terminal::is_there`].
 
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::mem::ManuallyDrop;
@@ -168,9 +168,10 @@ pub fn restore() {
     if !HELD.swap(false, Ordering::SeqCst) {
         return;
     }
+    // Before the writing, which a terminal that takes no more output holds up.
+    let _ = disable_raw_mode();
     let mut out = io::stdout();
     let _ = execute!(out, EndSynchronizedUpdate, DisableBracketedPaste, LeaveAlternateScreen, Show);
-    let _ = disable_raw_mode();
     let _ = out.flush();
 }
 
