@@ -271,7 +271,7 @@ c\\u{1b}[0m  unreadable   1,200/–  2e-4  128   1.2500    2.3100     1.4200 at 
 c\\u{1b}[0m: event format v2 is newer\\n
 ";
         assert_eq!(runs_table(&rows, 61_000_000, None), expected);
-        assert_eq!(runs_table(&rows, 61_000_000, Some(112)), expected);
+        assert_eq!(runs_table(&rows, 61_000_000, Some(113)), expected);
         let narrow = "\
 NAME        STATE        STEP     LR    RANK  BEST EVAL
 long-name   completed    1,200/–  2e-4  128   1.4200 at 600
