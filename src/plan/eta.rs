@@ -252,8 +252,8 @@ pub(crate) fn speed(
 }
 
 /// Returns the share of its speed in products of matrices that the CPU reaches in training a wide model.
-/// Measured on two cores of an AMD EPYC, in the estimates of `src/bench/README.md`, and a little lower here: a
-/// run that takes longer than was said is worse than one that takes less. In full fine-tuning AdamW goes
+/// Measured on two cores of an AMD EPYC, in the estimates of `src/bench/README.md`, and a little lower here:
+/// a run that takes longer than was said is worse than one that takes less. In full fine-tuning AdamW goes
 /// over all weights, and a forward pass that is computed again is nearly all products. Both together were
 /// not measured.
 fn cpu_share(method: MethodKind, recompute: bool) -> f64 {

@@ -17,8 +17,8 @@ pub(super) const MOST_LINES: usize = 16 << 10;
 
 /// Reads one file.
 pub(crate) trait ReadChunks {
-    /// Returns the next chunk of about `chunk_bytes` and at most [`MOST_LINES`], or `None` at the end. Its bytes are those of `buffer`,
-    /// which is empty before.
+    /// Returns the next chunk of about `chunk_bytes` and at most [`MOST_LINES`], or `None` at the end. Its
+    /// bytes are those of `buffer`, which is empty before.
     fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError>;
 }
 
