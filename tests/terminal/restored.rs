@@ -126,7 +126,8 @@ fn a_screen_that_panics() {
 fn a_screen_that_hangs_is_ended_by_the_second_signal_and_gives_the_terminal_back() {
     let world = World::new();
     let mut pty = own_screen(&world, "a_screen_that_hangs");
-    pty.wait_for("hangs");
+    // Not a word of the test's name, which is printed before the screen is taken.
+    pty.wait_for("is stuck");
     assert!(pty.is_taken());
     // A terminal that is closed may be told at any time, and more than once.
     for signal in [Signal::HUP, Signal::TERM, Signal::HUP] {
@@ -144,7 +145,7 @@ fn a_screen_that_hangs_is_ended_by_the_second_signal_and_gives_the_terminal_back
 #[ignore = "takes the terminal it runs in; the test above gives it one"]
 fn a_screen_that_hangs() {
     let _screens = sparktune_tui::screens::Screens::open().unwrap();
-    print!("hangs");
+    print!("is stuck");
     std::io::stdout().flush().unwrap();
     // As a loop that waits for a disk that does not answer.
     loop {

@@ -147,9 +147,12 @@ impl Collective for Liar {
     }
 }
 
-/// Takes two steps that are judged. Returns the sums of each, with whom was muted and how often it was made,
-/// or whom it is known of that it has lied, if it is not used.
-fn judged_steps(ranks: &mut Liar, length: usize) -> Vec<Result<(Vec<f32>, Vec<usize>, usize), Vec<usize>>> {
+/// The sum of a step with whom was muted and how often it was made, or whom it is known of that it has lied,
+/// if it is not used.
+type JudgedStep = Result<(Vec<f32>, Vec<usize>, usize), Vec<usize>>;
+
+/// Takes two steps that are judged.
+fn judged_steps(ranks: &mut Liar, length: usize) -> Vec<JudgedStep> {
     let mut judge = Judge::default();
     let mut step = |seed: u64| {
         let mut sum = AnnouncedSum::begin(vec![5; ranks.world_size()], seed);

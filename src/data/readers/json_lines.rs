@@ -29,20 +29,21 @@ impl ReadChunks for JsonLines<'_> {
     fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError> {
         buffer.append(&mut self.carry);
         let mut searched = 0;
-        let has_most = end_of_most(buffer).is_some();
-        while !has_most {
-            let read = self.stream.read(buffer, chunk_bytes)?;
-            if read == 0 {
-                break;
-            }
-            if let Some(end) = memchr::memrchr(b'\n', &buffer[searched..]) {
-                self.carry.extend_from_slice(&buffer[searched + end + 1..]);
-                buffer.truncate(searched + end + 1);
-                break;
-            }
-            searched = buffer.len();
-            if searched > MAX_LINE_BYTES {
-                return self.skip_line(buffer, chunk_bytes).map(Some);
+        if end_of_most(buffer).is_none() {
+            loop {
+                let read = self.stream.read(buffer, chunk_bytes)?;
+                if read == 0 {
+                    break;
+                }
+                if let Some(end) = memchr::memrchr(b'\n', &buffer[searched..]) {
+                    self.carry.extend_from_slice(&buffer[searched + end + 1..]);
+                    buffer.truncate(searched + end + 1);
+                    break;
+                }
+                searched = buffer.len();
+                if searched > MAX_LINE_BYTES {
+                    return self.skip_line(buffer, chunk_bytes).map(Some);
+                }
             }
         }
         if buffer.is_empty() {
