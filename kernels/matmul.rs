@@ -3,8 +3,15 @@
 //! `gemm` picks its kernel at run time (AVX-512 with its feature `x86-v4`, AVX2+FMA, NEON, plain) and blocks
 //! the summed dimension by the caches of the machine, never by the number of threads: a product has the same
 //! bits whether one thread computes it or all.
+//!
+//! It is slow with a transposed right factor, which is what every linear layer has: it arranges small ones on
+//! one thread while the others wait, number by number. So a product on all threads is divided into panels of
+//! columns here, and each task transposes the part of the factor that it needs. `src/bench/README.md` says
+//! what that gains.
 
 use std::marker::PhantomData;
+
+use rayon::prelude::*;
 
 /// A read-only matrix inside a slice, not necessarily dense.
 #[derive(Clone, Copy)]
@@ -43,6 +50,42 @@ impl<'a> Matrix<'a> {
             ..self
         }
     }
+
+    /// The `count` rows from `first` on.
+    fn some_rows(self, first: usize, count: usize) -> Self {
+        Self { data: &self.data[first * self.row_stride..], rows: count, ..self }
+    }
+
+    /// The `count` columns from `first` on.
+    fn some_columns(self, first: usize, count: usize) -> Self {
+        Self { data: &self.data[first * self.col_stride..], cols: count, ..self }
+    }
+
+    /// Copies a transposed view, whose columns are consecutive values, so that its rows are: `out` gets
+    /// `[rows, cols]`.
+    fn copy_transposed(self, out: &mut [f32]) {
+        /// The numbers of rows and columns that are in registers together.
+        const BLOCK: usize = 4;
+        let Self { data, rows, cols, row_stride, col_stride } = self;
+        assert!(row_stride == 1 && out.len() == rows * cols);
+        let (whole_rows, whole_cols) = (rows / BLOCK * BLOCK, cols / BLOCK * BLOCK);
+        for col in (0..whole_cols).step_by(BLOCK) {
+            for row in (0..whole_rows).step_by(BLOCK) {
+                let column = |i: usize| &data[(col + i) * col_stride + row..][..BLOCK];
+                let block: [[f32; BLOCK]; BLOCK] =
+                    std::array::from_fn(|i| column(i).try_into().expect("so many values"));
+                for i in 0..BLOCK {
+                    let line: [f32; BLOCK] = std::array::from_fn(|j| block[j][i]);
+                    out[(row + i) * cols + col..][..BLOCK].copy_from_slice(&line);
+                }
+            }
+        }
+        for col in 0..cols {
+            for row in if col < whole_cols { whole_rows } else { 0 }..rows {
+                out[row * cols + col] = data[col * col_stride + row];
+            }
+        }
+    }
 }
 
 /// The destination of a product: rows of consecutive values, `row_stride` apart.
@@ -59,6 +102,12 @@ impl<'a> MatrixMut<'a> {
     pub(crate) fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         assert!(fits(data.len(), rows, cols, row_stride), "matrix {rows}×{cols} reaches past its data");
         Self { data: data.as_mut_ptr(), rows, cols, row_stride, borrow: PhantomData }
+    }
+
+    /// The same destination, to be written by several tasks.
+    fn into_tiled(self) -> Tiled<'a> {
+        let len = self.rows.saturating_sub(1) * self.row_stride + self.cols;
+        Tiled { data: self.data, len, borrow: PhantomData }
     }
 }
 
@@ -162,6 +211,61 @@ pub(crate) fn matmul(
         dst.rows,
         dst.cols
     );
+    let numbers = a.rows.saturating_mul(b.cols).saturating_mul(a.cols);
+    let is_transposed = b.row_stride == 1 && b.col_stride > 1;
+    if threads == Threads::All && is_transposed && b.cols >= 2 * panel(a.rows) && numbers >= FEWEST {
+        in_panels(write, dst, scale, a, b);
+    } else {
+        undivided(write, dst, scale, a, b, threads);
+    }
+}
+
+/// The number of multiplications from which on a product is divided among threads: `gemm`'s own.
+const FEWEST: usize = 48 * 48 * 256;
+/// The number of rows for which a panel is transposed once. With more threads than panels, tasks would be too
+/// few without it.
+const ROWS: usize = 512;
+
+/// The number of columns of a panel: as many as AVX-512's kernel computes at a time, and more where `gemm`
+/// sums the product in another order than the undivided one: up to 256 numbers, and up to 64 × 64.
+fn panel(rows: usize) -> usize {
+    match rows {
+        0..=1 => 512,
+        2..=64 => 128,
+        _ => 64,
+    }
+}
+
+/// The product with a transposed `b`, on all threads. How it is divided follows from the shape alone. The
+/// last panel also has the columns that are left, because few are summed in another order.
+fn in_panels(write: Write, dst: MatrixMut<'_>, scale: f32, a: Matrix<'_>, b: Matrix<'_>) {
+    let panel = panel(a.rows);
+    let panels = b.cols / panel;
+    let rows_of_block = a.rows.div_ceil((a.rows / ROWS).max(1));
+    let blocks = a.rows.div_ceil(rows_of_block);
+    let row_stride = dst.row_stride;
+    let tiles = dst.into_tiled();
+    let tasks = (0..blocks * panels).into_par_iter();
+    tasks.for_each_init(Vec::new, |arranged, task| {
+        let (row, col) = (task % blocks * rows_of_block, task / blocks * panel);
+        let is_last = task / blocks + 1 == panels;
+        let (rows, cols) = (rows_of_block.min(a.rows - row), if is_last { b.cols - col } else { panel });
+        let mut b = b.some_columns(col, cols);
+        // For one row, `gemm` reads each number of `b` once, as it lies there.
+        if a.rows > 1 {
+            arranged.resize(b.rows * cols, 0.0);
+            b.copy_transposed(arranged);
+            b = Matrix::new(arranged, b.rows, cols, cols);
+        }
+        // SAFETY: each task has rows or columns of its own.
+        #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
+        let tile = unsafe { tiles.matrix(row * row_stride + col, rows, cols, row_stride) };
+        undivided(write, tile, scale, a.some_rows(row, rows), b, Threads::One);
+    });
+}
+
+/// The product as `gemm` computes it.
+fn undivided(write: Write, dst: MatrixMut<'_>, scale: f32, a: Matrix<'_>, b: Matrix<'_>, threads: Threads) {
     let threads = match threads {
         Threads::One => gemm::Parallelism::None,
         Threads::All => gemm::Parallelism::Rayon(0),
@@ -199,8 +303,9 @@ pub(crate) fn matmul(
 mod tests {
     use super::*;
 
+    /// Numbers whose sums are rounded, so that another order has other bits.
     fn numbers(n: usize) -> Vec<f32> {
-        (0..n).map(|i| ((i * 37 + 11) % 64) as f32 / 32.0 - 1.0).collect()
+        (0..n).map(|i| (i as f32 * 0.37).sin()).collect()
     }
 
     #[test]
@@ -248,6 +353,26 @@ mod tests {
             };
             let alone = run(1);
             assert!(alone == run(2) && alone == run(5), "{m}×{k}×{n}");
+        }
+    }
+
+    #[test]
+    fn panels_have_the_bits_of_the_undivided_product() {
+        let few = [(1, 1200, 3001), (2, 300, 2400), (30, 257, 3001), (64, 320, 800)];
+        let many = [(65, 193, 700), (300, 129, 3001), (513, 128, 1030), (1100, 190, 33), (1537, 130, 65)];
+        for (m, n, k) in few.into_iter().chain(many) {
+            let (a, b) = (numbers(m * k), numbers(n * (k + 3)));
+            let (a, b) = (Matrix::new(&a, m, k, k), Matrix::new(&b, n, k, k + 3).t());
+            for write in [Write::Replace, Write::Add] {
+                let run = |product: &dyn Fn(MatrixMut<'_>)| {
+                    let mut dst = numbers(m * (n + 5));
+                    product(MatrixMut::new(&mut dst, m, n, n + 5));
+                    dst
+                };
+                let whole = run(&|dst| undivided(write, dst, 0.5, a, b, Threads::One));
+                let divided = run(&|dst| in_panels(write, dst, 0.5, a, b));
+                assert!(whole == divided, "{write:?} {m}×{k}×{n}");
+            }
         }
     }
 

@@ -11,7 +11,7 @@
 use burn::tensor::bf16;
 
 /// A stored number that is exactly an f32.
-pub(crate) trait Stored: Copy + Send + Sync {
+pub(crate) trait Stored: Copy + Default + Send + Sync {
     /// Returns it as f32.
     fn wide(self) -> f32;
 }
@@ -101,12 +101,10 @@ pub(crate) fn dot<X: Stored>(xs: &[X], ys: &[f32]) -> f32 {
     let (x_head, x_tail) = xs.as_chunks::<LANES>();
     let (y_head, y_tail) = ys.as_chunks::<LANES>();
     for (x, y) in x_head.iter().zip(y_head) {
-        for l in 0..LANES {
-            lanes[l] += x[l].wide() * y[l];
-        }
+        add_products(&mut lanes, x, y);
     }
-    for (l, (x, y)) in x_tail.iter().zip(y_tail).enumerate() {
-        lanes[l] += x.wide() * y;
+    if !x_tail.is_empty() {
+        add_products(&mut lanes, &filled_up(x_tail), &filled_up(y_tail));
     }
     fold(
         lanes,
@@ -115,33 +113,25 @@ pub(crate) fn dot<X: Stored>(xs: &[X], ys: &[f32]) -> f32 {
     )
 }
 
-/// The dot products of `xs` with two slices, each with the bits of [`dot`]: `xs` is read once.
+/// Adds the products to the partial sums. In one loop with the multiplication, or with fewer products, the
+/// compiler would leave the sums in memory, and each step would wait for it.
 #[inline(always)]
-pub(crate) fn two_dots<X: Stored>(xs: &[X], ys: &[f32], zs: &[f32]) -> [f32; 2] {
-    let (mut y_lanes, mut z_lanes) = ([0.0; LANES], [0.0; LANES]);
-    let (x_head, x_tail) = xs.as_chunks::<LANES>();
-    let (y_head, y_tail) = ys.as_chunks::<LANES>();
-    let (z_head, z_tail) = zs.as_chunks::<LANES>();
-    for (x, (y, z)) in x_head.iter().zip(y_head.iter().zip(z_head)) {
-        for l in 0..LANES {
-            y_lanes[l] += x[l].wide() * y[l];
-            z_lanes[l] += x[l].wide() * z[l];
-        }
+fn add_products<X: Stored>(lanes: &mut [f32; LANES], xs: &[X; LANES], ys: &[f32; LANES]) {
+    let mut products = [0.0; LANES];
+    for l in 0..LANES {
+        products[l] = xs[l].wide() * ys[l];
     }
-    for (l, (x, (y, z))) in x_tail.iter().zip(y_tail.iter().zip(z_tail)).enumerate() {
-        y_lanes[l] += x.wide() * y;
-        z_lanes[l] += x.wide() * z;
+    for l in 0..LANES {
+        lanes[l] += products[l];
     }
-    [y_lanes, z_lanes].map(
-        #[inline(always)]
-        |lanes| {
-            fold(
-                lanes,
-                #[inline(always)]
-                |a, b| a + b,
-            )
-        },
-    )
+}
+
+/// The last numbers of a slice, with zeros behind them. They change no partial sum: none is −0.
+#[inline(always)]
+fn filled_up<X: Stored>(tail: &[X]) -> [X; LANES] {
+    let mut all = [X::default(); LANES];
+    all[..tail.len()].copy_from_slice(tail);
+    all
 }
 
 #[inline(always)]
@@ -234,10 +224,11 @@ mod tests {
             assert_eq!(max(&xs), if n == 0 { f32::NEG_INFINITY } else { (n - 1) as f32 });
             assert_eq!(dot(&xs, &xs), xs.iter().map(|x| x * x).sum::<f32>());
             let ys: Vec<f32> = xs.iter().map(|x| x * 0.3 - 1.0).collect();
-            assert_eq!(two_dots(&xs, &ys, &xs), [dot(&xs, &ys), dot(&xs, &xs)]);
+            let mut lanes = [0.0; LANES];
+            xs.iter().zip(&ys).enumerate().for_each(|(i, (x, y))| lanes[i % LANES] += x * y);
+            assert_eq!(dot(&xs, &ys).to_bits(), fold(lanes, |a, b| a + b).to_bits());
             let narrow: Vec<bf16> = ys.iter().map(|y| bf16::from_f32(*y)).collect();
             let wide: Vec<f32> = narrow.iter().map(|y| y.to_f32()).collect();
-            assert_eq!(two_dots(&narrow, &xs, &ys), two_dots(&wide, &xs, &ys));
             assert_eq!(dot(&narrow, &xs), dot(&wide, &xs));
         }
     }

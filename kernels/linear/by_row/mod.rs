@@ -114,14 +114,8 @@ fn products_of<W: Stored>(x: &[f32], n: usize, width: usize, weight: &[W], outpu
 /// Writes the products of one row of a weight and all rows of `x`.
 #[inline(always)]
 fn products_of_row<W: Stored>(out: &mut [f32], weight: &[W], x: &[f32]) {
-    let (pairs, rest) = out.as_chunks_mut::<2>();
-    let (x_of_pairs, x_of_rest) = x.split_at(pairs.len() * 2 * weight.len());
-    for (out, x) in pairs.iter_mut().zip(x_of_pairs.chunks_exact(2 * weight.len())) {
-        let (first, second) = x.split_at(weight.len());
-        *out = simd::two_dots(weight, first, second);
-    }
-    if let [out] = rest {
-        *out = simd::dot(weight, x_of_rest);
+    for (out, x) in out.iter_mut().zip(x.chunks_exact(weight.len())) {
+        *out = simd::dot(weight, x);
     }
 }
 
