@@ -62,33 +62,40 @@ pub(crate) fn product(scale: f32, lhs: Matrix, rhs: Matrix) -> Vec<f32> {
     out
 }
 
-/// Returns `x Wᵀ`, `[T, out]`, of `x [T, in]` and a weight `[out, in]`. A narrow weight is widened in pieces
-/// that stay in the cache of a processor.
+/// The numbers of a piece of a narrow weight: as f32 they stay in the cache of a processor.
+const PIECE: usize = 1 << 17;
+
+/// Returns the number of outputs that one task computes from a narrow weight with so many inputs, a multiple
+/// of 16. It follows from the shape alone, since `gemm` sums a product of up to 256 numbers in another order,
+/// and one of up to 64 × 64: with fewer outputs the bits would depend on the number of threads.
+fn outputs_of_piece(rows: usize, inputs: usize) -> usize {
+    let least = if rows <= 64 { (256 / rows.max(1)).max(64) + 1 } else { 64 };
+    (PIECE / inputs.max(1)).max(least).next_multiple_of(16)
+}
+
+/// Returns `x Wᵀ`, `[T, out]`, of `x [T, in]` and a weight `[out, in]`. A narrow weight is widened in pieces,
+/// and the last one also has the outputs that are left.
 pub(crate) fn product_with(x: &FlexTensor, weight: &FlexTensor) -> Vec<f32> {
-    /// The numbers of a piece at least, and at most.
-    const PIECE: [usize; 2] = [1 << 17, 1 << 19];
     let Numbers::Bf16(narrow) = numbers(weight) else {
         return product(1.0, matrix(x), matrix(weight).t());
     };
     let ((rows, width), (outputs, columns)) = (dims(x), dims(weight));
     assert_eq!(columns, width, "x is not [T, in]");
     let mut y = vec![0.0; rows * outputs];
-    // Each product arranges `x` anew, so pieces are large, but there are enough for all threads.
-    let [least, most] = PIECE.map(|numbers| (numbers / width.max(1)).max(32));
-    let outputs_of_piece =
-        outputs.div_ceil(3 * rayon::current_num_threads()).clamp(least, most).next_multiple_of(16);
+    let of_piece = outputs_of_piece(rows, width);
+    let pieces = (outputs / of_piece).max(1);
     let tiles = Tiled::new(&mut y);
-    let pieces = narrow.par_chunks((outputs_of_piece * width).max(1)).enumerate();
-    pieces.for_each_init(Vec::new, |wide, (piece, narrow)| {
+    (0..pieces).into_par_iter().for_each_init(Vec::new, |wide, piece| {
+        let first = piece * of_piece;
+        let count = if piece + 1 == pieces { outputs - first } else { of_piece };
         dispatch(
             #[inline(always)]
-            || widen(narrow, wide),
+            || widen(&narrow[first * width..][..count * width], wide),
         );
-        let columns = narrow.len() / width;
         // SAFETY: each piece has columns of its own.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
-        let of_piece = unsafe { tiles.matrix(piece * outputs_of_piece, rows, columns, outputs) };
-        let weight = Matrix::new(wide, columns, width, width);
+        let of_piece = unsafe { tiles.matrix(first, rows, count, outputs) };
+        let weight = Matrix::new(wide, count, width, width);
         matmul(Write::Replace, of_piece, 1.0, matrix(x), weight.t(), Threads::One);
     });
     y
@@ -171,4 +178,52 @@ pub(crate) fn sum_rows(rows: usize, width: usize, add: impl Fn(usize, &mut [f32]
         }
     }
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers whose sums are rounded, so that another order has other bits.
+    fn uneven(n: usize) -> impl Iterator<Item = f32> {
+        (0..n).map(|i| (i as f32 * 0.37).sin())
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_no_bit_of_a_product_with_a_narrow_weight() {
+        for (inputs, outputs) in [(896, 4864), (4864, 896), (1024, 1024)] {
+            let narrow: Vec<bf16> = uneven(outputs * inputs).map(bf16::from_f32).collect();
+            let shape = Layout::contiguous(Shape::new([outputs, inputs]));
+            let weight = FlexTensor::new(Bytes::from_elems(narrow), shape, DType::BF16);
+            for rows in [1, 2, 20, 64, 65] {
+                let x = tensor(uneven(rows * inputs).collect(), rows);
+                let on = |threads: usize| {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                    pool.install(|| product_with(&x, &weight))
+                };
+                let alone = on(1);
+                for threads in [2, 8, 16] {
+                    assert!(on(threads) == alone, "{rows} rows of {inputs} → {outputs}, {threads} threads");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_narrow_weight_is_summed_like_a_wide_one_and_has_work_for_many_threads() {
+        for (rows, inputs, outputs) in
+            [(1, 3000, 700), (2, 896, 700), (20, 3000, 190), (64, 33, 1000), (130, 72, 40)]
+        {
+            let x = tensor(uneven(rows * inputs).collect(), rows);
+            let narrow: Vec<bf16> = uneven(outputs * inputs).map(bf16::from_f32).collect();
+            let wide = narrow.iter().map(|number| number.to_f32()).collect();
+            let shape = Layout::contiguous(Shape::new([outputs, inputs]));
+            let narrow = FlexTensor::new(Bytes::from_elems(narrow), shape, DType::BF16);
+            let found = product_with(&x, &narrow);
+            assert!(found == product_with(&x, &tensor(wide, outputs)), "{rows} rows of {inputs} → {outputs}");
+        }
+        for rows in [1, 2, 20, 64, 1000] {
+            assert!(4096 / outputs_of_piece(rows, 4096) >= 15, "{rows} rows");
+        }
+    }
 }

@@ -1,5 +1,5 @@
 // `y = x Wᵀ`, its gradients, and every other bf16 product of two matrices: C [m, n] (+)= scale · A · B.
-// bf16 operands, fp32 sums, whose order depends on the sizes and the tile alone.
+// bf16 operands, fp32 sums, whose order depends on the sizes and the number of splits alone.
 //
 // | kernel                   | A          | B             | C                                           |
 // | `linear_forward`         | x [m, k]   | weight [n, k] | y [m, n] bf16                               |

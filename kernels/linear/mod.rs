@@ -18,7 +18,7 @@ pub mod tuning;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-use crate::cpu::{add_product, dims, matrix, product, product_with, tensor};
+use crate::cpu::{add_product, dims, matrix, product, product_with, slice, tensor};
 use crate::group::{Group, apply_group};
 use crate::weight::{GradientSum, Weight, add_on_cpu};
 
@@ -35,6 +35,31 @@ pub struct Linears {
 /// The number of rows from which on, on the CPU, the bits of a row of a product do not depend on the number
 /// of rows: those with fewer may be blocked in another way.
 pub const FEWEST_ROWS: usize = 65;
+
+/// The number of columns from which on a product with [`FEWEST_ROWS`] has more than 256 numbers: `gemm` sums
+/// smaller ones in another order. Narrower products are computed by row.
+const FEWEST_COLUMNS: usize = 4;
+
+/// Returns `x Wᵀ`, `[T, out]`, of `x [T, in]` and a weight `[out, in]` on the CPU.
+pub(crate) fn result_on_cpu(x: &FlexTensor, weight: &FlexTensor) -> Vec<f32> {
+    let (rows, width) = dims(x);
+    if dims(weight).0 < FEWEST_COLUMNS {
+        by_row::products(slice(x), rows, width, weight)
+    } else {
+        product_with(x, weight)
+    }
+}
+
+/// Computes `y += scale · u Bᵀ` on the CPU, of `u [T, r]` and `B [out, r]`.
+pub(crate) fn add_adapter(y: &mut [f32], scale: f32, u: &FlexTensor, b: &FlexTensor) {
+    let (rows, rank) = dims(u);
+    if dims(b).0 < FEWEST_COLUMNS {
+        let added = by_row::products(slice(u), rows, rank, b);
+        y.iter_mut().zip(added).for_each(|(y, added)| *y += scale * added);
+    } else {
+        add_product(y, scale, matrix(u), matrix(b).t());
+    }
+}
 
 /// Maps `x [T, in]` and `weight [out, in]` to `[T, out]`.
 pub fn linear(x: Tensor<2>, weight: impl Into<Weight>) -> Tensor<2> {
@@ -58,7 +83,7 @@ impl Group for Linears {
 
     fn forward(&self, mut inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>) {
         let x = inputs.remove(0);
-        let y = |weight| tensor(product_with(&x, weight), dims(&x).0);
+        let y = |weight| tensor(result_on_cpu(&x, weight), dims(&x).0);
         let outputs = inputs.iter().map(y).collect();
         // The input is only needed for the gradients of weights.
         inputs.extend(wanted[1..].contains(&true).then_some(x));
@@ -96,6 +121,7 @@ mod tests {
 
     use super::*;
     use crate::check::{agrees_with_reference, random};
+    use crate::lora_linear::{Adapted, Adapter, lora_linears};
 
     #[test]
     fn value_and_gradients_agree_with_the_reference_on_devices() {
@@ -107,16 +133,31 @@ mod tests {
 
     #[test]
     fn a_row_has_the_same_bits_among_any_number_of_others_from_the_fewest_on() {
-        for (input, output) in [(900, 16), (900, 700), (33, 64), (3000, 30)] {
+        for (input, output) in
+            [(900, 16), (900, 700), (33, 64), (3000, 30), (900, 1), (900, 2), (900, 3), (900, 4)]
+        {
             let x = random(1, 600, input);
             for weight in [random(2, output, input), random(2, output, input).cast(DType::BF16)] {
-                let all = linear(x.clone(), weight.clone());
-                for (first, rows) in [(0, FEWEST_ROWS), (100, 66), (3, 130), (80, 512)] {
-                    let some = linear(x.clone().narrow(0, first, rows), weight.clone());
-                    let same = all.clone().narrow(0, first, rows);
-                    assert_eq!(some.into_data(), same.into_data(), "{rows} rows of {input} → {output}");
-                }
+                same_among_others(&format!("{input} → {output}"), &x, &|x| linear(x, weight.clone()));
             }
+        }
+        for (rank, output) in [(1, 200), (2, 200), (3, 200), (4, 200), (8, 200), (8, 1), (5, 3)] {
+            let (x, weight) = (random(1, 600, 900), random(2, output, 900));
+            let [a, b] = [random(3, rank, 900), random(4, output, rank)].map(Weight::from);
+            same_among_others(&format!("rank {rank} → {output}"), &x, &|x| {
+                let adapter = Some(Adapter { a: a.clone(), b: b.clone(), mask: None });
+                lora_linears(x, vec![Adapted { weight: weight.clone(), adapter }], 0.5, false).remove(0)
+            });
+        }
+    }
+
+    /// Asserts that some of the rows of `x` have the same bits in `of` as among all.
+    fn same_among_others(what: &str, x: &Tensor<2>, of: &dyn Fn(Tensor<2>) -> Tensor<2>) {
+        let all = of(x.clone());
+        for (first, rows) in [(0, FEWEST_ROWS), (100, 66), (3, 130), (80, 512)] {
+            let some = of(x.clone().narrow(0, first, rows));
+            let same = all.clone().narrow(0, first, rows);
+            assert_eq!(some.into_data(), same.into_data(), "{rows} rows of {what}");
         }
     }
 

@@ -13,9 +13,10 @@ pub(crate) mod cuda;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-use crate::cpu::{add_product, dims, matrix, product, product_with, slice, tensor};
+use crate::cpu::{add_product, dims, matrix, product, slice, tensor};
 use crate::dropout::Dropout;
 use crate::group::{Group, apply_group};
+use crate::linear;
 use crate::weight::{GradientSum, Weight, add_on_cpu};
 
 /// The op. Its lists about adapters have an element for each layer that has one, in the order of the layers.
@@ -138,14 +139,12 @@ impl Group for LoraLinears {
     fn forward(&self, inputs: Vec<FlexTensor>, wanted: &[bool]) -> (Vec<FlexTensor>, Vec<FlexTensor>) {
         let (x, Parameters { weights, a, b }) = (&inputs[0], self.parameters(&inputs));
         let rows = dims(x).0;
-        let u = |adapter: usize| {
-            tensor(product(1.0, matrix(&self.input_of(adapter, x)), matrix(&a[adapter]).t()), rows)
-        };
+        let u = |adapter: usize| tensor(linear::result_on_cpu(&self.input_of(adapter, x), &a[adapter]), rows);
         let us: Vec<_> = (0..a.len()).map(u).collect();
         let y = |(weight, place): (&FlexTensor, Option<usize>)| {
-            let mut y = product_with(x, weight);
+            let mut y = linear::result_on_cpu(x, weight);
             if let Some(adapter) = place {
-                add_product(&mut y, self.scale, matrix(&us[adapter]), matrix(&b[adapter]).t());
+                linear::add_adapter(&mut y, self.scale, &us[adapter], &b[adapter]);
             }
             tensor(y, rows)
         };
@@ -169,9 +168,11 @@ impl Group for LoraLinears {
         let e: Vec<_> = b.iter().zip(&layers_of).map(e).collect();
         let d_x = wanted[0].then(|| {
             let columns = dims(x).1;
-            let mut d_x = vec![0.0; rows * columns];
+            let mut d_x = product(1.0, d_y[0], matrix(&weights[0]));
             for (layer, place) in self.places().into_iter().enumerate() {
-                add_product(&mut d_x, 1.0, d_y[layer], matrix(&weights[layer]));
+                if layer > 0 {
+                    add_product(&mut d_x, 1.0, d_y[layer], matrix(&weights[layer]));
+                }
                 let Some(adapter) = place else { continue };
                 match self.masks.get(adapter) {
                     Some(mask) => {

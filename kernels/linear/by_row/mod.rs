@@ -74,7 +74,7 @@ pub fn logits_by_row(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
 }
 
 /// Returns `x Wᵀ`, `[n, out]`, of the rows `x [n, in]` and the weight `[out, in]`.
-fn products(x: &[f32], n: usize, width: usize, weight: &FlexTensor) -> Vec<f32> {
+pub(super) fn products(x: &[f32], n: usize, width: usize, weight: &FlexTensor) -> Vec<f32> {
     let (outputs, columns) = dims(weight);
     assert_eq!(columns, width, "x is not [n, in]");
     match numbers(weight) {
