@@ -181,9 +181,9 @@ impl From<sparktune_hub::Error> for Failure {
         use sparktune_hub::Error as E;
         let exit = match &error {
             E::DiskFull { .. } => Exit::Device,
-            E::Io { reason, .. } => exit_of_io(reason),
+            E::Io { reason, .. } | E::Unreadable { reason, .. } => exit_of_io(reason),
             E::Cancelled => Exit::Interrupted,
-            // Downloaded files are kept, and the same command continues there.
+            // Downloaded files are kept, and the same command continues there or begins that file again.
             E::Interrupted { .. }
             | E::TooSlow { .. }
             | E::Unreachable { .. }
@@ -192,7 +192,9 @@ impl From<sparktune_hub::Error> for Failure {
             | E::TimedOut { .. }
             | E::RateLimited { .. }
             | E::Server { .. }
-            | E::WrongHash { .. } => Exit::Network,
+            | E::WrongHash { .. }
+            | E::WrongSize { .. }
+            | E::BadReply { .. } => Exit::Network,
             _ => Exit::Usage,
         };
         Self::new(exit, error.to_string())
@@ -277,10 +279,21 @@ mod tests {
         use sparktune_hub::Error as E;
         let host = || "example.org".to_owned();
         let away = E::HubAway { repo: "a/b".into(), missing: "config.json".into(), why: host() };
-        for error in
-            [E::Unreachable { host: host(), why: "no route".into() }, E::TimedOut { host: host() }, away]
-        {
+        let (repo, file) = (|| "a/b".to_owned(), || "model.safetensors".to_owned());
+        for error in [
+            E::Unreachable { host: host(), why: "no route".into() },
+            E::TimedOut { host: host() },
+            away,
+            E::WrongSize { repo: repo(), file: file(), host: host(), expected: 2, actual: 1 },
+            E::BadReply { place: host(), why: "not valid JSON".into() },
+        ] {
             assert_eq!(Failure::from(error).exit, Exit::Network);
+        }
+        // No repetition of the command helps.
+        let index = E::BadIndex { repo: repo(), file: "index.json", why: "not JSON".into() };
+        let large = E::TooLarge { repo: repo(), file: file(), size: 2, most: 1 };
+        for error in [index, large] {
+            assert_eq!(Failure::from(error).exit, Exit::Usage);
         }
         assert_eq!(Failure::from(E::Cancelled).exit, Exit::Interrupted);
         assert_eq!(Failure::from(DataError::Cancelled).exit, Exit::Interrupted);

@@ -43,6 +43,17 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// The most characters of a stranger's name that a message shows.
+const SHOWN_OF_NAME: usize = 128;
+
+/// Returns a name that a file of a stranger contains, cut where it is longer than any honest one.
+pub fn shortened(name: &str) -> Cow<'_, str> {
+    match name.char_indices().nth(SHOWN_OF_NAME) {
+        None => Cow::Borrowed(name),
+        Some((end, _)) => Cow::Owned(format!("{}…", &name[..end])),
+    }
+}
+
 /// Returns one line of valid JSON with the same value and without active characters. Inside strings they
 /// become `\u` escapes; outside strings only white space is possible.
 pub fn escape_json(json: &str) -> Cow<'_, str> {
@@ -84,6 +95,13 @@ mod tests {
         ] {
             assert_eq!(escape(text), shown);
         }
+    }
+
+    #[test]
+    fn only_a_name_that_is_far_too_long_is_cut_between_two_characters() {
+        let name = "é".repeat(SHOWN_OF_NAME);
+        assert_eq!(shortened(&name), name);
+        assert_eq!(shortened(&name.repeat(25)), format!("{name}…"));
     }
 
     #[test]

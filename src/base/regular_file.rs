@@ -2,7 +2,7 @@
 //! ever, a device without an end, or far larger than what it should hold.
 
 use std::fs::{File, FileType, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -40,9 +40,28 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
 }
 
+/// Reads the last lines of a file that grows, of at most `most` bytes together. A line that is longer is read
+/// from somewhere in it.
+///
+/// # Errors
+/// The same as for [`open_regular`].
+pub fn read_last_lines(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut file = open_regular(path)?;
+    let start = file.metadata()?.len().saturating_sub(most);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    if start > 0
+        && let Some(end) = bytes.iter().position(|byte| *byte == b'\n')
+    {
+        bytes.drain(..=end);
+    }
+    Ok(bytes)
+}
+
 /// The most bytes of the JSON files of a model that are read whole: its config, the list of its weights, and
 /// the config of an adapter. The list has about 100 bytes for each tensor, so this is enough for 160,000.
-const MOST_MODEL_JSON_BYTES: u64 = 16 << 20;
+pub const MOST_MODEL_JSON_BYTES: u64 = 16 << 20;
 
 /// Reads a JSON file of a model that is small by its nature: a config, or the list of the weight files.
 ///
@@ -51,6 +70,17 @@ const MOST_MODEL_JSON_BYTES: u64 = 16 << 20;
 pub fn read_model_json(path: &Path) -> io::Result<String> {
     let bytes = read_regular(path, MOST_MODEL_JSON_BYTES)?;
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}
+
+/// The most bytes of a `tokenizer.json` that is read. That of the largest published vocabularies has 40 MB.
+const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
+
+/// Reads the `tokenizer.json` of a model.
+///
+/// # Errors
+/// The same as for [`read_regular`].
+pub fn read_tokenizer_json(path: &Path) -> io::Result<Vec<u8>> {
+    read_regular(path, MOST_TOKENIZER_BYTES)
 }
 
 /// Refuses what has no end or may never have a beginning.
@@ -104,6 +134,25 @@ mod tests {
         assert!(read_model_json(&path).unwrap_err().to_string().contains("more than 16.8 MB"));
         std::fs::write(&path, [0xff]).unwrap();
         assert!(read_model_json(&path).unwrap_err().to_string().contains("UTF-8"));
+        File::create(&path).unwrap().set_len(MOST_TOKENIZER_BYTES + 1).unwrap();
+        assert!(read_tokenizer_json(&path).is_err());
         assert!(open_regular(root.path()).is_ok() && read_regular(root.path(), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn of_a_file_that_grew_too_large_the_last_whole_lines_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        std::fs::write(&path, "one\ntwo\nthree").unwrap();
+        for (most, read) in [
+            (99, "one\ntwo\nthree"),
+            (13, "one\ntwo\nthree"),
+            (12, "two\nthree"),
+            (7, "three"),
+            (3, "ree"),
+            (0, ""),
+        ] {
+            assert_eq!(read_last_lines(&path, most).unwrap(), read.as_bytes(), "{most}");
+        }
     }
 }

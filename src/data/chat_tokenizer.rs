@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
-use sparktune_base::regular_file::read_regular;
+use sparktune_base::regular_file::read_tokenizer_json;
 use sparktune_base::thinking::{Opening, Thinking};
 use sparktune_base::units::count;
 use tokenizers::Tokenizer;
@@ -32,9 +32,6 @@ const GENERATION_CONFIG: &str = "generation_config.json";
 /// The largest number of bytes that the crate `tokenizers` gets at once: it takes up to a hundred times as
 /// much memory. Only an example of several hundred thousand tokens has more.
 const MOST_TEXT_BYTES: usize = 4 << 20;
-/// The size of the largest `tokenizer.json` that is read. That of the largest published vocabularies has 40
-/// MB.
-const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 
 /// `tokenizer.json`, chat template and special tokens of one checkpoint. Threads can share it by reference;
 /// it is not meant to be cloned.
@@ -91,7 +88,7 @@ impl ChatTokenizer {
         let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
         let generation = read_json(&folder.join(GENERATION_CONFIG))?.unwrap_or(Value::Null);
         let path = folder.join(TOKENIZER);
-        let bytes = read_regular(&path, MOST_TOKENIZER_BYTES).map_err(DataError::io("read", &path))?;
+        let bytes = read_tokenizer_json(&path).map_err(DataError::io("read", &path))?;
         // A tokenizer is read much faster than text is tokenised.
         let reading = at_work::with(ModelFile::Tokenizer, &path, bytes.len() / 4);
         let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| {

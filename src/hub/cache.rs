@@ -203,7 +203,7 @@ pub(crate) fn names_in(folder: &Path, depth: usize) -> Result<BTreeSet<String>, 
         Ok(())
     }
     let mut names = BTreeSet::new();
-    walk(folder, "", depth, &mut names).map_err(Error::io(folder))?;
+    walk(folder, "", depth, &mut names).map_err(Error::unreadable(folder))?;
     Ok(names)
 }
 

@@ -15,6 +15,7 @@
 //! ```
 
 use saphyr_parser::{Event, Parser};
+use sparktune_base::escape::shortened;
 
 /// The largest head in bytes. It also lists the fields of each config, but not their contents.
 const LARGEST_HEAD: usize = 4 << 20;
@@ -82,6 +83,7 @@ fn config(node: &Node) -> Result<Config, String> {
         Some(files) => splits(files)?,
     };
     if splits.iter().map(|(_, patterns)| patterns.len()).sum::<usize>() > MOST_PATTERNS {
+        let name = shortened(&name);
         return Err(format!("the config {name:?} has more than {MOST_PATTERNS} patterns"));
     }
     Ok(Config { name, is_default: node.text_of("default") == Some("true"), folder, splits })
@@ -124,10 +126,11 @@ fn patterns(node: &Node) -> Result<Vec<String>, String> {
 fn within(path: &str) -> Result<&str, String> {
     let path = path.trim_start_matches("./");
     if path.contains("://") {
+        let path = shortened(path);
         return Err(format!("{path:?} is an address outside the repository, which is not read"));
     }
     if path.len() > LONGEST_PATTERN || path.starts_with('/') || path.split('/').any(|part| part == "..") {
-        return Err(format!("{:?} leads out of the repository", path.chars().take(80).collect::<String>()));
+        return Err(format!("{:?} leads out of the repository", shortened(path)));
     }
     Ok(path)
 }
@@ -306,6 +309,20 @@ configs:
         assert_eq!(of(bomb).unwrap().len(), 1);
         let many = format!("configs:\n- data_files: [{}]", "a,".repeat(MOST_PATTERNS + 1));
         assert!(of(&many).unwrap_err().contains("patterns"));
+    }
+
+    #[test]
+    fn long_names_are_cut_in_the_words_about_them() {
+        let long = "x".repeat(1 << 20);
+        let many = "a,".repeat(MOST_PATTERNS + 1);
+        for yaml in [
+            format!("configs:\n- data_files: \"https://{long}\""),
+            format!("configs:\n- data_dir: \"{long}\""),
+            format!("configs:\n- config_name: {long}\n  data_files: [{many}]"),
+        ] {
+            let error = of(&yaml).unwrap_err();
+            assert!(error.len() < 300 && error.contains("…\""), "{} bytes", error.len());
+        }
     }
 
     proptest! {

@@ -10,10 +10,8 @@ use crate::hub::{Found, Hub, Place};
 use crate::plan::DownloadPlan;
 use crate::progress::{Progress, Watch};
 use crate::repo_kind::RepoKind;
+use crate::select::LARGEST_CARD;
 use crate::splits::select;
-
-/// The largest card in bytes.
-const LARGEST_CARD: u64 = 16 << 20;
 
 /// A split of a data set that was found.
 #[derive(Debug, Clone)]
@@ -62,7 +60,7 @@ impl Hub {
         }
         self.require_cached(found, &[CARD.to_owned()])?;
         let path = self.bring_small(found, CARD, watch)?;
-        let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
+        let bytes = std::fs::read(&path).map_err(Error::unreadable(&path))?;
         require_small(bytes.len() as u64)?;
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::DecimalBytes;
+use sparktune_base::escape::shortened;
 
 use crate::repo_kind::RepoKind;
 
@@ -274,7 +275,8 @@ pub enum Error {
     },
     /// A name in the repository would leave the snapshot folder, or is not a plain file name.
     #[error(
-        "{repo}: the file name {name:?} is not a plain path inside the repository. Do not use this repository"
+        "{repo}: the file name {:?} is not a plain path inside the repository. Do not use this repository",
+        shortened(.name)
     )]
     UnsafeName {
         /// `org/name@revision` or the folder.
@@ -296,7 +298,7 @@ pub enum Error {
         example: String,
     },
     /// The data set has no config of this name.
-    #[error("{repo}: no config {config:?}. Its configs are: {}", listed(configs))]
+    #[error("{repo}: no config {:?}. Its configs are: {}", shortened(.config), listed(configs))]
     NoConfig {
         /// `hf:org/name@revision`.
         repo: String,
@@ -307,8 +309,8 @@ pub enum Error {
     },
     /// The config has no split of this name.
     #[error(
-        "{repo}: no split {split:?} in config {config:?}. Its splits are: {}. Name one after a colon",
-        listed(splits)
+        "{repo}: no split {split:?} in config {:?}. Its splits are: {}. Name one after a colon",
+        shortened(.config), listed(splits)
     )]
     NoSplit {
         /// `hf:org/name@revision`.
@@ -330,7 +332,8 @@ pub enum Error {
     },
     /// The data set consists of a program, which is never run.
     #[error(
-        "{repo}: only a loading script ({script:?}) and no data files. Programs from the hub are not run; try the hub's own conversion, `{converted}`"
+        "{repo}: only a loading script ({:?}) and no data files. Programs from the hub are not run; try the hub's own conversion, `{converted}`",
+        shortened(.script)
     )]
     ScriptOnly {
         /// `hf:org/name@revision`.
@@ -363,7 +366,40 @@ pub enum Error {
     /// The user cancelled.
     #[error("download cancelled. What has been downloaded is kept: run the same command again to continue")]
     Cancelled,
-    /// The file system reported an error.
+    /// A small file of a model or data set is far larger than such files are.
+    #[error(
+        "{repo}: {file} has {}, and such a file has at most {}. It is not downloaded; choose another repository",
+        DecimalBytes(*size), DecimalBytes(*most)
+    )]
+    TooLarge {
+        /// `org/name@revision`.
+        repo: String,
+        /// The file.
+        file: String,
+        /// The number of bytes that the hub announced.
+        size: u64,
+        /// The largest number of bytes that is downloaded.
+        most: u64,
+    },
+    /// The list of the shards is not one.
+    #[error("{repo}: {file}: {why}. Choose another revision, or download the file again")]
+    BadIndex {
+        /// `org/name@revision` or the folder.
+        repo: String,
+        /// The file.
+        file: &'static str,
+        /// The problem.
+        why: String,
+    },
+    /// A file or folder of a model or data set cannot be read.
+    #[error("{path:?}: {reason}. Check its permissions, or replace it by the one of the original repository")]
+    Unreadable {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        reason: io::Error,
+    },
+    /// A file or folder of the cache cannot be written.
     #[error("{path:?}: {reason}. Check that the cache folder is writable (HF_HOME, HF_HUB_CACHE)")]
     Io {
         /// The path.
@@ -376,7 +412,8 @@ pub enum Error {
 /// Lists names from outside, at most 20 of them.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 20;
-    let mut text = names.iter().take(MOST).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    let shown = names.iter().take(MOST).map(|name| format!("{:?}", shortened(name)));
+    let mut text = shown.collect::<Vec<_>>().join(", ");
     if names.len() > MOST {
         text.push_str(&format!(" and {} more", names.len() - MOST));
     }
@@ -397,8 +434,35 @@ impl Error {
         }
     }
 
+    /// Converts the error of writing into the cache.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |reason| Self::Io { path, reason }
+    }
+
+    /// Converts the error of reading what may be a user's own folder.
+    pub(crate) fn unreadable(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |reason| Self::Unreadable { path, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strangers_name_of_any_length_leaves_a_message_that_can_be_read() {
+        let (repo, long) = (|| "hf:org/name".to_owned(), || "x".repeat(1 << 16));
+        let names = || vec![long(); 21];
+        for error in [
+            Error::ConfigNeeded { repo: repo(), configs: names(), example: repo() },
+            Error::NoConfig { repo: repo(), config: "en".into(), configs: names() },
+            Error::NoSplit { repo: repo(), config: long(), split: "dev".into(), splits: names() },
+            Error::ScriptOnly { repo: repo(), script: long(), converted: repo() },
+        ] {
+            let text = error.to_string();
+            assert!(text.len() < 4000 && text.contains("…\""), "{} bytes", text.len());
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::model_name::{ModelName, is_commit};
 use crate::plan::{Config, DownloadPlan, Origin, PlannedFile, Snapshot, Source};
 use crate::progress::{Event, Progress, Watch};
 use crate::repo_kind::RepoKind;
-use crate::select::{CONFIG, INDEX, Needs, select};
+use crate::select::{CONFIG, INDEX, Needs, most_bytes, select};
 use crate::settings::{Patience, Settings};
 use crate::transfer::{Transfer, is_whole};
 
@@ -115,7 +115,7 @@ impl Hub {
         let found = self.locate(model, &watch)?;
         self.select(&found, Needs::Config, &watch).map_err(|error| self.as_uncached(error, &found))?;
         let path = self.bring_small(&found, CONFIG, &watch)?;
-        let text = read_model_json(&path).map_err(Error::io(&path))?;
+        let text = read_model_json(&path).map_err(Error::unreadable(&path))?;
         if let Place::Remote { source, .. } = &found.place {
             source.remember(false)?;
         }
@@ -359,7 +359,7 @@ impl Hub {
         let path = found.folder().join(&name);
         let there = path.metadata().ok().filter(|there| there.is_file()).map(|there| there.len());
         let Place::Remote { source, listing } = &found.place else {
-            let size = there.ok_or_else(|| Error::io(&path)(std::io::ErrorKind::NotFound.into()))?;
+            let size = there.ok_or_else(|| Error::unreadable(&path)(std::io::ErrorKind::NotFound.into()))?;
             return Ok(PlannedFile { name, size, missing: 0, facts: None });
         };
         let in_list = listing.files.get(&name);
@@ -377,6 +377,10 @@ impl Hub {
         let known = in_list.and_then(Listed::facts).filter(|_| source.cache.kind() == RepoKind::DataSet);
         let facts = known.map_or_else(ask, Ok)?;
         let size = facts.size;
+        // Small files are fetched before anybody has agreed to a download.
+        if let Some(most) = most_bytes(source.cache.kind(), &name).filter(|most| size > *most) {
+            return Err(Error::TooLarge { repo: found.shown.clone(), file: name, size, most });
+        }
         let missing = if is_whole(&source.cache.blob(&facts.etag), size) {
             0
         } else {
@@ -394,7 +398,7 @@ fn listed(shown: String, source: Source, listing: Listing) -> Found {
 }
 
 fn refuse_quantised(config: &Path, repo: &str) -> Result<(), Error> {
-    let text = read_model_json(config).map_err(Error::io(config))?;
+    let text = read_model_json(config).map_err(Error::unreadable(config))?;
     // A config that is not JSON is reported by the model's own check.
     let Ok(config) = serde_json::from_str::<serde_json::Value>(&text) else { return Ok(()) };
     let quantisation = [&config["quantization_config"], &config["text_config"]["quantization_config"]];

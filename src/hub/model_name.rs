@@ -88,8 +88,9 @@ fn is_name_byte(b: u8) -> bool {
 /// Returns whether the path is relative, has no `..`, and only contains characters without meaning for a URL,
 /// a shell or a terminal.
 pub(crate) fn is_plain_path(name: &str) -> bool {
-    name.split('/')
-        .all(|part| !part.is_empty() && part.bytes().all(is_name_byte) && part != "." && part != "..")
+    name.split('/').all(|part| {
+        (1..=255).contains(&part.len()) && part.bytes().all(is_name_byte) && part != "." && part != ".."
+    })
 }
 
 /// Returns whether the path of a data file can be joined to a folder and printed: it is relative, has no

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
-use sparktune_base::regular_file::read_model_json;
+use sparktune_base::regular_file::{MOST_MODEL_JSON_BYTES, read_model_json};
 
+use crate::conventions::CARD;
 use crate::error::Error;
 use crate::model_name::is_plain_path;
+use crate::repo_kind::RepoKind;
 
 pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const WEIGHTS: &str = "model.safetensors";
@@ -37,6 +39,25 @@ const OF_MODEL: &[&str] = &[
     "tokenizer.model",
     "vocab.json",
 ];
+
+/// The largest card of a data set in bytes.
+pub(crate) const LARGEST_CARD: u64 = 16 << 20;
+/// The largest number of bytes of a tokenizer or another small file of a model.
+const LARGEST_SMALL_FILE: u64 = 256 << 20;
+
+/// Returns the largest number of bytes of a small file, as it is downloaded and read; `None` for weights and
+/// data.
+pub(crate) fn most_bytes(kind: RepoKind, name: &str) -> Option<u64> {
+    match (kind, name) {
+        (RepoKind::DataSet, CARD) => Some(LARGEST_CARD),
+        (RepoKind::DataSet, _) => None,
+        (RepoKind::Model, CONFIG | INDEX) => Some(MOST_MODEL_JSON_BYTES),
+        (RepoKind::Model, name) => {
+            let is_small = name == TOKENIZER || OPTIONAL.contains(&name) || OF_MODEL.contains(&name);
+            is_small.then_some(LARGEST_SMALL_FILE)
+        }
+    }
+}
 
 /// The parts of a model that a task needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,8 +159,8 @@ struct Index {
 
 impl Index {
     fn read(path: &Path, repo: &str) -> Result<Self, Error> {
-        let bad = |why: String| Error::BadReply { place: format!("{repo}: {INDEX}"), why };
-        let text = read_model_json(path).map_err(Error::io(path))?;
+        let bad = |why: String| Error::BadIndex { repo: repo.into(), file: INDEX, why };
+        let text = read_model_json(path).map_err(Error::unreadable(path))?;
         // serde_json's message quotes the offending value; the position suffices and cannot contain control
         // characters.
         let index: Self = serde_json::from_str(&text).map_err(|e| {
@@ -265,11 +286,12 @@ mod tests {
             "a\\\\..\\\\x.safetensors",
             "run.sh",
             "\\u001b[2J.safetensors",
+            &format!("{}.safetensors", "x".repeat(5000)),
         ] {
             let map = format!(r#"{{"weight_map":{{"model.x":"{evil}"}}}}"#);
             let error = with_index(Needs::Model, &SHARDED, &map).unwrap_err();
             assert!(matches!(error, Error::UnsafeName { .. }), "{evil}: {error}");
-            assert!(!error.to_string().contains('\u{1b}'));
+            assert!(!error.to_string().contains('\u{1b}') && error.to_string().len() < 1000, "{error}");
         }
     }
 
@@ -281,7 +303,9 @@ mod tests {
             (r#"{"weight_map":{"a":["b"]}}"#, "the wrong type"),
             (r#"{"weight_map":{}}"#, "empty"),
         ] {
-            let error = with_index(Needs::Model, &SHARDED, text).unwrap_err().to_string();
+            let error = with_index(Needs::Model, &SHARDED, text).unwrap_err();
+            assert!(matches!(error, Error::BadIndex { .. }), "{error}");
+            let error = error.to_string();
             assert!(error.contains(INDEX) && error.contains(part), "{error}");
         }
     }

@@ -1,6 +1,7 @@
 //! The Hugging Face environment variables, resolved once in the same way as Python's `huggingface_hub`.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -117,15 +118,27 @@ impl Settings {
                 why: "neither HF_HOME nor HOME is set, so there is no folder for the cache. Set HF_HOME to a folder".into(),
             })?;
 
-        let token_file = path("HF_TOKEN_PATH").or_else(|| hf_home.map(|home| home.join("token")));
-        let token = match (get("HF_TOKEN"), get("HUGGING_FACE_HUB_TOKEN"), token_file) {
-            (Some(token), _, _) => Token::new(&token, "HF_TOKEN")?,
-            (None, Some(token), _) => Token::new(&token, "HUGGING_FACE_HUB_TOKEN")?,
-            (None, None, Some(file)) => match std::fs::read_to_string(file) {
-                Ok(token) => Token::new(&token, "token file in HF_HOME")?,
-                Err(_) => None,
+        let token = match (get("HF_TOKEN"), get("HUGGING_FACE_HUB_TOKEN"), path("HF_TOKEN_PATH"), hf_home) {
+            (Some(token), ..) => Token::new(&token, "HF_TOKEN")?,
+            (None, Some(token), ..) => Token::new(&token, "HUGGING_FACE_HUB_TOKEN")?,
+            (None, None, Some(file), _) => match std::fs::read_to_string(&file) {
+                Ok(token) => Token::new(&token, "HF_TOKEN_PATH")?,
+                // Python's tools write the file there at the first login.
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(unreadable_token("HF_TOKEN_PATH", &file, &error)),
             },
-            (None, None, None) => None,
+            (None, None, None, Some(home)) => {
+                let (file, name) = (home.join("token"), "token file in HF_HOME");
+                match std::fs::read_to_string(&file) {
+                    Ok(token) => Token::new(&token, name)?,
+                    Err(error) if error.kind() == ErrorKind::InvalidData => {
+                        return Err(unreadable_token(name, &file, &error));
+                    }
+                    // Nobody named this file. If others share the folder, it may be somebody else's.
+                    Err(_) => None,
+                }
+            }
+            (None, None, None, None) => None,
         };
 
         let is_true = |name: &str| {
@@ -150,6 +163,11 @@ impl Settings {
             home,
         })
     }
+}
+
+fn unreadable_token(name: &'static str, file: &Path, error: &std::io::Error) -> Error {
+    let why = format!("{file:?} cannot be read: {error}. Correct it or its permissions, or set HF_TOKEN");
+    Error::BadSetting { name, why }
 }
 
 const PROXIES: [&str; 6] =
@@ -254,6 +272,26 @@ mod tests {
             assert!(error.starts_with("HF_ENDPOINT: ") && !error.contains("pw"), "{error}");
         }
         assert!(settings(&[("HOME", "/h")]).unwrap().endpoint.starts_with("https://"));
+    }
+
+    #[test]
+    fn a_token_file_that_cannot_be_read_is_told_and_one_that_is_not_there_yet_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, file) = (folder.path().to_str().unwrap(), folder.path().join("token"));
+        let named = [("HF_HOME", home), ("HF_TOKEN_PATH", file.to_str().unwrap())];
+        for pairs in [&named[..1], &named] {
+            assert!(settings(pairs).unwrap().token.is_none());
+            std::fs::write(&file, "hf_x\n").unwrap();
+            assert_eq!(settings(pairs).unwrap().token.unwrap().bearer(), "Bearer hf_x");
+            std::fs::write(&file, [0xff]).unwrap();
+            let error = settings(pairs).unwrap_err().to_string();
+            assert!(error.contains(file.to_str().unwrap()) && error.contains("HF_TOKEN"), "{error}");
+            std::fs::remove_file(&file).unwrap();
+        }
+        // As root, everything may be read, but a folder is no file for anybody.
+        std::fs::create_dir(&file).unwrap();
+        assert!(settings(&named[..1]).unwrap().token.is_none());
+        assert!(settings(&named).unwrap_err().to_string().starts_with("HF_TOKEN_PATH: "));
     }
 
     #[test]

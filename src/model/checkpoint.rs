@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use half::bf16;
 use safetensors::{Dtype, SafeTensors};
+use sparktune_base::escape::shortened;
 use sparktune_base::regular_file::read_model_json;
 use sparktune_plan::ModelConfig;
 use sparktune_plan::architecture::TensorSpec;
@@ -349,13 +350,16 @@ fn add_tensors(
                 range: start..start + view.data().len(),
             };
             if tensors.insert(name.to_owned(), info).is_some() {
-                return Err(damaged(format!("the tensor `{name}` is in two shards")));
+                return Err(damaged(format!("the tensor `{}` is in two shards", shortened(name))));
             }
         }
         shards.push((path, file));
     }
     Ok(())
 }
+
+/// The most bytes of the name of a file on Linux.
+const LONGEST_FILE_NAME: usize = 255;
 
 fn shard_paths(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, ModelError> {
     let index = dir.join("model.safetensors.index.json");
@@ -377,7 +381,8 @@ fn shard_paths(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, ModelError> {
     files
         .into_iter()
         .map(|file| {
-            let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && !file.starts_with('.');
+            let has_length_of_name = (1..=LONGEST_FILE_NAME).contains(&file.len());
+            let plain = has_length_of_name && !file.contains(['/', '\\', '\0']) && !file.starts_with('.');
             if plain {
                 Ok(dir.join(file))
             } else {

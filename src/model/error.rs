@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sparktune_base::escape::shortened;
 use sparktune_base::units::bytes;
 use sparktune_plan::Architecture;
 
@@ -39,7 +40,8 @@ pub enum ModelError {
     NoWeights(PathBuf),
     /// The index names a file outside the folder.
     #[error(
-        "{path}: the index names the file `{file}`, which is not a plain file name, so it was not read. Download the model from a source that you trust"
+        "{path}: the index names the file `{}`, which is not a plain file name, so it was not read. Download the model from a source that you trust",
+        shortened(.file)
     )]
     UnsafeIndex {
         /// The index.
@@ -67,7 +69,8 @@ pub enum ModelError {
     },
     /// The weights contain a tensor that no part of the model uses.
     #[error(
-        "{path}: no part of a {family} model uses the tensor `{name}`, so this model computes something that sparktune does not support. Choose another model; if the family was set with --architecture, set the one that has this tensor"
+        "{path}: no part of a {family} model uses the tensor `{}`, so this model computes something that sparktune does not support. Choose another model; if the family was set with --architecture, set the one that has this tensor",
+        shortened(.name)
     )]
     UnknownTensor {
         /// The folder.

@@ -3,10 +3,10 @@
 //! Enters: the name of a GGUF file next to it, notes, and the texts that end an answer. Leaves: its text.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
+use sparktune_base::regular_file::{read_model_json, read_tokenizer_json};
 
 /// Returns the text of the file. `notes` become comments.
 pub(crate) fn modelfile(gguf: &str, notes: &[String], stops: &[String]) -> String {
@@ -33,11 +33,12 @@ pub(crate) fn modelfile(gguf: &str, notes: &[String], stops: &[String]) -> Strin
 /// `Modelfile` cannot quote are left out; the GGUF file has the ids.
 pub(crate) fn stop_texts(base: &Path) -> Vec<String> {
     let json = |name: &str| -> Value {
-        let text = fs::read(base.join(name)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or(Value::Null)
+        let text = read_model_json(&base.join(name)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or(Value::Null)
     };
     let (generation, config) = (json("generation_config.json"), json("tokenizer_config.json"));
-    let tokenizer = json("tokenizer.json");
+    let tokenizer = read_tokenizer_json(&base.join("tokenizer.json")).unwrap_or_default();
+    let tokenizer: Value = serde_json::from_slice(&tokenizer).unwrap_or(Value::Null);
     let ids = match generation.get("eos_token_id") {
         Some(Value::Array(ids)) => ids.clone(),
         Some(id) => vec![id.clone()],
@@ -63,6 +64,8 @@ pub(crate) fn stop_texts(base: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -84,5 +87,15 @@ mod tests {
         fs::write(base.path().join("tokenizer_config.json"), config).unwrap();
         fs::write(base.path().join("generation_config.json"), r#"{"eos_token_id": [7, "x", null]}"#).unwrap();
         assert!(stop_texts(base.path()).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_far_too_large_is_not_read() {
+        let base = tempfile::tempdir().unwrap();
+        for (spaces, stops) in [(1, &["x"][..]), (17 << 20, &[])] {
+            let config = format!("{{\"eos_token\": \"x\"}}{}", " ".repeat(spaces));
+            fs::write(base.path().join("tokenizer_config.json"), config).unwrap();
+            assert_eq!(stop_texts(base.path()), stops);
+        }
     }
 }

@@ -414,3 +414,52 @@ fn a_fault_in_one_shard_is_what_is_told_and_the_others_stop() {
     assert!(matches!(&error, Error::WrongHash { file, .. } if file == "model-2.safetensors"), "{text}");
     assert!(!home.snapshot().join("model-1.safetensors").exists());
 }
+
+#[test]
+fn a_small_file_that_is_said_to_be_huge_is_not_downloaded() {
+    const HUGE: u64 = 300 << 20;
+    let is_huge = |file: &'static str| {
+        move |r: &Request| {
+            let headers = vec![("x-linked-etag", sha256(b"x")), ("x-linked-size", HUGE.to_string())];
+            (r.method == "HEAD" && r.path.ends_with(file)).then(|| Act::Say(200, headers, vec![]))
+        }
+    };
+    for file in ["config.json", "model.safetensors.index.json", "tokenizer.json", "chat_template.jinja"] {
+        let (server, home) = (FakeHub::with_shards(), Home::new());
+        server.rule(is_huge(file));
+        let error = home.hub(&server).plan_download(ID, Needs::Model, &()).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::TooLarge { size: HUGE, .. }) && text.contains(file), "{text}");
+        assert!(server.log().iter().all(|request| !request.is_get_of(file)));
+    }
+    let (server, home) = (FakeHub::with_model(), Home::new());
+    server.rule(is_huge(WEIGHTS));
+    assert!(home.hub(&server).plan_download(ID, Needs::Model, &()).unwrap().bytes_missing() > HUGE);
+
+    // The card of a data set whose list has no sizes.
+    let (server, home) = (FakeHub::with_data_set(), Home::new());
+    let siblings = ["README.md", "train.jsonl"].map(|name| serde_json::json!({"rfilename": name}));
+    let list = serde_json::json!({"sha": COMMIT, "siblings": siblings}).to_string().into_bytes();
+    server.rule(move |r| r.path.starts_with("/api/").then(|| Act::Say(200, vec![], list.clone())));
+    server.rule(is_huge("README.md"));
+    let error = home.hub(&server).plan_data_set("hf:org/tiny", &()).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    assert!(server.log().iter().all(|request| !request.is_get_of("README.md")));
+}
+
+#[test]
+fn a_file_of_the_users_own_folder_that_cannot_be_read_is_no_fault_of_the_cache() {
+    let (folder, home) = (tempfile::tempdir().unwrap(), Home::new());
+    let hub = home.hub_with("http://127.0.0.1:1", &[]);
+    let name = folder.path().to_str().unwrap();
+    std::fs::write(folder.path().join("config.json"), [0xff]).unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+    std::fs::write(folder.path().join("model.safetensors.index.json"), [0xff]).unwrap();
+    for error in
+        [hub.fetch_config(name, &()).unwrap_err(), hub.plan_download(name, Needs::Model, &()).unwrap_err()]
+    {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Unreadable { .. }) && text.contains("not UTF-8"), "{text}");
+        assert!(!text.contains("HF_"), "{text}");
+    }
+}

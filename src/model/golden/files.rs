@@ -291,10 +291,13 @@ fn damaged_and_hostile_checkpoints_are_refused_in_words() {
     std::fs::remove_file(&weights).unwrap();
     assert!(matches!(Checkpoint::open(dir.path()).err().unwrap(), ModelError::NoWeights(_)));
 
-    let index = r#"{"weight_map": {"a": "../../etc/passwd"}}"#;
-    std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
-    let error = Checkpoint::open(dir.path()).err().unwrap();
-    assert!(matches!(error, ModelError::UnsafeIndex { .. }), "{error}");
+    for file in ["../../etc/passwd", &"x".repeat(5000), &"../".repeat(5000)] {
+        let index = format!(r#"{{"weight_map": {{"a": "{file}"}}}}"#);
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+        let error = Checkpoint::open(dir.path()).err().unwrap();
+        assert!(matches!(error, ModelError::UnsafeIndex { .. }), "{error}");
+        assert!(error.to_string().len() < 1000, "{error}");
+    }
 
     let dir = copy_of("checkpoint");
     let config = std::fs::read_to_string(dir.path().join("config.json")).unwrap();

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
+use sparktune_base::escape::shortened;
 
 use crate::architecture::clipped_rank;
 use crate::model_config::ModelConfig;
@@ -88,7 +89,7 @@ pub enum AdapterError {
         value: String,
     },
     /// A tensor is no part of an adapter on this model.
-    #[error("the tensor `{0}` belongs to no linear layer of this model. {OTHER_MODEL}")]
+    #[error("the tensor `{}` belongs to no linear layer of this model. {OTHER_MODEL}", shortened(.0))]
     Foreign(String),
     /// A tensor is missing.
     #[error(

@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 
 use serde_json::{Map, Value};
-use sparktune_base::escape::escape;
+use sparktune_base::escape::{escape, shortened};
 use sparktune_base::shell::shown_word;
 
 use crate::choices::Architecture;
@@ -271,11 +271,12 @@ impl FieldLists {
                 return Err(ConfigError::field(name, &problem));
             }
             if !refused(name) && !known(name) {
-                unknown.push(shortened(name));
+                unknown.push(shortened(name).into_owned());
             }
         }
         let outer = wrapper.map(|fields| fields.map).into_iter().flatten().filter(asks);
-        unknown.extend(outer.map(|(name, _)| name).filter(|name| !outside(name)).map(|name| shortened(name)));
+        let names = outer.map(|(name, _)| name).filter(|name| !outside(name));
+        unknown.extend(names.map(|name| shortened(name).into_owned()));
         for outer in ["rope_parameters", "rope_scaling"] {
             for (name, value) in config.map(outer).into_iter().flatten().filter(asks) {
                 let path = format!("{outer}.{}", shortened(name));
@@ -294,11 +295,6 @@ impl FieldLists {
         }
         if unknown.is_empty() { Ok(()) } else { Err(ConfigError::UnknownFields { fields: unknown, family }) }
     }
-}
-
-/// Shortens a name for messages, because a hostile config may contain names of any length.
-fn shortened(name: &str) -> String {
-    name.chars().take(64).collect()
 }
 
 /// Returns whether a value turns its field off.

@@ -7,6 +7,7 @@
 //! Enters: parts of `tokenizer.json`. Leaves: the name, or what is unknown.
 
 use serde_json::Value;
+use sparktune_base::escape::shortened;
 
 /// An expression that llama.cpp knows.
 struct Known {
@@ -109,9 +110,7 @@ fn is_plain_split(step: &Value) -> bool {
 
 /// Returns JSON for a message, shortened, because a hostile file may have any.
 fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    let short: String = text.chars().take(200).collect();
-    if short.len() < text.len() { format!("{short}…") } else { short }
+    shortened(&value.to_string()).into_owned()
 }
 
 #[cfg(test)]

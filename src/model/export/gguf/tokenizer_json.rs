@@ -1,11 +1,12 @@
 //! `tokenizer.json`, as far as a GGUF file needs it. The file is untrusted.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value as Json;
+use sparktune_base::escape::shortened;
+use sparktune_base::regular_file::read_tokenizer_json;
 
 /// `tokenizer.json`, as far as it is needed.
 #[derive(Deserialize)]
@@ -82,12 +83,12 @@ impl Tokenizer {
     /// # Errors
     /// What is wrong with it, or that it is no BPE tokenizer.
     pub(super) fn read(dir: &Path) -> Result<Self, String> {
-        let bytes = fs::read(dir.join("tokenizer.json"))
+        let bytes = read_tokenizer_json(&dir.join("tokenizer.json"))
             .map_err(|error| format!("tokenizer.json cannot be read ({error})"))?;
         let wrong = |error: serde_json::Error| format!("tokenizer.json is not a tokenizer ({error})");
         let kind: Kind = serde_json::from_slice(&bytes).map_err(wrong)?;
         if let Some(kind) = kind.model.kind.filter(|kind| kind != "BPE") {
-            let shown: String = kind.chars().take(64).collect();
+            let shown = shortened(&kind);
             return Err(format!("the tokenizer is of the type `{shown}`, and only BPE is supported here"));
         }
         serde_json::from_slice(&bytes).map_err(wrong)

@@ -6,10 +6,11 @@
 //! words.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde_json::Value as Json;
+use sparktune_base::regular_file::read_model_json;
 
 use super::format::{Metadata, Value};
 use super::pre_tokenizer;
@@ -70,10 +71,12 @@ pub(super) fn put(
 
 /// Returns the contents of a JSON file, which may be missing.
 fn json(path: &Path) -> Result<Json, String> {
-    match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map_err(|error| format!("{} is not JSON ({error})", path.display())),
-        Err(_) => Ok(Json::Null),
+    match read_model_json(path) {
+        Ok(text) => {
+            serde_json::from_str(&text).map_err(|error| format!("{} is not JSON ({error})", path.display()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Json::Null),
+        Err(error) => Err(format!("{} cannot be read ({error})", path.display())),
     }
 }
 
@@ -250,6 +253,8 @@ fn added_by_processor(processor: Option<&Json>, special: Option<&str>, at_end: b
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
