@@ -1,20 +1,22 @@
 //! The machine as the plan needs it, and the speeds measured on it.
 
+use std::io::Write;
 use std::path::Path;
 
-use sparktune_base::regular_file::read_regular;
-use sparktune_plan::{Gpu, GpuMemory, MachineFacts, Measured, Rates};
+use sparktune_base::files::appended_file;
+use sparktune_base::regular_file::read_last_lines;
+use sparktune_plan::{Gpu, GpuMemory, MachineFacts, Measured, Rate, Rates};
 use sparktune_telemetry::disk_free_bytes;
 
 use crate::failure::Failure;
 use crate::findings::{Finding, at_a_glance};
 use crate::listener::{Listener, Silent};
-use crate::probe::{probe, products};
+use crate::probe::{cpu_speed, probe};
 use crate::program::Program;
 
 /// The file of measured speeds, next to the runs.
-pub const RATES_FILE: &str = "rates.toml";
-/// The most bytes that it has.
+const RATES_FILE: &str = "rates.toml";
+/// The most bytes of it that are read: the speeds of about 7,000 runs.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// This machine.
@@ -56,7 +58,7 @@ pub fn machine_and_rates(
     let (mut machine, rates) = (machine(program.has_cuda, runs_dir), rates(runs_dir, listener)?);
     if let Ok(path) = program.path() {
         machine.probe = probe(path, &machine, &rates);
-        machine.cpu_flops_per_s = products(path, &machine);
+        machine.cpu_speed = cpu_speed(path, &machine);
     }
     Ok((machine, rates))
 }
@@ -74,7 +76,7 @@ pub fn machine(has_cuda: bool, runs_dir: &Path) -> MachineFacts {
         mem_total_bytes: facts.mem_total_bytes,
         mem_available_bytes: facts.mem_available_bytes,
         cores: facts.cores_usable,
-        cpu_flops_per_s: None,
+        cpu_speed: None,
         disk_free_bytes: disk_free_bytes(runs_dir),
         gpus,
         no_gpu_because,
@@ -95,26 +97,74 @@ fn gpu(facts: &sparktune_telemetry::GpuFacts) -> Gpu {
     Gpu { name, memory, compute_capability: capability }
 }
 
-/// Returns the speeds measured in earlier runs of this folder, and those that the GPU tests measured. An
-/// invalid file is ignored with a note, because an estimate is not worth an error.
+/// Returns the speeds measured in the latest runs of this folder, and those that the GPU tests measured.
+/// Invalid entries are ignored with a note, because an estimate is not worth an error.
 fn rates(runs_dir: &Path, listener: &dyn Listener) -> Result<Rates, Failure> {
     let path = runs_dir.join(RATES_FILE);
-    let text = read_regular(&path, MOST_BYTES)
-        .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
-    let here = match text {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Rates::default(),
-        Err(error) => return Err(Failure::io("read", &path, &error)),
-        Ok(text) => Rates::from_toml(&text, &path.display().to_string()).unwrap_or_else(|error| {
-            listener.note(&format!("note: measured speeds are ignored: {error}"));
-            Rates::default()
-        }),
+    let bytes = match read_last_lines(&path, MOST_BYTES) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        read => read.map_err(|error| Failure::io("read", &path, &error))?,
     };
+    let text = String::from_utf8_lossy(&bytes);
+    let (here, wrong) = Rates::from_toml(&text, &path.display().to_string());
+    if let Some(error) = wrong {
+        listener.note(&format!("note: some measured speeds are ignored: {error}"));
+    }
     Ok(Rates { measured: Measured::shipped().clone(), ..here })
+}
+
+/// Adds the speed of a run to those that were measured in this folder.
+///
+/// # Errors
+/// It cannot be written.
+pub fn remember_rate(runs_dir: &Path, rate: Rate) -> Result<(), Failure> {
+    let text = Rates { rates: vec![rate], ..Rates::default() }.to_toml()?;
+    let path = runs_dir.join(RATES_FILE);
+    // A single short append, so that two runs that end at the same time do not overwrite each other. It
+    // begins a line of its own, because a full disk may have cut off the entry before it.
+    // In a folder that others may write to, a link could lead to any file of this user.
+    appended_file()
+        .open(&path)
+        .and_then(|mut file| file.write_all(format!("\n{text}").as_bytes()))
+        .map_err(|error| Failure::io("write", &path, &error))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use sparktune_plan::MethodKind;
+
     use super::*;
+
+    #[test]
+    fn whatever_the_file_of_speeds_holds_the_latest_of_them_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(RATES_FILE);
+        let rate = |tokens_per_s| Rate {
+            tokens_per_s,
+            flops_per_token: 1e9,
+            dropout_s_per_token: 0.0,
+            model: "tiny".into(),
+            device: "cpu-2".into(),
+            method: MethodKind::Lora,
+        };
+        let newest = || {
+            let rates = rates(folder.path(), &Silent).unwrap();
+            rates.newest("tiny", "cpu-2", MethodKind::Lora).map(|rate| rate.tokens_per_s)
+        };
+        remember_rate(folder.path(), rate(1.0)).unwrap();
+        assert_eq!(newest(), Some(1.0));
+        let whole = fs::read(&path).unwrap();
+        let thousands = whole.repeat(MOST_BYTES as usize / whole.len() + 1);
+        // The disk was full, a few bytes are no text, and thousands of runs have ended since.
+        for damage in [&whole[..whole.len() / 2], b"\n[\xff\xfe", &thousands] {
+            fs::write(&path, [&whole[..], damage].concat()).unwrap();
+            assert_eq!(newest(), Some(1.0));
+            remember_rate(folder.path(), rate(2.0)).unwrap();
+            assert_eq!(newest(), Some(2.0));
+        }
+    }
 
     #[test]
     fn a_pipe_in_place_of_the_measured_speeds_is_an_error_that_nobody_waits_for() {

@@ -1,7 +1,7 @@
 //! Measures the machine for the estimates of a plan, once per process, in a separate one.
 //!
 //! Two rates of a GPU take two seconds, and are measured only if there is a measurement to compare with: a
-//! failing GPU ends its process. The products of a CPU take half a second: this process has no kernels.
+//! failing GPU ends its process. Two of a CPU take half a second: this process has no kernels.
 
 use std::io::Read;
 use std::path::Path;
@@ -10,19 +10,18 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
-use sparktune_plan::{MachineFacts, Probe, Rates};
+use sparktune_plan::{CpuSpeed, MachineFacts, Probe, Rates};
 
 /// The time limit, which suffices for the first probe of a build, which also compiles the kernels.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns the FLOP/s that products of fp32 matrices reach on all usable cores, measured by the program at
-/// `program`, or `None` if there is a GPU or the measurement failed.
-pub(crate) fn products(program: &Path, machine: &MachineFacts) -> Option<f64> {
-    static FOUND: OnceLock<Option<f64>> = OnceLock::new();
-    let measured = || measure(Command::new(program).args(["bench", "products"]), TIME_LIMIT);
+/// Returns the speed of all usable cores, measured by the program at `program`, or `None` if there is a GPU
+/// or the measurement failed.
+pub(crate) fn cpu_speed(program: &Path, machine: &MachineFacts) -> Option<CpuSpeed> {
+    static FOUND: OnceLock<Option<CpuSpeed>> = OnceLock::new();
+    let measured = || measure(Command::new(program).args(["bench", "cpu-speed"]), TIME_LIMIT);
     let is_of_use = machine.gpus.is_empty();
     if is_of_use { *FOUND.get_or_init(measured) } else { None }
-        .filter(|found| found.is_finite() && *found > 0.0)
 }
 
 /// Returns two rates of the first GPU, measured by the program at `program`. Returns `None` if there is no
@@ -94,6 +93,6 @@ mod tests {
         assert_eq!(probe(Path::new("/nonexistent"), &MachineFacts::default(), &Rates::default()), None);
         let gpu = Gpu { name: "any".into(), memory: GpuMemory::Unified, compute_capability: None };
         let machine = MachineFacts { gpus: vec![gpu], ..MachineFacts::default() };
-        assert_eq!(products(Path::new("/nonexistent"), &machine), None);
+        assert_eq!(cpu_speed(Path::new("/nonexistent"), &machine), None);
     }
 }

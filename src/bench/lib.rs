@@ -8,7 +8,7 @@
 //! | [`pipelines`] | pipelines that bring data into training steps: JSON Lines against token files |
 //! | [`cluster`] | sums over ranks: over TCP, and in the network by a thread and by the kernel |
 //! | [`sentry`] | how often the judge of ranks doubts honest ones, and finds lies |
-//! | [`products`] | products of matrices on the CPU, for estimates |
+//! | [`cpu_speed`] | products of matrices and reading of weights on the CPU, for estimates |
 //! | [`predicted`] | the work of a training step on a CUDA device, by arithmetic alone |
 //!
 //! Enters: the names of sections, the path of the program, and a Python in which the peers can be imported.
@@ -22,6 +22,7 @@
 pub mod cluster;
 mod context;
 mod cpu;
+pub mod cpu_speed;
 mod edit;
 mod error;
 #[cfg(feature = "cuda")]
@@ -34,7 +35,6 @@ mod model;
 pub mod pipelines;
 mod plain_text;
 pub mod predicted;
-pub mod products;
 mod protocol;
 mod row;
 mod sample;

@@ -71,9 +71,9 @@ pub(crate) enum BenchCommand {
         #[arg(long, value_name = "FOLDER")]
         adapter: Option<PathBuf>,
     },
-    /// Measure matrix products on the CPU for half a second, in FLOP/s, for the estimate of a plan
+    /// Measure for half a second how fast the CPU multiplies matrices and reads weights, for plans
     #[command(hide = true)]
-    Products,
+    CpuSpeed,
     /// Compare pipelines that bring data into training: JSON Lines against token files
     Pipelines(Box<PipelinesArgs>),
     /// Make one measurement of `pipelines`, in a process of its own
@@ -213,7 +213,7 @@ impl BenchCommand {
                 peers: args.peers,
             })),
             Self::Stepper { plan, packs, adapter } => request::BenchCommand::Stepper { plan, packs, adapter },
-            Self::Products => request::BenchCommand::Products,
+            Self::CpuSpeed => request::BenchCommand::CpuSpeed,
             Self::Sentry(args) => request::BenchCommand::Sentry(Box::new(request::SentryArgs {
                 given: Given { flags: args.settings.0, demo: args.demo, ..Given::default() },
                 record: args.record,

@@ -16,7 +16,7 @@ use sparktune_app::job;
 use sparktune_app::model::fetch;
 use sparktune_app::program::Program;
 use sparktune_bench::lossless::{self, Comparison, Training};
-use sparktune_bench::{Options, cluster, predicted, products, section, sentry, stepper, table};
+use sparktune_bench::{Options, cluster, cpu_speed, predicted, section, sentry, stepper, table};
 use sparktune_plan::{Answer, Answers, MethodKind};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::progress::OnStderr;
@@ -27,8 +27,8 @@ use crate::pipelines;
 use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs, SentryArgs};
 use crate::trainer::guard_tokenizer;
 
-/// How long products are measured on the CPU: every plan for it waits for that.
-const PRODUCTS: Duration = Duration::from_millis(500);
+/// How long the CPU is measured: every plan for it waits for that.
+const CPU_SPEED: Duration = Duration::from_millis(500);
 
 /// Runs `sparktune bench`.
 ///
@@ -43,8 +43,8 @@ pub fn bench(program: &Program, mut args: BenchArgs) -> Result<Exit, Failure> {
             stepper::serve(&training, io::stdin().lock(), io::stdout().lock()).map_err(from_measuring)?;
             return Ok(Exit::Done);
         }
-        Some(BenchCommand::Products) => {
-            print_json(&products::fastest(PRODUCTS))?;
+        Some(BenchCommand::CpuSpeed) => {
+            print_json(&cpu_speed::measure(CPU_SPEED))?;
             return Ok(Exit::Done);
         }
         Some(BenchCommand::Sentry(args)) => return judge(program, &args),

@@ -107,8 +107,8 @@ pub enum BenchCommand {
         /// The folder for the adapters' initial values.
         adapter: Option<PathBuf>,
     },
-    /// The speed of the CPU in products of matrices.
-    Products,
+    /// The speed of the CPU in products of matrices and in reading weights.
+    CpuSpeed,
     /// Gradients of shares of real steps, recorded or judged.
     Sentry(Box<SentryArgs>),
     /// JSON Lines against token files.

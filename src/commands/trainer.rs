@@ -10,12 +10,11 @@ use rustix::fs::Mode;
 use sparktune_app::data_worker::guard_this_process;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::folders::{HOME_VARIABLE, demo_folder};
-use sparktune_app::machine::RATES_FILE;
+use sparktune_app::machine::remember_rate;
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
-use sparktune_base::files::appended_file;
 use sparktune_cluster::{Collective, RankCounts};
-use sparktune_plan::{Device, Plan, Rates};
+use sparktune_plan::{Device, Plan};
 use sparktune_runlog::{Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
 use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainOptions};
@@ -102,7 +101,10 @@ fn train_run(
     let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
     refuse_unready_gpu(&plan)?;
     let options = TrainOptions { accept_changes, sum_as, ..options(program, &run)? };
-    let finished = match placement()? {
+    let placement = placement()?;
+    // The steps of several ranks have the tokens of all, which says nothing about this machine alone.
+    let has_speed_of_its_own = placement.is_none();
+    let finished = match placement {
         None => sparktune_train::train_with(&run, stop, &options),
         Some(_) if options.sum_as.is_some() => {
             return Err(Failure::usage("--sum-as is for one process, and this one is a rank of several"));
@@ -126,7 +128,7 @@ fn train_run(
     rustix::process::umask(previous_mask);
     match finished.outcome {
         outcome if outcome.is_complete() => {
-            if let Err(failure) = remember_speed(&run) {
+            if has_speed_of_its_own && let Err(failure) = remember_speed(&run) {
                 note(&format!("the measured speed could not be saved: {failure}"));
             }
             Ok(if outcome == Outcome::Diverged { Exit::Diverged } else { Exit::Done })
@@ -201,13 +203,5 @@ fn remember_speed(run: &RunDir) -> Result<(), Failure> {
     if view.steps_done() < FEWEST_STEPS || steps == 0 {
         return Ok(());
     }
-    let Some(rate) = plan.measured(sum / steps as f64) else { return Ok(()) };
-    let text = Rates { rates: vec![rate], ..Rates::default() }.to_toml()?;
-    let path = folder.join(RATES_FILE);
-    // A single short append, so that two runs that end at the same time do not overwrite each other.
-    // In a folder that others may write to, a link could lead to any file of this user.
-    appended_file()
-        .open(&path)
-        .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
-        .map_err(|error| Failure::io("write", &path, &error))
+    plan.measured(sum / steps as f64).map_or(Ok(()), |rate| remember_rate(folder, rate))
 }

@@ -81,6 +81,7 @@ mod tests {
             steps_per_epoch: 100,
             steps: 300,
             flops_per_token: 1e6,
+            dropout_s_per_token: 0.0,
             device: "cpu-2".into(),
             tokens_per_s,
             start_s: None,

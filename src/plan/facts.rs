@@ -69,8 +69,8 @@ pub struct MachineFacts {
     pub mem_available_bytes: u64,
     /// Cores that may be used.
     pub cores: usize,
-    /// What products of fp32 matrices reach on these cores together, in FLOP/s, if it was measured.
-    pub cpu_flops_per_s: Option<f64>,
+    /// The speed of these cores together, if it was measured.
+    pub cpu_speed: Option<CpuSpeed>,
     /// The free bytes on the disk of the run folders, if known.
     pub disk_free_bytes: Option<u64>,
     /// The GPUs that this build can train on; the first is used.
@@ -79,6 +79,16 @@ pub struct MachineFacts {
     pub no_gpu_because: Option<String>,
     /// The measured speed of the first GPU, if there is a measurement.
     pub probe: Option<Probe>,
+}
+
+/// The measured speed of all cores of a CPU together.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuSpeed {
+    /// The FLOP/s that products of fp32 matrices reach.
+    pub flops_per_s: f64,
+    /// The bytes per second at which weights are read from memory for one token.
+    pub bytes_per_s: f64,
 }
 
 /// A GPU.
@@ -338,32 +348,59 @@ pub struct Rates {
     pub measured: Measured,
 }
 
-/// The speed of one run.
+/// The speed of one run. Texts are last, because an entry that a full disk has cut off is then no TOML, and
+/// not one with fewer digits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
+    /// Tokens per second of training, counted without padding.
+    pub tokens_per_s: f64,
+    /// FLOPs per token of that run as counted by the plan, so that the rate can be converted to other
+    /// settings.
+    pub flops_per_token: f64,
+    /// The seconds per token that the plan counted for the dropout of that run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropout_s_per_token: f64,
     /// Model id as given.
     pub model: String,
     /// Name of the device.
     pub device: String,
     /// Which parameters were trained.
     pub method: MethodKind,
-    /// Tokens per second of training, counted without padding.
-    pub tokens_per_s: f64,
-    /// FLOPs per token of that run as counted by the plan, so that the rate can be converted to other
-    /// settings.
-    pub flops_per_token: f64,
+}
+
+pub(crate) fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
+impl Rate {
+    /// Returns the tokens per second without the time for dropout, which is an estimate and therefore taken
+    /// for half of the measured time at most.
+    pub(crate) fn without_dropout(&self) -> f64 {
+        let measured_s = 1.0 / self.tokens_per_s;
+        1.0 / (measured_s - self.dropout_s_per_token.max(0.0)).max(measured_s / 2.0)
+    }
 }
 
 impl Rates {
-    /// Reads the rates file.
-    ///
-    /// # Errors
-    /// The text is not TOML or has other fields.
-    pub fn from_toml(text: &str, source: &str) -> Result<Self, PlanError> {
-        toml::from_str(text).map_err(|error| PlanError::NotToml {
-            source_name: source.into(),
-            problem: error.to_string().trim_end().into(),
-        })
+    /// Reads the rates file. If it is no TOML, each entry is read by itself, so that an invalid one makes no
+    /// other unusable. Also returns what is wrong with the first of these.
+    pub fn from_toml(text: &str, source: &str) -> (Self, Option<PlanError>) {
+        if let Ok(rates) = toml::from_str(text) {
+            return (rates, None);
+        }
+        let starts = text.match_indices("\n[").map(|(at, _)| at + 1);
+        let borders: Vec<usize> = [0].into_iter().chain(starts).chain([text.len()]).collect();
+        let (mut read, mut wrong) = (Self::default(), None);
+        for border in borders.windows(2) {
+            match toml::from_str::<Self>(&text[border[0]..border[1]]) {
+                Ok(entry) => read.rates.extend(entry.rates),
+                Err(error) => {
+                    let (source_name, problem) = (source.into(), error.message().into());
+                    wrong.get_or_insert(PlanError::NotToml { source_name, problem });
+                }
+            }
+        }
+        (read, wrong)
     }
 
     /// Writes the rates file.

@@ -20,7 +20,7 @@ pub struct CostPoint {
     pub pack_length: u32,
     /// Speed relative to the fastest point that fits (or to the fastest of all, when none fits); 1 is best.
     pub tokens_per_s_relative: f64,
-    /// The share of the packs' room that is padding.
+    /// The share of the packs' room that stays empty.
     pub waste: f64,
     /// The number of packs in one epoch.
     pub rows: u64,
@@ -251,13 +251,10 @@ impl<'a> Fit<'a> {
         }
     }
 
-    /// Estimates the duration of one epoch in seconds: tokens, padding, and the fixed cost of each pack.
+    /// Estimates the duration of one epoch in seconds: tokens, and the fixed cost of each pack.
     fn epoch_s(&self, constraints: &Constraints, recompute: bool, packs: &Packs) -> f64 {
-        let how = self.treatment(constraints, recompute, packs);
-        let padding = Treatment { target_share: 0.0, context: 0.0, ..how };
-        let padded = packs.tokens * packs.waste / (1.0 - packs.waste).max(1e-9);
-        let flops =
-            packs.tokens * self.work.training_flops(&how) + padded * self.work.training_flops(&padding);
+        // What stays empty costs nothing: a pack is as long as its examples and is not padded.
+        let flops = packs.tokens * self.work.training_flops(&self.treatment(constraints, recompute, packs));
         let passes = if recompute { 3.0 } else { 2.0 };
         let width = if self.device == Device::Cuda { 2.0 } else { 4.0 };
         // The gradient of the head is added to that of earlier packs in a separate pass; for other matrices

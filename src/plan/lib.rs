@@ -66,8 +66,8 @@ pub use command_line::command_line;
 pub use data_catalog::{CatalogDataSet, DataCatalog};
 pub use error::{Missing, PlanError, Remedy, Shortage};
 pub use facts::{
-    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, PackedFacts,
-    PackedSettings, ParentFacts, ParentWeights, Rate, Rates, SetFacts, TooLong,
+    CpuSpeed, DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts,
+    PackedFacts, PackedSettings, ParentFacts, ParentWeights, Rate, Rates, SetFacts, TooLong,
 };
 pub use fit::CostPoint;
 pub use judgement::too_little_to_judge;

@@ -418,7 +418,7 @@ mod tests {
             mem_total_bytes: 128_500_000_000,
             mem_available_bytes: 120_000_000_000,
             cores: 20,
-            cpu_flops_per_s: None,
+            cpu_speed: None,
             gpus: vec![Gpu {
                 name: "NVIDIA GB10".into(),
                 memory: GpuMemory::Unified,

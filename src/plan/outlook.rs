@@ -214,7 +214,7 @@ mod tests {
             mem_total_bytes: 128_500_000_000,
             mem_available_bytes: 119_000_000_000,
             cores: 20,
-            cpu_flops_per_s: None,
+            cpu_speed: None,
             gpus: vec![Gpu {
                 name: "NVIDIA GB10".into(),
                 memory: GpuMemory::Unified,
@@ -324,11 +324,12 @@ mod tests {
     fn without_data_the_assumption_is_named_and_a_measured_speed_is_preferred() {
         let (machine, catalog) = (spark(), Catalog::shipped());
         let rate = Rate {
+            tokens_per_s: 2000.0,
+            flops_per_token: 12e9,
+            dropout_s_per_token: 0.0,
             model: "Qwen/Qwen3.5-2B".into(),
             device: "NVIDIA GB10".into(),
             method: MethodKind::Full,
-            tokens_per_s: 2000.0,
-            flops_per_token: 12e9,
         };
         let rates = Rates { rates: vec![rate], ..Rates::default() };
         let outlooks = Outlooks::new(&machine, &rates, Some(&DataFacts::default()));

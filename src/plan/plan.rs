@@ -16,7 +16,7 @@ use crate::choices::{
     Architecture, CombineRanks, DataFormat, Device, Exported, MethodKind, Mtp, OnDamage, Products, Sentry,
 };
 use crate::error::PlanError;
-use crate::facts::Rate;
+use crate::facts::{Rate, is_zero};
 use crate::fit::CostPoint;
 pub use crate::length::{DurationPlan, EarlierLength, steps_in_part};
 use crate::memory::Memory;
@@ -309,10 +309,6 @@ impl Method {
     }
 }
 
-fn is_zero(number: &f64) -> bool {
-    *number == 0.0
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_false(is: &bool) -> bool {
     !is
@@ -533,9 +529,12 @@ pub struct Time {
     pub steps: u64,
     /// FLOPs of training per token.
     pub flops_per_token: f64,
+    /// The seconds that dropout takes for each token of the text model's training; 0 without dropout.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropout_s_per_token: f64,
     /// The device's name in the rates file.
     pub device: String,
-    /// Tokens per second, if there is a basis for an estimate.
+    /// Tokens per second without dropout, if there is a basis for an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
     /// The duration in seconds of loading the model, and of what the first step takes longer than the others.
@@ -624,11 +623,12 @@ impl Plan {
     pub fn measured(&self, tokens_per_s: f64) -> Option<Rate> {
         let time = &self.advice.as_ref().filter(|_| !self.fp8)?.time;
         Some(Rate {
+            tokens_per_s,
+            flops_per_token: time.flops_per_token,
+            dropout_s_per_token: time.dropout_s_per_token,
             model: self.model.id.clone(),
             device: time.device.clone(),
             method: self.method.kind(),
-            tokens_per_s,
-            flops_per_token: time.flops_per_token,
         })
     }
 

@@ -129,9 +129,11 @@ fn ranks_have_the_bits_of_one_process_that_adds_in_their_order() {
             predicted.contains(&others) && predicted.contains("measured now by 4 exchanges"),
             "{predicted}"
         );
-        let (_alone, one_process) = alone(world_size, "4", method);
+        let (place_of_one, one_process) = alone(world_size, "4", method);
         assert_same(&run, &one_process);
         assert_eq!(folders_of_ranks(&place), [] as [PathBuf; 0], "nothing is left of the other ranks");
+        let measured = [&place_of_one, &place].map(|place| place.join("runs/rates.toml").exists());
+        assert_eq!(measured, [true, false], "the speed of several ranks is not that of their machine");
         if method == LORA {
             seen.push(numbers(&run));
         }

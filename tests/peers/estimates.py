@@ -186,6 +186,7 @@ def measure(program: str, name: str, model: Path, arguments: list[str], folder: 
     print(f"  {name}: phases {first}, last step {steps[-1]['time_us'] / 1e6 - at['start']:.1f}, end {took:.1f}; told", end=" ")
     print({part: round(after["time"].get(part) or 0, 1) for part in PARTS}, flush=True)
     print(f"  memory {after['memory']}", flush=True)
+    print(f"  first plan: {before['time']['formula']}", flush=True)
     off = lambda said, was: f"{said:.0f} s ({said / was - 1:+.0%})"
     others = max(used - own, 0) / wall / (os.cpu_count() or 1)
     return (
@@ -203,6 +204,7 @@ def main() -> None:
     program = os.path.abspath(arguments.sparktune)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
         rows = []
         for name in arguments.cases:
             size, options = CASES[name]

@@ -24,8 +24,8 @@ use crate::catalog::Catalog;
 use crate::choices::{Device, DeviceChoice, Exported, MethodKind, Mtp, Products};
 use crate::error::PlanError;
 use crate::facts::{
-    DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate, Rates,
-    SetFacts, TooLong,
+    CpuSpeed, DataFacts, EvalSetFacts, Facts, Gpu, GpuMemory, LengthBucket, MachineFacts, ModelFacts, Rate,
+    Rates, SetFacts, TooLong,
 };
 use crate::measured::{Measured, Probe};
 use crate::model_config::ConfigOptions;
@@ -86,7 +86,7 @@ fn spark() -> MachineFacts {
         mem_total_bytes: 128_500_000_000,
         mem_available_bytes: 119_000_000_000,
         cores: 20,
-        cpu_flops_per_s: None,
+        cpu_speed: None,
         disk_free_bytes: Some(3_000_000_000_000),
         gpus: vec![Gpu {
             name: "NVIDIA GB10".into(),
@@ -103,7 +103,7 @@ fn two_cores() -> MachineFacts {
         mem_total_bytes: 8_000_000_000,
         mem_available_bytes: 6_500_000_000,
         cores: 2,
-        cpu_flops_per_s: None,
+        cpu_speed: None,
         disk_free_bytes: Some(40_000_000_000),
         gpus: Vec::new(),
         no_gpu_because: Some("this build has no CUDA".into()),

@@ -60,15 +60,15 @@ fn any_facts() -> impl Strategy<Value = Facts> {
     ];
     let probe = prop::option::of((prop::num::f64::ANY, prop::num::f64::ANY))
         .prop_map(|probe| probe.map(|(bf16_tflops, copy_gb_per_s)| Probe { bf16_tflops, copy_gb_per_s }));
-    let cpu = (0usize..256, prop::option::of(prop::num::f64::ANY));
+    let cpu = (0usize..256, prop::option::of((prop::num::f64::ANY, prop::num::f64::ANY)));
     let machine = (amount(), amount(), cpu, prop::option::of(amount()), prop::option::of(gpu), probe)
         .prop_map(|(mem_total_bytes, mem_available_bytes, cpu, disk_free_bytes, gpu, probe)| {
-            let (cores, cpu_flops_per_s) = cpu;
+            let (cores, cpu_speed) = cpu;
             MachineFacts {
                 mem_total_bytes,
                 mem_available_bytes,
                 cores,
-                cpu_flops_per_s,
+                cpu_speed: cpu_speed.map(|(flops_per_s, bytes_per_s)| CpuSpeed { flops_per_s, bytes_per_s }),
                 disk_free_bytes,
                 gpus: gpu
                     .map(|memory| Gpu { name: "NVIDIA GB10".into(), memory, compute_capability: None })

@@ -524,7 +524,7 @@ fn plan() -> Plan {
             mem_total_bytes: 128_500_000_000,
             mem_available_bytes: 119_000_000_000,
             cores: 20,
-            cpu_flops_per_s: None,
+            cpu_speed: None,
             disk_free_bytes: Some(3_000_000_000_000),
             gpus: vec![Gpu {
                 name: "NVIDIA GB10".into(),

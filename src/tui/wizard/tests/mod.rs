@@ -298,7 +298,7 @@ fn spark() -> MachineFound {
             mem_total_bytes: 128_500_000_000,
             mem_available_bytes: 119_000_000_000,
             cores: 20,
-            cpu_flops_per_s: None,
+            cpu_speed: None,
             disk_free_bytes: Some(1_200_000_000_000),
             gpus: vec![Gpu {
                 name: "NVIDIA GB10".into(),
@@ -338,7 +338,7 @@ fn laptop() -> MachineFound {
             mem_total_bytes: 16_000_000_000,
             mem_available_bytes: 12_400_000_000,
             cores: 8,
-            cpu_flops_per_s: None,
+            cpu_speed: None,
             disk_free_bytes: Some(310_000_000),
             gpus: Vec::new(),
             no_gpu_because: Some("no NVIDIA GPU was found, and this build has no CUDA".into()),
