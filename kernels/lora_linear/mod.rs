@@ -17,6 +17,7 @@ use crate::cpu::{add_product, dims, matrix, product, slice, tensor};
 use crate::dropout::Dropout;
 use crate::group::{Group, apply_group};
 use crate::linear;
+use crate::op::on_cpu;
 use crate::weight::{GradientSum, Weight, add_on_cpu};
 
 /// The op. Its lists about adapters have an element for each layer that has one, in the order of the layers.
@@ -55,6 +56,33 @@ pub struct Adapter {
     pub mask: Option<Dropout>,
 }
 
+/// What the rank has to be a multiple of for the kernels of CUDA devices.
+const RANKS: usize = 8;
+
+impl Adapter {
+    /// Returns the adapter with a rank that the kernels of its device take. Rows of zeros in `A` and columns
+    /// of zeros in `B` change no number: what they compute is 0, and so are their gradients. burn pads the
+    /// matrices and cuts their gradients, which are then added to no sum.
+    fn padded(self) -> Self {
+        let [rank, columns] = self.a.tensor.dims();
+        let missing = rank.next_multiple_of(RANKS) - rank;
+        if missing == 0 || on_cpu(&self.a.tensor) {
+            return self;
+        }
+        let rows = self.b.tensor.dims()[0];
+        let with_zeros = |matrix: Tensor<2>, shape: [usize; 2], dim: usize| {
+            let zeros = Tensor::zeros(shape, (&matrix.device().inner(), matrix.dtype()));
+            let zeros = if matrix.is_autodiff() { zeros.autodiff() } else { zeros };
+            Weight::from(Tensor::cat(vec![matrix, zeros], dim))
+        };
+        Self {
+            a: with_zeros(self.a.tensor, [missing, columns], 0),
+            b: with_zeros(self.b.tensor, [rows, missing], 1),
+            mask: self.mask,
+        }
+    }
+}
+
 /// Computes the results `[T, out]` of one to four layers on `x [T, in]`, at least one of which has an
 /// adapter; `scale` is `alpha / r`, or `alpha / sqrt(r)` for rsLoRA. With `fp8`, operands of the products
 /// with `W` are rounded to e4m3 on CUDA devices, which is not lossless.
@@ -76,7 +104,8 @@ impl LoraLinears {
     pub(crate) fn new(layers: Vec<Adapted>, scale: f64, fp8: bool) -> (Self, Vec<Tensor<2>>) {
         let adapted: Vec<bool> = layers.iter().map(|layer| layer.adapter.is_some()).collect();
         let mut parameters: Vec<_> = layers.iter().map(|layer| layer.weight.clone()).collect();
-        let adapters: Vec<Adapter> = layers.into_iter().filter_map(|layer| layer.adapter).collect();
+        let adapters: Vec<Adapter> =
+            layers.into_iter().filter_map(|layer| layer.adapter).map(Adapter::padded).collect();
         parameters.extend(adapters.iter().map(|adapter| adapter.a.tensor.clone()));
         parameters.extend(adapters.iter().map(|adapter| adapter.b.tensor.clone()));
         let masks = adapters.iter().filter_map(|adapter| adapter.mask).collect();
@@ -212,7 +241,12 @@ impl Group for LoraLinears {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "cuda")]
+    use burn::tensor::{DType, Device};
+
     use super::*;
+    #[cfg(feature = "cuda")]
+    use crate::check::distance;
     use crate::check::{agrees_with_reference, random};
 
     /// The op on layers that all have adapters, without dropout.
@@ -277,6 +311,59 @@ mod tests {
                 random(4, output, rank),
             ];
             agrees_with_reference::<_, 4, 1>(of(1), inputs, 1e-5);
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn adapters_of_every_rank_have_kernels_on_device_and_the_numbers_of_the_cpu() {
+        let Some(device) = crate::testing::cuda_device() else { return };
+        let rounded = |seed, rows, columns| random(seed, rows, columns).cast(DType::BF16).cast(DType::F32);
+        for (ranks, rate) in [([4, 8], None), ([12, 1], None), ([20, 3], Some(0.3))] {
+            // The results, and the gradients of x, of both A and of both B.
+            let on = |device: &Device, dtype: DType| {
+                let there = |x: Tensor<2>| x.to_device(device).cast(dtype).autodiff();
+                let leaf = |x: Tensor<2>| there(x).require_grad();
+                let x = leaf(rounded(1, 33, 72));
+                let weight = |tensor| Weight { tensor, sum: Some(GradientSum::default()) };
+                let a = [0, 1].map(|i| weight(leaf(rounded(4 + i, ranks[i as usize], 72))));
+                let b = [0, 1].map(|i| weight(leaf(rounded(6 + i, OUTPUTS[i as usize], ranks[i as usize]))));
+                let layers = || {
+                    let layer = |i: usize| Adapted {
+                        weight: there(rounded(2 + i as u64, OUTPUTS[i], 72)).detach(),
+                        adapter: Some(Adapter {
+                            a: a[i].clone(),
+                            b: b[i].clone(),
+                            mask: rate.map(|rate| Dropout::new(rate, 31 + i as u64)),
+                        }),
+                    };
+                    vec![layer(0), layer(1)]
+                };
+                if dtype == DType::BF16 {
+                    let (op, parameters) = LoraLinears::new(layers(), 0.5, false);
+                    let dims: Vec<_> = std::iter::once(&x).chain(&parameters).map(Tensor::dims).collect();
+                    assert!(crate::cuda::GroupOnCuda::fits(&op, &dims), "ranks {ranks:?} have no kernel");
+                }
+                let y = lora_linears(x.clone(), layers(), 0.5, false);
+                let seeds = [0, 1].map(|i| there(rounded(8 + i, 33, OUTPUTS[i as usize])));
+                let seeded = y.iter().zip(seeds).map(|(y, seed)| (y.clone() * seed).sum());
+                let mut gradients = seeded.reduce(|all, part| all + part).unwrap().backward();
+                let d_x = x.grad_remove(&mut gradients).unwrap();
+                let of_parameters = a.iter().chain(&b).map(|Weight { tensor, sum }| {
+                    let taken = sum.as_ref().and_then(GradientSum::take);
+                    taken.or_else(|| tensor.grad_remove(&mut gradients)).unwrap()
+                });
+                let of_parameters: Vec<_> = of_parameters.collect();
+                let all = y.into_iter().map(Tensor::inner).chain([d_x]).chain(of_parameters);
+                all.map(|x| Tensor::from_data(x.into_data().convert::<f32>(), &Device::flex()))
+                    .collect::<Vec<Tensor<2>>>()
+            };
+            let (found, expected) = (on(&device, DType::BF16), on(&Device::flex(), DType::F32));
+            for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                assert_eq!(found.dims(), expected.dims(), "ranks {ranks:?}, {place}");
+                let error = distance(found, expected);
+                assert!(error < 2e-2, "ranks {ranks:?}, {place}: {error:e}");
+            }
         }
     }
 

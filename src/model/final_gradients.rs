@@ -6,7 +6,8 @@
 //! used. No op needs to know this; it is seen by watching the sums.
 //!
 //! What is not known here is left to the end of the pass: gradients that burn itself adds up (norms, biases,
-//! other vectors, and weights of shapes that no kernel fits), the lowest trained layer, and the embedding.
+//! other vectors, weights of shapes that no kernel fits, and adapters of a rank that is padded), the lowest
+//! trained layer, and the embedding.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

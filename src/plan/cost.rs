@@ -12,8 +12,8 @@ use crate::facts::{Gpu, MachineFacts};
 use crate::model_config::ModelConfig;
 use crate::targets::TargetModules;
 
-/// The number of rows of a chunk of the delta rule.
-const DELTA_CHUNK: f64 = 64.0;
+/// The number of tokens of a chunk of the delta rule (`CHUNK` in `kernels/gated_delta_rule`).
+pub(crate) const DELTA_CHUNK: u32 = 64;
 
 /// The work of a model, by part.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +80,8 @@ impl Work {
                     let (dk, dv) = (of.key_head_dim as f64, of.value_head_dim as f64);
                     // Per token and head: K Kᵀ, Q Kᵀ and T K (2·C·dk each), T V and the masked product
                     // (2·C·dv each), and three products with the state (2·dk·dv each).
-                    of.num_value_heads as f64 * (DELTA_CHUNK * (6.0 * dk + 4.0 * dv) + 6.0 * dk * dv)
+                    of.num_value_heads as f64
+                        * (f64::from(DELTA_CHUNK) * (6.0 * dk + 4.0 * dv) + 6.0 * dk * dv)
                 }
             }),
             mtp_parameters: config.mtp_parameters() as f64,

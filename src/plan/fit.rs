@@ -238,6 +238,7 @@ impl<'a> Fit<'a> {
             targets: constraints.targets,
             recompute,
             tokens,
+            chunks_per_token: self.lengths.chunks_per_token(),
             host_copies: self.host_copies,
             library: self.library,
         }

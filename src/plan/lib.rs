@@ -50,6 +50,7 @@ mod template_kwargs;
 mod turns;
 mod values;
 mod weights;
+mod without_kernels;
 
 #[cfg(test)]
 mod reference_tests;

@@ -9,9 +9,9 @@
 use serde::{Deserialize, Serialize};
 use sparktune_base::units::bytes;
 
-use crate::architecture::{Activation, LayerSpec, MixerSpec};
+use crate::architecture::{Activation, LayerSpec, LinearSpec, MixerSpec};
 use crate::choices::{Device, MethodKind};
-use crate::cost::{Speed, Treatment, Work};
+use crate::cost::{DELTA_CHUNK, Speed, Treatment, Work};
 use crate::error::Shortage;
 use crate::facts::{GpuMemory, MachineFacts, ModelFacts};
 use crate::model_config::ModelConfig;
@@ -138,6 +138,11 @@ pub struct Footprint {
     pub recompute: bool,
     /// The number of tokens in a micro-batch: the longest pack times the packs of a micro-batch.
     pub tokens: f64,
+    /// The number of chunks of the delta rule per token; see [`Lengths::chunks_per_token`]. It counts on a
+    /// GPU only: the CPU holds the states of one example at a time and keeps nothing of a chunk.
+    ///
+    /// [`Lengths::chunks_per_token`]: crate::packing::Lengths::chunks_per_token
+    pub chunks_per_token: f64,
     /// How many f32 copies of the trained parameters several ranks keep in the system's memory.
     pub host_copies: u32,
     /// Whether the vendor's library may compute matrix products.
@@ -226,11 +231,26 @@ fn head(footprint: &Footprint, config: &ModelConfig) -> f64 {
 }
 
 /// Returns the number of values per token that a layer keeps for its backward pass, including the adapters'
-/// inner vectors. The CPU computes `silu(gate) ⊙ up` again (`kernels/gated_mlp`).
-fn kept_per_token(layer: &LayerSpec, device: Device, rank: u32, targets: TargetModules) -> f64 {
-    let kept = layer.kept_with_adapters(rank as usize, |linear| targets.contains(linear.name()));
-    let is_again = device == Device::Cpu && layer.activation == Activation::Silu;
-    (kept - if is_again { layer.intermediate_size } else { 0 }) as f64
+/// inner vectors, which a GPU pads. The CPU computes `silu(gate) ⊙ up` again (`kernels/gated_mlp`); a GPU
+/// keeps two matrices of 64 × 64 values for each head and chunk of the delta rule (`ChunkMatrices` in
+/// `kernels/gated_delta_rule/cuda.rs`).
+fn kept_per_token(layer: &LayerSpec, footprint: &Footprint) -> f64 {
+    let rank = if footprint.device == Device::Cuda { padded(footprint.rank) } else { footprint.rank };
+    let is_adapted = |linear: &LinearSpec| footprint.targets.contains(linear.name());
+    let kept = layer.kept_with_adapters(rank as usize, is_adapted) as f64;
+    match (footprint.device, &layer.mixer) {
+        (Device::Cpu, _) if layer.activation == Activation::Silu => kept - layer.intermediate_size as f64,
+        (Device::Cuda, MixerSpec::GatedDeltaNet(delta)) => {
+            let of_chunk = 2.0 * f64::from(DELTA_CHUNK.pow(2)) * delta.num_value_heads as f64;
+            kept + of_chunk * footprint.chunks_per_token
+        }
+        _ => kept,
+    }
+}
+
+/// Returns the rank to which the matrices of adapters are padded on a GPU (`kernels/lora_linear`).
+const fn padded(rank: u32) -> u32 {
+    rank.next_multiple_of(8)
 }
 
 fn library_workspace(footprint: &Footprint) -> u64 {
@@ -309,17 +329,21 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
     let adapters = work.adapter_parameters(footprint.rank, footprint.targets);
     let trained = trained_parameters(model, work, footprint);
 
-    let kept = |layer: &LayerSpec| {
-        kept_per_token(layer, footprint.device, footprint.rank, footprint.targets) * width
-    };
+    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint) * width;
     let widest = config.layers.iter().map(kept).fold(0.0, f64::max);
     let all: f64 = config.layers.iter().map(kept).sum();
     let inputs = config.layers.len() as f64 * config.hidden_size as f64 * width;
-    // The backward pass of the delta rule holds the fp32 states of one layer, one per chunk.
+    // The backward pass of the delta rule holds the states of one layer, one per chunk: in fp32, or on a GPU
+    // in bf16 together with their gradients.
+    let chunks_per_token = match footprint.device {
+        Device::Cpu => 1.0 / f64::from(DELTA_CHUNK),
+        Device::Cuda => footprint.chunks_per_token,
+    };
     let states = |layer: &LayerSpec| match &layer.mixer {
         MixerSpec::Attention(_) => 0.0,
         MixerSpec::GatedDeltaNet(delta) => {
-            (delta.num_value_heads * delta.key_head_dim) as f64 * delta.value_head_dim as f64 * 4.0 / 64.0
+            let state = (delta.num_value_heads * delta.key_head_dim) as f64 * delta.value_head_dim as f64;
+            state * 4.0 * chunks_per_token
         }
     };
     let states = config.layers.iter().map(states).fold(0.0, f64::max);
@@ -347,10 +371,14 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
         _ => 4.0 * f64::from(footprint.host_copies),
     };
 
+    // Adapters whose rank is padded are copied for it.
+    let is_padded = footprint.device == Device::Cuda && padded(footprint.rank) != footprint.rank;
+    let adapter_copies = if is_padded { 2.0 } else { 1.0 };
+
     let budget = budget(machine, footprint.device);
     Memory {
         weights: whole(parameters * width),
-        adapters: whole(adapters * width),
+        adapters: whole(adapters * width * adapter_copies),
         gradients: whole(trained * 4.0 + table),
         optimizer: whole(trained * (8.0 + master + copies + on_host)),
         activations: whole(activations.max(of_one_row)) + library_workspace(footprint),
@@ -383,9 +411,8 @@ pub fn estimate_head(
     let own = config
         .mtp
         .as_ref()
-        .map_or(0.0, |mtp| kept_per_token(&mtp.layer, footprint.device, 0, TargetModules::ALL));
-    let kept = |layer: &LayerSpec| kept_per_token(layer, footprint.device, footprint.rank, footprint.targets);
-    let widest = config.layers.iter().map(kept).fold(own, f64::max);
+        .map_or(0.0, |mtp| kept_per_token(&mtp.layer, &Footprint { rank: 0, ..*footprint }));
+    let widest = config.layers.iter().map(|layer| kept_per_token(layer, footprint)).fold(own, f64::max);
     // Kept: hidden state and embedding of each pair, both normed, both joined, and the output of the
     // projection that joins them.
     let hidden = config.hidden_size as f64;
@@ -439,6 +466,7 @@ mod tests {
             targets,
             recompute: true,
             tokens: 5376.0,
+            chunks_per_token: 1.0 / 64.0,
             host_copies: 0,
             library: false,
         };
@@ -469,6 +497,7 @@ mod tests {
                 targets: TargetModules::ALL,
                 recompute: true,
                 tokens,
+                chunks_per_token: 1.0 / 64.0,
                 host_copies: 0,
                 library: false,
             };
@@ -519,6 +548,7 @@ mod tests {
             targets: TargetModules::ALL,
             recompute: false,
             tokens: 512.0,
+            chunks_per_token: 1.0 / 64.0,
             host_copies: 0,
             library: false,
         };
@@ -565,6 +595,7 @@ mod tests {
             targets,
             recompute: false,
             tokens: 32.0,
+            chunks_per_token: 1.0 / 64.0,
             host_copies: 0,
             library: false,
         }
@@ -650,6 +681,7 @@ mod tests {
                 targets: TargetModules::ALL,
                 recompute: false,
                 tokens: 4096.0,
+                chunks_per_token: 1.0 / 64.0,
                 host_copies: 0,
                 library: false,
             };
@@ -680,6 +712,7 @@ mod tests {
                 targets: TargetModules::ALL,
                 recompute,
                 tokens: 5376.0,
+                chunks_per_token: 1.0 / 64.0,
                 host_copies: 0,
                 library: false,
             };
@@ -708,6 +741,7 @@ mod tests {
             targets: TargetModules::ALL,
             recompute: false,
             tokens: 5376.0,
+            chunks_per_token: 1.0 / 64.0,
             host_copies: 0,
             library: false,
         };
@@ -716,5 +750,30 @@ mod tests {
         let again = estimate(&model, &work, &spark(), &Footprint { recompute: true, ..footprint });
         assert!(again.activations * 5 < kept.activations, "{} {}", again.activations, kept.activations);
         assert_eq!(Memory { activations: 0, ..again }, Memory { activations: 0, ..kept });
+    }
+
+    #[test]
+    fn short_examples_keep_more_chunks_on_a_gpu_and_a_padded_rank_needs_a_copy() {
+        let catalog = Catalog::shipped();
+        let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
+        let work = Work::from_config(&model.config);
+        let of = |footprint: &Footprint| estimate(&model, &work, &spark(), footprint);
+        let long = Footprint { tokens: 6400.0, ..of_32_tokens(Device::Cuda, MethodKind::Lora, 8) };
+        // Examples of 20 tokens have 320 chunks instead of 100.
+        let short = Footprint { chunks_per_token: 1.0 / 20.0, ..long };
+        let (chunks, heads, layers) = (220.0, 16.0, 18.0);
+        // Of each layer with a DeltaNet two bf16 matrices a head and chunk, of one of them the gradients, and
+        // the states with theirs.
+        let matrices = (layers + 1.0) * chunks * heads * 2.0 * 64.0 * 64.0 * 2.0;
+        let states = chunks * heads * 128.0 * 128.0 * 4.0;
+        let more = of(&short).activations - of(&long).activations;
+        assert!((more as f64 / (SLACK * (matrices + states)) - 1.0).abs() < 1e-6, "{more}");
+        let on_cpu = |footprint: Footprint| of(&Footprint { device: Device::Cpu, ..footprint });
+        assert_eq!(on_cpu(short), on_cpu(long));
+
+        let rank = |device, rank| of(&Footprint { device, rank, ..long });
+        let [six, eight] = [6, 8].map(|r| rank(Device::Cuda, r));
+        assert_eq!((six.activations, six.adapters), (eight.activations, eight.adapters * 2 * 6 / 8));
+        assert_eq!(rank(Device::Cpu, 6).adapters * 8, rank(Device::Cpu, 8).adapters * 6);
     }
 }

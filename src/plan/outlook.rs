@@ -354,7 +354,7 @@ mod tests {
         assert!(four.basis_in_words.contains("10,000 tokens/s with 2B"), "{}", four.basis_in_words);
     }
 
-    /// The 27B leaves room for 17,920 tokens beside its weights, and so do its siblings.
+    /// The 27B leaves room for 17,536 tokens beside its weights, and so do its siblings.
     #[test]
     fn a_spark_has_room_for_32_768_tokens_with_every_model_but_the_27b_and_for_131_072_with_the_2b() {
         for model in &Catalog::shipped().models {

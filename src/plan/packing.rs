@@ -11,6 +11,7 @@ use std::rc::Rc;
 use sparktune_base::best_fit::best_fit;
 use sparktune_base::choices::PackStrategy;
 
+use crate::cost::DELTA_CHUNK;
 use crate::facts::DataFacts;
 
 /// The largest number of lengths in a sample.
@@ -25,6 +26,8 @@ pub struct Lengths {
     weight: f64,
     /// The number of tokens of the data set per token of the sample.
     token_weight: f64,
+    /// The number of chunks of the delta rule per token.
+    chunks_per_token: f64,
     /// Earlier results. Methods, ranks and models are compared at the same pack lengths, and a screen asks
     /// for them at every key press.
     packed: Rc<RefCell<HashMap<(u32, PackStrategy), Packs>>>,
@@ -37,7 +40,7 @@ pub struct Packs {
     pub count: f64,
     /// The number of tokens in one epoch.
     pub tokens: f64,
-    /// The share of the packs' room that is padding, 0 to 1.
+    /// The share of the packs' room that stays empty, 0 to 1. Packs are not padded, so it takes no work.
     pub waste: f64,
     /// The mean length of the piece that a token belongs to, `Σ len² / Σ len`, which determines the work of
     /// attention.
@@ -84,7 +87,8 @@ impl Lengths {
 
     fn new(mut lengths: Vec<u32>, weight: f64, token_weight: f64) -> Self {
         lengths.sort_unstable_by(|a, b| b.cmp(a));
-        Self { lengths: lengths.into(), weight, token_weight, packed: Rc::default() }
+        let chunks_per_token = chunks_per_token(&lengths);
+        Self { lengths: lengths.into(), weight, token_weight, chunks_per_token, packed: Rc::default() }
     }
 
     /// Returns the sample without the examples over `limit`.
@@ -92,8 +96,18 @@ impl Lengths {
     pub fn up_to(&self, limit: u32) -> Self {
         match self.lengths.partition_point(|length| *length > limit) {
             0 => self.clone(),
-            over => Self { lengths: self.lengths[over..].into(), packed: Rc::default(), ..*self },
+            over => {
+                let lengths = &self.lengths[over..];
+                let chunks_per_token = chunks_per_token(lengths);
+                Self { lengths: lengths.into(), chunks_per_token, packed: Rc::default(), ..*self }
+            }
         }
+    }
+
+    /// Returns the number of chunks of the delta rule per token: each example begins a chunk of its own, so
+    /// that short ones have more than one in 64 tokens.
+    pub const fn chunks_per_token(&self) -> f64 {
+        self.chunks_per_token
     }
 
     /// Returns the number of examples of the data set that are not over the limit.
@@ -128,6 +142,11 @@ impl Lengths {
             own_packs: packed.own_packs * self.weight,
         }
     }
+}
+
+fn chunks_per_token(lengths: &[u32]) -> f64 {
+    let sum = |of: fn(u32) -> u32| lengths.iter().map(|length| f64::from(of(*length))).sum::<f64>();
+    sum(|length| length.div_ceil(DELTA_CHUNK)).max(1.0) / sum(|length| length).max(1.0)
 }
 
 /// Draws this many lengths at equal distances in the distribution, ascending.
@@ -270,6 +289,15 @@ mod tests {
         assert_eq!(alone.lengths, Lengths::of(&long, u32::MAX).lengths);
         assert_eq!(Lengths::of_epoch(&sets(1.0, 1.0), 250).quantile(1.0), 250);
         assert_eq!(Lengths::of_epoch(&[], 250).examples(), 0.0);
+    }
+
+    #[test]
+    fn every_example_begins_a_chunk_of_its_own() {
+        let of = |lengths: &[u32]| Lengths::new(lengths.to_vec(), 1.0, 1.0);
+        assert_eq!(of(&[64, 640]).chunks_per_token(), 1.0 / 64.0);
+        let short = of(&[640, 20, 65]);
+        assert_eq!(short.chunks_per_token(), 13.0 / 725.0);
+        assert_eq!(short.up_to(65).chunks_per_token(), 3.0 / 85.0, "without the long one");
     }
 
     #[test]

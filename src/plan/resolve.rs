@@ -2,8 +2,9 @@
 //!
 //! An answer of the user is used or refused, never changed silently. Everything else follows a rule, and the
 //! reason contains its figures. Related files: refusals in `ranges`, what the machine and the model can do in
-//! `abilities`, the turns that become examples in `turns`, what token files decide in `packed`, method and
-//! size in `sizing` (with `fit` and `remedies`), the schedule of steps in `schedule`, duration in `eta`.
+//! `abilities`, shapes that slow a GPU down in `without_kernels`, the turns that become examples in `turns`,
+//! what token files decide in `packed`, method and size in `sizing` (with `fit` and `remedies`), the schedule
+//! of steps in `schedule`, duration in `eta`.
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ use crate::settings::{Answers, SETTINGS};
 use crate::shown::Shown;
 use crate::sync::SyncPlan;
 use crate::targets::TargetModules;
+use crate::without_kernels;
 
 /// Returns the missing answers that no rule can supply and without which there is no plan; empty if there are
 /// none.
@@ -179,6 +181,9 @@ impl Resolver<'_> {
             self.pick("runs_dir", &answers.runs_dir, Plan::RUNS_DIR.into(), "in the current folder");
         let name = self.pick_optional("name", &answers.name, "made from the time, the model and the method");
         let device = self.device()?;
+        if device == Device::Cuda {
+            self.warnings.extend(without_kernels::warnings(&facts.model.config));
+        }
         let fp8 = self.fp8(device)?;
         let products = self.products(device);
         let mtp = self.mtp(&model.id)?;

@@ -311,6 +311,8 @@ pub(super) fn memory_of(
         targets: TargetModules::ALL,
         recompute,
         tokens: tokens as f64,
+        // A pack is one document.
+        chunks_per_token: tokens.div_ceil(64) as f64 / tokens as f64,
         host_copies: 0,
         library,
     };
