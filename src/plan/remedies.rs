@@ -7,20 +7,26 @@ use crate::catalog::Catalog;
 use crate::choices::MethodKind;
 use crate::cost::Work;
 use crate::error::Remedy;
-use crate::fit::{Constraints, Fit, up_to_128};
+use crate::fit::{Choice, Constraints, Fit, up_to_128};
 use crate::plan::Plan;
 use crate::setting::Setting;
 
-/// Returns the usual rank for a model of this hidden size: 128, or a quarter of the hidden size if that is
-/// less.
+/// Returns the usual rank for a model of this hidden size: 128, or the largest power of two up to a quarter
+/// of the hidden size if that is less.
 pub(crate) fn usual_rank(hidden_size: usize) -> u32 {
     let quarter = (hidden_size / 4).clamp(1, 128) as u32;
     1 << quarter.ilog2()
 }
 
+/// Returns about half of this rank: a multiple of 8, because a GPU computes with no other ranks, or 0.
+const fn half_rank(rank: u32) -> u32 {
+    rank / 2 / 8 * 8
+}
+
 /// Returns smaller ranks to try, largest first, down to 8.
 pub(crate) fn smaller_ranks(rank: u32) -> Vec<u32> {
-    std::iter::successors(Some(rank / 2), |rank| Some(rank / 2)).take_while(|rank| *rank >= 8).collect()
+    let halves = std::iter::successors(Some(half_rank(rank)), |rank| Some(half_rank(*rank)));
+    halves.take_while(|rank| *rank >= 8).collect()
 }
 
 fn how(key: &str, value: impl std::fmt::Display) -> String {
@@ -38,7 +44,7 @@ impl Plan {
             (!self.recompute).then(|| how("recompute", true)),
             (shorter < self.pack.length).then(|| how("pack.length", shorter)),
             (self.method.kind() == MethodKind::Full).then(|| how("method.kind", "lora")),
-            (rank >= 16 && self.model.from.is_none()).then(|| how("method.rank", rank / 2)),
+            (rank >= 16 && self.model.from.is_none()).then(|| how("method.rank", half_rank(rank))),
         ];
         changes.into_iter().flatten().collect()
     }
@@ -85,9 +91,13 @@ pub(crate) fn remedies(fit: &Fit, constraints: &Constraints) -> Vec<Remedy> {
         }
     }
     if fit.strategy == PackStrategy::Bfd
-        && let Some((tokens, left_out, needed)) = shorter_examples(fit, constraints)
+        && let Some(Shorter { tokens, left_out, choice }) = shorter_examples(fit, constraints)
     {
-        let change = how("data.max_example_tokens", tokens);
+        let mut change = how("data.max_example_tokens", tokens);
+        if constraints.pack_length.is_some_and(|length| length != choice.pack_length) {
+            change = format!("{change} {}", how("pack.length", choice.pack_length));
+        }
+        let needed = choice.memory.needed_bytes();
         offer(format!("{change}, which about {} examples exceed", count(left_out)), Some(needed));
     }
     let catalog = Catalog::shipped();
@@ -114,35 +124,55 @@ pub(crate) fn remedies(fit: &Fit, constraints: &Constraints) -> Vec<Remedy> {
             micro_batch_packs: Some(1),
             ..lora
         };
-        let together = format!(
-            "{} {} {} together",
-            how("method.kind", "lora"),
-            how("method.rank", least.rank),
-            how("recompute", true)
-        );
-        if let Some(needed_bytes) = needs(fit, &least) {
-            found.push(Remedy { change: together, needed_bytes });
-        } else if let Some((tokens, left_out, needed_bytes)) = shorter_examples(fit, &least) {
+        // Everything by which these settings differ from the user's. The pack length is the user's as well.
+        let together = |choice: &Choice| {
+            let mut changes =
+                vec![how("method.kind", "lora"), how("method.rank", least.rank), how("recompute", true)];
+            if constraints.micro_batch_packs > Some(1) {
+                changes.push(how("batch.micro_batch_packs", 1));
+            }
+            if constraints.pack_length.is_some_and(|length| length != choice.pack_length) {
+                changes.push(how("pack.length", choice.pack_length));
+            }
+            format!("{} together", changes.join(" "))
+        };
+        if let Ok(choice) = fit.choose(&least) {
+            let needed_bytes = choice.memory.needed_bytes();
+            found.push(Remedy { change: together(&choice), needed_bytes });
+        } else if let Some(Shorter { tokens, left_out, choice }) = shorter_examples(fit, &least) {
             let examples = how("data.max_example_tokens", tokens);
             found.push(Remedy {
                 change: format!(
-                    "{together} with {examples}, which about {} examples exceed",
+                    "{} with {examples}, which about {} examples exceed",
+                    together(&choice),
                     count(left_out)
                 ),
-                needed_bytes,
+                needed_bytes: choice.memory.needed_bytes(),
             });
         }
     }
     found
 }
 
-/// Returns the largest limit on the length of examples with which the plan fits: tokens, number of examples
-/// left out, and needed bytes.
-fn shorter_examples(fit: &Fit, constraints: &Constraints) -> Option<(u32, u64, u64)> {
+/// A limit on the length of examples with which a plan fits.
+struct Shorter {
+    tokens: u32,
+    /// The number of examples that exceed it.
+    left_out: u64,
+    choice: Choice,
+}
+
+/// Returns a limit on the length of examples that is about an eighth lower, a multiple of 128.
+fn next_limit(tokens: u32) -> u32 {
+    up_to_128((tokens - tokens / 8).saturating_sub(127))
+}
+
+/// Returns the largest limit on the length of examples with which the plan fits.
+fn shorter_examples(fit: &Fit, constraints: &Constraints) -> Option<Shorter> {
     let mut tokens = fit.longest;
     let all = fit.lengths.examples();
     while tokens > 128 {
-        tokens = up_to_128(tokens - tokens / 8 - 127);
+        tokens = next_limit(tokens);
         let lengths = fit.lengths.up_to(tokens);
         let left_out = all - lengths.examples();
         // Leaving out most of the data is not a useful remedy.
@@ -154,9 +184,31 @@ fn shorter_examples(fit: &Fit, constraints: &Constraints) -> Option<(u32, u64, u
             pack_length: constraints.pack_length.map(|length| length.min(tokens)),
             ..*constraints
         };
-        if let Some(needed) = needs(&shorter, &constraints) {
-            return Some((tokens, left_out.round() as u64, needed));
+        if let Ok(choice) = shorter.choose(&constraints) {
+            return Some(Shorter { tokens, left_out: left_out.round() as u64, choice });
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_are_proposed_are_multiples_of_8() {
+        assert_eq!(smaller_ranks(128), [64, 32, 16, 8]);
+        assert_eq!(smaller_ranks(100), [48, 24, 8]);
+        assert_eq!(smaller_ranks(24), [8]);
+        assert!(smaller_ranks(15).is_empty());
+    }
+
+    #[test]
+    fn limits_on_examples_fall_down_to_128() {
+        assert_eq!(
+            [u32::MAX, 6000, 300, 256, 145, 144, 129].map(next_limit),
+            [3_758_096_384, 5248, 256, 128, 128, 128, 128]
+        );
+        assert!((129..2000).all(|tokens| next_limit(tokens) < tokens));
+    }
 }

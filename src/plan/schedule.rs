@@ -59,15 +59,23 @@ impl Resolver<'_> {
         let per_step = step_packs.count_in_micro_batches_of(micro).unwrap_or(step_packs.count());
         let pack_tokens = choice.packs.tokens / choice.packs.count.max(1.0);
         let accumulate = (per_step / u64::from(micro)).max(1) as u32;
+        let step = u64::from(accumulate) * u64::from(micro);
+        // The user's micro-batch may not divide the step that is aimed at.
+        let whole =
+            if step == per_step { String::new() } else { format!("; whole micro-batches make it {step}") };
         let reason = if step_packs.is_cut() {
-            format!(
-                "an epoch has only {}; with {per_step} per step it still has {}",
-                counted(packs, "pack"),
-                counted(packs.div_ceil(per_step), "optimizer step")
-            )
+            let steps = counted(packs.div_ceil(step), "optimizer step");
+            let packs = counted(packs, "pack");
+            if step == per_step {
+                format!("an epoch has only {packs}; with {per_step} per step it still has {steps}")
+            } else {
+                format!(
+                    "an epoch has only {packs}, for which {per_step} per step would be best{whole}, so that it has {steps}"
+                )
+            }
         } else {
             format!(
-                "{per_step} packs of {} tokens make a step as large as in the Qwen3.5 recipe, 16 × {} tokens; an epoch has {} packs",
+                "{per_step} packs of {} tokens make a step as large as in the Qwen3.5 recipe, 16 × {} tokens{whole}; an epoch has {} packs",
                 count(pack_tokens as u64),
                 count(fit.rule.into()),
                 count(packs)
@@ -177,19 +185,21 @@ impl Resolver<'_> {
         let one = if trains_both { of_text.max(of_head) } else { of_text } as u64;
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
-        // Besides those kept: the best one, the newest one if it is between two planned steps, and the one
-        // being written; and while a head is trained, the last one of the text model.
-        let more = if trains_both { 4 } else { 3 };
-        let needed = |keep: u64| {
-            one.saturating_mul(keep.saturating_add(more)).saturating_add(outputs).saturating_add(tokens)
-        };
+        // Where there are evaluations, each that is kept has another one beside it, which was the best one
+        // then. In addition there are the newest one, if it is between two planned steps, and the one being
+        // written; and while a head is trained, the last and the best one of the text model.
+        let has_evals = u64::from(eval_share > 0.0);
+        let more = 2 + if trains_both { 1 + has_evals } else { 0 };
+        let on_disk = |keep: u64| keep.saturating_mul(1 + has_evals).saturating_add(more);
+        let needed =
+            |keep: u64| one.saturating_mul(on_disk(keep)).saturating_add(outputs).saturating_add(tokens);
         let free = self.facts.machine.disk_free_bytes.unwrap_or(u64::MAX);
         let recommended = (1..=3).rev().find(|keep| needed(*keep) <= free).unwrap_or(1);
         let keep = answers.keep.as_ref().map_or(recommended, |answer| u64::from(answer.value));
         let parts = format!(
             "{} for {} checkpoints of {}, {} of outputs, {} of tokens",
-            bytes(one.saturating_mul(keep.saturating_add(more))),
-            keep.saturating_add(more),
+            bytes(one.saturating_mul(on_disk(keep))),
+            on_disk(keep),
             bytes(one),
             bytes(outputs),
             bytes(tokens)
@@ -198,6 +208,10 @@ impl Resolver<'_> {
             let key = if keep > 1 && answers.keep.is_some() { "checkpoint.keep" } else { "runs_dir" };
             return Err(PlanError::Disk { key, needed_bytes: needed(keep), free_bytes: free, parts });
         }
+        let which = match has_evals {
+            0 => "the newest ones",
+            _ => "with the one that was the best at each",
+        };
         let fewer = if recommended < 3 { ", fewer than 3 because of the disk space" } else { "" };
         let room = self
             .facts
@@ -208,10 +222,7 @@ impl Resolver<'_> {
             "checkpoint.keep",
             &answers.keep,
             recommended as u32,
-            format!(
-                "in addition to the best{fewer}; on disk the run takes {}: {parts} ({room})",
-                bytes(needed(keep))
-            ),
+            format!("{which}{fewer}; on disk the run takes {}: {parts} ({room})", bytes(needed(keep))),
         );
 
         // A forward pass over 2 % of the data costs about 0.6 % of an epoch. Evaluation takes at most a

@@ -118,7 +118,9 @@ impl Resolver<'_> {
         } else if usual < 128 {
             (
                 usual,
-                format!("a quarter of the hidden size, {hidden}; 128 is for hidden sizes of 512 and more"),
+                format!(
+                    "the largest power of two up to a quarter of the hidden size, {hidden}; 128 is for hidden sizes of 512 and more"
+                ),
             )
         } else {
             (
@@ -234,6 +236,8 @@ impl Resolver<'_> {
             format!("{busy}; more packs at once would only need more memory")
         } else if !is_free {
             "with the given batch.grad_accum_steps, more packs at once would make larger steps".to_owned()
+        } else if alone.recompute && constraints.recompute == Some(true) {
+            "more packs at once would only need more memory, which recompute is given to save".to_owned()
         } else if alone.recompute {
             "one pack fits only with recompute, and more at once would need more memory".to_owned()
         } else if step.count_in_micro_batches_of(2).is_none() {

@@ -526,6 +526,26 @@ mod tests {
         assert_eq!(s.checkpoints.retain(1, role, &s.lease).unwrap(), [5, 2]);
     }
 
+    /// The plan of a run counts on it when it asks whether the disk suffices.
+    #[test]
+    fn at_most_twice_as_many_as_are_to_be_kept_and_two_more_are_there_at_a_time() {
+        for keep in 1..4 {
+            let (mut s, mut most) = (scene(), 0);
+            // Every other planned step is the best so far, and the clock saves between all of them.
+            let role = |path: &Path| {
+                let step = step_of(&path.file_name().unwrap().to_string_lossy()).unwrap();
+                CheckpointRole { is_interim: !step.is_multiple_of(10), best: vec![step / 20 * 20] }
+            };
+            for step in (1..16).flat_map(|step| [step * 10, step * 10 + 4, step * 10 + 7]) {
+                s.commit(step);
+                // The new one is written before others are deleted.
+                most = most.max(s.checkpoints.steps().unwrap().len());
+                s.checkpoints.retain(keep, role, &s.lease).unwrap();
+            }
+            assert_eq!(most, 2 * keep + 2);
+        }
+    }
+
     #[test]
     fn an_interim_checkpoint_is_kept_while_it_is_the_newest_and_takes_no_place() {
         let mut s = scene();

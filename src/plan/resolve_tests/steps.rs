@@ -182,6 +182,78 @@ fn full_fine_tuning_on_a_gpu_passes_as_many_of_4_rows_together_as_fit_and_divide
 }
 
 #[test]
+fn micro_batches_that_do_not_divide_a_step_change_it_and_the_reason_says_to_what() {
+    let id = "Qwen/Qwen3.5-2B";
+    let pairs = [
+        ("method", "full"),
+        ("pack-strategy", "stream"),
+        ("pack-length", "5376"),
+        ("micro-batch-packs", "3"),
+    ];
+    let mut facts = recipe_facts(id);
+    facts.machine.mem_total_bytes = 400_000_000_000;
+    facts.machine.mem_available_bytes = 390_000_000_000;
+    let plan = resolve(&with(ask(id), &pairs), &facts).unwrap();
+    assert_eq!(plan.batch.packs_per_step(), 15);
+    let why = reason(&plan, "batch.grad_accum_steps");
+    assert!(
+        why.starts_with("16 packs of ") && why.contains("; whole micro-batches make it 15; an epoch"),
+        "{why}"
+    );
+
+    let mut few = demo_facts();
+    few.data = report(lengths(60, 400.0, 0.3), 0.5);
+    let plan = resolve(&with(ask("tiny"), &[("micro-batch-packs", "64")]), &few).unwrap();
+    let (why, time) = (reason(&plan, "batch.grad_accum_steps"), &plan.advice.as_ref().unwrap().time);
+    assert_eq!(plan.batch.packs_per_step(), 64);
+    assert!(why.contains("; whole micro-batches make it 64, so that it has "), "{why}");
+    assert!(why.ends_with(&format!("has {} optimizer step", time.steps_per_epoch)), "{why}");
+}
+
+#[test]
+fn a_rank_and_recompute_have_reasons_that_are_theirs() {
+    let id = "someone/else";
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    facts.machine.mem_total_bytes = 400_000_000_000;
+    facts.machine.mem_available_bytes = 390_000_000_000;
+    let why = |pairs: &[(&str, &str)]| {
+        let plan = resolve(&with(ask(id), pairs), &facts).unwrap();
+        reason(&plan, "batch.micro_batch_packs").to_owned()
+    };
+    assert!(!why(&[("method", "full")]).contains("fits only with recompute"));
+    let given = why(&[("method", "full"), ("recompute", "true")]);
+    assert!(given.contains("which recompute is given to save"), "{given}");
+
+    let mut demo = demo_facts();
+    let narrow = r#"{"model_type": "llama", "hidden_size": 200, "intermediate_size": 400, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096, "tie_word_embeddings": true}"#;
+    demo.model = ModelFacts::from_config_json(narrow).unwrap();
+    let plan = resolve(&ask("tiny"), &demo).unwrap();
+    assert_eq!(plan.method.rank(), 32, "not 50");
+    let why = reason(&plan, "method.rank");
+    assert!(why.starts_with("the largest power of two up to a quarter of the hidden size, 200"), "{why}");
+}
+
+#[test]
+fn a_model_without_kernels_for_a_shape_is_warned_about_on_a_gpu() {
+    let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let model = r#"{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 32001, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 32768, "tie_word_embeddings": true}"#;
+    facts.model = ModelFacts::from_config_json(model).unwrap();
+    let warnings = |pairs: &[(&str, &str)]| {
+        let plan = resolve(&with(ask("someone/else"), pairs), &facts).unwrap();
+        plan.warnings().to_vec()
+    };
+    let [warning] = &warnings(&[])[..] else { panic!("{:?}", warnings(&[])) };
+    assert!(warning.contains("32,001 tokens"), "{warning}");
+    assert_eq!(warnings(&[("device", "cpu")]), Vec::<String>::new());
+    // Adapters of a rank that kernels do not take are padded.
+    assert_eq!(warnings(&[("rank", "12")]).len(), 1);
+}
+
+#[test]
 fn weights_change_the_steps_and_a_data_set_of_the_hub_is_recorded_with_its_commit() {
     let mut facts = demo_facts();
     let set = |name: &str, examples| SetFacts {
