@@ -77,7 +77,19 @@ mod tests {
     #[test]
     fn value_and_gradients_agree_with_the_reference_on_devices_when_tokens_repeat() {
         let input_ids: Table = [3, 0, 3, 3, 9, 1].into();
-        agrees_with_reference(Embedding { input_ids, sum: None }, [random(1, 10, 7)], 1e-6);
+        for (rows, width) in [(10, 7), (16, 24), (10, 24)] {
+            let embedding = Embedding { input_ids: input_ids.clone(), sum: None };
+            agrees_with_reference(embedding, [random(1, rows, width)], 1e-6);
+        }
+    }
+
+    /// The head that drafts takes rows of a pack, whose length is any number.
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn the_kernels_take_a_table_of_any_number_of_rows() {
+        use crate::cuda::OnCuda;
+        let embedding = Embedding { input_ids: [0].into(), sum: None };
+        assert!(embedding.fits([[10, 24]]) && !embedding.fits([[16, 7]]));
     }
 
     #[test]

@@ -48,8 +48,9 @@ impl Engine {
             if sequence.is_decoding() {
                 last.push(rows.clone().narrow(0, piece.len() - 1, 1));
             }
-            if let Some(drafts) = &mut sequence.drafts {
+            if let (Some(head), Some(drafts)) = (&self.models.head, &mut sequence.drafts) {
                 drafts.add(rows, &sequence.prompt[piece]);
+                drafts.read(decoder.model(), head);
             }
             if sequence.is_decoding() {
                 complete.push(sequence);

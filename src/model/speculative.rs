@@ -105,6 +105,12 @@ impl<'a> Drafter<'a> {
         accepted
     }
 
+    /// Pairs the new hidden states `[n, H]` with the `n` tokens after them, and drafts nothing: a long prompt
+    /// is read in pieces. `cache` has the pairs before them, and gets the new ones.
+    pub fn read(&self, fresh: Tensor<2>, next_ids: &[u32], cache: &mut MtpCache) {
+        self.mtp.continue_from(self.model, fresh, next_ids, cache);
+    }
+
     /// Pairs the new hidden states `[n, H]` with the `n` tokens after them, and drafts `count` tokens after
     /// the last one. `cache` has the pairs before them, and gets the new ones.
     pub fn draft(&self, fresh: Tensor<2>, next_ids: &[u32], count: usize, cache: &mut MtpCache) -> Vec<u32> {
