@@ -29,6 +29,7 @@ use crate::tcp::{self, Tcp};
 use crate::token::JobToken;
 use crate::xdp::frame::{Ends, Route};
 use crate::xdp::kernel::Kernel;
+use crate::xdp::packets::KEPT;
 use crate::xdp::quantise::{agree, decode, encode, magnitudes, step};
 use crate::xdp::slots::{Counts, Job};
 use crate::xdp::soft::Soft;
@@ -38,12 +39,10 @@ use crate::xdp::worker::{Report, Worker};
 
 /// Vectors that are shorter are summed over TCP, exactly: they cost nothing, and may be anything.
 const SHORTEST: usize = 4096;
-/// The numbers whose magnitudes are agreed on at a time, which bounds the memory for the others' ones. Whole
-/// blocks, so that a longer vector has the same blocks.
-const BUCKET: usize = 6000 * VALUES;
-/// The bytes that the system is asked to keep for this rank until it looks.
-const KEPT: usize = 4 << 20;
-/// What a packet takes of them: a page and the kernel's notes about it.
+/// The numbers whose magnitudes are agreed on at a time, which bounds the memory for the others' ones, and
+/// that of an arena. Whole blocks, so that a longer vector has the same blocks.
+pub const BUCKET: usize = 6000 * VALUES;
+/// What a packet takes of the bytes that the system keeps for a socket: a page and the kernel's notes.
 const PACKET_KEPT: usize = 4608;
 /// How long the first sum may take.
 const TRIAL: Duration = Duration::from_secs(3);
@@ -343,7 +342,8 @@ impl Xdp {
         }
         let at = *here.address.ip();
         let ends = Ends { from: (at, route.reply_port), to: (at, route.port) };
-        Ok(Box::new(Inside::new(kernel, own, ends, others)))
+        let inside = Inside::new(kernel, own, ends, others).map_err(|error| error.to_string())?;
+        Ok(Box::new(inside))
     }
 
     /// Returns what all ranks say, in their order.

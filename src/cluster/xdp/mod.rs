@@ -25,6 +25,7 @@ pub mod lab;
 #[cfg(test)]
 #[cfg(all(target_os = "linux", feature = "xdp"))]
 mod oracle;
+mod packets;
 pub mod quantise;
 pub mod slots;
 mod soft;

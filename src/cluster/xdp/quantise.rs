@@ -17,7 +17,10 @@ const ROUNDING: f64 = (3_u64 << 51) as f64;
 
 /// Returns the largest magnitude of each block of numbers, or NaN if one is not finite.
 pub fn magnitudes(numbers: &[f32]) -> Vec<f32> {
-    numbers.chunks(VALUES).map(|block| block.iter().fold(0.0, |most, v| larger(most, v.abs()))).collect()
+    // The bits of magnitudes are in the order of magnitudes, and those of what is not finite come last.
+    let bits = |number: &f32| number.abs().to_bits() as i32;
+    let of_block = |block: &[f32]| f32::from_bits(block.iter().map(bits).fold(0, i32::max) as u32);
+    numbers.chunks(VALUES).map(|block| larger(0.0, of_block(block))).collect()
 }
 
 /// Replaces the magnitudes of this rank by those over this rank and another.

@@ -1,19 +1,20 @@
 //! The switch in user space: a thread that adds the packets that come to a socket.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::xdp::packets::Packets;
 use crate::xdp::slots::{Counts, Job, Slots, Verdict};
-use crate::xdp::transport::lossy;
 use crate::xdp::wire::PACKET;
 
-/// The pause between two looks at whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+/// The pause between two looks at whether it is to end: 50 ms.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// The thread, which ends when this is dropped.
 pub(crate) struct Soft {
@@ -24,10 +25,10 @@ pub(crate) struct Soft {
 impl Soft {
     /// Adds what comes to a socket.
     pub(crate) fn start(socket: UdpSocket, job: Job) -> io::Result<Self> {
-        socket.set_read_timeout(Some(LOOK))?;
+        let packets = Packets::new(socket)?;
         let ends = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ends);
-        let serve = move || serve(&socket, Slots::new(job), &is_over);
+        let serve = move || serve(packets, Slots::new(job), &is_over);
         let thread = Builder::new().name("sums".into()).spawn(serve)?;
         Ok(Self { ends, thread: Some(thread) })
     }
@@ -46,38 +47,42 @@ impl Drop for Soft {
     }
 }
 
-fn serve(socket: &UdpSocket, mut slots: Slots, is_over: &AtomicBool) -> Counts {
+fn serve(mut packets: Packets, mut slots: Slots, is_over: &AtomicBool) -> Counts {
     // Where a rank is follows from its contributions: no stranger can sign one, and who repeats one from
     // elsewhere is a duplicate.
     let mut ranks: BTreeMap<u8, SocketAddr> = BTreeMap::new();
-    // One byte more, so that a longer packet is noticed.
-    let mut bytes = [0; PACKET + 1];
+    let mut results: Vec<(SocketAddr, [u8; PACKET])> = Vec::new();
     while !is_over.load(Ordering::SeqCst) {
-        let (length, from) = match socket.recv_from(&mut bytes) {
-            Ok(received) => received,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+        match packets.refill() {
+            Ok(true) => {}
+            Ok(false) => {
+                let _ = poll(&mut [PollFd::new(packets.socket(), PollFlags::IN)], Some(&LOOK));
+                continue;
+            }
             // What a network says of an earlier packet.
             Err(_) => {
                 std::thread::yield_now();
                 continue;
             }
-        };
-        let worker = bytes[6];
-        let packet = &mut bytes[..length];
-        let verdict = slots.receive(packet);
-        if matches!(verdict, Verdict::Added | Verdict::Completed) {
-            ranks.insert(worker, from);
+        }
+        while let Some((packet, from)) = packets.next() {
+            let worker = packet.get(6).copied();
+            let verdict = slots.receive(packet);
+            if let (Verdict::Added | Verdict::Completed, Some(worker)) = (verdict, worker) {
+                ranks.insert(worker, from);
+            }
+            let Ok(result) = <[u8; PACKET]>::try_from(&*packet) else { continue };
+            match verdict {
+                Verdict::Completed => results.extend(ranks.values().map(|to| (*to, result))),
+                Verdict::Resent => results.push((from, result)),
+                _ => {}
+            }
         }
         // A result that cannot be sent is asked for again.
-        match verdict {
-            Verdict::Completed => ranks.values().for_each(|to| {
-                let _ = lossy(socket.send_to(packet, to).map(drop));
-            }),
-            Verdict::Resent => {
-                let _ = lossy(socket.send_to(packet, from).map(drop));
-            }
-            _ => {}
+        for (to, result) in results.drain(..) {
+            let _ = packets.send(to, &result);
         }
+        let _ = packets.flush();
     }
     slots.counts()
 }

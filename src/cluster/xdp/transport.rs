@@ -2,23 +2,33 @@
 //! in the kernel of the rank's own machine.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 
 use sparktune_base::random::SplitMix64;
 
 use crate::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, write_head};
 use crate::xdp::kernel::Kernel;
+use crate::xdp::packets::Packets;
 use crate::xdp::slots::Counts;
 use crate::xdp::wire::PACKET;
 
-/// A way to the switch. What cannot be sent now is lost, as it could be in the network.
+/// A way to the switch.
 pub(crate) trait Transport: Send {
-    /// Sends a packet.
+    /// Sends a packet, at the latest with the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// Nothing can be sent any more.
+    /// Packets are lost, or some of those that were to get them have not, for this reason: a moment without a
+    /// route or a full queue is no end.
     fn send(&mut self, packet: &[u8; PACKET]) -> io::Result<()>;
+
+    /// Sends all that waits.
+    ///
+    /// # Errors
+    /// As those of [`send`](Self::send).
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Takes the next packet that has come. Returns whether there was one; it may be anything.
     ///
@@ -42,38 +52,40 @@ pub(crate) trait Transport: Send {
     }
 }
 
-/// A socket that never waits.
+/// A way through the network.
 pub(crate) struct Udp {
-    socket: UdpSocket,
+    packets: Packets,
     to: SocketAddr,
 }
 
 impl Udp {
     /// Sends to this address.
     pub(crate) fn new(socket: UdpSocket, to: SocketAddr) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket, to })
+        Ok(Self { packets: Packets::new(socket)?, to })
     }
 }
 
 impl Transport for Udp {
     fn send(&mut self, packet: &[u8; PACKET]) -> io::Result<()> {
-        lossy(self.socket.send_to(packet, self.to).map(drop))
+        self.packets.send(self.to, packet)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.packets.flush()
     }
 
     fn receive(&mut self, packet: &mut [u8; PACKET]) -> io::Result<bool> {
-        // One byte more, so that a longer packet is noticed.
-        let mut bytes = [0; PACKET + 1];
-        match self.socket.recv_from(&mut bytes) {
-            Ok((length, _)) => {
-                packet.fill(0);
-                if length == PACKET {
-                    packet.copy_from_slice(&bytes[..PACKET]);
+        loop {
+            if let Some((datagram, _)) = self.packets.next() {
+                match <&[u8; PACKET]>::try_from(&*datagram) {
+                    Ok(whole) => *packet = *whole,
+                    Err(_) => packet.fill(0),
                 }
-                Ok(true)
+                return Ok(true);
             }
-            Err(error) if is_empty(&error) => Ok(false),
-            Err(error) => Err(error),
+            if !self.packets.refill()? {
+                return Ok(false);
+            }
         }
     }
 }
@@ -82,7 +94,7 @@ impl Transport for Udp {
 pub(crate) struct Inside {
     kernel: Kernel,
     /// Sends the results that this rank completes.
-    socket: UdpSocket,
+    packets: Packets,
     ends: Ends,
     others: Vec<SocketAddrV4>,
     results: VecDeque<[u8; PACKET]>,
@@ -91,8 +103,14 @@ pub(crate) struct Inside {
 
 impl Inside {
     /// Uses a program that is attached. `others` are the addresses of all other ranks.
-    pub(crate) fn new(kernel: Kernel, socket: UdpSocket, ends: Ends, others: Vec<SocketAddrV4>) -> Self {
-        Self { kernel, socket, ends, others, results: VecDeque::new(), frame: Vec::with_capacity(FRAME) }
+    pub(crate) fn new(
+        kernel: Kernel,
+        socket: UdpSocket,
+        ends: Ends,
+        others: Vec<SocketAddrV4>,
+    ) -> io::Result<Self> {
+        let packets = Packets::new(socket)?;
+        Ok(Self { kernel, packets, ends, others, results: VecDeque::new(), frame: Vec::with_capacity(FRAME) })
     }
 }
 
@@ -106,13 +124,20 @@ impl Transport for Inside {
         let action = self.kernel.run(&mut self.frame).map_err(io::Error::other)?;
         let result: Option<[u8; PACKET]> =
             self.frame.get(FRAME_HEAD..FRAME).and_then(|result| result.try_into().ok());
+        let mut sent = Ok(());
         if let (Action::Back | Action::ToAll, Some(result)) = (action, result) {
             if action == Action::ToAll {
-                self.others.iter().try_for_each(|to| lossy(self.socket.send_to(&result, to).map(drop)))?;
+                for to in &self.others {
+                    sent = sent.and(self.packets.send((*to).into(), &result));
+                }
             }
             self.results.push_back(result);
         }
-        Ok(())
+        sent
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.packets.flush()
     }
 
     fn receive(&mut self, packet: &mut [u8; PACKET]) -> io::Result<bool> {
@@ -153,19 +178,4 @@ impl Loss {
     pub(crate) fn loses(&mut self) -> bool {
         self.random.below(1_000_000) < self.per_million
     }
-}
-
-/// Takes what the network may lose for lost.
-pub(crate) fn lossy(sent: io::Result<()>) -> io::Result<()> {
-    match sent {
-        Err(error) if is_empty(&error) => Ok(()),
-        // ENOBUFS: the queue of an interface is full.
-        Err(error) if error.raw_os_error() == Some(105) => Ok(()),
-        other => other,
-    }
-}
-
-/// A refused connection says that nobody listened for an earlier packet.
-fn is_empty(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused | ErrorKind::Interrupted)
 }

@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::xdp::slots::{Counts, Job};
 use crate::xdp::transport::{Loss, Transport};
 use crate::xdp::wire::{HEAD, Header, PACKET, RESULT, SLOTS, is_signed, place_of, sign};
@@ -28,6 +30,13 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// After so many chunks without a result, a rank that asks for them does not ask for later ones. More than
 /// one, because the network loses some.
 const MISSING: u32 = 6;
+
+/// The longest packets that all interfaces on the way have to take, with the heads of IPv4 and UDP: they are
+/// not fragmented.
+const MTU: usize = PACKET + 28;
+
+/// The packets that are taken before the next ones are sent.
+const TOGETHER: usize = 32;
 
 /// What the sums took so far, on this rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,8 +60,13 @@ pub struct Report {
 /// The reason why a sum was not finished.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("no result has come for {0} s")]
-    Silence(u64),
+    #[error(
+        "no result has come for {for_s} s{}",
+        unsent.as_ref().map_or_else(String::new, |error| format!(", and the last packet could not be sent: {error}"))
+    )]
+    Silence { for_s: u64, unsent: Option<io::Error> },
+    #[error("packets of {PACKET} bytes do not fit through a network interface: they need an MTU of {MTU}")]
+    Narrow,
     #[error("{0}")]
     Medium(#[from] io::Error),
     #[error("this job has used up its {} chunks", super::wire::MOST_CHUNKS)]
@@ -85,6 +99,8 @@ pub(crate) struct Worker {
     /// The packets of the flights.
     packets: Vec<[u8; PACKET]>,
     times: Times,
+    /// Why the last packet could not be sent, if it could not.
+    unsent: Option<io::Error>,
     report: Report,
 }
 
@@ -112,6 +128,7 @@ impl Worker {
             flights: vec![None; slots],
             packets: vec![[0; PACKET]; slots],
             times: Times::default(),
+            unsent: None,
             report: Report::default(),
         }
     }
@@ -148,29 +165,30 @@ impl Worker {
         let mut packet = [0; PACKET];
         while left > 0 {
             self.launch(first, &mut ready, &mut fill)?;
-            let mut has_come = false;
-            while self.receive(&mut packet)? {
+            let (mut came, mut landed) = (0, 0);
+            while came < TOGETHER && self.receive(&mut packet)? {
+                came += 1;
                 let Some(chunk) = self.land(&packet) else {
                     self.report.useless += 1;
                     continue;
                 };
                 take(chunk - first, &packet);
-                left -= 1;
-                has_come = true;
+                landed += 1;
                 // A slot is used again as soon as it is free, whatever the other slots wait for.
                 let next = chunk + u64::from(SLOTS);
                 ready.extend((next < last).then_some(next));
-                self.launch(first, &mut ready, &mut fill)?;
             }
-            if has_come {
+            left -= landed;
+            if landed > 0 {
                 (progress, pause) = (Instant::now(), PAUSE);
+                self.unsent = None;
                 continue;
             }
             if progress.elapsed() > self.silence {
-                return Err(Fault::Silence(self.silence.as_secs()));
+                return Err(Fault::Silence { for_s: self.silence.as_secs(), unsent: self.unsent.take() });
             }
             let is_answered = if self.transport.must_ask() { self.ask()? } else { self.send_again()? };
-            if !is_answered {
+            if !is_answered && came == 0 {
                 self.report.wakes += 1;
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -198,16 +216,27 @@ impl Worker {
             self.flights[slot] = Some(Flight { chunk, sent: Instant::now(), tries: 0 });
             self.open += 1;
             self.report.sent += 1;
-            self.send(slot)?;
+            self.send(slot);
         }
-        Ok(())
+        self.flush()
     }
 
-    fn send(&mut self, slot: usize) -> Result<(), Fault> {
-        if self.loss.as_mut().is_some_and(Loss::loses) {
-            return Ok(());
+    /// Sends a packet with the next ones. One that cannot be sent is lost, as it could be in the network.
+    fn send(&mut self, slot: usize) {
+        if !self.loss.as_mut().is_some_and(Loss::loses)
+            && let Err(error) = self.transport.send(&self.packets[slot])
+        {
+            self.unsent = Some(error);
         }
-        Ok(self.transport.send(&self.packets[slot])?)
+    }
+
+    /// Sends all that waits.
+    fn flush(&mut self) -> Result<(), Fault> {
+        if let Err(error) = self.transport.flush() {
+            self.unsent = Some(error);
+        }
+        let is_too_long = |error: &io::Error| error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
+        if self.unsent.as_ref().is_some_and(is_too_long) { Err(Fault::Narrow) } else { Ok(()) }
     }
 
     /// Takes the next packet that has come.
@@ -251,9 +280,10 @@ impl Worker {
             (flight.sent, flight.tries) = (now, (flight.tries + 1).min(8));
             self.report.resent += 1;
             is_late = true;
-            self.send(slot)?;
+            self.send(slot);
         }
         if is_late {
+            self.flush()?;
             self.times.back_off(now);
         }
         Ok(false)
@@ -269,7 +299,7 @@ impl Worker {
         for (_, slot) in order {
             let before = self.transport.waiting();
             self.report.asked += 1;
-            self.send(slot)?;
+            self.send(slot);
             let is_answered = self.transport.waiting() > before;
             answers += u32::from(is_answered);
             missing += u32::from(!is_answered);
@@ -277,6 +307,8 @@ impl Worker {
                 break;
             }
         }
+        // What this rank has completed goes to the others.
+        self.flush()?;
         Ok(answers > 0)
     }
 }
@@ -337,10 +369,20 @@ mod tests {
     struct Wire {
         rank: usize,
         shared: Arc<Mutex<Shared>>,
+        /// For how many packets there is no route.
+        away: u32,
+    }
+
+    fn no_route() -> io::Error {
+        io::ErrorKind::NetworkUnreachable.into()
     }
 
     impl Transport for Wire {
         fn send(&mut self, packet: &[u8; PACKET]) -> io::Result<()> {
+            if self.away > 0 {
+                self.away -= 1;
+                return Err(no_route());
+            }
             let Shared { slots, inboxes } = &mut *self.shared.lock().unwrap();
             let mut packet = *packet;
             match slots.receive(&mut packet) {
@@ -361,12 +403,12 @@ mod tests {
     }
 
     /// Lets ranks sum twice, and returns the sums and what became of the packets.
-    fn summed(workers: u8, loss: u32) -> (Vec<Vec<i16>>, Counts) {
+    fn summed(workers: u8, loss: u32, away: u32) -> (Vec<Vec<i16>>, Counts) {
         let job = Job { number: 1, workers, muted: 0, key: Key([3, 4]) };
         let inboxes = vec![VecDeque::new(); workers.into()];
         let shared = Arc::new(Mutex::new(Shared { slots: Slots::new(job), inboxes }));
         let work = |rank: u8| {
-            let transport = Box::new(Wire { rank: rank.into(), shared: Arc::clone(&shared) });
+            let transport = Box::new(Wire { rank: rank.into(), shared: Arc::clone(&shared), away });
             let loss = (loss > 0).then(|| Loss::new(loss, rank.into()));
             let mut worker = Worker::new(job, rank, transport, loss, Duration::from_secs(30), 100);
             let mut sums = Vec::new();
@@ -394,22 +436,23 @@ mod tests {
 
     #[test]
     fn sums_are_the_same_whatever_is_lost_on_the_way() {
-        let (whole, quiet) = summed(3, 0);
+        let (whole, quiet) = summed(3, 0, 0);
         let expected: Vec<i16> = (0..5).chain(0..3 * 128 + 7).map(|chunk| chunk * 9 + 3000).collect();
         assert!(whole.iter().all(|sums| *sums == expected));
         assert_eq!(quiet[Verdict::Completed], expected.len() as u64);
-        let (lossy, counts) = summed(3, 100_000);
+        let (lossy, counts) = summed(3, 100_000, 0);
         assert_eq!(lossy, whole);
         assert!(counts[Verdict::Resent] > 20, "{counts:?}");
         assert_eq!(counts[Verdict::Completed], expected.len() as u64);
+        assert_eq!(summed(3, 0, 9).0, whole, "a moment without a route is no end");
     }
 
     #[test]
-    fn who_hears_nothing_gives_up() {
+    fn who_hears_nothing_gives_up_and_says_why_it_sends_nothing() {
         struct Hole;
         impl Transport for Hole {
             fn send(&mut self, _: &[u8; PACKET]) -> io::Result<()> {
-                Ok(())
+                Err(no_route())
             }
             fn receive(&mut self, _: &mut [u8; PACKET]) -> io::Result<bool> {
                 Ok(false)
@@ -418,8 +461,30 @@ mod tests {
         let job = Job { number: 1, workers: 2, muted: 0, key: Key([3, 4]) };
         let mut worker = Worker::new(job, 0, Box::new(Hole), None, Duration::from_millis(200), 100);
         let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
-        assert!(matches!(fault, Fault::Silence(_)), "{fault}");
+        assert!(matches!(fault, Fault::Silence { .. }), "{fault}");
+        let said = fault.to_string();
+        assert!(said.starts_with("no result has come") && said.contains(&no_route().to_string()), "{said}");
         assert!(worker.report().resent > 0, "it was sent again before");
+    }
+
+    #[test]
+    fn who_cannot_send_whole_packets_gives_up_at_once() {
+        struct Narrow;
+        impl Transport for Narrow {
+            fn send(&mut self, _: &[u8; PACKET]) -> io::Result<()> {
+                Ok(())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Err(Errno::MSGSIZE.into())
+            }
+            fn receive(&mut self, _: &mut [u8; PACKET]) -> io::Result<bool> {
+                Ok(false)
+            }
+        }
+        let job = Job { number: 1, workers: 2, muted: 0, key: Key([3, 4]) };
+        let mut worker = Worker::new(job, 0, Box::new(Narrow), None, Duration::from_secs(3600), 100);
+        let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
+        assert!(fault.to_string().ends_with("they need an MTU of 1476"), "{fault}");
     }
 
     #[test]
