@@ -376,8 +376,8 @@ impl Collective for Tcp {
         let is_first = self.rank() == 0;
         let missed = |error: Error| match error {
             Error::TooFew { .. } => error,
-            // All others know that this rank was stopped, or this one that rank 0 was.
-            Error::Interrupted if is_first => error,
+            // This rank was stopped; if it is rank 0, all others know it. Or this one knows that rank 0 was.
+            Error::Interrupted => error,
             Error::Left { .. } if !is_first => error,
             // The others may go on at another rank, if they did not hear why this one ends.
             error if is_first && of > 2 => Error::TooFew { left: 1, of, why: error.to_string() },

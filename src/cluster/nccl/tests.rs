@@ -1,7 +1,7 @@
 //! Ranks in threads on loopback, with GPUs that share the memory of this process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -203,11 +203,13 @@ fn two_ranks_have_the_sums_of_tcp_and_more_have_the_same_as_each_other() {
 
 #[test]
 fn those_that_are_left_go_on_with_a_new_communicator() {
+    let all_have_summed = Barrier::new(3);
     let (all, wires) = ranks(Asked::Nccl, &[Fault::None; 3], |engine| {
         let mut engine = engine.unwrap();
         assert!(engine.outlive(Duration::from_secs(20)));
         let (_, count) = summed(&mut engine);
         assert_eq!(count, 3);
+        all_have_summed.wait();
         if engine.rank() == 1 {
             engine.leave(Some("it is killed"));
             return Vec::new();
@@ -262,10 +264,13 @@ fn a_sum_that_fails_while_all_ranks_are_there_ends_the_run_with_its_reason() {
 /// many of them are left.
 fn with_one_stuck(faults: &[Fault], left: usize) -> Vec<Result<Vec<f32>, Error>> {
     let last = faults.len() - 1;
+    let all_have_summed = Barrier::new(faults.len());
     let (all, _) = ranks(Asked::Nccl, faults, |engine| {
         let mut engine = engine.unwrap();
         assert!(engine.outlive(Duration::from_secs(20)));
         assert_eq!(summed(&mut engine).1, last + 1);
+        // Who leaves while another still waits for words would end the sum that this has made.
+        all_have_summed.wait();
         if engine.rank() == last {
             engine.leave(Some("it is killed"));
             return Ok(Vec::new());

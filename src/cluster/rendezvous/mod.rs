@@ -392,7 +392,15 @@ impl Job<'_> {
                     let (at, why) = (caller.ip.to_string(), "it comes to the meeting once more".to_owned());
                     return Err(Error::Lost { rank, at, why });
                 }
-                Purpose::Work => drop(met.incoming.insert(rank, (caller.ip.to_string(), caller.channel))),
+                Purpose::Work if own == 0 && members[rank] != self.member(&caller) => {
+                    self.refuse_second(caller)
+                }
+                Purpose::Work => {
+                    // Rank 0 answers here, one that has lost its connection when all were welcomed.
+                    if own > 0 || caller.channel.tell(&Answer::Welcome(welcome.clone())).is_ok() {
+                        met.incoming.insert(rank, (caller.ip.to_string(), caller.channel));
+                    }
+                }
                 Purpose::Heartbeat => {
                     // Rank 0 answers here, the others at once.
                     if own > 0 || caller.channel.tell(&Answer::Welcome(welcome.clone())).is_ok() {
@@ -521,21 +529,19 @@ impl Job<'_> {
             if matches!(caller, Err(Error::Missing { .. })) {
                 self.enough(met)?;
             }
-            let Some(mut caller) = caller? else { continue };
+            let Some(caller) = caller? else { continue };
             let rank = caller.hello.rank;
             if caller.hello.purpose != Purpose::Work {
                 // Nobody was welcomed yet.
                 continue;
             }
-            if met.incoming.contains_key(&rank) {
-                let why = format!("there already is a rank {rank}. Give each rank a number of its own");
-                self.ends.tell_refusal(&format!("a rank at {}", caller.ip), &why);
-                let _ = caller.channel.tell(&Answer::Refused { why });
+            let member = self.member(&caller);
+            if met.incoming.contains_key(&rank) && members[rank] != member {
+                self.refuse_second(caller);
                 continue;
             }
-            // Rank 0's machine has another name for others than for itself.
-            let host = if caller.ip.is_loopback() { host.clone() } else { caller.ip.to_string() };
-            members[rank] = Member { host, port: caller.hello.port, launched_as: caller.hello.launched_as };
+            // One that comes again has lost its connection, which may not show here yet.
+            members[rank] = member;
             met.incoming.insert(rank, (caller.ip.to_string(), caller.channel));
         }
         if self.known.absent_after.is_some() {
@@ -550,9 +556,28 @@ impl Job<'_> {
         let (said, _) = self.welcome.get_or_init(|| (Welcome { members, present, attempt }, Instant::now()));
         for (rank, (at, channel)) in &mut met.incoming {
             let welcomed = channel.tell(&Answer::Welcome(said.clone()));
-            welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
+            // Those that meet again begin anew without it; before, it comes again.
+            if self.meets_again() {
+                welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
+            }
         }
         Ok(())
+    }
+
+    /// Returns who has come, as the others reach it. A process has one place and one number.
+    fn member(&self, caller: &Caller) -> Member {
+        let Hello { port, launched_as, .. } = caller.hello;
+        // Rank 0's machine has another name for others than for itself.
+        let host = if caller.ip.is_loopback() { self.placement.host.clone() } else { caller.ip.to_string() };
+        Member { host, port, launched_as }
+    }
+
+    /// Sends a process away that has the number of another one.
+    fn refuse_second(&self, mut caller: Caller) {
+        let why =
+            format!("there already is a rank {}. Give each rank a number of its own", caller.hello.rank);
+        self.ends.tell_refusal(&format!("a rank at {}", caller.ip), &why);
+        let _ = caller.channel.tell(&Answer::Refused { why });
     }
 
     /// Tells those that have come, and those that come now, that this rank was stopped: otherwise they would

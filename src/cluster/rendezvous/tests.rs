@@ -145,6 +145,49 @@ fn a_coordinator_that_slept_begins_with_nobody_who_has_given_it_up() {
 }
 
 #[test]
+fn a_rank_that_has_lost_its_connection_comes_again_and_another_process_does_not_take_its_place() {
+    let port = free_port().unwrap();
+    let limits = Limits { meeting: Duration::from_secs(60), ..Limits::default() };
+    let meets_first = |rank: usize| {
+        let known = Known { launched_as: launched_as(rank), ..Known::default() };
+        let ends = Ends::new(Arc::new(|| false), Arc::new(|_| ()));
+        meet(&placement(rank, 3, port), None, "build", limits, &known, &ends)
+    };
+    let hear = |channel: &mut Channel<'static>| channel.hear::<Answer>();
+    thread::scope(|scope| {
+        let first = scope.spawn(move || meets_first(0));
+        let [puppet, other] = [(); 2].map(|()| {
+            let mut puppet = Puppet::new(1, 3, port);
+            puppet.hello.meeting = 0;
+            puppet
+        });
+        let is_refused = || {
+            let said = hear(&mut other.says(&other.hello));
+            matches!(said, Ok(Answer::Refused { why }) if why.contains("already is a rank 1"))
+        };
+        // Rank 0 does not see that the first connection is of no use any more.
+        let mut lost = puppet.says(&puppet.hello);
+        assert!(matches!(hear(&mut lost), Ok(Answer::Wait { .. })));
+        assert!(is_refused());
+        let mut channel = puppet.says(&puppet.hello);
+        assert!(matches!(hear(&mut channel), Ok(Answer::Wait { .. })));
+        // The same holds when all have come, until they have connected to each other.
+        let third = scope.spawn(move || meets_first(2));
+        while !matches!(hear(&mut channel).unwrap(), Answer::Welcome(_)) {}
+        drop((lost, channel));
+        let _welcomed = [(); 3].map(|()| puppet.welcomes());
+        assert!(is_refused());
+        let (_channel, Welcome { members, attempt, .. }) = puppet.comes();
+        let to_third = Puppet { first: members[2].port, ..other };
+        let _work = to_third.says(&puppet.hello);
+        assert!(matches!(hear(&mut puppet.heartbeat(attempt)), Ok(Answer::Welcome(_))));
+        for met in [first, third] {
+            assert_eq!(met.join().unwrap().unwrap().present, [0, 1, 2]);
+        }
+    });
+}
+
+#[test]
 fn a_coordinator_that_slept_does_not_miss_those_that_came_meanwhile() {
     let port = free_port().unwrap();
     let first = thread::spawn(move || {

@@ -4,6 +4,7 @@
 //! `SPARKTUNE_XDP_RANKS=4 SPARKTUNE_XDP_NUMBERS=4000000 cargo test … between_namespaces -- --nocapture` has
 //! more ranks and numbers.
 
+use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::thread;
@@ -240,6 +241,36 @@ fn who_sends_another_gradient_than_it_announced_is_known_by_its_length_and_the_s
             assert_eq!(step.unwrap_err(), Vec::<usize>::new(), "{factor}");
         }
     }
+}
+
+#[test]
+fn the_switch_of_a_thread_has_the_port_that_was_chosen_or_another_one_if_that_is_taken() {
+    let chosen = free_port();
+    let is_taken = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, chosen)).is_err();
+    let path_of = |interfaces: &[&str]| {
+        let (port, interfaces) = (free_port(), interfaces.iter().map(|name| (*name).to_owned()).collect());
+        let choice = Choice { interfaces, port: chosen, ..Choice::default() };
+        let work = |rank: usize| {
+            let mut engine = opened(rank, 2, "127.0.0.1", port, choice.clone());
+            let found = (engine.path().clone(), is_taken());
+            engine.leave(None);
+            found
+        };
+        thread::scope(|scope| {
+            let second = scope.spawn(|| work(1));
+            let found = work(0);
+            assert_eq!(second.join().unwrap().0, found.0);
+            found
+        })
+    };
+    assert_eq!(path_of(&[]), (Path::User(None), true));
+    // Another job of this machine has it.
+    let other = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, chosen)).unwrap();
+    assert_eq!(path_of(&[]).0, Path::User(None));
+    // The kernel's program is told a port, so there it is missed, and the ranks say why.
+    let Path::User(Some(why)) = path_of(&["no such interface"]).0 else { panic!("it sums elsewhere") };
+    assert!(why.contains(&format!("rank 0: UDP port {chosen} cannot be used")), "{why}");
+    drop(other);
 }
 
 #[test]

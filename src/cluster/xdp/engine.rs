@@ -48,15 +48,16 @@ const PACKET_KEPT: usize = 4608;
 const TRIAL: Duration = Duration::from_secs(3);
 /// What the key of the tags is derived for.
 const PURPOSE: &str = "sparktune 2026-11-27 tags of sums in the network";
-/// What a rank says to which no result has come.
-const NO_RESULT: &[u8] = b"no result";
+/// What a rank says to which no result has come, in the place of whatever is due: no text, and no numbers.
+const NO_RESULT: &[u8] = b"\xffno result";
 
 /// How to sum.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// The interfaces of rank 0's machine at which the kernel adds. None: a thread adds.
     pub interfaces: Vec<String>,
-    /// The UDP port of the switch; results go to the next one.
+    /// The UDP port of the switch. Results of the kernel go to the next one; a thread takes any other port if
+    /// this one is taken.
     pub port: u16,
     /// The time without any result after which this rank gives up.
     pub silence: Duration,
@@ -250,7 +251,7 @@ impl Xdp {
         let workers = u8::try_from(self.control.world_size()).expect("at most 16");
         let rank = u8::try_from(self.control.rank()).expect("at most 15");
         // Rank 0's own socket comes first, because its port may be taken.
-        let mut own = None;
+        let own = is_first.then(|| switch_socket(choice.port, in_kernel));
         let mut opened = Opened { nonce: [0; 16], job: 0, port: choice.port, group: None, why };
         if is_first {
             let filled = getrandom(&mut opened.nonce[..], GetRandomFlags::empty());
@@ -259,14 +260,11 @@ impl Xdp {
             opened.job = u16::from_le_bytes([a, b]);
             // The part of the multicast addresses that organisations may use as they like.
             opened.group = in_kernel.then(|| Ipv4Addr::new(239, 195, c, d));
-            let port = if in_kernel { choice.port } else { 0 };
-            match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)) {
-                Ok(socket) => {
-                    opened.port = socket.local_addr().map_or(port, |at| at.port());
-                    own = Some(socket);
-                }
-                Err(error) => opened.why = Some(format!("UDP port {port} cannot be used: {error}")),
-            }
+        }
+        if let Some(Ok(socket)) = &own
+            && let Ok(at) = socket.local_addr()
+        {
+            opened.port = at.port();
         }
         let opened = serde_json::to_vec(&opened).expect("plain fields serialise");
         let opened = self.control.broadcast(&opened)?;
@@ -282,10 +280,9 @@ impl Xdp {
         let here = here.expect("there is a failure otherwise");
         let window = here.window;
         let others: Vec<SocketAddrV4> = places.into_iter().skip(1).flatten().collect();
-        let transport = match (is_first, own) {
-            (true, Some(own)) => self.open_at_first(choice, job, &opened, own, here, others),
-            (true, None) => Err("rank 0 has no socket".to_owned()),
-            (false, _) => {
+        let transport = match own {
+            Some(own) => own.and_then(|own| self.open_at_first(choice, job, &opened, own, here, others)),
+            None => {
                 let udp = Udp::new(here.socket, here.switch);
                 udp.map(|udp| Box::new(udp) as Box<dyn Transport>).map_err(|error| error.to_string())
             }
@@ -305,7 +302,9 @@ impl Xdp {
         let tried = match tried {
             Ok(()) if sums.iter().copied().eq(expected) => Ok(()),
             Ok(()) => Err("the first sum is wrong".to_owned()),
-            Err(fault) => Err(format!("the first sum failed: {fault}")),
+            Err(fault) => {
+                Err(format!("the first sum, at UDP port {} of rank 0, failed: {fault}", opened.port))
+            }
         };
         let said: Vec<Result<(), String>> = self.gather(&tried)?;
         if let Some(why) = failure(&said) {
@@ -349,8 +348,20 @@ impl Xdp {
     /// Returns what all ranks say, in their order.
     fn gather<T: Serialize + for<'a> Deserialize<'a>>(&mut self, own: &T) -> Result<Vec<T>, Error> {
         let own = serde_json::to_vec(own).expect("plain fields serialise");
-        let words = self.control.all_gather(&own)?.into_iter().enumerate();
+        let words = self.words(&own)?.into_iter().enumerate();
         words.map(|(rank, word)| serde_json::from_slice(&word).map_err(|_| unknown_word(rank))).collect()
+    }
+
+    /// Returns the words of all ranks, in their order.
+    ///
+    /// # Errors
+    /// A rank is gone, or lacks results of the last sum, of which this one may have all.
+    fn words(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let words = self.control.all_gather(own)?;
+        match words.iter().position(|word| word == NO_RESULT) {
+            Some(rank) => Err(Error::Switch { what: format!("no result has come to rank {rank}") }),
+            None => Ok(words),
+        }
     }
 
     /// Returns where sums are made.
@@ -399,7 +410,7 @@ impl Xdp {
 
     /// Sums few numbers exactly, over TCP, in the order of ranks.
     fn sum_short(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
-        let words = self.control.all_gather(bytemuck::cast_slice(numbers))?;
+        let words = self.words(bytemuck::cast_slice(numbers))?;
         let mut is_first = true;
         for (rank, word) in words.iter().enumerate() {
             let own: Vec<f32> = bytemuck::pod_collect_to_vec(word);
@@ -426,12 +437,8 @@ impl Xdp {
         let workers = self.control.world_size();
         let own = magnitudes(numbers);
         let mut shared = vec![0.0; own.len()];
-        let words = self.control.all_gather(bytemuck::cast_slice(&own))?;
+        let words = self.words(bytemuck::cast_slice(&own))?;
         for (rank, word) in words.iter().enumerate() {
-            // It has none for the bucket before, where this one has.
-            if word == NO_RESULT {
-                return Err(Error::Switch { what: format!("no result has come to rank {rank}") });
-            }
             if word.len() != shared.len() * size_of::<f32>() {
                 let what = format!("it sums {} blocks where {} were due", word.len() / 4, shared.len());
                 return Err(Error::OutOfStep { rank, at: "its magnitudes".into(), what });
@@ -502,7 +509,7 @@ impl Collective for Xdp {
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.control.all_gather(own)
+        self.words(own)
     }
 
     fn measured(&mut self) -> Option<Measured> {
@@ -565,11 +572,17 @@ struct Here {
     switch: SocketAddr,
 }
 
+/// Opens the socket of the switch. A thread takes another port if another job has this one.
+fn switch_socket(port: u16, in_kernel: bool) -> Result<UdpSocket, String> {
+    let bound = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).or_else(|error| {
+        let is_taken = error.kind() == io::ErrorKind::AddrInUse && !in_kernel;
+        if is_taken { UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) } else { Err(error) }
+    });
+    bound.map_err(|error| format!("UDP port {port} cannot be used: {error}"))
+}
+
 /// Opens the socket on which results come.
 fn reach(placement: &Placement, opened: &Opened, is_first: bool) -> Result<Here, String> {
-    if let (Some(why), true) = (&opened.why, opened.port == 0) {
-        return Err(why.clone());
-    }
     let found =
         (placement.host.as_str(), opened.port).to_socket_addrs().map_err(|error| error.to_string())?;
     let switch = found.into_iter().find_map(|at| match at {
@@ -631,5 +644,39 @@ fn unknown_word(rank: usize) -> Error {
         rank,
         at: "opening sums in the network".into(),
         what: "it says something unknown".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::environment::Launcher;
+    use crate::listening::free_port;
+
+    #[test]
+    fn one_to_which_no_result_has_come_is_understood_wherever_the_others_are_by_then() {
+        type Next = fn(&mut Xdp) -> Result<(), Error>;
+        let further: [Next; 3] = [
+            |ranks| ranks.all_reduce(&mut [1.0; 7]),
+            |ranks| ranks.all_reduce(&mut [1.0; 2 * SHORTEST]),
+            |ranks| ranks.all_gather(b"its losses").map(drop),
+        ];
+        for next in further {
+            let port = free_port().unwrap();
+            let joined = |rank: usize| {
+                let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
+                let placement = Placement { rank, world_size: 2, local_rank: rank, host, port, launcher };
+                let choice = Choice::default();
+                join(&placement, None, "build", Limits::default(), Arc::new(|| false), choice).unwrap()
+            };
+            let error = thread::scope(|scope| {
+                scope.spawn(|| joined(1).control.all_gather(NO_RESULT).unwrap());
+                next(&mut joined(0)).unwrap_err()
+            });
+            assert!(matches!(&error, Error::Switch { what } if what.ends_with("to rank 1")), "{error}");
+            assert!(error.is_of_a_rank(), "what was trained is kept");
+        }
     }
 }
