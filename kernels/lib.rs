@@ -39,6 +39,8 @@ mod op;
 pub mod packed_attention;
 #[cfg(feature = "cuda")]
 pub mod probe;
+#[cfg(feature = "cuda")]
+pub mod quantise;
 pub mod rms_norm;
 pub mod rope;
 pub mod seed_gradient;

@@ -10,7 +10,7 @@ mod tensor;
 
 use burn::tensor::DType;
 pub use launch::launches;
-pub(crate) use launch::{Kernel, Sizes, sizes};
+pub(crate) use launch::{Buffer, Kernel, Sizes, sizes};
 pub use tensor::{CudaTensor, as_bf16, as_f32, copy, dims, into_tensor, primitive};
 pub(crate) use tensor::{contiguous, empty, empty_like, own, part, view, zeros};
 

@@ -60,6 +60,7 @@ const FILES: &[(&str, &str)] = files![
     "packed_attention/forward.cuh",
     "packed_attention/packed_attention.cuh",
     "probe/probe.cuh",
+    "quantise/quantise.cuh",
     "rms_norm/rms_norm.cuh",
     "rope/rope.cuh",
     "scale/scale.cuh",

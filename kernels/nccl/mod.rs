@@ -12,7 +12,7 @@ mod library;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, TensorData};
 use cubecl::cuda::CudaRuntime;
 use cubecl::future::block_on;
 use cubecl_server::runtime::Runtime;
@@ -72,6 +72,40 @@ impl Lent {
     /// Returns how many numbers there are.
     pub fn count(&self) -> usize {
         self.numbers.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Returns the addresses and counts of the numbers of each tensor.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.numbers.iter().copied()
+    }
+
+    /// Returns all numbers, copied to the host.
+    ///
+    /// # Panics
+    /// When the device's runtime fails.
+    pub fn read(&self) -> Vec<f32> {
+        let read = |tensor: &CudaTensor| into_tensor(tensor.clone()).into_data().try_to_vec::<f32>();
+        self.tensors.iter().flat_map(|tensor| read(tensor).expect("lent numbers are f32")).collect()
+    }
+
+    /// Replaces all numbers by those of the host.
+    ///
+    /// # Errors
+    /// The device has failed.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn replace(&mut self, numbers: &[f32]) -> Result<(), String> {
+        let mut rest = numbers;
+        let tensors = self.tensors.iter().map(|tensor| {
+            let (rows, columns) = dims(tensor);
+            let (own, others) = rest.split_at(rows * columns);
+            rest = others;
+            let data = TensorData::new(own.to_vec(), [rows, columns]);
+            Tensor::from_data(data, &into_tensor(tensor.clone()).device())
+        });
+        *self = Self::new(tensors.collect())?;
+        Ok(())
     }
 
     /// Gives the tensors back, outside autodiff.
@@ -186,7 +220,7 @@ impl Communicator {
         // SAFETY: the device has computed the tensors, and they are lent until this is done.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         unsafe {
-            self.library.sum(lent.numbers.iter().copied(), self.comm, self.stream.cast())
+            self.library.sum(lent.numbers(), self.comm, self.stream.cast())
         }
     }
 

@@ -1,10 +1,10 @@
 //! What the ranks do together, whatever carries it.
 
-use std::any::Any;
 use std::ops::Range;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::lent::{Lent, Quantiser};
 use crate::summed_by::SummedBy;
 use crate::swarm::Change;
 use crate::swarm::pulse::Pulse;
@@ -46,10 +46,6 @@ pub struct Measured {
     /// finite if a rank has said something that is not, after which no norm says anything.
     pub rounding: f64,
 }
-
-/// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only who lends it and the GPU
-/// that sums know what it is.
-pub type Lent = dyn Any + Send;
 
 /// One rank's access to all of them. Every rank must call the same methods in the same order; each call waits
 /// for all ranks.
@@ -226,6 +222,9 @@ pub trait Collective: Send {
     fn open_again(&mut self) -> Result<(), Error> {
         self.broadcast(b"tcp").map(drop)
     }
+
+    /// From here on, tensors that are lent are rounded by this GPU, if sums need rounded numbers.
+    fn round_on(&mut self, _gpu: Box<dyn Quantiser>) {}
 
     /// Returns whether [`all_reduce_lent`](Self::all_reduce_lent) sums tensors where they are.
     fn takes_lent(&self) -> bool {

@@ -59,6 +59,11 @@ pub enum Error {
     )]
     Switch { what: String },
     #[error(
+        "the GPU of this rank could not round gradients: {what}. `{program} doctor` tests it. When its problem is solved, start all ranks again with `{program} resume` on each; with SPARKTUNE_CLUSTER_ARENA=no, the processor rounds",
+        program = program_name()
+    )]
+    Rounding { what: String },
+    #[error(
         "the sums of the GPUs by NCCL have stopped: {what}. NCCL_DEBUG=INFO says more. Start all ranks again with `{program} resume` on each; with SPARKTUNE_CLUSTER_ENGINE=tcp at rank 0, sums go over TCP",
         program = program_name()
     )]
@@ -157,6 +162,7 @@ impl Error {
                 | Self::Left { .. }
                 | Self::OutOfStep { .. }
                 | Self::Switch { .. }
+                | Self::Rounding { .. }
                 | Self::Gpus { .. }
                 | Self::Regrouped
                 | Self::Ejected { .. }

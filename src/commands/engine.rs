@@ -14,6 +14,8 @@ use sparktune_tui::output::note;
 const ENGINE: &str = "SPARKTUNE_CLUSTER_ENGINE";
 /// The interfaces at which the kernel of rank 0's machine adds, with commas between them.
 const INTERFACES: &str = "SPARKTUNE_XDP_INTERFACES";
+/// Whether this rank's GPU rounds gradients for sums in the network: `yes`, `no` or `auto`.
+const ARENA: &str = "SPARKTUNE_CLUSTER_ARENA";
 /// The packets that this rank loses on purpose, in millionths: for tests/xdp_training.sh.
 const LOST: &str = "SPARKTUNE_XDP_LOST";
 
@@ -40,6 +42,26 @@ pub(crate) fn asked_for(plan: &Plan) -> Result<String, Failure> {
         Some(name) => Ok(name.to_owned()),
         // No real GPU has summed by NCCL yet.
         None => Ok("tcp".into()),
+    }
+}
+
+/// Returns whether this rank's GPU is to round gradients for sums in the network; `None` if that is to be
+/// measured.
+///
+/// # Errors
+/// The variable has another value.
+pub(crate) fn arena() -> Result<Option<bool>, Failure> {
+    match variable(ARENA).as_deref() {
+        None | Some("" | "auto") => Ok(None),
+        Some("yes") => Ok(Some(true)),
+        Some("no") => Ok(Some(false)),
+        Some(other) => {
+            let other = other.chars().take(100).collect::<String>();
+            Err(Failure::usage(format!(
+                "{ARENA} is \"{}\". Set it to yes, no or auto, or unset it",
+                escape(&other)
+            )))
+        }
     }
 }
 

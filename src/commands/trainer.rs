@@ -21,7 +21,7 @@ use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainOptions};
 use sparktune_tui::output::{note, report};
 
 use crate::crash;
-use crate::engine::{asked_for, say_again};
+use crate::engine::{arena, asked_for, say_again};
 use crate::failure::from_training;
 use crate::interrupt::StopSignals;
 use crate::on_end::OnEnd;
@@ -159,6 +159,7 @@ pub(crate) fn options(program: &Program, run: &RunDir) -> Result<TrainOptions, F
     let Some(runs) = run.path().parent().filter(|_| plan.device == Device::Cuda) else {
         return Ok(options);
     };
+    options.arena = arena()?;
     let on = this_gpu(program)?;
     #[cfg(feature = "cuda")]
     {

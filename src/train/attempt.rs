@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use sparktune_base::units::counted;
+use sparktune_cluster::{Collective, SummedBy};
 use sparktune_model::{Checkpoint as Base, Model, ModelError, Mtp};
 use sparktune_plan::{Device as DeviceKind, HeadPlan, Mtp as MtpChoice, Plan, SyncPlan};
 use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
 
 use crate::batches::Batches;
-use crate::cuda::shared_memory_works;
+use crate::cuda::{quantiser, shared_memory_works};
 use crate::diloco::Diloco;
 use crate::dropout::Dropout;
 use crate::error::TrainError;
@@ -230,8 +231,33 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 to_differ: options.accept_changes,
             };
             self.library = products::prepare(self.session, &device, &allowed)?;
+            self.prepare_rounding(&device, options.arena);
         }
         Ok(device)
+    }
+
+    /// Lets the GPU round what ranks sum in the network, if that is asked for or pays.
+    fn prepare_rounding(&mut self, device: &Device, asked: Option<bool>) {
+        // What is exchanged more rarely lies on the host.
+        if self.plan.batch.sync != SyncPlan::Step {
+            return;
+        }
+        // An attempt that returned to a checkpoint has decided before.
+        let is_open = |ranks: &&mut (dyn Collective + 'static)| {
+            ranks.summed_by() == SummedBy::Xdp && !ranks.takes_lent()
+        };
+        let Some(ranks) = self.session.ranks.collective().filter(is_open) else { return };
+        match quantiser(device, asked) {
+            Ok((gpu, words)) => {
+                if let Some(gpu) = gpu {
+                    ranks.round_on(gpu);
+                }
+                self.session.phase("exchange", words);
+            }
+            Err(why) => {
+                self.session.warn(format!("the processor rounds gradients, and not the GPU: {why}"), None);
+            }
+        }
     }
 
     /// Loads model, head and eval set, and restores the weights of the checkpoint that the attempt continues

@@ -4,9 +4,13 @@
 //! type-checked without CUDA.
 
 #[cfg(feature = "cuda")]
-pub(crate) use with_cuda::{cublaslt, first_device, given_back, lend, shared_memory_works, tuning};
+pub(crate) use with_cuda::{
+    cublaslt, first_device, given_back, lend, quantiser, shared_memory_works, tuning,
+};
 #[cfg(not(feature = "cuda"))]
-pub(crate) use without_cuda::{cublaslt, first_device, given_back, lend, shared_memory_works, tuning};
+pub(crate) use without_cuda::{
+    cublaslt, first_device, given_back, lend, quantiser, shared_memory_works, tuning,
+};
 
 #[cfg(feature = "cuda")]
 mod with_cuda {
@@ -17,6 +21,7 @@ mod with_cuda {
     pub(crate) use sparktune_kernels::probe::shared_memory_works;
 
     use crate::error::TrainError;
+    pub(crate) use crate::quantiser::quantiser;
 
     /// Returns the first CUDA device of this machine.
     pub(crate) fn first_device() -> Result<Device, TrainError> {
@@ -42,7 +47,7 @@ mod with_cuda {
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
     use burn::tensor::{Device, Tensor};
-    use sparktune_cluster::Lent;
+    use sparktune_cluster::{Lent, Quantiser};
 
     use crate::error::TrainError;
 
@@ -60,6 +65,13 @@ mod without_cuda {
 
     pub(crate) fn given_back(_: Box<Lent>) -> Vec<Tensor<2>> {
         unreachable!("nothing is lent in this build")
+    }
+
+    pub(crate) fn quantiser(
+        _: &Device,
+        _: Option<bool>,
+    ) -> Result<(Option<Box<dyn Quantiser>>, String), String> {
+        Err("this build has no CUDA".into())
     }
 
     /// Replaces `sparktune_kernels::cublaslt` in builds without it.

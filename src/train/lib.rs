@@ -55,6 +55,8 @@ mod parent;
 mod products;
 mod prolong;
 mod prompts;
+#[cfg(feature = "cuda")]
+mod quantiser;
 mod ranks;
 mod recovery;
 mod run;

@@ -25,6 +25,9 @@ pub struct TrainOptions {
     pub sum_as: Option<RankCounts>,
     /// What all ranks do together whenever they have met again.
     pub after_meeting: Option<AfterMeeting>,
+    /// Whether the GPU rounds gradients, in an arena of the host, where they are summed in the network;
+    /// `None` does what is measured to be faster.
+    pub arena: Option<bool>,
     /// Where this machine has the base model and the model whose head is used, if other than the plan says.
     pub places: Option<ModelPlaces>,
 }

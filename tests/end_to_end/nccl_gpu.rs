@@ -1,5 +1,5 @@
-//! Two ranks that sum by NCCL, on the emulated device with an emulated NCCL. On a GPU, `tests/gpu/run.sh
-//! nccl` does the same.
+//! Two ranks that sum by NCCL, on the emulated device with an emulated NCCL, or whose GPU rounds what is
+//! summed in the network. On a GPU, `tests/gpu/run.sh nccl` does the first.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -175,4 +175,34 @@ fn a_rank_that_is_killed_while_gpus_sum_is_missed_and_the_run_has_the_bits_of_it
     assert!(counts.starts_with("2,1@"), "{counts}");
     done(&mut runs.train("6", &[&swarm[..], &[&format!("--sum-as={counts}")]].concat())).exits(0);
     assert_same(&runs.take(), &run);
+}
+
+#[test]
+fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_processor_rounds() {
+    let Some(emulated) = emulated() else { return };
+    let mut runs = Runs::new(emulated);
+    let mut trained = |arenas: [&str; 2]| {
+        let asked = |rank: usize, command: &mut Command| {
+            command.env("SPARKTUNE_CLUSTER_ENGINE", "xdp").env("SPARKTUNE_CLUSTER_ARENA", arenas[rank]);
+        };
+        both(runs.ranks(|| runs.train("3", &[]), asked));
+        runs.take()
+    };
+    let by_processor = trained(["no", "no"]);
+    let by_gpu = trained(["yes", "no"]);
+    assert_same(&by_gpu, &by_processor);
+    let said = |run: &Path| {
+        let all = events(run).into_iter().filter(|event| event["phase"] == "exchange");
+        all.map(|event| event["detail"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let [rounded, engine] = &said(&by_gpu)[..] else { panic!("{:?}", said(&by_gpu)) };
+    assert!(
+        rounded.starts_with("gradients are rounded by the GPU, as was asked for, with an arena of "),
+        "{rounded}"
+    );
+    let by_thread = "sums are made by a thread of rank 0, rounded to 16 bits; ";
+    assert!(engine.starts_with(by_thread), "{engine}");
+    let [rounded, engine] = &said(&by_processor)[..] else { panic!("{:?}", said(&by_processor)) };
+    assert_eq!(rounded, "gradients are rounded by the processor, as was asked for");
+    assert!(engine.starts_with(by_thread), "{engine}");
 }

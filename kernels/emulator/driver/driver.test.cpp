@@ -514,6 +514,9 @@ static void streams() {
             std::vector<float> source(32, 7.0f);
             if (call("cuMemHostRegister_v2", (void*)source.data(), size_t(128), 0u)) return false;
             if (call("cuMemHostRegister_v2", (void*)source.data(), size_t(64), 0u) == SUCCESS) return false;
+            uint64_t at = 0;
+            if (call("cuMemHostGetDevicePointer_v2", &at, (void*)source.data(), 0u) || at != uintptr_t(source.data())) return false;
+            if (call("cuMemHostGetDevicePointer_v2", &at, (void*)&at, 0u) == SUCCESS) return false;
             call("cuMemcpyHtoDAsync_v2", x.at, (const void*)source.data(), size_t(128), a);
             if (waits) call("cuStreamSynchronize", a);
             source.assign(32, 8.0f);

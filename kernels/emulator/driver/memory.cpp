@@ -208,6 +208,14 @@ API Result cuMemHostUnregister(void* memory) {
     return pinned.erase(uintptr_t(memory)) ? SUCCESS : NOT_REGISTERED;
 }
 
+// The device has the address of the host for it.
+API Result cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned flags) {
+    ON_DEVICE;
+    if (flags || !is_pinned(memory)) return INVALID_VALUE;
+    *address = uintptr_t(memory);
+    return SUCCESS;
+}
+
 API Result cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream stream) {
     return copy(to, true, uintptr_t(from), false, bytes, stream);
 }

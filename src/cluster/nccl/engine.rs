@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
 
-use crate::collective::{Collective, Lent, Traffic};
+use crate::collective::{Collective, Traffic};
 use crate::error::Error;
+use crate::lent::Lent;
 use crate::nccl::gpu::Gpu;
 use crate::nccl::preflight::{Asked, Choice, Facts, Version, choose};
 use crate::summed_by::SummedBy;

@@ -1,6 +1,6 @@
 //! What an engine asks of a GPU and of NCCL, whoever calls the library.
 
-use crate::collective::Lent;
+use crate::lent::Lent;
 
 /// The GPU of a rank, with NCCL. Nothing waits: what was begun goes on until [`is_ready`](Self::is_ready) or
 /// [`is_done`](Self::is_done) says so. Errors are sentences.

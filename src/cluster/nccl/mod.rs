@@ -4,8 +4,8 @@
 //! authenticated connections of the ranks, which also carry all words and everything that is judged; while a
 //! sum is on its way, the connections are watched, and when a rank is gone, what the GPU waits for is ended.
 //! In a swarm, those that are left make a communicator of their own. Enters: numbers, or tensors that are
-//! lent ([`Lent`]). Leaves: their sums. It must not know tensors, nor how the library is called: that is a
-//! [`Gpu`].
+//! lent ([`Lent`](crate::Lent)). Leaves: their sums. It must not know tensors, nor how the library is called:
+//! that is a [`Gpu`].
 //!
 //! **Order of a sum.** With two ranks, a + b has no order, so the bits are those of the other exact engine.
 //! With more, the order is NCCL's own: the same on all ranks, but not that of ranks, and another library or
@@ -19,5 +19,3 @@ mod tests;
 
 pub use engine::{Nccl, Path, over};
 pub use gpu::Gpu;
-
-pub use crate::collective::Lent;

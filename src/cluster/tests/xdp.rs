@@ -5,6 +5,7 @@
 //! more ranks and numbers.
 
 use std::net::{Ipv4Addr, UdpSocket};
+use std::ops::Range;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::thread;
@@ -16,7 +17,7 @@ use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 use sparktune_cluster::xdp::slots::Verdict;
 use sparktune_cluster::xdp::wire::VALUES;
 use sparktune_cluster::xdp::{Choice, Loss, Path, Xdp, join, quantise};
-use sparktune_cluster::{Collective, Error, JobToken, Limits, Measured, SummedBy, Traffic};
+use sparktune_cluster::{Collective, Error, JobToken, Lent, Limits, Measured, Quantiser, SummedBy, Traffic};
 
 use crate::{TOKEN, bits, free_port, numbers, placement};
 
@@ -53,6 +54,86 @@ fn opened(rank: usize, world_size: usize, host: &str, port: u16, choice: Choice)
     join(&placement, Some(&token), "build", Limits::default(), Arc::new(|| false), choice).unwrap()
 }
 
+/// Stands for a GPU: what is lent are numbers of the host.
+#[derive(Default)]
+struct StandIn(Vec<[u8; 2]>);
+
+fn lent_numbers(lent: &mut Lent) -> Result<&mut Vec<f32>, String> {
+    lent.downcast_mut().ok_or_else(|| "not of this device".to_owned())
+}
+
+impl Quantiser for StandIn {
+    fn count(&self, lent: &mut Lent) -> Result<usize, String> {
+        Ok(lent_numbers(lent)?.len())
+    }
+
+    fn magnitudes(&mut self, lent: &mut Lent, of: Range<usize>) -> Result<Vec<f32>, String> {
+        Ok(quantise::magnitudes(&lent_numbers(lent)?[of]))
+    }
+
+    fn encode(
+        &mut self,
+        lent: &mut Lent,
+        of: Range<usize>,
+        magnitudes: &[f32],
+        workers: usize,
+    ) -> Result<(), String> {
+        self.0.resize(of.len().next_multiple_of(VALUES), [0; 2]);
+        let blocks = lent_numbers(lent)?[of].chunks(VALUES).zip(self.0.chunks_mut(VALUES));
+        for ((numbers, integers), magnitude) in blocks.zip(magnitudes) {
+            quantise::encode(numbers, *magnitude, workers, None, integers);
+        }
+        Ok(())
+    }
+
+    fn integers(&mut self) -> &mut [[u8; 2]] {
+        &mut self.0
+    }
+
+    fn decode(
+        &mut self,
+        lent: &mut Lent,
+        of: Range<usize>,
+        magnitudes: &[f32],
+        workers: usize,
+    ) -> Result<(), String> {
+        let blocks = lent_numbers(lent)?[of].chunks_mut(VALUES).zip(self.0.chunks(VALUES));
+        for ((numbers, integers), magnitude) in blocks.zip(magnitudes) {
+            let sums = integers.iter().map(|integer| i16::from_le_bytes(*integer));
+            quantise::decode(sums, *magnitude, workers, numbers);
+        }
+        Ok(())
+    }
+
+    fn numbers(&mut self, lent: &mut Lent) -> Result<Vec<f32>, String> {
+        lent_numbers(lent).cloned()
+    }
+
+    fn replace(&mut self, lent: &mut Lent, numbers: &[f32]) -> Result<(), String> {
+        lent_numbers(lent)?.copy_from_slice(numbers);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_gpu_that_cannot_round_ends_its_rank_in_words() {
+    let port = free_port();
+    let found = thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            let mut engine = opened(1, 2, "127.0.0.1", port, Choice::default());
+            engine.all_reduce(&mut numbers(1, 5000)).unwrap_err()
+        });
+        let mut engine = opened(0, 2, "127.0.0.1", port, Choice::default());
+        engine.round_on(Box::new(StandIn::default()));
+        let error = engine.all_reduce_lent(&mut "no numbers").unwrap_err();
+        engine.leave(Some(&error.to_string()));
+        [error, other.join().unwrap()]
+    });
+    assert!(matches!(&found[0], Error::Rounding { what } if what == "not of this device"), "{}", found[0]);
+    assert!(found[0].is_of_a_rank(), "what was trained is kept");
+    assert!(found[1].to_string().contains("could not round gradients: not of this device"), "{}", found[1]);
+}
+
 #[test]
 fn sums_in_user_space_are_those_of_the_integers_whatever_is_lost() {
     let (world_size, lengths) = (3, [100, 4096, 500_003]);
@@ -63,9 +144,17 @@ fn sums_in_user_space_are_those_of_the_integers_whatever_is_lost() {
             let mut engine =
                 opened(rank, world_size, "127.0.0.1", port, Choice { loss, ..Choice::default() });
             assert_eq!(*engine.path(), Path::User(None));
+            // One of them has a GPU that rounds.
+            if rank == 1 {
+                engine.round_on(Box::new(StandIn::default()));
+            }
             let sums = lengths.map(|length| {
                 let mut values = numbers(rank, length);
-                engine.all_reduce(&mut values).unwrap();
+                if engine.takes_lent() {
+                    engine.all_reduce_lent(&mut values).unwrap();
+                } else {
+                    engine.all_reduce(&mut values).unwrap();
+                }
                 bits(&values)
             });
             engine.leave(None);

@@ -8,9 +8,11 @@
 //! The switch measures each contribution, so all ranks know how long it was ([`Collective::measured`]). To
 //! mute ranks, it is opened anew: with other keys, nothing that they have sent before counts.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ use sparktune_base::escape::escape;
 use crate::collective::{Collective, Measured, Traffic};
 use crate::environment::Placement;
 use crate::error::Error;
+use crate::lent::{Lent, Quantiser};
 use crate::rendezvous::Limits;
 use crate::summed_by::SummedBy;
 use crate::swarm::pulse::Pulse;
@@ -34,7 +37,7 @@ use crate::xdp::quantise::{agree, decode, encode, magnitudes, step};
 use crate::xdp::slots::{Counts, Job};
 use crate::xdp::soft::Soft;
 use crate::xdp::transport::{Inside, Loss, Transport, Udp};
-use crate::xdp::wire::{Key, MOST_WORKERS, PACKET, SQUARES_SHIFT, Squares, VALUES, squares, values};
+use crate::xdp::wire::{HEAD, Key, MOST_WORKERS, PACKET, SQUARES_SHIFT, Squares, VALUES, squares, values};
 use crate::xdp::worker::{Report, Worker};
 
 /// Vectors that are shorter are summed over TCP, exactly: they cost nothing, and may be anything.
@@ -165,6 +168,8 @@ pub struct Xdp {
     path: Path,
     worker: Option<Worker>,
     switch: Switch,
+    /// What rounds tensors that are lent.
+    gpu: Option<Box<dyn Quantiser>>,
     /// The ranks whose contributions count as zeros, a bit for each.
     muted: u16,
     measuring: Measuring,
@@ -208,6 +213,7 @@ pub fn over(
         path: Path::User(None),
         worker: None,
         switch: Switch::None,
+        gpu: None,
         muted: 0,
         measuring: Measuring::NOTHING,
         traffic: Traffic::default(),
@@ -403,6 +409,20 @@ impl Xdp {
         Ok(())
     }
 
+    /// Does the same without a residual where the numbers are lent.
+    fn sum_lent(&mut self, gpu: &mut dyn Quantiser, lent: &mut Lent) -> Result<(), Error> {
+        let count = gpu.count(lent).map_err(rounding)?;
+        if count < SHORTEST || self.worker.is_none() {
+            let mut numbers = gpu.numbers(lent).map_err(rounding)?;
+            self.sum(&mut numbers, None)?;
+            return gpu.replace(lent, &numbers).map_err(rounding);
+        }
+        for from in (0..count).step_by(BUCKET) {
+            self.sum_lent_bucket(gpu, lent, from..count.min(from + BUCKET))?;
+        }
+        Ok(())
+    }
+
     /// Returns whether a rank's contributions count as zeros.
     fn is_muted(&self, rank: usize) -> bool {
         self.muted >> rank & 1 == 1
@@ -435,9 +455,53 @@ impl Xdp {
             numbers.iter_mut().zip(residual).for_each(|(number, left)| *number += left);
         }
         let workers = self.control.world_size();
-        let own = magnitudes(numbers);
+        let shared = self.agree_on(&magnitudes(numbers))?;
+        let all = numbers.len();
+        let block_of = |block: usize| block * VALUES..all.min((block + 1) * VALUES);
+        // The numbers of a block have been sent when their sums come, which take their place.
+        let numbers = RefCell::new(numbers);
+        let fill = |block: usize, bytes: &mut [u8]| {
+            let own = block_of(block);
+            let left = residual.as_deref_mut().map(|residual| &mut residual[own.clone()]);
+            encode(&numbers.borrow()[own], shared[block], workers, left, bytes.as_chunks_mut().0);
+        };
+        let take = |block: usize, packet: &[u8; PACKET]| {
+            decode(values(packet), shared[block], workers, &mut numbers.borrow_mut()[block_of(block)]);
+        };
+        self.sum_blocks(&shared, fill, take)
+    }
+
+    /// Sums some of the numbers that are lent. The integers of a block make room for their sums.
+    fn sum_lent_bucket(
+        &mut self,
+        gpu: &mut dyn Quantiser,
+        lent: &mut Lent,
+        of: Range<usize>,
+    ) -> Result<(), Error> {
+        let workers = self.control.world_size();
+        let own = gpu.magnitudes(lent, of.clone()).map_err(rounding)?;
+        let shared = self.agree_on(&own)?;
+        gpu.encode(lent, of.clone(), &shared, workers).map_err(rounding)?;
+        let integers = &mut gpu.integers()[..of.len()];
+        let integers: Vec<&[Cell<[u8; 2]>]> =
+            Cell::from_mut(integers).as_slice_of_cells().chunks(VALUES).collect();
+        let fill = |block: usize, bytes: &mut [u8]| {
+            let (places, rest) = bytes.as_chunks_mut().0.split_at_mut(integers[block].len());
+            places.iter_mut().zip(integers[block]).for_each(|(place, integer)| *place = integer.get());
+            rest.fill([0; 2]);
+        };
+        let take = |block: usize, packet: &[u8; PACKET]| {
+            let sums = packet[HEAD..].as_chunks().0;
+            integers[block].iter().zip(sums).for_each(|(integer, sum)| integer.set(*sum));
+        };
+        self.sum_blocks(&shared, fill, take)?;
+        gpu.decode(lent, of, &shared, workers).map_err(rounding)
+    }
+
+    /// Returns the magnitudes over all ranks.
+    fn agree_on(&mut self, own: &[f32]) -> Result<Vec<f32>, Error> {
         let mut shared = vec![0.0; own.len()];
-        let words = self.words(bytemuck::cast_slice(&own))?;
+        let words = self.words(bytemuck::cast_slice(own))?;
         for (rank, word) in words.iter().enumerate() {
             if word.len() != shared.len() * size_of::<f32>() {
                 let what = format!("it sums {} blocks where {} were due", word.len() / 4, shared.len());
@@ -449,22 +513,24 @@ impl Xdp {
                 agree(&mut shared, said());
             }
         }
-        let blocks = shared.len() as u64;
-        let mut sums = vec![0.0; numbers.len()];
+        Ok(shared)
+    }
+
+    /// Sums the integers of blocks with these magnitudes: `fill` writes those of a block into a packet, and
+    /// `take` reads their sums from one, in any order of blocks.
+    fn sum_blocks(
+        &mut self,
+        shared: &[f32],
+        mut fill: impl FnMut(usize, &mut [u8]),
+        mut take: impl FnMut(usize, &[u8; PACKET]),
+    ) -> Result<(), Error> {
+        let (blocks, workers) = (shared.len() as u64, self.control.world_size());
         let mut of_blocks = vec![[0; MOST_WORKERS]; shared.len()];
         let worker = self.worker.as_mut().expect("asked before");
-        let block_of = |block: u64| {
-            let from = block as usize * VALUES;
-            from..numbers.len().min(from + VALUES)
-        };
-        let fill = |block: u64, bytes: &mut [u8]| {
-            let own = block_of(block);
-            let left = residual.as_deref_mut().map(|residual| &mut residual[own.clone()]);
-            encode(&numbers[own], shared[block as usize], workers, left, bytes.as_chunks_mut().0);
-        };
+        let fill = |block: u64, bytes: &mut [u8]| fill(block as usize, bytes);
         let take = |block: u64, packet: &[u8; PACKET]| {
             of_blocks[block as usize] = squares(packet);
-            decode(values(packet), shared[block as usize], workers, &mut sums[block_of(block)]);
+            take(block as usize, packet);
         };
         let summed = worker.sum(blocks, fill, take);
         if let Err(fault) = summed {
@@ -473,7 +539,6 @@ impl Xdp {
             self.control.all_gather(NO_RESULT)?;
             return Err(Error::Switch { what: fault.to_string() });
         }
-        numbers.copy_from_slice(&sums);
         // In the order of blocks, whatever order they came in, so that all ranks have the same bits.
         for (magnitude, of_block) in shared.iter().zip(&of_blocks) {
             self.measuring.add(*magnitude, workers, of_block);
@@ -548,6 +613,21 @@ impl Collective for Xdp {
 
     fn pulse(&self) -> Option<Pulse> {
         self.control.pulse()
+    }
+
+    fn round_on(&mut self, gpu: Box<dyn Quantiser>) {
+        self.gpu = Some(gpu);
+    }
+
+    fn takes_lent(&self) -> bool {
+        self.worker.is_some() && self.gpu.is_some()
+    }
+
+    fn all_reduce_lent(&mut self, lent: &mut Lent) -> Result<(), Error> {
+        let mut gpu = self.gpu.take().ok_or_else(|| rounding("there is none".into()))?;
+        let done = self.sum_lent(&mut *gpu, lent);
+        self.gpu = Some(gpu);
+        done
     }
 
     fn leave(&mut self, reason: Option<&str>) {
@@ -637,6 +717,10 @@ fn key(token: &JobToken, nonce: &[u8; 16]) -> Key {
 
 fn write_values(bytes: &mut [u8], values: impl Iterator<Item = i16>) {
     bytes.chunks_exact_mut(2).zip(values).for_each(|(two, value)| two.copy_from_slice(&value.to_le_bytes()));
+}
+
+fn rounding(what: String) -> Error {
+    Error::Rounding { what }
 }
 
 fn unknown_word(rank: usize) -> Error {

@@ -11,6 +11,9 @@
 //! process. `sum.bpf.c` is the program; the object that clang made of it is part of this source tree, so
 //! building needs no clang, and `.ci/xdp-object` checks that it belongs to its source.
 //!
+//! A GPU can round gradients where they are ([`Quantiser`](crate::Quantiser)): then only integers leave it,
+//! and come back.
+//!
 //! What needs an exact sum or is short goes over TCP, which also carries what the ranks agree on: their
 //! magnitudes, that one of them ends, and the random number from which the key of a job's tags follows.
 
@@ -33,6 +36,6 @@ mod transport;
 pub mod wire;
 mod worker;
 
-pub use engine::{Choice, Path, Xdp, join, over};
+pub use engine::{BUCKET, Choice, Path, Xdp, join, over};
 pub use transport::Loss;
 pub use worker::Report;

@@ -1,0 +1,47 @@
+//! What a caller lends an engine, and what an engine that rounds asks of the GPU that has it.
+
+use std::any::Any;
+use std::ops::Range;
+
+/// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only who lends it and the GPU
+/// that sums know what it is.
+pub type Lent = dyn Any + Send;
+
+/// A GPU with an arena of the host, in which integers lie between it and the packets. It computes what
+/// [`quantise`](crate::xdp::quantise) states, to the bit. Everything is done when a call returns. Errors are
+/// sentences.
+#[expect(clippy::missing_errors_doc, reason = "all errors are the device's words")]
+pub trait Quantiser: Send {
+    /// Returns how many numbers were lent.
+    fn count(&self, lent: &mut Lent) -> Result<usize, String>;
+
+    /// Returns the largest magnitude of each block of some of the numbers, or NaN.
+    fn magnitudes(&mut self, lent: &mut Lent, of: Range<usize>) -> Result<Vec<f32>, String>;
+
+    /// Writes the integers of some of the numbers, by the magnitudes over all ranks, into the arena.
+    fn encode(
+        &mut self,
+        lent: &mut Lent,
+        of: Range<usize>,
+        magnitudes: &[f32],
+        workers: usize,
+    ) -> Result<(), String>;
+
+    /// Returns the arena's integers, little-endian, in the place of which their sums are put.
+    fn integers(&mut self) -> &mut [[u8; 2]];
+
+    /// Replaces some of the numbers by what the sums in the arena mean.
+    fn decode(
+        &mut self,
+        lent: &mut Lent,
+        of: Range<usize>,
+        magnitudes: &[f32],
+        workers: usize,
+    ) -> Result<(), String>;
+
+    /// Returns all numbers, which are few.
+    fn numbers(&mut self, lent: &mut Lent) -> Result<Vec<f32>, String>;
+
+    /// Replaces all numbers, which are few.
+    fn replace(&mut self, lent: &mut Lent, numbers: &[f32]) -> Result<(), String>;
+}
