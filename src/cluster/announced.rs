@@ -239,7 +239,10 @@ impl AnnouncedSum {
         let rounding = lengths * if rounds { ROUNDING_TO_16_BITS } else { ROUNDING };
         let mut own = vec![is_sum(&seen, &expected, rounding) as u8];
         own.extend(liars.into_iter().map(|rank| rank as u8));
-        let said = collective.all_gather(&own)?;
+        let (all, muted) = (collective.all_gather(&own)?, collective.muted());
+        // One that was muted has nothing to say of sums either.
+        let heard = all.iter().enumerate().filter(|(rank, _)| !muted.contains(rank));
+        let said: Vec<&Vec<u8>> = heard.map(|(_, said)| said).collect();
         let found = said.iter().map(|said| match said.first() {
             Some(2) => Finding::Right,
             Some(1) => Finding::Doubtful,
@@ -249,7 +252,7 @@ impl AnnouncedSum {
         let accused = |rank: &usize| {
             said.iter().filter(|said| said.iter().skip(1).any(|of| usize::from(*of) == *rank)).count()
         };
-        let liars = (0..said.len()).filter(|rank| 2 * accused(rank) > said.len()).collect();
+        let liars = (0..all.len()).filter(|rank| 2 * accused(rank) > said.len()).collect();
         Ok((found.min().unwrap_or(Finding::Wrong), liars, sums))
     }
 

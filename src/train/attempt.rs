@@ -322,7 +322,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
             SyncPlan::Step => None,
             SyncPlan::Diloco { steps } => {
                 let folder = self.resumed.as_ref().map(|checkpoint| checkpoint.path.as_path());
-                Some(Diloco::start(steps.into(), &self.session.ranks, &*text, optimizer, folder)?)
+                let skipped = &self.state.skipped_of_ranks;
+                Some(Diloco::start(steps.into(), &self.session.ranks, &*text, optimizer, folder, skipped)?)
             }
         };
         self.session.phase("train", counted(batches.total_steps(), "optimizer step"));

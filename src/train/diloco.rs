@@ -62,8 +62,9 @@ fn prefix(rank: usize) -> String {
 }
 
 impl Diloco {
-    /// Starts at the trainee's weights, or goes on from a checkpoint. `optimizer` becomes that of the first
-    /// rank that this process computes.
+    /// Starts at the trainee's weights, or goes on from a checkpoint, in whose state `skipped` is the number
+    /// of each rank's last steps in a row that were not finite. `optimizer` becomes that of the first rank
+    /// that this process computes.
     ///
     /// # Errors
     /// The checkpoint is damaged.
@@ -73,13 +74,15 @@ impl Diloco {
         trainee: &T,
         optimizer: &mut Optimizer,
         resumed: Option<&Path>,
+        skipped: &[u32],
     ) -> Result<Self, TrainError> {
         let device = trainee.model().device();
         let start: BTreeMap<_, _> =
             trainee.trained().iter().map(|param| (param.name().to_owned(), param.to_vec())).collect();
         let zeros = |(name, numbers): (&String, &Vec<f32>)| (name.clone(), vec![0.0; numbers.len()]);
         let mut momentum: BTreeMap<_, _> = start.iter().map(zeros).collect();
-        let mut workers: Vec<Worker> = ranks.own().map(|_| Worker::default()).collect();
+        let worker = |rank| Worker { skipped: skipped_of(skipped, rank), ..Worker::default() };
+        let mut workers: Vec<Worker> = ranks.own().map(worker).collect();
         if let Some(folder) = resumed {
             for (name, numbers) in read_beside_optimizer(folder, OUTER)? {
                 if let Some(own) = momentum.get_mut(&name).filter(|own| own.len() == numbers.len()) {
@@ -144,9 +147,8 @@ impl Diloco {
         Ok(())
     }
 
-    /// Takes the outer step with all ranks, after which all of them have the same weights. Returns the
-    /// largest number of steps in a row that were not finite, of all ranks, and the milliseconds of the
-    /// exchange.
+    /// Takes the outer step with all ranks, after which all of them have the same weights. Returns the number
+    /// of the last steps in a row that were not finite, of each rank, and the milliseconds of the exchange.
     ///
     /// # Errors
     /// A rank is gone.
@@ -154,11 +156,11 @@ impl Diloco {
         &mut self,
         ranks: &mut Ranks,
         trainee: &mut T,
-    ) -> Result<(u32, f64), TrainError> {
+    ) -> Result<(Vec<u32>, f64), TrainError> {
         let trained = Trained::of(&trainee.trained());
         let started = Instant::now();
         let own: Vec<u32> = self.workers.iter().map(|worker| worker.skipped).collect();
-        let skipped = ranks.gather(own)?.into_iter().flatten().max().unwrap_or(0);
+        let skipped = ranks.gather(own)?.into_iter().flatten().collect();
         let mut changes: BTreeMap<String, Vec<f32>> = BTreeMap::new();
         if self.workers.len() == 1 {
             for param in trainee.trained() {
@@ -242,6 +244,11 @@ impl Diloco {
         }
         Ok(more)
     }
+}
+
+/// Returns how many of a rank's last steps in a row were not finite. A rank that has come since has none.
+fn skipped_of(skipped: &[u32], rank: usize) -> u32 {
+    skipped.get(rank).copied().unwrap_or(0)
 }
 
 fn weights<T: Trainee>(trainee: &T) -> BTreeMap<String, Tensor<2>> {
@@ -337,6 +344,12 @@ mod tests {
         let close = |a: f32, b: f32| (a - b).abs() < 1e-6;
         assert!(close(momentum[0], 0.1) && close(momentum[1], 0.25), "{momentum:?}");
         assert!(close(weights[0], 1.0 - 0.7 * 0.19) && close(weights[1], 2.0 - 0.7 * 0.025), "{weights:?}");
+    }
+
+    #[test]
+    fn a_rank_that_has_come_since_the_checkpoint_has_skipped_no_steps() {
+        let of = |rank| skipped_of(&[0, 3], rank);
+        assert_eq!([of(0), of(1), of(2)], [0, 3, 0]);
     }
 
     #[test]

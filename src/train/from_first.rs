@@ -168,8 +168,8 @@ pub(crate) fn require_the_same_base(session: &mut Session, inputs: &Inputs) -> R
 }
 
 /// Checks that the ranks, or a process that adds in their place, sum as they did when the checkpoint was
-/// written, or get the same bits anyway. Ranks of a swarm that go on from a checkpoint because their members
-/// change only say it.
+/// written, without those that were muted then, or get the same bits anyway. Ranks of a swarm that go on from
+/// a checkpoint because their members change only say it.
 ///
 /// # Errors
 /// They may get other bits, which nobody has accepted; or a rank is gone.
@@ -184,8 +184,11 @@ pub(crate) fn require_the_same_sums(
     session.ranks.begin_step(state.step + 1);
     let ranks = session.ranks.count();
     session.sums_are_seen = session.ranks.of_first(state.summed_by == Some(SummedBy::Tcp))?;
-    let is_seen = JudgedRanks::of(&session.plan, session.sums_are_seen)
-        .is_some_and(|judged| !judged.adds_unseen(&session.ranks));
+    let judged = JudgedRanks::of(&session.plan, session.sums_are_seen);
+    if let Some(judged) = &judged {
+        judged.mute_again(&mut session.ranks, state)?;
+    }
+    let is_seen = judged.is_some_and(|judged| !judged.adds_unseen(&session.ranks));
     let now = session.ranks.summed_by(is_seen);
     let both = state.summed_by.zip(now).filter(|(before, now)| now.may_differ(*before, ranks));
     let who = counted(ranks as u64, "rank");

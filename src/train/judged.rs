@@ -6,6 +6,7 @@
 //! micro-batches, both divided by the tokens that count, and sentences about whom was doubted. The judge's
 //! state is part of a checkpoint, and changes only with a step that is finished.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,14 @@ use sparktune_base::units::counted;
 use sparktune_cluster::SummedBy;
 use sparktune_cluster::announced::{AnnouncedSum, NotTheSum};
 use sparktune_cluster::judged::{JudgedSum, Judgement};
-use sparktune_cluster::sentry::{Combine, Decision, Judge, Verdict, combine};
+use sparktune_cluster::sentry::{Combine, Decision, Judge, Reason, Verdict, combine};
 use sparktune_model::Gradients;
 use sparktune_plan::{CombineRanks, Plan, RanksPlan, Sentry};
 
 use crate::error::TrainError;
 use crate::exchange::{Share, agreed};
 use crate::ranks::{Ranks, Summed};
+use crate::state::State;
 use crate::trained::Trained;
 
 /// How often a rank is named in full; then only when the number has doubled.
@@ -50,6 +52,8 @@ pub(crate) struct JudgedRanks {
     seed: u64,
     /// Whether a sum was not that of what was announced, so that each contribution is seen from then on.
     is_distrusted: bool,
+    /// The ranks of which it was said in this attempt that they are muted.
+    lied: BTreeSet<usize>,
     /// What is to be said of the last step.
     told: Vec<String>,
     /// The time of judging and of the steps since the attempt began.
@@ -68,6 +72,7 @@ impl JudgedRanks {
             plan: plan.ranks,
             seed: plan.seed,
             is_distrusted: are_seen,
+            lied: BTreeSet::new(),
             told: Vec::new(),
             judging: Duration::ZERO,
             began: Instant::now(),
@@ -84,6 +89,21 @@ impl JudgedRanks {
     pub(crate) fn adds_unseen(&self, ranks: &Ranks) -> bool {
         let is_unseen = matches!(ranks.summed_by(false), Some(SummedBy::Nccl(_) | SummedBy::Xdp));
         is_unseen && !self.is_distrusted && self.how() == Combine::Sum
+    }
+
+    /// Mutes those again that were muted when the checkpoint was written. They are known by their numbers, as
+    /// the judge knows them, so this holds as long as the ranks are as many.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub(crate) fn mute_again(&self, ranks: &mut Ranks, state: &State) -> Result<(), TrainError> {
+        let known = state.judge.as_ref().map_or(0, |judge| judge.counts().len());
+        let are_the_same = known == ranks.count() && self.adds_unseen(ranks);
+        let muted: Vec<usize> = state.muted.iter().copied().filter(|rank| *rank < known).collect();
+        if let Some(collective) = ranks.collective().filter(|_| are_the_same && !muted.is_empty()) {
+            collective.mute(&muted)?;
+        }
+        Ok(())
     }
 
     fn drops(&self) -> bool {
@@ -222,8 +242,12 @@ impl JudgedRanks {
                 }
                 Err(NotTheSum { liars }) => liars,
             };
+            let before = collective.engine();
+            let are_muted = self.drops() && !liars.is_empty() && collective.mute(&liars)?;
+            let now = collective.engine().filter(|now| before.as_ref() != Some(now));
+            self.told.extend(now.map(|now| format!("from now on, {now}")));
             // Each time, there are more that are muted.
-            if self.drops() && !liars.is_empty() && collective.mute(&liars)? {
+            if are_muted {
                 continue;
             }
             self.is_distrusted = true;
@@ -288,7 +312,9 @@ impl JudgedRanks {
                 Decision::Drop => ("left out", dropped),
                 _ => ("clipped", clipped),
             };
-            if so_far > NAMED && !so_far.is_power_of_two() {
+            // However often it was left out before, that it is muted is said.
+            let is_muted_now = verdict.reason == Some(Reason::Lied) && self.lied.insert(rank);
+            if so_far > NAMED && !so_far.is_power_of_two() && !is_muted_now {
                 continue;
             }
             let would = if self.drops() { "was" } else { "would be" };
@@ -390,9 +416,36 @@ fn nth(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sparktune_cluster::sentry::Reason;
+    use sparktune_cluster::sentry::{Contribution, SIGMA, Summary};
 
     use super::*;
+    use crate::testing::plan;
+
+    #[test]
+    fn that_a_rank_is_muted_is_said_however_often_it_was_left_out_before() {
+        let mut plan = plan("Qwen/Qwen3.5-0.8B");
+        plan.ranks.sentry = Sentry::Drop;
+        let mut ranks = JudgedRanks::of(&plan, false).unwrap();
+        let mut judge = Judge::default();
+        let contribution = |numbers: [f32; 2]| {
+            let mut summary = Summary::default();
+            summary.add(3, 0, &numbers);
+            Contribution { terms: 5, summary }
+        };
+        let mut said_of = |reason: Option<Reason>| {
+            let mut verdicts = judge.judge(&[[1.0, 2.0], [0.0, 0.0]].map(contribution), SIGMA);
+            if let Some(reason) = reason {
+                verdicts[1] = Verdict::dropped(reason);
+            }
+            ranks.say(&verdicts, &judge, 9);
+            ranks.told()
+        };
+        let zeros: Vec<usize> = (0..9).map(|_| said_of(None).len()).collect();
+        assert_eq!(zeros, [1, 1, 1, 1, 1, 0, 0, 1, 0]);
+        let said = said_of(Some(Reason::Lied));
+        assert!(said.len() == 1 && said[0].contains("nothing that it sends is added any more"), "{said:?}");
+        assert!(said_of(Some(Reason::Lied)).is_empty(), "once");
+    }
 
     #[test]
     fn the_loss_is_that_of_the_tokens_that_count() {

@@ -29,6 +29,11 @@ pub(crate) fn returns(session: &mut Session, state: &mut State, error: &TrainErr
     if state.stage != Stage::Main || state.order.is_some() {
         return false;
     }
+    // The deputy of a swarm writes checkpoints too. It clears them away before the next attempt, and one that
+    // is still being written would be in the way, or come back.
+    if let Err(error) = session.wait_for_checkpoint() {
+        session.warn(format!("the last checkpoint could not be written: {error}"), Some(step));
+    }
     // Rank 0 has the checkpoints, so it decides for all.
     let found = if session.ranks.is_first() { return_to_checkpoint(session, step) } else { Ok(None) };
     let order = found.unwrap_or_else(|error| {
@@ -42,8 +47,7 @@ pub(crate) fn returns(session: &mut Session, state: &mut State, error: &TrainErr
 }
 
 /// A checkpoint is good if a finite loss was computed with its weights.
-fn return_to_checkpoint(session: &mut Session, failed: u64) -> Result<Option<NewOrder>, TrainError> {
-    session.wait_for_checkpoint()?;
+fn return_to_checkpoint(session: &Session, failed: u64) -> Result<Option<NewOrder>, TrainError> {
     let mut checkpoints = Checkpoints::new(session.run);
     let is_good = |step: &u64| step + u64::from(MOST_SKIPPED) + 1 < failed;
     let save_steps = session.plan.checkpoint.save_steps;
@@ -65,4 +69,59 @@ fn return_to_checkpoint(session: &mut Session, failed: u64) -> Result<Option<New
         Some(step),
     );
     Ok(Some(NewOrder { from_step: step, seed }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use burn::tensor::Device;
+    use sparktune_cluster::{Collective, Error as ClusterError, Traffic};
+    use sparktune_runlog::RunsRoot;
+
+    use super::*;
+    use crate::control::ControlRequests;
+    use crate::optimizer::Optimizer;
+    use crate::ranks::Ranks;
+    use crate::snapshot::Snapshot;
+    use crate::testing::plan;
+
+    /// The second of three ranks, which all say the same.
+    struct Deputy;
+
+    impl Collective for Deputy {
+        fn rank(&self) -> usize {
+            1
+        }
+        fn world_size(&self) -> usize {
+            3
+        }
+        fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), ClusterError> {
+            Ok(())
+        }
+        fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, ClusterError> {
+            Ok(vec![own.to_vec(); 3])
+        }
+        fn leave(&mut self, _: Option<&str>) {}
+        fn traffic(&self) -> Traffic {
+            Traffic::default()
+        }
+    }
+
+    #[test]
+    fn the_deputy_of_a_swarm_has_written_its_checkpoint_before_the_ranks_return_to_one() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
+        let mut plan = plan("Qwen/Qwen3.5-2B");
+        plan.ranks.swarm = true;
+        run.write_plan(&plan.to_toml().unwrap()).unwrap();
+        let (stop, mut deputy) = (AtomicBool::new(false), Deputy);
+        let mut session = Session::open(&run, &stop, None, Ranks::member(&mut deputy)).unwrap();
+        let mut state = State::start();
+        let snapshot = Snapshot::take(&state, &[], &Optimizer::default(), &Device::flex(), false);
+        session.save(snapshot, ControlRequests::default()).unwrap();
+        let error = TrainError::NotFinite { what: "loss", value: f64::NAN, step: 9 };
+        assert!(!returns(&mut session, &mut state, &error), "rank 0 has found no checkpoint");
+        assert_eq!(Checkpoints::new(&run).steps().unwrap(), [0]);
+    }
 }

@@ -70,6 +70,10 @@ pub(crate) struct State {
     /// The number of steps just before this one that were skipped, because they were not finite.
     #[serde(default)]
     pub(crate) skipped_in_a_row: u32,
+    /// The same of each rank, where ranks exchange rarely and skip steps of their own; empty if all of them
+    /// are 0. Checkpoints of older programs do not say it: there each rank counted anew after a start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) skipped_of_ranks: Vec<u32>,
     /// The order of the data since the run returned to a checkpoint, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) order: Option<NewOrder>,
@@ -83,6 +87,10 @@ pub(crate) struct State {
     /// What is usual of the ranks' gradients, if they are judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) judge: Option<Judge>,
+    /// The ranks whose contributions count as zeros, because they have lied. Checkpoints of older programs do
+    /// not say it: there a rank was heard again after each start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) muted: Vec<usize>,
     /// How the gradients of several ranks were summed last, if they were. Checkpoints of older programs do
     /// not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,10 +123,12 @@ impl State {
             evals_without_gain: 0,
             health: Health::default(),
             skipped_in_a_row: 0,
+            skipped_of_ranks: Vec::new(),
             order: None,
             exported_step: None,
             best_head: None,
             judge: None,
+            muted: Vec::new(),
             summed_by: None,
             inputs: Inputs::default(),
         }
@@ -176,6 +186,7 @@ impl State {
             step,
             best_step: self.best_step.filter(|best| *best == step),
             skipped_in_a_row: 0,
+            skipped_of_ranks: Vec::new(),
             order: None,
             exported_step: None,
             best_head: None,
@@ -385,7 +396,17 @@ mod tests {
         let best_head = Some(BestHead { step: 12, loss: 1 });
         let judge = Some(Judge::default());
         let summed_by = Some(SummedBy::Nccl(22_903));
-        let state = State { step: 9, best_head, exported_step: Some(6), judge, summed_by, ..State::start() };
+        let (muted, skipped_of_ranks) = (vec![1], vec![0, 2]);
+        let state = State {
+            step: 9,
+            best_head,
+            exported_step: Some(6),
+            judge,
+            muted,
+            skipped_of_ranks,
+            summed_by,
+            ..State::start()
+        };
         let text = serde_json::to_string(&state).unwrap();
         let changes = ["", "0", "9", "-", "e", "\"", "{", "]", ",", "\\", "\u{1b}", "99999999999999999999"];
         for (at, change) in (0..text.len()).flat_map(|at| changes.map(|change| (at, change))) {

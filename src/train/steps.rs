@@ -251,6 +251,9 @@ impl<'a, O: Objective> Steps<'a, O> {
         if let Some(summed_by) = session.ranks.summed_by(is_seen) {
             self.state.summed_by = Some(summed_by);
         }
+        if let Some(collective) = session.ranks.collective() {
+            self.state.muted = collective.muted();
+        }
         self.in_flight = Some(InFlight {
             started,
             step,
@@ -280,7 +283,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         let (step, count, first) = (done + 1, session.ranks.count(), session.ranks.own().start);
         let learning_rate = learning_rate(&self.settings, done, total);
         session.make_room_for_update()?;
-        let Self { objective, trainee, optimizer, settings, diloco, .. } = self;
+        let Self { objective, trainee, state, optimizer, settings, diloco, .. } = self;
         let diloco = diloco.as_mut().expect("called with it");
         let mut of_first = None;
         let mut out_of_memory = false;
@@ -320,8 +323,10 @@ impl<'a, O: Objective> Steps<'a, O> {
                 }
                 Err(error) => return Err(error),
             };
+            let most_skipped = skipped.iter().copied().max().unwrap_or(0);
+            state.skipped_of_ranks = if most_skipped > 0 { skipped } else { Vec::new() };
             // All ranks hear of it, so they end or return to a checkpoint together.
-            if skipped > MOST_SKIPPED {
+            if most_skipped > MOST_SKIPPED {
                 return Err(TrainError::NotFinite { what: "loss or gradient norm", value: f64::NAN, step });
             }
             if session.ranks.has_others() {
@@ -418,7 +423,7 @@ impl<'a, O: Objective> Steps<'a, O> {
         let seen = Step { step, loss_nats: loss, grad_norm: Some(grad_norm), ..Step::default() };
         session.events.emit(Kind::Step(seen));
         let (what, value) = if loss.is_finite() { ("gradient norm", grad_norm) } else { ("loss", loss) };
-        self.state.main_steps = step;
+        self.state.main_steps = self.state.main_steps.max(step);
         self.state.skipped_in_a_row += 1;
         let skipped = self.state.skipped_in_a_row;
         // Ranks that exchange rarely decide it together, when they do.
@@ -438,7 +443,8 @@ impl<'a, O: Objective> Steps<'a, O> {
         // A step is queued while the previous one is still computed, so its own time begins when that one
         // ended.
         let step_ms = milliseconds(settled.started.max(self.settled_at));
-        self.state.main_steps = settled.step;
+        // A later step without trained tokens may be done already.
+        self.state.main_steps = self.state.main_steps.max(settled.step);
         self.state.set_last_loss(loss);
         self.state.skipped_in_a_row = 0;
         let health = &mut self.state.health;

@@ -22,10 +22,13 @@ use sparktune_runlog::{Checkpoints, Outcome, RunDir, RunView, RunsRoot};
 use super::*;
 use crate::batches::{Batches, NewOrder};
 use crate::examples::Examples;
+use crate::optimizer::Optimizer;
 use crate::ranks::Ranks;
 use crate::run::{Finished, train_for};
+use crate::session::Session;
 use crate::state::State;
-use crate::{TrainError, TrainOptions};
+use crate::steps::Steps;
+use crate::{TrainError, TrainOptions, load};
 
 /// `Σ -ln σ(β · (log p(chosen) - log p(rejected)))` over pairs of answers: DPO without a reference model.
 /// Source: equation 7 of Rafailov et al. 2023 (arXiv 2305.18290).
@@ -305,6 +308,65 @@ fn after_too_many_skipped_steps_a_run_returns_to_its_last_good_checkpoint_once()
     assert_eq!(warnings(&run, "returns to the checkpoint"), 0);
 }
 
+/// The same objective, whose sequences can lose all terms of their loss, or the loss its value.
+struct Emptied<'a> {
+    has_terms: &'a Cell<bool>,
+    is_finite: bool,
+}
+
+impl Objective for Emptied<'_> {
+    type Trainee = TextModel;
+
+    fn examples_per_group(&self) -> usize {
+        PREFERENCE.examples_per_group()
+    }
+
+    fn loss_terms(&self, sequence: &PackedSequence) -> usize {
+        if self.has_terms.get() { PREFERENCE.loss_terms(sequence) } else { 0 }
+    }
+
+    fn loss_and_gradients(
+        &self,
+        text: &TextModel,
+        sequence: &PackedSequence,
+        scale: f64,
+        gradients: &mut Gradients,
+    ) -> Loss {
+        let scale = if self.is_finite { scale } else { f64::NAN };
+        PREFERENCE.loss_and_gradients(text, sequence, scale, gradients)
+    }
+
+    fn loss_sum(&self, text: &TextModel, sequence: &PackedSequence) -> Loss {
+        PREFERENCE.loss_sum(text, sequence)
+    }
+}
+
+#[test]
+fn a_step_without_trained_tokens_counts_before_the_step_in_flight_is_settled_and_after() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run_of_pairs(root.path(), LORA, false);
+    let stop = AtomicBool::new(false);
+    let mut session = Session::open(&run, &stop, None, Ranks::Alone).unwrap();
+    let plan = session.plan.clone();
+    let base = Checkpoint::open(&fixture()).unwrap();
+    let model = load::text_model(&plan, &base, None, &Device::flex(), &mut |_, _| ()).unwrap();
+    let mut text = TextModel { model, recompute: false, fp8: false, dropout: Dropout::OFF };
+    for is_finite in [true, false] {
+        let (mut state, mut optimizer) = (State::start(), Optimizer::default());
+        let examples = Examples::open(&run.data().join("train.qubgpu"), 512, 2).unwrap();
+        let batches = Batches::new(examples, &plan, 2.0, None).unwrap();
+        let has_terms = Cell::new(true);
+        let objective = Emptied { has_terms: &has_terms, is_finite };
+        let mut steps =
+            Steps::new(&objective, &mut text, &mut state, &mut optimizer, batches, plan.optimizer);
+        steps.queue_next(&mut session).unwrap();
+        assert!(steps.is_in_flight(), "as on a device that computes meanwhile");
+        has_terms.set(false);
+        steps.queue_next(&mut session).unwrap();
+        assert_eq!((steps.state.step, steps.state.main_steps), (2, 2), "finite: {is_finite}");
+    }
+}
+
 /// Replaces a part of a run's plan.
 fn replan(run: &RunDir, part: &str, by: &str) {
     let plan = run.read_plan().unwrap();
@@ -341,6 +403,28 @@ fn where_a_run_returns_to_follows_from_its_steps_and_not_from_when_it_was_saved(
     assert_eq!(recorded(&whole, "step", "loss_nats"), recorded(&parts, "step", "loss_nats"));
     let weights = |run: &RunDir| fs::read(run.outputs().join("merged/model.safetensors")).unwrap();
     assert!(weights(&whole) == weights(&parts));
+}
+
+#[test]
+fn ranks_that_exchange_rarely_count_skipped_steps_over_a_stop_as_without_one() {
+    let root = tempfile::tempdir().unwrap();
+    let train = |run: &RunDir, stop: bool| {
+        let (ranks, options) = (Ranks::of(Some(2.into())), TrainOptions::default());
+        train_for(&Poisoned(|_: &PackedSequence| true), run, &AtomicBool::new(stop), &options, ranks)
+    };
+    let run = || {
+        let run = run_of_pairs(root.path(), LORA, false);
+        replan(&run, "grad_accum_steps = 2", "grad_accum_steps = 2, sync = \"diloco:2\"");
+        run
+    };
+    let parts = run();
+    assert_eq!(train(&parts, true).unwrap().steps, 2);
+    let checkpoint = Checkpoints::new(&parts).newest_valid().unwrap().checkpoint.unwrap();
+    assert_eq!(State::read(&checkpoint.path).unwrap().skipped_of_ranks, [2, 2]);
+    for run in [parts, run()] {
+        let error = train(&run, false).unwrap_err();
+        assert!(matches!(error, TrainError::NotFinite { step: 4, .. }), "{error}");
+    }
 }
 
 #[test]

@@ -130,6 +130,10 @@ impl Collective for Thread {
         self.muted.clone()
     }
 
+    fn engine(&self) -> Option<String> {
+        Some(format!("the switch has muted {:?}", self.muted))
+    }
+
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
@@ -156,7 +160,7 @@ fn ranks_by(by: SummedBy, root: &Path, method: &str, settings: &str, lie: Option
     runs
 }
 
-/// Lets three ranks train their runs on, to the end or only a step. Returns how often each of them has
+/// Lets ranks train their runs on, to the end or only a step. Returns how often each of them has
 /// added gradients unseen.
 fn train_on(runs: &[RunDir], by: SummedBy, lie: Option<Lie>, stops: bool) -> Vec<usize> {
     std::thread::scope(|scope| {
@@ -168,7 +172,7 @@ fn train_on(runs: &[RunDir], by: SummedBy, lie: Option<Lie>, stops: bool) -> Vec
                 if by == SummedBy::Tcp { 0 } else { rank.steps }
             })
         };
-        let threads: Vec<_> = runs.iter().zip(Thread::all(3, lie, by)).map(train).collect();
+        let threads: Vec<_> = runs.iter().zip(Thread::all(runs.len(), lie, by)).map(train).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -285,6 +289,8 @@ fn a_liar_whose_contribution_is_measured_is_named_and_has_nothing_to_say_from_th
     let said: Vec<String> = warnings(&lied).into_iter().filter(|said| said.contains("announced")).collect();
     let first = "rank 1: its gradient of step 3 was left out: it has sent another gradient than the one that";
     assert!(said.len() == 4 && said[0].starts_with(first), "{said:?}");
+    let moved = warnings(&lied).into_iter().filter(|said| said == "from now on, the switch has muted [1]");
+    assert_eq!(moved.count(), 1, "how sums are made from then on");
     let summary = phase(&lied, "sentry").unwrap();
     assert!(summary.starts_with("rank 1: 4 dropped, 0 clipped; judging took"), "{summary}");
 
@@ -294,6 +300,30 @@ fn a_liar_whose_contribution_is_measured_is_named_and_has_nothing_to_say_from_th
     assert_eq!(losses(&lied), losses(&seen));
     let said: Vec<String> = warnings(&lied).into_iter().filter(|said| said.contains("announced")).collect();
     assert!(said.len() == 1 && said[0].contains("something else has come from rank 1."), "{said:?}");
+}
+
+#[test]
+fn who_was_muted_has_nothing_to_say_in_all_later_attempts_of_as_many_ranks() {
+    let root = tempfile::tempdir().unwrap();
+    let settings = r#"{ sentry = "drop" }"#;
+    let lie = Some(Lie { rank: 1, step: 1, lasts: false, factor: 1.5 });
+    let whole = ranks_by(SummedBy::Xdp, &root.path().join("whole"), LORA, settings, lie).swap_remove(0);
+    let stopped = |name: &str| {
+        let path = |rank: usize| root.path().join(format!("{name}-{rank}"));
+        let runs: Vec<RunDir> = (0..3).map(|rank| planned(&path(rank), LORA, settings)).collect();
+        train_on(&runs, SummedBy::Xdp, lie, true);
+        assert_eq!(of_newest(&runs[0], "muted"), serde_json::json!([1]));
+        runs
+    };
+    // Nobody lies any more.
+    let runs = stopped("as-many");
+    train_on(&runs, SummedBy::Xdp, None, false);
+    assert_eq!(losses(&runs[0]), losses(&whole));
+    assert_eq!(bytes(&runs[0], ADAPTER), bytes(&whole, ADAPTER));
+    // Of fewer ranks, nobody knows which ones they are.
+    let runs = stopped("fewer");
+    train_on(&runs[..2], SummedBy::Xdp, None, true);
+    assert!(of_newest(&runs[0], "muted").is_null());
 }
 
 #[test]
