@@ -70,7 +70,9 @@ impl From<ClusterError> for Failure {
             | ClusterError::OtherCluster { .. }
             | ClusterError::Agent { .. }
             | ClusterError::Refused { .. } => Exit::Usage,
-            ClusterError::File { .. } | ClusterError::Thread(_) => Exit::Device,
+            ClusterError::File { .. } | ClusterError::NoLocks { .. } | ClusterError::Thread(_) => {
+                Exit::Device
+            }
             ClusterError::Interrupted => Exit::Interrupted,
             _ if error.is_of_a_rank() => Exit::Stopped,
             _ => Exit::Network,

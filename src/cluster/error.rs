@@ -106,6 +106,11 @@ pub enum Error {
     #[error("{}: {source}. Check the folder's permissions and the free space", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(
+        "{}: files cannot be locked there ({source}), which a run needs too. Start the agent with --runs-dir on a local disk",
+        path.display()
+    )]
+    NoLocks { path: PathBuf, source: io::Error },
+    #[error(
         "cannot start a thread for the other ranks: {0}. Raise the limit on processes (`ulimit -u`), or end other programs"
     )]
     Thread(io::Error),

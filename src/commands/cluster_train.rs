@@ -1,7 +1,7 @@
 //! `train --cluster` and `resume --cluster`: one run on all members.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 use sparktune_app::cluster::job::Members;
@@ -56,6 +56,17 @@ fn is_swarm_at_work(run: &RunDir) -> bool {
         })
 }
 
+/// Returns a function that does this only when it is called first. Members often end together, and a second
+/// signal would not be awaited.
+fn once(act: impl Fn()) -> impl Fn() {
+    let is_done = AtomicBool::new(false);
+    move || {
+        if !is_done.swap(true, Ordering::SeqCst) {
+            act();
+        }
+    }
+}
+
 /// Starts the ranks of all members, and then the next attempt of a run as rank 0, which is followed as ever.
 ///
 /// # Errors
@@ -74,13 +85,37 @@ pub(crate) fn run_on_members(
     let of_run = run.clone();
     // Before the others have met, only rank 0 waits for one that has ended; like Ctrl-C, this ends it. A
     // swarm that has begun goes on.
+    let end = once(|| {
+        let _ = kill_process(getpid(), Signal::INT);
+    });
     let following = started.follow(move |text| {
         note(text);
         if !is_swarm_at_work(&of_run) {
-            let _ = kill_process(getpid(), Signal::INT);
+            end();
         }
     })?;
     let done = run_attempt(program, run, Conditions { environment, ..conditions }, display, interrupts);
     following.detach();
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn members_that_end_together_send_one_signal() {
+        let sent = AtomicUsize::new(0);
+        let end = once(|| {
+            sent.fetch_add(1, Ordering::SeqCst);
+        });
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(&end);
+            }
+        });
+        assert_eq!(sent.load(Ordering::SeqCst), 1);
+    }
 }

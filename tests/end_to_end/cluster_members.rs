@@ -175,19 +175,38 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
         let rows = second.members();
         rows.iter().all(|row| row["gone"].is_string() || row["state"] == "idle").then_some(())
     });
-    let mut resumed =
-        second.place.command(["resume", "--cluster", "--json", "--non-interactive"]).spawn().unwrap();
-    let before = events(&run).len();
-    wait("a step with two", || {
-        events(&run)[before..].iter().any(|event| event["kind"] == "step").then_some(())
-    });
+    let resume = || {
+        let resumed = second.place.command(["resume", "--cluster", "--json", "--non-interactive"]).spawn();
+        let before = events(&run).len();
+        wait("a step with two", || {
+            events(&run)[before..].iter().any(|event| event["kind"] == "step").then_some(())
+        });
+        wait("two at work", || {
+            let rows = second.members();
+            let at_work =
+                |row: &&Value| row["state"].as_str().is_some_and(|state| state.starts_with("rank "));
+            (rows.iter().filter(|row| row["gone"].is_null()).filter(at_work).count() == 2).then_some(())
+        });
+        resumed.unwrap()
+    };
+    let all_idle = || {
+        wait("all idle again", || {
+            let rows = second.members();
+            rows.iter().all(|row| row["gone"].is_string() || row["state"] == "idle").then_some(())
+        });
+    };
+    let mut resumed = resume();
     signal("INT", &resumed);
     assert_eq!(resumed.wait().unwrap().code(), Some(5));
-
-    wait("all idle again", || {
-        let rows = second.members();
-        rows.iter().all(|row| row["gone"].is_string() || row["state"] == "idle").then_some(())
-    });
+    all_idle();
+    // Whoever has started a run may vanish: its machine is busy until the trainer ends.
+    let mut resumed = resume();
+    resumed.kill().unwrap();
+    resumed.wait().unwrap();
+    let busy = done(&mut train(&second, "4", "40")).exits(2);
+    assert!(busy.err.contains("spark2 is busy with"), "{}", busy.err);
+    second.place.sparktune(["stop"]).exits(0);
+    all_idle();
     let doctor = first.place.sparktune(["cluster", "doctor", "--json"]).exits(4);
     let lines = doctor.last();
     let status = |what: &str| {

@@ -147,7 +147,7 @@ impl Started {
     ///
     /// # Errors
     /// The system starts no thread.
-    pub fn follow(self, note: impl Fn(&str) + Send + 'static) -> Result<Following, Failure> {
+    pub fn follow(self, note: impl Fn(&str) + Send + Sync + 'static) -> Result<Following, Failure> {
         let ended = move |name: &str, code: Option<i32>, said: &str| {
             // A run that was stopped ends everywhere with this code, and says so itself.
             if code != Some(Exit::Stopped as i32) {

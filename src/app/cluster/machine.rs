@@ -1,8 +1,11 @@
 //! The machine of an agent: its memory, the models it has, and the rank that runs on it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +44,8 @@ pub(super) struct Machine {
 
 /// A rank that was started.
 struct Rank {
+    /// Those that were started before it have smaller ones.
+    number: u64,
     process: Child,
     has_met: Arc<AtomicBool>,
     /// The last line that it wrote.
@@ -56,9 +61,10 @@ impl Machine {
 
     /// Ends the rank, and waits for it.
     pub(super) fn end(&self) {
-        self.stop();
+        let Some(number) = lock(&self.rank).as_ref().map(|rank| rank.number) else { return };
+        self.stop(number);
         let since = Instant::now();
-        while since.elapsed() < GRACE && !matches!(self.look(), RankState::Ended { .. }) {
+        while since.elapsed() < GRACE && !matches!(self.look(number), RankState::Ended { .. }) {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -83,7 +89,7 @@ impl Host for Machine {
         private_folder_of_user(&self.runs_dir, MODELS).map_err(|failure| failure.to_string())
     }
 
-    fn start(&self, job: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<(), String> {
+    fn start(&self, job: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<u64, String> {
         let Job { rank, world_size, port, token, .. } = job;
         let mut process = Command::new(&self.program)
             .args(["train", "--plain", "--non-interactive", "--runs-dir"])
@@ -114,13 +120,15 @@ impl Host for Machine {
             }),
         ];
         let readers = readers.into_iter().flatten().collect();
-        *lock(&self.rank) = Some(Rank { process, has_met, said, readers, ended: None });
-        Ok(())
+        let mut last = lock(&self.rank);
+        let number = last.as_ref().map_or(0, |rank| rank.number + 1);
+        *last = Some(Rank { number, process, has_met, said, readers, ended: None });
+        Ok(number)
     }
 
-    fn look(&self) -> RankState {
+    fn look(&self, number: u64) -> RankState {
         let mut rank = lock(&self.rank);
-        let Some(rank) = rank.as_mut() else {
+        let Some(rank) = rank.as_mut().filter(|rank| rank.number == number) else {
             return RankState::Ended { code: Some(0), said: String::new() };
         };
         if rank.ended.is_none()
@@ -137,10 +145,29 @@ impl Host for Machine {
         }
     }
 
-    fn stop(&self) {
-        if let Some(rank) = lock(&self.rank).as_ref().filter(|rank| rank.ended.is_none()) {
+    fn stop(&self, number: u64) {
+        let rank = lock(&self.rank);
+        if let Some(rank) = rank.as_ref().filter(|rank| rank.number == number && rank.ended.is_none()) {
             signal_to_stop(Pid::from_child(&rank.process));
         }
+    }
+
+    /// Looks at this user's processes, because a trainer takes the lease of its run only when it has met the
+    /// other ranks.
+    fn leads(&self, run: &str) -> bool {
+        let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+        let user = rustix::process::geteuid().as_raw();
+        let own = processes
+            .filter_map(Result::ok)
+            .filter(|process| process.metadata().is_ok_and(|metadata| metadata.uid() == user));
+        own.map(|process| process.path()).any(|process| {
+            let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
+            let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
+            words.windows(2).any(|two| {
+                let folder = Path::new(OsStr::from_bytes(two[1]));
+                two[0] == b"trainer" && folder.file_name() == Some(OsStr::new(run))
+            })
+        })
     }
 }
 
@@ -163,4 +190,29 @@ fn each_line(pipe: Option<impl Read>, mut take: impl FnMut(&str)) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_leads_a_run_as_long_as_a_trainer_of_it_lives() {
+        let machine = Machine::new("sparktune".into(), "runs".into());
+        let run = format!("run-of-process-{}", std::process::id());
+        let leads = || machine.leads(&run);
+        assert!(!leads());
+        let mut trainer = Command::new("sh")
+            .args(["-c", "echo; read line", "trainer", &format!("/anywhere/{run}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Until it has begun, its words do not show.
+        trainer.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert!(leads() && !machine.leads("another-run"));
+        trainer.kill().unwrap();
+        trainer.wait().unwrap();
+        assert!(!leads());
+    }
 }

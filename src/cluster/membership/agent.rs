@@ -51,16 +51,20 @@ pub trait Host: Sync {
     fn cache(&self) -> Result<PathBuf, String>;
 
     /// Starts a rank whose rank 0 is at this address. The files of the job's folders are in these places.
+    /// Returns a number by which it is told from those that are started later.
     ///
     /// # Errors
     /// It cannot be started, for the reason that is returned.
-    fn start(&self, job: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<(), String>;
+    fn start(&self, job: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<u64, String>;
 
-    /// Returns how the rank stands that was started last.
-    fn look(&self) -> RankState;
+    /// Returns how the rank with this number stands. It has ended if a later one was started.
+    fn look(&self, number: u64) -> RankState;
 
-    /// Asks that rank to end.
-    fn stop(&self);
+    /// Asks the rank with this number to end, unless a later one was started.
+    fn stop(&self, number: u64);
+
+    /// Returns whether a trainer of this machine leads the run of this name now.
+    fn leads(&self, run: &str) -> bool;
 }
 
 /// What an agent is.
@@ -95,6 +99,8 @@ struct Shared<'a> {
     roster: Mutex<Roster>,
     /// What this member does; `Idle` may be replaced by one connection at a time.
     work: Mutex<State>,
+    /// The number of the rank that was started last.
+    started: AtomicU64,
     visits: AtomicU64,
 }
 
@@ -118,6 +124,7 @@ impl Agent<'_> {
             gate: Gate::new(&self.token.key(), &self.token.proof()),
             roster: Mutex::default(),
             work: Mutex::new(State::Idle),
+            started: AtomicU64::new(0),
             visits: AtomicU64::new(0),
         };
         let (shared, strangers) = (&shared, Strangers::new(MOST_STRANGERS));
@@ -191,7 +198,7 @@ impl<'a> Shared<'a> {
         let Ok(mut channel) = admitted else { return Ok(()) };
         drop(stranger);
         let channel = &mut channel;
-        match hear(channel)? {
+        match hear_ask(channel)? {
             Ask::Join(introduction) => self.welcome(channel, introduction, from.ip().to_canonical()),
             Ask::Members => {
                 let members = self.members();
@@ -237,19 +244,7 @@ impl<'a> Shared<'a> {
                 "{name} has another build of sparktune, which may compute different bits: it cannot train with this one"
             ));
         }
-        tell(channel, &Answer::Yes)?;
-        let why = loop {
-            match hear(channel) {
-                Ok(Ask::Report(report)) => {
-                    lock(&self.roster).report(&id, visit, report);
-                    if let Err(error) = tell(channel, &Answer::Yes) {
-                        break error;
-                    }
-                }
-                Ok(_) => break out_of_turn(channel),
-                Err(error) => break error,
-            }
-        };
+        let why = self.attend(channel, &id, visit);
         if !self.is_over() {
             let why = match &why {
                 Error::NoAgent { why, .. } => why.clone(),
@@ -260,6 +255,20 @@ impl<'a> Shared<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Lets a member of the list report until its connection ends. Returns why it has.
+    fn attend(&self, channel: &mut Channel<'_>, id: &str, visit: u64) -> Error {
+        loop {
+            if let Err(error) = tell(channel, &Answer::Yes) {
+                return error;
+            }
+            match hear_ask(channel) {
+                Ok(Ask::Report(report)) => lock(&self.roster).report(id, visit, report),
+                Ok(_) => return out_of_turn(channel),
+                Err(error) => return error,
+            }
+        }
     }
 
     fn report(&self) -> Report {
@@ -293,7 +302,7 @@ impl<'a> Shared<'a> {
     fn settle(&self) {
         let mut work = lock(&self.work);
         if let State::Training { rank: 1.., run, .. } = &*work
-            && let RankState::Ended { code, said } = self.agent.host.look()
+            && let RankState::Ended { code, said } = self.agent.host.look(self.started.load(Ordering::SeqCst))
         {
             let notice = self.agent.notice;
             match code {
@@ -319,8 +328,8 @@ impl<'a> Shared<'a> {
         let started =
             self.prepare(channel, job).and_then(|folders| self.start(channel, job, first, &folders));
         match started {
-            Ok(true) => self.accompany(channel),
-            Ok(false) => {
+            Ok(Some(number)) => self.accompany(channel, number),
+            Ok(None) => {
                 *lock(&self.work) = State::Idle;
                 Ok(())
             }
@@ -377,39 +386,43 @@ impl<'a> Shared<'a> {
         Ok(None)
     }
 
-    /// Waits until the rank shall start. False if it shall not.
+    /// Waits until the rank shall start. Returns its number, or `None` if it shall not.
     fn start(
         &self,
         channel: &mut Channel<'_>,
         job: &Job,
         first: IpAddr,
         folders: &[PathBuf],
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<u64>, Error> {
         loop {
             match hear(channel)? {
                 Ask::Look => tell(channel, &Answer::Busy)?,
                 Ask::Start => break,
-                _ => return refuse(channel, "the rank has not been started").map(|()| false),
+                _ => return refuse(channel, "the rank has not been started").map(|()| None),
             }
         }
-        if let Err(why) = self.agent.host.start(job, first, folders) {
-            return refuse(channel, &why).map(|()| false);
-        }
+        let host = self.agent.host;
+        let number = match host.start(job, first, folders) {
+            Ok(number) => number,
+            Err(why) => return refuse(channel, &why).map(|()| None),
+        };
         let Job { run, rank, world_size, .. } = job;
         let (run, rank, world_size) = (run.clone(), *rank, *world_size);
         (self.agent.notice)(&format!("rank {rank} of {world_size} of {run} starts, for {first}"));
+        self.started.store(number, Ordering::SeqCst);
         *lock(&self.work) = State::Training { run, rank, world_size };
         // Nobody would look after a rank whose start the leader did not hear of.
-        tell(channel, &Answer::Yes).inspect_err(|_| self.agent.host.stop())?;
-        Ok(true)
+        tell(channel, &Answer::Yes).inspect_err(|_| host.stop(number))?;
+        Ok(Some(number))
     }
 
-    fn accompany(&self, channel: &mut Channel<'_>) -> Result<(), Error> {
+    /// Says how the rank with this number stands as long as it is asked.
+    fn accompany(&self, channel: &mut Channel<'_>, number: u64) -> Result<(), Error> {
         let host = self.agent.host;
         let outcome = loop {
-            match hear(channel) {
+            match hear_ask(channel) {
                 Ok(Ask::Look) => {
-                    let state = host.look();
+                    let state = host.look(number);
                     let is_over = matches!(state, RankState::Ended { .. });
                     if let Err(error) = tell(channel, &Answer::Rank(state)) {
                         break Err(error);
@@ -424,26 +437,30 @@ impl<'a> Shared<'a> {
         };
         // A rank that has met the others follows rank 0, whatever becomes of who started it. One that still
         // waits would wait in vain.
-        if outcome.is_err() && host.look() == RankState::Waiting {
-            host.stop();
+        if outcome.is_err() && host.look(number) == RankState::Waiting {
+            host.stop(number);
         }
         self.settle();
         outcome
     }
 
-    /// Notes that this machine leads a run, while the program that started it holds the connection.
+    /// Notes that this machine leads a run, while the program that started it holds the connection, and then
+    /// as long as the trainer lives: who has started it may leave it alone, or hang for a while.
     fn be_led(&self, channel: &mut Channel<'_>, run: String, world_size: usize) -> Result<(), Error> {
-        if let Err(why) = self.occupy(State::Training { run, rank: 0, world_size }) {
+        if let Err(why) = self.occupy(State::Training { run: run.clone(), rank: 0, world_size }) {
             return refuse(channel, &why);
         }
         let led = tell(channel, &Answer::Yes).and_then(|()| {
             loop {
-                match hear(channel)? {
+                match hear_ask(channel)? {
                     Ask::Look => tell(channel, &Answer::Yes)?,
                     _ => return Ok(()),
                 }
             }
         });
+        while self.agent.host.leads(&run) && !self.is_over() {
+            std::thread::sleep(BEAT);
+        }
         *lock(&self.work) = State::Idle;
         led
     }
@@ -517,13 +534,17 @@ impl<'a> Shared<'a> {
         notice(&format!("member of the cluster of {}:{port}", escape(&host)));
         loop {
             self.settle();
-            ask(&mut channel, &Ask::Report(self.report()))?;
+            let report = self.report();
+            let state = report.state.clone();
+            ask(&mut channel, &Ask::Report(report))?;
+            // Who starts a run asks the coordinator who is free, so a change is reported at once.
             let since = Instant::now();
-            while since.elapsed() < BEAT {
+            while since.elapsed() < BEAT && *lock(&self.work) == state {
                 if self.is_over() {
                     return Ok(());
                 }
                 std::thread::sleep(LOOK);
+                self.settle();
             }
         }
     }
@@ -535,6 +556,16 @@ fn link_towards(host: &str, port: u16) -> Option<String> {
         SocketAddr::V4(v4) => speed_towards(Path::new("/"), *v4.ip()).map(|speed| name(&speed)),
         SocketAddr::V6(_) => None,
     }
+}
+
+/// Receives what is asked. Who asks what this program does not understand hears so: a connection that is cut
+/// without a word looks like a firewall, and is dialled again.
+fn hear_ask(channel: &mut Channel<'_>) -> Result<Ask, Error> {
+    let heard = hear(channel);
+    if let Err(Error::Agent { why, .. }) = &heard {
+        let _ = refuse(channel, &format!("a message of this machine was refused there: {why}"));
+    }
+    heard
 }
 
 fn refuse(channel: &mut Channel<'_>, why: &str) -> Result<(), Error> {

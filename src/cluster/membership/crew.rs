@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use sparktune_ndp::stream::Channel;
+use sparktune_ndp::stream::{Channel, MOST_CONTROL};
 
 use super::messages::{Answer, Ask, Job, RankState};
 use super::talk::{BEAT, Cancelled, ask, connect, hear, out_of_turn, tell};
@@ -49,7 +49,8 @@ pub struct Crew {
 /// `places` are where its folders are on this machine. `cancelled` counts until the ranks have been started.
 ///
 /// # Errors
-/// One of the members cannot be reached, refuses, or cannot be given its files. Then none trains.
+/// One of the members cannot be reached, refuses, or cannot be given its files, or these are too many to be
+/// listed in a message. Then none trains.
 pub fn prepare(
     recruits: &[Recruit],
     token: &ClusterToken,
@@ -124,8 +125,16 @@ fn prepare_one(
     watch: &dyn Watch,
 ) -> Result<Channel<'static>, Error> {
     let Recruit { name, host, port } = recruit;
+    let prepare = Ask::Prepare(job.clone());
+    let length = serde_json::to_vec(&prepare).expect("messages always serialise").len();
+    if length > MOST_CONTROL {
+        let why = format!(
+            "the list of the model's files has {length} bytes and does not fit into a message, which has at most {MOST_CONTROL}. Give the files shorter names, or put the weights into fewer files"
+        );
+        return Err(Error::Agent { at: name.clone(), why });
+    }
     let mut channel = connect(host, *port, token, stopped)?;
-    tell(&mut channel, &Ask::Prepare(job.clone()))?;
+    tell(&mut channel, &prepare)?;
     loop {
         match hear(&mut channel)? {
             Answer::Busy => {}
@@ -188,55 +197,65 @@ impl Crew {
     /// The system starts no thread.
     pub fn follow(
         self,
-        ended: impl Fn(&str, Option<i32>, &str) + Send + 'static,
+        ended: impl Fn(&str, Option<i32>, &str) + Send + Sync + 'static,
     ) -> Result<Following, Error> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let over = Arc::clone(&is_over);
-        let Self { mut channels } = self;
-        let look = move || {
-            let mut asked: Option<Instant> = None;
-            loop {
-                // The last look comes after the run has ended, so nothing that ended before is missed.
-                let is_last = over.load(Ordering::SeqCst);
-                if is_last || asked.is_none_or(|at| at.elapsed() >= BEAT) {
-                    asked = Some(Instant::now());
-                    channels.retain_mut(|(name, channel)| match ask(channel, &Ask::Look) {
-                        Ok(Answer::Rank(RankState::Ended { code, said })) => {
-                            if code != Some(0) {
-                                ended(name, code, &said);
-                            }
-                            false
-                        }
-                        Ok(_) => true,
-                        // The ranks notice themselves if their machine is gone.
-                        Err(_) => false,
-                    });
-                }
-                if is_last {
-                    break;
-                }
-                std::thread::sleep(LOOK);
-            }
-            for (_, mut channel) in channels {
-                let _ = tell(&mut channel, &Ask::Detach);
-            }
+        let (is_over, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(ended));
+        // An agent gives a leader up that is silent for as long as the leader waits for an answer. So each
+        // has a thread, and one that does not answer keeps the leader from none of the others.
+        let follow = |(name, channel): (String, Channel<'static>)| {
+            let (over, ended) = (Arc::clone(&is_over), Arc::clone(&ended));
+            let look = move || look_after(&name, channel, &over, &*ended);
+            Builder::new().name("crew".into()).spawn(look).map_err(Error::Thread)
         };
-        let thread = Builder::new().name("crew".into()).spawn(look).map_err(Error::Thread)?;
-        Ok(Following { is_over, thread: Some(thread) })
+        let threads = self.channels.into_iter().map(follow).collect::<Result<_, _>>()?;
+        Ok(Following { is_over, threads })
+    }
+}
+
+/// Looks after the rank of a member until it has ended, the connection fails or the run is over.
+fn look_after(
+    name: &str,
+    mut channel: Channel<'static>,
+    is_over: &AtomicBool,
+    ended: &impl Fn(&str, Option<i32>, &str),
+) {
+    let mut asked: Option<Instant> = None;
+    loop {
+        // The last look comes after the run has ended, so nothing that ended before is missed.
+        let is_last = is_over.load(Ordering::SeqCst);
+        if is_last || asked.is_none_or(|at| at.elapsed() >= BEAT) {
+            asked = Some(Instant::now());
+            match ask(&mut channel, &Ask::Look) {
+                Ok(Answer::Rank(RankState::Ended { code, said })) => {
+                    if code != Some(0) {
+                        ended(name, code, &said);
+                    }
+                    return;
+                }
+                Ok(_) => {}
+                // The ranks notice themselves if their machine is gone.
+                Err(_) => return,
+            }
+        }
+        if is_last {
+            let _ = tell(&mut channel, &Ask::Detach);
+            return;
+        }
+        std::thread::sleep(LOOK);
     }
 }
 
 /// The members' ranks, looked after in the background.
 pub struct Following {
     is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Following {
     /// Lets the ranks go on alone: they follow rank 0 to its end.
-    pub fn detach(mut self) {
+    pub fn detach(self) {
         self.is_over.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads {
             let _ = thread.join();
         }
     }

@@ -284,7 +284,9 @@ impl Message for Answer {
 impl Introduction {
     fn check(&self) -> Result<(), Unfit> {
         let Self { version, id, name, build, port, gpu, link } = self;
-        field(*version == VERSION, "a version")?;
+        if *version != VERSION {
+            return Err(Unfit::Unknown);
+        }
         field(is_hex(id, 32), "an id")?;
         field(is_name(name), "a name")?;
         field(is_hex(build, 64), "a build")?;

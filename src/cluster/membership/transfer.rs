@@ -4,6 +4,8 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::fs::statvfs;
@@ -25,7 +27,7 @@ pub(super) const BYTES: Codes = Codes { src: 0, dst: 0, typ: 1 };
 const ENDINGS: [&str; 5] = ["safetensors", "json", "jinja", "txt", "model"];
 /// What the name of a file ends with until all of it is verified.
 const PARTIAL: &str = "partial";
-/// The pause between two looks whether another member has fetched the files.
+/// The pause between two looks whether another member has fetched the files, or the disk is done.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Called between pieces of long work; an error ends it.
@@ -92,17 +94,24 @@ pub fn has_the_same(place: &Path, folder: &Folder, tick: Tick<'_>) -> Result<boo
         return Ok(false);
     }
     for file in &folder.files {
-        let path = place.join(&file.name);
-        let Ok(mut opened) = open_regular(&path) else { return Ok(false) };
-        let hashed = match hash(&mut opened, &path, tick) {
-            Err(Error::File { .. }) => return Ok(false),
-            hashed => hashed?.0,
-        };
-        if hashed.finalize().to_hex().as_str() != file.blake3 {
+        if !is_there(place, file, tick)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Returns whether a folder has this file, with the same bytes.
+///
+/// # Errors
+/// `tick` ends it.
+fn is_there(place: &Path, file: &FileEntry, tick: Tick<'_>) -> Result<bool, Error> {
+    let path = place.join(&file.name);
+    let Ok(mut opened) = open_regular(&path) else { return Ok(false) };
+    match hash(&mut opened, &path, tick) {
+        Err(Error::File { .. }) => Ok(false),
+        hashed => Ok(hashed?.0.finalize().to_hex().as_str() == file.blake3),
+    }
 }
 
 /// Sends the rest of a file.
@@ -134,13 +143,14 @@ pub(super) fn send(
     channel.flush().map_err(|error| lost(channel, &error))
 }
 
-/// Fetches the files of a folder into `cache`, except those that are there. Returns where they are and how
-/// many bytes came. Members that share the disk of the cache fetch one after the other, so that the second
-/// one finds what the first one has fetched.
+/// Fetches the files of a folder into `cache`, except those that are there with all their bytes: a disk may
+/// have changed some since they were verified. Returns where the files are and how many bytes came. Members
+/// that share the disk of the cache fetch one after the other, so that the second one finds what the first
+/// one has fetched.
 ///
 /// # Errors
-/// The disk is too small, the connection fails, or what arrives is not what was announced. What has arrived
-/// is kept, and the next attempt continues there.
+/// The disk is too small or has no locks, the connection fails, or what arrives is not what was announced.
+/// What has arrived is kept, and the next attempt continues there.
 pub(super) fn fetch(
     channel: &mut Channel<'_>,
     index: usize,
@@ -150,30 +160,69 @@ pub(super) fn fetch(
     let place = cache.join(&folder.digest().to_hex()[..32]);
     create_private_folder(&place).map_err(at(&place))?;
     let _alone = alone(&place, &mut beat(channel))?;
-    let missing: Vec<_> =
-        folder.files.iter().enumerate().filter(|(_, file)| !place.join(&file.name).is_file()).collect();
+    let mut missing = Vec::new();
+    for (number, file) in folder.files.iter().enumerate() {
+        if !is_there(&place, file, &mut beat(channel))? {
+            missing.push((number, file));
+        }
+    }
     refuse_small_disk(&place, missing.iter().map(|(_, file)| bytes_to_come(&place, file)).sum())?;
     let mut fetched = 0;
     for (number, file) in missing {
         fetched += fetch_one(channel, [index, number], file, &place)?;
     }
-    sync(&place).map_err(at(&place))?;
+    meanwhile(&mut beat(channel), &place, || sync(&place))?;
     Ok((place, fetched))
+}
+
+/// Flushes to the disk in a thread, because that says nothing for as long as gigabytes take, and calls `tick`
+/// meanwhile.
+///
+/// # Errors
+/// The disk refuses, the system starts no thread, or `tick` ends it once the disk is done.
+fn meanwhile(
+    tick: Tick<'_>,
+    path: &Path,
+    flush: impl FnOnce() -> io::Result<()> + Send,
+) -> Result<(), Error> {
+    std::thread::scope(|scope| {
+        let (sender, flushed) = mpsc::channel();
+        let thread = Builder::new().name("flush".into());
+        thread
+            .spawn_scoped(scope, move || {
+                let _ = sender.send(flush());
+            })
+            .map_err(Error::Thread)?;
+        loop {
+            match flushed.recv_timeout(LOOK) {
+                Ok(done) => return done.map_err(at(path)),
+                Err(RecvTimeoutError::Timeout) => tick()?,
+                Err(RecvTimeoutError::Disconnected) => return Err(at(path)(io::ErrorKind::Other.into())),
+            }
+        }
+    })
 }
 
 /// Waits until nobody else fetches into a folder. Others wait as long as the returned file is open.
 fn alone(place: &Path, tick: Tick<'_>) -> Result<File, Error> {
     let path = place.with_extension("lock");
     let file = private_file().create(true).truncate(false).open(&path).map_err(at(&path))?;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                tick()?;
-                std::thread::sleep(LOOK);
-            }
-            Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
-        }
+    while !is_locked(&path, file.try_lock())? {
+        tick()?;
+        std::thread::sleep(LOOK);
+    }
+    Ok(file)
+}
+
+/// Returns whether a lock was taken.
+///
+/// # Errors
+/// There are no locks on this disk.
+fn is_locked(path: &Path, tried: Result<(), TryLockError>) -> Result<bool, Error> {
+    match tried {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(source)) => Err(Error::NoLocks { path: path.to_owned(), source }),
     }
 }
 
@@ -217,7 +266,7 @@ fn fetch_one(
         have += count;
         channel.deal_with(&frame).map_err(|error| lost(channel, &error))?;
     }
-    spool.sync_all().map_err(at(&partial))?;
+    meanwhile(&mut beat(channel), &partial, || spool.sync_all())?;
     if hasher.finalize().to_hex().as_str() != file.blake3 {
         fs::remove_file(&partial).map_err(at(&partial))?;
         let why =
@@ -259,5 +308,34 @@ mod tests {
         assert!(refuse_small_disk(place.path(), 0).is_ok());
         let refused = refuse_small_disk(place.path(), u64::MAX).unwrap_err().to_string();
         assert!(refused.contains("the model needs"), "{refused}");
+    }
+
+    #[test]
+    fn signs_of_life_are_given_while_the_disk_is_slow() {
+        let (sender, ticked) = mpsc::channel();
+        let mut ticks = 0;
+        let mut tick = || -> Result<(), Error> {
+            ticks += 1;
+            if ticks == 3 {
+                sender.send(()).unwrap();
+            }
+            Ok(())
+        };
+        let slow = move || ticked.recv().map_err(io::Error::other);
+        meanwhile(&mut tick, Path::new("a"), slow).unwrap();
+        assert!(ticks >= 3, "{ticks}");
+        let full = || -> io::Result<()> { Err(io::ErrorKind::StorageFull.into()) };
+        let refused = meanwhile(&mut || Ok(()), Path::new("a"), full).unwrap_err().to_string();
+        assert!(refused.starts_with("a: "), "{refused}");
+    }
+
+    #[test]
+    fn a_disk_without_locks_is_named_with_what_helps() {
+        let path = Path::new("/runs/.models/a.lock");
+        let no_locks = TryLockError::Error(io::ErrorKind::Unsupported.into());
+        let said = is_locked(path, Err(no_locks)).unwrap_err().to_string();
+        assert!(said.starts_with("/runs/.models/a.lock: ") && said.contains("--runs-dir"), "{said}");
+        assert!(is_locked(path, Ok(())).unwrap());
+        assert!(!is_locked(path, Err(TryLockError::WouldBlock)).unwrap());
     }
 }

@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use sparktune_cluster::discovery::{Answerer, Beacon, GROUP, Kind, LENGTH, find};
-use sparktune_cluster::membership::messages::{Folder, Introduction, Job, RankState, State, VERSION};
+use sparktune_cluster::membership::messages::{
+    FileEntry, Folder, Introduction, Job, RankState, State, VERSION,
+};
 use sparktune_cluster::membership::{
     Agent, Host, Recruit, Watch, Where, describe, forget, measure, members, prepare,
 };
@@ -28,6 +30,9 @@ pub(crate) struct Machine {
     started: Mutex<Vec<Vec<PathBuf>>>,
     stops: AtomicU64,
     state: Mutex<RankState>,
+    /// Whether a trainer of it leads a run, and how often that was asked.
+    leads: AtomicBool,
+    asked: AtomicU64,
 }
 
 impl Machine {
@@ -39,11 +44,18 @@ impl Machine {
             started: Mutex::default(),
             stops: AtomicU64::new(0),
             state: Mutex::new(RankState::Waiting),
+            leads: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
         }
     }
 
     fn started(&self) -> Vec<Vec<PathBuf>> {
         self.started.lock().unwrap().clone()
+    }
+
+    /// Whether no rank was started after the one with this number.
+    fn is_last(&self, number: u64) -> bool {
+        self.started.lock().unwrap().len() as u64 == number
     }
 }
 
@@ -60,20 +72,33 @@ impl Host for Machine {
         Ok(self.shared.clone().unwrap_or_else(|| self.folder.path().to_owned()))
     }
 
-    fn start(&self, _: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<(), String> {
+    fn start(&self, _: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<u64, String> {
         assert!(first.is_loopback());
-        self.started.lock().unwrap().push(folders.to_vec());
-        Ok(())
+        let mut started = self.started.lock().unwrap();
+        started.push(folders.to_vec());
+        Ok(started.len() as u64)
     }
 
-    fn look(&self) -> RankState {
-        self.state.lock().unwrap().clone()
+    fn look(&self, number: u64) -> RankState {
+        if self.is_last(number) { self.state.lock().unwrap().clone() } else { ended(0) }
     }
 
-    fn stop(&self) {
-        self.stops.fetch_add(1, Ordering::SeqCst);
-        *self.state.lock().unwrap() = RankState::Ended { code: Some(5), said: String::new() };
+    fn stop(&self, number: u64) {
+        if self.is_last(number) {
+            self.stops.fetch_add(1, Ordering::SeqCst);
+            *self.state.lock().unwrap() = ended(5);
+        }
     }
+
+    fn leads(&self, run: &str) -> bool {
+        assert_eq!(run, "run");
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.leads.load(Ordering::SeqCst)
+    }
+}
+
+fn ended(code: i32) -> RankState {
+    RankState::Ended { code: Some(code), said: String::new() }
 }
 
 fn introduction(name: &str, port: u16) -> Introduction {
@@ -252,6 +277,14 @@ fn a_member_without_the_model_gets_it_once_and_one_that_has_the_same_files_gets_
             || members("127.0.0.1", ports[0], &token, never()).unwrap()[1].member.report.state == State::Idle;
         until(idle);
         assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 0, "it is there now");
+        // What the disk has changed since is fetched again.
+        let damaged = place.join("model.safetensors");
+        let mut weights = fs::read(&damaged).unwrap();
+        weights[4_000_000] ^= 1;
+        fs::write(&damaged, weights).unwrap();
+        assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 5_000_000);
+        assert!(fs::read(&damaged).unwrap() == fs::read(model.path().join("model.safetensors")).unwrap());
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 2, "no part is left");
     });
     let has = Machine::with(&[Path::new("/nowhere"), same.path()]);
     with_agents(&token, &[&Machine::with(&[]), &has], |ports| {
@@ -345,11 +378,160 @@ fn another_build_and_a_busy_member_are_refused_in_words_and_nothing_starts() {
         let other = Job { build: "c".repeat(64), ..job(model.path()) };
         let said = try_job(&other).err().unwrap().to_string();
         assert!(said.contains("spark1") && said.contains("another build"), "{said}");
+        let with_files = |count: usize, name: &dyn Fn(usize) -> String| {
+            let mut job = job(model.path());
+            let file = job.folders[0].files[0].clone();
+            job.folders[0].files =
+                (0..count).map(|at| FileEntry { name: name(at), ..file.clone() }).collect();
+            job
+        };
+        let said = try_job(&with_files(1, &|_| "a\\b.json".into())).err().unwrap().to_string();
+        assert!(
+            said.contains("spark1") && said.contains("refused there") && said.contains("a file"),
+            "{said}"
+        );
+        let said = try_job(&with_files(256, &|at| format!("{at:0>200}"))).err().unwrap().to_string();
+        assert!(said.contains("spark1") && said.contains("shorter names"), "{said}");
         let first = try_job(&job(model.path())).unwrap();
         let said = try_job(&job(model.path())).err().unwrap().to_string();
         assert!(said.contains("busy with run"), "{said}");
         assert_eq!(machine.started().len(), 1);
         drop(first);
+    });
+}
+
+#[test]
+fn a_member_of_another_version_is_told_so_and_does_not_dial_again() {
+    let token = ClusterToken::generate();
+    with_agents(&token, &[&Machine::with(&[])], |ports| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (stop, machine) = (Arc::new(AtomicBool::new(false)), Machine::with(&[]));
+        // A notice would say that it dials again.
+        let end = |_: &str| stop.store(true, Ordering::SeqCst);
+        let agent = Agent {
+            token: &token,
+            introduction: Introduction { version: VERSION + 1, ..introduction("spark1", port) },
+            coordinates: false,
+            host: &machine,
+            stop: &stop,
+            notice: &end,
+        };
+        let first = Where::At("127.0.0.1".into(), ports[0]);
+        let said = agent.run(&listener, None, Some(&first), &mut |_, _| {}).unwrap_err().to_string();
+        assert!(said.contains("refused there") && said.contains("the same program"), "{said}");
+    });
+}
+
+#[test]
+fn who_has_started_a_rank_that_has_ended_does_not_stop_the_next_one() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let machine = Machine::with(&[model.path()]);
+    with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
+        let begin = || {
+            let places = [model.path().to_owned()];
+            let counted = Counted::default();
+            prepare(&recruit(ports[1]), &token, &job(model.path()), &places, never(), &counted)
+        };
+        let is_idle = || {
+            let all = members("127.0.0.1", ports[0], &token, never()).unwrap();
+            all[1].member.report.state == State::Idle
+        };
+        let first = begin().unwrap();
+        until(|| !is_idle());
+        *machine.state.lock().unwrap() = ended(0);
+        until(is_idle);
+        *machine.state.lock().unwrap() = RankState::Waiting;
+        let second = begin().unwrap();
+        drop(first);
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(machine.stops.load(Ordering::SeqCst), 0);
+        drop(second);
+        until(|| machine.stops.load(Ordering::SeqCst) == 1);
+    });
+}
+
+#[test]
+fn the_machine_that_leads_a_run_is_busy_until_its_trainer_ends_whatever_becomes_of_who_started_it() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let machines = [Machine::with(&[]), Machine::with(&[model.path()])];
+    with_agents(&token, &machines.each_ref(), |ports| {
+        let [leader, other] = &machines;
+        let all_idle = || {
+            let all = members("127.0.0.1", ports[0], &token, never()).unwrap();
+            all.iter().all(|found| found.member.report.state == State::Idle)
+        };
+        for is_left in [true, false] {
+            leader.leads.store(true, Ordering::SeqCst);
+            *other.state.lock().unwrap() = RankState::Training;
+            let (job, places) = (job(model.path()), [model.path().to_owned()]);
+            let watch = Counted::default();
+            let mut crew = prepare(&recruit(ports[1]), &token, &job, &places, never(), &watch).unwrap();
+            crew.led_from(&recruit(ports[0])[0], &token, &job).unwrap();
+            // The dashboard is left, or its process vanishes.
+            if is_left {
+                crew.follow(|_, _, _| ()).unwrap().detach();
+            } else {
+                drop(crew);
+            }
+            let asked = leader.asked.load(Ordering::SeqCst);
+            until(|| leader.asked.load(Ordering::SeqCst) > asked + 1);
+            let said = sent_for(&token, ports[0], model.path()).unwrap_err().to_string();
+            assert!(said.contains("busy with run"), "{said}");
+            leader.leads.store(false, Ordering::SeqCst);
+            *other.state.lock().unwrap() = ended(0);
+            until(all_idle);
+        }
+        assert_eq!(other.stops.load(Ordering::SeqCst), 0);
+    });
+}
+
+/// Stands between the leader and an agent, whose answers are held back once it `hangs`. Returns when the
+/// leader gives it up.
+fn stand_between(leader: &TcpListener, agent: u16, hangs: &AtomicBool) {
+    let mut leader = leader.accept().unwrap().0;
+    let mut agent = TcpStream::connect(("127.0.0.1", agent)).unwrap();
+    let (mut to_leader, mut from_agent) = (leader.try_clone().unwrap(), agent.try_clone().unwrap());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = from_agent.read(&mut piece) {
+                if !hangs.load(Ordering::SeqCst) {
+                    let _ = to_leader.write_all(&piece[..count]);
+                }
+            }
+        });
+        let _ = std::io::copy(&mut leader, &mut agent);
+        let _ = agent.shutdown(std::net::Shutdown::Both);
+    });
+}
+
+#[test]
+fn a_member_that_does_not_answer_any_more_does_not_make_the_others_lose_who_leads() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let has = || Machine::with(&[model.path()]);
+    let machines = [Machine::with(&[]), has(), has()];
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = between.local_addr().unwrap().port();
+    let hangs = AtomicBool::new(false);
+    with_agents(&token, &machines.each_ref(), |ports| {
+        thread::scope(|scope| {
+            let given_up = scope.spawn(|| stand_between(&between, ports[1], &hangs));
+            let recruits = [at, ports[2]].map(|port| recruit(port)[0].clone());
+            let job = Job { world_size: 3, ..job(model.path()) };
+            let places = [model.path().to_owned()];
+            let mut crew = prepare(&recruits, &token, &job, &places, never(), &Counted::default()).unwrap();
+            crew.led_from(&recruit(ports[0])[0], &token, &job).unwrap();
+            let following = crew.follow(|_, _, _| ()).unwrap();
+            hangs.store(true, Ordering::SeqCst);
+            given_up.join().unwrap();
+            let all = members("127.0.0.1", ports[0], &token, never()).unwrap();
+            let training = |rank| State::Training { run: "run".into(), rank, world_size: 3 };
+            let states = [&all[0], &all[2]].map(|found| found.member.report.state.clone());
+            assert_eq!(states, [0, 2].map(training));
+            assert_eq!(machines[2].stops.load(Ordering::SeqCst), 0);
+            following.detach();
+        });
     });
 }
 
