@@ -14,7 +14,8 @@ use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::{OnDamage, TokenFile};
 use sparktune_data::{
     EvalData, EvalSplit, ExampleOptions, Format, Input, KeptLine, LengthReport, OverlongReport,
-    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SetReport, Unit, Wanted,
+    PrepareOptions, Prepared, Preview, PreviewOptions, RejectedList, Report, SAME_TOKENS_SINCE, SetReport,
+    Unit, Wanted,
 };
 use sparktune_plan::plan::DataPlan;
 use sparktune_plan::{
@@ -205,8 +206,8 @@ fn cache_key(tokenizer: &ModelTokenizer, inputs: &[Input], options: &PrepareOpti
     let PrepareOptions { format, map, policy, examples, max_example_tokens, eval, on_damage, vocabulary: _ } =
         options;
     let ExampleOptions { train_on, split_turns, overlong, long_pieces } = examples;
-    // The spelling of earlier versions is kept, so that their folders are found. Where one folder serves two
-    // ways of reading, `prepare` reads the data again.
+    // The spelling stays as it is, so that folders are found again. Where one folder serves two ways of
+    // reading, `prepare` reads the data again.
     let overlong = if *overlong == Overlong::Auto { Overlong::Drop } else { *overlong };
     let examples = format!(
         "ExampleOptions {{ train_on: {train_on:?}, split_turns: {split_turns:?}, overlong: {overlong:?} }}"
@@ -221,7 +222,9 @@ fn cache_key(tokenizer: &ModelTokenizer, inputs: &[Input], options: &PrepareOpti
     };
     let more = if map.is_empty() && !long_pieces { String::new() } else { format!(" {map} {long_pieces}") };
     let damage = if *on_damage == OnDamage::Skip { " without damaged examples" } else { "" };
-    let key = format!("{} {absolute:?} {options}{more}{split}{damage}", tokenizer.fingerprint());
+    // A run continues only with the tokens that it has begun with, so other ones take no older folder.
+    let tokens = format!(" tokens {SAME_TOKENS_SINCE}");
+    let key = format!("{} {absolute:?} {options}{more}{split}{damage}{tokens}", tokenizer.fingerprint());
     blake3::hash(key.as_bytes()).to_hex()[..16].to_owned()
 }
 

@@ -440,10 +440,13 @@ impl ChatTokenizer {
         text.push_str(completion);
         let completed = prompt.len()..text.len();
         let mut tokens = self.tokenise(&text, std::slice::from_ref(&completed), true)?;
-        if let Some((eos, _)) = &self.eos_token
-            && tokens.input_ids.last() != Some(eos)
-        {
-            tokens.input_ids.push(*eos);
+        if let Some((eos, _)) = &self.eos_token {
+            // One that the tokenizer adds to every text is no part of the text, and a target nevertheless.
+            if tokens.input_ids.last() == Some(eos) {
+                tokens.loss_mask.pop();
+            } else {
+                tokens.input_ids.push(*eos);
+            }
             tokens.loss_mask.push(true);
         }
         if let Some(first) = tokens.loss_mask.first_mut() {

@@ -79,7 +79,7 @@ pub use lengths::{Bin, LengthReport, Unit};
 pub use mapped_lines::{MappedLines, write_mapped_lines};
 pub use pack_text::{PackOptions, Packed, pack_text};
 pub use parse::parse_line;
-pub use policy::Policy;
+pub use policy::{Policy, SAME_TOKENS_SINCE};
 pub use prepare::{EvalData, PrepareOptions, Prepared, prepare};
 pub use preview::{Pick, Preview, PreviewOptions, Previewed, Rendering, Span};
 pub use preview_tokens::{find_examples, preview};

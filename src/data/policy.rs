@@ -15,10 +15,10 @@ use crate::turns::MaskPolicy;
 
 /// Has to be increased when the same inputs would be tokenised, masked or reported on differently than
 /// before.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// The oldest version that makes the same tokens, masks and examples as this one, and writes policies in the
 /// same words.
-const SAME_TOKENS_SINCE: u32 = 2;
+pub const SAME_TOKENS_SINCE: u32 = 4;
 
 /// The ends of the text that say that raw text is left out if it is too long, that its pieces may be longer
 /// than usual, and what the columns stand for.
@@ -47,12 +47,12 @@ impl Policy {
     /// Returns the policy as text. `eval` says which examples are in the eval set.
     pub(crate) fn text(&self, eval: &str) -> String {
         let limit = self.max_example_tokens.map_or("none".to_owned(), |limit| limit.to_string());
-        // The spelling of the first version is kept, so that its token files are still current.
+        // The spelling of the first version is kept: with another one, no token file would be current.
         let format = self.format.map_or("detected", Format::name).replace('-', "_");
         let ExampleOptions { train_on, split_turns, overlong, long_pieces: _ } = self.examples;
         let kwargs = serde_json::json!(self.template_kwargs);
-        // Whatever the first versions did not know is written only where it changes something, so that their
-        // token files are still current.
+        // Whatever the first versions did not know is written only where it changes something, so that token
+        // files that were made without it stay current.
         let (overlong, mut more) = match overlong {
             Overlong::Auto => (Overlong::Drop, String::new()),
             Overlong::Drop => (Overlong::Drop, TEXT_IS_DROPPED.to_owned()),
@@ -177,12 +177,16 @@ mod tests {
 
     #[test]
     fn the_policies_of_token_files_in_circulation_keep_their_spelling() {
-        let text = "v3; empty_think=train; template_kwargs={}; max_example_tokens=none; format=prompt_completion; eval=none; train_on=all; split_turns=false; overlong=drop";
+        let text = "v4; empty_think=train; template_kwargs={}; max_example_tokens=none; format=prompt_completion; eval=none; train_on=all; split_turns=false; overlong=drop";
         let policy = Policy { format: Some(Format::PromptCompletion), ..Policy::default() };
         assert_eq!(policy.text("none"), text);
-        let of = |version: &str| Policy::parse(&text.replacen("v3", version, 1));
-        assert_eq!(of("v2"), Some(policy), "version 3 changed only what is reported");
-        for other in ["v1", "v4", "v03", "v"] {
+        let of = |version: &str| Policy::parse(&text.replacen("v4", version, 1));
+        assert_eq!(of("v4"), Some(policy));
+        for older in ["v1", "v2", "v3"] {
+            let why = "version 4 trains an end of text that the tokenizer adds, and reads more of ShareGPT";
+            assert_eq!(of(older), None, "{older}: {why}");
+        }
+        for other in ["v5", "v04", "v"] {
             assert_eq!(of(other), None, "{other}");
         }
         let first = "v1; empty_think=skip; preserve_thinking=default; max_example_tokens=4096; format=detected; eval=split fraction=0.02 min=8 seed=0";

@@ -59,26 +59,24 @@ pub(crate) fn end_ids(generation: &Value, eos: Option<u32>) -> Vec<u32> {
     ids
 }
 
-/// Reads a template file. Jinja in Python takes every kind of line end for its own.
+/// Reads a template file.
 fn read_template(path: &Path) -> std::io::Result<String> {
     let bytes = read_regular(path, MOST_JSON_BYTES)?;
-    let source = String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not valid UTF-8"))?;
-    Ok(source.replace("\r\n", "\n"))
+    String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not valid UTF-8"))
 }
 
-/// Returns the template's source and its file: the given file, otherwise that of the checkpoint.
+/// Returns the template's source and its file: the given file, otherwise that of the checkpoint. Its lines
+/// end as Jinja in Python ends them, which takes every kind of line end for its own.
 pub(crate) fn template_of(
     folder: &Path,
     config: &Value,
     given: Option<&Path>,
 ) -> Result<Option<(PathBuf, String)>, DataError> {
-    match given {
-        Some(path) => {
-            let source = read_template(path).map_err(DataError::io("read", path))?;
-            Ok(Some((path.to_owned(), source)))
-        }
-        None => template_source(folder, config),
-    }
+    let found = match given {
+        Some(path) => Some((path.to_owned(), read_template(path).map_err(DataError::io("read", path))?)),
+        None => template_source(folder, config)?,
+    };
+    Ok(found.map(|(path, source)| (path, source.replace("\r\n", "\n").replace('\r', "\n"))))
 }
 
 /// Returns the source of a checkpoint's chat template, or `None` if it has none.
@@ -87,7 +85,7 @@ pub(crate) fn template_of(
 /// A file of the folder cannot be read.
 pub fn chat_template_of(folder: &Path) -> Result<Option<String>, DataError> {
     let config = read_json(&folder.join(TOKENIZER_CONFIG))?.unwrap_or(Value::Null);
-    Ok(template_source(folder, &config)?.map(|(_, source)| source))
+    Ok(template_of(folder, &config, None)?.map(|(_, source)| source))
 }
 
 /// Returns the template's source and its file: the template file, otherwise the configuration's field (a

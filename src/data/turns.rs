@@ -84,7 +84,7 @@ impl TurnShape {
             let [first, second] = [1, 3].map(|i| segment(&rendered, i));
             let Some(second) = second else { return Err(untraceable()) };
             empty_block = empty_block.or_else(|| {
-                let before = &second[second.find(THINK)?..second.find(pair[1])?];
+                let before = second.get(second.find(THINK)?..second.find(pair[1])?)?;
                 (before.starts_with(THINK)).then(|| before.to_owned())
             });
             earlier.extend(first);

@@ -79,15 +79,7 @@ impl<'a> Turn<'a> {
         }
         let content = self.content.0;
         let tool_calls = calls(self.tool_calls)?;
-        let written = self.reasoning_content.map(|t| t.0);
-        let elsewhere = || [self.reasoning.0, self.thinking.0].into_iter().flatten().find(|t| !t.is_empty());
-        // An empty reasoning_content means that there is no reasoning, which differs from a missing field:
-        // without the field, templates look for reasoning in the content.
-        let reasoning_content = match written {
-            Some(text) if text.is_empty() => elsewhere().or(Some(text)),
-            Some(text) => Some(text),
-            None => elsewhere(),
-        };
+        let reasoning_content = reasoning(self.reasoning_content, [self.reasoning, self.thinking]);
         let has_reasoning = reasoning_content.as_ref().is_some_and(|t| !t.is_empty());
         let missing = match &content {
             Content::Absent => Some("missing"),
@@ -104,7 +96,7 @@ impl<'a> Turn<'a> {
             ));
         }
         Ok(Message {
-            untrained: self.weight == Some(0.0),
+            untrained: is_untrained(self.weight, &role)?,
             role,
             content,
             reasoning_content,
@@ -124,18 +116,54 @@ impl<'a> Turn<'a> {
                 "Give the turn a value string, or remove the turn",
             ));
         };
-        let role = match &*speaker {
-            "human" | "user" => "user",
-            "gpt" | "assistant" | "chatgpt" | "bing" | "bard" | "model" => "assistant",
-            "system" => "system",
-            "tool" | "observation" | "tool_response" | "function_response" => "tool",
-            "function_call" | "tool_call" => return called(&value),
+        let said = match &*speaker {
+            "human" | "user" => Message::text("user", value),
+            "gpt" | "assistant" | "chatgpt" | "bing" | "bard" | "model" => Message::text("assistant", value),
+            "system" => Message::text("system", value),
+            "tool" | "observation" | "tool_response" | "function_response" => Message::text("tool", value),
+            "function_call" | "tool_call" => called(&value)?,
             _ => {
                 let reason = format!("unknown speaker {}", explain::quoted(&speaker));
                 return Err(InTurn(Kind::UnknownRole, "from", reason, explain::SPEAKER_FIX));
             }
         };
-        Ok(Message { untrained: self.weight == Some(0.0), ..Message::text(role, value) })
+        let is_answer = said.role == "assistant";
+        // Tables give every turn every column, and write calls that are none in many ways.
+        let own_calls = || calls(self.tool_calls).ok().flatten().filter(|_| is_answer);
+        let reasoning_content = reasoning(self.reasoning_content, [self.reasoning, self.thinking]);
+        Ok(Message {
+            untrained: is_untrained(self.weight, &said.role)?,
+            reasoning_content: reasoning_content.filter(|_| is_answer),
+            tool_calls: said.tool_calls.or_else(own_calls),
+            name: self.name.0,
+            tool_call_id: self.tool_call_id.0,
+            ..said
+        })
+    }
+}
+
+/// Returns whether a turn is context only. A weight says so in the assistant's turns alone.
+fn is_untrained(weight: Option<f64>, role: &str) -> Result<bool, InTurn> {
+    match weight {
+        Some(weight) if role == "assistant" && weight != 0.0 && weight != 1.0 => Err(InTurn(
+            Kind::WrongType,
+            "weight",
+            format!("{weight} is neither 0 nor 1"),
+            "Write 0 for a turn that is not trained, and 1 or no weight for one that is",
+        )),
+        weight => Ok(weight == Some(0.0)),
+    }
+}
+
+/// Returns the reasoning of a turn, which has several names.
+fn reasoning<'a>(written: Option<Text<'a>>, others: [IfText<'a>; 2]) -> Option<Cow<'a, str>> {
+    let mut others = others.into_iter().filter_map(|text| text.0).filter(|text| !text.is_empty());
+    // An empty reasoning_content means that there is no reasoning, which differs from a missing field:
+    // without the field, templates look for reasoning in the content.
+    match written {
+        Some(Text(text)) if text.is_empty() => others.next().or(Some(text)),
+        Some(Text(text)) => Some(text),
+        None => others.next(),
     }
 }
 

@@ -99,6 +99,11 @@ fn each_kind_of_bad_line_is_kept_with_its_number_field_reason_and_fix() {
         (turn("null").into(), Kind::MissingField, "messages[0].content"),
         (turn("7").into(), Kind::WrongType, "messages[0].content"),
         (
+            turn(r#""q","weight":0.5},{"role":"assistant","content":"a","weight":0.5"#).into(),
+            Kind::WrongType,
+            "messages[1].weight",
+        ),
+        (
             turn(r#"[{"type":"text","text":"t"},{"type":"image_url","image_url":{}}]"#).into(),
             Kind::UnsupportedContent,
             "messages[0].content[1]",
@@ -176,6 +181,51 @@ fn tool_calls_of_both_worlds_become_the_same_calls() {
     assert_eq!(chat.messages[2].role, "tool");
     let openai = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}]}"#;
     assert!(parse_line(Some(Format::Messages), openai).is_ok());
+}
+
+#[test]
+fn a_turn_of_sharegpt_keeps_what_a_turn_of_openai_does() {
+    let line = r#"{"conversations":[{"from":"human","value":"q","weight":0.5},
+        {"from":"function_call","value":"{\"name\":\"f\"}","weight":0},
+        {"from":"observation","value":"r","name":"f","tool_call_id":"c1"},
+        {"from":"gpt","value":"a","thinking":"t","tool_calls":[{"function":{"name":"g"}}],"weight":1}]}"#;
+    let Conversation::Chat(chat) = parse_line(Some(Format::ShareGpt), line).unwrap() else { panic!() };
+    let [_, call, result, answer] = &chat.messages[..] else { panic!("{chat:?}") };
+    assert!(call.untrained && call.tool_calls.is_some());
+    assert_eq!((result.name.as_deref(), result.tool_call_id.as_deref()), (Some("f"), Some("c1")));
+    let calls = answer.tool_calls.as_ref().unwrap().get();
+    assert_eq!((answer.reasoning_content.as_deref(), answer.untrained), (Some("t"), false));
+    assert_eq!(calls, r#"[{"function":{"name":"g"}}]"#);
+    let half = line.replace("\"weight\":1}", "\"weight\":0.5}");
+    let rejection = parse_line(Some(Format::ShareGpt), &half).unwrap_err();
+    assert_eq!(rejection.field, "conversations[3].weight");
+    assert!(rejection.reason.contains("0.5 is neither 0 nor 1"), "{rejection}");
+}
+
+#[test]
+fn only_the_answers_of_sharegpt_have_calls_and_reasoning_and_calls_that_are_no_list_are_none() {
+    let line = |calls: &str| {
+        let fields = format!(r#""value":"{{\"name\":\"f\"}}","thinking":"t","tool_calls":{calls}"#);
+        let turns = ["system", "human", "function_call", "observation", "gpt"]
+            .map(|from| format!(r#"{{"from":"{from}",{fields}}}"#));
+        format!(r#"{{"conversations":[{}]}}"#, turns.join(","))
+    };
+    for (calls, has_calls) in [
+        (r#""""#, false),
+        ("{}", false),
+        ("0", false),
+        ("null", false),
+        ("[]", false),
+        (r#"[{"function":{"name":"g"}}]"#, true),
+    ] {
+        let line = line(calls);
+        let Conversation::Chat(chat) = parse_line(Some(Format::ShareGpt), &line).unwrap() else { panic!() };
+        let calling: Vec<bool> = chat.messages.iter().map(|turn| turn.tool_calls.is_some()).collect();
+        assert_eq!(calling, [false, false, true, false, has_calls], "{calls}");
+        let thinking: Vec<bool> = chat.messages.iter().map(|turn| turn.reasoning_content.is_some()).collect();
+        assert_eq!(thinking, [false, false, true, false, true], "{calls}");
+        assert!(chat.messages[2].tool_calls.as_ref().unwrap().get().contains("\"f\""), "{calls}");
+    }
 }
 
 #[test]

@@ -52,6 +52,28 @@ fn a_system_turn_before_the_loop_and_a_sliced_loop() {
 }
 
 #[test]
+fn the_lines_of_a_template_end_as_in_python_wherever_it_stands() {
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+    let hash = |template: &str| with_template(template).unwrap().template_hash().map(str::to_owned);
+    for end in ["\r\n", "\r"] {
+        assert_eq!(hash(&template.replace('\n', end)), hash(template), "{end:?}");
+    }
+}
+
+#[test]
+fn a_thinking_block_behind_the_answer_is_no_block_before_it() {
+    let tokenizer = with_template(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<think></think><|im_end|>\n{% endfor %}",
+    )
+    .unwrap();
+    assert_eq!(tokenizer.thinking().unwrap().empty_block, None);
+    assert_eq!(
+        marked(&tokenizer, &turns(&[("user", "u"), ("assistant", "a")])).unwrap(),
+        "<|im_start|>user\nu<think></think><|im_end|>\n<|im_start|>assistant\n⟦a<think></think><|im_end|>⟧\n"
+    );
+}
+
+#[test]
 fn a_template_of_instructions_without_an_assistant_header() {
     let tokenizer = with_template(
         "{{ bos_token }}{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}\

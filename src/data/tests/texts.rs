@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use serde_json::{Value, json};
 use sparktune_base::choices::{Overlong, Think};
 use sparktune_data::token_file::TokenFile;
 use sparktune_data::{
@@ -15,6 +16,25 @@ use crate::fixtures;
 fn tokenizers() -> Vec<ChatTokenizer> {
     let folders = [fixtures::qwen35().join("checkpoint"), fixtures::root().join("others/gemma3")];
     folders.iter().map(|folder| ChatTokenizer::from_dir(folder).unwrap()).collect()
+}
+
+/// Returns a tokenizer that puts the end-of-text token behind every text.
+fn ending() -> ChatTokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (fixtures::qwen35().join("checkpoint"), folder.path());
+    fs::copy(from.join("tokenizer_config.json"), to.join("tokenizer_config.json")).unwrap();
+    let mut tokenizer: Value =
+        serde_json::from_slice(&fs::read(from.join("tokenizer.json")).unwrap()).unwrap();
+    let [text, pair] = ["A", "B"].map(|id| json!({ "Sequence": { "id": id, "type_id": 0 } }));
+    let end = json!({ "SpecialToken": { "id": "<|im_end|>", "type_id": 0 } });
+    tokenizer["post_processor"] = json!({
+        "type": "TemplateProcessing",
+        "single": [text, end],
+        "pair": [text, end, pair, end],
+        "special_tokens": { "<|im_end|>": { "id": "<|im_end|>", "ids": [491], "tokens": ["<|im_end|>"] } },
+    });
+    fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    ChatTokenizer::from_dir(to).unwrap()
 }
 
 struct Texts {
@@ -78,7 +98,7 @@ fn tokens(prepared: &Prepared) -> (Vec<Vec<u32>>, Vec<u32>) {
 
 #[test]
 fn a_document_has_the_tokens_of_a_completion_without_a_prompt() {
-    for tokenizer in tokenizers() {
+    for tokenizer in tokenizers().into_iter().chain([ending()]) {
         for text in ["One sentence.", " \n two\n\nlines ", "ends <|endoftext|>", "a"] {
             let document = Document { text: text.into(), ..Document::default() };
             let completion = Conversation::Completion { prompt: "".into(), completion: text.into() };
@@ -215,7 +235,7 @@ fn tokens_are_made_again_if_and_only_if_they_would_be_others() {
     let first = texts.prepare(tokenizer, &options);
     assert_eq!(
         TokenFile::open(&first.train).unwrap().header().policy,
-        "v3; empty_think=train; template_kwargs={}; max_example_tokens=100000; format=detected; eval=split fraction=0 min=8 seed=0; train_on=all; split_turns=false; overlong=drop",
+        "v4; empty_think=train; template_kwargs={}; max_example_tokens=100000; format=detected; eval=split fraction=0 min=8 seed=0; train_on=all; split_turns=false; overlong=drop",
         "the spelling of the versions that knew no text"
     );
     assert!(texts.prepare(tokenizer, &options).reused);
