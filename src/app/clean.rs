@@ -2,7 +2,7 @@
 //!
 //! Enters: the report of a check, and the list of rejected lines. Leaves: a new file with the other lines,
 //! byte for byte. Only JSON Lines can be copied line by line: a table has a heading, a quoted cell may have
-//! line breaks, and a compressed file is none of these.
+//! line breaks, a JSON array is counted by its elements, and a compressed file is none of these.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use sparktune_base::escape::escape;
-use sparktune_data::{Rejected, Report};
+use sparktune_data::{Rejected, Report, has_plain_lines};
 
 use crate::failure::{Exit, Failure};
 
@@ -24,18 +24,14 @@ pub struct Cleaned {
     pub left_out: u64,
 }
 
-/// Writes the lines of all files of a report into the new file `output`, apart from blank ones and those in
-/// the list `rejected`.
+/// Writes the lines of all files of a report into the new file `output`, apart from blank ones and those that
+/// count as rejected in the list `rejected`.
 ///
 /// # Errors
 /// A file is refused or is not JSON Lines, `output` exists, the list does not have all rejected lines, or a
 /// file cannot be read or written.
 pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cleaned, Failure> {
     let shown = |path: &Path| escape(&path.display().to_string()).into_owned();
-    if report.unlisted > 0 {
-        let text = "too many lines are rejected, and the list has not all of them";
-        return Err(Failure::usage(text).hint("Correct what is wrong with most lines first"));
-    }
     if let Some(refused) = report.refused_files().find(|file| !file.eval) {
         let text = format!("{} is refused as a whole, so its lines cannot be copied", escape(&refused.name));
         return Err(
@@ -45,14 +41,14 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
     let files: Vec<&Path> =
         report.files.iter().filter(|file| !file.eval).map(|file| Path::new(&file.name)).collect();
     for file in &files {
-        let is_lines = file.extension().is_some_and(|end| end == "jsonl" || end == "ndjson");
-        if !is_lines || !file.is_file() {
+        let is_named_so = file.extension().is_some_and(|end| end == "jsonl" || end == "ndjson");
+        if !is_named_so || !file.is_file() || !has_plain_lines(file)? {
             let text =
                 format!("{}: only files of JSON Lines (.jsonl) can be copied line by line", shown(file));
             return Err(Failure::usage(text).hint("Leave out --write-clean, or convert the file first"));
         }
     }
-    let without = if report.listed_lines() > 0 { listed(rejected)? } else { HashSet::new() };
+    let without = rejected_places(report, rejected)?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
             Failure::usage(format!("{} exists already", shown(output))).hint("Name a new file")
@@ -76,6 +72,8 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
             if input.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
                 break;
             }
+            // A mark of the encoding belongs to a file, not to a line.
+            let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
             if line.trim_ascii().is_empty() {
                 continue;
             }
@@ -83,8 +81,6 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
                 cleaned.left_out += 1;
                 continue;
             }
-            // A mark of the encoding belongs to a file, not to a line.
-            let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             copy.write_all(line).and_then(|()| copy.write_all(b"\n")).map_err(failed)?;
             cleaned.kept += 1;
@@ -96,15 +92,49 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
     Ok(cleaned)
 }
 
-/// Returns the places of the lines in a list.
-fn listed(rejected: &Path) -> Result<HashSet<(String, u64)>, Failure> {
-    let unreadable = |error: io::Error| Failure::io("read", rejected, &error);
+/// Returns the places of the lines that count as rejected in a list.
+///
+/// # Errors
+/// The list cannot be read, or does not have all of them.
+fn rejected_places(report: &Report, list: &Path) -> Result<HashSet<(String, u64)>, Failure> {
     let mut places = HashSet::new();
-    for line in BufReader::new(File::open(rejected).map_err(unreadable)?).lines() {
+    if report.rejected == 0 {
+        return Ok(places);
+    }
+    let unreadable = |error: io::Error| Failure::io("read", list, &error);
+    let mut found = 0;
+    for line in BufReader::new(File::open(list).map_err(unreadable)?).lines() {
         let line = line.map_err(unreadable)?;
-        let Rejected { file, line, .. } =
+        let Rejected { file, line, not_counted, .. } =
             serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
-        places.insert((file, line));
+        if !not_counted {
+            found += 1;
+            places.insert((file, line));
+        }
+    }
+    if found < report.rejected {
+        let text = "too many lines are rejected or left out, and the list has not all that are rejected";
+        return Err(Failure::usage(text).hint("Correct what is wrong with most lines first"));
     }
     Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_without_all_rejected_lines_is_refused_and_one_that_lacks_others_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("rejected.jsonl");
+        let reason = r#""kind":"empty","field":"","reason":"r","fix":"f","text":"t""#;
+        let lines = format!(
+            "{{\"file\":\"a\",\"line\":1,\"not_counted\":true,{reason}}}\n{{\"file\":\"a\",\"line\":7,{reason}}}\n"
+        );
+        fs::write(&list, lines).unwrap();
+        let report = |rejected| Report { rejected, unlisted: 5, ..Report::default() };
+        assert_eq!(rejected_places(&report(1), &list).unwrap(), HashSet::from([("a".to_owned(), 7)]));
+        let refused = rejected_places(&report(2), &list).unwrap_err().text;
+        assert!(refused.contains("the list has not all"), "{refused}");
+    }
 }

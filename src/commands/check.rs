@@ -164,7 +164,7 @@ pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure>
         }
         bytes += line.len();
         let rejected: Rejected = serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
-        let Rejected { file, line, rejection, text: _ } = rejected;
+        let Rejected { file, line, rejection, .. } = rejected;
         let (kind, reason) = (rejection.kind, rejection.to_string());
         match reasons.iter().position(|(_, known, _)| *known == reason) {
             Some(at) => reasons[at].2 += 1,

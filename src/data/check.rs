@@ -42,7 +42,8 @@ pub struct CheckOptions<'a> {
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
-    /// The number of ids that the model knows. A token file with another one is refused.
+    /// The number of ids that the model knows. A token file with another one is refused, and a line with
+    /// another one is rejected.
     pub vocabulary: Option<u32>,
     /// What becomes of damaged examples in token files. The report counts them in any case.
     pub on_damage: OnDamage,

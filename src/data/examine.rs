@@ -25,7 +25,7 @@ pub(crate) struct Examiner<'a> {
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
-    /// The number of ids that the model knows, for those of token files.
+    /// The number of ids that the model knows.
     pub vocabulary: Option<u32>,
     /// What the columns of foreign data stand for, and those that were found.
     pub map: &'a FieldMap,
@@ -217,6 +217,10 @@ impl Examiner<'_> {
             };
             // The turns of all examples of a long conversation take much more memory than their tokens.
             let examples = maker.make(conversation, |example| example.tokens)?;
+            let largest = examples.made.iter().flat_map(|tokens| &tokens.input_ids).max();
+            if let Some((token, vocabulary)) = largest.zip(self.vocabulary).filter(|(id, size)| *id >= size) {
+                return Err(explain::unknown_token(*token, vocabulary));
+            }
             accepted.effects = examples.effects;
             accepted.too_long = examples.too_long;
             let refused = |rejection| Box::new(Refused { rejection, text: line.to_owned() });

@@ -48,6 +48,17 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
     )
 }
 
+/// Explains which of a tokenizer's ids the model does not have.
+pub(crate) fn unknown_token(token: u32, vocabulary: u32) -> Rejection {
+    let (token, vocabulary) = (count(token.into()), count(vocabulary.into()));
+    Rejection::new(
+        Kind::UnknownToken,
+        "",
+        format!("it has the token {token}, but the model's vocabulary ends at {vocabulary}"),
+        "Leave out its text if it is in few lines; otherwise take tokenizer.json and config.json of the same model",
+    )
+}
+
 /// Explains why a conversation is too long, whatever its messages say.
 pub(crate) fn too_many_messages(field: &str, messages: usize) -> Rejection {
     let (messages, most) = (count(messages as u64), count(MOST_MESSAGES as u64));

@@ -84,6 +84,7 @@ pub use prepare::{EvalData, PrepareOptions, Prepared, prepare};
 pub use preview::{Pick, Preview, PreviewOptions, Previewed, Rendering, Span};
 pub use preview_tokens::{find_examples, preview};
 pub use progress::{Phase, Progress, Step};
+pub use readers::has_plain_lines;
 pub use reasoning::has_reasoning;
 pub use rejected_list::{KeptLine, RejectedList};
 pub use rejection::{Kind, Rejected, Rejection};

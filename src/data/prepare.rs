@@ -23,6 +23,7 @@ use crate::inputs::Inputs;
 use crate::mapped::Columns;
 use crate::policy::Policy;
 use crate::progress::Progress;
+use crate::rejection::Kind;
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::{Source, SourceFile};
@@ -68,7 +69,8 @@ pub struct PrepareOptions {
     pub examples: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_example_tokens: Option<u32>,
-    /// The number of ids that the model knows. A token file with another one is refused.
+    /// The number of ids that the model knows. A token file with another one is refused, and a line with
+    /// another one is rejected.
     pub vocabulary: Option<u32>,
     /// What becomes of damaged examples in token files.
     #[serde(default)]
@@ -118,7 +120,7 @@ pub fn prepare<I: Clone + Into<Input>>(
     let (train_data, eval_data) = Inputs::open(inputs, eval_files, Some(tokenizer))?;
     let header = header(&train_data, eval_data.as_ref(), tokenizer, options, progress)?;
     let inputs = [train_data.sets(), eval_data.as_ref().map_or(&[], Inputs::sets)].concat();
-    if let Some(report) = current(out_dir, &header, train_data.sets())? {
+    if let Some(report) = current(out_dir, &header, train_data.sets(), options.vocabulary)? {
         return Ok(prepared(out_dir, report, inputs, true));
     }
     // Tokens and rejected lines are the user's data, so only the user may read the folder.
@@ -302,8 +304,14 @@ impl PrepareOptions {
     }
 }
 
-/// Returns the report of the folder if its contents are complete and have the same header.
-fn current(out_dir: &Path, header: &Header, sets: &[Input]) -> Result<Option<Report>, DataError> {
+/// Returns the report of the folder if its contents are complete, have the same header, and are right for a
+/// model with this vocabulary.
+fn current(
+    out_dir: &Path,
+    header: &Header,
+    sets: &[Input],
+    vocabulary: Option<u32>,
+) -> Result<Option<Report>, DataError> {
     let path = out_dir.join(REPORT);
     let report = match fs::read(&path) {
         Ok(bytes) => bytes,
@@ -315,6 +323,8 @@ fn current(out_dir: &Path, header: &Header, sets: &[Input]) -> Result<Option<Rep
     // Another version may know a format that this one did not recognise, or a kind of file.
     if report.refused_files().next().is_some()
         || report.files.iter().any(|file| file.format.is_none() && file.rejected > 0)
+        // A model with this tokenizer may have more tokens by now.
+        || report.rejections.iter().any(|rejection| rejection.kind == Kind::UnknownToken)
     {
         return Ok(None);
     }
@@ -326,7 +336,9 @@ fn current(out_dir: &Path, header: &Header, sets: &[Input]) -> Result<Option<Rep
     for name in [TRAIN, EVAL] {
         match TokenFile::open(&out_dir.join(name)) {
             // Every checksum is checked here, so that damage is found before a training step reads it.
-            Ok(file) if file.header() == header => {
+            Ok(file)
+                if file.header() == header && vocabulary.is_none_or(|size| file.max_token_id() < size) =>
+            {
                 if !token_file::verify(file.path())?.is_sound() {
                     return Ok(None);
                 }

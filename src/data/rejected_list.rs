@@ -145,6 +145,7 @@ mod tests {
         Rejected {
             file: "a \"b\".jsonl".into(),
             line,
+            not_counted: false,
             rejection: Rejection::new(Kind::UnknownRole, "messages[0].role", "unknown", "Use another"),
             text: text.into(),
         }

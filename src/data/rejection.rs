@@ -45,6 +45,8 @@ pub enum Kind {
     UncertainMask,
     /// The tokenizer failed.
     TokenizerFailed,
+    /// The tokenizer gives a token that the model does not have.
+    UnknownToken,
     /// The example has more tokens than the limit. Such examples are left out, but not counted as rejected.
     TooManyTokens,
 }
@@ -68,6 +70,7 @@ impl fmt::Display for Kind {
             Self::TemplateRefused => "rejected by the chat template",
             Self::UncertainMask => "unclear what to train",
             Self::TokenizerFailed => "tokenizer failed",
+            Self::UnknownToken => "unknown token",
             Self::TooManyTokens => "too many tokens",
         })
     }
@@ -113,6 +116,10 @@ pub struct Rejected {
     pub file: String,
     /// The line, counted from 1.
     pub line: u64,
+    /// Whether the line does not count as rejected: it is only too long, or only some of its turns were left
+    /// out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_counted: bool,
     /// The reason.
     #[serde(flatten)]
     pub rejection: Rejection,

@@ -268,7 +268,7 @@ impl Tally {
             let place = || Place { file: self.report.files[file as usize].name.clone(), line };
             let note = refused.rejection.to_string();
             found(&mut self.report.refused_turns, 1, accepted.refused_turns, place, Some(&note));
-            self.list(file, line, *refused)?;
+            self.list(file, line, *refused, true)?;
         }
         if accepted.too_long == TooLong::default() {
             return Ok(());
@@ -284,7 +284,7 @@ impl Tally {
         found(&mut overlong.split, 1, split, place, Some(&note));
         found(&mut overlong.pieces, 1, pieces, place, Some(&note));
         match accepted.left_out.take() {
-            Some(left_out) => self.list(file, line, *left_out),
+            Some(left_out) => self.list(file, line, *left_out, true),
             None => Ok(()),
         }
     }
@@ -309,11 +309,11 @@ impl Tally {
                 alike: 1,
             }),
         }
-        self.list(file, line, refused)
+        self.list(file, line, refused, false)
     }
 
-    /// Adds a line to the list of rejected lines.
-    fn list(&mut self, file: u32, line: u64, refused: Refused) -> Result<(), DataError> {
+    /// Adds a line to the list of rejected lines, also one that does not count as rejected.
+    fn list(&mut self, file: u32, line: u64, refused: Refused, not_counted: bool) -> Result<(), DataError> {
         // Files are read one after another.
         let before = if self.listed.0 == file { self.listed.1 } else { 0 };
         if before == LISTED {
@@ -324,7 +324,7 @@ impl Tally {
         let Some(out) = &mut self.rejected_file else { return Ok(()) };
         let Refused { rejection, text } = refused;
         let file = self.report.files[file as usize].name.clone();
-        out.push(&Rejected { file, line, rejection, text })
+        out.push(&Rejected { file, line, not_counted, rejection, text })
     }
 
     /// Returns the report. `split` says whether there are a training and an eval set.

@@ -71,6 +71,11 @@ fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
     place.write("rows.csv", "prompt,completion\na,b\n");
     let table = place.sparktune(["check", "rows.csv", "--write-clean", "rows.jsonl"]).exits(2);
     assert!(table.err.contains("only files of JSON Lines"), "{}", table.err);
+    // An array is counted by its elements, whatever the file is called.
+    place.write("array.jsonl", format!("\u{feff}\n[\n{},\n{{\"x\": 1}},\n{}\n]\n", chat(1), chat(2)));
+    let array = place.sparktune(["check", "array.jsonl", "--write-clean", "array-clean.jsonl"]).exits(2);
+    assert!(array.err.contains("only files of JSON Lines"), "{}", array.err);
+    assert!(!place.join("array-clean.jsonl").exists());
 }
 
 #[test]
@@ -189,6 +194,18 @@ fn what_is_too_long_does_not_count_as_rejected_and_can_be_kept_in_part() {
     let report = &checked(&["--overlong", "truncate", "--json"]).last()["report"];
     assert_eq!((report["examples"].as_u64(), report["lengths"]["max"].as_u64()), (Some(3), Some(200)));
     assert_eq!(report["overlong"]["cut"]["examples"], 1);
+    // A copy of what was not rejected has it as well, and the conversation of which one turn is left out.
+    let greeted = json!({"messages": [
+        {"role": "assistant", "content": "Welcome!"},
+        {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."},
+    ]});
+    let kept = format!("{}\n{long}\n{greeted}\n", chat(1));
+    place.write("train.jsonl", format!("{kept}{{oops\n"));
+    let result = checked(&["--split-turns", "--write-clean", "clean.jsonl"]);
+    assert!(result.out.contains("clean.jsonl has 3 lines; left out: 1"), "{}", result.out);
+    assert!(result.out.contains("1 turn left out, because no example"), "{}", result.out);
+    assert_eq!(std::fs::read_to_string(place.join("clean.jsonl")).unwrap(), kept);
+    place.write("train.jsonl", format!("{}\n{long}\n{}\n", chat(1), chat(2)));
     let args = ["check", "train.jsonl", "--max-example-tokens", "4", "--model", model.to_str().unwrap()];
     let nothing = place.sparktune(args).exits(3);
     assert!(nothing.err.contains("no example is left: 3 lines left out as too long"), "{}", nothing.err);

@@ -2,7 +2,7 @@
 //! the answer is a sentence that names the file.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -39,6 +39,14 @@ fn with_tokenizer(place: &Place, change: impl FnOnce(&mut Value)) -> PathBuf {
     change(&mut tokenizer);
     fs::write(&path, tokenizer.to_string()).unwrap();
     model
+}
+
+/// Changes the number of tokens that the config of a model names.
+fn with_vocabulary(model: &Path, size: usize) {
+    let path = model.join("config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config["text_config"]["vocab_size"] = json!(size);
+    fs::write(&path, config.to_string()).unwrap();
 }
 
 /// A plain template in which this comes before every message.
@@ -185,7 +193,7 @@ fn files_that_take_memory_are_refused_before_they_have_four_times_that_of_the_la
 fn a_tokenizer_of_248_000_tokens_takes_no_more_memory_than_the_limit_assumes() {
     let place = Place::new();
     place.chats(3);
-    with_tokenizer(&place, |tokenizer| {
+    let model = with_tokenizer(&place, |tokenizer| {
         let added = tokenizer["added_tokens"].as_array().unwrap();
         let mut next = added.iter().filter_map(|token| token["id"].as_u64()).max().unwrap() + 1;
         let mut vocabulary = tokenizer["model"]["vocab"].as_object().unwrap().clone();
@@ -210,6 +218,7 @@ fn a_tokenizer_of_248_000_tokens_takes_no_more_memory_than_the_limit_assumes() {
         tokenizer["model"]["vocab"] = vocabulary.into();
         tokenizer["model"]["merges"] = merges.into();
     });
+    with_vocabulary(&model, 250_000);
     let (peaks, _) = followed(&place, 0);
     println!("{} MB at most", peaks.memory / 1_000_000);
     // The program's own pages count here too.
@@ -403,6 +412,21 @@ fn the_small_files_of_a_model_are_not_read_when_they_are_far_too_large() {
         let done = refused(&place, "check", name);
         assert!(done.err.contains("no file of this kind has"), "{}", done.err);
     }
+}
+
+#[test]
+fn a_vocabulary_without_the_tokens_of_the_data_is_refused_before_a_run_is_created() {
+    let place = Place::new();
+    place.chats(3);
+    with_vocabulary(&with_template(&place, &before_each_message("")), 1);
+    let checked = place.sparktune(["check", "train.jsonl", "--model", "model"]).exits(3);
+    assert!(checked.out.contains("but the model's vocabulary ends at 1. "), "{}", checked.out);
+    let of = ["--device", "cpu", "--data", "train.jsonl", "--model", "model"];
+    for command in [&["plan"][..], &["train", "--non-interactive"]] {
+        let done = place.sparktune(command.iter().chain(&of)).exits(3);
+        assert!(done.err.contains("3 of 3 lines were rejected"), "{}", done.err);
+    }
+    assert!(!place.join("runs/latest").exists());
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod table;
 mod text;
 
 use std::io::{self, Cursor, Read};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -63,6 +64,18 @@ fn holds_json_lines(stream: &mut Stream<'_>, format: Option<Format>) -> Result<b
         return Ok(format != Format::Text);
     }
     at_start(stream, |start| Format::detect(lines(start, 1).take(1).map(|line| line.bytes)).is_some())
+}
+
+/// Returns whether a file named as JSON Lines has its lines on disk as reports count them: it is neither
+/// compressed nor one JSON array.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn has_plain_lines(path: &Path) -> Result<bool, DataError> {
+    let name = path.display().to_string();
+    let opened = source::open(&SourceFile { path: path.to_owned(), name, bytes: 0, set: 0 })?;
+    let mut stream = Stream { path, reader: opened.reader, is_compressed: opened.compressed };
+    Ok(!opened.compressed && !begins_array(&mut stream)?)
 }
 
 /// Returns whether a file is one JSON array and not an object on each line.

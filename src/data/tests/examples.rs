@@ -193,6 +193,7 @@ fn too_long_is_left_out_and_named_but_not_rejected() {
     let kept = fs::read_to_string(made.prepared.rejected.as_ref().unwrap()).unwrap();
     let kept: Rejected = serde_json::from_str(kept.trim()).unwrap();
     assert_eq!((kept.line, kept.rejection.kind, kept.text), (2, Kind::TooManyTokens, lines[1].clone()));
+    assert!(kept.not_counted);
     let fix = kept.rejection.fix;
     assert!(fix.contains("--max-example-tokens") && fix.contains("--overlong truncate"), "{fix}");
     let all = make(&lines[1..2], Some(4), ExampleOptions::default(), without_eval());

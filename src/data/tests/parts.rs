@@ -100,12 +100,14 @@ fn a_turn_that_cannot_be_rendered_is_named_and_the_others_of_its_line_stay() {
     assert_eq!((report.examples, report.rejected, report.listed_lines()), (3, 0, 1), "{report}");
     assert_eq!((report.refused_turns.occurrences, report.refused_turns.first[0].line), (1, 2));
     assert!(report.to_string().contains("1 turn left out, because no example"), "{report}");
-    let Rejected { line, rejection, .. } = &listed[0];
+    let Rejected { line, rejection, not_counted, .. } = &listed[0];
     assert_eq!((*line, rejection.kind, rejection.field.as_str()), (2, Kind::TemplateRefused, "messages[0]"));
+    assert!(*not_counted, "the line is accepted without one of its turns");
 
     let alone = json!({ "messages": [{ "role": "assistant", "content": "Welcome!" }] }).to_string();
     let (report, listed) = checked(&tokenizer(), &[alone], SPLIT_TURNS, None, &()).unwrap();
     assert_eq!((report.examples, report.rejected, listed.len()), (0, 1, 1), "nothing is left of the line");
+    assert!(!listed[0].not_counted);
 }
 
 /// Splitting once took 257 s for this line, because it rendered each growing part anew.

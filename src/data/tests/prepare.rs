@@ -55,6 +55,29 @@ fn source_lines(file: &Path) -> Vec<u64> {
 }
 
 #[test]
+fn a_line_with_a_token_that_the_model_does_not_have_is_rejected_until_it_has_it() {
+    let mut scene = Scene::new();
+    scene.write(&(0..50).map(example).collect::<Vec<_>>());
+    let whole = scene.prepare();
+    let [train, eval] = [&whole.train, &whole.eval].map(|path| TokenFile::open(path).unwrap().max_token_id());
+    let largest = train.max(eval);
+    scene.options.vocabulary = Some(largest + 1);
+    assert!(scene.prepare().reused, "all tokens are the model's");
+    scene.options.vocabulary = Some(largest);
+    for _ in 0..2 {
+        let report = scene.prepare().report;
+        assert!(report.rejected > 0 && report.rejected + report.accepted_lines() == 50, "{report}");
+        let (kind, example) = (report.rejections[0].kind, &report.rejections[0].example);
+        assert_eq!(kind, Kind::UnknownToken);
+        let words = format!("it has the token {largest}, but the model's vocabulary ends at {largest}");
+        assert!(example.reason.contains(&words), "{example}");
+    }
+    // The config is corrected.
+    scene.options.vocabulary = Some(largest + 1);
+    assert_eq!(scene.prepare().report, whole.report);
+}
+
+#[test]
 fn every_example_is_in_one_of_the_two_files_with_its_tokens_mask_and_line() {
     let scene = Scene::new();
     let lines: Vec<String> = (0..500).map(example).collect();

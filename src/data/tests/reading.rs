@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use sparktune_data::{
     CheckOptions, Conversation, DataError, Format, Kind, Message, Progress, Rejected, Report, Step, check,
-    lines, parse_line,
+    has_plain_lines, lines, parse_line,
 };
 
 const GOOD: &str = r#"{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}"#;
@@ -57,6 +57,25 @@ fn compressed_files_read_like_plain_ones_whatever_their_name() {
     }
     let (report, _) = check_bytes("a.jsonl.gz", &split).unwrap();
     assert_eq!((report.lines, report.examples), (4, 3));
+}
+
+#[test]
+fn an_array_or_a_compressed_file_has_other_lines_than_reports_count_whatever_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let zst = zstd::encode_all(GOOD.as_bytes(), 3).unwrap();
+    for (bytes, plain) in [
+        (GOOD.as_bytes(), true),
+        (b"", true),
+        (b"\n\n{", true),
+        (b"\xef\xbb\xbf{}\n[", true),
+        (b"[{}]", false),
+        (b"\xef\xbb\xbf \n[{}]", false),
+        (&zst, false),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(has_plain_lines(&path).unwrap(), plain, "{bytes:?}");
+    }
 }
 
 #[test]

@@ -480,6 +480,7 @@ fn rejected(offset: u64, limit: usize) -> RejectedPage {
     let row = |i: u64| Rejected {
         file: "sets/train.jsonl".into(),
         line: 812 + i * 3,
+        not_counted: false,
         rejection: match i % 3 {
             0 => Rejection {
                 kind: Kind::UnknownRole,
