@@ -15,6 +15,7 @@ use crate::input::Input;
 use crate::inputs::Inputs;
 use crate::mapped::Columns;
 use crate::progress::{Phase, Progress};
+use crate::rejection::RejectedFile;
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::Source;
@@ -78,13 +79,8 @@ pub fn check<I: Clone + Into<Input>>(
     let has_eval = !options.eval_data.is_empty();
     let eval = has_eval.then_some(options.eval_data.as_slice());
     let (train, eval) = Inputs::open(inputs, eval, options.tokenizer)?;
-    if let Some(list) = options.rejected_path.as_ref().and_then(|path| path.canonicalize().ok()) {
-        let mut files = train.text_files().chain(eval.iter().flat_map(Inputs::text_files));
-        if files.any(|file| file.canonicalize().is_ok_and(|path| path == list)) {
-            let problem = "is read as data, so the list of rejected lines cannot be written there";
-            return Err(DataError::input(list, problem, "Choose another path with --rejected"));
-        }
-    }
+    let files = train.text_files().chain(eval.iter().flat_map(Inputs::text_files));
+    RejectedFile::refuse_input(options.rejected_path.as_deref(), files)?;
     let mut tally = train.tally(options.tokenizer, options.rejected_path.as_deref())?;
     let sides = [(Some(&train), Side::Train), (eval.as_ref(), Side::Eval)];
     for (source, side) in sides.into_iter().filter_map(|(source, side)| Some((source?, side))) {

@@ -200,7 +200,10 @@ impl<'a> ChunkReader<'a> {
                     let Some((index, file)) = self.files.next() else { return Ok(None) };
                     let index = index as u32;
                     match readers::open(file, self.format, self.map) {
-                        Ok(open) => self.current.insert(Current { index, file, open, format: self.format }),
+                        Ok(open) => {
+                            self.columns.see_names(&open.columns);
+                            self.current.insert(Current { index, file, open, format: self.format })
+                        }
                         Err(error) => return self.refused(index, file, error).map(Some),
                     }
                 }

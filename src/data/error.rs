@@ -80,6 +80,11 @@ impl DataError {
         Self::Model { path: path.into(), problem: problem.into(), fix: fix.into() }
     }
 
+    pub(crate) fn no_data() -> Self {
+        let fix = "Name a .jsonl file or a folder, for example --data train.jsonl";
+        Self::input(PathBuf::new(), "no data was given", fix)
+    }
+
     /// Returns whether the data is the cause (exit code 3), and not the machine or the model.
     pub fn is_data_fault(&self) -> bool {
         matches!(self, Self::Compressed { .. } | Self::Input { .. })

@@ -28,11 +28,12 @@ pub(crate) fn renamed(bytes: &[u8], map: &FieldMap, columns: &Columns) -> Vec<u8
     let mut renamed = Vec::with_capacity(bytes.len());
     let mut noted = columns.0.lock().expect("nothing panics while it is locked");
     noted.found.resize(map.pairs().count(), false);
-    for (i, line) in lines(bytes, 1).enumerate() {
+    let mut is_first = true;
+    for line in lines(bytes, 1) {
         match serde_json::from_slice::<Fields<'_>>(line.bytes) {
             Ok(fields) => {
-                if i == 0 {
-                    noted.see(&fields);
+                if std::mem::take(&mut is_first) {
+                    noted.see(fields.0.iter().map(|(name, _)| name));
                 }
                 write(&fields, map, &mut noted.found, &mut renamed);
             }
@@ -63,6 +64,11 @@ impl Columns {
         self.0.lock().expect("nothing panics while it is locked").has_text = true;
     }
 
+    /// Notes columns that a file has, whether they are read or not.
+    pub(crate) fn see_names(&self, names: &[String]) {
+        self.0.lock().expect("nothing panics while it is locked").see(names.iter());
+    }
+
     /// Refuses a map with a column that no line has.
     ///
     /// # Errors
@@ -88,8 +94,8 @@ impl Columns {
 }
 
 impl Noted {
-    fn see(&mut self, fields: &Fields<'_>) {
-        for (name, _) in &fields.0 {
+    fn see<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        for name in names {
             if self.seen.len() <= NAMED && !self.seen.contains(name) {
                 self.seen.push(name.clone());
             }
@@ -210,6 +216,14 @@ mod tests {
         let two = "{\"query\":1}\n{\"question\":2,\"query\":3}\n";
         let first = "{\"prompt\":1}\n{\"prompt\":2,\"query\":3}\n";
         assert_eq!(renamed(two, "question=prompt,query=prompt"), first);
+    }
+
+    #[test]
+    fn a_map_with_an_unknown_column_is_refused_with_those_of_the_first_object() {
+        let (columns, map) = (Columns::default(), "q=prompt".parse().unwrap());
+        super::renamed(b"\n{oops\n{\"a\": 1}\n{\"b\": 2}\n", &map, &columns);
+        let refused = columns.refuse_unknown(&map, Path::new("a.jsonl")).unwrap_err().to_string();
+        assert!(refused.contains("the column \"q\"") && refused.ends_with("the data has \"a\""), "{refused}");
     }
 
     #[test]

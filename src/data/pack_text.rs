@@ -16,6 +16,7 @@ use crate::mapped::Columns;
 use crate::policy::Policy;
 use crate::prepare::{header_of_text, sources_of};
 use crate::progress::Progress;
+use crate::rejection::RejectedFile;
 use crate::report::Report;
 use crate::served::Prompts;
 use crate::source::Source;
@@ -48,8 +49,8 @@ pub struct Packed {
 /// Tokenises files and folders into the token file `output`, which appears only when it is complete.
 ///
 /// # Errors
-/// The inputs cannot be read, the file cannot be written, or the caller cancelled. Bad lines are in the
-/// report.
+/// The inputs cannot be read, a file cannot be written or is one of the inputs, or the caller cancelled. Bad
+/// lines are in the report.
 pub fn pack_text<I: Clone + Into<Input>>(
     inputs: &[I],
     tokenizer: &ChatTokenizer,
@@ -58,6 +59,8 @@ pub fn pack_text<I: Clone + Into<Input>>(
     progress: &dyn Progress,
 ) -> Result<Packed, DataError> {
     let source = Source::open(inputs)?;
+    let files = source.files().iter().map(|file| file.path.as_path());
+    RejectedFile::refuse_input(options.rejected_path.as_deref(), files)?;
     let policy = Policy { template_kwargs: tokenizer.kwargs().clone(), ..options.policy.clone() };
     // Whoever names the file names one set, so its sources have no numbers of sets.
     let sources = sources_of(&source, false, progress)?;

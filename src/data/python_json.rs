@@ -1,5 +1,5 @@
 //! The filter `tojson` as transformers defines it for chat templates: the output of Python's `json.dumps(x,
-//! ensure_ascii=False)`, byte for byte.
+//! ensure_ascii=False)`, byte for byte. Only integers beyond 64 bits differ: they are read as floats.
 //!
 //! minijinja's own filter escapes `<`, `>`, `&` and `'` for HTML, which would change the tool descriptions
 //! that a model reads.
@@ -116,7 +116,7 @@ impl Writer {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                c if c < ' ' || (self.ascii && !c.is_ascii()) => {
+                c if c < ' ' || (self.ascii && c > '~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }
@@ -194,9 +194,10 @@ mod tests {
             r#"{"b": 1, "a": [1.0, 2.5e-07, 1e+22, -0.0, true, null, "<é>&'\"\n\u0001"], "e": {}, "f": []}"#
         );
         assert_eq!(
-            dumps(r#"{"b":1,"a":"é😀"}"#, "tojson(sort_keys=true, ensure_ascii=true)"),
-            r#"{"a": "\u00e9\ud83d\ude00", "b": 1}"#
+            dumps(r#"{"b":1,"a":"~\u007fé😀"}"#, "tojson(sort_keys=true, ensure_ascii=true)"),
+            r#"{"a": "~\u007f\u00e9\ud83d\ude00", "b": 1}"#
         );
+        assert_eq!(dumps(r#""\u007f""#, "tojson"), "\"\u{7f}\"");
     }
 
     #[test]

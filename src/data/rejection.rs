@@ -138,6 +138,22 @@ pub(crate) struct RejectedFile {
 }
 
 impl RejectedFile {
+    /// Refuses a list of rejected lines that is one of the files of data, which it would replace or remove.
+    ///
+    /// # Errors
+    /// It is one of them.
+    pub(crate) fn refuse_input<'a>(
+        list: Option<&Path>,
+        mut files: impl Iterator<Item = &'a Path>,
+    ) -> Result<(), DataError> {
+        let Some(list) = list.and_then(|path| path.canonicalize().ok()) else { return Ok(()) };
+        if files.any(|file| file.canonicalize().is_ok_and(|path| path == list)) {
+            let problem = "is read as data, so the list of rejected lines cannot be written there";
+            return Err(DataError::input(list, problem, "Choose another path with --rejected"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn create(path: &Path) -> Result<Self, DataError> {
         let is_taken = match open_regular(path) {
             Ok(file) => !is_list(&file),

@@ -71,11 +71,7 @@ impl Source {
             }
         }
         if files.is_empty() {
-            return Err(DataError::input(
-                PathBuf::new(),
-                "no data was given",
-                "Name a .jsonl file or a folder, for example --data train.jsonl",
-            ));
+            return Err(DataError::no_data());
         }
         Ok(Self { files, inputs })
     }
@@ -136,8 +132,8 @@ fn data_files(folder: &Path, set: u32) -> Result<Vec<SourceFile>, DataError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(DataError::io("list", folder))? {
         let path = entry.map_err(DataError::io("list", folder))?.path();
-        let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
-        if name.starts_with('.') || !FileKind::is_data(&path) {
+        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if is_hidden || !FileKind::is_data(&path) {
             continue;
         }
         let meta = std::fs::metadata(&path).map_err(DataError::io("read", &path))?;

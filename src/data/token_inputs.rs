@@ -72,14 +72,17 @@ impl TokenInputs {
     /// Opens the files without reading their examples.
     ///
     /// # Errors
-    /// A file cannot be read, is no token file, or its header, index or footer is damaged; files differ in
-    /// the settings that made them.
+    /// There is no file, or one cannot be read, is no token file, or its header, index or footer is damaged;
+    /// files differ in the settings that made them.
     pub(crate) fn open(inputs: &[Input]) -> Result<Self, DataError> {
         let of_set = |(set, input): (usize, &Input)| -> Result<Vec<TokenInput>, DataError> {
             input.files.iter().map(|file| TokenInput::open(file, set as u32)).collect()
         };
         let sets = inputs.iter().enumerate().map(of_set).collect::<Result<Vec<_>, _>>()?;
         let files = Self { files: sets.into_iter().flatten().collect(), inputs: inputs.to_vec() };
+        if files.files.is_empty() {
+            return Err(DataError::no_data());
+        }
         files.refuse_other_settings(&files)?;
         Ok(files)
     }
@@ -209,7 +212,7 @@ impl TokenInputs {
                 .collect();
             let first = tally.begin(&sources, is_eval);
             let mut report = file.report(&damage, is_eval);
-            let mut lines = 0u64;
+            let (mut lines, mut last) = (0u64, None);
             let mut fold = |line: Line| {
                 lines += 1;
                 if lines.is_multiple_of(PROGRESS_EVERY) {
@@ -232,8 +235,11 @@ impl TokenInputs {
                 }
                 let at = first + line.origin.file.min(sources.len() as u32 - 1);
                 report.add(&line);
-                tally.packed_line(at);
                 let number = line.origin.line;
+                // The pieces of a text come one by one, since they may be in different sets.
+                if number == 0 || last.replace(line.origin) != Some(line.origin) {
+                    tally.packed_line(at);
+                }
                 if let Some(accepted) = line.accepted() {
                     accept(tally, at, number, accepted)?;
                 }

@@ -28,6 +28,8 @@ pub(super) struct JsonArray<'a> {
     state: At,
     /// An element that cannot be used, which follows the chunk before it.
     refused: Option<Chunk>,
+    /// Why nothing more can be read behind the chunk before.
+    failed: Option<DataError>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +55,7 @@ impl<'a> JsonArray<'a> {
             done: 0,
             state: At::Start,
             refused: None,
+            failed: None,
         }
     }
 
@@ -131,23 +134,10 @@ impl<'a> JsonArray<'a> {
         Ok(true)
     }
 
-    fn behind(&self) -> DataError {
-        DataError::input(
-            self.stream.path,
-            "this file begins with a JSON array, and something else follows the array",
-            "Write one array, or one JSON object per line: jq -c '.[]' IN > OUT",
-        )
-    }
-}
-
-impl ReadChunks for JsonArray<'_> {
-    fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError> {
-        if let Some(refused) = self.refused.take() {
-            return Ok(Some(refused));
-        }
-        let first_line = self.done + 1;
+    /// Moves complete elements into the lines until there are enough bytes.
+    fn fill(&mut self, lines: &mut Vec<u8>, chunk_bytes: usize) -> Result<(), DataError> {
         let most = self.done + MOST_LINES as u64;
-        while buffer.len() < chunk_bytes && self.done < most && self.state != At::End {
+        while lines.len() < chunk_bytes && self.done < most && self.state != At::End {
             if self.at == self.input.len() && !self.read(chunk_bytes)? {
                 if std::mem::replace(&mut self.state, At::End) != At::Behind {
                     self.done += 1;
@@ -162,13 +152,36 @@ impl ReadChunks for JsonArray<'_> {
                 if !byte.is_ascii_whitespace() {
                     return Err(self.behind());
                 }
-            } else if self.push(byte) && !self.finish(buffer) {
+            } else if self.push(byte) && !self.finish(lines) {
                 break;
             }
         }
-        if buffer.is_empty() {
-            return Ok(self.refused.take());
+        Ok(())
+    }
+
+    fn behind(&self) -> DataError {
+        DataError::input(
+            self.stream.path,
+            "this file begins with a JSON array, and something else follows the array",
+            "Write one array, or one JSON object per line: jq -c '.[]' IN > OUT",
+        )
+    }
+}
+
+impl ReadChunks for JsonArray<'_> {
+    fn next(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<Option<Chunk>, DataError> {
+        if let Some(refused) = self.refused.take() {
+            return Ok(Some(refused));
         }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let first_line = self.done + 1;
+        let filled = self.fill(buffer, chunk_bytes);
+        if buffer.is_empty() {
+            return filled.map(|()| self.refused.take());
+        }
+        self.failed = filled.err();
         Ok(Some(Chunk { first_line, bytes: std::mem::take(buffer), ..Chunk::default() }))
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct OpenFile<'a> {
     pub reader: Box<dyn ReadChunks + Send + 'a>,
     /// The number of bytes on disk read so far.
     pub position: Arc<AtomicU64>,
+    /// The names of its columns, if it says them apart from its rows, which may have fewer.
+    pub columns: Vec<String>,
 }
 
 /// Opens a file with the reader for its kind.
@@ -43,7 +45,8 @@ pub(crate) fn open<'a>(
     let kind = FileKind::of(&file.path);
     if kind == FileKind::Parquet {
         let (reader, position) = parquet::ParquetRows::open(&file.path, map)?;
-        return Ok(OpenFile { reader: Box::new(reader), position });
+        let columns = reader.column_names();
+        return Ok(OpenFile { reader: Box::new(reader), position, columns });
     }
     let opened = source::open(file)?;
     let position = opened.position;
@@ -54,7 +57,7 @@ pub(crate) fn open<'a>(
         _ if begins_array(&mut stream)? => Box::new(json_array::JsonArray::new(stream)),
         _ => Box::new(json_lines::JsonLines::new(stream)),
     };
-    Ok(OpenFile { reader, position })
+    Ok(OpenFile { reader, position, columns: Vec::new() })
 }
 
 /// Returns whether a file named as a text contains lines of JSON: because the user says so, or because its

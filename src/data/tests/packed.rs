@@ -127,6 +127,44 @@ fn the_examples_and_both_sets_are_those_of_the_text_under_every_setting() {
 }
 
 #[test]
+fn packing_replaces_no_input_with_the_list_of_its_rejected_lines() {
+    let scene = Scene::new();
+    let first = scene.write(&lines());
+    let list = scene.path("rejected.jsonl");
+    let options = PackOptions { rejected_path: Some(list.clone()), max_rejected: 1.0, ..Default::default() };
+    let pack = |data: &Path| {
+        pack_text(&[data.to_owned()], &scene.tokenizer, &options, &scene.path("data.qubgpu"), &())
+    };
+    pack(&first).unwrap();
+    let kept = fs::read_to_string(&list).unwrap();
+    assert!(kept.contains("{oops"), "{kept}");
+    let refused = pack(&list).unwrap_err().to_string();
+    assert!(refused.contains("rejected.jsonl: is read as data, so the list"), "{refused}");
+    assert_eq!(fs::read_to_string(&list).unwrap(), kept);
+}
+
+#[test]
+fn the_pieces_of_a_text_are_one_line_in_a_token_file_too() {
+    let scene = Scene::new();
+    let text = |word: &str| serde_json::json!({ "text": format!("{word} stones. ").repeat(60) }).to_string();
+    scene.write(&[text("River"), text("Mountain")]);
+    let packed = scene.pack(&Policy { max_example_tokens: Some(40), ..Policy::default() });
+    let report = scene.check(&packed).unwrap();
+    assert!(report.examples > 10, "{report}");
+    assert_eq!(report.lines, 2, "{report}");
+}
+
+#[test]
+fn eval_data_alone_is_no_data() {
+    let scene = Scene::new();
+    scene.write(&lines());
+    let eval_data = vec![scene.pack(&Policy::default()).into()];
+    let options = CheckOptions { eval_data, ..CheckOptions::default() };
+    let refused = check::<PathBuf>(&[], &options, &()).unwrap_err().to_string();
+    assert!(refused.contains("no data was given"), "{refused}");
+}
+
+#[test]
 fn separate_eval_data_may_be_a_token_file_too_but_not_of_other_settings() {
     let scene = Scene::new();
     let text = scene.write(&lines());

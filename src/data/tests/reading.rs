@@ -1,7 +1,9 @@
 //! Tests of reading all kinds of files: which lines are accepted or rejected, and that none is lost.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
@@ -275,6 +277,12 @@ fn files_and_folders_are_read_in_order_and_each_in_its_own_format() {
     let files: Vec<_> = report.files.iter().map(|f| (f.format, f.examples)).collect();
     assert_eq!(files, [(Some(Format::Messages), 2), (Some(Format::Alpaca), 1)]);
     assert_eq!((report.duplicates.examples, report.duplicates.first[0].line), (1, 2));
+
+    // A name in an old encoding is no reason to leave a file out.
+    fs::write(folder.path().join(OsStr::from_bytes(b"caf\xe9.jsonl")), GOOD).unwrap();
+    fs::write(folder.path().join(OsStr::from_bytes(b".caf\xe9.jsonl")), GOOD).unwrap();
+    let report = check(&[folder.path().to_owned()], &CheckOptions::default(), &()).unwrap();
+    assert_eq!((report.files.len(), report.examples), (3, 4));
 }
 
 #[test]

@@ -254,6 +254,10 @@ fn parquet_with_foreign_and_nested_columns_is_mapped() {
     let map = "Question=prompt,meta.answer=completion";
     let (report, _) = compared("answers.parquet", &bytes, &same, map).unwrap();
     assert_eq!((report.in_train_and_eval.examples, report.rejected), (9, 0));
+    // A message about a column that there is not names also those that are not read.
+    let error = compared("chats.parquet", &parquet("chats.parquet"), &[], "skore=system").unwrap_err();
+    let columns = r#"the data has "id", "messages", "tools", "score", "picture""#;
+    assert!(error.to_string().ends_with(columns), "{error}");
 }
 
 /// Both files were made byte by byte, since no writer makes such ones.
@@ -267,6 +271,29 @@ fn parquet_with_bytes_that_are_no_text_or_with_more_values_than_rows_loses_nothi
     // One row, and three values.
     let error = compared("a.parquet", &parquet("fewer.parquet"), &[], "").unwrap_err();
     assert!(error.is_data_fault() && error.to_string().contains("is damaged"), "{error}");
+}
+
+#[test]
+fn rows_before_damage_are_examples_of_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("good.jsonl"), pair("a", "b").to_string()).unwrap();
+    let found = |name: &str, bytes: &[u8]| {
+        fs::write(at(name), bytes).unwrap();
+        let report = check(&[name, "good.jsonl"].map(at), &CheckOptions::default(), &()).unwrap();
+        (report.files[0].examples, report.files[0].refused.is_some())
+    };
+    let array = format!("[{}, {}] more", pair("a", "b"), pair("c", "d"));
+    assert_eq!(found("a.json", array.as_bytes()), (2, true));
+    let whole = parquet("chats.parquet");
+    let (all, _) = found("whole.parquet", &whole);
+    let damaged = (0..whole.len()).step_by(16).map(|at| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0xff;
+        found("damaged.parquet", &bytes)
+    });
+    let some_are_read = damaged.filter(|(examples, is_refused)| *is_refused && (1..all).contains(examples));
+    assert!(some_are_read.count() > 0);
 }
 
 #[test]

@@ -25,6 +25,9 @@ use super::v2::{FILE_MAGIC, Header, Origin, Source};
 use super::writer::TokenFileWriter;
 use crate::packets::codes::{CodeField, Route};
 
+/// The longest line of token ids in bytes, the same as of text. A line is held in memory as a whole.
+const MAX_LINE_BYTES: usize = 64 << 20;
+
 /// A format to export to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exchange {
@@ -252,19 +255,20 @@ fn for_each_json_line(
     let mut bytes = Vec::new();
     for line in 1.. {
         bytes.clear();
-        if reader.read_until(b'\n', &mut bytes).map_err(TokenFileError::io(input))? == 0 {
+        let mut of_line = reader.by_ref().take(MAX_LINE_BYTES as u64 + 1);
+        if of_line.read_until(b'\n', &mut bytes).map_err(TokenFileError::io(input))? == 0 {
             break;
+        }
+        let bad =
+            |reason| TokenFileError::BadJsonLine { path: input.to_path_buf(), line, field: "line", reason };
+        if bytes.len() > MAX_LINE_BYTES && !bytes.ends_with(b"\n") {
+            return Err(bad(format!("it has more than {} MiB", MAX_LINE_BYTES >> 20)));
         }
         let text = json_text(&bytes);
         if text.is_empty() {
             continue;
         }
-        let parsed = serde_json::from_slice(text).map_err(|e| TokenFileError::BadJsonLine {
-            path: input.to_path_buf(),
-            line,
-            field: "line",
-            reason: escape(&e.to_string()).into_owned(),
-        })?;
+        let parsed = serde_json::from_slice(text).map_err(|e| bad(escape(&e.to_string()).into_owned()))?;
         each(line, parsed)?;
     }
     Ok(())
@@ -317,7 +321,8 @@ fn import_json_lines(
             return Err(bad("loss_mask", &format!("{} entries for {tokens} tokens", mask.len())));
         }
         first_cleared += u64::from(std::mem::replace(&mut mask[0], false));
-        let file = places[line.source_file.as_deref().unwrap_or(&own_name)];
+        let file = places.get(line.source_file.as_deref().unwrap_or(&own_name)).copied();
+        let file = file.ok_or_else(|| bad("source_file", "the file was changed while it was read"))?;
         let origin = Origin { file, line: line.source_line.unwrap_or(number) };
         let route = match (line.src, line.dst) {
             (Some(src), Some(dst)) => Some(Route { src, dst }),

@@ -50,8 +50,11 @@ pub struct Mask<'a> {
 }
 
 impl<'a> Mask<'a> {
-    pub(super) fn new(bits: &'a [u8], len: usize) -> Self {
-        Self { bits, len }
+    /// Returns the mask of an intact packet.
+    pub(super) fn of(packet: &'a [u8], header: &PacketHeader) -> Self {
+        let len = header.token_count as usize;
+        let start = PACKET_HEADER + 4 * len;
+        Self { bits: &packet[start..start + len.div_ceil(8)], len }
     }
 
     /// Returns whether token `t` is a target. Panics when `t` is out of range.
@@ -382,7 +385,20 @@ fn packet_fault(packet: &[u8], example: u64, entry: IndexEntry) -> Option<&'stat
     if crc32c::crc32c(&packet[PACKET_HEADER..]) != header.payload_crc {
         return Some("tokens, mask or padding do not match their checksum");
     }
-    None
+    mask_fault(packet, &header)
+}
+
+/// Returns a defect that only a faulty writer can cause: the checksums are correct, but the mask is not.
+pub(super) fn mask_fault(packet: &[u8], header: &PacketHeader) -> Option<&'static str> {
+    let mask = Mask::of(packet, header);
+    if mask.count() != header.target_count as usize {
+        return Some("the mask has a different number of trained tokens than stated");
+    }
+    let in_last_byte = mask.len % 8;
+    if in_last_byte > 0 && mask.bits.last().is_some_and(|byte| byte >> in_last_byte != 0) {
+        return Some("the mask marks tokens behind the last one as trained");
+    }
+    mask.get(0).then_some("the first token is marked as trained")
 }
 
 /// Returns whether the file ends with a v2 footer, intact or damaged. It is then a v2 file even if its start

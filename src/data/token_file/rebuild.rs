@@ -8,8 +8,8 @@ use sparktune_base::regular_file::open_regular;
 
 use super::convert::{OnDamage, PackFileOptions, pack_file};
 use super::error::TokenFileError;
-use super::reader::{map, release};
-use super::scan::{Found, Scan, mask_fault, mask_of, tokens_of};
+use super::reader::{Mask, map, mask_fault, release};
+use super::scan::{Found, Scan, tokens_of};
 use super::v1;
 use super::v2::{Header, HeaderFault};
 use super::verify::is_v2;
@@ -82,7 +82,7 @@ pub fn rebuild(damaged: &Path, output: &Path) -> Result<Rebuilt, TokenFileError>
             continue;
         }
         loss_mask.clear();
-        loss_mask.extend(mask_of(bytes, &packet).iter());
+        loss_mask.extend(Mask::of(bytes, &packet).iter());
         let (hash, route) = (packet.content_hash, packet.route);
         writer.push_routed(tokens_of(bytes, &packet), &loss_mask, packet.origin, hash, route)?;
     }

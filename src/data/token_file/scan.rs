@@ -1,6 +1,5 @@
 //! Finds packets without an index, for files whose index is lost or damaged.
 
-use super::reader::Mask;
 use super::v2::{ALIGN, PACKET_HEADER, PacketHeader};
 
 /// An item found in the packet area.
@@ -71,20 +70,4 @@ pub(super) fn first_packet(file: &[u8]) -> usize {
 /// Returns the tokens of an intact packet.
 pub(super) fn tokens_of<'a>(packet: &'a [u8], header: &PacketHeader) -> &'a [u32] {
     bytemuck::cast_slice(&packet[PACKET_HEADER..PACKET_HEADER + 4 * header.token_count as usize])
-}
-
-/// Returns the mask of an intact packet.
-pub(super) fn mask_of<'a>(packet: &'a [u8], header: &PacketHeader) -> Mask<'a> {
-    let len = header.token_count as usize;
-    let start = PACKET_HEADER + 4 * len;
-    Mask::new(&packet[start..start + len.div_ceil(8)], len)
-}
-
-/// Returns a defect that only a faulty writer can cause: the checksums are correct, but the mask is not.
-pub(super) fn mask_fault(packet: &[u8], header: &PacketHeader) -> Option<&'static str> {
-    let mask = mask_of(packet, header);
-    if mask.count() != header.target_count as usize {
-        return Some("the mask has a different number of trained tokens than stated");
-    }
-    mask.get(0).then_some("the first token is marked as trained")
 }

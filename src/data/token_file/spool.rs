@@ -13,8 +13,8 @@ use sparktune_base::files::{private_file, sync};
 
 use super::damage::{Defect, Part};
 use super::error::TokenFileError;
-use super::reader::{TokenFile, map};
-use super::scan::{Found, Scan, mask_fault};
+use super::reader::{TokenFile, map, mask_fault};
+use super::scan::{Found, Scan};
 use super::v2::{Header, HeaderFault, PACKET_HEADER, PacketHeader};
 use super::verify::verify;
 

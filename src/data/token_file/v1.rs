@@ -23,7 +23,8 @@
 //! last packet of a file, are correct.
 //!
 //! After damage the reader searches for the next 0xAA that starts a correct packet, and reports the bytes in
-//! between.
+//! between. It does so in time that grows with the bytes alone, so behind bytes that look like packets
+//! everywhere, it may take a correct one for a part of them.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -41,6 +42,10 @@ pub const MAX_TOKENS: usize = u16::MAX as usize / 4;
 pub const HEADER: usize = 6;
 const CRC: usize = 2;
 const MAX_PACKET: usize = HEADER + u16::MAX as usize + CRC;
+/// The most bytes that are summed for each byte that is read. Damage may look like the beginning of a long
+/// packet every few bytes, and each would be summed to its end. Tokens alone take about 20 where the checksum
+/// is not known yet.
+const SUMMED_PER_BYTE: usize = 64;
 
 /// A variant of CRC-16, and the bytes of a packet that it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,8 +182,13 @@ pub struct Reader<R> {
     offset: u64,
     packets: u64,
     checksum: Option<Checksum>,
+    /// The length of the correct packet at `window[start]`, if it was found before the damage in front of it
+    /// was reported. To find it again would take from `may_sum` again.
+    found: Option<usize>,
     /// The number of skipped bytes that were not reported yet.
     skipped: u64,
+    /// The number of bytes that may be summed now.
+    may_sum: usize,
 }
 
 impl<R: Read> Reader<R> {
@@ -195,7 +205,9 @@ impl<R: Read> Reader<R> {
             offset: 0,
             packets: 0,
             checksum: None,
+            found: None,
             skipped: 0,
+            may_sum: SUMMED_PER_BYTE * MAX_PACKET,
         }
     }
 
@@ -203,8 +215,9 @@ impl<R: Read> Reader<R> {
     pub fn next_item(&mut self) -> io::Result<Option<Item>> {
         loop {
             self.fill()?;
-            let packet_len = self.packet_here();
+            let packet_len = self.found.take().or_else(|| self.packet_here());
             if self.skipped > 0 && (packet_len.is_some() || self.start == self.end) {
+                self.found = packet_len;
                 let bytes = std::mem::take(&mut self.skipped);
                 return Ok(Some(Item::Damage(Damage {
                     offset: self.offset - bytes,
@@ -242,6 +255,7 @@ impl<R: Read> Reader<R> {
     fn advance(&mut self, bytes: usize) {
         self.start += bytes;
         self.offset += bytes as u64;
+        self.may_sum = self.may_sum.saturating_add(SUMMED_PER_BYTE * bytes);
     }
 
     /// Fills the window with two whole packets, or everything that is left.
@@ -275,6 +289,8 @@ impl<R: Read> Reader<R> {
         if self.skipped > 0 && !(packet[3] == TOKEN_IDS && (len - HEADER - CRC).is_multiple_of(4)) {
             return None;
         }
+        let checksums = if self.checksum.is_some() { 1 } else { Checksum::known().count() };
+        self.may_sum = self.may_sum.checked_sub(checksums * len)?;
         if let Some(checksum) = self.checksum {
             return checksum.is_right(packet).then_some(len);
         }

@@ -8,8 +8,8 @@ use sparktune_base::program_name;
 
 use super::damage::{Defect, Part};
 use super::error::TokenFileError;
-use super::reader::{IndexEntry, has_footer, map, release};
-use super::scan::{Found, Scan, first_packet, mask_fault, tokens_of};
+use super::reader::{IndexEntry, has_footer, map, mask_fault, release};
+use super::scan::{Found, Scan, first_packet, tokens_of};
 use super::v1;
 use super::v2::{
     ALIGN, FILE_MAGIC, FOOTER, Footer, FooterFault, Header, HeaderFault, IndexLayout, MAX_HEADER, Origin,

@@ -77,6 +77,8 @@ pub(super) struct ParquetRows {
     position: Arc<AtomicU64>,
     /// A row that cannot be used, which follows the chunk before it.
     refused: Option<Chunk>,
+    /// Why no more rows can be read behind the chunk before.
+    failed: Option<DataError>,
 }
 
 impl ParquetRows {
@@ -106,12 +108,18 @@ impl ParquetRows {
             room: SURELY_FINE_BYTES.max(bytes.saturating_mul(LARGEST_GROWTH)),
             position: position.clone(),
             refused: None,
+            failed: None,
         };
         Ok((rows, position))
     }
 
+    /// Returns the names of all columns.
+    pub(super) fn column_names(&self) -> Vec<String> {
+        self.footer.columns.iter().map(|node| node.name.clone()).collect()
+    }
+
     /// Appends rows until there are enough bytes. Returns their number; it is 0 at the end, or if the first
-    /// row was refused.
+    /// row was refused. If it fails, the buffer has the rows before.
     fn fill(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<u64, Damage> {
         let mut written = 0;
         while buffer.len() < chunk_bytes && written < MOST_LINES as u64 {
@@ -131,7 +139,8 @@ impl ParquetRows {
             let Some(rows) = &mut self.rows else { break };
             let nodes = self.selected.iter().map(|i| &self.footer.columns[*i]);
             let columns: Vec<_> = nodes.zip(&self.headers).collect();
-            let refused = rows.write(&columns, buffer)?;
+            let start = buffer.len();
+            let refused = rows.write(&columns, buffer).inspect_err(|_| buffer.truncate(start))?;
             self.left -= 1;
             self.done += 1;
             if refused.is_some() {
@@ -149,12 +158,18 @@ impl ReadChunks for ParquetRows {
         if let Some(refused) = self.refused.take() {
             return Ok(Some(refused));
         }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let first_line = self.done + 1;
-        let written = self.fill(buffer, chunk_bytes).map_err(unusable(&self.path))?;
+        let filled = self.fill(buffer, chunk_bytes).map_err(unusable(&self.path));
         let share = self.done as f64 / self.footer.rows.max(1) as f64;
         self.position.store((self.bytes as f64 * share) as u64, Ordering::Relaxed);
-        if written == 0 {
-            return Ok(self.refused.take());
+        match filled {
+            Ok(0) => return Ok(self.refused.take()),
+            Ok(_) => {}
+            Err(error) if buffer.is_empty() => return Err(error),
+            Err(error) => self.failed = Some(error),
         }
         Ok(Some(Chunk { first_line, bytes: std::mem::take(buffer), ..Chunk::default() }))
     }

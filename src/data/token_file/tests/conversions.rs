@@ -99,6 +99,32 @@ fn every_flipped_bit_of_v1_packets_costs_its_packet_and_no_other() {
 }
 
 #[test]
+fn bytes_that_look_like_long_packets_everywhere_are_passed_over_in_time() {
+    let mut bytes = [v1::SYNC, 0xF0, 0xF0, v1::TOKEN_IDS].repeat(1 << 18);
+    let damaged = bytes.len() as u64;
+    bytes.extend(packets(&[&[1, 2, 3], &[4]]));
+    let found = items(&bytes[..]);
+    assert_eq!(intact(&found), [vec![1, 2, 3], vec![4]]);
+    assert!(matches!(&found[0], Item::Damage(damage) if damage.bytes == damaged), "{:?}", found[0]);
+}
+
+#[test]
+fn a_packet_that_ends_damage_is_not_lost_however_little_may_still_be_summed() {
+    // Each six bytes look like the beginning of a packet of 4096 bytes. What may be summed behind them
+    // repeats after about 96 of these beginnings.
+    let looks_like_packets = [v1::SYNC, 1, 1, v1::TOKEN_IDS, 0x0F, 0xF8];
+    let tokens: Vec<u32> = (0..510).collect();
+    let sound = packets(&[tokens.as_slice(); 3]);
+    for beginnings in (800..896).step_by(4) {
+        let mut bytes = looks_like_packets.repeat(beginnings);
+        bytes.extend_from_slice(&sound);
+        let found = items(&bytes[..]);
+        let is_lost = found.windows(2).any(|pair| matches!(pair, [Item::Damage(_), Item::Damage(_)]));
+        assert!(!is_lost && matches!(found.last(), Some(Item::Packet(_))), "{beginnings}");
+    }
+}
+
+#[test]
 fn every_truncation_of_v1_packets_keeps_the_whole_ones() {
     let examples: [&[u32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
     let bytes = packets(&examples);
@@ -178,6 +204,9 @@ fn json_lines_without_masks_are_taken_and_wrong_ones_are_refused_by_line() {
         let error = pack(&format!("{{\"input_ids\":[1]}}\n{line}\n")).unwrap_err().to_string();
         assert!(error.contains("ids.jsonl:2:") && error.contains(part), "{error}");
     }
+    let endless = format!("{{\"input_ids\":[1]}}\n{{{}", " ".repeat(65 << 20));
+    let error = pack(&endless).unwrap_err().to_string();
+    assert!(error.contains("ids.jsonl:2: line: it has more than 64 MiB"), "{error}");
 }
 
 #[test]

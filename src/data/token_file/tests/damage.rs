@@ -113,6 +113,32 @@ fn a_damaged_packet_stops_at_its_example_and_leaves_the_others_readable() {
 }
 
 #[test]
+fn a_mask_that_no_writer_writes_is_damage_of_its_example_alone() {
+    let (folder, path, sound) = sound_file();
+    let place = layout(&sound).packets[4].clone();
+    let mask = 64 + 4 * samples()[4].tokens.len();
+    for (trained, what) in
+        [(0, "first token is marked"), (15, "behind the last one"), (2, "different number")]
+    {
+        let mut bytes = sound.clone();
+        let packet = &mut bytes[place.clone()];
+        // With as many trained tokens as stated, but for the last change.
+        packet[mask] &= if trained == 2 { !0 } else { !2 };
+        packet[mask + trained / 8] |= 1 << (trained % 8);
+        let crc = crc32c::crc32c(&packet[64..]);
+        packet[32..36].copy_from_slice(&crc.to_le_bytes());
+        reseal(&mut packet[..64]);
+        fs::write(&path, &bytes).unwrap();
+        let file = TokenFile::open(&path).unwrap();
+        let error = file.example(4).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("first.jsonl:43"), "{error}");
+        assert!(file.example(3).is_ok() && file.example(5).is_ok());
+        let done = unpack(&path, &folder.path().join("out"), Exchange::V1, OnDamage::Skip).unwrap();
+        assert_eq!((done.examples, done.left_out_count), (6, 1));
+    }
+}
+
+#[test]
 fn every_truncation_is_refused_and_every_whole_packet_in_it_recovered() {
     let (folder, path, sound) = sound_file();
     let parts = layout(&sound);
