@@ -201,13 +201,21 @@ fn shown(
     listener: &dyn Listener,
 ) -> Result<(Vec<ShownExample>, Option<String>), Failure> {
     let preview = preview_of(inputs, answers, base, Some(limit), wanted.clone(), listener)?;
+    let why = wanted.map(|wanted| why_none(&preview, &wanted));
     let shown = trained(preview.examples.into_iter(), answers, base);
-    let not_found = wanted.filter(|_| shown.is_empty()).map(|wanted| match (preview.first_refused, wanted) {
-        (Some((place, rejection)), _) => format!("{place} is no example: {rejection}"),
-        (None, Wanted::Line { line, .. }) => format!("there is no example of line {}", count(line)),
-        (None, Wanted::Text(text)) => format!("no example contains \"{text}\""),
-    });
+    let not_found = why.filter(|_| shown.is_empty());
     Ok((shown, not_found))
+}
+
+/// Says why there is no example to show. The reasons of the search are those only if it has found none: what
+/// it has found may have no trained tokens.
+fn why_none(preview: &Preview, wanted: &Wanted) -> String {
+    let why = preview.why_not_found().filter(|_| preview.examples.is_empty());
+    match (why, wanted) {
+        (Some(why), _) => why,
+        (None, Wanted::Line { line, .. }) => format!("there is no example of line {}", count(*line)),
+        (None, Wanted::Text(text)) => format!("no example contains \"{text}\""),
+    }
 }
 
 /// Returns examples under the policy of the answers. Those without trained tokens are rejected under it.
@@ -225,4 +233,24 @@ fn trained(
         },
     };
     examples.map(of_policy).filter(|shown| shown.rendering.target_tokens > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_search_has_not_read_is_no_reason_why_its_examples_are_not_shown() {
+        let wanted = Wanted::Line { file: None, line: 1200 };
+        let mut preview = Preview { refused_file: Some("b.jsonl: is UTF-16".into()), ..Preview::default() };
+        assert_eq!(why_none(&preview, &wanted), "not all of the data was read: b.jsonl: is UTF-16");
+        preview.examples.push(Previewed {
+            place: Place { file: "a.jsonl".into(), line: 1200 },
+            pick: Pick::First,
+            tokens: 1,
+            train: Rendering::default(),
+            skip: Rendering::default(),
+        });
+        assert_eq!(why_none(&preview, &wanted), "there is no example of line 1,200");
+    }
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use sparktune_base::choices::Think;
 use sparktune_base::field_map::FieldMap;
+use sparktune_base::units::counted;
 
 use crate::at_work;
 use crate::chat_tokenizer::ChatTokenizer;
@@ -74,13 +75,28 @@ pub struct Preview {
     pub empty_think_block: Option<String>,
     /// The first rejected line, with the reason.
     pub first_refused: Option<(Place, Rejection)>,
-    /// The number of lines that are not shown because they are longer than 1 MiB.
+    /// The number of lines that are not shown because they are longer than 1 MiB. Of a search, those that it
+    /// has found.
     pub too_long_to_show: u64,
+    /// Why a file was not searched to its end, if one was not that may have what is looked for.
+    pub refused_file: Option<String>,
     /// Whether all of the data was read, so that "middle" and "longest" refer to all of it.
     pub whole: bool,
 }
 
 impl Preview {
+    /// Returns why a search shows no example, if it is not that there is none.
+    pub fn why_not_found(&self) -> Option<String> {
+        match (&self.first_refused, self.too_long_to_show, &self.refused_file) {
+            (Some((place, rejection)), ..) => Some(format!("{place} is no example: {rejection}")),
+            (None, 0, error) => error.as_ref().map(|error| format!("not all of the data was read: {error}")),
+            (None, lines, _) => {
+                let lines = counted(lines, "line");
+                Some(format!("it is in {lines} longer than 1 MiB, and such lines are not shown"))
+            }
+        }
+    }
+
     /// Describes the effect of the think policy on these examples.
     pub fn thinking_in_words(&self) -> &'static str {
         let differ = self.examples.iter().any(|example| example.train.spans != example.skip.spans);

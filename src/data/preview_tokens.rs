@@ -11,6 +11,7 @@ use crate::error::DataError;
 use crate::input::Input;
 use crate::inputs::Inputs;
 use crate::preview::{Pick, Preview, PreviewOptions, Previewed, Rendering, preview_text, spans};
+use crate::progress::Progress;
 use crate::report::Place;
 use crate::token_inputs::TokenInputs;
 use crate::token_lines::Line;
@@ -44,19 +45,21 @@ pub fn preview<I: Clone + Into<Input>>(
 /// Renders the examples that are looked for, at most `options.limit`, from anywhere in the data.
 ///
 /// # Errors
-/// The inputs cannot be read at all. Bad lines and damaged examples are not an error.
+/// The inputs cannot be read at all, or the caller cancelled. Bad lines and damaged examples are not an
+/// error.
 pub fn find_examples<I: Clone + Into<Input>>(
     inputs: &[I],
     wanted: &Wanted,
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
+    progress: &dyn Progress,
 ) -> Result<Preview, DataError> {
     let files = match Inputs::open(inputs, None, Some(tokenizer))?.0 {
-        Inputs::Text(source) => return search(&source, wanted, tokenizer, options),
+        Inputs::Text(source) => return search(&source, wanted, tokenizer, options, progress),
         Inputs::Tokens(files) => files,
     };
     let (mut found, finder) = (Vec::new(), wanted.finder());
-    files.head(&mut |name, line: Line| {
+    let whole = files.head(&mut |name, line: Line| {
         let number = line.origin.line;
         let is_it = |tokens: &Tokens| {
             let has_text = |finder: &AhoCorasick| finder.is_match(&tokenizer.decode(&tokens.input_ids));
@@ -65,11 +68,14 @@ pub fn find_examples<I: Clone + Into<Input>>(
         for tokens in line.examples.into_iter().filter(is_it) {
             found.push(Candidate { place: Place { file: name.to_owned(), line: number }, tokens });
         }
-        found.len() < options.limit
+        found.len() < options.limit && !progress.cancelled()
     })?;
+    if progress.cancelled() {
+        return Err(DataError::Cancelled);
+    }
     let show = |candidate: &Candidate| shown(candidate, Pick::First, tokenizer, options);
     let examples = found.iter().take(options.limit).map(show).collect();
-    Ok(Preview { examples, whole: true, ..Preview::default() })
+    Ok(Preview { examples, whole, ..Preview::default() })
 }
 
 /// Shows the first examples, then one from the middle and the longest of those that were read.

@@ -1,7 +1,7 @@
 //! Finds examples in data of any size: those of a line, or those whose line has a text in it.
 //!
 //! Enters: the user's text, or token files. Leaves: a [`Preview`] of what was found, in the order of the
-//! data. All of the data is read for it, and only what is found is rendered.
+//! data. It is read until enough is found, and only what is found is rendered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ use crate::error::DataError;
 use crate::explain;
 use crate::mapped::{Columns, in_own_names};
 use crate::preview::{LONGEST_LINE, Pick, Preview, PreviewOptions, Previewed, previewed};
-use crate::progress::Phase;
+use crate::progress::{Phase, Progress, Step};
 use crate::rejection::Rejection;
 use crate::report::Place;
 use crate::source::Source;
@@ -41,16 +41,17 @@ pub enum Wanted {
 impl Wanted {
     /// Returns whether a line of this file and number may be looked for.
     pub(crate) fn is_at(&self, name: &str, number: u64) -> bool {
-        match self {
-            Self::Line { file, line } => {
-                let is_named = |file: &String| {
-                    name.strip_suffix(file.as_str())
-                        .is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
-                };
-                number == *line && file.as_ref().is_none_or(is_named)
-            }
+        let is_line = match self {
+            Self::Line { line, .. } => number == *line,
             Self::Text(_) => true,
-        }
+        };
+        is_line && self.may_be_in(name)
+    }
+
+    /// Returns whether lines of this file may be looked for.
+    fn may_be_in(&self, name: &str) -> bool {
+        let Self::Line { file: Some(file), .. } = self else { return true };
+        name.strip_suffix(file.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
     }
 
     /// Returns what finds the text in the bytes of a line, where JSON may have escaped it; `None` if no text
@@ -74,7 +75,37 @@ fn in_ascii(c: char) -> String {
 }
 
 /// What was found in a chunk.
-type Found = Vec<(u64, Result<Vec<Previewed>, Rejection>)>;
+#[derive(Default)]
+struct Found {
+    /// The lines with their examples.
+    lines: Vec<(u64, Result<Vec<Previewed>, Rejection>)>,
+    /// The number of lines that are too long to be shown.
+    too_long: u64,
+    /// Why the rest of the file cannot be read, if so.
+    refused_file: Option<String>,
+}
+
+/// Ends the reading also when enough is found.
+struct UntilEnough<'a> {
+    progress: &'a dyn Progress,
+    is_enough: AtomicBool,
+}
+
+impl UntilEnough<'_> {
+    fn is_enough(&self) -> bool {
+        self.is_enough.load(Ordering::Relaxed)
+    }
+}
+
+impl Progress for UntilEnough<'_> {
+    fn step(&self, step: Step) {
+        self.progress.step(step);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.is_enough() || self.progress.cancelled()
+    }
+}
 
 /// Shows the examples that are looked for, at most as many as the options allow.
 pub(crate) fn search(
@@ -82,8 +113,10 @@ pub(crate) fn search(
     wanted: &Wanted,
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
+    progress: &dyn Progress,
 ) -> Result<Preview, DataError> {
-    let (columns, finder, is_enough) = (Columns::default(), wanted.finder(), AtomicBool::new(false));
+    let (columns, finder) = (Columns::default(), wanted.finder());
+    let until = UntilEnough { progress, is_enough: AtomicBool::new(false) };
     let reading = Reading {
         source,
         format: options.format,
@@ -100,16 +133,23 @@ pub(crate) fn search(
     };
     let look = |chunk: &Chunk| {
         let name = &source.files()[chunk.file as usize].name;
-        let found = if is_enough.load(Ordering::Relaxed) {
-            Found::new()
+        let found = if until.is_enough() {
+            Found::default()
         } else {
             look_into(chunk, name, wanted, finder.as_ref(), tokenizer, options)
         };
         (name.clone(), found)
     };
-    reading.run(&(), look, |(name, found)| {
+    let read = reading.run(&until, look, |(name, found)| {
         tokenizer.template_holds()?;
-        for (line, examples) in found {
+        preview.too_long_to_show += found.too_long;
+        if let Some(error) = found.refused_file {
+            preview.whole = false;
+            if wanted.may_be_in(&name) {
+                preview.refused_file.get_or_insert(error);
+            }
+        }
+        for (line, examples) in found.lines {
             match examples {
                 Ok(examples) => {
                     let room = options.limit.saturating_sub(preview.examples.len());
@@ -122,9 +162,13 @@ pub(crate) fn search(
                 Err(_) => {}
             }
         }
-        is_enough.store(preview.examples.len() >= options.limit, Ordering::Relaxed);
+        until.is_enough.store(preview.examples.len() >= options.limit, Ordering::Relaxed);
         Ok(preview.examples.len() as u64)
-    })?;
+    });
+    match read {
+        Err(DataError::Cancelled) if until.is_enough() => preview.whole = false,
+        read => read?,
+    }
     Ok(preview)
 }
 
@@ -136,17 +180,22 @@ fn look_into(
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
 ) -> Found {
+    let mut found = Found { refused_file: chunk.refused_file.clone(), ..Found::default() };
     if let Some(rejection) = &chunk.refused {
         let is_it = wanted.is_at(name, chunk.first_line) && finder.is_none();
-        return is_it.then(|| (chunk.first_line, Err(rejection.clone()))).into_iter().collect();
+        found.lines.extend(is_it.then(|| (chunk.first_line, Err(rejection.clone()))));
+        return found;
     }
     at_work::lines_of(name);
     let at_work = at_work::on_lines();
-    let mut found = Found::new();
     for line in chunk.lines().filter(|line| !line.bytes.trim_ascii().is_empty()) {
         let is_it =
             wanted.is_at(name, line.line_no) && finder.is_none_or(|finder| finder.is_match(line.bytes));
-        if !is_it || line.bytes.len() > LONGEST_LINE {
+        if !is_it {
+            continue;
+        }
+        if line.bytes.len() > LONGEST_LINE {
+            found.too_long += 1;
             continue;
         }
         at_work.begin(line.line_no);
@@ -155,8 +204,8 @@ fn look_into(
             .map_err(|error| explain::invalid_utf8(error.valid_up_to()))
             .and_then(|text| chunk.parse(text))
             .and_then(|conversation| previewed(&conversation, place, Pick::First, tokenizer, options));
-        found.push((line.line_no, examples));
-        if found.len() >= options.limit {
+        found.lines.push((line.line_no, examples));
+        if found.lines.len() >= options.limit {
             break;
         }
     }

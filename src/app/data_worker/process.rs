@@ -193,10 +193,16 @@ impl ModelTokenizer {
         if state.worker.is_none() {
             let mut worker = Worker::start()?;
             let open = Request::Open { folder: self.folder.clone(), template: self.template.clone() };
-            match worker.ask(open, progress)? {
-                Reply::Opened { oddities, now } => (state.oddities, state.now) = (oddities, now),
-                _ => return Err(unexpected()),
+            let Reply::Opened { oddities, mut now } = worker.ask(open, progress)? else {
+                return Err(unexpected());
+            };
+            // Those that were set before this worker was started.
+            if now.kwargs != state.now.kwargs {
+                let set = Request::SetKwargs(state.now.kwargs.clone());
+                let Reply::Now(as_before) = worker.ask(set, progress)? else { return Err(unexpected()) };
+                now = as_before;
             }
+            (state.oddities, state.now) = (oddities, now);
             return Ok(state.worker.insert(worker));
         }
         state.worker.as_mut().ok_or_else(unexpected)

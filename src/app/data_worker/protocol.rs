@@ -125,4 +125,6 @@ pub(super) struct Now {
     pub thinking: Thinking,
     /// Equal fingerprints tokenise equally.
     pub fingerprint: String,
+    /// The variables.
+    pub kwargs: TemplateKwargs,
 }

@@ -43,7 +43,6 @@ pub fn serve() -> Result<Exit, Failure> {
     let reports = Reports { cancelled, last: Mutex::default() };
     let mut tokenizer = None;
     for request in requests {
-        reports.cancelled.store(false, Ordering::Relaxed);
         reply(&match answer(request, &mut tokenizer, &reports) {
             Ok(reply) => FromWorker::Done(Box::new(reply)),
             Err(failure) => FromWorker::Failed(failure),
@@ -65,6 +64,8 @@ fn requests(cancelled: Arc<AtomicBool>) -> Receiver<Request> {
         for line in stdin().lock().lines() {
             match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
                 Some(ToWorker::Request(request)) => {
+                    // Here, since a cancel of this request may be read before the request is begun.
+                    cancelled.store(false, Ordering::Relaxed);
                     if sender.send(*request).is_err() {
                         break;
                     }
@@ -130,7 +131,7 @@ fn answer(
         }
         Request::Preview(PreviewRequest { inputs, options, wanted }) => Reply::Preview(match wanted {
             None => preview(&inputs, tokenizer, &options)?,
-            Some(wanted) => find_examples(&inputs, &wanted, tokenizer, &options)?,
+            Some(wanted) => find_examples(&inputs, &wanted, tokenizer, &options, progress)?,
         }),
         Request::Prompts(texts) => {
             let prompts = texts.iter().map(|text| tokenizer.encode_prompt(text));
@@ -150,7 +151,11 @@ fn refused_prompt(refused: Rejection) -> Failure {
 }
 
 fn now(tokenizer: &ChatTokenizer) -> Now {
-    Now { thinking: tokenizer.thinking_now(), fingerprint: tokenizer.fingerprint() }
+    Now {
+        thinking: tokenizer.thinking_now(),
+        fingerprint: tokenizer.fingerprint(),
+        kwargs: tokenizer.kwargs().clone(),
+    }
 }
 
 /// Reports progress to the parent, and asks it whether to go on.

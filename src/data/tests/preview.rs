@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use sparktune_base::choices::Think;
 use sparktune_data::{
-    ChatTokenizer, Conversation, Format, Kind, MaskPolicy, Pick, PrepareOptions, Preview, PreviewOptions,
-    RejectedList, Rendering, parse_line, prepare, preview,
+    ChatTokenizer, Conversation, DataError, Format, Kind, MaskPolicy, Pick, PrepareOptions, Preview,
+    PreviewOptions, Progress, RejectedList, Rendering, Step, Wanted, find_examples, parse_line, prepare,
+    preview,
 };
 
 use crate::fixtures;
@@ -118,6 +120,76 @@ fn the_first_the_middle_and_the_longest_are_shown_with_their_places_and_bad_line
     let short = show(&lines, &PreviewOptions { max_example_tokens: Some(100), ..options });
     assert!(short.examples.iter().all(|example| example.tokens <= 100 && example.place.line != 78));
     assert_eq!(short.examples.len(), 5);
+}
+
+/// Counts the batches that are read, and may end the reading.
+#[derive(Default)]
+struct Batches {
+    read: AtomicUsize,
+    is_stopped: bool,
+}
+
+impl Progress for Batches {
+    fn step(&self, _: Step) {
+        self.read.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.is_stopped
+    }
+}
+
+#[test]
+fn a_search_says_what_it_has_not_looked_into_and_ends_when_it_has_enough() {
+    let (tokenizer, wanted) = (tokenizer(), Wanted::Text("needle".into()));
+    let options = PreviewOptions { limit: 2, ..PreviewOptions::default() };
+    let find = |files: &[PathBuf], progress: &dyn Progress| {
+        find_examples(files, &wanted, &tokenizer, &options, progress)
+    };
+    let long = chat("needle", &"x".repeat(1 << 20));
+    let data = data(&[long.clone(), chat("hay", "yes"), long.replace("needle", "hay")]);
+    let one = std::slice::from_ref(&data.path);
+    let found = find(one, &()).unwrap();
+    assert!(found.examples.is_empty() && found.whole && found.too_long_to_show == 1);
+    assert_eq!(
+        found.why_not_found().unwrap(),
+        "it is in 1 line longer than 1 MiB, and such lines are not shown"
+    );
+    let stopped = Batches { is_stopped: true, ..Batches::default() };
+    assert!(matches!(find(one, &stopped), Err(DataError::Cancelled)));
+
+    fs::write(&data.path, chat("hay", "yes")).unwrap();
+    assert_eq!(find(one, &()).unwrap().why_not_found(), None);
+    let refused = data.path.with_file_name("utf16.jsonl");
+    fs::write(&refused, b"\xff\xfe{\0}\0").unwrap();
+    let found = find(&[data.path.clone(), refused], &()).unwrap();
+    let why = found.why_not_found().unwrap();
+    assert!(!found.whole && why.contains("not all of the data was read") && why.contains("iconv"), "{why}");
+
+    // More files than are read at a time.
+    fs::write(&data.path, chat("needle", "yes")).unwrap();
+    let many = vec![data.path.clone(); 3 * 4 * rayon::current_num_threads()];
+    let batches = Batches::default();
+    let found = find(&many, &batches).unwrap();
+    assert_eq!((found.examples.len(), found.whole, batches.read.into_inner()), (2, false, 1));
+}
+
+#[test]
+fn a_file_that_is_refused_is_no_reason_why_another_one_lacks_a_line() {
+    let data = data(&[chat("hay", "yes")]);
+    let refused = data.path.with_file_name("utf16.jsonl");
+    fs::write(&refused, b"\xff\xfe{\0}\0").unwrap();
+    let files = [data.path.clone(), refused];
+    let (tokenizer, options) = (tokenizer(), PreviewOptions::default());
+    let find = |file: Option<&str>| {
+        let wanted = Wanted::Line { file: file.map(str::to_owned), line: 99_999 };
+        find_examples(&files, &wanted, &tokenizer, &options, &()).unwrap()
+    };
+    let found = find(Some("data.jsonl"));
+    assert_eq!((found.why_not_found(), found.whole), (None, false));
+    for file in [None, Some("utf16.jsonl")] {
+        assert!(find(file).why_not_found().unwrap().contains("iconv"), "{file:?}");
+    }
 }
 
 #[test]

@@ -148,19 +148,29 @@ impl Preview {
         self.found.ready().map_or_else(first, |found| found.examples.as_slice())
     }
 
+    /// Forgets what was found, and ends a search that has not.
+    fn end_search(&mut self, state: &mut State) {
+        let found = std::mem::take(&mut self.found);
+        state.cancel(&found);
+    }
+
     /// Handles a key while something is typed to be looked for.
     fn find_key(&mut self, by: By, mut typed: TextInput, event: &KeyEvent, state: &mut State) {
         match action(FIND_KEYS, event) {
             Some(Typing::Stop) => return,
             Some(Typing::Take) => {
                 let wanted = match (by, typed.text().trim()) {
-                    (_, "") => return self.found = Loading::Idle,
+                    (_, "") => return self.end_search(state),
                     (By::Text, text) => Wanted::Text(text.to_owned()),
                     (By::Line, line) => match line.replace(',', "").parse() {
                         Ok(line) => Wanted::Line { file: None, line },
-                        Err(_) => return state.say(Role::Warn, "the number of a line, such as 812"),
+                        Err(_) => {
+                            self.typing = Some((by, typed));
+                            return state.say(Role::Warn, "the number of a line, such as 812");
+                        }
                     },
                 };
+                self.end_search(state);
                 let answers = Box::new(state.planner.answers.clone());
                 self.found = state.request(Request::Find { answers, wanted });
                 return;
@@ -183,9 +193,13 @@ impl Preview {
         match act {
             // What was looked for is left first.
             Action::Close if event.code == KeyCode::Esc && !matches!(self.found, Loading::Idle) => {
+                self.end_search(state);
                 *self = Self::default();
             }
-            Action::Close => return Some(true),
+            Action::Close => {
+                self.end_search(state);
+                return Some(true);
+            }
             Action::Find(by) => self.typing = Some((by, TextInput::default())),
             Action::Think => switch_think(state),
             Action::Next if self.example + 1 < examples => {
@@ -215,7 +229,7 @@ impl Preview {
             Constraint::Length(u16::from(self.typing.is_some() || !matches!(self.found, Loading::Idle))),
             Constraint::Min(1),
         ]));
-        draw(frame, line, vec![self.sought(theme)]);
+        draw(frame, line, vec![self.sought(width, theme)]);
         let Some(example) = self.examples(state).get(self.example) else {
             let none = if self.found.wait().is_some() { "" } else { "there is no example to show" };
             return draw(frame, area, vec![inked(theme, Role::Dim, none)]);
@@ -229,21 +243,22 @@ impl Preview {
     }
 
     /// Says what is typed, or what became of the search.
-    fn sought(&self, theme: &Theme) -> Line<'static> {
+    fn sought(&self, width: usize, theme: &Theme) -> Line<'static> {
         let words = match (&self.typing, &self.found) {
-            (Some((By::Line, typed)), _) => {
-                return inked(theme, Role::Accent, format!("line: {}▏", escape(typed.text())));
-            }
-            (Some((By::Text, typed)), _) => {
-                return inked(theme, Role::Accent, format!("search: {}▏", escape(typed.text())));
+            (Some((by, typed)), _) => {
+                let label = match by {
+                    By::Line => "line: ",
+                    By::Text => "search: ",
+                };
+                let mut line = typed.line(width.saturating_sub(label.width()) as u16, true, theme);
+                line.spans.insert(0, ink(theme, Role::Accent, label));
+                return line;
             }
             (None, Loading::Idle) => String::new(),
             (None, Loading::Waiting(_)) => "reading all of the data …".to_owned(),
             (None, Loading::Failed(why)) => escape(why).into_owned(),
-            (None, Loading::Ready(found)) => match (&found.examples[..], &found.first_refused) {
-                ([], Some((place, rejection))) => {
-                    escape(&format!("{place} is no example: {rejection}")).into_owned()
-                }
+            (None, Loading::Ready(found)) => match (&found.examples[..], found.why_not_found()) {
+                ([], Some(why)) => escape(&why).into_owned(),
                 ([], None) => "nothing was found; esc shows the first examples".to_owned(),
                 (examples, _) => {
                     format!("{} found; esc shows the first ones", counted(examples.len() as u64, "example"))

@@ -120,7 +120,8 @@ impl State {
         Loading::waiting(self.send(request), self.now)
     }
 
-    fn cancel<T>(&mut self, loading: &Loading<T>) {
+    /// Asks the backend to end the work for a value that nobody waits for any more.
+    pub(super) fn cancel<T>(&mut self, loading: &Loading<T>) {
         if let Loading::Waiting(Wait { ticket, .. }) = loading {
             self.send(Request::Cancel { ticket: *ticket });
         }
