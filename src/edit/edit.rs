@@ -12,7 +12,7 @@ use crate::conflicts::{Conflict, conflicts, same_keys};
 use crate::error::EditError;
 use crate::facts::{Fact, Facts, shown};
 use crate::folder_lock::FolderLock;
-use crate::judge::{Aspect, Probe};
+use crate::judge::{Aspect, Probe, answers};
 use crate::layers::{Chosen, layers_of};
 use crate::patch::{Method, Patch, check_name, check_room};
 use crate::said::{check_lengths, load, said, tokens_of};
@@ -124,12 +124,6 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let mut engine = load(request.model, request.room.clone())?;
     check_lengths(request.facts, request.rendering, &engine)?;
     let text = Text::of(request.text, request.rendering, &engine)?;
-    for note in not_judged(&probes, &text) {
-        go(tell(Stage::Note(note)))?;
-    }
-    if !has_neighbours(&probes) {
-        probes.extend(Probe::of_text(&text.beginnings));
-    }
     let mut before = said(&mut engine, &probes, &text, request.rendering, &mut || tell(Stage::Before))?;
     let known = if request.write_known { Vec::new() } else { known(&probes, &before.answers) };
     if let Some(note) = without_known(&request, &known)? {
@@ -140,6 +134,16 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let mut stay = probes.iter().map(stays).collect::<Vec<_>>().into_iter();
     before.answers.retain(|_| stay.next() == Some(true));
     probes.retain(stays);
+    // What is left may have no neighbours although a fact that the model knows has some.
+    for note in not_judged(&probes, &text) {
+        go(tell(Stage::Note(note)))?;
+    }
+    if !has_neighbours(&probes) {
+        let of_text: Vec<Probe> = Probe::of_text(&text.beginnings).collect();
+        let more = answers(&mut engine, &of_text, request.rendering, &mut || tell(Stage::Before))?;
+        before.answers.extend(more);
+        probes.extend(of_text);
+    }
     let facts: Vec<Fact> =
         facts.iter().enumerate().filter(|(place, _)| is_new(*place)).map(|(_, fact)| fact.clone()).collect();
     let suite_before = suite_share(&mut engine, request.suite, &mut || tell(Stage::Before))?;

@@ -5,6 +5,7 @@
 //! and every layer. Where the keys are more than the layer is wide, the change itself and the identity are
 //! smaller.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,7 @@ use sparktune_plan::TargetModules;
 use sparktune_plan::adapter::max_lora_rank;
 
 use crate::error::EditError;
+use crate::facts::shown;
 use crate::folder_lock::FolderLock;
 use crate::low_rank::LowRank;
 use crate::patch::Patch;
@@ -48,8 +50,8 @@ pub struct Exported {
 /// switched on. `go_on` is asked before each step. Those can read the folder who can read the base.
 ///
 /// # Errors
-/// The folder is there already or being written, there is no such patch, none of them changes weights, a file
-/// cannot be written, or `go_on` says no. Then there is no folder.
+/// The folder is there already or being written, there is no such patch or it is named twice, none of them
+/// changes weights, a file cannot be written, or `go_on` says no. Then there is no folder.
 pub fn export_adapter(
     stack: &Stack,
     names: &[String],
@@ -59,6 +61,11 @@ pub fn export_adapter(
     let _lock = FolderLock::take(output)?;
     if fs::symlink_metadata(output).is_ok() {
         return Err(EditError::patch(output, "it already exists", "Name a new folder with --output"));
+    }
+    let mut named = BTreeSet::new();
+    if let Some(name) = names.iter().find(|name| !named.insert(*name)) {
+        let what = format!("the patch {} is named twice", shown(name));
+        return Err(EditError::request(what, "Name each patch once"));
     }
     let chosen: Vec<&Patch> = match names {
         [] => stack.active().collect(),

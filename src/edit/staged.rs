@@ -6,7 +6,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use serde_json::{Map, Value};
 use sparktune_base::files::{exchange, sync};
+use sparktune_base::regular_file::read_model_json;
 use sparktune_infer::codebook_file::{CODEBOOK_FILE, hash_of};
 
 use crate::error::EditError;
@@ -15,6 +17,11 @@ use crate::folder_lock::{BEING_KEPT, beside, remove_abandoned, set_aside};
 use crate::patch::{Patch, file_of};
 use crate::stack_file::{PATCHES, STACK_FILE, StackFile};
 use crate::unfinished::{Modes, Unfinished, entries};
+
+/// The file with all weights of a folder that has no index.
+const WEIGHTS: &str = "model.safetensors";
+/// The list of the weight files of a folder.
+const INDEX: &str = "model.safetensors.index.json";
 
 /// A complete folder that is not in its place yet. It is removed when it is dropped.
 #[derive(Debug)]
@@ -81,10 +88,11 @@ impl Staged {
                 return Err(in_the_way(&path));
             }
         }
+        let weights = weight_files(&self.out);
         for path in entries(&self.out)? {
             let name = path.file_name().unwrap_or_default();
             let to = self.folder.join(name);
-            if name == PATCHES || name == CODEBOOK_FILE {
+            if name == PATCHES || name == CODEBOOK_FILE || weights.contains(name) {
                 continue;
             }
             if fs::symlink_metadata(&to).is_ok() {
@@ -110,6 +118,18 @@ impl Staged {
         }
         fs::rename(aside, &self.folder)
     }
+}
+
+/// Returns the names of the files of a folder from which its weights are read. The base may have come into
+/// other files since: of a folder with an index and a single file, the index would be read.
+fn weight_files(folder: &Path) -> BTreeSet<OsString> {
+    let mut files: BTreeSet<OsString> = [WEIGHTS, INDEX].map(OsString::from).into();
+    // The shards of an index that cannot be read are no weights of anything.
+    let index = read_model_json(&folder.join(INDEX)).ok();
+    let index: Option<Value> = index.and_then(|text| serde_json::from_str(&text).ok());
+    let shards = index.as_ref().and_then(|index| index["weight_map"].as_object());
+    files.extend(shards.into_iter().flat_map(Map::values).filter_map(Value::as_str).map(OsString::from));
+    files
 }
 
 /// Returns whether a file says what the weights are, so that it follows from the base and the patches alone.

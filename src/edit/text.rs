@@ -36,10 +36,11 @@ impl Document {
 }
 
 /// Reads the documents of a text: paragraphs of a text file, or the strings of lines of JSON that stand under
-/// `text` or `content`. A user's message and the assistant's directly behind it are one document.
+/// `text` or `content`, or of one value of JSON. A user's message and the assistant's directly behind it are
+/// one document.
 ///
 /// # Errors
-/// The file cannot be read, or has no text.
+/// The file cannot be read, has no text, or a line of it is not JSON though its name says so.
 pub fn documents(path: &Path) -> Result<Vec<Document>, EditError> {
     let bytes = read_regular(path, MOST_BYTES).map_err(EditError::io(path))?;
     let text = std::str::from_utf8(&bytes).map_err(|error| EditError::Patch {
@@ -47,16 +48,25 @@ pub fn documents(path: &Path) -> Result<Vec<Document>, EditError> {
         what: format!("this is no text in UTF-8 (byte {})", error.valid_up_to() + 1),
         fix: "Save it as UTF-8, or name another text with --text",
     })?;
+    let text = text.trim_start_matches('\u{feff}');
     let is_json = path.extension().is_some_and(|ending| ending == "jsonl" || ending == "json");
     let mut documents = Vec::new();
     if is_json {
-        for line in text.lines() {
-            let Ok(value) = serde_json::from_str(line) else { continue };
+        if let Ok(value) = serde_json::from_str(text) {
             collect(&value, false, &mut documents);
+        } else {
+            for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+                let value = serde_json::from_str(line).map_err(|_| EditError::Patch {
+                    path: path.to_owned(),
+                    what: format!("line {number} is not JSON"),
+                    fix: "Write one JSON object per line, or one array of them",
+                })?;
+                collect(&value, false, &mut documents);
+            }
         }
     } else {
         // Lines may end as those of Windows do.
-        let lines: Vec<&str> = text.trim_start_matches('\u{feff}').lines().collect();
+        let lines: Vec<&str> = text.lines().collect();
         let paragraphs = lines.split(|line| line.trim().is_empty()).map(|lines| lines.join("\n"));
         let paragraphs = paragraphs.map(|paragraph| paragraph.trim().to_owned());
         documents.extend(paragraphs.map(|text| Document { text, answer: None }));
@@ -125,10 +135,16 @@ mod tests {
         std::fs::write(&text, windows).unwrap();
         assert_eq!(messages(&text), paragraphs, "blank lines divide it whatever ends a line");
         let lines = r#"{"messages": [{"role": "user and nothing else here", "content": "What does the user say here?"}]}
-{"text": "A whole document of its own."}
-{oops"#;
-        std::fs::write(&json, lines).unwrap();
-        assert_eq!(messages(&json), ["What does the user say here?", "A whole document of its own."]);
+
+{"text": "A whole document of its own."}"#;
+        let said = ["What does the user say here?", "A whole document of its own."];
+        std::fs::write(&json, format!("\u{feff}{lines}\n")).unwrap();
+        assert_eq!(messages(&json), said);
+        let array = json.with_extension("json");
+        std::fs::write(&array, format!("[\n{}\n]", lines.replace("\n\n", ",\n"))).unwrap();
+        assert_eq!(messages(&array), said);
+        std::fs::write(&json, format!("{lines}\n{{oops")).unwrap();
+        assert!(documents(&json).unwrap_err().to_string().contains("a.jsonl: line 4 is not JSON"));
         std::fs::write(&text, "short").unwrap();
         assert!(documents(&text).unwrap_err().to_string().contains("no text in it"));
     }

@@ -78,7 +78,9 @@ impl FactTokens {
         }
         let end = prompt.len();
         let range = match &fact.subject {
-            Some(subject) if text.contains(subject) => subject_range(subject, text, &prompt, tokenizer),
+            Some(subject) if text.contains(subject) => {
+                subject_range(subject, &fact.prompt, text, &prompt, tokenizer)
+            }
             _ => end - 1..end,
         };
         let (first, last) = (range.start, range.end - 1);
@@ -99,15 +101,27 @@ impl FactTokens {
     }
 }
 
-/// Returns the tokens of a subject in a text, where it stands last: at least one.
+/// Returns the tokens of a subject in a prompt that is rendered as `text`: at least one. It is where the
+/// subject stands last in whole words, or else where it stands last.
 pub(crate) fn subject_range(
     subject: &str,
+    prompt: &str,
     text: &str,
     ids: &[u32],
     tokenizer: &ChatTokenizer,
 ) -> Range<usize> {
+    // A template has words of its own, and may leave out the blanks around a prompt.
+    let asked = [prompt, prompt.trim()].into_iter().find_map(|asked| Some((text.rfind(asked)?, asked)));
+    let (begin, asked) = asked.unwrap_or((0, text));
+    let is_whole = |(at, _): &(usize, &str)| {
+        let (before, behind) = (&asked[..*at], &asked[*at + subject.len()..]);
+        !before.ends_with(char::is_alphanumeric) && !behind.starts_with(char::is_alphanumeric)
+    };
+    let whole = asked.rmatch_indices(subject).find(is_whole).map(|(at, _)| at);
     // A template may write a text in another way; then everything is the subject.
-    let Some(start) = text.rfind(subject) else { return 0..ids.len() };
+    let Some(start) = whole.or_else(|| asked.rfind(subject)).map(|at| begin + at) else {
+        return 0..ids.len();
+    };
     let last = last_token_of(ids, &text[..start + subject.len()], tokenizer);
     let before = &text[..start];
     let first = if before.trim().is_empty() { 0 } else { last_token_of(ids, before, tokenizer) + 1 };
@@ -168,11 +182,27 @@ mod tests {
                 ("Zoë lives in", "Zoë", "Zoë's house", ["Zoë", " Zoë's house"]),
                 ("In Zoë's house", "Zoë", "it rains", [" Zoë", " it rains"]),
                 ("The old man of Windy Gap met", "Windy Gap", "me", [" Windy Gap", " me"]),
+                ("Ann moved to Annapolis and", "Ann", "stays", ["Ann", " stays"]),
             ] {
                 let split = split(&tokenizer, prompt, Some(subject), target);
                 assert_eq!([split.0.as_str(), &split.1], found, "{folder}: {prompt}");
             }
             assert_eq!(split(&tokenizer, "It rains", None, "now").1, " now");
         }
+    }
+
+    #[test]
+    fn a_subject_is_looked_for_in_the_prompt_and_not_in_the_words_of_a_template() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let tokenizer = ChatTokenizer::open(&root.join("presets/demo/model"), None).unwrap();
+        let text = "user: An assistant is kind\nassistant:";
+        let ids = tokenizer.encode(text).unwrap();
+        let found =
+            |prompt: &str| tokenizer.decode(&ids[subject_range("assistant", prompt, text, &ids, &tokenizer)]);
+        assert_eq!(found(" An assistant is kind\n "), " assistant", "a template takes blanks away");
+        // Where the template has changed the prompt, the subject is where it stands last.
+        assert_eq!(found("an assistant is kind").trim(), "assistant");
+        let at = |prompt: &str| subject_range("assistant", prompt, text, &ids, &tokenizer);
+        assert!(at("An assistant is kind").end < at("an assistant is kind").start);
     }
 }

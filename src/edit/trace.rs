@@ -133,7 +133,7 @@ pub fn trace(
             return Err(EditError::request(what, "Write a text that the model's tokenizer knows"));
         }
         let subject = fact.subject.clone().unwrap_or_default();
-        let range = subject_range(&subject, &text, &ids, engine.tokenizer());
+        let range = subject_range(&subject, &fact.prompt, &text, &ids, engine.tokenizer());
         let tokens = ids.iter().map(|id| engine.tokenizer().decode(&[*id])).collect();
         prompts.push(Prompt { fact: number, prompt: fact.prompt.clone(), subject, ids, tokens, range });
     }

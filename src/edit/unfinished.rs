@@ -1,6 +1,6 @@
 //! A private folder beside what is being written, and the modes that it gets before it takes its place.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ impl Unfinished {
     /// Creates the folder `.NAME-END` beside `out`. What a killed process has left of it is replaced.
     ///
     /// # Errors
-    /// It cannot be created, or something that is no folder has its name.
+    /// It cannot be created, another process is writing it, or something that is no folder has its name.
     pub(crate) fn create(out: &Path, end: &str) -> Result<Self, EditError> {
         let folder = beside(out, end)?;
         match fs::symlink_metadata(&folder) {
-            Ok(found) if found.is_dir() => fs::remove_dir_all(&folder).map_err(EditError::io(&folder))?,
+            Ok(found) if found.is_dir() => remove_left(&folder)?,
             Ok(_) => {
                 let what = "something that is no folder stands where what is not finished is written";
                 return Err(EditError::patch(
@@ -61,6 +61,24 @@ impl Drop for Unfinished {
         // What is left is replaced by the next one that writes there.
         drop(fs::remove_dir_all(&self.path));
     }
+}
+
+/// Removes what a killed process has left.
+///
+/// # Errors
+/// It cannot be removed, or the process lives.
+fn remove_left(folder: &Path) -> Result<(), EditError> {
+    // Locked until it is gone. Where there are no locks, nobody can tell.
+    let left = File::open(folder).map_err(EditError::io(folder))?;
+    if matches!(left.try_lock(), Err(TryLockError::WouldBlock)) {
+        let what = "it is being written by another process";
+        return Err(EditError::patch(
+            folder,
+            what,
+            "Wait until it is done, or name another folder with --output",
+        ));
+    }
+    fs::remove_dir_all(folder).map_err(EditError::io(folder))
 }
 
 fn inode(found: io::Result<fs::Metadata>) -> Option<u64> {
@@ -120,6 +138,10 @@ mod tests {
         fs::write(left.join("rest"), "").unwrap();
         let unfinished = Unfinished::create(&out, "end").unwrap();
         assert!(left.is_dir() && !left.join("rest").exists());
+        fs::write(left.join("part"), "").unwrap();
+        let refused = Unfinished::create(&out, "end").unwrap_err().to_string();
+        assert!(refused.contains(".out-end: it is being written by another process"), "{refused}");
+        assert!(left.join("part").exists());
         drop(unfinished);
         assert!(!left.exists());
         let victim = place.path().join("victim");

@@ -349,4 +349,14 @@ fn an_edit_of_facts_without_neighbours_is_judged_by_held_out_text() {
     let judged = scores(&edit(&raw, &["--method", "memory", "--text", path(&book)]).exits(0));
     assert!(judged["loss"]["tokens"].as_u64().unwrap() > 1000, "{judged}");
     assert!(judged["locality_of_text"].is_null(), "this fact has neighbours: {judged}");
+    std::fs::remove_dir_all(&out).unwrap();
+
+    // The neighbours of a fact that the model knows are not asked.
+    let known = says(&place, &model, "Where do I find").split_whitespace().next().unwrap().to_owned();
+    let known = serde_json::json!({"prompt": "Where do I find", "target": known, "neighbours": ["Sprocket"]});
+    let new = serde_json::json!({"prompt": "The capital of Fernhill is", "target": "green"});
+    let both = place.write("both.jsonl", format!("{known}\n{new}"));
+    let judged = edit(&both, &["--method", "memory", "--text", path(&book), "--force"]).exits(0);
+    assert!(judged.err.contains("prompts from held-out text alone"), "{}", judged.err);
+    assert_eq!(scores(&judged)["locality_of_text"], true, "{}", judged.out);
 }

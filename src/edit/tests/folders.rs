@@ -344,6 +344,7 @@ fn patches_as_an_adapter_on_the_base_are_the_edited_model() {
     };
     assert!(refused(&[], &out).contains("already exists"));
     assert!(refused(&["z"], &place.path().join("x")).contains("patches: a, b, c, off"));
+    assert!(refused(&["a", "b", "a"], &place.path().join("x")).contains("the patch a is named twice"));
     let mut memory = Stack { patches: Vec::new(), ..stack.clone() };
     push(&mut memory, memory_patch("m", 1.0));
     let new = place.path().join("x");
@@ -481,6 +482,39 @@ fn copies_of_files_that_the_base_has_renewed_are_renewed_unless_the_user_has_cha
 }
 
 #[test]
+fn weight_files_that_the_base_has_no_more_are_gone_after_an_edit_in_place() {
+    let place = tempfile::tempdir().unwrap();
+    let [own, out] = ["base", "out"].map(|name| place.path().join(name));
+    fs::create_dir(&own).unwrap();
+    for (name, bytes) in files(&base()) {
+        fs::write(own.join(name), bytes).unwrap();
+    }
+    let [single, index] = ["model.safetensors", "model.safetensors.index.json"];
+    let shard = "model-00001-of-00001.safetensors";
+    let checkpoint = Checkpoint::open(&base()).unwrap();
+    let map: BTreeMap<&String, &str> = checkpoint.tensors().keys().map(|name| (name, shard)).collect();
+    fs::rename(own.join(single), own.join(shard)).unwrap();
+    fs::write(own.join(index), serde_json::json!({"weight_map": map}).to_string()).unwrap();
+    let mut stack = Stack::open(&own, None).unwrap();
+    push(&mut stack, patch("a", 1));
+    write(&stack, &out);
+    fs::write(out.join("mine.safetensors"), "of the user").unwrap();
+    let has = |name: &str| out.join(name).exists();
+    assert!(has(index) && has(shard) && !has(single));
+
+    fs::rename(own.join(shard), own.join(single)).unwrap();
+    fs::remove_file(own.join(index)).unwrap();
+    let mut stack = Stack::open(&out, None).unwrap();
+    stack.remove("a").unwrap();
+    write(&stack, &out);
+    assert!(has(single) && !has(index) && !has(shard) && has("mine.safetensors"));
+    let bare = Checkpoint::open(&out).unwrap();
+    for (name, info) in checkpoint.tensors() {
+        assert_eq!(checkpoint.bytes(info), bare.bytes(&bare.tensors()[name]), "{name}");
+    }
+}
+
+#[test]
 fn what_is_not_committed_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("out");
@@ -490,10 +524,9 @@ fn what_is_not_committed_changes_nothing() {
     let before = files(&out);
     push(&mut stack, patch("b", 2));
     // As after a kill while the folder is written: what is left of it is replaced by the next edit.
-    let staged = stack.stage(&out, &mut || true).unwrap();
-    let left = staged.folder().to_owned();
-    std::mem::forget(staged);
+    let left = stack.stage(&out, &mut || true).unwrap().folder().to_owned();
     assert_eq!(files(&out), before);
+    fs::create_dir_all(&left).unwrap();
     fs::write(left.join("rest"), "of a kill").unwrap();
     // A stop while it is written again.
     let mut asked = 0;
