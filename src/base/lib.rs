@@ -2,12 +2,12 @@
 //!
 //! Figures as people read them ([`units`]), text from outside made safe to show ([`mod@escape`]) or to paste
 //! into a shell ([`shell`]), files that only their owner can read ([`files`]), files of strangers
-//! ([`regular_file`]), random numbers that never change ([`random`]), packing by lengths ([`best_fit`]), the
-//! size of the eval set ([`held_out`]), the choices that several parts share ([`choices`]), what columns of
-//! data stand for ([`field_map`]), what a chat template does about thinking ([`thinking`]), how certain a
-//! mean is ([`statistics`]), how long a trainer's allocator keeps memory ([`kept_pages`]), and the name that
-//! the user calls the program by ([`program_name()`]). It must not know other crates of sparktune, models,
-//! data or runs.
+//! ([`regular_file`]), whether files are still the same ([`stamp`]), random numbers that never change
+//! ([`random`]), packing by lengths ([`best_fit`]), the size of the eval set ([`held_out`]), the choices that
+//! several parts share ([`choices`]), what columns of data stand for ([`field_map`]), what a chat template
+//! does about thinking ([`thinking`]), how certain a mean is ([`statistics`]), how long a trainer's allocator
+//! keeps memory ([`kept_pages`]), and the name that the user calls the program by ([`program_name()`]). It
+//! must not know other crates of sparktune, models, data or runs.
 
 mod allocator;
 pub mod best_fit;
@@ -20,6 +20,7 @@ mod program_name;
 pub mod random;
 pub mod regular_file;
 pub mod shell;
+pub mod stamp;
 pub mod statistics;
 pub mod thinking;
 pub mod units;

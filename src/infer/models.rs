@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use burn::tensor::Device;
 use serde_json::Value;
 use sparktune_base::regular_file::read_regular;
+use sparktune_base::stamp;
 use sparktune_model::{BatchDecoder, Checkpoint, Model, ModelError, Mtp};
 
 use crate::codebook_file::{CODEBOOK_FILE, StoredCodebook, hash_of, read_codebooks};
@@ -37,17 +37,16 @@ struct Loaded {
     asked: u64,
 }
 
-/// A folder, as it was when it was read.
+/// A folder, with its files as they were when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     folder: PathBuf,
-    changed: Option<SystemTime>,
+    files: Vec<(PathBuf, stamp::Stamp)>,
 }
 
 impl Stamp {
     pub(crate) fn of(folder: &Path) -> Self {
-        let changed = folder.metadata().and_then(|found| found.modified()).ok();
-        Self { folder: folder.to_owned(), changed }
+        Self { folder: folder.to_owned(), files: stamp::Stamp::of_files_in(folder) }
     }
 }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use sparktune_app::check::Browsed;
+use sparktune_base::stamp::Stamp;
 use sparktune_plan::Answers;
 
 use crate::locked::lock;
-use crate::stamp::Stamp;
 
 /// The number of lists that are kept.
 const KEPT: usize = 4;

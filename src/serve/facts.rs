@@ -16,12 +16,12 @@ use sparktune_app::listener::{Listener, Silent};
 use sparktune_app::machine::machine_and_rates;
 use sparktune_app::model::{find_base, weigh};
 use sparktune_app::program::Program;
+use sparktune_base::stamp::Stamp;
 use sparktune_data::Report;
-use sparktune_plan::setting::Heading;
+use sparktune_plan::setting::{Heading, Setting};
 use sparktune_plan::{Answers, Facts, MachineFacts, Rates, assumed_data};
 
 use crate::locked::lock;
-use crate::stamp::Stamp;
 
 /// The number of pairs of model and data that are kept.
 const KEPT: usize = 32;
@@ -29,6 +29,8 @@ const KEPT: usize = 32;
 const HUB_AGE: Duration = Duration::from_secs(600);
 /// The time for which the free memory of the machine is taken for current.
 const MACHINE_AGE: Duration = Duration::from_secs(5);
+/// The key of the weights of data sets, which reading notes among its findings.
+const WEIGHTS: &str = "data.weights";
 /// The files of a model that decide how data is tokenised, and what the model is.
 const MODEL_FILES: [&str; 4] =
     ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
@@ -44,9 +46,12 @@ pub(crate) struct Known {
     pub missing_bytes: u64,
     /// The commit of a model from the hub.
     pub commit: Option<String>,
-    /// The folder of the model's small files.
-    folder: PathBuf,
+    /// The stamps of the model's small files before its tokenizer has read the data.
+    stamps: Stamps,
 }
+
+/// Files with their stamps.
+type Stamps = Vec<(PathBuf, Option<Stamp>)>;
 
 /// Reads model and data of these answers. Without data, chats of ordinary length are assumed.
 ///
@@ -54,6 +59,7 @@ pub(crate) struct Known {
 /// Anything that prevents a plan, except for rejected lines.
 pub(crate) fn read(program: &Program, answers: &Answers, listener: &dyn Listener) -> Result<Known, Failure> {
     let mut base = find_base(answers, listener)?;
+    let stamps = stamped(MODEL_FILES.iter().map(|name| base.folder.join(name)));
     let download = weigh(&mut base, listener)?;
     let (facts, report) = if answers.data.is_some() {
         let prepared = prepare_data(answers, &base, listener)?;
@@ -64,13 +70,7 @@ pub(crate) fn read(program: &Program, answers: &Answers, listener: &dyn Listener
         let model = base.facts.clone();
         (Facts { machine, model, data: assumed_data(), rates, parent: None }, None)
     };
-    Ok(Known {
-        facts,
-        report,
-        missing_bytes: download.bytes_missing(),
-        commit: download.commit,
-        folder: base.folder,
-    })
+    Ok(Known { facts, report, missing_bytes: download.bytes_missing(), commit: download.commit, stamps })
 }
 
 /// The kept facts.
@@ -83,7 +83,7 @@ pub(crate) struct FactCache {
 #[derive(Debug)]
 struct Entry {
     key: String,
-    stamps: Vec<(PathBuf, Option<Stamp>)>,
+    stamps: Stamps,
     /// When it was read, if it came from the hub.
     asked: Option<Instant>,
     known: Arc<Known>,
@@ -113,14 +113,8 @@ impl FactCache {
 
     /// Keeps what was read for these answers. `stamps` are those of [`stamps`] before it was read, so that a
     /// change in the meantime is noticed.
-    pub(crate) fn put(
-        &self,
-        answers: &Answers,
-        mut stamps: Vec<(PathBuf, Option<Stamp>)>,
-        known: Known,
-    ) -> Arc<Known> {
-        let files = MODEL_FILES.iter().map(|name| known.folder.join(name));
-        stamps.extend(files.map(|path| (path.clone(), Stamp::of(&path))));
+    pub(crate) fn put(&self, answers: &Answers, mut stamps: Stamps, known: Known) -> Arc<Known> {
+        stamps.extend(known.stamps.iter().cloned());
         let is_of_hub = known.commit.is_some() || !known.facts.data.pinned.is_empty();
         let known = Arc::new(known);
         if let Some(key) = key(answers) {
@@ -156,27 +150,36 @@ impl FactCache {
 }
 
 /// Returns the stamps of the data files of these answers.
-pub(crate) fn stamps(answers: &Answers) -> Vec<(PathBuf, Option<Stamp>)> {
+pub(crate) fn stamps(answers: &Answers) -> Stamps {
     let sets = answers.data.iter().chain(&answers.eval_data).flat_map(|answer| &answer.value);
-    let files = sets.chain(answers.chat_template.iter().map(|answer| &answer.value));
-    files.map(|path| (path.clone(), Stamp::of(path))).collect()
+    stamped(sets.chain(answers.chat_template.iter().map(|answer| &answer.value)).cloned())
+}
+
+fn stamped(files: impl Iterator<Item = PathBuf>) -> Stamps {
+    let with_stamp = |path: PathBuf| {
+        let stamp = Stamp::of(&path);
+        (path, stamp)
+    };
+    files.map(with_stamp).collect()
 }
 
 /// Returns the answers that decide what is read and how, as text. `None` if they cannot be written.
 fn key(answers: &Answers) -> Option<String> {
-    let read = answers.without(|_, setting| !setting.reads_data && setting.heading != Heading::Model);
-    read.to_toml().ok()
+    let is_read =
+        |setting: &Setting| setting.reads_data || setting.heading == Heading::Model || setting.key == WEIGHTS;
+    answers.without(|_, setting| !is_read(setting)).to_toml().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use sparktune_plan::{Catalog, Origin};
 
     use super::*;
 
-    fn known(folder: PathBuf) -> Known {
+    fn known(folder: &Path) -> Known {
         let model = Catalog::shipped().model_facts(&Catalog::shipped().models[0]);
         let facts = Facts {
             machine: MachineFacts::default(),
@@ -185,7 +188,8 @@ mod tests {
             rates: Rates::default(),
             parent: None,
         };
-        Known { facts, report: None, missing_bytes: 0, commit: None, folder }
+        let stamps = stamped(MODEL_FILES.iter().map(|name| folder.join(name)));
+        Known { facts, report: None, missing_bytes: 0, commit: None, stamps }
     }
 
     #[test]
@@ -199,7 +203,7 @@ mod tests {
         answers.set("data", data.to_str().unwrap(), Origin::Flag).unwrap();
         let cache = FactCache::default();
         assert!(cache.get(&answers).is_none());
-        cache.put(&answers, stamps(&answers), known(place.path().to_owned()));
+        cache.put(&answers, stamps(&answers), known(place.path()));
         assert!(cache.get(&answers).is_some());
 
         let with = |name: &str, text: &str| {
@@ -210,15 +214,24 @@ mod tests {
         for (name, text) in [("rank", "8"), ("epochs", "5"), ("max-rejected", "0.5")] {
             assert!(cache.get(&with(name, text)).is_some(), "{name} needs no reading");
         }
-        for (name, text) in
-            [("think", "train"), ("revision", "v2"), ("eval-fraction", "0.02"), ("model", "org/b")]
-        {
+        for (name, text) in [
+            ("think", "train"),
+            ("revision", "v2"),
+            ("eval-fraction", "0.02"),
+            ("model", "org/b"),
+            ("weight", "a.jsonl=2"),
+        ] {
             assert!(cache.get(&with(name, text)).is_none(), "{name} decides what is read");
         }
         fs::write(&data, "{}\n{}\n").unwrap();
         assert!(cache.get(&answers).is_none());
-        cache.put(&answers, stamps(&answers), known(place.path().to_owned()));
+        cache.put(&answers, stamps(&answers), known(place.path()));
         fs::write(&config, "{\"a\": 1}").unwrap();
+        assert!(cache.get(&answers).is_none());
+        // A tokenizer that changes while the data is read is another one than that of the facts.
+        let read = known(place.path());
+        fs::write(place.path().join("tokenizer.json"), "{}").unwrap();
+        cache.put(&answers, stamps(&answers), read);
         assert!(cache.get(&answers).is_none());
     }
 
@@ -231,7 +244,7 @@ mod tests {
             answers
         };
         for number in 0..=KEPT {
-            cache.put(&of(format!("a/b{number}")), Vec::new(), known(PathBuf::from("/nowhere")));
+            cache.put(&of(format!("a/b{number}")), Vec::new(), known(Path::new("/nowhere")));
         }
         assert!(cache.get(&of("a/b0".into())).is_none() && cache.get(&of(format!("a/b{KEPT}"))).is_some());
         assert_eq!(lock(&cache.entries).len(), KEPT);

@@ -16,7 +16,7 @@
 //! | `workers` | the loaded models, in processes of their own |
 //! | `openai` | what programs for OpenAI's API use |
 //! | `asked`, `model_ids`, `data_files`, `data_id` | what requests name: answers, models, data; no paths |
-//! | `facts`, `browsed`, `stamp` | what was read of models and data, kept while it holds |
+//! | `facts`, `browsed` | what was read of models and data, kept while it holds |
 //! | `planned` | a plan as an answer |
 //! | `upload` | a body that becomes a file |
 //! | `votes` | the votes of the arena |
@@ -52,7 +52,6 @@ mod problem;
 mod program;
 mod server;
 mod sse;
-mod stamp;
 mod state;
 mod steps;
 mod tasks;

@@ -1,6 +1,9 @@
 //! An answer does not depend on those beside it.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::time::SystemTime;
 
 use sparktune_sampling::SamplingParams;
 
@@ -134,6 +137,21 @@ fn adapters_are_switched_by_name_without_another_base() {
     let answers = finish(&mut engine);
     assert_eq!(answers[&both[0]].tokens, base.tokens);
     assert_eq!(answers[&both[1]].tokens, tuned.tokens);
+
+    // It is loaded again once its weights are others, also where they are written into the same file.
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(qwen35("lora_init").join(file), folder.path().join(file)).unwrap();
+    }
+    engine.load_adapter("rewritten", folder.path()).unwrap();
+    let weights = fs::read(qwen35("lora_final/adapter_model.safetensors")).unwrap();
+    let mut file = fs::OpenOptions::new();
+    let file = file.write(true).open(folder.path().join("adapter_model.safetensors")).unwrap();
+    file.write_all_at(&weights, 0).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    engine.load_adapter("rewritten", folder.path()).unwrap();
+    assert_eq!(answer(&mut engine, with(Some("rewritten"))).tokens, tuned.tokens);
+    engine.unload_adapter("rewritten").unwrap();
 
     let error = engine.load_adapter("broken", &qwen35("checkpoint")).unwrap_err();
     assert!(error.to_string().contains("adapter_config.json"), "{error}");

@@ -16,6 +16,7 @@ use sparktune_app::data::refusal;
 use sparktune_app::failure::Failure;
 use sparktune_base::files::{private_file, write_shared};
 use sparktune_base::regular_file::read_regular;
+use sparktune_base::stamp::Stamp;
 use sparktune_data::{KeptLine, RejectedList, Report};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -26,7 +27,6 @@ use crate::asked::{Asked, Obstacle, gathered};
 use crate::data_files::{self, Data, DataFile, modified_us};
 use crate::data_id::DataId;
 use crate::problem::{Body, Params, Problem, blocking};
-use crate::stamp::Stamp;
 use crate::state::{Served, Shared};
 use crate::tasks::{Task, Work, cancelled};
 use crate::upload;
@@ -297,7 +297,8 @@ impl Kept {
 
 /// The last check of a data set
 ///
-/// `is_current` says whether the file is still the one that was checked.
+/// `is_current` says whether the file is still the one that was checked; it is false for data elsewhere, of
+/// which nobody knows.
 #[utoipa::path(get, path = "/datasets/{id}/report", tag = "datasets", params(("id" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem)))]
 async fn report(State(state): State<Shared>, DataId(id): DataId) -> Result<Json<Value>, Problem> {
@@ -318,7 +319,8 @@ fn last_check(state: &Served, data: &Data) -> Result<Option<Value>, Problem> {
     // What cannot be read counts as never checked.
     let Ok(bytes) = read_regular(&kept.result, MOST_RESULT) else { return Ok(None) };
     let Ok(mut kept) = serde_json::from_slice::<Map<String, Value>>(&bytes) else { return Ok(None) };
-    let is_current = kept.get("stamp") == Some(&json!(Stamp::of(&data.answer())));
+    let now = Stamp::of(&data.answer());
+    let is_current = now.is_some() && kept.get("stamp") == Some(&json!(now));
     let mut result = kept.remove("result");
     if let Some(Value::Object(result)) = &mut result {
         result.insert("is_current".into(), is_current.into());
@@ -370,7 +372,8 @@ struct RejectedLine {
 /// The lines that the last check rejected
 ///
 /// With the place, the reason and what to do about it. The list has at most 100,000 lines. Data that was not
-/// checked yet, or has changed, is checked first: the answer is 202 and a task, whose result are the lines.
+/// checked yet, or may have changed, is checked first: the answer is 202 and a task, whose result are the
+/// lines. Of data elsewhere, later parts of the list are of the same check as the first one.
 #[utoipa::path(get, path = "/datasets/{id}/rejected", tag = "datasets", params(("id" = String, Path), Part),
     responses((status = 200, body = RejectedLines), (status = 202, body = Task), (status = 404, body = Problem)))]
 async fn rejected(
@@ -379,9 +382,12 @@ async fn rejected(
     Params(part): Params<Part>,
 ) -> Result<Response, Problem> {
     let served = state.clone();
+    let is_later = part.offset > 0;
     let (data, checked) = blocking(move || {
         let data = data_files::find(&data_files::folders(&served), &id)?;
-        let checked = last_check(&served, &data)?.filter(|checked| checked["is_current"] == true);
+        let is_of_same = is_later && matches!(data, Data::Elsewhere(_));
+        let checked = last_check(&served, &data)?;
+        let checked = checked.filter(|checked| is_of_same || checked["is_current"] == true);
         Ok((data, checked))
     })
     .await?;

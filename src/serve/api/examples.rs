@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sparktune_app::check::{Browsed, ShownExample, browse};
+use sparktune_base::stamp::Stamp;
 use sparktune_plan::Answers;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -19,7 +20,6 @@ use crate::asked::{Asked, Obstacle, gathered};
 use crate::data_files;
 use crate::data_id::DataId;
 use crate::problem::{Params, Problem, blocking};
-use crate::stamp::Stamp;
 use crate::state::{Served, Shared};
 use crate::tasks::Task;
 

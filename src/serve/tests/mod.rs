@@ -3,6 +3,7 @@
 mod changed;
 mod client;
 mod comparisons;
+mod datasets;
 mod document;
 mod knowledge;
 mod limits;

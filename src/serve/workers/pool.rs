@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::answers::Answers;
 use super::commands::{Adapter, Command, State};
 use super::refusal::Refusal;
-use super::slot::Slot;
+use super::slot::{Key, Slot};
 use crate::locked::lock;
 
 /// How often a prompt is sent again whose worker had ended before it had it.
@@ -157,21 +157,30 @@ impl Workers {
         Ok((slot, ready))
     }
 
-    /// Forgets a model. Its worker ends unless it holds the base of another model in use.
+    /// Forgets a model, also as it was loaded before its files changed. A worker ends unless it holds the
+    /// base of another model in use.
     ///
     /// # Errors
     /// It is answering.
     pub(crate) fn unload(&self, model: &OpenableModel, opening: &Opening) -> Result<(), Refusal> {
         let mut slots = lock(&self.slots);
-        let Some(at) = slots.iter().position(|slot| slot.is_for(opening)) else { return Ok(()) };
-        if slots[at].answers() > 0 {
-            return Err(Refusal::Answering(slots[at].answers()));
+        let holders = slots.iter().filter(|slot| slot.is_of(&opening.model));
+        let answers: usize = holders.map(|slot| slot.answers()).sum();
+        if answers > 0 {
+            return Err(Refusal::Answering(answers));
         }
-        if !slots[at].close(&model.id) {
-            slots.remove(at).end();
-        } else if opening.adapter.is_some() {
-            let _ = slots[at].send(Command::Unload { adapter: model.id.clone() });
-        }
+        slots.retain(|slot| {
+            if !slot.is_of(&opening.model) {
+                return true;
+            }
+            let is_in_use = slot.close(&model.id);
+            if !is_in_use {
+                slot.end();
+            } else if opening.adapter.is_some() {
+                let _ = slot.send(Command::Unload { adapter: model.id.clone() });
+            }
+            is_in_use
+        });
         Ok(())
     }
 
@@ -186,7 +195,8 @@ impl Workers {
     }
 
     pub(super) fn slot_of(&self, opening: &Opening) -> Option<Arc<Slot>> {
-        self.live().into_iter().find(|slot| slot.is_for(opening))
+        let key = Key::of(opening);
+        self.live().into_iter().find(|slot| slot.is_for(&key))
     }
 
     /// Returns the workers that have not ended.

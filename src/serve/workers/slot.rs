@@ -1,14 +1,15 @@
 //! A worker as the pool knows it: what it is for, how it is, and how many answers it has.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::models::Opening;
+use sparktune_base::stamp::Stamp;
 use sparktune_sampling::protocol::Ready;
 use tokio::sync::watch;
 
@@ -16,19 +17,25 @@ use super::commands::{Command, State};
 use super::refusal::Refusal;
 use crate::locked::lock;
 
-/// What a worker is known by: the folder that it has loaded, as it was then.
+/// The folders of a run's outputs that are loaded.
+const EXPORTED: [&str; 3] = ["adapter", "merged", "merged-mtp"];
+
+/// What a worker is known by: the folder that it has loaded, with its files as they were then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     model: PathBuf,
-    changed: Option<SystemTime>,
+    files: Vec<(PathBuf, Stamp)>,
 }
 
 impl Key {
     pub(super) fn of(opening: &Opening) -> Self {
         let outputs = opening.model.join("outputs");
-        let folder = if outputs.is_dir() { &outputs } else { &opening.model };
-        let changed = folder.metadata().and_then(|found| found.modified()).ok();
-        Self { model: opening.model.clone(), changed }
+        let files = if outputs.is_dir() {
+            EXPORTED.iter().flat_map(|name| Stamp::of_files_in(&outputs.join(name))).collect()
+        } else {
+            Stamp::of_files_in(&opening.model)
+        };
+        Self { model: opening.model.clone(), files }
     }
 }
 
@@ -69,9 +76,14 @@ impl Slot {
         Self { key, commands, state, answers, used, models }
     }
 
-    /// Returns whether it holds what this opens.
-    pub(super) fn is_for(&self, opening: &Opening) -> bool {
-        self.key == Key::of(opening)
+    /// Returns whether it holds what this key is of.
+    pub(super) fn is_for(&self, key: &Key) -> bool {
+        self.key == *key
+    }
+
+    /// Returns whether it has loaded this folder, whatever its files were then.
+    pub(super) fn is_of(&self, model: &Path) -> bool {
+        self.key.model == model
     }
 
     pub(super) fn state(&self) -> State {

@@ -68,11 +68,13 @@ impl Workers {
         let thread = std::thread::Builder::new().name("inference".into());
         let models = Models::default();
         let of_slot = models.clone();
+        // Taken before anything is loaded: what is written meanwhile is loaded again.
+        let key = Key::of(opening);
         let run = move || Bridge::run(&program, &options, idle, &receiver, &state, &models, one_at_a_time);
         thread.spawn(run).map_err(|error| {
             Refusal::NoRoom(Failure::new(Exit::Device, format!("no thread can be started: {error}")))
         })?;
-        let slot = Arc::new(Slot::new(Key::of(opening), commands, changes, of_slot));
+        let slot = Arc::new(Slot::new(key, commands, changes, of_slot));
         lock(&self.slots).push(slot.clone());
         Ok(slot)
     }

@@ -22,7 +22,7 @@ while [ -e slow ]; do sleep 0.01; done
 [ ! -e only-one ] || [ ! -e loaded ] || { echo '{"event":"failed","error":"no room"}'; exit 4; }
 touch loaded
 trap 'rm -f loaded' EXIT
-echo '{"event":"ready","model":"m","context_tokens":99,"cache_tokens":8192,"draft_tokens":0,"has_template":true,"planned_bytes":1}'
+echo '{"event":"ready","model":"m","context_tokens":99,"cache_tokens":16384,"draft_tokens":0,"has_template":true,"planned_bytes":1}'
 while read -r line; do
     echo "$line" >>log
     id=$(echo "$line" | sed 's/.*"id":"\([0-9]*\)".*/\1/')
@@ -49,7 +49,7 @@ while read -r line; do
         *) adapters="$adapters $name" ;;
         esac
         for one in $adapters; do list="$list,\"$one\""; count=$((count+1)); done
-        echo '{"event":"adapters","adapters":['"${list#,}"'],"planned_bytes":'$((1+count))',"context_tokens":'$((99-count))',"cache_tokens":'$((8192-count))'}'
+        echo '{"event":"adapters","adapters":['"${list#,}"'],"planned_bytes":'$((1+count))',"context_tokens":'$((99-count))',"cache_tokens":'$((16384-count))'}'
         ;;
     esac
 done
@@ -100,8 +100,8 @@ impl Place {
         let begun = Instant::now();
         loop {
             let ready = self.workers.slot_of(&opening).unwrap().ready().await.unwrap();
-            let found = (ready.planned_bytes, ready.context_tokens, ready.cache_tokens);
-            if found == (1 + adapters as u64, 99 - adapters, 8192 - adapters) {
+            let found = (ready.planned_bytes, ready.context_tokens);
+            if found == (1 + adapters as u64, 99 - adapters) {
                 return;
             }
             assert!(begun.elapsed() < Duration::from_secs(60), "{found:?}");
@@ -147,7 +147,9 @@ async fn one_worker_answers_for_its_base_and_the_adapters_on_it() {
     assert_eq!(place.starts(), 1);
     // The worker knows whether it has the adapter, or has forgotten it for others.
     assert_eq!(place.log().matches(r#""makes_room":true"#).count(), 2, "{}", place.log());
-    assert!(place.log().contains(r#""adapter":"run:base""#) && place.log().contains(r#""max_tokens":1024"#));
+    assert!(place.log().contains(r#""adapter":"run:base""#));
+    // An adapter leaves less memory for answers, and their length stays that of before.
+    assert_eq!(place.log().matches(r#""max_tokens":2048"#).count(), 4, "{}", place.log());
     let loaded = place.workers.loaded();
     assert_eq!((loaded.len(), loaded[0].models.len(), loaded[0].answers), (1, 2, 0));
 
@@ -157,6 +159,40 @@ async fn one_worker_answers_for_its_base_and_the_adapters_on_it() {
     place.workers.unload(&model_of("run:base", &model), &adapted).unwrap();
     place.logged("unload_adapter").await;
     assert_eq!(place.workers.loaded()[0].models, ["base"]);
+    place.workers.unload(&model_of("base", &model), &opening).unwrap();
+    assert!(place.workers.loaded().is_empty());
+}
+
+#[tokio::test]
+async fn a_model_whose_files_are_written_anew_is_loaded_again() {
+    let place = Place::new(ModelLimits::default());
+    let model = place.folder.path().join("base");
+    for (folder, starts) in [("", 1), ("outputs/merged", 3)] {
+        let folder = model.join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        for (text, starts) in [("old", starts), ("the new one", starts + 1)] {
+            // Into the same file, which changes nothing of the folder.
+            fs::write(folder.join("model.safetensors"), text).unwrap();
+            for _ in 0..2 {
+                assert_eq!(texts(place.ask("base", &["a"]).await.unwrap(), 1).await, ["hello"]);
+            }
+            assert_eq!(place.starts(), starts, "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_model_whose_files_have_changed_is_unloaded_as_it_was_before() {
+    let place = Place::new(ModelLimits::default());
+    let model = place.folder.path().join("base");
+    fs::create_dir_all(&model).unwrap();
+    for text in ["old", "the new one"] {
+        fs::write(model.join("model.safetensors"), text).unwrap();
+        assert_eq!(texts(place.ask("base", &["a"]).await.unwrap(), 1).await, ["hello"]);
+    }
+    assert_eq!(place.workers.loaded().len(), 2);
+    fs::write(model.join("model.safetensors"), "the newest of all").unwrap();
+    let opening = Opening { model: model.clone(), ..Opening::default() };
     place.workers.unload(&model_of("base", &model), &opening).unwrap();
     assert!(place.workers.loaded().is_empty());
 }
@@ -281,7 +317,7 @@ async fn a_model_is_loaded_to_the_end_before_the_next_one_though_nobody_waits_fo
 
 #[tokio::test]
 async fn a_worker_that_is_idle_for_long_ends_and_is_started_again() {
-    let place = Place::new(ModelLimits { idle: Duration::from_millis(50), ..ModelLimits::default() });
+    let place = Place::new(ModelLimits { idle: Duration::from_millis(500), ..ModelLimits::default() });
     texts(place.ask("base", &["a"]).await.unwrap(), 1).await;
     let begun = Instant::now();
     while !place.workers.loaded().is_empty() {
@@ -289,7 +325,8 @@ async fn a_worker_that_is_idle_for_long_ends_and_is_started_again() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(texts(place.ask("base", &["a"]).await.unwrap(), 1).await, ["hello"]);
-    assert_eq!(place.starts(), 2);
+    // On a busy machine one may end before it is asked, and yet another is started.
+    assert!(place.starts() >= 2, "{}", place.log());
 }
 
 #[test]
