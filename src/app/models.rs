@@ -130,9 +130,15 @@ const DRAFT: &str = "draft:";
 /// run started from, `edited:NAME@base` the base of an edited model, and `draft:ID` an edit that nobody has
 /// kept yet.
 pub fn find(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel> {
-    if let Some(run) = id.strip_suffix(BASE).and_then(|run| find(run, runs_dir, given)) {
-        return run.started_from().ok();
+    // One suffix alone is taken off: ids come from requests, which could repeat it any number of times.
+    if let Some(model) = id.strip_suffix(BASE).and_then(|name| find_whole(name, runs_dir, given)) {
+        return model.started_from().ok();
     }
+    find_whole(id, runs_dir, given)
+}
+
+/// Finds a model by its whole id or its name.
+fn find_whole(id: &str, runs_dir: &Path, given: &[String]) -> Option<OpenableModel> {
     if let Some(name) = id.strip_prefix("run:") {
         let runs = RunsRoot::new(runs_dir).list().unwrap_or_default();
         return runs.iter().find(|run| run.name() == name).and_then(|run| of_run("run", run));
@@ -453,6 +459,8 @@ mod tests {
         {
             assert!(find(id, place.path(), &[]).is_none(), "{id}");
         }
+        let repeated = format!("edited:mine{}", BASE.repeat(100_000));
+        assert!(find(&repeated, place.path(), &[]).is_none());
         let adapter = run(place.path(), "lora", &base, |plan| plan);
         let failure = of_folder("dir:x", &adapter.join("outputs/adapter")).unwrap().whole().unwrap_err();
         assert!(failure.to_string().contains("whole weights"), "{failure}");

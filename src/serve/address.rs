@@ -88,11 +88,14 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The names of the loopback interface, and those of `--allow-host`, which [`checked_name`] has seen.
-    pub(crate) fn new(allowed: &[String]) -> Self {
+    /// The names of the loopback interface, also by the address that is listened on, and those of
+    /// `--allow-host`, which [`checked_name`] has seen.
+    pub(crate) fn new(allowed: &[String], bound: IpAddr) -> Self {
         let own = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
         let given = allowed.iter().map(|name| name.to_ascii_lowercase());
-        Self { allowed: own.into_iter().chain(given).collect() }
+        // Others of the interface, such as 127.0.0.2. An IPv6 one is always the one above.
+        let bound = (bound.is_ipv4() && bound.is_loopback()).then(|| bound.to_string());
+        Self { allowed: own.into_iter().chain(bound).chain(given).collect() }
     }
 
     /// Returns whether a value of `Host` names this server. Any port is accepted: with `ssh -L` it is that
@@ -117,9 +120,21 @@ mod tests {
 
     #[test]
     fn only_names_of_the_loopback_interface_and_allowed_ones_are_names_of_this_server() {
-        let names = Names::new(&["Spark.local".to_owned()]);
-        for own in ["localhost", "LOCALHOST:1", "127.0.0.1:7171", "[::1]", "[::1]:80", "spark.local:9"] {
+        let names = Names::new(&["Spark.local".to_owned()], IpAddr::from([127, 0, 0, 2]));
+        for own in [
+            "localhost",
+            "LOCALHOST:1",
+            "127.0.0.1:7171",
+            "127.0.0.2:7171",
+            "[::1]",
+            "[::1]:80",
+            "spark.local:9",
+        ] {
             assert!(names.has(own), "{own}");
+        }
+        for bound in [Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED] {
+            let names = Names::new(&[], bound.into());
+            assert!(names.has("127.0.0.1") && !names.has("127.0.0.2") && !names.has("0.0.0.0"), "{bound}");
         }
         for foreign in [
             "",

@@ -1,4 +1,5 @@
-//! The connections: how many there are, how long their headers may take, and how they end.
+//! The connections: how many there are, how long their headers may take, how long a client may leave answers
+//! unread, and how they end.
 //!
 //! HTTP/1.1 alone is spoken. The words with which HTTP/2 begins are no request here, and a request to
 //! change to it is answered as if it had not been asked.
@@ -10,6 +11,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -49,6 +51,10 @@ pub(crate) async fn serve(
         };
         // An event is small and should not wait for the next one.
         let _ = stream.set_nodelay(true);
+        // A client that asks and never reads would keep its place for ever. The system ends a connection on
+        // which sent bytes are not acknowledged, or the other side has no room for any, for that long. So it
+        // also ends one that is only very slow, or whose network is away: hence the minutes.
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(state.limits.write_time));
         if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
             tokio::spawn(converse(stream, app.clone(), state.clone(), stop.clone(), place));
         } else {

@@ -19,9 +19,9 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream;
 
-use crate::pages;
 use crate::problem::Problem;
 use crate::state::{Served, Shared};
+use crate::{api, pages};
 
 /// What a browser lets the page do: load from this server alone, and be in no frame of another page.
 const POLICY: &str =
@@ -62,7 +62,7 @@ fn refusal(state: &Served, request: &Request) -> Option<Response> {
         Ok(host) => host,
         Err(problem) => return Some(problem.into_response()),
     };
-    if let Err(problem) = own_origin(headers, host) {
+    if let Err(problem) = own_origin(headers, host, uri.path()) {
         return Some(problem.into_response());
     }
     if let Some(response) = sign_in(state, request) {
@@ -92,7 +92,7 @@ fn named_host<'a>(state: &Served, headers: &'a HeaderMap, uri: &Uri) -> Result<&
 }
 
 /// Checks that a browser sends the request for a page of this server, or that it is no browser.
-fn own_origin(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
+fn own_origin(headers: &HeaderMap, host: &str, path: &str) -> Result<(), Problem> {
     let foreign = || {
         Problem::new(StatusCode::FORBIDDEN, "this request comes from the page of another site")
             .at("Origin")
@@ -112,10 +112,22 @@ fn own_origin(headers: &HeaderMap, host: &str) -> Result<(), Problem> {
     // Another port of this machine is the same site for cookies, and a GET without CORS has no Origin.
     let fetched = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_foreign = matches!(fetched("sec-fetch-site"), Some("same-site" | "cross-site"));
-    if is_foreign && fetched("sec-fetch-mode") != Some("navigate") {
+    let is_link = fetched("sec-fetch-mode") == Some("navigate") && is_shown(path);
+    if is_foreign && !is_link {
         return Err(foreign());
     }
     Ok(())
+}
+
+/// Returns whether links of other sites may lead there: to the page, and to files that are pages of their
+/// own. Other endpoints answer programs, and some start work that whoever follows a link did not ask for.
+fn is_shown(path: &str) -> bool {
+    let endpoint = path.strip_prefix(api::ROOT);
+    pages::has(path)
+        || endpoint.is_some_and(|endpoint| {
+            let is_report = endpoint.starts_with("/runs/") && endpoint.ends_with("/report");
+            is_report || endpoint == "/white-paper/file"
+        })
 }
 
 /// Answers the address that was printed, `/?token=…`: a cookie, and the page without the token in its

@@ -40,6 +40,11 @@ pub struct Limits {
     pub header_time: Duration,
     /// The time that a body may take in addition to one second for each KiB of it.
     pub body_grace: Duration,
+    /// The time in which a client has to take some of what was sent to it. Its connection is closed then; one
+    /// to which nothing is to be sent is not. The system measures it (`TCP_USER_TIMEOUT`), and ends more than
+    /// clients that never read: one that takes a few KiB/s may announce no room for as long, and one whose
+    /// network is away that long (Wi-Fi, a laptop that sleeps) loses its stream.
+    pub write_time: Duration,
     /// The largest body of a request, except for uploads.
     pub body_bytes: usize,
     /// The largest upload.
@@ -56,6 +61,7 @@ impl Default for Limits {
             connections: 256,
             header_time: Duration::from_secs(15),
             body_grace: Duration::from_secs(20),
+            write_time: Duration::from_secs(300),
             body_bytes: 2 << 20,
             upload_bytes: 4 << 30,
             tasks: 8,

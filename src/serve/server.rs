@@ -82,7 +82,7 @@ pub(crate) fn serve_until(
             _ => address.to_string(),
         };
         let url = format!("http://{shown}/?token={}", token.text());
-        let state: Shared = Arc::new(Served::new(options, address.port(), token, stop.clone()));
+        let state: Shared = Arc::new(Served::new(options, address, token, stop.clone()));
         listening(&Listening { url, token_file, runs_dir: state.runs.path().to_owned(), notes })?;
         connections::serve(listener, app(state.clone()), state, stop).await;
         Ok(())

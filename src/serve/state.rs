@@ -1,6 +1,7 @@
 //! What all requests share.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,8 +23,8 @@ use crate::tasks::Tasks;
 use crate::token::Token;
 use crate::workers::Workers;
 
-/// The folder next to the runs with what the server keeps: uploads, comparisons, measurements. Lists of
-/// runs skip hidden names.
+/// The folder next to the runs with what the server keeps: uploads, checks, measurements, conversations,
+/// votes. Lists of runs skip hidden names.
 const KEPT: &str = ".serve";
 
 /// What all requests share.
@@ -69,9 +70,14 @@ pub(crate) struct Served {
 
 impl Served {
     /// Collects what requests share.
-    pub(crate) fn new(options: Options, port: u16, token: Token, stop: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(
+        options: Options,
+        address: SocketAddr,
+        token: Token,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
         Self {
-            names: Names::new(&options.allowed_hosts),
+            names: Names::new(&options.allowed_hosts, address.ip()),
             tasks: Tasks::new(options.limits.tasks),
             workers: Workers::new(options.program.clone(), options.limits.models.clone()),
             facts: FactCache::default(),
@@ -81,7 +87,7 @@ impl Served {
             data_dirs: options.data_dirs,
             models: options.models,
             limits: options.limits,
-            port,
+            port: address.port(),
             token,
             followed: FollowedRuns::default(),
             counters: Counters::default(),
@@ -92,7 +98,7 @@ impl Served {
     }
 
     /// Returns a private folder next to the runs for what the server keeps under this name: `uploads`,
-    /// `comparisons`. It is created if necessary.
+    /// `votes`. It is created if necessary.
     ///
     /// # Errors
     /// It cannot be created, or somebody else has taken its name.

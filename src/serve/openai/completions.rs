@@ -73,21 +73,21 @@ async fn create(State(state): State<Shared>, body: Received) -> Result<Response,
     let request: CompletionRequest = body::read(body)?;
     let choices = request.sampling.choices()?;
     let most = Some(request.max_tokens.unwrap_or(DEFAULT_TOKENS));
-    let asked = |makers: &Wishes| {
-        let mut asked = Vec::new();
-        for prompt in prompts(&request.prompt)? {
-            for choice in 0..choices {
-                asked
-                    .push((prompt.clone(), request.sampling.params(choice, most, request.logprobs, makers)?));
-            }
-        }
-        Ok::<_, ApiError>(asked)
-    };
-    // What is wrong with the request is told before a model is looked for.
-    asked(&Wishes::default())?;
+    let prompts = prompts(request.prompt)?;
+    // What is wrong with the request is told before a model is looked for, and too many answers before a
+    // prompt is copied for each.
+    state.workers.allow(prompts.len().saturating_mul(choices))?;
+    let params =
+        |choice: usize, makers: &Wishes| request.sampling.params(choice, most, request.logprobs, makers);
+    params(0, &Wishes::default())?;
     let model = find(&state, request.model.clone()).await?;
     let (opening, makers) = open(&model).await?;
-    let asked = asked(&makers)?;
+    let mut asked = Vec::new();
+    for prompt in prompts {
+        for choice in 0..choices {
+            asked.push((prompt.clone(), params(choice, &makers)?));
+        }
+    }
     let answers = state.workers.ask(&model, &opening, &asked).await?;
     let mut writer = CompletionWriter {
         heading: Heading::new("cmpl", model.id),
@@ -120,12 +120,12 @@ async fn create(State(state): State<Shared>, body: Received) -> Result<Response,
 }
 
 /// Returns the prompts of a request.
-fn prompts(input: &PromptInput) -> Result<Vec<Prompt>, ApiError> {
+fn prompts(input: PromptInput) -> Result<Vec<Prompt>, ApiError> {
     let prompts: Vec<Prompt> = match input {
-        PromptInput::Text(text) => vec![Prompt::Prompt(text.clone())],
-        PromptInput::Texts(texts) => texts.iter().cloned().map(Prompt::Prompt).collect(),
-        PromptInput::Tokens(tokens) => vec![Prompt::PromptTokenIds(tokens.clone())],
-        PromptInput::TokenLists(lists) => lists.iter().cloned().map(Prompt::PromptTokenIds).collect(),
+        PromptInput::Text(text) => vec![Prompt::Prompt(text)],
+        PromptInput::Texts(texts) => texts.into_iter().map(Prompt::Prompt).collect(),
+        PromptInput::Tokens(tokens) => vec![Prompt::PromptTokenIds(tokens)],
+        PromptInput::TokenLists(lists) => lists.into_iter().map(Prompt::PromptTokenIds).collect(),
     };
     if prompts.is_empty() {
         return Err(ApiError::invalid("the list of prompts is empty. Give at least one").at("prompt"));

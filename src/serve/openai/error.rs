@@ -1,7 +1,7 @@
 //! Errors as OpenAI's API has them: `{"error": {"message", "type", "param", "code"}}`.
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
+use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::http::header::{HeaderName, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -106,6 +106,12 @@ impl From<Problem> for ApiError {
         let mut error = Self::new(problem.status(), kind, format!("{}{advice}", problem.detail));
         error.param = problem.r#where;
         error
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(refused: PathRejection) -> Self {
+        Self::new(refused.status(), "invalid_request_error", refused.body_text())
     }
 }
 

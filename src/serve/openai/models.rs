@@ -1,6 +1,7 @@
 //! `/v1/models`.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::routing::get;
 use serde::Serialize;
@@ -19,6 +20,9 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
     // Not every client encodes the slash in the id of a model of the hub.
     router.route("/v1/models/{owner}/{name}", get(with_slash))
 }
+
+/// What stands in the path, if it is text.
+type InPath<T> = Result<Path<T>, PathRejection>;
 
 /// A model in OpenAI's form.
 #[derive(Debug, Serialize, ToSchema)]
@@ -73,13 +77,15 @@ async fn all(State(state): State<Shared>) -> Result<Json<ApiModels>, ApiError> {
 /// A model
 #[utoipa::path(get, path = "/v1/models/{id}", tag = "openai", params(("id" = String, Path)),
     responses((status = 200, body = ApiModel), (status = 404, body = ErrorBody)))]
-async fn one(State(state): State<Shared>, Path(id): Path<String>) -> Result<Json<ApiModel>, ApiError> {
+async fn one(State(state): State<Shared>, path: InPath<String>) -> Result<Json<ApiModel>, ApiError> {
+    let Path(id) = path?;
     find(&state, Some(id)).await.map(|model| Json(ApiModel::of(model)))
 }
 
 async fn with_slash(
     state: State<Shared>,
-    Path((owner, name)): Path<(String, String)>,
+    path: InPath<(String, String)>,
 ) -> Result<Json<ApiModel>, ApiError> {
-    one(state, Path(format!("{owner}/{name}"))).await
+    let Path((owner, name)) = path?;
+    one(state, Ok(Path(format!("{owner}/{name}")))).await
 }

@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::client::{Answer, Server};
 use super::runs::{line, run_with_steps};
 use crate::Limits;
@@ -26,6 +28,23 @@ fn a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() {
     let long =
         server.raw(format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(100_000)).as_bytes());
     assert!(Answer::of(&long).status >= 400);
+}
+
+#[test]
+fn more_answers_than_a_model_takes_are_refused_before_a_model_is_looked_for() {
+    let server = Server::start();
+    let ask = |prompts: usize, n: usize| {
+        let body = json!({"model": "none", "prompt": vec!["x"; prompts], "n": n});
+        server.ask("POST /v1/completions", &body.to_string())
+    };
+    let refused = ask(11, 4);
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert!(
+        refused.body.contains("44 answers are asked for at once. Ask for at most 40"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(ask(10, 4).status, 404);
 }
 
 /// Returns the time until the server has closed a connection.
@@ -53,6 +72,27 @@ fn headers_and_bodies_that_come_too_slowly_are_not_waited_for() {
     body.write_all(head.as_bytes()).unwrap();
     assert!(time_to_close(body) < patient);
     assert_eq!(server.ask("GET /api/v1/health", "").status, 200);
+}
+
+#[test]
+fn a_client_that_never_reads_loses_its_place_and_a_stream_with_nothing_to_say_keeps_its_own() {
+    let write_time = Duration::from_millis(300);
+    let server = Server::with(Limits { connections: 2, write_time, ..Limits::default() });
+    let run = run_with_steps(&server, "20260101T000000Z-a-lora-0001", 3);
+    let mut stream = server.follow("/api/v1/runs/20260101T000000Z-a-lora-0001/events");
+    stream.wait_for("\"seq\":4");
+    let mut unread = server.connect();
+    unread.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    // Far more answers than the buffers of the system hold.
+    let _ = unread.write_all(&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(50_000));
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let begun = Instant::now();
+    while !server.raw(request).starts_with(b"HTTP/1.1 200") {
+        assert!(begun.elapsed() < Duration::from_secs(40), "it keeps its place");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    super::client::append(&run.event_file(1), line(1, 5, 4).as_bytes());
+    stream.wait_for("\"seq\":5");
 }
 
 #[test]

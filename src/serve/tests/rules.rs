@@ -74,17 +74,27 @@ fn a_page_of_another_site_is_refused_and_no_answer_invites_it() {
 #[test]
 fn a_page_on_another_port_cannot_load_what_needs_no_origin() {
     let server = Server::start();
-    let at = |headers: &[(&str, &str)]| {
+    let get = |path: &str, headers: &[(&str, &str)]| {
         let cookie = format!("sparktune-{}={}", server.address.port(), server.token);
         let own = [("Host", "localhost"), ("Cookie", cookie.as_str())];
         let all: Vec<_> = own.into_iter().chain(headers.iter().copied()).collect();
-        server.send("GET /api/v1/health", &all, "").status
+        server.send(&format!("GET {path}"), &all, "").status
     };
+    let at = |headers: &[(&str, &str)]| get("/api/v1/health", headers);
     assert_eq!(at(&[("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Mode", "cors")]), 200);
     assert_eq!(at(&[("Sec-Fetch-Site", "same-site"), ("Sec-Fetch-Mode", "no-cors")]), 403);
     assert_eq!(at(&[("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "no-cors")]), 403);
-    // Somebody follows a link to the page.
-    assert_eq!(at(&[("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate")]), 200);
+    // Somebody follows a link, which may lead to the page and not to an endpoint.
+    for site in ["same-site", "cross-site"] {
+        let link = [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "navigate")];
+        for (path, status) in [("/", 200), ("/api/docs/", 200), ("/api/v1/runs/none/report", 404)] {
+            assert_eq!(get(path, &link), status, "{path}");
+        }
+        assert_eq!(get("/api/v1/white-paper/file", &link), 200);
+        for path in ["/api/v1/health", "/api/v1/datasets/demo:train.jsonl/rejected", "/metrics"] {
+            assert_eq!(get(path, &link), 403, "{path}");
+        }
+    }
 }
 
 #[test]
@@ -209,6 +219,11 @@ fn the_ids_of_requests_are_names_and_no_paths() {
             let answer = server.ask(&format!("{request} /api/v1/runs/{id}"), "");
             assert_eq!(answer.status, 404, "{request} {id}: {}", answer.body);
         }
+    }
+    for path in ["/v1/models/%ff", "/v1/models/a/%ff"] {
+        let answer = server.ask(&format!("GET {path}"), "");
+        assert_eq!((answer.status, answer.header("content-type")), (400, Some("application/json")));
+        assert!(answer.body.contains("invalid_request_error"), "{}", answer.body);
     }
     // A link of this user is a run by the name of its folder, but deleting that is refused.
     assert_eq!(server.ask("DELETE /api/v1/runs/secret", "").status, 409);

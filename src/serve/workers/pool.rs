@@ -103,13 +103,9 @@ impl Workers {
         opening: &Opening,
         asked: &[(Prompt, SamplingParams)],
     ) -> Result<Answers, Refusal> {
-        let most = self.limits.answers + self.limits.waiting;
-        if asked.len() > most {
-            let text = format!("{} answers are asked for at once. Ask for at most {most}", asked.len());
-            return Err(Refusal::Invalid(text));
-        }
+        self.allow(asked.len())?;
         let (slot, ready) = self.load(model, opening).await?;
-        let counted = slot.count(asked.len(), most)?;
+        let counted = slot.count(asked.len(), self.most_answers())?;
         let (sender, receiver) = mpsc::unbounded_channel();
         let adapter = opening.adapter.clone().map(|folder| Adapter { name: model.id.clone(), folder });
         let mut ids = Vec::new();
@@ -131,6 +127,23 @@ impl Workers {
         // Without a sender here, the end of the worker's thread is the end of the events.
         drop(sender);
         Answers::begin(ids, receiver, slot, counted).await
+    }
+
+    /// Allows to ask for so many answers at once.
+    ///
+    /// # Errors
+    /// They are more than a worker ever takes.
+    pub(crate) fn allow(&self, answers: usize) -> Result<(), Refusal> {
+        let most = self.most_answers();
+        if answers <= most {
+            return Ok(());
+        }
+        Err(Refusal::Invalid(format!("{answers} answers are asked for at once. Ask for at most {most}")))
+    }
+
+    /// Returns the most answers of a worker: those that it decodes, and those that wait.
+    fn most_answers(&self) -> usize {
+        self.limits.answers + self.limits.waiting
     }
 
     /// Returns the number of tokens of an answer that names none: its share of the memory for answers, so
