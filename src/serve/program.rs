@@ -2,7 +2,7 @@
 //! that fails or takes all memory is then not the server. It ends with the server, however that ends.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 use std::{env, process, thread};
@@ -18,9 +18,9 @@ use sparktune_app::program::Program;
 use crate::problem::Problem;
 use crate::tasks::{Work, cancelled};
 
-/// The most bytes of output and of messages that are read.
+/// The most bytes of output that can be a result, and the longest message that is not cut into several.
 const MOST_OUTPUT: u64 = 64 << 20;
-const MOST_MESSAGES: u64 = 1 << 20;
+const LONGEST_MESSAGE: u64 = 64 << 10;
 /// The number of the last messages that explain a failure.
 const KEPT_MESSAGES: usize = 20;
 /// The time between two looks at whether a task was cancelled.
@@ -98,6 +98,10 @@ struct Ended {
 impl Ended {
     /// Returns the last line of the output as JSON; after a failure only if that is a result too.
     fn value(self, accepts_failure: bool) -> Result<Value, Problem> {
+        if self.output.len() as u64 > MOST_OUTPUT && (self.status.success() || accepts_failure) {
+            let text = format!("the program printed more than {} MiB, which is no result", MOST_OUTPUT >> 20);
+            return Err(Failure::new(Exit::Bug, text).hint("Do the same in a terminal").into());
+        }
         let text = String::from_utf8_lossy(&self.output);
         let value = serde_json::from_str(text.lines().last().unwrap_or_default());
         match value {
@@ -149,25 +153,33 @@ where
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| Failure::io("start", path, &error))?;
-    let output = child.stdout.take().expect("it is piped");
+    let mut output = child.stdout.take().expect("it is piped");
     let messages = child.stderr.take().expect("it is piped");
     let pid = Pid::from_child(&child);
     let (read, said) = thread::scope(|scope| {
         let read = scope.spawn(move || {
             let mut text = Vec::new();
-            output.take(MOST_OUTPUT).read_to_end(&mut text).map(|_| text)
+            output.by_ref().take(MOST_OUTPUT + 1).read_to_end(&mut text)?;
+            // A process that cannot write ends with another failure than its own.
+            io::copy(&mut output, &mut io::sink())?;
+            Ok::<_, io::Error>(text)
         });
         let said = scope.spawn(move || {
-            let mut kept: Vec<String> = Vec::new();
-            for line in BufReader::new(messages.take(MOST_MESSAGES)).lines() {
-                let Ok(line) = line else { break };
+            let (mut messages, mut kept) = (BufReader::new(messages), Vec::<String>::new());
+            loop {
+                let mut line = Vec::new();
+                match messages.by_ref().take(LONGEST_MESSAGE).read_until(b'\n', &mut line) {
+                    Ok(0) | Err(_) => return kept,
+                    Ok(_) => {}
+                }
+                // The failure comes last, whatever came before it.
+                let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
                 says(line.clone());
                 if kept.len() == KEPT_MESSAGES {
                     kept.remove(0);
                 }
                 kept.push(line);
             }
-            kept
         });
         let mut is_asked = false;
         while !(read.is_finished() && said.is_finished()) {
@@ -223,11 +235,10 @@ mod tests {
         assert_eq!(with_style(["remove", "m", "--", "--help"]), expected);
     }
 
-    /// Runs a script in place of the program, for a task that is asked to end when the script has begun.
+    /// Runs a script in place of the program, for a task that is asked to end when the script says something.
     fn of_cancelled_task(script: &str) -> TaskState {
         let tasks = Tasks::new(1);
-        let script = format!("echo begun >&2; {script}");
-        let shell = Program::at("/bin/sh".into());
+        let (shell, script) = (Program::at("/bin/sh".into()), script.to_owned());
         let task = tasks.start("edit", move |work| run(&shell, ["-c", &script], work)).unwrap();
         let now = || tasks.watch(&task.id).unwrap().borrow().clone();
         while now().progress.is_none() {
@@ -242,8 +253,19 @@ mod tests {
 
     #[test]
     fn a_process_that_has_done_its_work_is_not_cancelled() {
-        assert_eq!(of_cancelled_task("trap : TERM; sleep 0.2; sleep 0.1; echo '{}'"), TaskState::Done);
-        assert_eq!(of_cancelled_task("exec sleep 60"), TaskState::Cancelled);
+        let goes_on = "trap : TERM; echo begun >&2; sleep 0.2; sleep 0.1; echo '{}'";
+        assert_eq!(of_cancelled_task(goes_on), TaskState::Done);
+        assert_eq!(of_cancelled_task("echo begun >&2; exec sleep 60"), TaskState::Cancelled);
+    }
+
+    #[test]
+    fn the_failure_of_a_process_is_heard_after_messages_without_end_and_what_is_no_text() {
+        let run = |script: &str| run_briefly(&Program::at("/bin/sh".into()), ["-c", script]).unwrap_err();
+        let warned = "yes warning | head -n 200000 >&2; printf '\\377\\n' >&2";
+        let failed = run(&format!("{warned}; echo 'error: no room' >&2; echo 'Hint: make some' >&2; exit 4"));
+        assert_eq!((failed.detail.as_str(), failed.advice.as_deref()), ("no room", Some("make some")));
+        let long = run("head -c 70000000 /dev/zero; echo; echo '{}'");
+        assert!(long.detail.contains("printed more than 64 MiB"), "{long:?}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //!
 //! Tasks are in memory: a server that ends ends them. A trainer that a task has started goes on.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -20,8 +20,13 @@ use crate::ids;
 use crate::locked::lock;
 use crate::problem::Problem;
 
-/// The number of tasks that have ended and can still be read.
+/// The number of tasks that have ended and can still be read, and the most bytes of their results as text.
 const KEPT: usize = 200;
+const KEPT_BYTES: usize = 128 << 20;
+/// The share of one task in these bytes. To forget results that are not larger would hardly make room.
+const SHARE: usize = KEPT_BYTES / KEPT;
+/// How long a large result stays in any case, so that who has waited for it can read it.
+const STAYS: Duration = Duration::from_secs(60);
 /// The number of tasks that only wait, beside those that compute.
 const MOST_WAITING: usize = 32;
 /// The time between two looks at whether a task was cancelled.
@@ -45,6 +50,21 @@ pub(crate) struct Task {
     pub error: Option<Problem>,
     /// When it started, in microseconds since the Unix epoch.
     pub created_us: u64,
+}
+
+impl Task {
+    /// Returns a copy without the result, which may have megabytes.
+    fn without_result(&self) -> Self {
+        Self {
+            id: self.id.clone(),
+            kind: self.kind,
+            state: self.state,
+            progress: self.progress.clone(),
+            result: None,
+            error: self.error.clone(),
+            created_us: self.created_us,
+        }
+    }
 }
 
 /// Whether a task runs, and otherwise how it ended.
@@ -92,6 +112,10 @@ impl From<Progress> for TaskProgress {
 pub(crate) struct Work {
     sender: Arc<watch::Sender<Task>>,
     cancel: Arc<AtomicBool>,
+    /// The bytes of its result as text.
+    bytes: Arc<AtomicUsize>,
+    /// When it ended.
+    ended: Arc<OnceLock<Instant>>,
 }
 
 impl Work {
@@ -131,14 +155,14 @@ impl Work {
 
 /// All tasks of this server, the oldest first.
 pub(crate) struct Tasks {
-    tasks: Mutex<Vec<Work>>,
+    tasks: Arc<Mutex<Vec<Work>>>,
     most: usize,
 }
 
 impl Tasks {
     /// No tasks yet, and at most this many at a time.
     pub(crate) fn new(most: usize) -> Self {
-        Self { tasks: Mutex::default(), most }
+        Self { tasks: Arc::default(), most }
     }
 
     /// Starts work in a thread of its own.
@@ -172,7 +196,8 @@ impl Tasks {
             error: None,
             created_us: now_us(),
         };
-        let own = Work { sender: Arc::new(watch::Sender::new(task)), cancel: Arc::default() };
+        let sender = Arc::new(watch::Sender::new(task));
+        let own = Work { sender, cancel: Arc::default(), bytes: Arc::default(), ended: Arc::default() };
         let mut tasks = lock(&self.tasks);
         let running = tasks.iter().filter(|task| task.is_running()).count();
         if running >= most {
@@ -194,9 +219,9 @@ impl Tasks {
         }
     }
 
-    /// Returns all tasks, the newest first.
+    /// Returns all tasks without their results, the newest first.
     pub(crate) fn list(&self) -> Vec<Task> {
-        lock(&self.tasks).iter().rev().map(|task| task.sender.borrow().clone()).collect()
+        lock(&self.tasks).iter().rev().map(|task| task.sender.borrow().without_result()).collect()
     }
 
     /// Returns the changes of a task.
@@ -221,8 +246,23 @@ impl Tasks {
         let tasks = lock(&self.tasks);
         let found = tasks.iter().find(|task| task.sender.borrow().id == id).cloned();
         found.ok_or_else(|| {
-            Problem::not_found("task", id).advise("A server that was started again has forgotten its tasks")
+            Problem::not_found("task", id).advise(
+                "The server was started again since, or has forgotten the task to make room for others and their results: begin it anew if you still need its result",
+            )
         })
+    }
+}
+
+/// Forgets the oldest tasks with large results, if all results together are too large.
+fn forget_large(tasks: &mut Vec<Work>, now: Instant) {
+    let bytes = |task: &Work| task.bytes.load(Ordering::Relaxed);
+    let may_go = |task: &Work| {
+        bytes(task) > SHARE && task.ended.get().is_some_and(|ended| now.duration_since(*ended) >= STAYS)
+    };
+    while tasks.iter().map(bytes).sum::<usize>() > KEPT_BYTES
+        && let Some(oldest) = tasks.iter().position(may_go)
+    {
+        tasks.remove(oldest);
     }
 }
 
@@ -242,19 +282,21 @@ impl Place<'_> {
     where
         F: FnOnce(&Work) -> Result<Value, Problem> + Send + 'static,
     {
-        let in_thread = self.work.clone();
+        let (in_thread, all) = (self.work.clone(), self.tasks.tasks.clone());
         let task = in_thread.sender.borrow().clone();
         let body = move || {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&in_thread)));
             in_thread.end(ended.unwrap_or_else(|_| {
                 Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug in sparktune ended this task"))
             }));
+            forget_large(&mut lock(&all), Instant::now());
         };
         std::thread::Builder::new().name(task.kind.into()).spawn(body).map_err(|error| {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no thread can be started: {error}"))
         })?;
         self.is_taken = true;
         self.tasks.forget_oldest();
+        forget_large(&mut lock(&self.tasks.tasks), Instant::now());
         Ok(task)
     }
 }
@@ -273,6 +315,9 @@ impl Work {
     }
 
     fn end(&self, ended: Result<Value, Problem>) {
+        let bytes = ended.as_ref().map_or(0, |result| result.to_string().len());
+        self.bytes.store(bytes, Ordering::Relaxed);
+        let _ = self.ended.set(Instant::now());
         self.sender.send_modify(|task| match ended {
             Ok(result) => (task.state, task.result) = (TaskState::Done, Some(result)),
             Err(_) if self.is_cancelled() => task.state = TaskState::Cancelled,
@@ -328,7 +373,8 @@ mod tests {
         });
         tasks.cancel(&id).unwrap();
         assert_eq!(ended(&tasks, &id).state, TaskState::Cancelled);
-        assert_eq!(tasks.list().len(), 4);
+        let listed = tasks.list();
+        assert!(listed.len() == 4 && listed.iter().all(|task| task.result.is_none()), "{listed:?}");
         assert_eq!(tasks.watch("other").unwrap_err().status, 404);
     }
 
@@ -368,5 +414,24 @@ mod tests {
         assert!(count == KEPT && oldest != task.id, "{count}");
         drop(tasks.place_to_wait("stop").unwrap());
         assert_eq!((first(&tasks), tasks.list().len()), (oldest, KEPT));
+    }
+
+    #[test]
+    fn of_results_that_take_much_memory_the_oldest_large_ones_are_forgotten_after_a_minute() {
+        let tasks = Tasks::new(1);
+        let start = || ended(&tasks, &tasks.start("test", |_| Ok(json!("12345"))).unwrap().id).id;
+        let ids = [start(), start(), start(), start()];
+        let bytes = |at: usize| lock(&tasks.tasks)[at].bytes.clone();
+        assert_eq!(bytes(0).load(Ordering::Relaxed), 7);
+        bytes(1).store(KEPT_BYTES, Ordering::Relaxed);
+        bytes(2).store(KEPT_BYTES - 100, Ordering::Relaxed);
+        let last = start();
+        assert!(ids.iter().all(|id| tasks.watch(id).is_ok()), "all have just ended");
+        forget_large(&mut lock(&tasks.tasks), Instant::now() + STAYS);
+        let is_known = [0, 1, 2, 3].map(|at| tasks.watch(&ids[at]).is_ok());
+        assert_eq!(is_known, [true, false, true, true]);
+        assert!(tasks.watch(&last).is_ok());
+        let advice = tasks.watch(&ids[1]).unwrap_err().advice.unwrap();
+        assert!(advice.contains("started again") && advice.contains("make room"), "{advice}");
     }
 }

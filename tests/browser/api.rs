@@ -230,6 +230,7 @@ fn requests_name_data_and_models_by_ids_that_lead_nowhere_else() {
     for (name, toml, status) in [
         ("mine", "[method]\nrank = 8\n", 200),
         ("mine", "[method]\nrank = 8\n", 409),
+        ("%20spaced%20", "[method]\nrank = 8\n", 200),
         ("default", "seed = 1\n", 400),
         ("..%2Fmine", "seed = 1\n", 404),
         ("paths", "[data]\ntrain = [\"/etc/passwd\"]\n", 400),

@@ -85,9 +85,11 @@ async fn save(
     Body(contents): Body<Contents>,
 ) -> Result<Json<DescribedPreset>, Problem> {
     blocking(move || {
+        // As it is written, so that it is found again.
+        let name = name.trim();
         let Contents { toml, answers, replace } = contents;
         let toml = match (toml, answers) {
-            (Some(toml), None) => checked(toml, &name)?,
+            (Some(toml), None) => checked(toml, name)?,
             (None, Some(answers)) => {
                 let asked = Asked { answers, preset: None };
                 let answers = gathered(&state, &asked).map_err(Obstacle::problem)?.answers;
@@ -98,8 +100,8 @@ async fn save(
                 return Err(problem.advise("Send either `toml` or `answers`"));
             }
         };
-        match presets::save(&name, &toml, replace)? {
-            Saved::Written { .. } => Ok(Json(found(&name)?.into())),
+        match presets::save(name, &toml, replace)? {
+            Saved::Written { .. } => Ok(Json(found(name)?.into())),
             Saved::Exists { .. } => {
                 let problem =
                     Problem::new(StatusCode::CONFLICT, format!("there is a preset '{name}' already"));

@@ -24,6 +24,8 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
 }
 
 /// The tasks of this server, the newest first
+///
+/// Without their results, which are read one by one.
 #[utoipa::path(get, path = "/tasks", tag = "tasks", responses((status = 200, body = Listed<Task>)))]
 async fn list(State(state): State<Shared>) -> Json<Listed<Task>> {
     Json(Listed::whole(state.tasks.list()))

@@ -40,7 +40,7 @@ struct KeepWish {
 /// Keep an edit
 ///
 /// Its patch is laid on the model that it was computed for: in place, or as a new edited model. The result of
-/// the task is `{"model": id, "conflicts": …, "displaced": …}`.
+/// the task is `{"model": id, "conflicts": …, "displaced": …, "note": words or null}`.
 #[utoipa::path(post, path = "/knowledge/edits/{id}/keep", tag = "knowledge", params(("id" = String, Path)),
     request_body = KeepWish, responses((status = 202, body = Task), (status = 400, body = Problem),
         (status = 404, body = Problem), (status = 409, body = Problem)))]
@@ -96,10 +96,11 @@ async fn keep(
             let what = format!("add {}", patch_name(&patch));
             let arguments = change.command("apply", [], [patch.into()]);
             let after = |before: &[Laid]| before.iter().cloned().chain([laid]).collect();
-            let changed = change.made(&what, work, arguments, after).map_err(words)?;
+            let (changed, note) = change.made(&what, work, arguments, after).map_err(words)?;
             // If it is being asked, it stays in the list and can be discarded later.
             let _ = edits::remove(&served, &id, &folder);
-            Ok(json!({"model": model, "conflicts": changed["conflicts"], "displaced": changed["displaced"]}))
+            Ok(json!({"model": model, "conflicts": changed["conflicts"], "displaced": changed["displaced"],
+                "note": note}))
         })?;
         Ok((StatusCode::ACCEPTED, Json(task)))
     })
@@ -153,22 +154,21 @@ impl Target<'_> {
     }
 
     /// Makes a change of which it is known what it comes to, and notes before how to undo it. The weights are
-    /// then loaded anew.
+    /// then loaded anew. Returns what the command says, and a note for the user.
     fn made(
         &self,
         what: &str,
         work: &Work,
         arguments: Vec<OsString>,
         after: impl FnOnce(&[Laid]) -> Vec<Laid>,
-    ) -> Result<Value, Problem> {
+    ) -> Result<(Value, Option<String>), Problem> {
         let mut history = History::of(self.state, self.name)?;
         let before = stack(self.state, self.from)?;
         history.settle(&before);
         let after = after(&before);
         history.begin(self.from, what.to_owned(), before, after.clone())?;
         let changed = self.run(arguments, work, &mut history, &after)?;
-        unload(self.state, self.name, work)?;
-        Ok(changed)
+        Ok((changed, unload(self.state, self.name, work)))
     }
 
     /// Runs the command of a change that was begun, and notes its end.
@@ -201,12 +201,13 @@ fn stack(state: &Served, folder: &Path) -> Result<Vec<Laid>, Problem> {
     })
 }
 
-fn unload(state: &Served, name: &str, work: &Work) -> Result<(), Problem> {
+/// Ends the worker that holds a model as it was. The change itself is made and stays so, whatever becomes of
+/// that: what is to be said of it is returned.
+fn unload(state: &Served, name: &str, work: &Work) -> Option<String> {
     let id = format!("{EDITED}{name}");
-    match models::find(&id, state.runs.path(), &state.models) {
-        Some(model) => Found { folder: model.path.clone(), model }.unload(state, work),
-        None => Ok(()),
-    }
+    let model = models::find(&id, state.runs.path(), &state.models)?;
+    let refused = Found { folder: model.path.clone(), model }.unload(state, work).err()?;
+    Some(format!("the model as it was is still loaded: {}", refused.detail))
 }
 
 /// What is to be done with a patch.
@@ -256,8 +257,8 @@ struct PatchWish {
 
 /// Take a patch away, or switch it on or off
 ///
-/// The result of the task is `{"model": id, "displaced": …}`: patches that were made on top of others than
-/// those below them now.
+/// The result of the task is `{"model": id, "displaced": …, "note": words or null}`. Displaced are patches
+/// that were made on top of others than those below them now.
 #[utoipa::path(post, path = "/knowledge/models/{id}/patches", tag = "knowledge", params(("id" = String, Path)),
     request_body = PatchWish, responses((status = 202, body = Task), (status = 404, body = Problem),
         (status = 409, body = Problem, description = "It is a folder of the user")))]
@@ -284,8 +285,8 @@ async fn change(
             let after = |before: &[Laid]| wish.action.after(&wish.patch, before);
             let changed = change.made(&what, work, arguments, after);
             let names = InWords::new(&[(&found.folder, &found.model.id)]);
-            let changed = changed.map_err(|problem| names.problem(problem))?;
-            Ok(json!({"model": found.model.id, "displaced": changed["displaced"]}))
+            let (changed, note) = changed.map_err(|problem| names.problem(problem))?;
+            Ok(json!({"model": found.model.id, "displaced": changed["displaced"], "note": note}))
         })?;
         Ok((StatusCode::ACCEPTED, Json(task)))
     })
@@ -306,7 +307,7 @@ fn nothing(name: &str) -> Problem {
 /// Undo the last change of an edited model
 ///
 /// Its patches are then what they were before, and its weights have the same bytes. The result of the task is
-/// `{"model": id, "undone": words}`.
+/// `{"model": id, "undone": words, "note": words or null}`.
 #[utoipa::path(post, path = "/knowledge/models/{id}/undo", tag = "knowledge", params(("id" = String, Path)),
     responses((status = 202, body = Task), (status = 404, body = Problem),
         (status = 409, body = Problem, description = "There is nothing to undo")))]
@@ -337,8 +338,8 @@ async fn undo(State(state): State<Shared>, Id(id): Id) -> Result<(StatusCode, Js
             let off = off.iter().map(|name| flag("off", name));
             let arguments = change.command("set", off, files.into_iter().map(PathBuf::into_os_string));
             change.run(arguments, work, &mut history, &before).map_err(words)?;
-            unload(&served, &name, work)?;
-            Ok(json!({"model": found.model.id, "undone": undone}))
+            let note = unload(&served, &name, work);
+            Ok(json!({"model": found.model.id, "undone": undone, "note": note}))
         })?;
         Ok((StatusCode::ACCEPTED, Json(task)))
     })

@@ -19,6 +19,7 @@ use sparktune_app::program::Program;
 use sparktune_base::files::{create_private_folder, write_shared_and_sync};
 use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
+use tempfile::TempDir;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -119,14 +120,7 @@ async fn start(
         remove_abandoned(&state);
         let id = ids::new();
         let draft = folder.join(&id);
-        let in_work = new_draft(&draft).map_err(|error| Failure::io("create", &draft, &error))?;
-        // Counted with its own, so that edits that are started at once do not pass over each other.
-        let drafts = fs::read_dir(&folder).into_iter().flatten().count();
-        if drafts > MOST_DRAFTS {
-            let _ = fs::remove_dir(&draft);
-            let text = format!("{} edits wait for a decision or are in work, which is the most", drafts - 1);
-            return Err(Problem::new(StatusCode::CONFLICT, text).advise("Keep or discard one of them"));
-        }
+        let in_work = one_more_draft(&folder, &draft)?;
         let program = state.program.clone();
         let files = named_files(&state, &[&wish.data, &wish.text, &wish.patch].map(Option::as_deref));
         let refused = draft.clone();
@@ -313,13 +307,30 @@ pub(super) fn remove(state: &Served, id: &str, folder: &Path) -> Result<(), Prob
     Ok(fs::remove_dir_all(folder).map_err(|error| Failure::io("delete", folder, &error))?)
 }
 
+/// Creates the folder of an edit among the others, one at a time, so that each that is started counts those
+/// before it. It is in work as long as the file is open.
+///
+/// # Errors
+/// There are as many as there may be, or it cannot be created.
+fn one_more_draft(folder: &Path, draft: &Path) -> Result<File, Problem> {
+    let alone = File::open(folder).map_err(|error| Failure::io("open", folder, &error))?;
+    // Where there are no locks, two that begin at once may both find the last place free.
+    let _ = alone.lock();
+    let drafts = fs::read_dir(folder).into_iter().flatten().count();
+    if drafts >= MOST_DRAFTS {
+        let text = format!("{drafts} edits wait for a decision or are in work, which is the most");
+        return Err(Problem::new(StatusCode::CONFLICT, text).advise("Keep or discard one of them"));
+    }
+    Ok(new_draft(draft).map_err(|error| Failure::io("create", draft, &error))?)
+}
+
 /// Creates the folder of an edit. It is in work as long as the file, which is the folder itself, is open.
 fn new_draft(folder: &Path) -> io::Result<File> {
     loop {
         create_private_folder(folder)?;
         // Who removes abandoned folders may have been faster, and may have it locked.
         let Ok(held) = File::open(folder) else { continue };
-        if held.lock().is_ok() && fs::metadata(folder).is_ok_and(|named| Some(named.ino()) == inode(&held)) {
+        if held.lock().is_err() || fs::metadata(folder).is_ok_and(|named| Some(named.ino()) == inode(&held)) {
             return Ok(held);
         }
     }
@@ -347,6 +358,30 @@ pub(super) fn remove_abandoned(state: &Served) {
             let _ = fs::remove_dir_all(&path);
         }
     }
+}
+
+/// Creates a folder for the facts of a request, which is removed with the first value. It is in work as long
+/// as the second one, which is the folder itself, is open. Others of this beginning are removed in which
+/// nobody works any more: their server was killed.
+///
+/// # Errors
+/// It cannot be created.
+pub(super) fn place_for_facts(folder: &Path, beginning: &str) -> io::Result<(TempDir, File)> {
+    let alone = File::open(folder)?;
+    // Where there are no locks, nobody can tell which ones are in work. NFS has none for folders.
+    if alone.lock().is_ok() {
+        for entry in fs::read_dir(folder)?.flatten() {
+            let is_place = entry.file_name().as_encoded_bytes().starts_with(beginning.as_bytes());
+            if is_place && let Some(_held) = free(&entry.path()) {
+                // It is tried again the next time.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+    let place = tempfile::Builder::new().prefix(beginning).tempdir_in(folder)?;
+    let in_work = File::open(place.path())?;
+    let _ = in_work.lock();
+    Ok((place, in_work))
 }
 
 /// Returns a file or folder locked, if nobody else has locked it.
@@ -383,6 +418,9 @@ async fn discard(State(state): State<Shared>, Id(id): Id) -> Result<StatusCode, 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -394,6 +432,42 @@ mod tests {
         );
         let other = Problem::bad_request("facts.jsonl: there are no facts");
         assert_eq!(with_place(other.clone()), other);
+    }
+
+    #[test]
+    fn of_two_edits_that_are_started_at_once_with_room_for_one_exactly_one_begins() {
+        for _ in 0..50 {
+            let place = tempfile::tempdir().unwrap();
+            for waiting in 1..MOST_DRAFTS {
+                fs::create_dir(place.path().join(waiting.to_string())).unwrap();
+            }
+            let together = Barrier::new(2);
+            let begin = |name: &str| {
+                together.wait();
+                one_more_draft(place.path(), &place.path().join(name)).is_ok()
+            };
+            let begun = thread::scope(|scope| {
+                let other = scope.spawn(|| begin("one"));
+                [begin("other"), other.join().unwrap()]
+            });
+            assert_eq!(begun.iter().filter(|begun| **begun).count(), 1);
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), MOST_DRAFTS);
+        }
+    }
+
+    #[test]
+    fn facts_in_which_nobody_works_any_more_are_removed_by_the_next_request() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join(".facts-left")).unwrap();
+        fs::write(place.path().join("result.json"), "{}").unwrap();
+        let begin = || place_for_facts(place.path(), ".facts-").unwrap();
+        let (first, in_work) = begin();
+        let (second, _in_work) = begin();
+        assert!(first.path().is_dir() && second.path().is_dir());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
+        drop(in_work);
+        let (third, _in_work) = begin();
+        assert!(!first.path().exists() && second.path().is_dir() && third.path().is_dir());
     }
 
     #[test]

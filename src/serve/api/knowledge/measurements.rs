@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::edits::with_place;
+use super::edits::{place_for_facts, with_place};
 use super::fact::FactWish;
 use super::found::{Found, InWords};
 use super::wish::{EditSettings, Source, flag, named_files};
@@ -137,7 +137,7 @@ async fn start(
         let files = named_files(&state, &[&wish.data, &wish.text].map(Option::as_deref));
         let task = state.tasks.start("measure-edits", move |work| {
             let failed = |error| Problem::from(Failure::io("write", &folder, &error));
-            let place = tempfile::Builder::new().prefix(".facts-").tempdir_in(&folder).map_err(failed)?;
+            let (place, _in_work) = place_for_facts(&folder, ".facts-").map_err(failed)?;
             let facts = source.file(place.path())?;
             let mut arguments: Vec<OsString> =
                 vec!["edit".into(), found.folder.clone().into(), flag("facts", facts)];

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::edits::with_place;
+use super::edits::{place_for_facts, with_place};
 use super::fact::{FactWish, lines};
 use super::found::{Found, InWords};
 use super::wish::{Source, flag};
@@ -64,7 +64,7 @@ async fn start(
         let served = state.clone();
         let task = state.tasks.start("trace", move |work| {
             let failed = |error| Problem::from(Failure::io("write", &folder, &error));
-            let place = tempfile::Builder::new().prefix(".fact-").tempdir_in(&folder).map_err(failed)?;
+            let (place, _in_work) = place_for_facts(&folder, ".fact-").map_err(failed)?;
             let facts = flag("facts", source.file(place.path())?);
             let mut arguments: Vec<OsString> =
                 vec!["edit".into(), found.folder.clone().into(), facts, "--trace".into()];

@@ -104,7 +104,13 @@ async fn resume(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Pro
                 }
                 // Whether it has ended is asked first, so that its last events are read.
                 let has_ended = following.has_ended();
-                let view = RunView::glance(&run)?;
+                let view = match RunView::glance(&run) {
+                    Ok(view) => view,
+                    Err(error) => {
+                        following.detach();
+                        return Err(error.into());
+                    }
+                };
                 let has_begun = view.attempts.back().is_some_and(|last| last.number >= following.attempt());
                 if has_ended && let Some(ending) = following.ending(&view) {
                     let reason = view.finished().filter(|_| has_begun).and_then(|ended| ended.reason.clone());

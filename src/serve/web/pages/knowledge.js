@@ -3,7 +3,7 @@
 import { call } from "../api.js";
 import { tell } from "../parts/dialog.js";
 import { html, useEffect, useRef, useState } from "../parts/dom.js";
-import { moment } from "../parts/format.js";
+import { moment, sentence } from "../parts/format.js";
 import { useRead } from "../parts/load.js";
 import { Empty, Head, Loading, ProblemNote } from "../parts/page.js";
 import { TaskProgress } from "../parts/progress.js";
@@ -54,7 +54,8 @@ export default function Knowledge({ query }) {
       const undone = result.undone ? `Undone: ${result.undone}.` : "The weights were computed anew from the base.";
       const displaced = result.displaced ?? [];
       const moved = displaced.length ? ` Made on top of other patches: ${displaced.join(", ")}.` : "";
-      tell({ kind: "good", title: "Changed", text: undone + moved });
+      const note = result.note ? ` ${sentence(result.note)}.` : "";
+      tell({ kind: "good", title: "Changed", text: undone + moved + note });
       look("");
       pick(result.model);
       changed();
