@@ -32,7 +32,8 @@ pub(crate) struct Curve {
     pub last: Vec<Option<f32>>,
     /// The number of steps of a column.
     pub width: u64,
-    /// Steps whose value was NaN or infinite, at most 256.
+    /// Steps whose value was NaN or infinite, at most 256. Of a curve whose steps are not kept one by one,
+    /// the last step of each group of neighbours that has such a value.
     pub nonfinite: Vec<u64>,
 }
 
@@ -114,8 +115,8 @@ impl Steps {
         let mut columns = Columns::new(*first, *last, range.points);
         let (mut from, width) = (0, columns.curve.width);
         while from < steps.len() {
-            let end = columns.origin + ((steps[from] - columns.origin) / width + 1) * width;
-            let to = from + steps[from..].partition_point(|step| *step < end);
+            let slot = |step: u64| (step - columns.origin) / width;
+            let to = from + steps[from..].partition_point(|step| slot(*step) == slot(steps[from]));
             columns.add_steps(&steps[from..to], &values[from..to]);
             from = to;
         }
@@ -175,7 +176,7 @@ struct Columns {
 
 impl Columns {
     fn new(first: u64, last: u64, points: usize) -> Self {
-        let width = (last - first + 1).div_ceil(points.max(1) as u64);
+        let width = (last - first).saturating_add(1).div_ceil(points.max(1) as u64);
         Self { origin: first, open: None, curve: Curve { width, ..Curve::default() } }
     }
 
@@ -277,6 +278,28 @@ mod tests {
         all.push(&Step { step: 2, loss_nats: 9.0, ..Step::default() });
         let curve = all.curve(LOSS, ALL).unwrap();
         assert_eq!((curve.steps, curve.last), (vec![1, 2], vec![Some(1.0), Some(9.0)]));
+    }
+
+    #[test]
+    fn the_first_and_the_last_step_that_there_can_be_are_columns_too() {
+        let mut all = Steps::default();
+        for step in [0, u64::MAX] {
+            all.push(&Step { step, loss_nats: 1.0, ..Step::default() });
+        }
+        for points in [1, 1000] {
+            assert_eq!(all.curve(LOSS, Range { points, ..ALL }).unwrap().steps, [0, u64::MAX]);
+        }
+        let bucket = Bucket {
+            first_step: 0,
+            last_step: u64::MAX,
+            count: 1,
+            min: 1.0,
+            max: 1.0,
+            sum: 1.0,
+            last: 1.0,
+            nonfinite: 0,
+        };
+        assert_eq!(of_buckets(&[bucket], ALL).steps, [0]);
     }
 
     proptest! {

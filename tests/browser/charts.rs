@@ -1,5 +1,5 @@
 //! Charts, which a canvas draws: whatever the values and the zoom are, they are drawn without an error, and
-//! the axes have few labels.
+//! the axes have few labels. Below those of several runs stands in which settings the runs differ.
 
 use serde_json::json;
 
@@ -109,5 +109,29 @@ fn the_keyboard_zooms_a_chart_of_a_long_run_in_and_out() {
         page.press("Log scale");
         page.eval("document.querySelector('[data-test=chart-Loss] .plot').focus()");
     }
+    page.is_well(server.port);
+}
+
+#[test]
+fn the_overlay_names_the_settings_in_which_its_runs_differ() {
+    let Some(mut page) = Page::start() else { return };
+    let faster = "20261123T174755Z-faster-lora-c691";
+    let mut run = String::new();
+    let server = Server::start(|place| {
+        let original = place.old_run();
+        let copied = original.with_file_name(faster);
+        std::fs::rename(&original, &copied).unwrap();
+        let plan = std::fs::read_to_string(copied.join("plan.toml")).unwrap();
+        let changed = plan.replace("value = \"2e-3\"", "value = \"4e-3\"");
+        assert_ne!(plan, changed);
+        std::fs::write(copied.join("plan.toml"), changed).unwrap();
+        run = place.old_run().file_name().unwrap().to_str().unwrap().to_owned();
+    });
+    page.open(&server.url());
+    page.go(&format!("#/overlay?ids={run},{faster}"));
+    page.wait("the settings", "!!document.querySelector('[data-test=differences]')");
+    let rows = "[...document.querySelectorAll('[data-test=differences] tbody tr')]
+        .map((row) => [...row.cells].map((cell) => cell.textContent.trim()))";
+    assert_eq!(page.eval(rows), json!([["optimizer learning rate", "2e-3", "4e-3"]]));
     page.is_well(server.port);
 }

@@ -12,7 +12,7 @@
 //! | `walk` | the whole way in the page |
 //! | `hostile` | texts of strangers in every field of the page, without effect |
 //! | `access` | names, contrast, focus, motion and width of every page |
-//! | `charts` | curves of any values |
+//! | `charts` | curves of any values, and the overlay of runs |
 //! | `knowledge` | facts written, tried, kept and taken back, by requests and in the page |
 //! | `lab` | the protocol lab: a packet edited and damaged |
 //!

@@ -243,3 +243,26 @@ fn a_model_is_compared_in_the_page() {
     page.picture("comparison-phone");
     page.is_well(server.port);
 }
+
+#[test]
+fn the_oldest_of_more_runs_than_one_answer_holds_is_reached() {
+    let Some(mut page) = Page::start() else { return };
+    let server = Server::start(|place| {
+        for at in 0..520 {
+            let run = format!("runs/20260101T{at:06}Z-r{at}-lora-0001");
+            std::fs::create_dir_all(place.join(&run).join("events")).unwrap();
+        }
+    });
+    page.open(&server.url());
+    for rows in [50, 200, 500, 520] {
+        page.wait(
+            &format!("{rows} runs"),
+            &format!("document.querySelectorAll('[data-test=run-row]').length === {rows}"),
+        );
+        if rows < 520 {
+            page.press("Older runs");
+        }
+    }
+    page.wait("the end of the list", "!document.querySelector('main .more')");
+    page.is_well(server.port);
+}

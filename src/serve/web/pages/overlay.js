@@ -140,20 +140,19 @@ function join(curves) {
 
 /** The settings in which the runs differ. */
 function Differences({ runs }) {
-  const names = [
-    ...new Set(runs.flatMap(({ run }) => (run.plan?.settings ?? []).map((setting) => setting.name))),
+  const keys = [
+    ...new Set(runs.flatMap(({ run }) => (run.plan?.settings ?? []).map((setting) => setting.key))),
   ];
-  const value = (run, name) => run.plan?.settings?.find((setting) => setting.name === name)?.value ?? "";
-  const differing = names.filter(
-    (name) =>
-      new Set(runs.map(({ run }) => String(value(run, name)))).size > 1 &&
-      !["name", "runs-dir", "runs_dir"].includes(name),
+  const value = (run, key) => run.plan?.settings?.find((setting) => setting.key === key)?.value ?? "";
+  const differing = keys.filter(
+    (key) =>
+      new Set(runs.map(({ run }) => String(value(run, key)))).size > 1 && !["name", "runs_dir"].includes(key),
   );
-  return html`<section class="card"><div class="card-head"><h2>Settings that differ</h2><span class="faint small">${count(names.length - differing.length)} others agree</span></div>
+  return html`<section class="card"><div class="card-head"><h2>Settings that differ</h2><span class="faint small">${count(keys.length - differing.length)} others agree</span></div>
     ${
       differing.length === 0
         ? html`<p class="soft">All settings are the same: what differs is chance, machine or build.</p>`
         : html`<div class="scroll"><table class="table" data-test="differences"><thead><tr><th>Setting</th>${runs.map(({ id, run }, at) => html`<th key=${id}><span class="swatch" style=${{ background: `var(--${COLOURS[at]})` }}></span> ${run.name ?? id}</th>`)}</tr></thead>
-      <tbody>${differing.map((name) => html`<tr key=${name}><th scope="row">${name.replaceAll("_", " ").replaceAll("-", " ")}</th>${runs.map(({ id, run }) => html`<td key=${id} class="anywhere">${String(value(run, name)) || "–"}</td>`)}</tr>`)}</tbody></table></div>`
+      <tbody>${differing.map((key) => html`<tr key=${key}><th scope="row">${key.replaceAll(/[._]/g, " ")}</th>${runs.map(({ id, run }) => html`<td key=${id} class="anywhere">${String(value(run, key)) || "–"}</td>`)}</tr>`)}</tbody></table></div>`
     }</section>`;
 }

@@ -1,7 +1,8 @@
 // All runs, newest first, as they go on. Several can be picked and laid over each other.
-import { html, useState } from "../parts/dom.js";
+import { call } from "../api.js";
+import { html, useCallback, useEffect, useState } from "../parts/dom.js";
 import { ago, count, duration, loss, moment, percent } from "../parts/format.js";
-import { useRead } from "../parts/load.js";
+import { asProblem, useRead } from "../parts/load.js";
 import { Chips, Empty, Head, Loading, ProblemNote, Search, joined } from "../parts/page.js";
 import { Bar, Spoken } from "../parts/progress.js";
 import { useShortcuts } from "../parts/shortcuts.js";
@@ -11,9 +12,47 @@ import { href, keepQuery } from "../routes.js";
 /** A list with a run at work is read every second, a quiet one every three. */
 const every = (data) => (data?.items.some(isLive) ? 1000 : 3000);
 
+/** The most runs of one answer. */
+const MOST = 500;
+
+/**
+ * Reads so many parts of the list that are older than the run `before`, and the place where the next one begins.
+ * `again` reads them once more.
+ */
+function useOlder(before, parts) {
+  const [older, setOlder] = useState({ items: [], next: null, problem: null });
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    const ending = new AbortController();
+    const { signal } = ending;
+    const read = async () => {
+      const items = [];
+      let next = before;
+      for (let part = 0; part < parts && next; part += 1) {
+        const list = await call("GET /api/v1/runs", { query: { limit: MOST, before: next }, signal });
+        items.push(...list.items);
+        next = list.next;
+      }
+      setOlder({ items, next, problem: null });
+    };
+    read().catch((error) => signal.aborted || setOlder((now) => ({ ...now, problem: asProblem(error) })));
+    return () => ending.abort();
+  }, [before, parts, round]);
+  const again = useCallback(() => setRound((n) => n + 1), []);
+  return { ...older, again };
+}
+
 export default function Runs({ query }) {
   const [limit, setLimit] = useState(50);
-  const { data, problem, again } = useRead("GET /api/v1/runs", { query: { limit } }, [limit], every);
+  const [parts, setParts] = useState(0);
+  const newest = useRead("GET /api/v1/runs", { query: { limit } }, [limit], every);
+  const older = useOlder(newest.data?.next, parts);
+  const { data } = newest;
+  const problem = newest.problem ?? older.problem;
+  const again = () => {
+    newest.again();
+    older.again();
+  };
   const [search, setSearch] = useState(query.search ?? "");
   const [filter, setFilter] = useState(query.state ?? "");
   const [picked, setPicked] = useState(() => new Set());
@@ -34,7 +73,9 @@ export default function Runs({ query }) {
     return html`<${Head} title="Runs" />${problem ? html`<${ProblemNote} problem=${problem} again=${again} />` : html`<${Loading} what="Reading the runs" />`}`;
   const states = FILTERS.find(({ value }) => value === filter)?.of;
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
-  const shown = data.items.filter(
+  const runs = [...data.items, ...older.items];
+  const more = () => (limit < MOST ? setLimit(Math.min(limit * 4, MOST)) : setParts(parts + 1));
+  const shown = runs.filter(
     (run) =>
       (!states || states.includes(run.state)) &&
       words.every((word) =>
@@ -80,7 +121,7 @@ export default function Runs({ query }) {
         <tbody>${shown.map((run) => html`<${Row} key=${run.id} run=${run} picked=${picked.has(run.id)} toggle=${toggle} />`)}</tbody>
       </table>`
       }
-      ${data.next && html`<p class="more"><button class="button" onClick=${() => setLimit(limit * 4)}>Older runs</button></p>`}`
+      ${older.next && html`<p class="more"><button class="button" onClick=${more}>Older runs</button></p>`}`
     }`;
 }
 
