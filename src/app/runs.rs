@@ -72,7 +72,11 @@ pub fn planned(run: &RunDir) -> Option<Planned> {
 /// Returns what a plan says of the time, to tell what follows the steps.
 pub fn planned_by(plan: &Plan) -> Option<Planned> {
     let time = &plan.advice.as_ref()?.time;
-    Some(Planned { step_ms: time.train_s? * 1000.0 / time.steps.max(1) as f64, after_s: time.after_s() })
+    Some(Planned {
+        step_ms: time.train_s? * 1000.0 / time.steps.max(1) as f64,
+        head_s: time.mtp_s.unwrap_or(0.0),
+        finish_s: time.finish_s.unwrap_or(0.0),
+    })
 }
 
 /// A running trainer that was requested to save a checkpoint and end.

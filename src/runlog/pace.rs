@@ -24,15 +24,17 @@ const LONGEST_US: u64 = 3_600_000_000;
 pub struct Planned {
     /// The time of a step alone in milliseconds.
     pub step_ms: f64,
-    /// The seconds from the last step to the end of the run.
-    pub after_s: f64,
+    /// The seconds in which the MTP head is trained after the last step.
+    pub head_s: f64,
+    /// The seconds in which heads are measured and outputs written.
+    pub finish_s: f64,
 }
 
 impl Planned {
-    /// Returns the seconds that follow the steps, if steps take this long: as much more or less than planned
-    /// as the steps.
+    /// Returns the seconds that follow the steps, if steps take this long. The head's steps take as much more
+    /// or less than planned as they do. What writes text depends on the memory and not on products.
     fn after_s(self, step_ms: f64) -> f64 {
-        let after_s = self.after_s * step_ms / self.step_ms;
+        let after_s = self.head_s * step_ms / self.step_ms + self.finish_s;
         if after_s.is_finite() { after_s.max(0.0) } else { 0.0 }
     }
 }
@@ -215,19 +217,19 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_steps_takes_as_much_longer_than_planned_as_they_do() {
+    fn the_heads_steps_take_as_much_longer_than_planned_as_the_others_and_the_rest_does_not() {
         let mut pace = Pace::default();
-        pace.expect(Planned { step_ms: 500.0, after_s: 60.0 });
+        pace.expect(Planned { step_ms: 500.0, head_s: 40.0, finish_s: 20.0 });
         // An evaluation takes as long as a step.
         for n in 1..=11 {
             pace.step(&step(n, 1000.0), n * 2_000_000, Some(100));
         }
         let eta = pace.eta(100).unwrap();
-        assert_eq!((eta.seconds, eta.after_s, eta.drift_s), (89.0 * 2.0 + 120.0, 120.0, Some(0.0)));
+        assert_eq!((eta.seconds, eta.after_s, eta.drift_s), (89.0 * 2.0 + 100.0, 100.0, Some(0.0)));
         pace.begin_again();
         assert_eq!(pace.eta(100), None);
         // A plan without a time for its steps says nothing.
-        pace.expect(Planned { step_ms: 0.0, after_s: 60.0 });
+        pace.expect(Planned { step_ms: 0.0, head_s: 40.0, finish_s: 20.0 });
         pace.step(&step(1, 1.0), 1_000_000, Some(3));
         pace.step(&step(2, 1.0), 2_000_000, Some(3));
         assert_eq!(pace.eta(3).unwrap().seconds, 1.0);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
+use sparktune_app::runs::planned;
 use sparktune_runlog::{Error, EventTailer, Kind, Limit, Liveness, RunDir, RunView, RunsRoot, Sample};
 
 use crate::ids;
@@ -107,8 +108,12 @@ impl FollowedRuns {
 
 impl Followed {
     fn new(run: RunDir) -> Self {
+        let mut view = RunView::default();
+        if let Some(planned) = planned(&run) {
+            view.expect(planned);
+        }
         let known = Known {
-            view: RunView::default(),
+            view,
             steps: Steps::default(),
             liveness: Liveness::NotStarted,
             position: (0, 0),

@@ -148,6 +148,9 @@ pub struct RunView {
     /// The steps of the MTP head.
     #[serde(skip)]
     head_pace: Pace,
+    /// The number of steps in which the MTP head is trained, if the trainer logged it.
+    #[serde(skip)]
+    head_steps: Option<u64>,
     #[serde(skip)]
     position: (u32, u64),
 }
@@ -182,6 +185,7 @@ impl RunView {
                 if progress.phase == HEAD_PHASE {
                     let step = Step { step: progress.done, ..Step::default() };
                     self.head_pace.step(&step, event.time_us, progress.total);
+                    self.head_steps = progress.total;
                     // What follows the last step is none.
                     if progress.total == Some(progress.done) {
                         self.head_pace.begin_again();
@@ -370,12 +374,26 @@ impl RunView {
     /// steps.
     pub fn expect(&mut self, planned: Planned) {
         self.pace.expect(planned);
+        self.head_pace.expect(Planned { head_s: 0.0, ..planned });
     }
 
-    /// Returns the remaining time; `None` before the second step of an attempt, after the end, and when the
-    /// total is unknown.
+    /// Returns the remaining time; `None` before the second step of an attempt, between the last step and the
+    /// second one of the MTP head, while outputs are written, after the end, and when the total is unknown.
+    /// While the head is trained, the steps are those of the head.
     pub fn eta(&self) -> Option<Eta> {
-        if self.finished().is_some() { None } else { self.pace.eta(self.total_steps()?) }
+        if self.finished().is_some() {
+            return None;
+        }
+        let of_steps = || self.pace.eta(self.total_steps()?);
+        let of_head = || self.head_pace.eta(self.head_steps?);
+        match self.phase.as_ref().map_or("", |phase| &phase.phase) {
+            "" | "train" => of_steps(),
+            HEAD_PHASE => of_head(),
+            // How long this takes is only planned, and not how much of it is done.
+            "export" => None,
+            // Matrix products are measured before and between the steps of either.
+            _ => of_head().or_else(|| of_steps().filter(|eta| eta.steps_left > 0)),
+        }
     }
 
     /// Returns how the time of a step is spent, over the recent steps of this attempt.

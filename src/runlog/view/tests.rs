@@ -93,6 +93,49 @@ fn time_between_steps_that_was_no_training_is_not_expected_again() {
 }
 
 #[test]
+fn the_time_left_includes_head_and_outputs_and_is_that_of_the_heads_steps_while_those_are_made() {
+    let mut log = Log::new();
+    let phase = |name: &str| Kind::Phase(Phase { phase: name.into(), detail: None });
+    let head =
+        |done| Kind::Progress(Progress { phase: "mtp".into(), done, total: Some(9), unit: "steps".into() });
+    let left = |log: &Log| log.view.eta().map(|eta| (eta.seconds, eta.steps_left));
+    log.view.expect(Planned { step_ms: 1000.0, head_s: 40.0, finish_s: 20.0 });
+    log.start(None);
+    log.emit(phase("train"));
+    log.step(998, 2.0);
+    log.step(999, 2.0);
+    // What is told of a measurement between the steps ends nothing.
+    log.emit(phase("products"));
+    assert_eq!(left(&log), Some((61.0, 1)));
+    log.emit(phase("train"));
+    log.step(1000, 2.0);
+    log.emit(phase("mtp"));
+    assert_eq!(left(&log), None, "no step of the head was timed");
+    log.emit(head(1));
+    log.emit(head(2));
+    assert_eq!(left(&log), Some((27.0, 7)));
+    // An evaluation of the head.
+    log.emit(Kind::Progress(Progress { phase: "eval".into(), ..Progress::default() }));
+    assert_eq!(left(&log), Some((27.0, 7)));
+    log.emit(head(9));
+    assert_eq!(left(&log), None);
+    log.emit(phase("export"));
+    assert_eq!(left(&log), None);
+
+    // A text model that was stopped early has steps left that nobody makes.
+    let mut log = Log::new();
+    log.start(None);
+    log.emit(phase("train"));
+    log.step(1, 2.0);
+    log.step(2, 2.0);
+    assert_eq!(left(&log), Some((998.0, 998)));
+    for after in ["mtp", "export"] {
+        log.emit(phase(after));
+        assert_eq!(left(&log), None, "{after}");
+    }
+}
+
+#[test]
 fn silence_of_ten_step_times_is_a_stall_while_steps_are_made() {
     let mut log = Log::new();
     let phase = |name: &str| Kind::Phase(Phase { phase: name.into(), detail: None });

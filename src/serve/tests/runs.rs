@@ -51,6 +51,24 @@ fn the_list_has_the_newest_first_and_continues_where_it_ended() {
 }
 
 #[test]
+fn the_time_left_includes_the_head_that_follows_the_steps() {
+    let server = Server::start();
+    let run = run_with_steps(&server, NAME, 10);
+    let _lease = Lease::acquire(&run).unwrap();
+    // By this plan the head takes 128 times as long as a step, which takes 1.5 s with what lies between.
+    let plan = include_str!("../../../tests/fixtures/run-261c35e/run/plan.toml");
+    std::fs::write(run.plan(), plan).unwrap();
+    let kind = Kind::Step(Step { step: 99, loss_nats: 1.0, step_ms: Some(1500.0), ..Step::default() });
+    let event = Event { attempt: 1, seq: 12, time_us: 12, kind };
+    append(&run.event_file(1), event.to_line().unwrap().as_bytes());
+    let detail = server.json(&format!("/api/v1/runs/{NAME}"));
+    let listed = server.json("/api/v1/runs")["items"][0].clone();
+    for left in [&detail["eta"]["seconds"], &detail["eta_s"], &listed["eta_s"]] {
+        assert!(left.as_f64().is_some_and(|left| (190.0..200.0).contains(&left)), "{left}: {detail}");
+    }
+}
+
+#[test]
 fn a_run_is_read_once_and_then_only_what_is_new() {
     let server = Server::start();
     let run = run_with_steps(&server, NAME, 10);

@@ -1,9 +1,10 @@
 //! The head of the page: the name of the run, its state, and its main figures.
 
+use sparktune_app::runs::planned_by;
 use sparktune_base::program_name;
 use sparktune_base::units::{self, UNKNOWN, count, loss, milliseconds, or_unknown};
 use sparktune_plan::Method;
-use sparktune_runlog::{Liveness, Outcome, RunStarted};
+use sparktune_runlog::{Eta, Liveness, Outcome, RunStarted};
 
 use super::axis::as_f64;
 use super::drawing::percent;
@@ -86,6 +87,15 @@ fn state(page: &mut Markup, run: &ReportInput) {
     }
 }
 
+/// Returns the remaining time, with that of what follows the steps by the plan.
+fn time_left(run: &ReportInput) -> Option<Eta> {
+    let mut view = run.view.clone();
+    if let Some(planned) = run.plan.as_ref().ok().and_then(planned_by) {
+        view.expect(planned);
+    }
+    view.eta()
+}
+
 fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let view = &run.view;
     let finished = view.finished();
@@ -93,7 +103,7 @@ fn numbers(run: &ReportInput) -> Vec<(&'static str, String, String)> {
     let of = view.total_steps().filter(|total| *total != done);
     let mut all =
         vec![("Steps", count(done), of.map_or_else(String::new, |total| format!("of {}", count(total))))];
-    if let Some(eta) = view.eta().filter(|_| run.is_live()) {
+    if let Some(eta) = run.is_live().then(|| time_left(run)).flatten() {
         let how =
             format!("{} per step over the last {}", milliseconds(eta.ms_per_step), count(eta.over_steps));
         all.push(("Time left", units::duration(eta.seconds), how));

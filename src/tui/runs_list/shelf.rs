@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use sparktune_app::runs::planned;
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted, duration, loss, milliseconds, tokens_per_s};
 use sparktune_runlog::{Bucket, Checkpoints, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot};
@@ -78,7 +79,10 @@ impl Look {
     /// Reads the run. If it cannot be read, the result says why.
     pub(super) fn read(run: &RunDir) -> Self {
         let stamp = Some(Stamp::of(run));
-        let seen = glance(run);
+        let mut seen = glance(run);
+        if let (Ok((_, view)), Some(planned)) = (&mut seen, planned(run)) {
+            view.expect(planned);
+        }
         let row = RunRow::of(run, &seen);
         let look = Look { stamp, ..Look::unread(run.clone()) };
         match &seen {

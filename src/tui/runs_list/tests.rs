@@ -123,6 +123,21 @@ fn some_runs() -> (TempDir, Lease) {
     (root, lease)
 }
 
+#[test]
+fn the_time_left_in_the_list_includes_the_head_that_follows_the_steps() {
+    let root = tempfile::tempdir().unwrap();
+    let run = folder(&root, "20251120T080000Z-qwen3.5-4b-lora-e4d5");
+    let _lease = Lease::acquire(&run).unwrap();
+    let mut log = Log::begun(HOUR_US, "Qwen/Qwen3.5-4B", 11);
+    log.steps(10, None);
+    log.write(&run);
+    let left_s = || shelf::Look::read(&run).left_s.unwrap();
+    assert!((left_s() - 1.5).abs() < 1e-6, "one step");
+    run.write_plan(include_str!("../../../tests/fixtures/run-261c35e/run/plan.toml")).unwrap();
+    // By this plan the head takes 128 times as long as a step.
+    assert!((190.0..200.0).contains(&left_s()), "{}", left_s());
+}
+
 /// Opens the list of these folders with the same path, sizes and time in every snapshot.
 fn posed(root: &TempDir) -> RunsList {
     let mut list = RunsList::at(RunsRoot::new(root.path()), NOW_US);

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use sparktune_app::models::shown_name;
+use sparktune_app::runs::planned;
 use sparktune_plan::Plan;
 use sparktune_runlog::{Error, Lease, Liveness, Outcome, RunDir, RunView, RunsRoot, label_of};
 use utoipa::{IntoParams, ToSchema};
@@ -161,7 +162,10 @@ fn read(run: &RunDir) -> Result<Summary, Error> {
     {
         return Ok(summary.clone());
     }
-    let view = RunView::glance(run)?;
+    let mut view = RunView::glance(run)?;
+    if let Some(planned) = planned(run) {
+        view.expect(planned);
+    }
     let liveness = view.liveness(run)?;
     let summary = Summary::of(run, &view, liveness);
     if !is_held && !liveness.is_live() {

@@ -188,6 +188,7 @@ fn a_run_that_goes_on_and_one_that_crashed_say_what_to_do() {
     for step in 1..=1000 {
         writer.emit(Kind::Step(Step { step, loss_nats: 1.5, ..Step::default() }));
     }
+    writer.emit(Kind::Step(Step { step: 1001, step_ms: Some(1000.0), ..Step::default() }));
     // It lies elsewhere than in `runs`, so its path is what finds it.
     let named = run.path().display().to_string();
     let page = html(&ReportInput::read(&run));
@@ -195,10 +196,14 @@ fn a_run_that_goes_on_and_one_that_crashed_say_what_to_do() {
     for expected in ["running", "of 4,000", "Time left", "continues", &format!("sparktune watch {named}")] {
         assert!(live.contains(expected), "{expected:?} is not on the page:\n{live}");
     }
-    assert!(page.contains("aria-label=\"1,000 of 4,000 steps\""));
+    assert!(page.contains("aria-label=\"1,001 of 4,000 steps\""));
+    // By this plan the head takes 128 times as long as a step, and the steps here followed at once.
+    run.write_plan(include_str!("../../../../tests/fixtures/run-261c35e/run/plan.toml")).unwrap();
+    let planned = words(&html(&ReportInput::read(&run)));
+    assert!(planned.contains("Time left\n2 min "), "{planned}");
     drop((writer, lease));
     let crashed = words(&html(&ReportInput::read(&run)));
-    for expected in ["crashed", "after step 1,000", "in logs/", &format!("sparktune resume {named}")] {
+    for expected in ["crashed", "after step 1,001", "in logs/", &format!("sparktune resume {named}")] {
         assert!(crashed.contains(expected), "{expected:?} is not on the page:\n{crashed}");
     }
     assert!(!crashed.contains("Time left"));
