@@ -196,7 +196,7 @@ fn adapted(base: &Model, folder: &Path) -> Result<BatchDecoder, InferError> {
 fn load_head(source: &Source, checkpoint: &Checkpoint, device: &Device) -> Result<Option<Mtp>, ModelError> {
     let foreign = match &source.head {
         Some(folder) if folder.join("config.json").is_file() => {
-            Some(Checkpoint::open(folder)?.for_decoding())
+            Some(Checkpoint::open_with(folder, &source.options)?.for_decoding())
         }
         Some(_) | None => None,
     };

@@ -90,7 +90,13 @@ impl Source {
                 if !base.join("config.json").is_file() {
                     return Err(missing(format!("its base was in {}, which has no model", base.display())));
                 }
-                let head = exported("merged-mtp").or_else(|| plan.model.mtp_path.clone());
+                // Of the model that a head was taken from, only the shards with the head may be here. The
+                // outputs have the head with all that it takes to open it.
+                let foreign = || {
+                    let donor = plan.model.mtp_path.clone()?;
+                    Some(exported("merged").unwrap_or(donor))
+                };
+                let head = exported("merged-mtp").or_else(foreign);
                 (base, head, Some(adapter))
             }
         };

@@ -80,12 +80,11 @@ struct Whole {
 }
 
 impl InputFile {
-    /// Hashes all bytes of a weight file, unless it has the size and the time of the one that the run began
-    /// with. Older programs recorded no such hash, and then there is nothing to compare it with.
-    fn hash_whole(&mut self, path: &Path, began_with: Option<&[InputFile]>) -> Result<(), TrainError> {
+    /// Hashes all bytes of a weight file, unless it has the size and the time of `was`, the one that the run
+    /// began with. Older programs recorded no such hash, and then there is nothing to compare it with.
+    fn hash_whole(&mut self, path: &Path, was: Option<&InputFile>) -> Result<(), TrainError> {
         let meta = fs::metadata(path).map_err(TrainError::io(path))?;
         let changed = (meta.ctime(), meta.ctime_nsec());
-        let was = began_with.and_then(|files| files.iter().find(|was| was.file == self.file));
         self.whole = match was.map(|was| (was.bytes, &was.whole)) {
             Some((_, None)) => None,
             Some((bytes, Some(known))) if bytes == self.bytes && known.changed == changed => {
@@ -246,11 +245,13 @@ fn hash_whole(
     files: &mut [InputFile],
 ) -> Result<(), TrainError> {
     let paths: Vec<&Path> = base.shards().collect();
-    for (paths, files) in paths.chunks(AT_ONCE).zip(files.chunks_mut(AT_ONCE)) {
+    let was: Vec<Option<&InputFile>> = (0..paths.len()).map(|at| same_file(files, at, began_with?)).collect();
+    let chunks = paths.chunks(AT_ONCE).zip(was.chunks(AT_ONCE)).zip(files.chunks_mut(AT_ONCE));
+    for ((paths, was), files) in chunks {
         thread::scope(|scope| {
-            let files = paths.iter().zip(files);
+            let files = paths.iter().zip(was).zip(files);
             let started: Vec<_> =
-                files.map(|(path, file)| scope.spawn(move || file.hash_whole(path, began_with))).collect();
+                files.map(|((path, was), file)| scope.spawn(move || file.hash_whole(path, *was))).collect();
             started.into_iter().try_for_each(|thread| thread.join().expect("hashing does not panic"))
         })?;
     }
@@ -282,6 +283,18 @@ pub(crate) fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
     Ok(files)
 }
 
+/// Describes the files of a base like [`of_base`], without those of an MTP head that is another model's.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn of_text_model(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
+    let mut is_foreign = base.shards().map(|path| path.parent() != Some(base.dir()));
+    let mut files = of_base(base)?;
+    // The weight files come first, in this order.
+    files.retain(|_| !is_foreign.next().unwrap_or(false));
+    Ok(files)
+}
+
 /// Describes those of the named files of a folder that exist, by all of their bytes.
 fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<Vec<InputFile>, TrainError> {
     let describe = |name: &&str| {
@@ -301,12 +314,20 @@ fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<
     names.filter_map(describe).collect()
 }
 
+/// Returns the entry of another record for the file `of[at]`. A base and the model that its MTP head comes
+/// from may have weight files of the same name. Both records have those of the base first, so the first of a
+/// name is the first of it there, too.
+fn same_file<'a>(of: &[InputFile], at: usize, among: &'a [InputFile]) -> Option<&'a InputFile> {
+    let has_its_name = |file: &&InputFile| file.file == of[at].file;
+    among.iter().filter(has_its_name).nth(of[..at].iter().filter(has_its_name).count())
+}
+
 /// Describes the first file that is not the same in both records.
 pub(crate) fn difference(began_with: &[InputFile], found: &[InputFile]) -> Option<String> {
-    let changed = began_with.iter().find_map(|was| {
+    let changed = began_with.iter().enumerate().find_map(|(at, was)| {
         let InputFile { file, bytes, blake3, whole } = was;
         let all = |file: &Option<Whole>| file.as_ref().map(|whole| whole.blake3.clone());
-        match found.iter().find(|is| is.file == *file) {
+        match same_file(began_with, at, found) {
             None => Some(format!("{file} is missing")),
             Some(is) if is.bytes != *bytes => {
                 Some(format!("{file} has {} bytes instead of {bytes}", is.bytes))
@@ -318,8 +339,8 @@ pub(crate) fn difference(began_with: &[InputFile], found: &[InputFile]) -> Optio
             Some(_) => None,
         }
     });
-    let is_new = |is: &&InputFile| began_with.iter().all(|was| was.file != is.file);
-    changed.or_else(|| found.iter().find(is_new).map(|is| format!("{} is new", is.file)))
+    let is_new = |at: &usize| same_file(found, *at, began_with).is_none();
+    changed.or_else(|| (0..found.len()).find(is_new).map(|at| format!("{} is new", found[at].file)))
 }
 
 /// All of few bytes; of many, pieces at even distances, the first and the last among them.
@@ -334,6 +355,8 @@ fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use safetensors::SafeTensors;
+
     use super::*;
 
     fn file(name: &str, bytes: u64, blake3: &str) -> InputFile {
@@ -452,5 +475,44 @@ mod tests {
         assert_eq!(said(&[file("a", 10, "x"), file("b", 21, "y")]), "b has 21 bytes instead of 20");
         assert_eq!(said(&[file("a", 10, "z"), file("b", 20, "y")]), "a has changed");
         assert_eq!(said(&[was[0].clone(), was[1].clone(), file("c", 1, "z")]), "c is new");
+    }
+
+    #[test]
+    fn files_of_the_same_name_are_compared_in_their_order() {
+        let [base, head, config] = [file("a", 10, "base"), file("a", 20, "head"), file("b", 1, "x")];
+        let was = [base.clone(), head.clone(), config.clone()];
+        assert_eq!(difference(&was, &was), None);
+        let said = |found: &[InputFile]| difference(&was, found).unwrap();
+        assert_eq!(said(&[base.clone(), file("a", 20, "other"), config.clone()]), "a has changed");
+        assert_eq!(said(&[head, base.clone(), config.clone()]), "a has 20 bytes instead of 10");
+        assert_eq!(said(&[base.clone(), config.clone()]), "a is missing");
+        assert_eq!(difference(&[base, config], &was).unwrap(), "a is new");
+    }
+
+    #[test]
+    fn the_weight_file_of_a_foreign_head_has_a_hash_of_its_own_and_is_no_part_of_the_text_model() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint");
+        let bytes = fs::read(fixture.join("model.safetensors")).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let stored = SafeTensors::deserialize(&bytes).unwrap();
+        let text_model = stored.iter().filter(|(name, _)| !name.starts_with("mtp."));
+        let shard = root.path().join("model.safetensors");
+        safetensors::serialize_to_file(text_model, None, &shard).unwrap();
+        fs::copy(fixture.join("config.json"), root.path().join("config.json")).unwrap();
+
+        let base = Checkpoint::open(root.path()).unwrap();
+        let alone = of_base(&base).unwrap();
+        let base = base.with_head_of(&fixture).unwrap();
+        assert_eq!(of_text_model(&base).unwrap(), alone);
+        let seen = |began_with: Option<&[InputFile]>| {
+            let mut files = of_base(&base).unwrap();
+            hash_whole(&base, began_with, &mut files).unwrap();
+            files
+        };
+        let began_with = seen(None);
+        let hash = |at: usize| began_with[at].whole.as_ref().unwrap().blake3.clone();
+        assert_eq!(hash(1), blake3::hash(&bytes).to_hex().to_string());
+        assert!(began_with[0].file == began_with[1].file && hash(0) != hash(1));
+        assert_eq!(seen(Some(&began_with)), began_with);
     }
 }

@@ -54,7 +54,12 @@ pub(crate) fn adapter(run: &RunDir, plan: &Plan) -> Result<Option<PathBuf>, Trai
 pub(crate) fn require_its_base(run: &RunDir, plan: &Plan, base: &Checkpoint) -> Result<(), TrainError> {
     let (Some(parent), Some(from)) = (read(run, plan)?, &plan.model.from) else { return Ok(()) };
     let Some(of_parent) = parent.base_files.filter(|_| parent.is_adapter) else { return Ok(()) };
-    match inputs::difference(&of_parent, &inputs::of_base(base)?) {
+    let mut difference = inputs::difference(&of_parent, &inputs::of_base(base)?);
+    // The parent may have had no head of another model. Its adapter was trained on the text model alone.
+    if difference.is_some() && base.has_foreign_head() {
+        difference = inputs::difference(&of_parent, &inputs::of_text_model(base)?);
+    }
+    match difference {
         None => Ok(()),
         Some(reason) => {
             Err(TrainError::OtherBaseThanParent { path: base.dir().to_owned(), parent: from.clone(), reason })

@@ -143,6 +143,11 @@ fn a_base_that_lost_its_head_takes_it_from_another_model() {
     assert!(index.contains("\"mtp.fc.weight\": \"model-00002-of-00002.safetensors\""), "{index}");
     let page = std::fs::read_to_string(run.join("outputs/SERVE.md")).unwrap();
     assert!(page.contains("| draft length | base's head |"), "{page}");
+    // The weight files of both models have the same name.
+    let name = run.to_str().unwrap();
+    place.sparktune(["export", name]).exits(0);
+    let flags = ["--data", "train.jsonl", "--max-steps", "2", "--json"];
+    place.sparktune(["head", name].into_iter().chain(flags)).exits(0);
     if let Some(gemma) = gemma3() {
         let refused = with(gemma.to_str().unwrap()).exits(2);
         assert!(refused.last()["error"].to_string().contains("no MTP head either"), "{refused:?}");

@@ -73,6 +73,43 @@ fn a_run_of_the_head_alone_has_its_weights_in_its_exported_model() {
 }
 
 #[test]
+fn drafts_of_a_run_with_the_head_of_another_model_come_from_its_outputs_with_its_options() {
+    // The config has a field that only an option of the run lets pass.
+    let base = with_tokenizer(&qwen35("checkpoint"));
+    let path = base.path().join("config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    config["text_config"]["new_scale"] = serde_json::json!(2.0);
+    fs::write(&path, config.to_string()).unwrap();
+
+    let run = tempfile::tempdir().unwrap();
+    let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/run-261c35e/run/plan.toml");
+    let of_model = format!(
+        "path = \"{}\"\nmtp_path = \"/nowhere\"\nignored_fields = [\"new_scale\"]",
+        base.path().display()
+    );
+    let plan = fs::read_to_string(older).unwrap().replace("path = \"MODEL_FOLDER\"", &of_model);
+    assert!(plan.contains(&of_model));
+    fs::write(run.path().join("plan.toml"), plan).unwrap();
+    fs::create_dir(run.path().join("events")).unwrap();
+    let [merged, adapter] = ["merged", "adapter"].map(|name| run.path().join("outputs").join(name));
+    for (from, to) in [(base.path(), &merged), (qwen35("lora_final").as_path(), &adapter)] {
+        fs::create_dir_all(to).unwrap();
+        for file in fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {
+            fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+        }
+    }
+    let source = Source::open(run.path(), None).unwrap();
+    assert_eq!((&source.head, &source.adapter), (&Some(merged), &Some(adapter)));
+    let options = EngineOptions { draft_tokens: 2, ..EngineOptions::default() };
+    let mut engine = Engine::load(&source, options, &roomy(), &Device::flex(), &mut |_, _| ()).unwrap();
+    assert_eq!(engine.draft_tokens(), 2);
+    let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy(20) };
+    let drafted = answer(&mut engine, ask(&[5, 6, 7, 8], params));
+    assert!(drafted.finished().usage.drafted_tokens > 0);
+    assert_eq!(drafted.ids(), tokens(run.path(), None));
+}
+
+#[test]
 fn a_config_or_a_list_of_weights_larger_than_any_is_not_read() {
     let huge = |path: &Path| fs::File::create(path).unwrap().set_len(1 << 30).unwrap();
     let folder = with_tokenizer(&qwen35("checkpoint"));
