@@ -18,7 +18,7 @@ use sparktune_base::program_name;
 use sparktune_base::units::{count, counted, duration};
 use sparktune_cluster::RankCounts;
 use sparktune_runlog::{Liveness, Outcome, RunDir, RunView, RunsRoot, now_us};
-use sparktune_train::prolong;
+use sparktune_train::{ExportedFiles, prolong};
 pub use sparktune_train::{GgufRequest, GgufType, Length, Weights};
 use sparktune_tui::output::{WrappedLines, columns, note, print, print_json, print_lines, stderr_columns};
 use sparktune_tui::screens::Screens;
@@ -261,14 +261,11 @@ pub fn export(
     let run = find_run(name)?;
     make_files_private();
     let stop = interrupts.flag();
-    let (outputs, notes) = match gguf {
-        None => (sparktune_train::export_run(&run, weights, &stop).map_err(from_training)?, Vec::new()),
-        Some(request) => {
-            let files = sparktune_train::export_gguf(&run, weights, request, &stop, &how_far(json))
-                .map_err(from_training)?;
-            (files.paths, files.notes)
-        }
+    let exported = match gguf {
+        None => sparktune_train::export_run(&run, weights, &stop),
+        Some(request) => sparktune_train::export_gguf(&run, weights, request, &stop, &how_far(json)),
     };
+    let ExportedFiles { paths: outputs, notes } = exported.map_err(from_training)?;
     if json {
         print_json(&Exported { run_dir: run.path().to_owned(), outputs, notes })?;
     } else {

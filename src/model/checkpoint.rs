@@ -358,13 +358,18 @@ fn add_tensors(
     Ok(())
 }
 
+/// The file with all weights of a folder that has no index.
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+/// The list of the weight files of a folder, and of the tensors in each.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
 /// The most bytes of the name of a file on Linux.
 const LONGEST_FILE_NAME: usize = 255;
 
 fn shard_paths(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, ModelError> {
-    let index = dir.join("model.safetensors.index.json");
+    let index = dir.join(INDEX);
     if !index.exists() {
-        let single = dir.join("model.safetensors");
+        let single = dir.join(WEIGHTS);
         return if single.exists() { Ok(vec![single]) } else { Err(ModelError::NoWeights(dir.to_owned())) };
     }
     #[derive(serde::Deserialize)]

@@ -13,7 +13,7 @@ use sparktune_base::units::counted;
 use sparktune_cluster::{Collective, SummedBy};
 use sparktune_model::{Checkpoint as Base, Model, ModelError, Mtp};
 use sparktune_plan::{Device as DeviceKind, HeadPlan, Mtp as MtpChoice, Plan, SyncPlan};
-use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunStarted};
+use sparktune_runlog::{Checkpoint, Checkpoints, Kind, RunDir, RunStarted, Skipped};
 
 use crate::batches::Batches;
 use crate::cuda::{quantiser, shared_memory_works};
@@ -138,6 +138,11 @@ impl<'a, 'run> Attempt<'a, 'run> {
             state.order = state.order.or(order);
         }
         let mut plan = session.plan.clone();
+        if plan.is_of_head_alone() && !state.main_done {
+            // Without the checkpoint that `head` began the run with, it would be one like any other. What is
+            // damaged stays where it is, so that it can be restored.
+            return Err(no_finished_text_model(session.run, &found.skipped));
+        }
         if let Some(places) = &options.places {
             plan.model.path = Some(places.base.clone());
             plan.model.mtp_path = plan.model.mtp_path.and(places.head.clone());
@@ -470,6 +475,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
         write(&Export {
             run,
             folder: &folder,
+            flag: "",
             plan,
             base,
             eval_set: eval_set.as_ref(),
@@ -488,6 +494,15 @@ impl<'a, 'run> Attempt<'a, 'run> {
         self.session.acknowledge(requests, self.state.checkpoint_step());
         Ending::Stopped { reason }
     }
+}
+
+/// Says why a run of the head alone cannot go on.
+fn no_finished_text_model(run: &RunDir, skipped: &[Skipped]) -> TrainError {
+    let of_one = |skipped: &Skipped| format!("{} ({})", skipped.path.display(), skipped.damage);
+    let damaged: Vec<String> = skipped.iter().map(of_one).collect();
+    let reason =
+        if damaged.is_empty() { "missing".into() } else { format!("damaged: {}", damaged.join(", ")) };
+    TrainError::NoFinishedTextModel { run: run.name().to_owned(), reason }
 }
 
 /// Verifies every checksum of a token file, so that damage is found before a training step reads it.

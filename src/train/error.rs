@@ -84,6 +84,16 @@ pub enum TrainError {
     )]
     UnfinishedTextModel { run: String },
     #[error(
+        "{path}: {damage}. It is the newest checkpoint of {run}, whose text model may have been trained further than an older one has it. Restore this folder, or train from the older one again: `{program} resume {run}`",
+        program = program_name()
+    )]
+    DamagedNewest { run: String, path: PathBuf, damage: String },
+    #[error(
+        "{run} trains only its MTP head, and its checkpoint with the finished text model is {reason}. Restore it, or start again with `{program} head`; this run would train a text model instead",
+        program = program_name()
+    )]
+    NoFinishedTextModel { run: String, reason: String },
+    #[error(
         "{run} has trained {done} steps already, and what is asked for are {steps}. Give more with --epochs or --max-steps; both count from the beginning of the run"
     )]
     NotLonger { run: String, done: u64, steps: u64 },
@@ -149,6 +159,7 @@ impl TrainError {
             | Self::OtherInputsThanTrained { .. }
             | Self::OtherBaseThanParent { .. }
             | Self::UnfinishedTextModel { .. }
+            | Self::NoFinishedTextModel { .. }
             | Self::NotLonger { .. }
             | Self::NoTextModelCheckpoint { .. }
             | Self::HeadHasNoLength { .. }

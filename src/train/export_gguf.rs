@@ -4,7 +4,6 @@
 //! contain. The other outputs are neither read nor changed.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sparktune_base::files::{sync, write_and_sync};
@@ -17,7 +16,7 @@ use sparktune_runlog::{Lease, RunDir};
 
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
-use crate::export_run::{Loaded, Weights};
+use crate::export_run::{ExportedFiles, Loaded, Weights};
 use crate::exported_template::exported_template;
 use crate::gguf_section::FOLDER;
 use crate::load;
@@ -34,15 +33,6 @@ pub struct GgufRequest {
     pub adapter: bool,
 }
 
-/// The written files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GgufFiles {
-    /// All of them.
-    pub paths: Vec<PathBuf>,
-    /// What they contain and what not, in whole sentences.
-    pub notes: Vec<String>,
-}
-
 /// Writes GGUF files of a run. `stop` ends it, and then earlier files are still there. `progress(file, done,
 /// total)` is called before each tensor.
 ///
@@ -55,9 +45,10 @@ pub fn export_gguf(
     request: GgufRequest,
     stop: &AtomicBool,
     progress: &dyn Fn(&str, usize, usize),
-) -> Result<GgufFiles, TrainError> {
+) -> Result<ExportedFiles, TrainError> {
     let _lease = Lease::acquire(run)?;
-    let Loaded { plan, base, model, heads: [before, head], folder, mut notes } = Loaded::load(run, weights)?;
+    let Loaded { plan, base, model, heads: [before, head], folder, mut notes, .. } =
+        Loaded::load(run, weights)?;
     let adapter = match (request.adapter, load::lora(&plan)) {
         (true, None) => return Err(TrainError::NoAdapter),
         (true, adapter) => adapter,
@@ -118,7 +109,7 @@ pub fn export_gguf(
         paths.push(path);
     }
     sync(&folder).map_err(TrainError::io(&folder))?;
-    Ok(GgufFiles { paths, notes })
+    Ok(ExportedFiles { paths, notes })
 }
 
 /// Measures the heads of a run that has no outputs yet, as its outputs would do.
@@ -134,6 +125,7 @@ fn is_trained_head_better(
     let export = Export {
         run,
         folder: &run.outputs(),
+        flag: "",
         plan,
         base,
         eval_set: eval_set.as_ref(),

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sparktune_base::program_name;
 use sparktune_model::{Checkpoint, Model, Mtp};
 use sparktune_plan::Plan;
-use sparktune_runlog::{Checkpoints, Lease, RunDir};
+use sparktune_runlog::{Checkpoints, Lease, RunDir, Skipped};
 
 use crate::error::TrainError;
 use crate::evaluate::EvalSet;
@@ -35,8 +36,19 @@ pub(crate) struct Loaded {
     pub(crate) heads: [Option<Mtp>; 2],
     /// `outputs/` or the folder below it for these weights.
     pub(crate) folder: PathBuf,
+    /// The flag of `export` that names these weights, with a space before it; empty for the planned ones.
+    pub(crate) flag: String,
     /// What is to be known about the weights, a paragraph each.
     pub(crate) notes: Vec<String>,
+}
+
+/// The files that an export has written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportedFiles {
+    /// All of them.
+    pub paths: Vec<PathBuf>,
+    /// What they contain and what not, in whole sentences.
+    pub notes: Vec<String>,
 }
 
 impl Loaded {
@@ -53,7 +65,8 @@ impl Loaded {
         }
         let plan = read_plan(run)?;
         let mut checkpoints = Checkpoints::new(run);
-        let newest = checkpoints.newest_valid()?.checkpoint.ok_or(TrainError::NothingToExport)?;
+        let found = checkpoints.newest_valid()?;
+        let newest = found.checkpoint.ok_or(TrainError::NothingToExport)?;
         let newest_state = State::read(&newest.path)?;
         let (mut state, mut checkpoint, mut notes) = (newest_state.clone(), newest.path, Vec::new());
         let named = match weights {
@@ -100,23 +113,41 @@ impl Loaded {
             Weights::Best | Weights::Step(_) => state.weights_step(),
         };
         notes.insert(0, chosen::in_words(&plan, &newest_state, step));
+        // Whoever names a step does not ask for the newest.
+        if !matches!(weights, Weights::Step(_)) {
+            let newest = newest_state.checkpoint_step();
+            notes.extend(found.skipped.iter().map(|skipped| damaged_in_words(skipped, newest)));
+        }
         // Other weights than the plan's get a folder of their own.
-        let folder = match weights {
-            Weights::Planned => run.outputs(),
-            Weights::Best => run.outputs().join("best"),
-            Weights::Step(step) => run.outputs().join(format!("step-{step:06}")),
+        let (folder, flag) = match weights {
+            Weights::Planned => (run.outputs(), String::new()),
+            Weights::Best => (run.outputs().join("best"), " --best".to_owned()),
+            Weights::Step(step) => {
+                (run.outputs().join(format!("step-{step:06}")), format!(" --checkpoint {step}"))
+            }
         };
-        Ok(Self { plan, base, model, heads: [before, head], folder, notes })
+        Ok(Self { plan, base, model, heads: [before, head], folder, flag, notes })
     }
+}
+
+/// Says that a damaged checkpoint was not read. `newest` is the step of the newest intact one.
+fn damaged_in_words(skipped: &Skipped, newest: u64) -> String {
+    let name = skipped.path.file_name().unwrap_or_default().to_string_lossy();
+    format!(
+        "The checkpoint {name} is damaged: {}. What the run has reached was read from the one of step {newest}; `{} resume` trains from there again.",
+        skipped.damage,
+        program_name()
+    )
 }
 
 /// Exports a run again. `stop` ends it, and then an earlier export is still there.
 ///
 /// # Errors
 /// When the run is training, has no such checkpoint, or the export fails its own check or is stopped.
-pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<Vec<PathBuf>, TrainError> {
+pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<ExportedFiles, TrainError> {
     let _lease = Lease::acquire(run)?;
-    let Loaded { plan, base, model, heads: [before, last], folder, notes } = Loaded::load(run, weights)?;
+    let Loaded { plan, base, model, heads: [before, last], folder, flag, notes } =
+        Loaded::load(run, weights)?;
     let among = draft_vocab::for_run(run, &plan, &base)?;
     let heads = Heads { before, last, among };
     // Only prompts are read from the eval set, so the objective does not matter.
@@ -125,6 +156,7 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
     let export = Export {
         run,
         folder: &folder,
+        flag: &flag,
         plan: &plan,
         base: &base,
         eval_set: eval_set.as_ref(),
@@ -134,5 +166,6 @@ pub fn export_run(run: &RunDir, weights: Weights, stop: &AtomicBool) -> Result<V
         go_on: &|| !stop.load(Ordering::SeqCst),
     };
     let mut text_model = export.write_text_model(&model, false)?;
-    export.write_served(&model, &heads, &mut text_model, &notes)
+    let paths = export.write_served(&model, &heads, &mut text_model, &notes)?;
+    Ok(ExportedFiles { paths, notes })
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use sparktune_model::WeightFile;
-use sparktune_runlog::{Checkpoints, Lease, RunDir};
+use sparktune_runlog::{Checkpoints, Lease, RunDir, Skipped};
 
 use crate::error::TrainError;
 use crate::session::read_plan;
@@ -22,12 +22,19 @@ const HEAD: &str = "mtp.";
 /// Gives `into`, which has no checkpoint yet, the finished text model of `from`.
 ///
 /// # Errors
-/// When `from` is being trained, its text model is not finished, or a file cannot be read or written.
+/// When `from` is being trained, its text model is not finished, its newest checkpoint is damaged, or a file
+/// cannot be read or written.
 pub fn begin_head_run(from: &RunDir, into: &RunDir) -> Result<(), TrainError> {
     let _lease = Lease::acquire(from)?;
     let plan = read_plan(from)?;
     let mut checkpoints = Checkpoints::new(from);
-    let newest = checkpoints.newest_valid()?.checkpoint;
+    let found = checkpoints.newest_valid()?;
+    // An older checkpoint may have another text model, of a run that was made longer since.
+    if let Some(Skipped { path, damage, .. }) = found.skipped.first() {
+        let (run, path) = (from.name().to_owned(), path.clone());
+        return Err(TrainError::DamagedNewest { run, path, damage: damage.to_string() });
+    }
+    let newest = found.checkpoint;
     let newest = newest.ok_or_else(|| TrainError::UnfinishedTextModel { run: from.name().to_owned() })?;
     let state = State::read(&newest.path)?;
     if !state.main_done {

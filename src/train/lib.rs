@@ -81,8 +81,8 @@ mod trained;
 mod vllm;
 
 pub use error::TrainError;
-pub use export_gguf::{GgufFiles, GgufRequest, export_gguf};
-pub use export_run::{Weights, export_run};
+pub use export_gguf::{GgufRequest, export_gguf};
+pub use export_run::{ExportedFiles, Weights, export_run};
 pub use head_run::{begin_head_of_model, begin_head_run};
 #[cfg(feature = "cuda")]
 pub use nccl::find_gpu;

@@ -28,6 +28,10 @@ use crate::vllm::{Serving, other_prompts};
 
 /// The page that says how to serve the outputs.
 const PAGE: &str = "SERVE.md";
+/// The folder of the model with a chosen head.
+const WITH_HEAD: &str = "merged-mtp";
+/// The ids to draft from.
+const DRAFT_TOKENS: &str = "draft-tokens.pt";
 
 /// The MTP head before and after training.
 pub(crate) struct Heads {
@@ -64,6 +68,8 @@ pub(crate) struct Export<'a> {
     pub(crate) run: &'a RunDir,
     /// `outputs/` or a folder below it. The files of an earlier export there are replaced.
     pub(crate) folder: &'a Path,
+    /// The flag of `export` that names these weights, with a space before it; empty for the planned ones.
+    pub(crate) flag: &'a str,
     pub(crate) plan: &'a Plan,
     pub(crate) base: &'a Checkpoint,
     /// The eval set, whose prompts are needed to measure drafts.
@@ -86,13 +92,17 @@ impl Export<'_> {
     }
 
     /// Writes the text model: `adapter/` and `merged/`, which has the base's MTP head. With `keep`,
-    /// `merged/` stays if it is there already with exactly these weights.
+    /// `merged/` stays if it is there already with exactly these weights. If it has others, what belongs to
+    /// them is removed with it: `merged-mtp/`, the ids to draft from, and the page.
     ///
     /// # Errors
     /// When a file cannot be written, or the written model does not compute the same as the model in memory.
     pub(crate) fn write_text_model(&self, model: &Model, keep: bool) -> Result<TextModelOutputs, TrainError> {
         fs::create_dir_all(self.folder).map_err(TrainError::io(self.folder))?;
         let adapters = self.adapters();
+        for name in ["merged", WITH_HEAD].into_iter().chain(adapters.iter().map(|class| class.folder())) {
+            self.remove_unfinished(name)?;
+        }
         let (template, merged) = (self.template()?, self.folder.join("merged"));
         let mut paths: Vec<PathBuf> = adapters.iter().map(|class| self.folder.join(class.folder())).collect();
         // Adapters are small, and nothing compares those that are there.
@@ -101,15 +111,32 @@ impl Export<'_> {
                 self.write_adapter(model, config, *class)?;
             }
         }
-        let was_there = keep
-            && merged.is_dir()
+        // They get their names together with the model, so that no folder is beside one of other weights.
+        let name_adapters = || {
+            adapters
+                .iter()
+                .try_for_each(|class| replace(&self.unnamed(*class), &self.folder.join(class.folder())))
+        };
+        // What belongs to a text model: a head that was trained on it, and what says how it is served.
+        let of_model = [WITH_HEAD, DRAFT_TOKENS, PAGE].map(|name| self.folder.join(name));
+        let is_the_same = merged.is_dir()
+            && (keep || of_model.iter().any(|path| path.exists()))
             && self
                 .merged(model, None, template.as_deref(), &probe(self.base))
                 .is_written(&merged, &mut || (self.go_on)())?;
+        let was_there = keep && is_the_same;
         if was_there {
             (self.record)("merged is there already, with exactly these weights".to_owned());
+            name_adapters()?;
         } else {
-            self.write_merged("merged", model, None)?;
+            self.write_merged("merged", model, None, || {
+                // What belongs to other weights goes first: an attempt after a kill in between finds another
+                // text model again, and not one with a foreign head beside it.
+                if !is_the_same {
+                    of_model.iter().try_for_each(|path| remove(path))?;
+                }
+                name_adapters()
+            })?;
         }
         paths.push(merged);
         Ok(TextModelOutputs { paths, was_there, answers: None, base_head: None })
@@ -132,14 +159,19 @@ impl Export<'_> {
         let chosen = self.choose_head(model, heads, text_model)?;
         let mut served = "merged";
         if let Some(head) = chosen.head.filter(|_| heads.before.is_some()) {
-            served = "merged-mtp";
-            paths.push(self.write_merged(served, model, Some(head))?);
+            served = WITH_HEAD;
+            paths.push(self.write_merged(served, model, Some(head), || Ok(()))?);
+        } else {
+            // One of an earlier export has other weights, and whoever looks for a head would take it.
+            remove(&self.folder.join(WITH_HEAD))?;
         }
         let draft_ids = heads.draft_ids();
+        let path = self.folder.join(DRAFT_TOKENS);
         if let Some(ids) = draft_ids {
-            let path = self.folder.join("draft-tokens.pt");
             write_token_map(&path, ids)?;
             paths.push(path);
+        } else {
+            remove(&path)?;
         }
         let own_template = self.template()?;
         let template = match &own_template {
@@ -158,7 +190,7 @@ impl Export<'_> {
         let notes: Vec<String> = notes.iter().cloned().chain(other_prompts(self.run)).collect();
         let page = serve_page(&Served {
             plan: self.plan,
-            run: &shown_word(self.run.name().as_ref()),
+            run: &format!("{}{}", shown_word(self.run.name().as_ref()), self.flag),
             serving,
             folder: served,
             notes: &notes,
@@ -187,12 +219,15 @@ impl Export<'_> {
         }
     }
 
+    /// Returns where an adapter is until it gets its name.
+    fn unnamed(&self, class: BaseClass) -> PathBuf {
+        self.folder.join(format!(".{}.new", class.folder()))
+    }
+
     fn write_adapter(&self, model: &Model, config: LoraConfig, class: BaseClass) -> Result<(), TrainError> {
-        let partial = self.folder.join(format!(".{}.new", class.folder()));
-        remove(&partial)?;
-        fs::create_dir_all(&partial).map_err(TrainError::io(&partial))?;
-        model.save_lora(&partial, config, self.base, &self.plan.model.reference(), class)?;
-        replace(&partial, &self.folder.join(class.folder()))
+        let folder = self.unnamed(class);
+        fs::create_dir_all(&folder).map_err(TrainError::io(&folder))?;
+        Ok(model.save_lora(&folder, config, self.base, &self.plan.model.reference(), class)?)
     }
 
     /// Returns the chat template that is exported, if it is not the base's.
@@ -212,19 +247,35 @@ impl Export<'_> {
         Merged { base: self.base, model, mtp, keep_mtp, beside: None, chat_template, probe }
     }
 
+    /// Removes what an attempt that was killed has left of an output. The older output is kept where it is
+    /// the only one.
+    fn remove_unfinished(&self, name: &str) -> Result<(), TrainError> {
+        let hidden = |ending: &str| self.folder.join(format!(".{name}.{ending}"));
+        remove(&hidden("new"))?;
+        remove(&hidden("partial"))?;
+        if self.folder.join(name).is_dir() { remove(&hidden("old")) } else { Ok(()) }
+    }
+
     /// Writes a whole model folder. One with a trained head shares files with `merged/`, which was written
-    /// before.
-    fn write_merged(&self, name: &str, model: &Model, mtp: Option<&Mtp>) -> Result<PathBuf, TrainError> {
+    /// before. `before_it_counts` is called when the folder has passed its checks and does not have its name
+    /// yet.
+    fn write_merged(
+        &self,
+        name: &str,
+        model: &Model,
+        mtp: Option<&Mtp>,
+        before_it_counts: impl FnOnce() -> Result<(), TrainError>,
+    ) -> Result<PathBuf, TrainError> {
         let path = self.folder.join(name);
         // An earlier export is removed only after the new one has passed its checks.
         let unchecked = self.folder.join(format!(".{name}.new"));
-        remove(&unchecked)?;
         let (probe, template, beside) = (probe(self.base), self.template()?, self.folder.join("merged"));
         let merged = Merged {
             beside: mtp.map(|_| beside.as_path()),
             ..self.merged(model, mtp, template.as_deref(), &probe)
         };
         let done = merged.write(&unchecked, &mut || (self.go_on)())?;
+        before_it_counts()?;
         replace(&unchecked, &path)?;
         (self.record)(format!(
             "{name} was written and checked: {} tensors of the model in memory, {} copied; the base model has {}; logits differ by at most {:.1e} after loading",
@@ -285,7 +336,14 @@ fn replace_in_two_steps(from: &Path, to: &Path, aside: &Path) -> Result<(), Trai
 
 #[cfg(test)]
 mod tests {
+    use sparktune_runlog::RunsRoot;
+
     use super::*;
+    use crate::testing::plan;
+
+    fn fixture() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint")
+    }
 
     #[test]
     fn a_new_output_takes_the_place_of_an_older_one_and_leaves_nothing_beside_it() {
@@ -319,6 +377,38 @@ mod tests {
         replace(&new, &output).unwrap();
         holds("fourth");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_kill_has_left_of_an_output_goes_but_not_an_older_one_that_is_the_only_one() {
+        let root = tempfile::tempdir().unwrap();
+        let base = Checkpoint::open(&fixture()).unwrap();
+        let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        let plan = plan("Qwen/Qwen3.5-2B");
+        let export = Export {
+            run: &run,
+            folder: root.path(),
+            flag: "",
+            plan: &plan,
+            base: &base,
+            eval_set: None,
+            record: &|_| (),
+            warn: &|_| (),
+            progress: &|_, _, _| (),
+            go_on: &|| true,
+        };
+        let there = || {
+            let hidden = [".merged.new", ".merged.partial", ".merged.old"];
+            hidden.into_iter().filter(|name| root.path().join(name).exists()).collect::<Vec<_>>()
+        };
+        for name in [".merged.new", ".merged.partial", ".merged.old"] {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        export.remove_unfinished("merged").unwrap();
+        assert_eq!(there(), [".merged.old"]);
+        fs::create_dir(root.path().join("merged")).unwrap();
+        export.remove_unfinished("merged").unwrap();
+        assert!(there().is_empty() && root.path().join("merged").is_dir());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::vllm::Serving;
 /// The contents of the page.
 pub(crate) struct Served<'a> {
     pub(crate) plan: &'a Plan,
-    /// The name of the run in commands.
+    /// The name of the run in commands of `export`, with the flag that names these weights.
     pub(crate) run: &'a str,
     /// What the flags of a server depend on.
     pub(crate) serving: Serving<'a>,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::sparktune::{Place, checkpoint, done, events, files};
+use crate::sparktune::{Place, checkpoint, copy, done, events, files};
 
 /// Name → (dtype, bytes) of a safetensors file.
 fn tensors(file: &Path) -> BTreeMap<String, (String, Vec<u8>)> {
@@ -74,6 +74,34 @@ fn lora_leaves_an_adapter_a_merged_model_one_with_its_mtp_head_and_how_to_serve_
         assert!(run.join("outputs/merged").join(file).is_file(), "{file}");
     }
     assert!(std::fs::read_to_string(run.join("outputs/SERVE.md")).unwrap().contains("vllm"));
+}
+
+/// As Qwen3.5-0.8B and 2B are published.
+#[test]
+fn a_base_with_one_shard_under_an_index_is_trained_served_exported_and_trained_further() {
+    const SHARD: &str = "model.safetensors-00001-of-00001.safetensors";
+    let place = Place::new();
+    place.chats(40);
+    let base = place.join("published");
+    copy(&checkpoint(), &base);
+    let weight_map: BTreeMap<String, &str> =
+        tensors(&base.join("model.safetensors")).into_keys().map(|name| (name, SHARD)).collect();
+    std::fs::rename(base.join("model.safetensors"), base.join(SHARD)).unwrap();
+    let index = serde_json::json!({ "metadata": {}, "weight_map": weight_map });
+    std::fs::write(base.join("model.safetensors.index.json"), index.to_string()).unwrap();
+
+    let result = done(&mut place.train_model(&base, &["--rank", "4", "--max-steps", "2"])).exits(0);
+    assert_eq!(result.last()["outcome"], "completed");
+    let run = result.run_dir();
+    assert!(run.join("outputs/merged").join(SHARD).is_file());
+    let name = run.to_str().unwrap();
+    for target in [name, run.join("outputs/merged").to_str().unwrap()] {
+        place.sparktune(["generate", target, "--prompt", "x", "--max-tokens", "3"]).exits(0);
+    }
+    place.sparktune(["export", name, "--best"]).exits(0);
+    place.sparktune(["export", name, "--gguf", "bf16"]).exits(0);
+    let merged = run.join("outputs/merged-mtp");
+    done(&mut place.train_model(&merged, &["--method", "full", "--max-steps", "1"])).exits(0);
 }
 
 #[test]

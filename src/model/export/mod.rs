@@ -23,6 +23,7 @@ use sparktune_base::files::{sync, write_and_sync};
 use self::comparison::logits_distance;
 use self::small_files::{AdjustedConfig, small_files};
 use self::tensors::Tensors;
+use crate::checkpoint::{INDEX, WEIGHTS};
 use crate::weight_file::sync_and_forget;
 use crate::{Checkpoint, Model, ModelError, Mtp, PackedSequence};
 
@@ -228,12 +229,15 @@ impl Merged<'_> {
             files.push((CHAT_TEMPLATE.to_owned(), template.as_bytes().to_vec()));
         }
         let shards = self.shard_names();
-        if shards.len() > 1 {
+        // Qwen3.5-0.8B and 2B are published as one shard with the name of the first of many, which only an
+        // index leads to.
+        let needs_index = shards != [WEIGHTS];
+        if needs_index {
             let total_size: usize = tensors.all().map(|(_, info)| self.base.bytes(info).len()).sum();
             let weight_map: BTreeMap<&str, &String> =
                 tensors.all().map(|(name, info)| (name, &shards[info.shard])).collect();
             let index = serde_json::json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
-            files.push(("model.safetensors.index.json".to_owned(), format!("{index:#}\n").into_bytes()));
+            files.push((INDEX.to_owned(), format!("{index:#}\n").into_bytes()));
         }
         Ok(files)
     }

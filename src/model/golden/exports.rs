@@ -1,5 +1,6 @@
 //! Tests of writing a model: what a stop leaves, what is found again, and what two folders share.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::path::Path;
 use burn::tensor::Device;
 
 use super::{model, qwen35};
+use crate::checkpoint::{INDEX, WEIGHTS};
 use crate::export::Merged;
 use crate::{Checkpoint, LoraConfig, Model, ModelError, Mtp, PackedSequence};
 
@@ -88,6 +90,33 @@ fn a_written_folder_is_found_whole_until_one_byte_of_it_or_of_the_model_changes(
     let value = b.wide() + 1.0;
     b.put(value, true);
     assert!(!is_written(&model), "the model was trained further");
+}
+
+#[test]
+fn a_base_with_one_shard_under_an_index_is_written_in_the_same_layout_and_opens_again() {
+    const SHARD: &str = "model.safetensors-00001-of-00001.safetensors";
+    let root = tempfile::tempdir().unwrap();
+    let [published, out] = ["published", "merged"].map(|name| root.path().join(name));
+    fs::create_dir(&published).unwrap();
+    let fixture = qwen35().join("checkpoint");
+    for name in ["config.json", WEIGHTS] {
+        let to = if name == WEIGHTS { SHARD } else { name };
+        fs::copy(fixture.join(name), published.join(to)).unwrap();
+    }
+    let names = Checkpoint::open(&fixture).unwrap().tensors().keys().cloned().collect::<Vec<_>>();
+    let weight_map: BTreeMap<&String, &str> = names.iter().map(|name| (name, SHARD)).collect();
+    let index = serde_json::json!({ "metadata": {}, "weight_map": weight_map });
+    fs::write(published.join(INDEX), index.to_string()).unwrap();
+
+    let base = Checkpoint::open(&published).unwrap();
+    let (mut model, probe) = (Model::load(&base, &Device::flex(), &mut |_, _| ()).unwrap(), probe());
+    model.attach_lora(LoraConfig::new(4, 8.0), 7);
+    let written = merged(&base, &model, &probe).write(&out, &mut || true).unwrap();
+    assert_eq!(written.base_tensors, names.len());
+    assert!(merged(&base, &model, &probe).is_written(&out, &mut || true).unwrap());
+    let again = Checkpoint::open(&out).unwrap();
+    assert_eq!(again.tensors().keys().cloned().collect::<Vec<_>>(), names);
+    assert!(out.join(SHARD).is_file() && out.join(INDEX).is_file() && !out.join(WEIGHTS).exists());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use sparktune_runlog::{Checkpoints, Kind, Lease, Outcome, RunDir, RunView};
 use sparktune_train::{Length, TrainOptions, Weights, prolong, train, train_with};
 
-use crate::{FULL, LORA, bytes, events, export, losses, run};
+use crate::{FULL, LORA, bytes, events, export, head_steps, losses, outputs, run, train_until};
 
 #[test]
 fn the_bases_loss_is_measured_once_and_is_that_of_the_untrained_model() {
@@ -101,7 +101,20 @@ fn a_completed_run_that_is_made_longer_has_the_rates_of_its_new_length_and_resum
             let finished = train(&run, &AtomicBool::new(true)).unwrap();
             assert_eq!((finished.outcome, finished.steps), (Outcome::Stopped, 8));
         }
+        if stops {
+            // The head of the shorter run was trained on other weights, and nothing serves it any more.
+            let of_shorter_run = head_steps(&run);
+            let stopped = train_until(&run, || head_steps(&run) > of_shorter_run);
+            assert_eq!(stopped.outcome, Outcome::Stopped);
+            assert_eq!(outputs(&run), ["SERVE.md", "adapter", "adapter-causal-lm", "merged"]);
+            let page = String::from_utf8(bytes(&run, "SERVE.md")).unwrap();
+            assert!(
+                page.contains("vllm serve ./merged ") || page.contains("vllm serve ./merged\n"),
+                "{page}"
+            );
+        }
         assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+        assert!(run.outputs().join("merged-mtp").is_dir());
         assert_ne!(bytes(&run, "merged/model.safetensors"), before);
         run
     };

@@ -1,13 +1,17 @@
 //! What a run exports: which weights, in which order, and what a stop or a failure leaves.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
+use safetensors::SafeTensors;
 use sparktune_runlog::{Kind, Outcome, RunDir};
-use sparktune_train::{TrainOptions, Weights, export_run, train, train_with};
+use sparktune_train::{
+    GgufRequest, GgufType, TrainOptions, Weights, export_gguf, export_run, train, train_with,
+};
 
 use crate::{
-    FULL, LORA, bytes, events, export, fixture, head_steps, losses, outputs, run, train_until, warnings,
+    FULL, LORA, bytes, events, export, head_steps, losses, outputs, own_base, run, set_base, train_until,
+    warnings,
 };
 
 fn page(run: &RunDir) -> String {
@@ -80,11 +84,18 @@ fn the_best_weights_are_exported_and_the_head_belongs_to_them() {
         assert!(bytes(&best, file) == bytes(&best, &format!("best/{file}")), "{file}");
     }
     // … and otherwise it has the same weights, without the head that was trained on others, and says so.
+    // One of an earlier export, with other weights, would be served by whoever looks for it.
+    std::fs::create_dir_all(last.outputs().join("best/merged-mtp")).unwrap();
+    std::fs::write(last.outputs().join("best/draft-tokens.pt"), "of other weights").unwrap();
     export(&last, Weights::Best).unwrap();
     let merged = "best/merged/model.safetensors";
     assert!(bytes(&best, merged) == bytes(&last, merged));
     assert!(!last.outputs().join("best/merged-mtp").exists());
-    let page = String::from_utf8(bytes(&last, "best/SERVE.md")).unwrap();
+    let page = std::fs::read_to_string(last.outputs().join("best/SERVE.md")).unwrap();
+    // The commands of a page are about the weights beside it.
+    let command = format!("export {} --best --gguf q8_0\n", last.name());
+    assert!(page.contains(&command), "{page}");
+    assert_ne!(bytes(&last, "best/draft-tokens.pt"), b"of other weights");
     let head = format!("was trained on the weights of step {}", of_last.steps);
     assert!(page.contains(&format!("of step {step} of {}", of_last.steps)) && page.contains(&head), "{page}");
 }
@@ -160,12 +171,7 @@ fn a_stopped_head_leaves_a_model_that_can_be_served_and_is_not_written_again() {
 fn a_head_that_cannot_be_trained_leaves_the_base_models_head_and_a_warning() {
     let root = tempfile::tempdir().unwrap();
     let run = run(root.path(), LORA, "trained", 2, false);
-    let base = root.path().join("base");
-    std::fs::create_dir(&base).unwrap();
-    for entry in std::fs::read_dir(fixture()).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), base.join(entry.file_name())).unwrap();
-    }
+    let base = own_base(root.path());
     // With this norm, no loss of the head is a number.
     let weights = base.join("model.safetensors");
     let mut content = std::fs::read(&weights).unwrap();
@@ -174,9 +180,7 @@ fn a_head_that_cannot_be_trained_leaves_the_base_models_head_and_a_warning() {
     let at = |end: usize| start + header["mtp.norm.weight"]["data_offsets"][end].as_u64().unwrap() as usize;
     content[at(0)..at(1)].fill(0xff);
     std::fs::write(&weights, content).unwrap();
-    let plan = std::fs::read_to_string(run.plan()).unwrap();
-    let path = |folder: &Path| format!("path = \"{}\"", folder.display());
-    std::fs::write(run.plan(), plan.replace(&path(&fixture()), &path(&base))).unwrap();
+    set_base(&run, &base, "");
 
     let finished = train(&run, &AtomicBool::new(false)).unwrap();
     assert_eq!((finished.outcome, finished.steps), (Outcome::Completed, 2));
@@ -184,6 +188,35 @@ fn a_head_that_cannot_be_trained_leaves_the_base_models_head_and_a_warning() {
     let told = "the MTP head could not be trained, so the outputs have the base model's head: the held-out loss became NaN";
     assert!(warnings(&run).iter().any(|warning| warning.contains(told)), "{:?}", warnings(&run));
     assert!(page(&run).contains(told) && page(&run).contains("vllm serve ./merged"), "{}", page(&run));
+}
+
+/// Of a base as Qwen3.5-0.8B and 2B are published.
+#[test]
+fn a_run_on_a_base_with_one_shard_under_an_index_is_trained_exported_and_starts_another() {
+    const SHARD: &str = "model.safetensors-00001-of-00001.safetensors";
+    let root = tempfile::tempdir().unwrap();
+    let base = own_base(root.path());
+    let bytes = std::fs::read(base.join("model.safetensors")).unwrap();
+    let names = SafeTensors::deserialize(&bytes).unwrap();
+    let weight_map: BTreeMap<&str, &str> = names.names().into_iter().map(|name| (name, SHARD)).collect();
+    let index = serde_json::json!({ "metadata": {}, "weight_map": weight_map });
+    std::fs::write(base.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    std::fs::rename(base.join("model.safetensors"), base.join(SHARD)).unwrap();
+
+    let parent = run(root.path(), FULL, "trained", 3, false);
+    set_base(&parent, &base, "");
+    assert_eq!(train(&parent, &AtomicBool::new(true)).unwrap().steps, 1);
+    assert_eq!(train(&parent, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+    for folder in ["merged", "merged-mtp"] {
+        assert!(parent.outputs().join(folder).join(SHARD).is_file(), "{folder}");
+        assert!(parent.outputs().join(folder).join("model.safetensors.index.json").is_file(), "{folder}");
+    }
+    export(&parent, Weights::Best).unwrap();
+    let request = GgufRequest { model: Some(GgufType::Bf16), adapter: false };
+    export_gguf(&parent, Weights::Planned, request, &AtomicBool::new(false), &|_, _, _| ()).unwrap();
+    let child = run(root.path(), LORA, "none", 1, false);
+    set_base(&child, &parent.outputs().join("merged-mtp"), "");
+    assert_eq!(train(&child, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
 }
 
 #[test]

@@ -16,14 +16,36 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use safetensors::SafeTensors;
 use sparktune_data::token_file::{Header, Origin, TokenFileWriter};
 use sparktune_runlog::{EventTailer, Kind, Limit, Outcome, RunDir, RunsRoot};
 use sparktune_train::{
-    Finished, TrainError, TrainOptions, Weights, begin_head_run, export_run, train, train_with,
+    Finished, TrainError, TrainOptions, Weights, begin_head_of_model, begin_head_run, export_run, train,
+    train_with,
 };
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen35/checkpoint")
+}
+
+/// Copies the fixture, so that its files can be changed.
+fn own_base(root: &Path) -> PathBuf {
+    let base = root.join("base");
+    std::fs::create_dir(&base).unwrap();
+    for entry in std::fs::read_dir(fixture()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), base.join(entry.file_name())).unwrap();
+    }
+    base
+}
+
+/// Gives a run another base than the fixture, and the settings in `more` of its model.
+fn set_base(run: &RunDir, base: &Path, more: &str) {
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    let path = |folder: &Path| format!("path = \"{}\"", folder.display());
+    let other = plan.replace(&path(&fixture()), &format!("{}{more}", path(base)));
+    assert_ne!(other, plan);
+    std::fs::write(run.plan(), other).unwrap();
 }
 
 fn tokens(path: &Path, examples: u32, seed: u32, targets: bool) {
@@ -109,7 +131,16 @@ fn losses(run: &RunDir) -> Vec<(u64, String)> {
 }
 
 fn export(run: &RunDir, weights: Weights) -> Result<Vec<PathBuf>, TrainError> {
-    export_run(run, weights, &AtomicBool::new(false))
+    Ok(export_run(run, weights, &AtomicBool::new(false))?.paths)
+}
+
+/// Changes a byte in the middle of the weights of a checkpoint.
+fn damage(run: &RunDir, step: u64) {
+    let path = run.checkpoints().join(format!("step-{step:06}/weights.safetensors"));
+    let mut content = std::fs::read(&path).unwrap();
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    std::fs::write(&path, content).unwrap();
 }
 
 /// Trains, and asks for a stop as soon as `is_time`.
@@ -151,13 +182,15 @@ fn outputs(run: &RunDir) -> Vec<String> {
     names
 }
 
-/// Returns the bytes of an output. The page on serving names its run, which `RUN` stands for.
+/// Returns the bytes of an output. The page on serving names its run, which `RUN` stands for, and the weights
+/// in its folder.
 fn bytes(run: &RunDir, file: &str) -> Vec<u8> {
     let bytes = std::fs::read(run.outputs().join(file)).unwrap();
     if !file.ends_with("SERVE.md") {
         return bytes;
     }
-    String::from_utf8(bytes).unwrap().replace(&run.name(), "RUN").into_bytes()
+    let page = String::from_utf8(bytes).unwrap().replace(&run.name(), "RUN");
+    page.replace("export RUN --best", "export RUN").into_bytes()
 }
 
 #[test]
@@ -342,18 +375,75 @@ fn a_head_of_its_own_run_is_trained_like_that_of_the_whole_run() {
 }
 
 #[test]
+fn a_run_of_the_head_alone_without_the_finished_text_model_is_refused_and_changes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), r#"{ kind = "head" }"#, "trained", 2, false);
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    std::fs::write(run.plan(), plan.replace("draft_tokens = 3 }", "draft_tokens = 3, alone = true }"))
+        .unwrap();
+    let refused = |what: &str| {
+        let error = train(&run, &AtomicBool::new(false)).unwrap_err();
+        let message = error.to_string();
+        assert!(matches!(error, TrainError::NoFinishedTextModel { .. }), "{message}");
+        assert!(message.contains(what) && error.exit_code() == 2, "{message}");
+    };
+    refused("is missing");
+    begin_head_of_model(&run).unwrap();
+    let state = run.checkpoints().join("step-000000/state.json");
+    let before = std::fs::read(&state).unwrap();
+    std::fs::write(&state, "{}").unwrap();
+    refused("damaged: ");
+    std::fs::write(&state, before).unwrap();
+    assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+    assert!(losses(&run).is_empty(), "no step of the text model");
+}
+
+/// Writes the tensors of the fixture without those of the MTP head, in a file of the same name.
+fn base_without_head(root: &Path) -> PathBuf {
+    let base = own_base(root);
+    let path = base.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let stored = SafeTensors::deserialize(&bytes).unwrap();
+    let kept = stored.iter().filter(|(name, _)| !name.starts_with("mtp."));
+    safetensors::serialize_to_file(kept, None, &path).unwrap();
+    base
+}
+
+#[test]
+fn a_run_with_the_head_of_a_model_whose_file_has_the_same_name_is_resumed_and_exported() {
+    let root = tempfile::tempdir().unwrap();
+    let base = base_without_head(root.path());
+    let donor = format!(", mtp_path = \"{}\"", fixture().display());
+    let run = run(root.path(), LORA, "trained", 3, false);
+    set_base(&run, &base, &donor);
+    assert_eq!(train(&run, &AtomicBool::new(true)).unwrap().steps, 1);
+    assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
+    export(&run, Weights::Planned).unwrap();
+    let index = String::from_utf8(bytes(&run, "merged/model.safetensors.index.json")).unwrap();
+    assert!(index.contains("\"mtp.fc.weight\": \"model-00002-of-00002.safetensors\""), "{index}");
+
+    // The head's file is still compared with the one that the run began with.
+    let other = root.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(base.join(file), other.join(file)).unwrap();
+    }
+    let mut donor = std::fs::read(fixture().join("model.safetensors")).unwrap();
+    *donor.last_mut().unwrap() ^= 1;
+    std::fs::write(other.join("model.safetensors"), donor).unwrap();
+    let plan = std::fs::read_to_string(run.plan()).unwrap();
+    let [from, to] = [&fixture(), &other].map(|folder| format!("mtp_path = \"{}\"", folder.display()));
+    std::fs::write(run.plan(), plan.replace(&from, &to)).unwrap();
+    let refused = export(&run, Weights::Planned).unwrap_err().to_string();
+    assert!(refused.contains("model.safetensors has changed"), "{refused}");
+}
+
+#[test]
 fn a_run_goes_on_and_is_exported_only_with_the_weights_that_it_began_with() {
     let root = tempfile::tempdir().unwrap();
     let run = run(root.path(), LORA, "none", 3, false);
-    let base = root.path().join("base");
-    std::fs::create_dir(&base).unwrap();
-    for entry in std::fs::read_dir(fixture()).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), base.join(entry.file_name())).unwrap();
-    }
-    let plan = std::fs::read_to_string(run.plan()).unwrap();
-    let path = |folder: &Path| format!("path = \"{}\"", folder.display());
-    std::fs::write(run.plan(), plan.replace(&path(&fixture()), &path(&base))).unwrap();
+    let base = own_base(root.path());
+    set_base(&run, &base, "");
     assert_eq!(train(&run, &AtomicBool::new(true)).unwrap().steps, 1);
 
     let weights = base.join("model.safetensors");
@@ -475,11 +565,18 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
     let hurt = run(root.path(), LORA, "none", 7, false);
     train(&hurt, &AtomicBool::new(false)).unwrap();
     let expected = bytes(&hurt, "merged/model.safetensors");
-    let newest = hurt.checkpoints().join("step-000007/weights.safetensors");
-    let mut content = std::fs::read(&newest).unwrap();
-    let middle = content.len() / 2;
-    content[middle] ^= 1;
-    std::fs::write(&newest, content).unwrap();
+    damage(&hurt, 7);
+    // An export says that it has other weights, and a head would be trained on them.
+    let exported = export_run(&hurt, Weights::Planned, &AtomicBool::new(false)).unwrap();
+    let said = "The checkpoint step-000007 is damaged: ";
+    assert!(exported.notes.iter().any(|note| note.starts_with(said)), "{:?}", exported.notes);
+    assert!(exported.notes.iter().any(|note| note.contains("of step 6")), "{:?}", exported.notes);
+    assert!(String::from_utf8(bytes(&hurt, "SERVE.md")).unwrap().contains(said));
+    let head = run(root.path(), LORA, "trained", 7, false);
+    let refused = begin_head_run(&hurt, &head).unwrap_err().to_string();
+    assert!(refused.contains("step-000007") && refused.contains("sparktune resume"), "{refused}");
+    assert!(!head.checkpoints().exists() || std::fs::read_dir(head.checkpoints()).unwrap().count() == 0);
+
     std::fs::remove_dir_all(hurt.outputs()).unwrap();
     train(&hurt, &AtomicBool::new(false)).unwrap();
     assert!(bytes(&hurt, "merged/model.safetensors") == expected);
