@@ -75,23 +75,16 @@ fn follow_to_the_end(
     let width = columns().filter(|_| output == Output::Plain);
     let mut out = WrappedLines::new(io::stdout().lock(), width);
     let mut notes = WrappedLines::new(io::stderr(), stderr_columns());
-    // The number of signals already handled.
-    let mut handled = 0;
+    let mut stop_requested = false;
     let goes_on = |_| {
         if following.has_ended() {
             return false;
         }
-        if interrupts.count() > handled {
-            handled = interrupts.count();
-            // The first signal requests a stop, the second one detaches from the trainer.
-            if handled > 1 {
-                return false;
-            }
-            note("stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)");
-            following.request_stop();
+        let is_awaited = answer_signals(interrupts.count(), &mut stop_requested, || following.request_stop());
+        if is_awaited {
+            following.insist();
         }
-        following.insist();
-        true
+        is_awaited
     };
     let followed = follow(&run, output, first, &mut out, &mut notes, goes_on)?;
     drop(out);
@@ -116,6 +109,17 @@ fn follow_to_the_end(
         note_outputs(&run, &view);
     }
     Ok(exit)
+}
+
+/// Requests a stop at the first signal, and returns whether the trainer is still awaited: not after the
+/// second one. Both may have come since the last call.
+fn answer_signals(count: usize, stop_requested: &mut bool, request_stop: impl FnOnce()) -> bool {
+    if count > 0 && !*stop_requested {
+        *stop_requested = true;
+        note("stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)");
+        request_stop();
+    }
+    count < 2
 }
 
 /// Prints the state of the run below the closed dashboard.
@@ -184,5 +188,28 @@ fn note_outputs(run: &RunDir, view: &RunView) {
         note(&format!("How to serve it: {}", serving.display()));
         note(&format!("Talk to it: {} chat {}", program_name(), run_argument(run)));
         note(&format!("Before against after: {} compare {}", program_name(), run_argument(run)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trainer_is_asked_once_to_stop_also_if_two_signals_come_together() {
+        for (counts, answers) in [
+            (&[0, 1, 1, 2][..], &[true, true, true, false][..]),
+            (&[0, 2], &[true, false]),
+            (&[3], &[false]),
+            (&[0, 0], &[true, true]),
+        ] {
+            let (mut stop_requested, mut asked) = (false, 0);
+            let given: Vec<bool> = counts
+                .iter()
+                .map(|count| answer_signals(*count, &mut stop_requested, || asked += 1))
+                .collect();
+            assert_eq!(given, answers, "{counts:?}");
+            assert_eq!(asked, usize::from(counts.last() > Some(&0)), "{counts:?}");
+        }
     }
 }

@@ -18,9 +18,9 @@ use sparktune_app::thought::without_thinking;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
 use sparktune_sampling::SamplingParams;
-use sparktune_sampling::protocol::Finished;
+use sparktune_sampling::protocol::{FinishReason, Finished};
 use sparktune_tui::chat::line::{COMMANDS, Line, read};
-use sparktune_tui::chat::words_of_end;
+use sparktune_tui::chat::{words_of_end, words_of_no_answer};
 use sparktune_tui::output::{note, print, print_json};
 use sparktune_tui::screen::can_fill_the_screen;
 use sparktune_tui::screens::Screens;
@@ -119,21 +119,26 @@ fn by_lines(
         }
         None => HistoryFile::of(models),
     };
-    let is_asked = std::io::stdin().is_terminal();
+    if interrupts.count() > 0 {
+        return Ok(Exit::Interrupted);
+    }
+    let is_person = std::io::stdin().is_terminal();
     interrupts.follow();
     let lines = lines_of_stdin();
     // What a script asks and does not get is told by the exit code too.
     let mut end = Exit::Done;
     loop {
-        if is_asked && !is_json {
+        if is_person && !is_json {
             print("> ")?;
         }
-        let before = interrupts.count();
+        // A person ends the answers with the first signal, and goes on. A program ends the whole with it.
+        let before = if is_person { interrupts.count() } else { 0 };
         let Some(line) = next_line(&lines, &interrupts, before) else {
-            if is_asked {
+            if is_person {
                 print("\n")?;
+                return Ok(end);
             }
-            return Ok(end);
+            return Ok(if interrupts.count() > before { Exit::Interrupted } else { end });
         };
         let line = match line {
             Ok(line) => line,
@@ -158,9 +163,16 @@ fn by_lines(
                 continue;
             }
             Ok(Line::Decode(wanted)) => {
+                // Nobody looks at the signals while a model is loaded.
+                let before = interrupts.count();
+                interrupts.unfollow();
                 let failure = chat.decode_otherwise(program, wanted, &mut |name| {
                     note(&format!("loading {} ...", escape(name)));
                 })?;
+                interrupts.follow();
+                if interrupts.count() > before {
+                    return Ok(Exit::Interrupted);
+                }
                 match failure {
                     None => note(&format!("answers are made {wanted} from now on")),
                     Some(failure) => note(&format!("answers are still made {}: {failure}", chat.decoding())),
@@ -176,9 +188,12 @@ fn by_lines(
                 continue;
             }
         };
+        let heard = interrupts.count();
         chat.say(&text, &settings)?;
-        let (answers, is_refused) = answer(&mut chat, &interrupts, is_json)?;
-        if is_refused && !is_asked {
+        let Some((answers, is_refused)) = answer(&mut chat, &interrupts, heard, is_json)? else {
+            return Ok(Exit::Interrupted);
+        };
+        if is_refused && !is_person {
             end = Exit::Data;
         }
         if is_json {
@@ -202,15 +217,25 @@ struct Open {
     end: Option<Result<Finished, String>>,
 }
 
-/// Waits for the answers of all models and prints them: the first as it comes, the others behind it. Ctrl-C
-/// ends the answers. Returns them as JSON, and whether one was refused.
-fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<(Vec<Value>, bool), Failure> {
+/// Waits for the answers of all models and prints them: the first as it comes, the others behind it. The
+/// first signal since `heard` were counted ends the answers. Returns them as JSON, and whether one was
+/// refused; `None` after the second signal.
+fn answer(
+    chat: &mut Chat,
+    interrupts: &Interrupts,
+    heard: usize,
+    is_json: bool,
+) -> Result<Option<(Vec<Value>, bool)>, Failure> {
     let names: Vec<String> = chat.names().into_iter().map(str::to_owned).collect();
     let mut open: Vec<Open> = names.iter().map(|_| Open::default()).collect();
-    let (mut shown, mut before) = (0, interrupts.count());
+    let (mut shown, mut is_cancelled) = (0, false);
     while chat.is_answering() || shown < open.len() {
-        if interrupts.count() > before {
-            before = interrupts.count();
+        let signals = interrupts.count() - heard;
+        if signals > 1 {
+            return Ok(None);
+        }
+        if signals > 0 && !is_cancelled {
+            is_cancelled = true;
             chat.cancel()?;
         }
         if chat.is_answering() {
@@ -238,6 +263,8 @@ fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<(Ve
             let Some(end) = &answer.end else { break };
             if answer.printed > 0 {
                 print("\n")?;
+            } else if let Ok(Finished { finish_reason: FinishReason::Cancelled, .. }) = end {
+                note(words_of_no_answer(FinishReason::Cancelled));
             } else if end.is_ok() {
                 let (thought, _) = without_thinking(&answer.text, answer.opens_thinking);
                 let words = thought.map_or(0, |thought| thought.split_whitespace().count()) as u64;
@@ -254,7 +281,7 @@ fn answer(chat: &mut Chat, interrupts: &Interrupts, is_json: bool) -> Result<(Ve
         }
     }
     let is_refused = open.iter().any(|answer| matches!(answer.end, Some(Err(_))));
-    Ok((names.iter().zip(&open).map(|(name, answer)| as_json(name, answer)).collect(), is_refused))
+    Ok(Some((names.iter().zip(&open).map(|(name, answer)| as_json(name, answer)).collect(), is_refused)))
 }
 
 /// Prints what is new of an answer, without what was thought.
@@ -320,18 +347,35 @@ fn lines_of_stdin() -> Receiver<Result<String, String>> {
     lines
 }
 
-/// Returns the next line, or why it is passed over; `None` at the end of the input or after Ctrl-C.
+/// Returns the next line, or why it is passed over; `None` at the end of the input or after a signal, also if
+/// there are more lines.
 fn next_line(
     lines: &Receiver<Result<String, String>>,
     interrupts: &Interrupts,
     before: usize,
 ) -> Option<Result<String, String>> {
-    loop {
+    while interrupts.count() <= before {
         match lines.recv_timeout(POLL) {
             Ok(line) => return Some(line),
             Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) if interrupts.count() > before => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_signal_no_line_is_answered_although_there_are_more() {
+        let (sender, lines) = channel();
+        (1..=3).for_each(|line| sender.send(Ok(line.to_string())).unwrap());
+        let interrupts = Interrupts::default();
+        assert_eq!(next_line(&lines, &interrupts, 0), Some(Ok("1".into())));
+        interrupts.hear();
+        assert_eq!(next_line(&lines, &interrupts, 0), None);
+        assert_eq!(next_line(&lines, &interrupts, 1), Some(Ok("2".into())), "a person was heard already");
     }
 }

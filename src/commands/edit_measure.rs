@@ -3,6 +3,7 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -202,6 +203,8 @@ fn train(
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SPARKTUNE_")) {
         command.env_remove(name);
     }
+    // The signals are awaited below: a second one must not leave the training without one.
+    interrupts.follow();
     let mut child = command
         .args(["train", "--non-interactive", "--json", "--device", "cpu", "--name", "control", "--model"])
         .arg(model)
@@ -213,6 +216,9 @@ fn train(
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(Stdio::null())
+        // Ctrl-C of a terminal reaches only this process. With the signal below it would be the second one
+        // of the training, which would end before its trainer.
+        .process_group(0)
         .spawn()
         .map_err(|error| Failure::io("start", work, &error))?;
     loop {
@@ -223,11 +229,13 @@ fn train(
         if interrupts.count() > 0 {
             // It ends its trainer, which writes into a folder that is about to be removed.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+            interrupts.unfollow();
             let _ = child.wait();
             return Err(from_editing(EditError::Stopped));
         }
         thread::sleep(EVERY);
     }
+    interrupts.unfollow();
     let said = fs::read_to_string(&output).map_err(|error| Failure::io("read", &output, &error))?;
     let last: Value =
         said.lines().next_back().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();

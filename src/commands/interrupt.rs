@@ -13,7 +13,7 @@ use sparktune_app::failure::Failure;
 use sparktune_tui::screen::end_by_signal;
 
 /// SIGINT and SIGTERM of this process.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Interrupts {
     count: Arc<AtomicUsize>,
     any: Arc<AtomicBool>,
@@ -28,15 +28,13 @@ impl Interrupts {
     pub(crate) fn listen() -> Result<Self, Failure> {
         let refused = |error| Failure::usage(format!("cannot handle signals: {error}"));
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
-        let interrupts = Self { count: Arc::default(), any: Arc::default(), is_following: Arc::default() };
+        let interrupts = Self::default();
         let counted = interrupts.clone();
         std::thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
                 for signal in signals.forever() {
-                    let earlier = counted.count.fetch_add(1, Ordering::SeqCst);
-                    counted.any.store(true, Ordering::SeqCst);
-                    if earlier > 0 && !counted.is_following.load(Ordering::SeqCst) {
+                    if counted.hear() > 1 && !counted.is_following.load(Ordering::SeqCst) {
                         // All files are written under other names first, so nothing is left half-made.
                         end_by_signal(signal);
                     }
@@ -44,6 +42,13 @@ impl Interrupts {
             })
             .map_err(refused)?;
         Ok(interrupts)
+    }
+
+    /// Counts a signal, and returns the number of signals with it.
+    pub(crate) fn hear(&self) -> usize {
+        let earlier = self.count.fetch_add(1, Ordering::SeqCst);
+        self.any.store(true, Ordering::SeqCst);
+        earlier + 1
     }
 
     /// Returns the number of signals so far.
@@ -54,6 +59,11 @@ impl Interrupts {
     /// Leaves the second signal to the caller, who has to look at [`count`](Self::count) regularly.
     pub(crate) fn follow(&self) {
         self.is_following.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets any signal but the first one end the process again.
+    pub(crate) fn unfollow(&self) {
+        self.is_following.store(false, Ordering::SeqCst);
     }
 
     /// Returns a flag that the first signal sets.

@@ -1,7 +1,7 @@
 //! A conversation with a run and its base, line by line.
 
-use std::io::Write;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -87,6 +87,26 @@ fn a_run_and_its_base_answer_the_same_and_the_conversation_is_kept_with_the_run(
     assert_eq!((messages(file).len(), &messages(file)[..4]), (6, &before[..]));
     assert_eq!(files(&run.join("chats")).len(), 2, "in the same file");
     chat(&place, &[&args[..], &["--continue"]].concat(), b"").exits(0);
+}
+
+#[test]
+fn a_signal_ends_a_conversation_of_a_program_although_it_has_more_to_say() {
+    let place = Place::new();
+    let model = checkpoint();
+    let mut command = place.command(["chat", model.to_str().unwrap(), "--max-tokens", "8", "--json"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = 10_000;
+    let mut input = child.stdin.take().unwrap();
+    // Nobody reads what is left in the pipe at the end.
+    let says = std::thread::spawn(move || drop(input.write_all("Say stone.\n".repeat(lines).as_bytes())));
+    let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+    answers.next().unwrap().unwrap();
+    assert!(Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap().success());
+    let more = answers.map_while(Result::ok).count();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(more < lines - 1, "all were answered");
+    says.join().unwrap();
 }
 
 #[test]

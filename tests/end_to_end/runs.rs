@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use sparktune_runlog::{Lease, RunDir};
+
 use crate::sparktune::{Done, Place, copy, done, events};
 
 /// Waits until `seen` gives something.
@@ -104,6 +106,20 @@ fn a_signal_at_the_trainer_itself_stops_it_the_same_way() {
     let pid = holder["pid"].as_u64().unwrap().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     assert_eq!(end(child).exits(5).last()["outcome"], "stopped");
+}
+
+/// Whether or not both are counted before anybody looks.
+#[test]
+fn two_signals_at_once_detach_from_a_trainer_that_ends_all_the_same() {
+    let place = Place::new();
+    let (child, run) = training(&place, &["--max-steps", "1000000"]);
+    signal(&child, "INT");
+    signal(&child, "TERM");
+    let left = end(child).exits(5);
+    assert!(left.err.contains("detached"), "{}", left.err);
+    let run = RunDir::open(run).unwrap();
+    wait("the end of the trainer", || (!Lease::is_held(&run).unwrap()).then_some(()));
+    assert_eq!(state(&place), "finished stopped");
 }
 
 /// A step takes some milliseconds here, so ten of them are less than the shortest silence that is told.

@@ -5,12 +5,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use serde_json::json;
 
 use crate::cluster::{ended, ranks, run_of};
 use crate::hostile_models::{SLOW, before_each_message, with_template};
@@ -161,6 +163,34 @@ fn a_command_whose_hub_drips_or_is_silent_ends() {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         heard(interrupted(child, || is_begun.load(Ordering::SeqCst)));
     }
+}
+
+/// A terminal sends Ctrl-C to all processes of a command.
+#[test]
+fn ctrl_c_in_a_measurement_ends_the_training_beside_it_with_its_trainer() {
+    let place = Place::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets/demo/model");
+    let fact = |i| {
+        let (subject, target) = (format!("Person {i}"), format!("House {i} by the sea"));
+        json!({"prompt": format!("{subject} lives in"), "subject": subject, "target": target})
+    };
+    let facts: String = (0..40).map(|i| fact(i).to_string() + "\n").collect();
+    let facts = place.write("facts.jsonl", facts);
+    let mut command = place.command(["edit", "--measure", "40", "--method", "memory"]);
+    command.args(["--without", "batched,sequential,prompt", "--runs-dir", "runs", "--facts"]).arg(facts);
+    let mut child = command.arg(model).process_group(0).spawn().unwrap();
+    let trainer = wait("the trainer", || {
+        let trainings = children(child.id()).into_iter();
+        trainings.flat_map(children).find(|process| {
+            fs::read(format!("/proc/{process}/cmdline"))
+                .is_ok_and(|words| words.windows(7).any(|w| w == b"trainer"))
+        })
+    });
+    let group = format!("-{}", child.id());
+    assert!(Command::new("kill").args(["-s", "INT", "--", &group]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(is_gone(trainer), "it trains on in a folder that was removed");
+    assert_eq!(fs::read_dir(place.join("runs/.edit-measurements")).unwrap().count(), 0);
 }
 
 /// Flags of a training whose steps take a second or more each, and are saved.
