@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal};
 use sparktune_base::files::private_file;
+use sparktune_base::regular_file::read_last_lines;
 use sparktune_base::units::bytes;
 use sparktune_base::{kept_pages, program_name};
 use sparktune_cluster::RankCounts;
@@ -29,6 +30,8 @@ use crate::stop_request::{StopRequest, signal_to_stop};
 
 /// The number of lines of the trainer's log that are shown if there is no other explanation of its end.
 const LOG_LINES: usize = 20;
+/// The most bytes of the log in which they are looked for.
+const MOST_OF_LOG: u64 = 64 << 10;
 
 /// An attempt that this process started: the run and the trainer process.
 pub struct Following {
@@ -262,7 +265,8 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         )),
         _ if events_say_why => Ending { exit, failure: None, log: None },
         _ => {
-            let text = fs::read_to_string(&log).unwrap_or_default();
+            let end = read_last_lines(&log, MOST_OF_LOG).unwrap_or_default();
+            let text = String::from_utf8_lossy(&end);
             if text.trim().is_empty() {
                 return failed(without_a_word(run, exit));
             }
@@ -312,7 +316,10 @@ mod tests {
         assert_eq!(failure.exit, Exit::Device);
         let words = failure.to_string();
         assert!(words.contains("could not write why") && words.contains("may be full ("), "{words}");
-        fs::write(run.trainer_log(2), "last words\n").unwrap();
-        assert_eq!(ended(2).log.unwrap().lines, ["last words"]);
+        // Whatever has written into the log, and however much.
+        let log = [&b"x\n".repeat(1 << 20)[..], b"\xff\xfe\nlast words\n"].concat();
+        fs::write(run.trainer_log(2), log).unwrap();
+        let told = ended(2).log.unwrap().lines;
+        assert_eq!(told[told.len() - 2..], ["\u{fffd}\u{fffd}", "last words"]);
     }
 }

@@ -29,11 +29,20 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Creates the summary of an operation that ended before there was a run.
-    pub fn from_failure(failure: &Failure) -> Self {
+    /// Creates the summary of an operation that failed: before there was a run, or with this one.
+    pub fn from_failure(failure: &Failure, run: Option<&RunDir>) -> Self {
+        Self { error: Some(failure.to_string()), ..Self::without_steps("failed", run) }
+    }
+
+    /// Creates the summary of a run whose training was stopped before it began.
+    pub fn of_unstarted(run: &RunDir) -> Self {
+        Self::without_steps("stopped", Some(run))
+    }
+
+    fn without_steps(outcome: &'static str, run: Option<&RunDir>) -> Self {
         Self {
-            run_dir: None,
-            outcome: "failed",
+            run_dir: run.map(folder_of),
+            outcome,
             steps: 0,
             final_loss: None,
             eval_loss: None,
@@ -43,7 +52,7 @@ impl Summary {
             exported_step: None,
             warnings: Vec::new(),
             outputs: Vec::new(),
-            error: Some(failure.to_string()),
+            error: None,
         }
     }
 
@@ -64,7 +73,7 @@ impl Summary {
         let last_eval = view.last_eval.as_ref().map(|eval| eval.loss_nats);
         let (best_step, best_eval) = view.best().unzip();
         let kept = view.warnings.iter().filter(|warning| !warning.discarded);
-        let folder = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
+        let folder = folder_of(run);
         Self {
             outcome,
             steps: finished.map_or_else(|| view.steps_done(), |finished| finished.step),
@@ -81,5 +90,34 @@ impl Summary {
             error: finished.and_then(|f| f.reason.clone()),
             run_dir: Some(folder),
         }
+    }
+}
+
+/// Returns the whole path of a run, because whoever reads it may be elsewhere.
+fn folder_of(run: &RunDir) -> PathBuf {
+    run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use sparktune_runlog::RunsRoot;
+
+    use super::*;
+
+    #[test]
+    fn a_training_that_did_not_begin_names_its_run_and_why() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(root.path()).create("m", "lora").unwrap();
+        let failure = Failure::usage("no trainer");
+        let json = |summary: &Summary| serde_json::to_value(summary).unwrap();
+        let failed = json(&Summary::from_failure(&failure, Some(&run)));
+        let folder = json!(run.path().canonicalize().unwrap());
+        assert_eq!((&failed["run_dir"], &failed["outcome"]), (&folder, &json!("failed")));
+        assert_eq!(failed["error"], "no trainer");
+        assert!(json(&Summary::from_failure(&failure, None))["run_dir"].is_null());
+        let stopped = json(&Summary::of_unstarted(&run));
+        assert_eq!((&stopped["run_dir"], &stopped["outcome"]), (&folder, &json!("stopped")));
+        assert_eq!((&stopped["steps"], stopped.get("error")), (&json!(0), None));
     }
 }

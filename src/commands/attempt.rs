@@ -41,6 +41,39 @@ impl Display {
     }
 }
 
+/// Carries out a command that trains a run, which the command stores in its argument before it starts the
+/// trainer. As JSON, its failure is an object too, the last line of the output.
+///
+/// # Errors
+/// The failure of the command, or the output cannot be written.
+pub(crate) fn with_result(
+    style: Style,
+    command: impl FnOnce(&mut Option<RunDir>) -> Result<Exit, Failure>,
+) -> Result<Exit, Failure> {
+    let mut run = None;
+    let done = command(&mut run);
+    if let (Err(failure), true) = (&done, style.json) {
+        print_json(&Summary::from_failure(failure, run.as_ref()))?;
+    }
+    done
+}
+
+/// Says that a run was stopped before its training began.
+///
+/// # Errors
+/// The output cannot be written.
+pub(crate) fn stopped_before_the_first_step(run: &RunDir, style: Style) -> Result<Exit, Failure> {
+    note(&format!(
+        "stopped before the first step; `{} resume {}` starts it",
+        program_name(),
+        run_argument(run)
+    ));
+    if style.json {
+        print_json(&Summary::of_unstarted(run))?;
+    }
+    Ok(Exit::Stopped)
+}
+
 /// Starts the next attempt of a run and follows it: as lines to its end, or as a screen until the user leaves
 /// it.
 ///

@@ -14,7 +14,7 @@ use sparktune_runlog::{RunDir, label_of};
 use sparktune_tui::output::note;
 use sparktune_tui::progress::OnStderr;
 
-use crate::attempt::{Display, run_attempt};
+use crate::attempt::{Display, run_attempt, stopped_before_the_first_step, with_result};
 use crate::failure::from_training;
 use crate::interrupt::Interrupts;
 use crate::request::{RunName, Style};
@@ -28,6 +28,16 @@ use crate::trainer::make_files_private;
 /// There is no such run or model, its text model is not finished or has no head, or anything that prevents a
 /// plan.
 pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> Result<Exit, Failure> {
+    with_result(style, |run| start(program, name, flags, style, run))
+}
+
+fn start(
+    program: &Program,
+    name: RunName,
+    flags: Answers,
+    style: Style,
+    made: &mut Option<RunDir>,
+) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     let listener = OnStderr::new(interrupts.flag());
     let finished = FinishedModel::find(&name.run, name.runs_dir)?;
@@ -47,11 +57,11 @@ pub fn head(program: &Program, name: RunName, flags: Answers, style: Style) -> R
     }
     .map_err(from_training)?;
     let run = new.finish()?;
+    *made = Some(run.clone());
     note(&format!("run   {}", run.path().display()));
     note(&format!("only the MTP head is trained, on {whose}"));
     if interrupts.count() > 0 {
-        note(&format!("stopped before the first step; `{} resume` starts it", program_name()));
-        return Ok(Exit::Stopped);
+        return stopped_before_the_first_step(&run, style);
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
     run_attempt(program, &run, Changes::Refused, Display::suited_to(style), &interrupts)

@@ -80,6 +80,9 @@ impl OnEnd {
         let words = match ended {
             Some(status) if status.success() => format!("the command ended after {took}"),
             Some(status) => format!("the command failed ({status}) after {took}"),
+            None if stop.load(Ordering::SeqCst) => {
+                format!("the command was ended after {took}, because the trainer was asked to end")
+            }
             None => format!(
                 "the command was ended after {took}, because it may take {}",
                 duration(self.longest.as_secs_f64())
@@ -136,11 +139,15 @@ mod tests {
     use super::*;
 
     fn after(command: &str, longest: Duration) -> (String, RunDir, tempfile::TempDir) {
+        until(false, command, longest)
+    }
+
+    fn until(stop: bool, command: &str, longest: Duration) -> (String, RunDir, tempfile::TempDir) {
         let root = tempfile::tempdir().unwrap();
         let run = RunsRoot::new(root.path()).create("tiny", "test").unwrap();
         fs::create_dir_all(run.logs()).unwrap();
         let hook = OnEnd { command: command.into(), longest };
-        hook.run(&run, 1, "stopped", &AtomicBool::new(false));
+        hook.run(&run, 1, "stopped", &AtomicBool::new(stop));
         (fs::read_to_string(log_of(&run, 1)).unwrap(), run, root)
     }
 
@@ -159,7 +166,14 @@ mod tests {
         let (log, run, _root) =
             after("(sleep 30; touch late) & echo begun; wait", Duration::from_millis(300));
         assert!(log.starts_with("begun\n[the command was ended after"), "{log}");
+        assert!(log.contains("because it may take"), "{log}");
         assert!(!run.path().join("late").exists());
+    }
+
+    #[test]
+    fn a_command_that_is_ended_by_a_signal_did_not_take_too_long() {
+        let (log, ..) = until(true, "sleep 30", Duration::from_secs(600));
+        assert!(log.contains("because the trainer was asked to end"), "{log}");
     }
 
     #[test]

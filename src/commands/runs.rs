@@ -24,7 +24,7 @@ use sparktune_tui::output::{WrappedLines, columns, note, print, print_json, prin
 use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
 
-use crate::attempt::{Display, run_attempt};
+use crate::attempt::{Display, run_attempt, with_result};
 use crate::cluster_train::{gather, refuse_a_launcher_with, run_on_members};
 use crate::failure::from_training;
 use crate::follow_rank::follow_rank_0;
@@ -125,6 +125,16 @@ pub struct Resumed {
 /// # Errors
 /// The run is being trained, has no such checkpoint, is longer already, or the trainer cannot be started.
 pub fn resume(program: &Program, name: RunName, resumed: Resumed, style: Style) -> Result<Exit, Failure> {
+    with_result(style, |run| start_again(program, name, resumed, style, run))
+}
+
+fn start_again(
+    program: &Program,
+    name: RunName,
+    resumed: Resumed,
+    style: Style,
+    found: &mut Option<RunDir>,
+) -> Result<Exit, Failure> {
     let Resumed { checkpoint, length, accept_changes, sum_as, on_cluster } = resumed;
     refuse_a_launcher_with(on_cluster)?;
     if let Some(placement) = other_rank()? {
@@ -173,6 +183,8 @@ pub fn resume(program: &Program, name: RunName, resumed: Resumed, style: Style) 
     let changes = if accept_changes { Changes::Accepted } else { Changes::Refused };
     let conditions = Conditions { changes, sum_as, environment: Vec::new() };
     let display = Display::suited_to(style);
+    // What is refused before this does not describe what the run has trained.
+    *found = Some(run.clone());
     if !on_cluster {
         return run_attempt(program, &run, conditions, display, &interrupts);
     }

@@ -8,14 +8,14 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::runs::find;
 use sparktune_base::escape::escape;
 use sparktune_base::units::bytes;
-use sparktune_runlog::RunDir;
+use sparktune_runlog::{Error, Lease, RunDir};
 use sparktune_tui::output::{note, print};
 
 /// Runs `sparktune runs delete`. Without `yes`, nothing is deleted.
 ///
 /// # Errors
 /// A run does not exist, or is being trained; or `yes` is missing. Then none was deleted, unless one of them
-/// was deleted only in part.
+/// was deleted only in part, or its training began just now.
 pub fn delete_runs(names: &[String], runs_dir: Option<PathBuf>, yes: bool) -> Result<Exit, Failure> {
     let mut runs: Vec<RunDir> = Vec::new();
     for name in names {
@@ -28,6 +28,12 @@ pub fn delete_runs(names: &[String], runs_dir: Option<PathBuf>, yes: bool) -> Re
         let line = |run: &RunDir| format!("{} with {}\n", escape(&run.name()), bytes(run.size_bytes()));
         print(&runs.iter().map(line).collect::<String>())?;
         return Err(Failure::usage("nothing was deleted").hint("Add --yes to delete these runs for good"));
+    }
+    for run in &runs {
+        if Lease::is_held(run)? {
+            let (run, holder) = (run.path().to_owned(), Lease::holder_of(run));
+            return Err(Error::AlreadyRunning { run, holder }.into());
+        }
     }
     for run in runs {
         let name = run.name();
@@ -59,4 +65,29 @@ pub fn clean(runs_dir_flag: Option<PathBuf>, yes: bool) -> Result<Exit, Failure>
         note("all of this is made again when it is needed; --yes deletes it");
     }
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use sparktune_runlog::RunsRoot;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_deleted_if_one_of_the_runs_is_being_trained() {
+        let root = tempfile::tempdir().unwrap();
+        let runs = ["a", "b"].map(|label| {
+            let run = RunsRoot::new(root.path()).create(label, "lora").unwrap();
+            run.write_plan("seed = 1\n").unwrap();
+            run
+        });
+        let names = runs.each_ref().map(RunDir::name);
+        let delete = || delete_runs(&names, Some(root.path().to_owned()), true);
+        let lease = Lease::acquire(&runs[1]).unwrap();
+        assert_eq!(delete().unwrap_err().exit, Exit::Usage);
+        assert!(runs.iter().all(|run| run.path().exists()));
+        drop(lease);
+        delete().unwrap();
+        assert!(runs.iter().all(|run| !run.path().exists()));
+    }
 }

@@ -6,20 +6,19 @@ use sparktune_app::job;
 use sparktune_app::launch::{Changes, Conditions};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::create_run;
-use sparktune_app::shell::run_argument;
-use sparktune_app::summary::Summary;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_cluster::Placement;
 use sparktune_plan::elsewhere::{Elsewhere, Job};
 use sparktune_plan::{Answers, Plan, render};
+use sparktune_runlog::RunDir;
 use sparktune_tui::interview::Interview;
 use sparktune_tui::output::{can_ask, columns, note, print, print_json};
 use sparktune_tui::progress::OnStderr;
 use sparktune_tui::prompts::Prompter;
 use sparktune_tui::screens::{Screens, WizardEnd};
 
-use crate::attempt::{Display, note_how_it_stands, run_attempt};
+use crate::attempt::{Display, note_how_it_stands, run_attempt, stopped_before_the_first_step, with_result};
 use crate::cluster_train::{gather as members_of, refuse_a_launcher_with, run_on_members};
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
@@ -43,11 +42,7 @@ pub fn train(
     dry_run: bool,
     is_front_door: bool,
 ) -> Result<Exit, Failure> {
-    let done = start(program, given, style, dry_run, is_front_door);
-    if let (Err(failure), true) = (&done, style.json) {
-        print_json(&Summary::from_failure(failure))?;
-    }
-    done
+    with_result(style, |run| start(program, given, style, dry_run, is_front_door, run))
 }
 
 fn start(
@@ -56,6 +51,7 @@ fn start(
     style: Style,
     dry_run: bool,
     is_front_door: bool,
+    made: &mut Option<RunDir>,
 ) -> Result<Exit, Failure> {
     refuse_a_launcher_with(given.on_cluster)?;
     let placement = if dry_run { None } else { placement()? };
@@ -107,11 +103,10 @@ fn start(
     }
     note(summary(&job.plan).trim_end());
     let run = create_run(program, job, &listener)?;
+    *made = Some(run.clone());
     note(&format!("run   {}", run.path().display()));
     if interrupts.count() > 0 {
-        let (program, run) = (program_name(), run_argument(&run));
-        note(&format!("stopped before the first step; `{program} resume {run}` starts it"));
-        return Ok(Exit::Stopped);
+        return stopped_before_the_first_step(&run, style);
     }
     let style = Style { plain: style.plain || style.non_interactive, ..style };
     if let Some(Placement { world_size, host, port, .. }) = placement {

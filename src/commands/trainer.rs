@@ -1,7 +1,7 @@
 //! The trainer process: a session and a crash report of its own, stopped by signals. The training itself is
 //! done by [`sparktune_train`].
 
-use std::io::Write;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_cluster::{Collective, RankCounts};
 use sparktune_plan::{Device, Plan};
-use sparktune_runlog::{Outcome, RunDir, RunView};
+use sparktune_runlog::{Error, Lease, Outcome, RunDir, RunView};
 use sparktune_telemetry::{Library, Machine};
-use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainOptions};
+use sparktune_train::{AfterMeeting, BeforeFirstRun, TrainError, TrainOptions};
 use sparktune_tui::output::{note, report};
 
 use crate::crash;
@@ -48,15 +48,18 @@ pub fn trainer(
     sum_as: Option<RankCounts>,
 ) -> Result<Exit, Failure> {
     let signals = StopSignals::default();
+    let is_refused = Cell::new(None);
     let Some(hook) = OnEnd::from_environment() else {
-        return train_run(program, folder, accept_changes, sum_as, &signals);
+        return train_run(program, folder, accept_changes, sum_as, &signals, &is_refused);
     };
     let run = RunDir::open(folder)?;
     let attempt = run.next_attempt()?;
-    let train = || train_run(program, folder, accept_changes, sum_as, &signals);
+    let train = || train_run(program, folder, accept_changes, sum_as, &signals, &is_refused);
     let done = catch_unwind(AssertUnwindSafe(train));
-    // A trainer that was refused, because another one trains the run, has no attempt and no end.
-    if run.attempts()?.contains(&attempt) {
+    // Where another process trains this run, its end is not this one. A trainer that failed before it tried
+    // to take the lease was not refused, so the lease is looked at.
+    let is_of_another = || Lease::is_held(&run).unwrap_or(false);
+    if !is_refused.get().unwrap_or_else(is_of_another) {
         // A signal to the training itself is not meant for the command, which the next one ends.
         signals.forget();
         hook.run(&run, attempt, word_of(done.as_ref().ok()), signals.stop());
@@ -76,7 +79,8 @@ fn word_of(done: Option<&Result<Exit, Failure>>) -> &'static str {
 
 /// Trains the run of this folder. With `accept_changes` it goes on with other inputs than the run started
 /// with; with `sum_as` it adds gradients like so many ranks. In a process that a launcher made rank 0 of
-/// several, it waits for the others and trains with them.
+/// several, it waits for the others and trains with them. Sets `is_refused` when the training has begun, to
+/// whether it was refused because another process trains the run.
 ///
 /// # Errors
 /// Any failure that ended the training early.
@@ -86,6 +90,7 @@ fn train_run(
     accept_changes: bool,
     sum_as: Option<RankCounts>,
     signals: &StopSignals,
+    is_refused: &Cell<Option<bool>>,
 ) -> Result<Exit, Failure> {
     // A session of its own, so that a closed terminal or SSH connection does not end the trainer. The system
     // refuses only if this process already leads a group, for example when started by hand.
@@ -105,7 +110,10 @@ fn train_run(
     // The steps of several ranks have the tokens of all, which says nothing about this machine alone.
     let has_speed_of_its_own = placement.is_none();
     let finished = match placement {
-        None => sparktune_train::train_with(&run, stop, &options),
+        None => {
+            is_refused.set(Some(false));
+            sparktune_train::train_with(&run, stop, &options)
+        }
         Some(_) if options.sum_as.is_some() => {
             return Err(Failure::usage("--sum-as is for one process, and this one is a rank of several"));
         }
@@ -120,9 +128,13 @@ fn train_run(
                 share_run_again(ranks, &shared, &shared.name())
             };
             let options = TrainOptions { after_meeting: Some(AfterMeeting(Arc::new(again))), ..options };
+            is_refused.set(Some(false));
             sparktune_train::train_as_rank(&run, stop, &options, &mut *ranks)
         }
     };
+    if let Err(TrainError::Run(Error::AlreadyRunning { .. })) = &finished {
+        is_refused.set(Some(true));
+    }
     let finished = finished.map_err(from_training)?;
     // The measured rates are readable by all users who train here.
     rustix::process::umask(previous_mask);

@@ -5,6 +5,7 @@
 //! folder shows that it is still being made; the kernel drops the lock when the process ends.
 
 use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -36,19 +37,27 @@ impl NewRun {
             return Ok(None);
         }
         let hidden = root.join(format!("{UNFINISHED}{}", name.to_string_lossy()));
-        let run = match RunDir::create(hidden.clone()) {
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Ok(None);
-            }
-            created => created?,
-        };
-        let lock = File::open(&hidden).doing("open", &hidden)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            // Another process has just taken this folder, which was not locked yet, for an abandoned one.
-            Err(Errno::WOULDBLOCK) => return Ok(None),
-            locked => locked.doing("lock", &hidden)?,
+        match RunDir::create(hidden) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => Ok(None),
+            Err(Error::Io { source, .. }) if is_removed(&source, root) => Ok(None),
+            created => Self::lock(created?, path),
         }
-        Ok(hidden.is_dir().then_some(Self { run, path, is_finished: false, _lock: lock }))
+    }
+
+    /// Locks the hidden folder of the run that will be at `path`. Returns `None` if another process took it,
+    /// which was not locked yet, for an abandoned one, and has removed it or a part of it.
+    fn lock(run: RunDir, path: PathBuf) -> Result<Option<Self>> {
+        let hidden = run.path();
+        let lock = match File::open(hidden) {
+            Err(error) if is_removed(&error, hidden.parent().unwrap_or(hidden)) => return Ok(None),
+            opened => opened.doing("open", hidden)?,
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            locked => locked.doing("lock", hidden)?,
+        }
+        let is_whole = run.parts().iter().all(|part| part.is_dir());
+        Ok(is_whole.then_some(Self { run, path, is_finished: false, _lock: lock }))
     }
 
     /// Returns the folder, to be filled.
@@ -80,6 +89,11 @@ impl Drop for NewRun {
             let _ = fs::remove_dir_all(self.run.path());
         }
     }
+}
+
+/// Returns whether an error says that a hidden folder is not there any more, although the root is.
+fn is_removed(error: &io::Error, root: &Path) -> bool {
+    error.kind() == ErrorKind::NotFound && root.is_dir()
 }
 
 /// Removes the folders of runs whose process ended before they were finished. One that cannot be removed, for
@@ -148,5 +162,45 @@ mod tests {
         assert!(other.dir().path().is_dir() && outside.path().is_dir());
         other.finish().unwrap();
         assert_eq!(root.list().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_folder_that_another_process_removed_before_it_was_locked_is_replaced_by_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let create = |name: &str| RunDir::create(folder.path().join(name)).unwrap();
+        let lock = |run: RunDir| NewRun::lock(run, folder.path().join("r"));
+        assert!(lock(create(".new-a")).unwrap().is_some());
+
+        let removed = create(".new-b");
+        fs::remove_dir_all(removed.path()).unwrap();
+        assert!(lock(removed).unwrap().is_none());
+        // Who removes may be as far as this, and then find that the folder is not empty.
+        for part in create(".new-c").parts() {
+            let damaged = create(&format!(".new-{}", part.file_name().unwrap().to_str().unwrap()));
+            fs::remove_dir(damaged.path().join(part.file_name().unwrap())).unwrap();
+            assert!(lock(damaged).unwrap().is_none());
+        }
+        // Without the root it is no accident.
+        let lost = create(".new-d");
+        fs::remove_dir_all(folder.path()).unwrap();
+        assert!(matches!(lock(lost), Err(Error::Io { .. })));
+    }
+
+    #[test]
+    fn many_runs_that_begin_at_once_in_one_folder_all_come_to_be() {
+        let folder = tempfile::tempdir().unwrap();
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    for _ in 0..20 {
+                        RunsRoot::new(folder.path()).create("m", "lora").unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(RunsRoot::new(folder.path()).list().unwrap().len(), 160);
+        // Two may have been in each other's way, and the next one tidies up.
+        remove_abandoned(folder.path());
+        assert!(hidden(folder.path()).is_empty());
     }
 }

@@ -46,12 +46,16 @@ impl RunDir {
         let builder = private_folder();
         builder.create(&path).doing("create", &path)?;
         let run = RunDir { path };
-        // `events` comes last, because its presence makes the folder a run.
-        let parts = [run.control(), run.data(), run.checkpoints(), run.logs(), run.outputs(), run.events()];
-        for part in parts {
+        for part in run.parts() {
             builder.create(&part).doing("create", &part)?;
         }
         Ok(run)
+    }
+
+    /// Returns the folders that a new run has, in the order in which they are made: `events` comes last,
+    /// because its presence makes the folder a run.
+    pub(crate) fn parts(&self) -> [PathBuf; 6] {
+        [self.control(), self.data(), self.checkpoints(), self.logs(), self.outputs(), self.events()]
     }
 
     /// Returns the folder.

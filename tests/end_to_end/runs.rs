@@ -377,6 +377,50 @@ fn a_complete_run_is_trained_longer_and_a_command_of_the_user_hears_of_its_end()
 }
 
 #[test]
+fn a_command_of_the_user_hears_of_an_early_failure_and_not_of_a_run_that_another_process_trains() {
+    let (place, run) = Place::with_finished_run();
+    let plan = std::fs::read_to_string(run.join("plan.toml")).unwrap();
+    let trainer = || {
+        let mut command = place.command(["trainer", run.to_str().unwrap()]);
+        done(command.env("SPARKTUNE_ON_END", "echo $SPARKTUNE_RUN_STATE >> ended"))
+    };
+    let ended = || std::fs::read_to_string(run.join("ended")).unwrap_or_default();
+    let damage = || std::fs::write(run.join("plan.toml"), "no plan").unwrap();
+
+    let lease = Lease::acquire(&RunDir::open(&run).unwrap()).unwrap();
+    // Refused at once, or not even that far.
+    let refused = trainer().exits(2);
+    assert!(refused.err.contains("being trained") || refused.err.contains("process"), "{}", refused.err);
+    damage();
+    trainer().exits(2);
+    assert_eq!(ended(), "");
+    drop(lease);
+    trainer().exits(2);
+    assert_eq!(ended(), "failed\n");
+    std::fs::write(run.join("plan.toml"), plan).unwrap();
+    trainer().exits(0);
+    assert_eq!(ended(), "failed\ncompleted\n");
+}
+
+#[test]
+fn a_training_that_does_not_begin_has_a_result_too() {
+    let (place, run) = Place::with_finished_run();
+    let runs_dir = ["--runs-dir", run.parent().unwrap().to_str().unwrap()];
+    let failed = |args: &[&str]| {
+        let result = place.sparktune([args, &["--json"], &runs_dir].concat());
+        assert_ne!(result.code, Some(0), "{result:?}");
+        let summary = result.last();
+        assert_eq!(summary["outcome"], "failed", "{summary}");
+        assert!(summary["error"].is_string(), "{summary}");
+        summary["run_dir"].as_str().map(PathBuf::from)
+    };
+    assert_eq!(failed(&["resume", "no-such-run"]), None);
+    // The run itself did not fail.
+    assert_eq!(failed(&["resume", "latest", "--checkpoint", "99"]), None);
+    assert_eq!(failed(&["head", "no-such-run"]), None);
+}
+
+#[test]
 fn a_training_after_another_is_checked_at_once_and_starts_when_that_has_ended() {
     let place = Place::new();
     let (first, run) = training(&place, &["--max-steps", "1000000"]);

@@ -378,7 +378,10 @@ fn load_adapter(worker: &mut Worker, name: &str, folder: String) -> Result<(), F
     loop {
         match worker.next(Duration::from_secs(1))? {
             Some(Reply::Adapters { .. }) => return Ok(()),
-            Some(Reply::Error { error, .. } | Reply::Failed { error }) => return Err(Failure::usage(error)),
+            Some(Reply::Error { error, no_room: true, .. } | Reply::Failed { error }) => {
+                return Err(Failure::new(Exit::Device, error));
+            }
+            Some(Reply::Error { error, .. }) => return Err(Failure::usage(error)),
             _ => {}
         }
     }
@@ -449,6 +452,21 @@ mod tests {
         assert_eq!(side.messages(&silent).len(), 2);
         assert_eq!(side.request(&silent)["chat_template_kwargs"], json!({}));
     }
+
+    #[test]
+    fn an_adapter_without_room_is_a_matter_of_the_machine_and_a_damaged_one_of_the_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let errors = [r#""error":"too large","no_room":true"#, r#""error":"damaged""#]
+            .map(|error| format!(r#"{{"event":"error","id":"0",{error}}}"#));
+        let script =
+            format!("echo '{READY}'; read a; echo '{}'; read b; echo '{}'; read c", errors[0], errors[1]);
+        let mut worker = start(&folder, &script).unwrap();
+        let mut load = || load_adapter(&mut worker, "0", "/adapter".into()).unwrap_err();
+        let (room, damage) = (load(), load());
+        assert_eq!((room.exit, room.text.as_str()), (Exit::Device, "too large"));
+        assert_eq!((damage.exit, damage.text.as_str()), (Exit::Usage, "damaged"));
+    }
+
     #[test]
     fn a_model_that_always_has_more_to_say_does_not_keep_its_asker() {
         let folder = tempfile::tempdir().unwrap();

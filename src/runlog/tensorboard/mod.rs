@@ -147,8 +147,11 @@ impl TensorBoard {
         self.pending_records += 1;
     }
 
-    /// Writes the buffered records.
+    /// Writes the buffered records. Without any, nothing is known of whether writing works.
     pub(crate) fn flush(&mut self) -> Option<String> {
+        if self.pending.is_empty() {
+            return None;
+        }
         self.flushed = Instant::now();
         let records = std::mem::take(&mut self.pending_records);
         let written = self.out.append(&self.pending);

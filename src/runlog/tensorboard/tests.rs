@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::event::{GpuSample, HeadEval, RunFinished, RunStarted, Warning};
+use crate::event::{GpuSample, HeadEval, Phase, RunFinished, RunStarted, Warning};
 use crate::lease::Lease;
 use crate::proto::masked_crc;
 use crate::step::Eval;
@@ -229,6 +229,10 @@ fn a_full_disk_is_said_once_and_counted_and_the_events_go_on() {
         .collect();
     assert!(matches!(&warned[..], [once] if once.contains("disk is full")), "{warned:?}");
     assert_eq!(board.lost(), 4, "the version and three steps");
+    // A phase is no record, and so says nothing of the disk.
+    let phase = Kind::Phase(Phase { phase: "export".into(), detail: None });
+    board.flushed = Instant::now().checked_sub(2 * FLUSH_EVERY).unwrap();
+    assert_eq!((board.log(&phase, now_us()), board.flush()), (None, None));
 
     // If the folder cannot be created, there is a warning among the events and no other effect.
     fs::remove_dir_all(run.tensorboard()).unwrap();
