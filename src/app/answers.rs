@@ -27,11 +27,26 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     with_model_of_parent(merged(flags, demo)?)
 }
 
+/// Returns the answers of the demo, overridden by those of the given ones that `still_hold` returns. It is
+/// passed the user's file, the environment and the flags, each of which may name a model that was left.
+///
+/// # Errors
+/// The same as for [`gather`].
+pub fn gather_demo(flags: Answers, still_hold: impl FnOnce(Answers) -> Answers) -> Result<Answers, Failure> {
+    with_model_of_parent(with_preset(demo_answers()?.merge(still_hold(given(flags)?)))?)
+}
+
 fn merged(flags: Answers, demo: bool) -> Result<Answers, Failure> {
-    let mut given = Answers::layered([user_file()?, environment()?, flags]);
-    if demo {
-        given = demo_answers()?.merge(given);
-    }
+    let given = given(flags)?;
+    with_preset(if demo { demo_answers()?.merge(given) } else { given })
+}
+
+fn given(flags: Answers) -> Result<Answers, Failure> {
+    Ok(Answers::layered([user_file()?, environment()?, flags]))
+}
+
+/// Puts the answers of their preset below them.
+fn with_preset(given: Answers) -> Result<Answers, Failure> {
     let preset = match &given.preset {
         None => Answers::default(),
         Some(preset) => match presets::find(preset, &user_presets())? {

@@ -4,9 +4,13 @@
 //! known. Leaves: a plan that always belongs to the answers, or the problem that prevents one. It must not
 //! ask questions or open files.
 
+use std::path::PathBuf;
+
 use sparktune_data::Report;
 use sparktune_plan::setting::Heading;
-use sparktune_plan::{Answer, Answers, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve};
+use sparktune_plan::{
+    Answer, Answers, DataFormat, Facts, Origin, Plan, PlanError, SETTINGS, Setting, resolve,
+};
 
 use crate::data::limit_that_accepts;
 use crate::failure::Failure;
@@ -34,11 +38,24 @@ pub struct Planner {
     pub answers: Answers,
     /// The answers of presets, files and the environment, even if an answer of the user overrides them.
     underlying: Answers,
+    /// The answers that a key set for the present data alone.
+    for_this_data: Vec<ForThisData>,
     facts: Option<Facts>,
     /// The last valid plan for the current facts.
     pub plan: Option<Plan>,
     /// The problem, if the answers give no plan.
     pub problem: Option<Problem>,
+}
+
+/// An answer that a key set for the present data alone, and what is restored when other data is chosen.
+#[derive(Debug, Clone)]
+struct ForThisData {
+    /// The command-line name of the setting.
+    name: &'static str,
+    /// The previous answer, which is the only one here.
+    before: Answers,
+    /// The answer that was set. One that the user changed later is the user's own.
+    set: Option<(String, Origin)>,
 }
 
 /// The answers of the user that override a preset that was just loaded.
@@ -65,13 +82,21 @@ impl Overriding {
 impl Planner {
     /// Creates a planner with earlier answers.
     pub fn new(answers: Answers) -> Self {
-        Self { underlying: below_flags(&answers), answers, facts: None, plan: None, problem: None }
+        Self {
+            underlying: below_flags(&answers),
+            answers,
+            for_this_data: Vec::new(),
+            facts: None,
+            plan: None,
+            problem: None,
+        }
     }
 
     /// Replaces all answers. The facts are kept.
     pub fn start_from(&mut self, answers: Answers) {
         self.underlying = below_flags(&answers);
         self.answers = answers;
+        self.for_this_data.clear();
     }
 
     /// Sets the facts. Without them there is no plan, and no problem.
@@ -195,7 +220,7 @@ impl Planner {
 
     /// Leaves the demo, whose settings suit its own model and data alone: takes back what its preset decided,
     /// apart from the model and the data. Returns whether it was the demo.
-    pub fn leave_demo(&mut self) -> bool {
+    fn leave_demo(&mut self) -> bool {
         if self.answers.preset.as_ref().is_none_or(|preset| preset.value != DEMO) {
             return false;
         }
@@ -215,37 +240,126 @@ impl Planner {
     }
 
     /// Chooses a model. Answers about the previous one, such as its revision and its architecture, are
-    /// removed.
-    pub fn choose_model(&mut self, name: &str) {
-        if self.answers.model.as_ref().is_none_or(|answer| answer.value != name) {
-            self.drop_model();
-            self.answers.model = Some(Answer::flag(name.to_owned()));
+    /// removed. Returns whether the previous one was the demo's, whose settings are then reset.
+    pub fn choose_model(&mut self, name: &str) -> bool {
+        if self.answers.model.as_ref().is_some_and(|answer| answer.value == name) {
+            return false;
         }
+        // Flags about a model, such as --chat-template, wait for the first one.
+        let was_demo = self.answers.model.is_some() && self.drop_model();
+        self.answers.model = Some(Answer::flag(name.to_owned()));
+        was_demo
     }
 
-    /// Removes the model, and the answers that belong to it.
-    pub fn drop_model(&mut self) {
-        drop_model(&mut self.answers);
+    /// Removes the model, and the answers that belong to it. Returns whether it was the demo's, whose
+    /// settings are then reset.
+    pub fn drop_model(&mut self) -> bool {
+        let was_demo = self.answers.model.is_some() && self.leave_demo();
+        let of_model = SETTINGS.iter().filter(|setting| setting.heading == Heading::Model);
+        of_model.for_each(|setting| self.answers.clear(setting.name));
+        was_demo
     }
 
-    /// Raises the limit on rejected lines so that data with this report is accepted. Returns the new limit,
-    /// or `None` if nothing had to be changed or no example is left.
+    /// Chooses data. Answers about the previous data, such as the meaning of its columns, are removed, and so
+    /// are the weights of data sets that are not there any more. Returns whether the previous data was the
+    /// demo's, whose settings are then reset.
+    pub fn choose_data(&mut self, paths: Vec<PathBuf>) -> bool {
+        let is_replaced = self.answers.data.as_ref().is_some_and(|answer| answer.value != paths);
+        let was_demo = is_replaced && self.drop_data();
+        let is_there = |set: &str| paths.iter().any(|path| path.as_os_str() == set);
+        for answers in [&mut self.answers, &mut self.underlying] {
+            if let Some(weights) = &mut answers.weights {
+                weights.value.0.retain(|set, _| is_there(set));
+            }
+            answers.weights = answers.weights.take().filter(|weights| !weights.value.is_empty());
+        }
+        self.answers.data = Some(Answer::flag(paths));
+        was_demo
+    }
+
+    /// Removes the data, and the answers that were given for it alone. The weights of data sets wait for the
+    /// next choice, which may name some of the same. Returns whether the data was the demo's, whose settings
+    /// are then reset.
+    pub fn drop_data(&mut self) -> bool {
+        let was_demo = self.answers.data.is_some() && self.leave_demo();
+        self.answers.data = None;
+        (self.answers.map, self.underlying.map) = (None, None);
+        self.answers = self.answers_for_other_data();
+        self.for_this_data.clear();
+        was_demo
+    }
+
+    /// Removes data that does not exist, such as a path with a mistake in it. In contrast to
+    /// [`drop_data`](Self::drop_data), the meaning of the columns waits for the next choice, because it was
+    /// given for the data that was meant. Returns whether the data was the demo's, whose settings are then
+    /// reset.
+    pub fn drop_missing_data(&mut self) -> bool {
+        let (given, underlying) = (self.answers.map.clone(), self.underlying.map.clone());
+        let was_demo = self.drop_data();
+        if !was_demo {
+            (self.answers.map, self.underlying.map) = (given, underlying);
+        }
+        was_demo
+    }
+
+    /// Returns the answers as they are for other data: what a key set for the present data alone is what it
+    /// was before.
+    pub fn answers_for_other_data(&self) -> Answers {
+        let mut answers = self.answers.clone();
+        for ForThisData { name, before, set } in &self.for_this_data {
+            if answers.get(name) == *set {
+                answers.clear(name);
+                answers = before.clone().merge(answers);
+            }
+        }
+        answers
+    }
+
+    /// Returns those of the initial answers that the user has not left since: without those about a model
+    /// that was dropped, and without those that name other data than the present one.
+    #[must_use]
+    pub fn without_what_was_left(&self, initial: Answers) -> Answers {
+        let mut kept = initial;
+        let of_model = SETTINGS.iter().filter(|setting| setting.heading == Heading::Model);
+        for setting in of_model.filter(|setting| self.answers.origin(setting.key).is_none()) {
+            kept.clear(setting.name);
+        }
+        let data = |answers: &Answers| answers.data.as_ref().map(|answer| answer.value.clone());
+        if data(&kept) != data(&self.answers) {
+            (kept.data, kept.map, kept.weights) = (None, None, None);
+        }
+        kept
+    }
+
+    /// Reads the present data in this format. Other data is read as before.
+    pub fn read_as(&mut self, format: DataFormat) {
+        self.set_for_this_data("format", |answers| answers.format = Some(Answer::flag(format)));
+    }
+
+    /// Raises the limit on rejected lines so that data with this report is accepted; the previous limit holds
+    /// for other data. Returns the new limit, or `None` if nothing had to be changed or no example is left.
     pub fn accept_the_rest(&mut self, report: &Report) -> Option<f64> {
         let limit = limit_that_accepts(&self.answers, report)?;
-        self.answers.max_rejected = Some(Answer::flag(limit));
+        self.set_for_this_data("max-rejected", |answers| answers.max_rejected = Some(Answer::flag(limit)));
         self.replan();
         Some(limit)
+    }
+
+    fn set_for_this_data(&mut self, name: &'static str, set: impl FnOnce(&mut Answers)) {
+        let now = self.answers.get(name);
+        let at = self.for_this_data.iter().position(|earlier| earlier.name == name);
+        let before = match at.map(|at| self.for_this_data.swap_remove(at)) {
+            // What was set for this data before is not restored for other data.
+            Some(earlier) if earlier.set == now => earlier.before,
+            _ => self.answers.without(|_, setting| setting.name != name),
+        };
+        set(&mut self.answers);
+        self.for_this_data.push(ForThisData { name, before, set: self.answers.get(name) });
     }
 }
 
 /// The name of the preset that the demo fills in.
 const DEMO: &str = "demo";
-
-/// Removes the model from answers, and the answers that belong to it.
-pub fn drop_model(answers: &mut Answers) {
-    let of_model = SETTINGS.iter().filter(|setting| setting.heading == Heading::Model);
-    of_model.for_each(|setting| answers.clear(setting.name));
-}
 
 fn below_flags(answers: &Answers) -> Answers {
     answers.without(|origin, _| origin == Origin::Flag)
@@ -323,5 +437,153 @@ mod tests {
         assert_eq!(planner.answers.get("model"), Some(("b".into(), Origin::Flag)));
         assert!(said.iter().all(|(name, _)| planner.answers.get(name).is_none()));
         assert!(planner.answers.rank.is_some());
+    }
+
+    /// Returns a report of which this percentage of the lines was rejected.
+    fn rejecting(percent: u64) -> Report {
+        Report { lines: 100, rejected: percent, examples: 100 - percent, ..Report::default() }
+    }
+
+    #[test]
+    fn other_data_drops_what_was_said_of_the_last_data_and_keeps_the_rest() {
+        let of_data = [("data", r#"["a.jsonl", "b.jsonl"]"#), ("map", "q=prompt"), ("weight", "a.jsonl=2")];
+        let of_all = [("think", "train"), ("max-rejected", "0.3"), ("format", "alpaca")];
+        let given: Vec<_> =
+            of_data.iter().chain(&of_all).map(|(n, text)| (*n, *text, Origin::Flag)).collect();
+        for other in [&["c.jsonl"][..], &["a.jsonl"]] {
+            let mut planner = with(&given);
+            planner.accept_the_rest(&rejecting(60)).unwrap();
+            planner.accept_the_rest(&rejecting(70)).unwrap();
+            planner.read_as(DataFormat::Sharegpt);
+            planner.read_as(DataFormat::Text);
+            planner.choose_data(vec!["a.jsonl".into(), "b.jsonl".into()]);
+            assert!(
+                planner.answers.map.is_some() && planner.answers.weights.is_some(),
+                "it is the same data"
+            );
+            assert_eq!(planner.answers.get("max-rejected").unwrap().0, "0.7");
+            assert!(!planner.choose_data(other.iter().map(PathBuf::from).collect()));
+            assert!(planner.answers.map.is_none());
+            assert_eq!(planner.answers.weights.is_some(), other == ["a.jsonl"]);
+            for (name, text) in of_all {
+                assert_eq!(planner.answers.get(name), Some((text.into(), Origin::Flag)), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn data_that_cannot_be_read_takes_its_answers_along_and_flags_wait_for_the_first_data() {
+        let mut planner = with(&[("map", "q=prompt", Origin::Flag), ("weight", "a.jsonl=2", Origin::Flag)]);
+        planner.choose_data(vec!["a.jsonl".into()]);
+        assert!(planner.answers.map.is_some() && planner.answers.weights.is_some());
+        planner.accept_the_rest(&rejecting(60)).unwrap();
+        planner.drop_data();
+        assert!(planner.answers.data.is_none() && planner.answers.map.is_none());
+        assert!(planner.answers.max_rejected.is_none());
+        planner.choose_data(vec!["b.jsonl".into()]);
+        assert!(planner.answers.weights.is_none(), "a weight of data that is not there prevents every plan");
+    }
+
+    #[test]
+    fn what_was_given_with_a_path_that_does_not_exist_waits_for_the_right_one() {
+        let given = [("data", "chta.jsonl"), ("map", "q=prompt"), ("chat-template", "mine.jinja")];
+        let mut planner = with(&given.map(|(name, text)| (name, text, Origin::Flag)));
+        assert!(!planner.drop_missing_data());
+        assert!(planner.answers.data.is_none());
+        planner.choose_data(vec!["chat.jsonl".into()]);
+        planner.choose_model("m");
+        assert_eq!(planner.answers.get("map"), Some(("q=prompt".into(), Origin::Flag)));
+        assert_eq!(planner.answers.get("chat-template"), Some(("mine.jinja".into(), Origin::Flag)));
+        planner.choose_data(vec!["other.jsonl".into()]);
+        planner.choose_model("n");
+        assert!(planner.answers.map.is_none() && planner.answers.chat_template.is_none());
+    }
+
+    #[test]
+    fn a_model_and_data_that_were_left_do_not_come_back_with_the_demo() {
+        let given = [
+            ("model", "org/typo"),
+            ("revision", "v1"),
+            ("data", "a.jsonl"),
+            ("map", "q=prompt"),
+            ("weight", "a.jsonl=2"),
+            ("epochs", "2"),
+        ];
+        let mut planner = with(&given.map(|(name, text)| (name, text, Origin::Flag)));
+        let initial = planner.answers.clone();
+        let names = |planner: &Planner| {
+            let kept = planner.without_what_was_left(initial.clone());
+            given
+                .map(|(name, _)| name)
+                .into_iter()
+                .filter(|name| kept.get(name).is_some())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&planner), given.map(|(name, _)| name));
+        planner.drop_model();
+        assert_eq!(names(&planner), ["data", "map", "weight", "epochs"]);
+        planner.choose_data(vec!["b.jsonl".into()]);
+        assert_eq!(names(&planner), ["epochs"]);
+        planner.drop_data();
+        assert_eq!(names(&planner), ["epochs"]);
+        // What was given without a model waits for the first one, and that of the demo may be it.
+        let planner = with(&[("chat-template", "mine.jinja", Origin::Flag)]);
+        assert_eq!(planner.without_what_was_left(planner.answers.clone()), planner.answers);
+    }
+
+    #[test]
+    fn what_holds_for_this_data_alone_is_not_said_of_other_data() {
+        let mut planner =
+            with(&[("data", "a.jsonl", Origin::Flag), ("max-rejected", "0.3", Origin::Environment)]);
+        assert_eq!(planner.answers_for_other_data(), planner.answers);
+        planner.accept_the_rest(&rejecting(60)).unwrap();
+        planner.read_as(DataFormat::Text);
+        let answers = planner.answers_for_other_data();
+        assert_eq!(answers.max_rejected, Some(Answer::new(0.3, Origin::Environment)));
+        assert!(answers.format.is_none() && answers.data.is_some());
+        planner.try_answer(setting("max-rejected"), "0.2").unwrap();
+        assert_eq!(planner.answers_for_other_data().max_rejected, Some(Answer::flag(0.2)));
+    }
+
+    #[test]
+    fn a_limit_that_the_user_changed_later_is_kept_for_other_data() {
+        let mut planner = with(&[("data", "a.jsonl", Origin::Flag)]);
+        planner.accept_the_rest(&rejecting(60)).unwrap();
+        planner.try_answer(setting("max-rejected"), "0.2").unwrap();
+        planner.choose_data(vec!["b.jsonl".into()]);
+        assert_eq!(planner.answers.max_rejected, Some(Answer::flag(0.2)));
+    }
+
+    #[test]
+    fn the_settings_of_the_demo_go_with_its_model_and_with_its_data() {
+        let demo = |preset: Origin| {
+            with(&[
+                ("preset", "demo", preset),
+                ("model", "/demo/model", preset),
+                ("data", "/demo/train.jsonl", preset),
+                ("learning-rate", "2e-3", Origin::Preset),
+                ("epochs", "5", Origin::Flag),
+            ])
+        };
+        let of_demo =
+            |planner: &Planner| (planner.answers.preset.is_some(), planner.answers.learning_rate.is_some());
+        let leave: [fn(&mut Planner) -> bool; 4] = [
+            |planner| planner.choose_model("m"),
+            |planner| planner.choose_data(vec!["a.jsonl".into()]),
+            Planner::drop_model,
+            Planner::drop_data,
+        ];
+        for leave in leave {
+            let mut planner = demo(Origin::Preset);
+            assert!(leave(&mut planner));
+            assert_eq!(of_demo(&planner), (false, false));
+            assert_eq!(planner.answers.epochs, Some(Answer::flag(5.0)));
+            assert!(!planner.choose_model("n") && !planner.choose_data(vec!["b.jsonl".into()]));
+        }
+        // Its values alone, which a user may want for another model, are no demo.
+        let mut planner =
+            with(&[("preset", "demo", Origin::Flag), ("learning-rate", "2e-3", Origin::Preset)]);
+        assert!(!planner.choose_model("m") && !planner.choose_data(vec!["a.jsonl".into()]));
+        assert_eq!(of_demo(&planner), (true, true));
     }
 }

@@ -15,7 +15,7 @@ use sparktune_app::failure::Failure;
 use sparktune_app::files::{self, Sought, common_beginning, completions, expand_home, split_typed};
 use sparktune_base::escape::escape;
 
-use crate::output::{columns, note, stderr_can_redraw};
+use crate::output::{note, stderr_can_redraw, stderr_columns};
 use crate::wrap::cut;
 
 /// The number of choices that are visible at once.
@@ -42,7 +42,7 @@ impl Prompter {
     pub fn choose(&self, question: &str, choices: &[String], default: usize) -> Result<usize, Failure> {
         if self.can_redraw {
             // A choice that wraps would look like two. The cursor takes two columns.
-            let room = columns().unwrap_or(usize::MAX).saturating_sub(3);
+            let room = stderr_columns().unwrap_or(usize::MAX).saturating_sub(3);
             let fitting = |choice: &String| cut(&escape(choice), room);
             let choices: Vec<String> = choices.iter().map(fitting).collect();
             let select = Select::new(question, choices).with_starting_cursor(default).with_page_size(PAGE);
@@ -74,17 +74,21 @@ impl Prompter {
         if !self.can_redraw {
             return self.line(&format!("{question} ({help})"), "", check);
         }
+        let mut typed = String::new();
         loop {
             let text = Text::new(question).with_help_message(help).with_autocomplete(completer.clone());
-            let answer = text.prompt().map_err(declined)?;
+            let answer = text.with_initial_value(&typed).prompt().map_err(declined)?;
             match check(&answer) {
                 Ok(()) => return Ok(answer),
                 Err(why) => note(&format!("  {}", escape(&why))),
             }
+            // A path with a mistake is corrected, and not typed again.
+            typed = answer;
         }
     }
 
-    /// Asks for a number or a word, which is checked while it is typed. `initial` can be edited.
+    /// Asks for a number or a word, which is checked while it is typed. `initial` can be edited; where no
+    /// line can be, it is shown, and an empty line is an empty answer.
     ///
     /// # Errors
     /// The question was declined.
@@ -96,7 +100,8 @@ impl Prompter {
         check: impl Fn(&str) -> Result<(), String> + Clone + 'static,
     ) -> Result<String, Failure> {
         if !self.can_redraw {
-            return self.line(&format!("{question} ({help})"), initial, check);
+            let now = if initial.is_empty() { String::new() } else { format!(" Now: {}", escape(initial)) };
+            return self.line(&format!("{question} ({help}{now})"), "", check);
         }
         let validator = move |text: &str| -> Result<Validation, CustomUserError> {
             Ok(match check(text) {

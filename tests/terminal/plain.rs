@@ -90,3 +90,50 @@ fn ctrl_c_leaves_the_questions_of_a_dumb_terminal() {
     let Left { text, .. } = pty.left().exits(2);
     assert!(text.contains("nothing was started"), "{text}");
 }
+
+/// Waits for a question of a dumb terminal, and takes the choice with this label by its number.
+#[track_caller]
+fn choose(pty: &mut Pty, question: &str, label: &str) {
+    pty.wait_until(question, |text| is_asked(text, question));
+    let text = pty.text();
+    let mut numbered = text.lines().rev().filter_map(|line| line.trim_start().split_once("  "));
+    let choice = numbered.find(|(_, choice)| choice.starts_with(label));
+    let (number, _) = choice.unwrap_or_else(|| panic!("there is no choice {label}:\n{text}"));
+    pty.press(number);
+    pty.press(ENTER);
+}
+
+/// Returns whether the last line is this question.
+fn is_asked(text: &str, question: &str) -> bool {
+    text.trim_end().lines().last().is_some_and(|line| line.starts_with(question))
+}
+
+#[test]
+fn on_a_dumb_terminal_a_value_is_reset_by_an_empty_line_and_the_demo_is_left_for_another_model() {
+    let world = World::new();
+    let env = [("TERM", "dumb"), ("SPARKTUNE_HOME", env!("CARGO_MANIFEST_DIR")), ("SPARKTUNE_EPOCHS", "3")];
+    // A model that was rejected or left does not come back with the demo.
+    let mut pty = world.open_with(["--plain", "--model", "./typo"], (160, 200), &env);
+    choose(&mut pty, WIZARD[1], "fill in the demo");
+    choose(&mut pty, DATA_IS_RIGHT, "use this data");
+    pty.wait_until("the next question", |text| is_asked(text, WIZARD[4]) || is_asked(text, WIZARD[5]));
+    if is_asked(&pty.text(), WIZARD[4]) {
+        pty.press(ENTER);
+    }
+    // The line shows the present value, and an empty answer is no answer of the user's own any more.
+    for (now, typed) in [("Now: 3", "7"), ("Now: 7", ""), ("Now: 3", "3")] {
+        choose(&mut pty, WIZARD[5], "change a value");
+        choose(&mut pty, "Which?", "epochs ");
+        pty.wait_until(now, |text| {
+            is_asked(text, "epochs:") && text.trim_end().ends_with(&format!("{now}):"))
+        });
+        pty.press(typed);
+        pty.press(ENTER);
+    }
+    choose(&mut pty, WIZARD[5], "choose another model");
+    pty.wait_for("the settings of the demo were reset");
+    choose(&mut pty, WIZARD[1], "fill in the demo");
+    pty.wait_until(DATA_IS_RIGHT, |text| is_asked(text, DATA_IS_RIGHT));
+    pty.press(CTRL_C);
+    pty.left().exits(2);
+}

@@ -22,6 +22,9 @@ pub fn other_about() -> String {
 /// The label of the choice of the demo.
 pub const DEMO: &str = "fill in the demo: a tiny model and its data, about half a minute";
 
+/// The message after the model or the data of the demo was replaced.
+pub const DEMO_LEFT: &str = "the settings of the demo were reset to the recommended ones";
+
 /// A model with its outlook on this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {

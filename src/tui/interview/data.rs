@@ -7,7 +7,7 @@ use sparktune_app::failure::Failure;
 use sparktune_app::files::Sought;
 use sparktune_app::job::{Job, gather_facts};
 use sparktune_app::model::{BaseModel, weigh};
-use sparktune_app::planner::{Planner, drop_model};
+use sparktune_app::planner::Planner;
 use sparktune_app::questions::data::{
     DataAction, PATH_HELP, actions, check_path, format_position, other_think, suggested_map,
 };
@@ -18,7 +18,7 @@ use sparktune_base::units::count;
 use sparktune_data::{Place, Prepared};
 use sparktune_plan::{Answer, Answers, DataFormat, resolve};
 
-use super::{Interview, width};
+use super::{Interview, drop_data, drop_model, drop_unread_data, width};
 use crate::example_text::example_lines;
 use crate::output::note;
 use crate::prompts::Completer;
@@ -34,27 +34,28 @@ const EXAMPLES: usize = 4;
 /// model.
 pub(super) fn data(
     interview: &Interview<'_>,
-    answers: &mut Answers,
+    planner: &mut Planner,
     mut base: BaseModel,
 ) -> Result<Option<Job>, Failure> {
     let download = weigh(&mut base, interview.listener)?;
     loop {
-        if answers.data.is_none() {
-            answers.data = Some(Answer::flag(vec![ask_path(interview)?]));
+        if planner.answers.data.is_none() {
+            planner.choose_data(vec![ask_path(interview)?]);
         }
-        let prepared = match prepare_data(answers, &base, interview.listener) {
+        let prepared = match prepare_data(&planner.answers, &base, interview.listener) {
             Ok(prepared) => prepared,
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
                 note(&failure.to_string());
-                answers.data = None;
+                drop_unread_data(planner);
                 continue;
             }
         };
         note(prepared.report.to_string().trim_end());
-        if !is_accepted(interview, answers, &base, &prepared)? {
+        if !is_accepted(interview, planner, &base, &prepared)? {
             continue;
         }
+        let answers = &planner.answers;
         let facts = gather_facts(interview.program, answers, &base, &prepared, interview.listener)?;
         match resolve(answers, &facts) {
             Ok(plan) => {
@@ -70,10 +71,10 @@ pub(super) fn data(
             Err(error) => {
                 note(&error.to_string());
                 if error.setting().is_some_and(|setting| setting.name == "data") {
-                    answers.data = None;
+                    drop_data(planner);
                     continue;
                 }
-                drop_model(answers);
+                drop_model(planner);
                 return Ok(None);
             }
         }
@@ -97,11 +98,12 @@ fn ask_path(interview: &Interview<'_>) -> Result<PathBuf, Failure> {
 /// other data.
 fn is_accepted(
     interview: &Interview<'_>,
-    answers: &mut Answers,
+    planner: &mut Planner,
     base: &BaseModel,
     prepared: &Prepared,
 ) -> Result<bool, Failure> {
     let report = &prepared.report;
+    let answers = &mut planner.answers;
     if let Some(refusal) = refusal(answers, report) {
         note(&refusal.text);
     }
@@ -122,9 +124,7 @@ fn is_accepted(
         match interview.choose("Use this data?", &choices, 0)? {
             DataAction::Accept => return Ok(true),
             DataAction::AcceptTheRest => {
-                let mut planner = Planner::new(answers.clone());
                 planner.accept_the_rest(report);
-                *answers = planner.answers;
                 return Ok(true);
             }
             DataAction::ShowExamples => show_examples(answers, base, interview)?,
@@ -141,12 +141,11 @@ fn is_accepted(
                 let formats: Vec<(DataFormat, String)> =
                     DataFormat::ALL.iter().map(|format| (*format, format.to_string())).collect();
                 let format = interview.choose("Format:", &formats, format_position(answers))?;
-                answers.format = Some(Answer::flag(format));
+                planner.read_as(format);
                 return Ok(false);
             }
             DataAction::Other => {
-                answers.data = None;
-                answers.map = None;
+                drop_data(planner);
                 return Ok(false);
             }
         }

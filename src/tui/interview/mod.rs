@@ -9,14 +9,17 @@ mod data;
 mod model;
 mod plan;
 
+use sparktune_app::data_sets::is_elsewhere;
 use sparktune_app::failure::Failure;
 use sparktune_app::folders::runs_dir_of;
 use sparktune_app::job::Job;
 use sparktune_app::listener::Listener;
 use sparktune_app::machine::glance_at_machine;
+use sparktune_app::planner::Planner;
 use sparktune_app::program::Program;
+use sparktune_app::questions::model::DEMO_LEFT;
 use sparktune_app::questions::page::Page;
-use sparktune_plan::Answers;
+use sparktune_plan::{Answers, Origin};
 
 use crate::output::{columns, note};
 use crate::plain::finding_text;
@@ -27,6 +30,31 @@ const WIDTH: usize = 80;
 
 fn width() -> usize {
     columns().unwrap_or(WIDTH)
+}
+
+/// Removes the model, so that another one is asked for.
+fn drop_model(planner: &mut Planner) {
+    if planner.drop_model() {
+        note(DEMO_LEFT);
+    }
+}
+
+/// Removes the data, so that other data is asked for.
+fn drop_data(planner: &mut Planner) {
+    if planner.drop_data() {
+        note(DEMO_LEFT);
+    }
+}
+
+/// Removes data that could not be read, so that other data is asked for.
+fn drop_unread_data(planner: &mut Planner) {
+    let mut paths = planner.answers.data.iter().flat_map(|answer| &answer.value);
+    let is_missing = paths.any(|path| !is_elsewhere(path) && !path.exists());
+    if !is_missing {
+        drop_data(planner);
+    } else if planner.drop_missing_data() {
+        note(DEMO_LEFT);
+    }
 }
 
 /// Asks the questions in plain text. The fields are what the questions need.
@@ -44,14 +72,16 @@ impl Interview<'_> {
     ///
     /// # Errors
     /// The user declined a question, or a failure occurred that no other answer would fix.
-    pub fn until_agreed(&self, mut answers: Answers) -> Result<Job, Failure> {
+    pub fn until_agreed(&self, answers: Answers) -> Result<Job, Failure> {
         note(
             "sparktune asks a few questions. Enter accepts the recommended answer; Ctrl-C leaves without starting anything.\n",
         );
         self.show_machine(&answers);
+        let flags = answers.only(Origin::Flag);
+        let mut planner = Planner::new(answers);
         loop {
-            let job = self.ask_for_missing(&mut answers)?;
-            if let Some(job) = plan::agree(self, &mut answers, job)? {
+            let job = self.ask_for_missing(&mut planner, &flags)?;
+            if let Some(job) = plan::agree(self, &mut planner, job)? {
                 return Ok(job);
             }
         }
@@ -61,14 +91,16 @@ impl Interview<'_> {
     ///
     /// # Errors
     /// As [`until_agreed`](Self::until_agreed).
-    pub fn until_planned(&self, mut answers: Answers) -> Result<Job, Failure> {
-        self.ask_for_missing(&mut answers)
+    pub fn until_planned(&self, answers: Answers) -> Result<Job, Failure> {
+        let flags = answers.only(Origin::Flag);
+        self.ask_for_missing(&mut Planner::new(answers), &flags)
     }
 
-    fn ask_for_missing(&self, answers: &mut Answers) -> Result<Job, Failure> {
+    /// Asks for the model and the data. `flags` are the answers from the command line.
+    fn ask_for_missing(&self, planner: &mut Planner, flags: &Answers) -> Result<Job, Failure> {
         loop {
-            let base = model::model(self, answers)?;
-            if let Some(job) = data::data(self, answers, base)? {
+            let base = model::model(self, planner, flags)?;
+            if let Some(job) = data::data(self, planner, base)? {
                 return Ok(job);
             }
         }

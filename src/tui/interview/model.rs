@@ -1,28 +1,34 @@
 //! The question for the model: the catalog with an outlook for each model on this machine, the demo, or
 //! another model that is judged by its config.
 
-use sparktune_app::answers::gather;
+use sparktune_app::answers::gather_demo;
 use sparktune_app::failure::Failure;
 use sparktune_app::files::Sought;
 use sparktune_app::folders::runs_dir_of;
 use sparktune_app::machine::machine_and_rates;
 use sparktune_app::model::{BaseModel, Cached, cached_models, find_base, unknown_family};
-use sparktune_app::planner::drop_model;
+use sparktune_app::planner::Planner;
 use sparktune_app::questions::model::{DEMO, ModelQuestion, OTHER, Offer, UnknownFamily, check_name};
 use sparktune_app::questions::page::Page;
 use sparktune_base::units;
-use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook, Origin};
+use sparktune_plan::{Answer, Answers, CatalogModel, MethodOutlook};
 
-use super::Interview;
+use super::{Interview, drop_model};
 use crate::output::note;
 use crate::prompts::Completer;
 
 /// Asks for the model until one can be trained. A model that was given on the command line is not asked for.
-pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<BaseModel, Failure> {
+/// `flags` are the answers from there.
+pub(super) fn model(
+    interview: &Interview<'_>,
+    planner: &mut Planner,
+    flags: &Answers,
+) -> Result<BaseModel, Failure> {
     loop {
-        if answers.model.is_none() {
-            choose(interview, answers)?;
+        if planner.answers.model.is_none() {
+            choose(interview, planner, flags)?;
         }
+        let answers = &mut planner.answers;
         let is_known = match unknown_family(answers, interview.listener) {
             Ok(Some((family, treated_as))) if answers.architecture.is_none() => {
                 let name = answers.model.as_ref().map_or_else(String::new, |answer| answer.value.clone());
@@ -31,7 +37,7 @@ pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<
             _ => true,
         };
         if !is_known {
-            drop_model(answers);
+            drop_model(planner);
             continue;
         }
         match find_base(answers, interview.listener) {
@@ -39,7 +45,7 @@ pub(super) fn model(interview: &Interview<'_>, answers: &mut Answers) -> Result<
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
                 note(&failure.to_string());
-                drop_model(answers);
+                drop_model(planner);
             }
         }
     }
@@ -67,8 +73,8 @@ enum Choice {
     Demo,
 }
 
-fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failure> {
-    let runs_dir = runs_dir_of(answers);
+fn choose(interview: &Interview<'_>, planner: &mut Planner, flags: &Answers) -> Result<(), Failure> {
+    let runs_dir = runs_dir_of(&planner.answers);
     let (machine, rates) = machine_and_rates(interview.program, &runs_dir, interview.listener)?;
     let question = ModelQuestion::new(&machine, &rates, None, None);
     note(&format!("Models, and the longest packs (in tokens) that fit on this machine ({}):", question.data));
@@ -107,11 +113,13 @@ fn choose(interview: &Interview<'_>, answers: &mut Answers) -> Result<(), Failur
             check_name,
         )?,
         Choice::Demo => {
-            *answers = gather(answers.only(Origin::Flag), true)?;
+            // Answers that were given for another model or other data do not suit the demo.
+            let demo = gather_demo(flags.clone(), |given| planner.without_what_was_left(given))?;
+            planner.start_from(demo);
             return Ok(());
         }
     };
-    answers.model = Some(Answer::flag(name.trim().to_owned()));
+    planner.choose_model(name.trim());
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use sparktune_app::questions::plan::{PRESET_ABOUT, PRESET_EXISTS, PlanAction, ch
 use sparktune_base::escape::escape;
 use sparktune_plan::{Answers, Mtp, Origin, SETTINGS, Setting, render, setting};
 
-use super::{Interview, width};
+use super::{Interview, drop_data, drop_model, width};
 use crate::output::note;
 
 /// The action after an answer.
@@ -27,13 +27,12 @@ enum After {
 /// from other answers.
 pub(super) fn agree(
     interview: &Interview<'_>,
-    answers: &mut Answers,
+    planner: &mut Planner,
     job: Job,
 ) -> Result<Option<Job>, Failure> {
-    let mut planner = Planner::new(answers.clone());
     planner.set_facts(Some(job.facts.clone()));
     if job.facts.model.has_mtp() {
-        ask_mtp(interview, &mut planner)?;
+        ask_mtp(interview, planner)?;
     }
     let choices = PlanAction::ALL.map(|action| (action, action.label().to_owned()));
     loop {
@@ -46,10 +45,9 @@ pub(super) fn agree(
                     note(&failure.to_string());
                     continue;
                 }
-                *answers = planner.answers;
                 return Ok(Some(Job { plan, ..job }));
             }
-            PlanAction::Change => change(interview, &mut planner)?,
+            PlanAction::Change => change(interview, planner)?,
             PlanAction::Explain => {
                 note(&format!("{}\n{}", render::explain(&plan, width()), render::cost_curve(&plan)));
                 After::Ask
@@ -61,22 +59,23 @@ pub(super) fn agree(
                 }
                 After::Ask
             }
-            PlanAction::LoadPreset => load_preset(interview, &mut planner)?,
+            PlanAction::LoadPreset => load_preset(interview, planner)?,
             PlanAction::SavePreset => {
-                save_preset(interview, &planner)?;
+                save_preset(interview, planner)?;
                 After::Ask
             }
             PlanAction::OtherModel => {
-                planner.drop_model();
+                drop_model(planner);
                 After::StartOver
             }
             PlanAction::OtherData => {
-                planner.answers.clear("data");
+                drop_data(planner);
                 After::StartOver
             }
         };
         if matches!(after, After::StartOver) {
-            *answers = planner.answers;
+            // The facts belong to the model and the data of before.
+            planner.set_facts(None);
             return Ok(None);
         }
     }

@@ -354,7 +354,7 @@ fn map_columns(state: &mut State) {
 fn next_format(state: &mut State) {
     let at = format_position(&state.planner.answers);
     let next = DataFormat::ALL[(at + 1) % DataFormat::ALL.len()];
-    state.planner.answers.format = Some(Answer::flag(next));
+    state.planner.read_as(next);
     state.say(Role::Accent, format!("format: {next}"));
     state.read_data_again();
 }

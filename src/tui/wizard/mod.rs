@@ -57,11 +57,12 @@ use recommendation::PlanPage;
 use request::{Request, Response, Ticketed};
 use review::ReviewPage;
 use sparktune_app::draft::Draft;
+use sparktune_app::planner::Planner;
 use sparktune_app::presets::Preset;
 pub use sparktune_app::questions::page::Page;
-use sparktune_plan::Answers;
+use sparktune_plan::{Answers, Origin};
 use starting::Starting;
-use state::{State, forget_other_data};
+use state::State;
 
 use crate::screen::{App, Input, Next, Theme, action};
 
@@ -279,12 +280,17 @@ impl Wizard {
     /// Continues a draft. Answers given by a flag take precedence.
     fn go_on_with(&mut self, draft: Draft) {
         let given = std::mem::take(&mut self.state.planner.answers);
-        let preset = draft.answers.preset.as_ref().map(|answer| answer.value.clone());
-        let same = given.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
-        let mut answers = draft.answers.clone();
-        if let Some(data) = &given.data {
-            forget_other_data(&mut answers, &data.value);
+        // What the draft says of another model or of other data is not said of the given ones.
+        let mut drafted = Planner::new(draft.answers.clone());
+        if let Some(model) = given.model.as_ref().filter(|answer| answer.origin == Origin::Flag) {
+            drafted.choose_model(&model.value);
         }
+        if let Some(data) = given.data.as_ref().filter(|answer| answer.origin == Origin::Flag) {
+            drafted.choose_data(data.value.clone());
+        }
+        let answers = drafted.answers;
+        let preset = answers.preset.as_ref().map(|answer| answer.value.clone());
+        let same = given.preset.as_ref().map(|answer| &answer.value) == preset.as_ref();
         self.state.planner.answers = answers.merge(given);
         if let Some(name) = preset.filter(|_| !same) {
             let presets = self.state.request(Request::Presets { also: Some(name.clone()) });

@@ -14,6 +14,7 @@ use sparktune_app::listener::Progress;
 use sparktune_app::machine::MachineFound;
 use sparktune_app::model::{Cached, CachedModel, ModelFound};
 use sparktune_app::planner::Planner;
+use sparktune_app::questions::model::DEMO_LEFT;
 use sparktune_app::questions::page::Page;
 use sparktune_app::runs::Recent;
 use sparktune_plan::{Answer, Answers, ConfigOptions, Facts};
@@ -27,20 +28,6 @@ type ModelKey = (String, Option<String>, ConfigOptions);
 
 /// The answers that the data's facts depend on.
 type DataKey = (ModelKey, Vec<PathBuf>);
-
-/// Drops the answers that were given for other data than `paths`: what columns stand for, and the weights of
-/// data sets that are not there any more.
-pub(super) fn forget_other_data(answers: &mut Answers, paths: &[PathBuf]) {
-    if answers.data.as_ref().is_some_and(|answer| answer.value == paths) {
-        return;
-    }
-    answers.map = None;
-    let is_there = |set: &str| paths.iter().any(|path| path.as_os_str() == set);
-    if let Some(weights) = &mut answers.weights {
-        weights.value.0.retain(|set, _| is_there(set));
-    }
-    answers.weights = answers.weights.take().filter(|weights| !weights.value.is_empty());
-}
 
 /// The state that all pages share.
 pub(super) struct State {
@@ -160,10 +147,9 @@ impl State {
     /// Chooses a model. A model that failed before is looked up again.
     pub(super) fn choose_model(&mut self, name: &str) {
         let is_same = self.planner.answers.model.as_ref().is_some_and(|answer| answer.value == name);
-        if !is_same {
-            self.leave_demo();
+        if self.planner.choose_model(name) {
+            self.say(Role::Accent, DEMO_LEFT);
         }
-        self.planner.choose_model(name);
         if is_same && self.model.failed().is_some() {
             self.model_of = None;
         }
@@ -171,20 +157,11 @@ impl State {
 
     /// Chooses data. Data that failed before is read again.
     pub(super) fn choose_data(&mut self, paths: Vec<PathBuf>) {
-        if self.planner.answers.data.as_ref().is_none_or(|answer| answer.value != paths) {
-            self.leave_demo();
+        if self.planner.choose_data(paths) {
+            self.say(Role::Accent, DEMO_LEFT);
         }
-        forget_other_data(&mut self.planner.answers, &paths);
-        self.planner.answers.data = Some(Answer::flag(paths));
         if self.data.failed().is_some() {
             self.data_of = None;
-        }
-    }
-
-    /// Takes back the demo's settings when its model or data is replaced.
-    fn leave_demo(&mut self) {
-        if self.planner.leave_demo() {
-            self.say(Role::Accent, "the settings of the demo were reset to the recommended ones");
         }
     }
 
