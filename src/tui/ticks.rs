@@ -25,7 +25,7 @@ pub(crate) fn multiples(lo: f64, hi: f64, step: f64) -> Vec<f64> {
 /// Returns about `most` values between two positive values: 1, 2 and 5 of each decade, or fewer.
 pub(crate) fn decades(lo: f64, hi: f64, most: usize) -> Vec<f64> {
     let (first, last) = (lo.log10().floor() as i32, hi.log10().ceil() as i32);
-    let inside = |tick: &f64| (lo * (1.0 - 1e-9)..=hi * (1.0 + 1e-9)).contains(tick);
+    let inside = |tick: &f64| tick.is_finite() && (lo * (1.0 - 1e-9)..=hi * (1.0 + 1e-9)).contains(tick);
     for mantissas in [&[1.0, 2.0, 5.0][..], &[1.0]] {
         let ticks: Vec<f64> = (first..=last)
             .flat_map(|decade| mantissas.iter().map(move |m| m * 10_f64.powi(decade)))

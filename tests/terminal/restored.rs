@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use sparktune_runlog::Lease;
 
 use crate::pty::{Left, Pty};
-use crate::words::{CTRL_C, CTRL_Z, DASHBOARD, LEAVE_WIZARD, RUNS, WIZARD, YES};
+use crate::words::{CTRL_C, CTRL_Z, DASHBOARD, END, ENTER, LEAVE_WIZARD, RUNS, WIZARD, YES};
 use crate::world::{ORDINARY, World, demo, signal_trainer, this_program};
 
 /// The dashboard of a run that lives, drawn.
@@ -85,13 +85,28 @@ fn a_stopped_screen_gives_the_terminal_to_the_shell_and_takes_it_again() {
     world.paused();
     // A shell with job control is what Ctrl-Z needs.
     let program = env!("CARGO_BIN_EXE_sparktune");
-    let script = format!("set -m; '{program}' watch; echo back in the shell; fg; echo done");
+    let script = format!("set -m; '{program}' watch; echo back in the shell; read line; fg; echo done");
     let shell = std::path::Path::new("/bin/sh");
-    let mut pty = Pty::spawn(shell, ["-c", &script], world.place.path(), &world.env(&[]), ORDINARY);
+    let mut pty = Pty::spawn(shell, ["-c", &script], world.place.path(), &world.env(&[]), (80, 48));
     pty.wait_for(DASHBOARD);
     pty.press(CTRL_Z);
-    // The shell goes straight on to `fg`, so its words are soon under the screen again.
+    pty.wait_for("back in the shell");
+    // The screen is not told of this, because the shell has the terminal.
+    pty.resize(ORDINARY);
+    pty.press(ENTER);
     pty.wait_for(DASHBOARD);
+    // It scrolls by the new size: the last line can be reached.
+    pty.press("6");
+    pty.wait_for("lines 1–");
+    pty.press(END);
+    pty.wait_until("the last line", |text| {
+        let lines = text.lines().find_map(|line| line.split_once(" lines ")?.1.split_once(" of "));
+        lines.is_some_and(|(shown, all)| {
+            let number = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
+            let last = shown.split_once('–').map(|(_, last)| number(last));
+            last == Some(number(all))
+        })
+    });
     pty.press("q");
     let left = pty.left();
     let (back, done) = (left.text.find("back in the shell"), left.text.find("done"));

@@ -4,6 +4,7 @@
 /// Keys as a terminal sends them.
 pub(crate) const ENTER: &str = "\r";
 pub(crate) const ESCAPE: &str = "\x1b";
+pub(crate) const END: &str = "\x1b[F";
 pub(crate) const CTRL_C: &str = "\x03";
 pub(crate) const CTRL_Z: &str = "\x1a";
 

@@ -107,6 +107,10 @@ mod tests {
         assert_eq!(ticks(-3.0, 3.0, false, 3), [-2.0, 0.0, 2.0]);
         assert_eq!(ticks(0.9, 12.0, true, 4), [1.0, 2.0, 5.0, 10.0]);
         assert_eq!(ticks(1e-6, 1.0, true, 4), [1e-6, 1e-4, 1e-2, 1.0]);
+        assert_eq!(
+            ticks(1e300, f64::MAX, true, 9),
+            [300, 301, 302, 303, 304, 305, 306, 307, 308].map(|n| 10_f64.powi(n))
+        );
         assert_eq!(step_ticks(0, 1000, 6), (vec![0, 200, 400, 600, 800, 1000], 200));
         assert_eq!(step_ticks(654_300, 654_340, 5), (vec![654_300, 654_310, 654_320, 654_330, 654_340], 10));
         assert_eq!(step_ticks(7, 7, 5), (vec![7], 1));

@@ -3,6 +3,21 @@
 use sparktune_base::units::counted;
 use sparktune_sampling::protocol::{FinishReason, Finished};
 
+/// Describes the end of a model that thought or said nothing, and what the user can do for an answer.
+pub const fn words_of_no_answer(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => {
+            "no answer, so the question is not kept either; another seed or a lower temperature may give one"
+        }
+        FinishReason::Length => {
+            "no answer, so the question is not kept either; a larger `/set max-tokens` or `/think off` leaves room for one"
+        }
+        FinishReason::Cancelled => {
+            "ended before there was an answer, so the question is not kept either; ask again to get one"
+        }
+    }
+}
+
 /// Describes how an answer came about: its length and speed, and how many drafted tokens were accepted.
 pub fn words_of_end(finished: &Finished) -> String {
     let usage = finished.usage;

@@ -33,7 +33,7 @@ use sparktune_base::escape::escape;
 use sparktune_sampling::protocol::Finished;
 
 use self::backend::{Ask, Heard};
-pub use self::ending::words_of_end;
+pub use self::ending::{words_of_end, words_of_no_answer};
 use self::keys::{Do, KEYS};
 use self::line::Line;
 use crate::screen::{App, Colours, Input, Next, TextInput, Theme, action};
@@ -91,6 +91,8 @@ pub(crate) struct ChatScreen {
     /// What was said, the newest last, and which of it is shown in the input line.
     said: Vec<String>,
     recalled: Option<usize>,
+    /// What was typed before something was recalled.
+    draft: String,
     /// The number of lines below the screen; 0 follows the answer.
     below: usize,
     shows_thoughts: bool,
@@ -122,6 +124,7 @@ impl ChatScreen {
             input: TextInput::default(),
             said: Vec::new(),
             recalled: None,
+            draft: String::new(),
             below: 0,
             shows_thoughts: false,
             message: None,
@@ -160,7 +163,10 @@ impl ChatScreen {
         match action(KEYS, event) {
             Some(Do::Send) => return self.enter(),
             Some(Do::Stop) if self.state == State::Answering => self.ask(Ask::Cancel),
-            Some(Do::Stop) => self.input.set(""),
+            Some(Do::Stop) => {
+                self.input.set("");
+                self.recalled = None;
+            }
             Some(Do::Again) => self.again(),
             Some(Do::New) => self.begin_again(),
             Some(Do::Thoughts) => self.shows_thoughts = !self.shows_thoughts,
@@ -257,19 +263,60 @@ impl ChatScreen {
         }
     }
 
+    /// Shows what was said before or after in the input line; below the newest is what was being typed.
     fn recall(&mut self, step: isize) {
         let newest = self.said.len();
-        let at = self.recalled.unwrap_or(newest).saturating_add_signed(step).min(newest);
+        let from = self.recalled.unwrap_or(newest);
+        let at = from.saturating_add_signed(step).min(newest);
+        if at == from {
+            return;
+        }
+        if self.recalled.is_none() {
+            self.draft = self.input.text().to_owned();
+        }
         self.recalled = Some(at).filter(|at| *at < newest);
-        self.input.set(self.recalled.map_or("", |at| self.said[at].as_str()));
+        let text = match self.recalled {
+            Some(at) => self.said[at].clone(),
+            None => std::mem::take(&mut self.draft),
+        };
+        self.input.set(text);
+    }
+
+    /// Returns the number of lines of the conversation on this screen.
+    fn lines(&self) -> usize {
+        let theme = Theme { colours: Colours::None, unicode: true };
+        view::transcript(self, self.size.width, &theme).len()
     }
 
     fn scroll(&mut self, up: bool) {
-        let page = view::transcript_height(self.size).saturating_sub(2).max(1);
-        let theme = Theme { colours: Colours::None, unicode: true };
-        let lines = view::transcript(self, self.size.width, &theme).len();
-        let most = lines.saturating_sub(view::transcript_height(self.size));
-        self.below = if up { (self.below + page).min(most) } else { self.below.saturating_sub(page) };
+        let height = view::transcript_height(self.size);
+        let page = height.saturating_sub(2).max(1);
+        let most = self.lines().saturating_sub(height);
+        let below = self.below.min(most);
+        self.below = if up { (below + page).min(most) } else { below.saturating_sub(page) };
+    }
+
+    /// Takes what the models have said since. Who reads an earlier part keeps it in view. Returns whether
+    /// there was anything.
+    fn listen_while_reading(&mut self) -> bool {
+        if self.below == 0 {
+            return self.listen();
+        }
+        // A long conversation takes a while to lay out, which idle ticks leave alone.
+        let first = match self.heard.try_recv() {
+            Ok(first) => first,
+            Err(TryRecvError::Empty) => return false,
+            Err(TryRecvError::Disconnected) => return self.listen(),
+        };
+        let before = self.lines();
+        // There may be fewer lines than when the user scrolled, so that the end is in view.
+        self.below = self.below.min(before.saturating_sub(view::transcript_height(self.size)));
+        self.hear(first);
+        self.listen();
+        if self.below > 0 {
+            self.below = (self.below + self.lines()).saturating_sub(before);
+        }
+        true
     }
 
     /// Takes what the models have said since. Returns whether there was anything.
@@ -356,14 +403,14 @@ impl App for ChatScreen {
             Input::Paste(text) => {
                 // Line breaks are part of what is said; the input line shows them as \n.
                 let text = text.replace("\r\n", "\n").replace('\r', "\n");
-                self.input.set(format!("{}{text}", self.input.text()));
+                self.input.insert(&text);
                 Next::Draw
             }
             Input::Size(size) => {
                 self.size = size;
                 Next::Draw
             }
-            Input::Tick if self.listen() => {
+            Input::Tick if self.listen_while_reading() => {
                 if self.failure.is_some() {
                     return Next::Leave;
                 }

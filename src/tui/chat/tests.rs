@@ -113,6 +113,61 @@ fn base_and_tuned_answer_side_by_side_with_thoughts_folded() {
 }
 
 #[test]
+fn what_is_typed_survives_a_look_at_what_was_said_before() {
+    let mut world = World::ready(&["demo"]);
+    let press = |world: &mut World, code| {
+        world.press(code, KeyModifiers::NONE);
+        world.screen.input.text().to_owned()
+    };
+    world.screen.update(Input::Paste("a long question".into()));
+    for code in [KeyCode::Up, KeyCode::Down] {
+        assert_eq!(press(&mut world, code), "a long question", "nothing was said yet");
+    }
+    press(&mut world, KeyCode::Enter);
+    let question = world.question();
+    world.text(question, 0, "yes");
+    world.done(question, 0, FinishReason::Stop);
+    world.screen.update(Input::Paste("half a".into()));
+    assert_eq!(press(&mut world, KeyCode::Down), "half a");
+    assert_eq!(press(&mut world, KeyCode::Up), "a long question");
+    assert_eq!(press(&mut world, KeyCode::Up), "a long question", "there is nothing older");
+    assert_eq!(press(&mut world, KeyCode::Down), "half a");
+    // A cleared line is a new one.
+    press(&mut world, KeyCode::Up);
+    assert_eq!(press(&mut world, KeyCode::Esc), "");
+    assert_eq!(press(&mut world, KeyCode::Up), "a long question");
+}
+
+#[test]
+fn a_paste_goes_where_the_cursor_is() {
+    let mut world = World::ready(&["demo"]);
+    world.screen.update(Input::Paste("Explain:".into()));
+    world.press(KeyCode::Home, KeyModifiers::NONE);
+    world.screen.update(Input::Paste("one\r\ntwo\n".into()));
+    world.press(KeyCode::Char('x'), KeyModifiers::NONE);
+    assert_eq!(world.screen.input.text(), "one\ntwo\nxExplain:");
+}
+
+#[test]
+fn a_question_without_an_answer_is_told_with_what_may_give_one() {
+    for (reason, words) in [
+        (FinishReason::Stop, "another seed"),
+        (FinishReason::Length, "a larger `/set max-tokens`"),
+        (FinishReason::Cancelled, "(ended before there was an answer, so the question is not kept"),
+    ] {
+        let mut world = World::ready(&["demo"]);
+        world.type_line("x");
+        let question = world.question();
+        world.done(question, 0, reason);
+        let shown = world.shown();
+        assert!(shown.contains(words), "{reason:?}: {shown}");
+        let is_ended_by_user = reason == FinishReason::Cancelled;
+        assert_eq!(shown.contains("seed"), reason == FinishReason::Stop, "{shown}");
+        assert_eq!(shown.contains("ended by you"), is_ended_by_user, "{shown}");
+    }
+}
+
+#[test]
 fn what_is_typed_while_models_are_loaded_or_answer_stays() {
     let mut world = World::of(&["demo"]);
     world.type_line("Hello");
@@ -181,6 +236,54 @@ fn long_conversations_scroll_and_stay_in_their_bounds() {
         world.press(KeyCode::PageDown, KeyModifiers::NONE);
     }
     assert!(world.shown().contains("line 60"));
+}
+
+#[test]
+fn an_earlier_part_stays_in_view_while_an_answer_grows_and_never_turns_blank() {
+    let mut world = World::ready(&["demo"]);
+    world.type_line("count");
+    let question = world.question();
+    let lines = |from: usize, to: usize| (from..=to).map(|n| format!("line {n}\n")).collect::<String>();
+    world.text(question, 0, &format!("<think>\n{}</think>\n\n", lines(1, 280)));
+    world.text(question, 0, &lines(281, 300));
+    world.ctrl('t');
+    for _ in 0..3 {
+        world.press(KeyCode::PageUp, KeyModifiers::NONE);
+    }
+    let top = |world: &mut World| world.shown().lines().nth(1).unwrap().to_owned();
+    let first = top(&mut world);
+    assert!(first.starts_with("line "), "{first}");
+    world.text(question, 0, &lines(301, 340));
+    assert_eq!(top(&mut world), first);
+    // To the top, and then the thoughts are hidden: what is left is shown from its beginning.
+    for _ in 0..40 {
+        world.press(KeyCode::PageUp, KeyModifiers::NONE);
+    }
+    world.ctrl('t');
+    assert_eq!(top(&mut world), "> count");
+    world.press(KeyCode::PageDown, KeyModifiers::NONE);
+    assert_ne!(top(&mut world), "> count", "the first page down moves already");
+    for _ in 0..4 {
+        world.press(KeyCode::PageDown, KeyModifiers::NONE);
+    }
+    world.text(question, 0, &lines(341, 360));
+    assert!(world.shown().contains("line 360"), "at the end the answer is followed: {}", world.shown());
+}
+
+#[test]
+fn an_answer_is_followed_again_once_hidden_thoughts_leave_nothing_to_scroll() {
+    let mut world = World::ready(&["demo"]);
+    world.type_line("count");
+    let question = world.question();
+    let lines = |from: usize, to: usize| (from..=to).map(|n| format!("line {n}\n")).collect::<String>();
+    world.text(question, 0, &format!("<think>\n{}</think>\n\nshort\n", lines(1, 80)));
+    world.ctrl('t');
+    world.press(KeyCode::PageUp, KeyModifiers::NONE);
+    assert_eq!(world.screen.update(Input::Tick), Next::Keep);
+    world.ctrl('t');
+    assert!(world.shown().contains("short"));
+    world.text(question, 0, &lines(81, 140));
+    assert!(world.shown().contains("line 140"), "{}", world.shown());
 }
 
 #[test]

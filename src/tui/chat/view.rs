@@ -8,10 +8,9 @@ use sparktune_app::inference::Decoding;
 use sparktune_app::thought::without_thinking;
 use sparktune_base::escape::escape;
 use sparktune_base::units::counted;
-use sparktune_sampling::protocol::FinishReason;
 use unicode_width::UnicodeWidthStr;
 
-use super::ending::words_of_end;
+use super::ending::{words_of_end, words_of_no_answer};
 use super::keys::KEYS;
 use super::line::COMMANDS;
 use super::{AnswerShown, ChatScreen, Exchange, State};
@@ -36,10 +35,12 @@ pub(super) fn draw(chat: &ChatScreen, frame: &mut Frame<'_>, theme: &Theme) {
     header(chat, frame, top, theme);
     let mut lines = transcript(chat, middle.width, theme);
     let height = usize::from(middle.height);
-    let end = lines.len().saturating_sub(chat.below);
+    // There may be fewer lines than when the user scrolled: thoughts were hidden, or the screen is wider.
+    let below = chat.below.min(lines.len().saturating_sub(height));
+    let end = lines.len() - below;
     let start = end.saturating_sub(height);
     frame.render_widget(Paragraph::new(lines.drain(start..end).collect::<Vec<_>>()), middle);
-    frame.render_widget(Paragraph::new(message(chat, words.width, theme)), words);
+    frame.render_widget(Paragraph::new(message(chat, below, words.width, theme)), words);
     let mut typed = vec![Span::styled("> ", theme.style(Role::Accent))];
     typed.extend(chat.input.line(input.width.saturating_sub(3), true, theme).spans);
     frame.render_widget(Line::from(typed), input);
@@ -63,14 +64,15 @@ fn header(chat: &ChatScreen, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
     frame.render_widget(Line::styled(facts, theme.style(Role::Dim)).right_aligned(), area);
 }
 
-fn message(chat: &ChatScreen, width: u16, theme: &Theme) -> Vec<Line<'static>> {
+/// Returns the last message, or the state of the models, or the number of lines below the screen.
+fn message(chat: &ChatScreen, below: usize, width: u16, theme: &Theme) -> Vec<Line<'static>> {
     let (text, role) = match (&chat.message, &chat.state) {
         (Some(message), _) => (message.clone(), Role::Accent),
         (None, State::Loading(name)) => (format!("loading {} …", escape(name)), Role::Dim),
         (None, State::Answering) => ("answering …".to_owned(), Role::Dim),
         (None, State::Ended(why)) => (why.replace('\n', " "), Role::Bad),
-        (None, State::Ready) if chat.below > 0 => {
-            (format!("{} below; page down", counted(chat.below as u64, "line")), Role::Dim)
+        (None, State::Ready) if below > 0 => {
+            (format!("{} below; page down", counted(below as u64, "line")), Role::Dim)
         }
         (None, State::Ready) => (String::new(), Role::Dim),
     };
@@ -167,12 +169,7 @@ fn answer_lines(answer: &AnswerShown, width: usize, shows_thoughts: bool) -> Vec
     if let Some(finished) = &answer.finished
         && text.trim().is_empty()
     {
-        let way_out = if finished.finish_reason == FinishReason::Length {
-            "a larger `/set max-tokens` or `/think off` leaves room for one"
-        } else {
-            "another seed or a lower temperature may give one"
-        };
-        add(&format!("(no answer, so the question is not kept either; {way_out})"), Role::Dim);
+        add(&format!("({})", words_of_no_answer(finished.finish_reason)), Role::Dim);
     }
     if let Some(finished) = &answer.finished {
         add(&words_of_end(finished), Role::Dim);

@@ -24,7 +24,9 @@ impl Dashboard {
             return next;
         }
         let Some(what) = GROUPS.iter().find_map(|(_, table)| action(table, event)) else { return Next::Keep };
-        self.asks.retain(|ask| !ask.is_settled());
+        // A trainer that has ended answers no more.
+        let may_answer = self.here.may_be_live();
+        self.asks.retain(|ask| may_answer && !ask.is_settled());
         self.said = None;
         match what {
             Do::Leave if self.at.is_some() && event.code == KeyCode::Esc => self.at = None,

@@ -102,6 +102,8 @@ pub struct Dashboard {
     copied: Option<String>,
     /// Why that was not possible.
     said: Option<String>,
+    /// Whether the trainer was running when its state was last known. It is unknown while much is read.
+    was_live: bool,
     /// Whether the trainer has ended since the last look.
     has_ended: bool,
     tab: Tab,
@@ -132,6 +134,7 @@ impl Dashboard {
 
     fn of(here: Reading, runs: Option<RunsRoot>) -> Self {
         Self {
+            was_live: here.known.liveness.is_some_and(Liveness::is_live),
             here,
             others: Vec::new(),
             runs,
@@ -232,9 +235,10 @@ impl Dashboard {
     }
 
     fn tick(&mut self) -> Next {
-        let was_live = self.here.known.liveness.is_some_and(Liveness::is_live);
         let news = self.here.look();
-        self.has_ended = was_live && !self.here.known.liveness.is_some_and(Liveness::is_live);
+        if let Some(is_live) = self.here.known.liveness.map(Liveness::is_live) {
+            self.has_ended = std::mem::replace(&mut self.was_live, is_live) && !is_live;
+        }
         for answer in &news.answers {
             self.asks.iter_mut().for_each(|ask| ask.take_answer(answer));
         }

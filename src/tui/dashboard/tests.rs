@@ -720,6 +720,50 @@ fn a_long_log_is_read_in_several_looks_and_wholly() {
 }
 
 #[test]
+fn the_bell_rings_for_an_end_and_not_for_a_backlog() {
+    let root = tempfile::tempdir().unwrap();
+    let runs = RunsRoot::new(root.path());
+    let run = runs.create("m", "lora").unwrap();
+    let lease = Lease::acquire(&run).unwrap();
+    write_log(&run, 10);
+    let mut dashboard = Dashboard::open(run.clone(), Some(runs));
+    dashboard.update(Input::Tick);
+    assert!(dashboard.liveness().is_some_and(Liveness::is_live) && !dashboard.rings());
+    // As after hours in which the program was stopped: one look does not read it all.
+    write_log(&run, 120_000);
+    let mut looks = 0;
+    loop {
+        dashboard.update(Input::Tick);
+        assert!(!dashboard.rings(), "the trainer goes on");
+        if !dashboard.hurries() {
+            break;
+        }
+        looks += 1;
+    }
+    println!("{looks} looks did not reach the end of the log");
+    drop(lease);
+    dashboard.update(Input::Tick);
+    assert!(dashboard.rings() && !dashboard.rings());
+}
+
+#[test]
+fn a_request_that_the_trainer_did_not_answer_goes_with_the_next_key_after_its_end() {
+    let root = tempfile::tempdir().unwrap();
+    let runs = RunsRoot::new(root.path());
+    let run = runs.create("m", "lora").unwrap();
+    let lease = Lease::acquire(&run).unwrap();
+    write_log(&run, 10);
+    let mut dashboard = Dashboard::open(run, Some(runs));
+    press(&mut dashboard, "w2");
+    assert_eq!(dashboard.asks.len(), 1, "it may still be answered");
+    drop(lease);
+    dashboard.update(Input::Tick);
+    assert_eq!(dashboard.asks.len(), 1, "that it was not is told");
+    press(&mut dashboard, "1");
+    assert!(dashboard.asks.is_empty());
+}
+
+#[test]
 fn another_run_is_chosen_from_the_list_and_taken_away_again() {
     let root = tempfile::tempdir().unwrap();
     let runs = RunsRoot::new(root.path());

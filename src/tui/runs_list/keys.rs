@@ -128,3 +128,28 @@ pub(super) const KEYS: &[Binding<Do>] = &[
     },
     Binding { keys: &[key(KeyCode::Esc)], shown: "esc", help: "show all runs", hint: None, action: Do::Back },
 ];
+
+/// The action of a key while the filter is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filtering {
+    Keep,
+    ShowAll,
+}
+
+/// The bindings while the filter is typed, which come before those of the list.
+pub(super) const FILTER_KEYS: &[Binding<Filtering>] = &[
+    Binding {
+        keys: &[key(KeyCode::Enter)],
+        shown: "⏎",
+        help: "keep the filter",
+        hint: Some("keep the filter"),
+        action: Filtering::Keep,
+    },
+    Binding {
+        keys: &[key(KeyCode::Esc)],
+        shown: "esc",
+        help: "show all runs",
+        hint: Some("show all"),
+        action: Filtering::ShowAll,
+    },
+];

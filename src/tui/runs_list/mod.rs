@@ -23,11 +23,12 @@ use std::path::PathBuf;
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::Frame;
 use ratatui::layout::Size;
+use sparktune_app::shell::run_argument;
 use sparktune_app::stop_request::StopRequest;
 use sparktune_runlog::{Lease, Liveness, Outcome, RunDir, RunsRoot, now_us};
 
 use self::ask::{Answer, Ask};
-use self::keys::{Do, KEYS};
+use self::keys::{Do, FILTER_KEYS, Filtering, KEYS};
 use self::shelf::{Look, Shelf};
 use crate::screen::{App, Input, Next, TextInput, Theme, action};
 use crate::state::State;
@@ -248,15 +249,15 @@ impl RunsList {
 
     /// Handles a key while the filter is typed. Returns false when the key belongs to the list.
     fn type_filter(&mut self, event: &KeyEvent) -> bool {
-        match event.code {
-            KeyCode::Enter => self.filtering = false,
-            KeyCode::Esc => {
+        match action(FILTER_KEYS, event) {
+            Some(Filtering::Keep) => self.filtering = false,
+            Some(Filtering::ShowAll) => {
                 self.filtering = false;
                 self.filter = TextInput::default();
             }
-            KeyCode::Home | KeyCode::End => return false,
-            _ if !self.filter.press(event) => return false,
-            _ => {}
+            None if matches!(event.code, KeyCode::Home | KeyCode::End) => return false,
+            None if !self.filter.press(event) => return false,
+            None => {}
         }
         self.settle();
         true
@@ -288,7 +289,8 @@ impl RunsList {
             }
             (Do::Resume, Some(Liveness::Finished { outcome })) if outcome.is_complete() => {
                 format!(
-                    "{name} is complete, so there is nothing to resume. `{program} resume {name} --epochs N` trains it longer"
+                    "{name} is complete, so there is nothing to resume. `{program} resume {} --epochs N` trains it longer",
+                    run_argument(&run)
                 )
             }
             (Do::Resume, _) => return self.leave_with(RunAction::Resume(run)),

@@ -250,6 +250,9 @@ fn help_filter_and_an_empty_folder() {
     press(&mut list, KeyCode::Char('/'));
     type_in(&mut list, "qwen LORA 2b");
     picture::check("runs-filter", &mut list);
+    press(&mut list, KeyCode::Enter);
+    let shown = text(&mut list);
+    assert!(shown.contains("Esc shows all") && shown.contains("r resume"), "{shown}");
     let mut empty = RunsList::at(RunsRoot::new("/nowhere/at/all"), NOW_US);
     picture::check("runs-empty", &mut empty);
 }
@@ -295,6 +298,11 @@ fn what_a_run_does_not_allow_is_refused_in_words() {
     // The message disappears with the next key.
     press(&mut list, KeyCode::Up);
     assert!(list.message.is_none());
+    // A command that can be pasted names a run of another folder by its path.
+    let run = choose(&mut list, "0c31");
+    press(&mut list, KeyCode::Char('r'));
+    let command = format!("resume {} --epochs N`", run.path().display());
+    assert!(list.message.as_ref().is_some_and(|message| message.contains(&command)), "{:?}", list.message);
 }
 
 #[test]

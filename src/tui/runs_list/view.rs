@@ -9,7 +9,7 @@ use sparktune_base::program_name;
 use sparktune_base::units::{count, counted};
 use sparktune_runlog::Liveness;
 
-use super::keys::KEYS;
+use super::keys::{FILTER_KEYS, KEYS};
 use super::shelf::Look;
 use super::{RunsList, detail, table};
 use crate::screen::{Role, Theme, help, hints, rows};
@@ -50,7 +50,9 @@ pub(super) fn draw(list: &RunsList, frame: &mut Frame<'_>, theme: &Theme) {
     }
     let lines_of = shown.get(at).filter(|_| !with_pane);
     frame.render_widget(Paragraph::new(words_lines(list, lines_of, words.width, theme)), words);
-    frame.render_widget(hints(KEYS, keys.width, theme), keys);
+    let keys_now =
+        if list.filtering { hints(FILTER_KEYS, keys.width, theme) } else { hints(KEYS, keys.width, theme) };
+    frame.render_widget(keys_now, keys);
     if let Some(ask) = &list.asking {
         ask.draw(frame, area, theme);
     }
@@ -128,9 +130,11 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         return lines_of(message, Role::Accent);
     }
     if list.filtering || !list.filter.text().is_empty() {
-        let mut spans = vec![Span::styled("filter: ", theme.style(Role::Accent))];
-        spans.extend(list.filter.line(width.saturating_sub(40), list.filtering, theme).spans);
-        let keys = if list.filtering { "  Enter keeps it, Esc shows all" } else { "  Esc shows all" };
+        // While the filter is typed, the last line says what the keys do.
+        let (label, keys) = ("filter: ", if list.filtering { "" } else { "  Esc shows all" });
+        let room = width.saturating_sub((label.len() + keys.len()) as u16);
+        let mut spans = vec![Span::styled(label, theme.style(Role::Accent))];
+        spans.extend(list.filter.line(room, list.filtering, theme).spans);
         spans.push(Span::styled(keys, theme.style(Role::Dim)));
         return vec![Line::from(spans)];
     }

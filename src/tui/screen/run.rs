@@ -142,6 +142,8 @@ fn run_until(
                     if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL =>
                 {
                     terminal.suspend()?;
+                    // A terminal tells only processes in its foreground that its size has changed.
+                    app.update(Input::Size(terminal.size()?));
                     Next::Draw
                 }
                 Event::Key(key) => {

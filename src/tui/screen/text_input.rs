@@ -74,8 +74,13 @@ impl TextInput {
     /// Inserts pasted text without its line breaks.
     pub fn paste(&mut self, text: &str) {
         let line: String = text.chars().filter(|c| !c.is_control()).collect();
-        self.text.insert_str(self.cursor, &line);
-        self.cursor += line.len();
+        self.insert(&line);
+    }
+
+    /// Inserts text at the cursor.
+    pub fn insert(&mut self, text: &str) {
+        self.text.insert_str(self.cursor, text);
+        self.cursor += text.len();
     }
 
     fn before(&self) -> usize {

@@ -11,10 +11,11 @@ use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use unicode_width::UnicodeWidthStr;
 
+use super::frame;
 use super::keys::{KeyResult, Keys, down, enter, up};
 use super::lines::{draw, fit, from_row, ink, inked, left, wrapped};
 use super::state::State;
-use crate::screen::{Binding, Role, Theme, action, key};
+use crate::screen::{Binding, Colours, Role, Theme, action, key};
 
 #[derive(Debug, Default)]
 pub(super) struct MachinePage {
@@ -71,11 +72,8 @@ impl MachinePage {
             }
             Action::Demo => return KeyResult::Demo,
             Action::Again => state.look_at_machine(),
-            Action::Up => self.scroll = self.scroll.saturating_sub(1),
-            Action::Down => {
-                let rows = state.machine.ready().map_or(0, |found| found.findings.len());
-                self.scroll = (self.scroll + 1).min(rows);
-            }
+            Action::Up => self.scroll = self.scroll.min(most_scrolled(state)).saturating_sub(1),
+            Action::Down => self.scroll = (self.scroll + 1).min(most_scrolled(state)),
         }
         KeyResult::Handled
     }
@@ -96,9 +94,7 @@ impl MachinePage {
                 width,
             ));
         } else if let Some(found) = state.machine.ready() {
-            let verdict = verdict(found, width, theme);
-            let rows = usize::from(area.height).saturating_sub(verdict.len());
-            let all = findings(found, width, theme);
+            let (all, verdict, rows) = parts(found, area, theme);
             let shown = from_row(self.scroll, all.len(), rows);
             lines.extend(all[shown].to_vec());
             lines.extend(verdict);
@@ -107,6 +103,23 @@ impl MachinePage {
         }
         draw(frame, area, lines);
     }
+}
+
+/// Returns the lines of the findings, those of the verdict below them, and the number of lines of the former
+/// that are visible.
+fn parts(found: &MachineFound, area: Rect, theme: &Theme) -> (Vec<Line<'static>>, Vec<Line<'static>>, usize) {
+    let width = usize::from(area.width);
+    let verdict = verdict(found, width, theme);
+    let rows = usize::from(area.height).saturating_sub(verdict.len());
+    (findings(found, width, theme), verdict, rows)
+}
+
+/// Returns the largest scroll offset of the findings.
+fn most_scrolled(state: &State) -> usize {
+    let Some(found) = state.machine.ready() else { return 0 };
+    let plain = Theme { colours: Colours::None, unicode: true };
+    let (all, _, rows) = parts(found, frame::body(state.size), &plain);
+    all.len().saturating_sub(rows)
 }
 
 fn mark(severity: Severity, theme: &Theme) -> (Role, &'static str) {

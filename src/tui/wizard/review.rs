@@ -11,14 +11,14 @@ use sparktune_plan::render::counted_epochs;
 use sparktune_plan::{Method, Origin, Plan, command_line};
 use unicode_width::UnicodeWidthStr;
 
-use super::command;
 use super::cost::{basis, memory_lines, shown_s};
 use super::keys::{KeyResult, Keys, down, enter, page_down, page_up, up};
 use super::lines::{block, draw, fit, fit_end, from_row, ink, inked, left, wrap, wrapped};
 use super::no_plan::not_yet;
 use super::settings::origin_word;
 use super::state::State;
-use crate::screen::{Binding, Role, Theme, action, hint_line, key};
+use super::{command, frame};
+use crate::screen::{Binding, Colours, Role, Theme, action, hint_line, key};
 
 #[derive(Debug, Default)]
 pub(super) struct ReviewPage {
@@ -107,23 +107,16 @@ impl ReviewPage {
             return KeyResult::Handled;
         }
         let Some(act) = action(KEYS, event) else { return KeyResult::Ignored };
-        let page = usize::from(state.size.height).saturating_sub(14).max(1);
-        let rows = state
-            .planner
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.advice.as_ref())
-            .map_or(0, |advice| advice.explain.len());
-        let most = rows.saturating_sub(page);
+        let (page, most) = scrolling(state);
         match act {
             Action::Start if state.planner.plan.is_some() && state.planner.problem.is_none() => {
                 return KeyResult::Start;
             }
             Action::Start => {}
             Action::Command => self.command = true,
-            Action::Up => self.scroll = self.scroll.saturating_sub(1),
+            Action::Up => self.scroll = self.scroll.min(most).saturating_sub(1),
             Action::Down => self.scroll = (self.scroll + 1).min(most),
-            Action::PageUp => self.scroll = self.scroll.saturating_sub(page),
+            Action::PageUp => self.scroll = self.scroll.min(most).saturating_sub(page),
             Action::PageDown => self.scroll = (self.scroll + page).min(most),
             Action::Save => return KeyResult::SavePreset,
         }
@@ -139,16 +132,11 @@ impl ReviewPage {
             };
             return draw(frame, area, lines);
         };
-        let mut head = summary(plan, state, width, usize::from(area.height), theme);
-        if let Some(problem) = &state.planner.problem {
-            head = wrapped(theme, Role::Bad, &problem.text, width);
-            head.truncate(usize::from(area.height / 2));
-        }
-        let [top, table] =
-            area.layout(&Layout::vertical([Constraint::Length(head.len() as u16), Constraint::Min(3)]));
+        let head = head(plan, state, area, theme);
+        let [top, table] = parts(&head, area);
         draw(frame, top, head);
         let rows = table_rows(plan, width, theme);
-        let height = usize::from(table.height).saturating_sub(1);
+        let height = visible_rows(table);
         let shown = from_row(self.scroll, rows.len(), height);
         let title = if rows.len() > height {
             format!("every value, {} to {} of {}", shown.start + 1, shown.end, rows.len())
@@ -188,6 +176,38 @@ impl ReviewPage {
         }
         frame.render_widget(hint_line(self.keys().hints, area.width, theme), foot);
     }
+}
+
+/// Returns the lines above the table: what will be done, or why nothing can be.
+fn head(plan: &Plan, state: &State, area: Rect, theme: &Theme) -> Vec<Line<'static>> {
+    let width = usize::from(area.width);
+    let Some(problem) = &state.planner.problem else {
+        return summary(plan, state, width, usize::from(area.height), theme);
+    };
+    let mut lines = wrapped(theme, Role::Bad, &problem.text, width);
+    lines.truncate(usize::from(area.height / 2));
+    lines
+}
+
+/// Returns the areas of the lines above the table and of the table with its title.
+fn parts(head: &[Line<'_>], area: Rect) -> [Rect; 2] {
+    area.layout(&Layout::vertical([Constraint::Length(head.len() as u16), Constraint::Min(3)]))
+}
+
+/// Returns the number of rows of the table that are visible below its title.
+fn visible_rows(table: Rect) -> usize {
+    usize::from(table.height).saturating_sub(1)
+}
+
+/// Returns the number of rows of a page, and the largest scroll offset.
+fn scrolling(state: &State) -> (usize, usize) {
+    let Some(plan) = &state.planner.plan else { return (1, 0) };
+    let area = frame::body(state.size);
+    let plain = Theme { colours: Colours::None, unicode: true };
+    let [_, table] = parts(&head(plan, state, area, &plain), area);
+    let rows = plan.advice.as_ref().map_or(0, |advice| advice.explain.len());
+    let height = visible_rows(table);
+    (height.max(1), rows.saturating_sub(height))
 }
 
 /// Describes what will be done, how long it takes and what it needs.

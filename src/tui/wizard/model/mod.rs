@@ -27,6 +27,8 @@ pub(super) struct ModelPage {
     question: ModelQuestion,
     /// Go to the next page as soon as the model is found.
     eager: bool,
+    /// Whether the user has moved the cursor or searched since the page was opened.
+    is_moved: bool,
 }
 
 /// A row of the table.
@@ -125,10 +127,16 @@ impl ModelPage {
     pub(super) fn enter(&mut self, state: &State) {
         self.refresh(state);
         self.eager = false;
+        self.is_moved = false;
         let answered = state.planner.answers.model.as_ref().map(|answer| answer.value.as_str());
         let wanted = answered.or_else(|| self.question.recommended()).map(str::to_owned);
         let rows = self.rows(state);
         self.selected = rows.iter().position(|row| row.name() == wanted.as_deref()).unwrap_or(0);
+    }
+
+    /// Returns whether the cursor is where the user put it.
+    pub(super) fn is_moved(&self) -> bool {
+        self.is_moved
     }
 
     fn rows(&self, state: &State) -> Vec<Row> {
@@ -169,6 +177,7 @@ impl ModelPage {
             }
             return KeyResult::Ignored;
         };
+        self.is_moved |= matches!(act, Action::Up | Action::Down | Action::First | Action::Last);
         match act {
             Action::Take => return self.take(&rows, state),
             Action::Up => self.selected = self.selected.min(last).saturating_sub(1),
@@ -260,6 +269,7 @@ impl ModelPage {
     }
 
     fn search_key(&mut self, event: &KeyEvent, state: &State) -> KeyResult {
+        self.is_moved = true;
         match action(SEARCH_KEYS, event) {
             Some(Typing::Take) => self.searching = false,
             Some(Typing::Stop) => self.end_search(state),
@@ -287,7 +297,10 @@ impl ModelPage {
     pub(super) fn paste(&mut self, text: &str, state: &mut State) {
         match (&mut self.other, self.searching) {
             (Some(line), _) => line.paste(text, state),
-            (None, true) => self.search.paste(text),
+            (None, true) => {
+                self.search.paste(text);
+                (self.selected, self.is_moved) = (0, true);
+            }
             // Pasted text is most likely the name of another model.
             (None, false) => {
                 self.open_other(state);
