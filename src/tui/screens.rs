@@ -101,7 +101,8 @@ impl Screens {
 
     /// Shows the wizard with the answers of a run, for another one with changes.
     fn again(&mut self, program: &Program, run: &RunDir) -> Result<WizardEnd, Failure> {
-        self.wizard_with(program, runs::answers_again(run)?, Begin::WithPlan)
+        let beside_draft = kept_draft().is_some();
+        self.wizard_with(program, runs::answers_again(run)?, Begin::WithPlan { beside_draft })
     }
 
     /// Shows a chat with the model of a run, beside its base if that can be found.
@@ -202,19 +203,19 @@ impl Screens {
     ) -> Result<WizardEnd, Failure> {
         let (request_sender, requests) = mpsc::channel();
         let (response_sender, responses) = mpsc::channel();
-        Backend::spawn(program.clone(), requests, response_sender, &answers);
+        let backend = Backend::spawn(program.clone(), requests, response_sender, &answers);
         let folder = std::env::current_dir().unwrap_or_else(|_| "/".into());
         let home = std::env::var_os("HOME").map(Into::into);
         let setup = Setup { answers, begin, folder, home };
         let mut wizard = Wizard::new(setup, request_sender, responses);
-        let left = self.show(&mut wizard)?;
-        let run = match wizard.outcome() {
+        let left = self.show(&mut wizard);
+        let outcome = wizard.outcome_after(backend);
+        let left = left?;
+        let run = match outcome {
             Some(Outcome::Started(folder)) => RunDir::open(folder)?,
             Some(Outcome::Left { draft_kept: true }) => return Ok(WizardEnd::DraftKept),
             Some(Outcome::Left { draft_kept: false }) | None => return Ok(WizardEnd::Left),
         };
-        // The threads of the backend end with the wizard.
-        drop(wizard);
         if left == Left::ByApp {
             self.dashboard(program, &run)?;
         }

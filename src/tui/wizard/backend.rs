@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use sparktune_app::answers::gather;
 use sparktune_app::data::{RejectedLines, RejectedPage};
@@ -38,13 +39,14 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Answers requests on separate threads until the wizard ends.
+    /// Answers requests on separate threads until the wizard ends. The returned thread ends once all quick
+    /// requests were handled, such as that to save the last draft.
     pub fn spawn(
         program: Program,
         requests: Receiver<Ticketed<Request>>,
         responses: Sender<Ticketed<Response>>,
         initial: &Answers,
-    ) {
+    ) -> JoinHandle<()> {
         let backend = Arc::new(Self {
             program,
             responses,
@@ -59,7 +61,7 @@ impl Backend {
             }
             // The wizard has ended, so the remaining work is cancelled. Downloaded files are kept.
             lock(&backend.running).values().for_each(|cancel| cancel.store(true, Ordering::Relaxed));
-        });
+        })
     }
 
     fn handle(self: Arc<Self>, Ticketed { ticket, body: request }: Ticketed<Request>) {
@@ -97,12 +99,6 @@ impl Backend {
     /// Answers a quick request.
     fn answer(&self, request: Request) -> Response {
         match request {
-            Request::Catalog => Response::Catalog(model::cached_models()),
-            Request::Recent => Response::Recent(runs::recently_used(&self.runs_dir)),
-            Request::List { folder } => Response::Listing(files::list(&folder, false).map_err(text)),
-            Request::Rejected { offset, limit } => {
-                Response::Rejected(self.rejected_lines(offset, limit).map_err(text))
-            }
             Request::Presets { also } => Response::Presets(presets::list(also)),
             Request::SavePreset { name, toml, replace } => {
                 Response::Saved(presets::save(&name, &toml, replace).map_err(text))
@@ -119,10 +115,16 @@ impl Backend {
             Request::Machine => {
                 Response::Machine(machine::look_at_machine(&self.program, &self.runs_dir).map_err(text))
             }
+            Request::Catalog => Response::Catalog(model::cached_models()),
+            Request::Recent => Response::Recent(runs::recently_used(&self.runs_dir)),
             Request::Model { name, revision, config } => {
                 let found = model::look_up(&name, revision, config, &reporter);
                 let found = found.map(|found| model::ModelFound { notes: reporter.take_notes(), ..found });
                 Response::Model(found.map(Box::new).map_err(text))
+            }
+            Request::List { folder } => Response::Listing(files::list(&folder, false).map_err(text)),
+            Request::Rejected { offset, limit } => {
+                Response::Rejected(self.rejected_lines(offset, limit).map_err(text))
             }
             Request::Data { answers } => {
                 Response::Data(self.data(&answers, &reporter).map(Box::new).map_err(text))
@@ -130,9 +132,11 @@ impl Backend {
             Request::Find { answers, wanted } => {
                 Response::Found(check::find(&answers, wanted, &reporter).map(Box::new).map_err(text))
             }
-            Request::Start { answers } => {
+            Request::Start { answers, forgets_draft } => {
                 let run = launch::start(&self.program, &answers, &reporter);
-                run.iter().for_each(|_| forget_draft());
+                if run.is_ok() && forgets_draft {
+                    forget_draft();
+                }
                 Response::Started(run.map(|run| run.path().to_owned()).map_err(text))
             }
             _ => unreachable!("only these are slow"),
@@ -160,4 +164,53 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Formats a failure and its hints as one text, which the wizard shows.
 fn text(failure: Failure) -> String {
     failure.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_quick_request_is_handled_before_the_thread_ends() {
+        let (sender, requests) = channel();
+        let (responses, received) = channel();
+        let program = Program::at("/nowhere".into());
+        let thread = Backend::spawn(program, requests, responses, &Answers::default());
+        for ticket in 1..=200 {
+            sender.send(Ticketed { ticket, body: Request::Presets { also: None } }).unwrap();
+        }
+        drop(sender);
+        thread.join().unwrap();
+        assert_eq!(received.try_iter().count(), 200);
+    }
+
+    #[test]
+    fn what_a_disk_is_slow_to_read_delays_neither_quick_requests_nor_leaving() {
+        let (responses, received) = channel();
+        let backend = Arc::new(Backend {
+            program: Program::at("/nowhere".into()),
+            responses,
+            flags: Answers::default(),
+            runs_dir: PathBuf::new(),
+            running: Mutex::default(),
+            rejected: Mutex::default(),
+        });
+        // Whoever holds the rejected lines is as slow as the disk that they are read from.
+        let slow = lock(&backend.rejected);
+        let (done, is_done) = channel();
+        let queue = backend.clone();
+        std::thread::spawn(move || {
+            queue.clone().handle(Ticketed { ticket: 1, body: Request::Rejected { offset: 0, limit: 1 } });
+            queue.handle(Ticketed { ticket: 2, body: Request::Presets { also: None } });
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(received.recv().unwrap().ticket, 2);
+        drop(slow);
+        assert_eq!(received.recv().unwrap().ticket, 1);
+        assert!(Request::List { folder: PathBuf::new() }.is_slow());
+    }
 }

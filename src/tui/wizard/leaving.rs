@@ -19,11 +19,33 @@ pub(super) enum Leaving {
     Continue(Box<Draft>),
     /// Asks whether to leave.
     Leave {
-        /// There are answers to keep.
-        answered: bool,
+        /// What becomes of the answers.
+        answers: AnswersAre,
         /// A run is being started.
         starting: bool,
     },
+}
+
+/// What becomes of the answers if the user leaves.
+pub(super) enum AnswersAre {
+    /// There are none.
+    None,
+    /// They are saved, and the next wizard offers to continue.
+    Saved,
+    /// The last changes are lost, because they could not be saved, for this reason. The next wizard offers to
+    /// continue with the answers that were saved before.
+    SavedBefore(String),
+    /// They are lost, because they could not be saved, for this reason.
+    Lost(String),
+    /// They are not saved, because the draft of another wizard is.
+    BesideDraft,
+}
+
+impl AnswersAre {
+    /// Returns whether there is a draft of this wizard.
+    fn can_be_deleted(&self) -> bool {
+        matches!(self, Self::Saved | Self::SavedBefore(_))
+    }
 }
 
 /// The chosen entry.
@@ -87,8 +109,8 @@ impl Leaving {
     fn table(&self) -> &'static [Binding<Choice>] {
         match self {
             Self::Continue(_) => CONTINUE_KEYS,
-            Self::Leave { answered: true, .. } => LEAVE_KEYS,
-            Self::Leave { answered: false, .. } => &LEAVE_KEYS[..2],
+            Self::Leave { answers, .. } if answers.can_be_deleted() => LEAVE_KEYS,
+            Self::Leave { .. } => &LEAVE_KEYS[..2],
         }
     }
 
@@ -130,13 +152,24 @@ impl Leaving {
                 lines.push(inked(theme, Role::Text, "n  start over"));
                 Popup { title: "continue?", role: Role::Accent, lines, keys: "" }.draw(frame, area, theme);
             }
-            Self::Leave { answered, starting } => {
-                let mut words = match answered {
-                    true => {
-                        let program = program_name();
+            Self::Leave { answers, starting } => {
+                let program = program_name();
+                let mut words = match answers {
+                    AnswersAre::Saved => {
                         format!("Your answers are saved: the next `{program}` offers to continue here.")
                     }
-                    false => "Nothing has been answered yet, so there is nothing to save.".to_owned(),
+                    AnswersAre::None => {
+                        "Nothing has been answered yet, so there is nothing to save.".to_owned()
+                    }
+                    AnswersAre::SavedBefore(why) => format!(
+                        "Your last changes could not be saved and are lost when you leave: {why}\nThe next `{program}` offers to continue with the answers that were saved before."
+                    ),
+                    AnswersAre::Lost(why) => {
+                        format!("Your answers could not be saved and are lost when you leave: {why}")
+                    }
+                    AnswersAre::BesideDraft => format!(
+                        "The answers on these pages are not saved, so that those of your unfinished wizard are kept: the next `{program}` offers to continue that one."
+                    ),
                 };
                 if *starting {
                     words.push_str(
@@ -147,7 +180,7 @@ impl Leaving {
                 lines.push(Line::default());
                 lines.push(inked(theme, Role::Text, "y  leave"));
                 lines.push(inked(theme, Role::Text, "n  stay"));
-                if *answered {
+                if answers.can_be_deleted() {
                     lines.push(inked(theme, Role::Text, "d  leave and delete the answers"));
                 }
                 Popup { title: "leave the wizard?", role: Role::Accent, lines, keys: "" }

@@ -15,6 +15,7 @@ mod drawing;
 mod findings;
 mod frame;
 mod histogram;
+mod kept;
 mod keys;
 mod leaving;
 mod lines;
@@ -42,11 +43,13 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
+use std::thread::JoinHandle;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use data::DataPage;
+use kept::Kept;
 use keys::{COMMON, Common, KeyResult, Keys};
-use leaving::{Choice, Leaving};
+use leaving::{AnswersAre, Choice, Leaving};
 use loading::Loading;
 use machine::MachinePage;
 use model::ModelPage;
@@ -88,7 +91,10 @@ pub enum Begin {
     /// With the question whether to continue the draft of an earlier, unfinished wizard.
     WithDraft(Box<Draft>),
     /// On the page of the plan, because the answers name model and data, and are to be changed.
-    WithPlan,
+    WithPlan {
+        /// There is a draft of an earlier, unfinished wizard, which is left as it is.
+        beside_draft: bool,
+    },
 }
 
 impl From<Option<Draft>> for Begin {
@@ -125,12 +131,10 @@ pub struct Wizard {
     review: ReviewPage,
     starting: Starting,
     /// The user has left, but a start is still being cancelled.
-    leaves_soon: Option<bool>,
+    leaves_soon: bool,
     /// The preset that a continued draft names, until its text was read.
     preset_of_draft: Option<(String, Loading<Vec<Preset>>)>,
-    /// The draft as it was saved last, or the initial one.
-    kept: Draft,
-    is_kept: bool,
+    kept: Kept,
     outcome: Option<Outcome>,
 }
 
@@ -151,14 +155,17 @@ impl Wizard {
         responses: Receiver<Ticketed<Response>>,
     ) -> Self {
         let Setup { answers, begin, folder, home } = setup;
-        let kept = Draft::new(Page::Machine, &answers);
-        let with_plan = begin == Begin::WithPlan;
+        let kept = Kept::nothing(Draft::new(Page::Machine, &answers));
+        let with_plan = matches!(begin, Begin::WithPlan { .. });
+        let beside_draft = begin == Begin::WithPlan { beside_draft: true };
         let over = match begin {
             Begin::WithDraft(draft) => Some(Over::Leaving(Leaving::Continue(draft))),
-            Begin::Anew | Begin::WithPlan => None,
+            Begin::Anew | Begin::WithPlan { .. } => None,
         };
+        let mut state = State::new(answers, folder, home, requests);
+        state.beside_draft = beside_draft;
         let mut wizard = Self {
-            state: State::new(answers, folder, home, requests),
+            state,
             responses,
             is_alone: false,
             page: Page::Machine,
@@ -170,10 +177,9 @@ impl Wizard {
             mtp: MtpPage::default(),
             review: ReviewPage::default(),
             starting: Starting::default(),
-            leaves_soon: None,
+            leaves_soon: false,
             preset_of_draft: None,
             kept,
-            is_kept: false,
             outcome: None,
         };
         if with_plan {
@@ -186,6 +192,24 @@ impl Wizard {
     /// the answers are then kept.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
+    }
+
+    /// Waits until this backend has saved the last draft, and returns how the wizard ended, as
+    /// [`outcome`](Self::outcome) does. Only then is it known whether the answers are kept.
+    pub fn outcome_after(self, backend: JoinHandle<()>) -> Option<Outcome> {
+        let Self { state, responses, mut kept, outcome, .. } = self;
+        // The backend ends once nobody can send requests any more. Where it panicked, the wizard has told so.
+        drop(state);
+        let _ = backend.join();
+        for Ticketed { ticket, body } in responses.try_iter() {
+            if let Response::NotKept(why) = body {
+                kept.failed(ticket, why);
+            }
+        }
+        match outcome? {
+            Outcome::Left { draft_kept } => Some(Outcome::Left { draft_kept: draft_kept && kept.is_saved() }),
+            started @ Outcome::Started(_) => Some(started),
+        }
     }
 
     fn end(&mut self, outcome: Outcome) -> Next {
@@ -270,7 +294,7 @@ impl Wizard {
         match (choice, over) {
             (Choice::Stay, _) => {}
             (Choice::Leave { keep }, _) => return self.leave(keep),
-            (Choice::Anew, _) => drop(self.state.send(Request::ForgetDraft)),
+            (Choice::Anew, _) => self.forget(),
             (Choice::Continue, Some(Over::Leaving(Leaving::Continue(draft)))) => self.go_on_with(*draft),
             (Choice::Continue, _) => {}
         }
@@ -296,15 +320,26 @@ impl Wizard {
             let presets = self.state.request(Request::Presets { also: Some(name.clone()) });
             self.preset_of_draft = Some((name, presets));
         }
-        self.kept = draft.clone();
-        self.is_kept = true;
-        self.go_to(draft.page);
+        let page = draft.page;
+        self.kept = Kept::earlier(draft);
+        self.go_to(page);
     }
 
     fn ask_to_leave(&mut self) -> Next {
-        let answered = self.is_kept || self.draft() != self.kept;
-        self.over =
-            Some(Over::Leaving(Leaving::Leave { answered, starting: self.starting.run.wait().is_some() }));
+        let is_changed = self.draft() != self.kept.draft;
+        let problem = match self.kept.problem() {
+            None if self.is_alone && is_changed => Some("the part of sparktune that writes files has failed"),
+            problem => problem,
+        };
+        let answers = match problem {
+            _ if self.state.beside_draft => AnswersAre::BesideDraft,
+            Some(why) if self.kept.has_any() => AnswersAre::SavedBefore(why.to_owned()),
+            Some(why) => AnswersAre::Lost(why.to_owned()),
+            None if self.kept.has_any() || is_changed => AnswersAre::Saved,
+            None => AnswersAre::None,
+        };
+        let starting = self.starting.run.wait().is_some();
+        self.over = Some(Over::Leaving(Leaving::Leave { answers, starting }));
         Next::Draw
     }
 
@@ -312,23 +347,31 @@ impl Wizard {
         if keep {
             self.keep();
         } else {
-            self.state.send(Request::ForgetDraft);
-            self.is_kept = false;
+            self.forget();
         }
-        let draft_kept = self.is_kept;
         // A start in progress is cancelled first. If the user leaves a second time, it is left to itself.
-        if self.starting.run.wait().is_some() && self.leaves_soon.is_none() && !self.is_alone {
+        if self.starting.run.wait().is_some() && !self.leaves_soon && !self.is_alone {
             self.starting.cancel(&mut self.state);
-            self.leaves_soon = Some(draft_kept);
+            self.leaves_soon = true;
             return Next::Draw;
         }
-        self.end(Outcome::Left { draft_kept })
+        self.end(Outcome::Left { draft_kept: self.kept.is_saved() })
     }
 
     // Keeping the draft.
 
+    /// Returns the draft of the present answers. A draft does not say which of them hold for the present data
+    /// alone, so those are left out, and it goes on where they are given again.
     fn draft(&self) -> Draft {
-        Draft::new(self.page, &self.state.planner.answers)
+        let planner = &self.state.planner;
+        let answers = planner.answers_for_other_data();
+        let page = if answers == planner.answers { self.page } else { self.page.min(Page::Data) };
+        Draft::new(page, &answers)
+    }
+
+    fn forget(&mut self) {
+        self.state.send(Request::ForgetDraft);
+        self.kept.deleted();
     }
 
     /// Updates the facts and the draft after an answer.
@@ -345,12 +388,12 @@ impl Wizard {
 
     fn keep(&mut self) {
         let draft = self.draft();
-        if matches!(self.over, Some(Over::Leaving(Leaving::Continue(_)))) || draft == self.kept {
+        let is_asking = matches!(self.over, Some(Over::Leaving(Leaving::Continue(_))));
+        if is_asking || self.is_alone || self.state.beside_draft || draft == self.kept.draft {
             return;
         }
-        self.state.send(Request::KeepDraft { draft: Box::new(draft.clone()) });
-        self.kept = draft;
-        self.is_kept = true;
+        let ticket = self.state.send(Request::KeepDraft { draft: Box::new(draft.clone()) });
+        self.kept.sent(draft, ticket);
     }
 
     // The open page.

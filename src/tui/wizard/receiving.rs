@@ -6,7 +6,8 @@
 use std::sync::mpsc::TryRecvError;
 
 use super::keys::KeyResult;
-use super::request::{Request, Response, Ticketed};
+use super::leaving::Leaving;
+use super::request::{Request, Response, Ticket, Ticketed};
 use super::{Outcome, Over, Page, Wizard, presets};
 use crate::screen::{Next, Role};
 
@@ -24,7 +25,10 @@ impl Wizard {
                 Err(TryRecvError::Disconnected) if self.is_alone => return next,
                 Err(TryRecvError::Disconnected) => {
                     self.is_alone = true;
-                    let words = "the part of sparktune that reads files has failed, so nothing can be read any more. Leave (q) and start again; your answers are saved";
+                    let kept = if self.kept.is_saved() { "; your answers are saved" } else { "" };
+                    let words = format!(
+                        "the part of sparktune that reads files has failed, so nothing can be read any more. Leave (q) and start again{kept}"
+                    );
                     self.state.say(Role::Bad, words);
                     return Some(Next::Draw);
                 }
@@ -41,13 +45,17 @@ impl Wizard {
         }
         let about_model = matches!(response.body, Response::Model(_));
         let about_facts = about_model || matches!(response.body, Response::Machine(_) | Response::Data(_));
+        if let Response::NotKept(why) = response.body {
+            return self.receive_failed_save(response.ticket, why);
+        }
         if let Some(response) = self.state.receive(response) {
             return self.receive_for_page(response);
         }
         if about_facts {
             self.plan.refresh(&self.state);
             self.mtp.refresh(&self.state);
-            if self.page == Page::Model && self.state.planner.answers.model.is_none() {
+            let is_open = self.page == Page::Model && self.state.planner.answers.model.is_none();
+            if is_open && !self.model.is_moved() {
                 self.model.enter(&self.state);
             } else {
                 self.model.refresh(&self.state);
@@ -63,15 +71,27 @@ impl Wizard {
         Next::Draw
     }
 
+    fn receive_failed_save(&mut self, ticket: Ticket, why: String) -> Next {
+        self.state.say(Role::Warn, format!("the answers could not be saved for later: {why}"));
+        self.kept.failed(ticket, why);
+        // A question that says that the answers are saved is asked again with the truth.
+        if matches!(self.over, Some(Over::Leaving(Leaving::Leave { .. }))) {
+            self.ask_to_leave();
+        }
+        Next::Draw
+    }
+
     fn receive_for_page(&mut self, response: Ticketed<Response>) -> Next {
         match &response.body {
             Response::Started(_) => {
                 if let Some(run) = self.starting.receive(response, &mut self.state) {
-                    self.state.send(Request::ForgetDraft);
+                    if !self.state.beside_draft {
+                        self.state.send(Request::ForgetDraft);
+                    }
                     return self.end(Outcome::Started(run));
                 }
-                if let (Some(draft_kept), None) = (self.leaves_soon, self.starting.run.wait()) {
-                    return self.end(Outcome::Left { draft_kept });
+                if self.leaves_soon && self.starting.run.wait().is_none() {
+                    return self.end(Outcome::Left { draft_kept: self.kept.is_saved() });
                 }
             }
             Response::Demo(Ok(answers)) => {

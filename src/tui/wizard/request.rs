@@ -8,7 +8,8 @@
 //!   that the wizard no longer waits for are ignored, so a request never has to be withdrawn.
 //! - Slow work ([`Request::is_slow`]) sends [`Response::Progress`] at most about ten times a second, and ends
 //!   early after [`Request::Cancel`] with its ticket. It still sends its own response, an `Err` that says so.
-//! - Slow requests do not delay quick ones: folders can be browsed during a download.
+//! - Slow requests do not delay quick ones: folders can be browsed during a download. Quick ones are finished
+//!   before the program ends, so that the last draft is saved.
 //! - Errors are text for users: what happened, where, and what to do, in one or several lines. The wizard
 //!   escapes and wraps them.
 
@@ -111,6 +112,8 @@ pub enum Request {
     Start {
         /// The complete answers: `sparktune train` with them would ask nothing.
         answers: Box<Answers>,
+        /// Whether the draft is removed once the run exists.
+        forgets_draft: bool,
     },
     /// Ends the slow work of this ticket soon. Not answered itself.
     Cancel {
@@ -120,11 +123,21 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns whether the request may take long. Such requests report progress and can be cancelled.
+    /// Returns whether the request may take long. Most of such requests report progress and can be cancelled;
+    /// looking at this machine, the cache, the runs, a folder or rejected lines ends by itself, however slow
+    /// the disk or a mounted network is.
     pub const fn is_slow(&self) -> bool {
         matches!(
             self,
-            Self::Machine | Self::Model { .. } | Self::Data { .. } | Self::Find { .. } | Self::Start { .. }
+            Self::Machine
+                | Self::Catalog
+                | Self::Recent
+                | Self::Model { .. }
+                | Self::List { .. }
+                | Self::Data { .. }
+                | Self::Find { .. }
+                | Self::Rejected { .. }
+                | Self::Start { .. }
         )
     }
 }

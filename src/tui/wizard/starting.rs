@@ -58,7 +58,8 @@ const FAILED: &[Binding<Action>] = &[
 
 impl Starting {
     pub(super) fn start(&mut self, state: &mut State) {
-        self.run = state.request(Request::Start { answers: Box::new(state.planner.answers.clone()) });
+        let answers = Box::new(state.planner.answers.clone());
+        self.run = state.request(Request::Start { answers, forgets_draft: !state.beside_draft });
     }
 
     pub(super) fn is_shown(&self) -> bool {

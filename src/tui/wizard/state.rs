@@ -44,6 +44,8 @@ pub(super) struct State {
     pub notice: Option<(Role, String)>,
     /// What the last key copies.
     pub copied: Option<String>,
+    /// There is a draft of another wizard, so that the answers of this one are not saved.
+    pub beside_draft: bool,
     pub machine: Loading<MachineFound>,
     pub catalog: Loading<Vec<CachedModel>>,
     pub recent: Loading<Recent>,
@@ -76,6 +78,7 @@ impl State {
             now: 0,
             notice: None,
             copied: None,
+            beside_draft: false,
             machine: Loading::Idle,
             catalog: Loading::Idle,
             recent: Loading::Idle,
@@ -321,9 +324,6 @@ impl State {
                 } else if self.recount.answer(ticket, result) {
                     self.take_recount();
                 }
-            }
-            Response::NotKept(words) => {
-                self.say(Role::Warn, format!("the answers could not be saved for later: {words}"));
             }
             body => return Some(Ticketed { ticket, body }),
         }

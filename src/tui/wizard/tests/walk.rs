@@ -4,6 +4,7 @@
 use sparktune_data::Foreign;
 
 use super::*;
+use crate::screen::picture::ASCII;
 use crate::wizard::settings::listed;
 
 #[test]
@@ -125,7 +126,7 @@ fn what_is_started_are_the_answers_that_were_given() {
     rig.to(Page::Review);
     rig.enter();
     let started = rig.open_as(|request| match &request.body {
-        Request::Start { answers } => Some((**answers).clone()),
+        Request::Start { answers, .. } => Some((**answers).clone()),
         _ => None,
     });
     let answers = &started[0];
@@ -221,7 +222,7 @@ fn a_model_of_unknown_architecture_has_to_be_confirmed() {
     rig.to(Page::Review);
     rig.enter();
     let started = rig.open_as(|request| match &request.body {
-        Request::Start { answers } => answers.get("architecture"),
+        Request::Start { answers, .. } => answers.get("architecture"),
         _ => None,
     });
     assert_eq!(started, [("qwen3_5".to_owned(), Origin::Flag)]);
@@ -376,6 +377,33 @@ fn data_with_too_many_bad_lines_is_refused_until_the_limit_is_raised() {
 }
 
 #[test]
+fn what_was_allowed_for_one_file_is_not_allowed_for_the_next() {
+    let bad = |_: &Answers| {
+        let mut found = data();
+        found.report.rejected = 5000;
+        Ok(found)
+    };
+    let mut rig = Rig::with(GIVEN, World { data: Box::new(bad), ..World::default() });
+    rig.take();
+    rig.take();
+    rig.press(KeyCode::Char('f'));
+    rig.settle();
+    rig.press(KeyCode::Char('m'));
+    let answers = &rig.wizard.state.planner.answers;
+    assert!(answers.format.is_some() && answers.max_rejected.is_some());
+    // A draft does not carry it over to the next file either, and goes on where it is allowed again.
+    let draft = Draft::from_text(&rig.wizard.kept.draft.to_text(), "draft").unwrap();
+    assert_eq!((draft.page, draft.answers), (Page::Data, flags(GIVEN)));
+    rig.wizard.state.choose_data(vec!["/desk/chats.jsonl".into()]);
+    rig.wizard.state.refresh_facts(Page::Data);
+    rig.settle();
+    let answers = &rig.wizard.state.planner.answers;
+    assert!(answers.format.is_none() && answers.max_rejected.is_none());
+    rig.sees("5,000 of 29,315 lines were rejected");
+    assert_eq!(rig.page(), Page::Data);
+}
+
+#[test]
 fn a_refused_file_is_shown_with_its_sentence_and_no_key_goes_on_without_it() {
     let among_others = |_: &Answers| {
         let mut found = data();
@@ -478,8 +506,103 @@ fn any_example_is_shown_by_the_number_of_its_line_or_a_text_in_it() {
     rig.text(":x");
     rig.enter();
     rig.sees("the number of a line");
+    // It is corrected where it was typed.
+    rig.press(KeyCode::Backspace);
+    rig.text("81");
+    rig.sees("line: 81");
+    rig.enter();
+    rig.settle();
+    rig.sees("example 1 of 1");
     rig.press(KeyCode::Esc);
-    assert_eq!(rig.page(), Page::Data);
+    rig.press(KeyCode::Esc);
+    rig.sees("examples accepted");
+}
+
+#[test]
+fn a_search_that_nobody_waits_for_is_ended() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('p'));
+    let searches = |rig: &mut Rig| {
+        rig.open_as(|request| matches!(request.body, Request::Find { .. }).then_some(request.ticket))
+    };
+    let ended = |rig: &mut Rig| {
+        rig.open_as(|request| match request.body {
+            Request::Cancel { ticket } => Some(ticket),
+            _ => None,
+        })
+    };
+    for text in ["/one", "/two"] {
+        rig.text(text);
+        rig.enter();
+    }
+    let begun = searches(&mut rig);
+    assert_eq!(ended(&mut rig), begun[..1], "by the next search");
+    rig.press(KeyCode::Esc);
+    assert_eq!(ended(&mut rig), begun, "by Escape");
+    rig.text("/three");
+    rig.enter();
+    rig.press(KeyCode::Char('p'));
+    assert_eq!(ended(&mut rig), searches(&mut rig), "by leaving the preview");
+    rig.sees("examples accepted");
+}
+
+#[test]
+fn a_long_search_keeps_its_cursor_in_sight() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('p'));
+    rig.press(KeyCode::Char('/'));
+    rig.text(&format!("beginning {} end", "of a long text ".repeat(12)));
+    rig.sees("a long text  end");
+    rig.press(KeyCode::Home);
+    rig.sees("search: beginning of");
+    // Whatever the cursor looks like, a terminal without Unicode can show it.
+    let shown = text(&drawn(&mut rig.wizard, 100, 32, &ASCII));
+    assert!(shown.lines().any(|line| line.contains("search: ") && line.is_ascii()), "{shown}");
+}
+
+#[test]
+fn each_row_of_the_review_and_each_finding_of_the_machine_can_be_seen() {
+    let mut rig = Rig::with(&[GIVEN, &[("rank", "64")][..]].concat(), World::default());
+    rig.pose_at(Page::Review);
+    for (width, height) in [(80, 24), (132, 40), (60, 16), (80, 50)] {
+        let shown = |rig: &mut Rig| text(&drawn(&mut rig.wizard, width, height, &NO_COLOUR));
+        for _ in 0..60 {
+            rig.press(KeyCode::PageUp);
+        }
+        let rows = rig.wizard.state.planner.plan.as_ref().unwrap().advice.as_ref().unwrap().explain.clone();
+        let mut seen = shown(&mut rig);
+        // A page down leaves out no row, and the last page ends with the last row.
+        for _ in 0..60 {
+            rig.press(KeyCode::PageDown);
+            seen += &shown(&mut rig);
+        }
+        for row in &rows {
+            // The longest names are cut at their end.
+            let name: String = row.key.chars().take(20).collect();
+            assert!(seen.contains(&name), "{name} is never seen at {width}×{height}");
+        }
+        let last = shown(&mut rig);
+        assert!(last.contains(&format!("to {} of {}", rows.len(), rows.len())), "{last}");
+        rig.press(KeyCode::Up);
+        assert_ne!(shown(&mut rig), last, "the first key up moves already, at {width}×{height}");
+    }
+
+    let mut found = laptop();
+    found.findings.iter_mut().for_each(|finding| finding.found = "a word ".repeat(40));
+    found.findings.last_mut().unwrap().advice = Some("the last word".into());
+    let mut rig = Rig::new(Setup::default(), World { machine: Ok(found), ..World::default() });
+    rig.settle();
+    let shown = |rig: &mut Rig| text(&drawn(&mut rig.wizard, 60, 16, &NO_COLOUR));
+    assert!(!shown(&mut rig).contains("the last word"));
+    for _ in 0..60 {
+        rig.press(KeyCode::Down);
+    }
+    let last = shown(&mut rig);
+    assert!(last.contains("the last word"), "{last}");
+    rig.press(KeyCode::Up);
+    assert_ne!(shown(&mut rig), last, "the first key up moves already");
 }
 
 #[test]
@@ -735,6 +858,126 @@ fn leaving_is_asked_for_and_keeps_the_answers_or_throws_them_away() {
 }
 
 #[test]
+fn answers_that_cannot_be_saved_are_not_called_saved() {
+    let refused = |words: &str| {
+        let mut rig = Rig::with(GIVEN, World::default());
+        rig.enter();
+        let is_draft = |request: &Ticketed<Request>| matches!(request.body, Request::KeepDraft { .. });
+        let ticket = rig.open_as(|request| is_draft(request).then_some(request.ticket))[0];
+        (rig, ticket, Response::NotKept(words.into()))
+    };
+    let (mut rig, ticket, refusal) = refused("the home folder is read-only");
+    rig.press(KeyCode::Char('q'));
+    rig.sees("Your answers are saved");
+    // The refusal comes while the question is open.
+    rig.send(ticket, refusal);
+    rig.sees("are lost when you leave");
+    rig.sees_not("are saved");
+    rig.sees_not("delete the answers");
+    rig.press(KeyCode::Char('y'));
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: false }));
+
+    // With the next answer it is tried again.
+    let (mut rig, ticket, refusal) = refused("the disk is full");
+    rig.send(ticket, refusal);
+    rig.sees("could not be saved for later: the disk is full");
+    rig.to(Page::Data);
+    rig.press(KeyCode::Char('q'));
+    rig.sees("Your answers are saved");
+}
+
+/// Returns the requests that save a draft, of those that were not taken yet.
+fn saves(rig: &mut Rig) -> Vec<Ticket> {
+    rig.open_as(|request| matches!(request.body, Request::KeepDraft { .. }).then_some(request.ticket))
+}
+
+#[test]
+fn what_was_saved_before_the_last_changes_is_offered_and_can_be_deleted() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.enter();
+    rig.press(KeyCode::Esc);
+    let tickets = saves(&mut rig);
+    assert_eq!(tickets.len(), 2, "each page is saved");
+    rig.send(tickets[1], Response::NotKept("the disk is full".into()));
+    rig.press(KeyCode::Char('q'));
+    rig.sees("Your last changes could not be saved");
+    rig.sees("offers to continue");
+    rig.press(KeyCode::Char('d'));
+    assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: false }));
+    assert_eq!(rig.open.last().unwrap().body, Request::ForgetDraft);
+}
+
+#[test]
+fn a_save_that_fails_after_leaving_is_not_called_saved() {
+    for (is_last, draft_kept) in [(true, false), (false, true)] {
+        let mut rig = Rig::with(GIVEN, World::default());
+        rig.enter();
+        // Going to another page saves once more.
+        rig.press(KeyCode::Esc);
+        let tickets = saves(&mut rig);
+        assert_eq!(tickets.len(), 2);
+        rig.press(KeyCode::Char('q'));
+        assert_eq!(rig.press(KeyCode::Char('y')), Next::Leave);
+        assert_eq!(rig.wizard.outcome(), Some(&Outcome::Left { draft_kept: true }));
+        let ticket = tickets[usize::from(is_last)];
+        let body = Response::NotKept("the disk is full".into());
+        rig.responses.send(Ticketed { ticket, body }).unwrap();
+        let backend = std::thread::spawn(|| {});
+        assert_eq!(rig.wizard.outcome_after(backend), Some(Outcome::Left { draft_kept }));
+    }
+}
+
+#[test]
+fn a_run_planned_again_leaves_the_draft_of_another_wizard_alone() {
+    let of_draft = |request: &Request| {
+        matches!(request, Request::KeepDraft { .. } | Request::ForgetDraft)
+            || matches!(request, Request::Start { forgets_draft: true, .. })
+    };
+    let with_plan = |beside_draft| {
+        let begin = Begin::WithPlan { beside_draft };
+        let mut rig = Rig::new(Setup { answers: flags(GIVEN), begin, ..Setup::default() }, World::default());
+        rig.settle();
+        rig.to(Page::Review);
+        rig
+    };
+    let mut rig = with_plan(true);
+    rig.press(KeyCode::Char('q'));
+    rig.sees("The answers on these pages are not saved");
+    rig.sees_not("delete the answers");
+    rig.press(KeyCode::Char('n'));
+    rig.take();
+    assert!(matches!(rig.wizard.outcome(), Some(Outcome::Started(_))));
+    assert!(!rig.log.iter().any(of_draft), "{:?}", rig.log);
+    // Where there is no other, the draft is that of this wizard.
+    let mut rig = with_plan(false);
+    rig.press(KeyCode::Char('q'));
+    rig.sees("Your answers are saved");
+    rig.press(KeyCode::Char('n'));
+    rig.take();
+    assert!(rig.log.iter().filter(|request| of_draft(request)).count() > 2);
+}
+
+#[test]
+fn the_cursor_among_the_models_stays_where_the_user_put_it_when_the_machine_answers() {
+    for is_moved in [false, true] {
+        let mut rig = Rig::new(Setup::default(), World::default());
+        rig.enter();
+        assert_eq!(rig.page(), Page::Model);
+        if is_moved {
+            rig.press(KeyCode::Down);
+        }
+        rig.settle();
+        rig.enter();
+        let chosen = rig.open_as(|request| match &request.body {
+            Request::Model { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        let second = &Catalog::shipped().models[1].id;
+        assert_eq!(chosen[0] == *second, is_moved, "{chosen:?}");
+    }
+}
+
+#[test]
 fn leaving_during_a_start_ends_it_first() {
     let mut rig = Rig::with(GIVEN, World::default());
     rig.to(Page::Review);
@@ -768,7 +1011,7 @@ fn an_unfinished_wizard_is_continued_where_it_was_left() {
     rig.enter();
     rig.to(Page::Mtp);
     let plan = rig.wizard.state.planner.plan.clone().unwrap();
-    let draft = rig.wizard.kept.clone();
+    let draft = rig.wizard.kept.draft.clone();
     let draft = Draft::from_text(&draft.to_text(), "draft").unwrap();
 
     let setup = Setup { begin: Some(draft).into(), ..Setup::default() };
@@ -785,7 +1028,7 @@ fn an_unfinished_wizard_is_continued_where_it_was_left() {
 #[test]
 fn the_answers_of_a_run_open_the_page_of_the_plan_and_are_changed_there() {
     let answers = flags(&[GIVEN, &[("rank", "32"), ("epochs", "2")][..]].concat());
-    let setup = Setup { answers, begin: Begin::WithPlan, ..Setup::default() };
+    let setup = Setup { answers, begin: Begin::WithPlan { beside_draft: false }, ..Setup::default() };
     let mut rig = Rig::new(setup, World::default());
     rig.settle();
     assert_eq!(rig.page(), Page::Plan);
@@ -816,6 +1059,21 @@ fn a_draft_is_thrown_away_only_when_that_is_said_and_new_flags_count_more() {
     rig.settle();
     let plan = rig.wizard.state.planner.plan.clone().unwrap();
     assert_eq!((plan.method.rank(), plan.duration.epochs), (8, 2.0));
+
+    // What was said of another model is not said of this one.
+    let draft_of = |pairs: &[(&str, &str)]| Draft { page: Page::Machine, answers: flags(pairs) };
+    for (model, is_same) in [("Qwen/Qwen3.5-2B", true), ("Qwen/Qwen3.5-4B", false)] {
+        let begin = Some(draft_of(&[GIVEN, &[("revision", "v1")][..]].concat())).into();
+        let setup = Setup { answers: flags(&[("model", model)]), begin, ..Setup::default() };
+        let mut rig = Rig::new(setup, World::default());
+        rig.settle();
+        rig.enter();
+        let answers = &rig.wizard.state.planner.answers;
+        assert_eq!(
+            (answers.model.as_ref().unwrap().value.as_str(), answers.revision.is_some()),
+            (model, is_same)
+        );
+    }
 
     // What was said of other data is not said of this one.
     let both = "[\"a.jsonl\", \"b.jsonl\"]";
