@@ -1,9 +1,9 @@
 //! Models compared through the real binary.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -94,11 +94,14 @@ fn ctrl_c_ends_a_comparison_and_its_worker() {
         .unwrap();
     let mut command = place.command(["compare", "--suite"]);
     command.arg(&suite).arg(checkpoint()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    let mut child = command.spawn().unwrap();
+    let (mut told, mut words) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+    while !words.contains(" answers\n") {
+        assert!(told.read_line(&mut words).unwrap() > 0, "{words}");
+    }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    told.read_to_string(&mut words).unwrap();
     let ended = child.wait_with_output().unwrap();
-    let words = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(130), "{words}");
     assert!(words.contains("was cancelled"), "{words}");
 }

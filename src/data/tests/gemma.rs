@@ -6,7 +6,8 @@ use crate::fixtures;
 
 fn tokenizer() -> Option<ChatTokenizer> {
     let folder = fixtures::root().join("others/gemma3");
-    if !folder.is_dir() {
+    // That of the repository is always there.
+    if std::env::var_os("SPARKTUNE_FIXTURES").is_some() && !folder.is_dir() {
         println!("skipped: SPARKTUNE_FIXTURES has no folder `others/gemma3`");
         return None;
     }

@@ -37,6 +37,11 @@ pub(crate) fn root() -> PathBuf {
     }
 }
 
+/// Returns whether other fixtures are named than those of the repository, of which every set is there.
+pub(crate) fn is_elsewhere() -> bool {
+    std::env::var_os("SPARKTUNE_FIXTURES").is_some()
+}
+
 pub(crate) fn qwen35() -> PathBuf {
     let root = root();
     if root.join("checkpoint").is_dir() { root } else { root.join("qwen35") }

