@@ -25,8 +25,12 @@ const BETWEEN: Duration = Duration::from_millis(200);
 /// More than any machine needs to end a process, and less than any work here takes.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
+fn send(signal: &str, process: u32) {
+    assert!(Command::new("kill").args(["-s", signal, &process.to_string()]).status().unwrap().success());
+}
+
 fn terminate(process: u32) {
-    assert!(Command::new("kill").args(["-s", "TERM", &process.to_string()]).status().unwrap().success());
+    send("TERM", process);
 }
 
 /// What the kernel tells of a process or a thread in `stat`, from its state on; nothing if it is gone.
@@ -194,7 +198,7 @@ fn ctrl_c_in_a_measurement_ends_the_training_beside_it_with_its_trainer() {
 }
 
 /// Flags of a training whose steps take a second or more each, and are saved.
-const LONG_STEPS: [&str; 8] = ["--rank", "4", "--mtp", "none", "--max-steps", "2", "--save-steps", "1"];
+const LONG_STEPS: [&str; 8] = ["--rank", "4", "--mtp", "none", "--max-steps", "3", "--save-steps", "1"];
 
 fn with_long_steps(place: &Place) -> Command {
     let mut command = place.train(&LONG_STEPS);
@@ -202,11 +206,16 @@ fn with_long_steps(place: &Place) -> Command {
     command
 }
 
-/// Waits for the checkpoint of the first step, after which the second one has begun.
-fn saved(place: &Place) -> PathBuf {
-    wait("a checkpoint", || {
-        run_of(place).filter(|run| events(run).iter().any(|event| event["kind"] == "checkpoint_committed"))
-    })
+/// Waits for a checkpoint after which no step has ended.
+fn begun(place: &Place) -> PathBuf {
+    wait("a step after a checkpoint", || run_of(place).filter(|run| has_begun(run)))
+}
+
+fn has_begun(run: &Path) -> bool {
+    let events = events(run);
+    let kinds = events.iter().filter_map(|event| event["kind"].as_str());
+    kinds.filter(|kind| ["step", "checkpoint_committed", "run_finished"].contains(kind)).last()
+        == Some("checkpoint_committed")
 }
 
 fn trainer_of(run: &Path) -> u32 {
@@ -215,27 +224,52 @@ fn trainer_of(run: &Path) -> u32 {
     holder["pid"].as_u64().unwrap() as u32
 }
 
+/// Sends two SIGTERMs within one step, the second after the first was heard. The process runs in between
+/// only: a test that waits for a processor does not miss the step.
+fn terminate_twice_within_a_step(place: &Place, process: u32) {
+    let run = begun(place);
+    send("STOP", process);
+    while !has_begun(&run) {
+        send("CONT", process);
+        begun(place);
+        send("STOP", process);
+    }
+    terminate(process);
+    assert!(is_pending(process));
+    send("CONT", process);
+    wait("the first signal", || (!is_pending(process)).then_some(()));
+    send("STOP", process);
+    assert!(!is_gone(process), "the first signal waits for the end of the step");
+    terminate(process);
+    send("CONT", process);
+}
+
+/// Whether a SIGTERM to a process has not been delivered yet.
+fn is_pending(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+    u64::from_str_radix(pending.trim(), 16).unwrap() >> (SIGTERM - 1) & 1 == 1
+}
+
 /// The first one is answered after the step.
 #[test]
 fn a_trainer_ends_within_its_step_and_its_run_continues_from_the_checkpoint() {
     let place = Place::new();
     place.chats(3_000);
     let launcher = with_long_steps(&place).spawn().unwrap();
-    let run = saved(&place);
-    let trainer = trainer_of(&run);
-    terminate(trainer);
-    std::thread::sleep(BETWEEN);
-    assert!(!is_gone(trainer), "the first signal waits for the end of the step");
-    terminate(trainer);
+    let run = begun(&place);
+    terminate_twice_within_a_step(&place, trainer_of(&run));
     let second = Instant::now();
     let left = ended(vec![launcher]).remove(0).exits(5);
     assert!(second.elapsed() < AT_ONCE);
     let words = format!("the trainer was ended by signal {SIGTERM}");
     assert!(left.err.contains(&words) && left.err.contains("sparktune resume"), "{}", left.err);
+    let saved =
+        events(&run).iter().rfind(|event| event["kind"] == "checkpoint_committed").unwrap()["step"].clone();
     let resumed = place.sparktune(["resume", "--json"]).exits(0);
     assert_eq!(resumed.last()["outcome"], "completed");
     let started = events(&run).into_iter().rfind(|event| event["kind"] == "run_started").unwrap();
-    assert_eq!(started["resumed_from_step"], 1, "{started}");
+    assert_eq!(started["resumed_from_step"], saved, "{started}");
 }
 
 #[test]
@@ -243,15 +277,12 @@ fn a_rank_ends_within_its_step_and_the_others_say_which_one_is_gone() {
     let place = Place::new();
     place.chats(3_000);
     let started = ranks(2, || with_long_steps(&place));
-    let run = saved(&place);
     let rank = started[1].id();
-    terminate(rank);
-    std::thread::sleep(BETWEEN);
-    assert!(!is_gone(rank), "the first signal waits for the end of the step");
-    terminate(rank);
+    terminate_twice_within_a_step(&place, rank);
     wait("the end of the rank", || is_gone(rank).then_some(()));
     let done = ended(started);
     assert_eq!([done[0].code, done[1].code], [Some(5), None], "{done:?}");
+    let run = run_of(&place).unwrap();
     let reason = events(&run).last().unwrap()["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("rank 1") && reason.contains("resume"), "{reason}");
 }
