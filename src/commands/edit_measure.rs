@@ -203,9 +203,7 @@ fn train(
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SPARKTUNE_")) {
         command.env_remove(name);
     }
-    // The signals are awaited below: a second one must not leave the training without one.
-    interrupts.follow();
-    let mut child = command
+    command
         .args(["train", "--non-interactive", "--json", "--device", "cpu", "--name", "control", "--model"])
         .arg(model)
         .arg("--data")
@@ -216,16 +214,28 @@ fn train(
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(Stdio::null())
-        // Ctrl-C of a terminal reaches only this process. With the signal below it would be the second one
-        // of the training, which would end before its trainer.
-        .process_group(0)
-        .spawn()
-        .map_err(|error| Failure::io("start", work, &error))?;
-    loop {
-        let ended = child.try_wait().map_err(|error| Failure::io("wait for", work, &error))?;
-        if ended.is_some() {
-            break;
-        }
+        // Ctrl-C of a terminal reaches only this process. With the signal of `attend` it would be the second
+        // one of the training, which would end before its trainer.
+        .process_group(0);
+    // `attend` looks at the signals: a second one must not leave the training without one.
+    interrupts.follow();
+    let attended = attend(&mut command, work, interrupts);
+    interrupts.unfollow();
+    attended?;
+    let said = fs::read_to_string(&output).map_err(|error| Failure::io("read", &output, &error))?;
+    let last: Value =
+        said.lines().next_back().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+    let run = last["run_dir"].as_str().filter(|_| last["outcome"] == "completed");
+    Ok(run.map(PathBuf::from).ok_or_else(|| {
+        let why = last["error"].as_str().or(last["outcome"].as_str()).unwrap_or("it said nothing");
+        format!("the training of the control failed: {why}")
+    }))
+}
+
+/// Starts a training and waits for its end, or ends it when a signal comes.
+fn attend(command: &mut Command, work: &Path, interrupts: &Interrupts) -> Result<(), Failure> {
+    let mut child = command.spawn().map_err(|error| Failure::io("start", work, &error))?;
+    while child.try_wait().map_err(|error| Failure::io("wait for", work, &error))?.is_none() {
         if interrupts.count() > 0 {
             // It ends its trainer, which writes into a folder that is about to be removed.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
@@ -235,15 +245,7 @@ fn train(
         }
         thread::sleep(EVERY);
     }
-    interrupts.unfollow();
-    let said = fs::read_to_string(&output).map_err(|error| Failure::io("read", &output, &error))?;
-    let last: Value =
-        said.lines().next_back().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
-    let run = last["run_dir"].as_str().filter(|_| last["outcome"] == "completed");
-    Ok(run.map(PathBuf::from).ok_or_else(|| {
-        let why = last["error"].as_str().or(last["outcome"].as_str()).unwrap_or("it said nothing");
-        format!("the training of the control failed: {why}")
-    }))
+    Ok(())
 }
 
 /// Returns what a row says.

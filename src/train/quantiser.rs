@@ -25,7 +25,7 @@ use sparktune_kernels::quantise;
 
 use crate::elapsed::milliseconds;
 
-/// The numbers of a trial: a bucket of the exchange.
+/// The numbers of a trial, about a million.
 const TRIAL: usize = 1500 * VALUES;
 const ROUNDS: usize = 3;
 /// The part of the processor's time that the GPU must save.
