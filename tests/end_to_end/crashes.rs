@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use crate::cluster::run_of;
 use crate::sparktune::{Place, events};
 
 /// Everything a step said about the numbers: loss and gradient norm by step, and the MTP stage's by its
@@ -44,10 +45,7 @@ fn a_killed_trainer_is_told_as_resumable_and_its_checkpoints_are_there() {
         ["--rank", "4", "--epochs", "9999", "--max-steps", "1000000", "--save-steps", "1", "--mtp", "none"];
     let launcher = place.train(&flags).spawn().unwrap();
     let run = crate::runs::wait("a checkpoint", || {
-        let run = std::fs::read_dir(place.join("runs"))
-            .ok()?
-            .map(|e| e.unwrap().path())
-            .find(|p| p.join("events").is_dir())?;
+        let run = run_of(&place)?;
         std::fs::read_dir(run.join("checkpoints")).unwrap().next().map(|_| run)
     });
     let holder: serde_json::Value =

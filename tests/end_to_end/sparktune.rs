@@ -253,18 +253,30 @@ pub(crate) fn chat(i: usize) -> Value {
 }
 
 /// All events of a run, attempt by attempt.
+#[track_caller]
 pub(crate) fn events(run: &Path) -> Vec<Value> {
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(run.join("events")).unwrap().map(|e| e.unwrap().path()).collect();
+    events_if_there(run).unwrap_or_else(|| panic!("{} has no events", run.display()))
+}
+
+/// All events of a run, attempt by attempt; `None` if its folder is not there, or not any more.
+pub(crate) fn events_if_there(run: &Path) -> Option<Vec<Value>> {
+    let files = fs::read_dir(run.join("events")).ok()?;
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
     let mut events = Vec::new();
     for file in files {
-        let text = fs::read_to_string(file).unwrap();
-        // A killed writer may leave the beginning of a line.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let bytes = fs::read(file).ok()?;
+        // A writer that was killed, or is at work, may leave the beginning of a line, or of a letter.
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        let whole = std::str::from_utf8(&bytes[..end]).unwrap();
         events.extend(whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
     }
-    events
+    Some(events)
+}
+
+/// Whether a run has come to its planned end.
+pub(crate) fn is_completed(events: &[Value]) -> bool {
+    events.iter().any(|event| event["kind"] == "run_finished" && event["outcome"] == "completed")
 }
 
 /// (phase, step) → loss, of every attempt.
