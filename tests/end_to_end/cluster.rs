@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 
 use crate::crashes::numbers;
 use crate::runs::wait;
-use crate::sparktune::{Done, Place, events, files, outputs};
+use crate::sparktune::{Done, Place, events, files, is_completed, outputs};
 
 pub(crate) const LORA: [&str; 2] = ["--rank", "4"];
 pub(crate) const FULL: [&str; 2] = ["--method", "full"];
@@ -37,6 +37,39 @@ pub(crate) fn start_rank(mut command: Command, rank: usize, world_size: usize, p
         .unwrap()
 }
 
+/// Tries a test of a run with longer and longer ones, until it acts while the run is at work. Nobody knows how
+/// many steps a run takes before a busy machine gives the test a processor; a test that finds that the run is
+/// over returns `None`. Ranks that it leaves are killed.
+#[track_caller]
+pub(crate) fn long_enough(lengths: [&str; 3], test: impl Fn(&str, &mut Vec<Child>) -> Option<()>) {
+    for steps in lengths {
+        let mut ranks = Vec::new();
+        let was_in_time = test(steps, &mut ranks).is_some();
+        for mut rank in ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+        if was_in_time {
+            return;
+        }
+        println!("the run of {steps} steps was over too early");
+    }
+    panic!("all runs were over too early");
+}
+
+/// Waits until a run, in what it has logged since so many events, has taken a step of at least this number;
+/// `None` if it is completed.
+#[track_caller]
+fn step_of(run: &Path, since: usize, least: u64) -> Option<()> {
+    wait("a step", || {
+        let all = events(run);
+        let has_step =
+            all[since..].iter().any(|event| event["kind"] == "step" && event["step"].as_u64() >= Some(least));
+        // Once the last step is done, there is nothing to stop.
+        if is_completed(&all) { Some(None) } else { has_step.then_some(Some(())) }
+    })
+}
+
 pub(crate) fn ended(ranks: Vec<Child>) -> Vec<Done> {
     let ended = ranks.into_iter().map(|rank| {
         let output = rank.wait_with_output().unwrap();
@@ -54,7 +87,8 @@ pub(crate) fn exit(done: Vec<Done>, code: i32) -> Vec<Done> {
 /// Steps of five micro-batches, which no number of ranks divides, of packed rows, with evaluations.
 pub(crate) fn training<'a>(place: &'a Place, steps: &str, more: &[&str]) -> impl Fn() -> Command + use<'a> {
     place.chats(40);
-    let common = ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", "40", "--max-steps"];
+    let common =
+        ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", "400", "--max-steps"];
     let all: Vec<String> =
         common.iter().copied().chain([steps]).chain(more.iter().copied()).map(str::to_owned).collect();
     move || {
@@ -185,84 +219,90 @@ fn ranks_that_sum_in_the_network_train_alike_with_rounded_sums() {
 
 #[test]
 fn ranks_that_are_stopped_and_killed_continue_with_the_same_bits() {
-    let place = Place::new();
-    let has = |step: u64| {
-        wait("a step", || {
-            let run = run_of(&place)?;
-            let is_there =
-                |event: &serde_json::Value| event["kind"] == "step" && event["step"].as_u64() >= Some(step);
-            events(&run).iter().any(is_there).then_some(run)
-        })
-    };
-    let train = training(&place, "30", &LORA);
+    long_enough(["30", "120", "480"], |steps, all| {
+        let place = Place::new();
+        // A signal to any rank stops all, after a checkpoint.
+        *all = ranks(3, training(&place, steps, &LORA));
+        let run = wait("a run", || run_of(&place));
+        step_of(&run, 0, 3)?;
+        signal("TERM", &all[2]);
+        let done = ended(std::mem::take(all));
+        if is_completed(&events(&run)) {
+            return None;
+        }
+        let done = exit(done, 5);
+        assert!(done[2].err.contains("`resume` on all ranks"), "{}", done[2].err);
+        assert_eq!(folders_of_ranks(&place).len(), 2, "they keep their logs");
+        let newest =
+            |run: &Path| fs::read_dir(run.join("checkpoints")).unwrap().map(|e| e.unwrap().path()).max();
+        assert!(newest(&run).is_some());
+        for rank in folders_of_ranks(&place) {
+            let kept = newest(&rank);
+            assert_eq!(kept, None, "only rank 0 writes checkpoints");
+            assert!(events(&rank).iter().any(|event| event["kind"] == "step"), "it logs its steps");
+        }
 
-    // A signal to any rank stops all, after a checkpoint.
-    let stopped = ranks(3, train);
-    let run = has(3);
-    signal("TERM", &stopped[2]);
-    let done = exit(ended(stopped), 5);
-    assert!(done[2].err.contains("`resume` on all ranks"), "{}", done[2].err);
-    assert_eq!(folders_of_ranks(&place).len(), 2, "they keep their logs");
-    let newest = |run: &Path| fs::read_dir(run.join("checkpoints")).unwrap().map(|e| e.unwrap().path()).max();
-    assert!(newest(&run).is_some());
-    for rank in folders_of_ranks(&place) {
-        let kept = newest(&rank);
-        assert_eq!(kept, None, "only rank 0 writes checkpoints");
-        assert!(events(&rank).iter().any(|event| event["kind"] == "step"), "it logs its steps");
-    }
+        // One that is killed is told by the others, which keep all finished steps.
+        let before = events(&run).len();
+        *all = ranks(3, || place.command(["resume", "--json", "--non-interactive"]));
+        step_of(&run, before, 0)?;
+        signal("KILL", &all[1]);
+        let done = ended(std::mem::take(all));
+        if is_completed(&events(&run)) {
+            return None;
+        }
+        assert_eq!([done[0].code, done[1].code, done[2].code], [Some(5), None, Some(5)], "{done:?}");
+        // Rank 0 may have noticed it first, and says so.
+        let told = done[2].err.lines().find(|line| line.starts_with("stopped: rank "));
+        assert!(told.is_some_and(|line| line.contains("rank 1 (127.0.0.1) is gone")), "{}", done[2].err);
+        let reason = events(&run).last().unwrap()["reason"].as_str().unwrap().to_owned();
+        assert!(reason.contains("rank 1") && reason.contains("resume"), "{reason}");
 
-    // One that is killed is told by the others, which keep all finished steps.
-    let before = events(&run).len();
-    let killed = ranks(3, || place.command(["resume", "--json", "--non-interactive"]));
-    wait("a step after the resume", || {
-        events(&run)[before..].iter().any(|event| event["kind"] == "step").then_some(())
+        exit(ended(ranks(3, || place.command(["resume", "--json", "--non-interactive"]))), 0);
+        let (_alone, one_process) = alone(3, steps, &LORA);
+        assert_same(&run, &one_process);
+        Some(())
     });
-    signal("KILL", &killed[1]);
-    let done = ended(killed);
-    assert_eq!([done[0].code, done[1].code, done[2].code], [Some(5), None, Some(5)], "{done:?}");
-    // Rank 0 may have noticed it first, and says so.
-    let told = done[2].err.lines().find(|line| line.starts_with("stopped: rank "));
-    assert!(told.is_some_and(|line| line.contains("rank 1 (127.0.0.1) is gone")), "{}", done[2].err);
-    let reason = events(&run).last().unwrap()["reason"].as_str().unwrap().to_owned();
-    assert!(reason.contains("rank 1") && reason.contains("resume"), "{reason}");
-
-    exit(ended(ranks(3, || place.command(["resume", "--json", "--non-interactive"]))), 0);
-    let (_alone, one_process) = alone(3, "30", &LORA);
-    assert_same(&run, &one_process);
 }
 
 /// Checkpoints are due after steps 2, 4, 6, …, and written after the exchanges of steps 3, 6, 9, ….
 #[test]
 fn ranks_that_exchange_rarely_have_the_bits_of_one_process_in_their_place_also_when_resumed() {
     let diloco = ["--rank", "4", "--sync", "diloco:3"];
-    let place = Place::new();
-    let stopped = ranks(2, training(&place, "31", &diloco));
-    let run = wait("a step", || {
-        let run = run_of(&place)?;
-        events(&run).iter().any(|event| event["kind"] == "step").then_some(run)
+    long_enough(["31", "121", "481"], |length, all| {
+        let place = Place::new();
+        *all = ranks(2, training(&place, length, &diloco));
+        let run = wait("a run", || run_of(&place));
+        step_of(&run, 0, 0)?;
+        signal("TERM", &all[1]);
+        let done = ended(std::mem::take(all));
+        if is_completed(&events(&run)) {
+            return None;
+        }
+        exit(done, 5);
+        let kept = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+        let steps: Vec<u64> = kept
+            .filter_map(|path| {
+                path.file_name()?.to_str()?.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok()
+            })
+            .collect();
+        assert!(!steps.is_empty() && steps.iter().all(|step| step % 3 == 0), "{steps:?}");
+        exit(ended(ranks(2, || place.command(["resume", "--json", "--non-interactive"]))), 0);
+        let (_alone, one_process) = alone(2, length, &diloco);
+        assert_same(&run, &one_process);
+        let warned = events(&run).into_iter().any(|event| {
+            event["kind"] == "warning" && event["message"].to_string().contains("not the same training")
+        });
+        assert!(warned, "a run says that this is another training");
+        let exchanged = events(&run).into_iter().filter(|event| event["exchange_bytes"].as_u64() > Some(0));
+        let steps: std::collections::BTreeSet<u64> =
+            exchanged.map(|step| step["step"].as_u64().unwrap()).collect();
+        let last: u64 = length.parse().unwrap();
+        assert!(steps.iter().copied().eq((3..last).step_by(3).chain([last])), "{steps:?}");
+        let (_exact, exact) = alone(2, length, &LORA);
+        assert!(numbers(&exact) != numbers(&one_process));
+        Some(())
     });
-    signal("TERM", &stopped[1]);
-    exit(ended(stopped), 5);
-    let kept = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path());
-    let steps: Vec<u64> = kept
-        .filter_map(|path| {
-            path.file_name()?.to_str()?.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok()
-        })
-        .collect();
-    assert!(!steps.is_empty() && steps.iter().all(|step| step % 3 == 0), "{steps:?}");
-    exit(ended(ranks(2, || place.command(["resume", "--json", "--non-interactive"]))), 0);
-    let (_alone, one_process) = alone(2, "31", &diloco);
-    assert_same(&run, &one_process);
-    let warned = events(&run).into_iter().any(|event| {
-        event["kind"] == "warning" && event["message"].to_string().contains("not the same training")
-    });
-    assert!(warned, "a run says that this is another training");
-    let exchanged = events(&run).into_iter().filter(|event| event["exchange_bytes"].as_u64() > Some(0));
-    let steps: std::collections::BTreeSet<u64> =
-        exchanged.map(|step| step["step"].as_u64().unwrap()).collect();
-    assert!(steps.iter().copied().eq((3..=30).step_by(3).chain([31])), "{steps:?}");
-    let (_exact, exact) = alone(2, "31", &LORA);
-    assert!(numbers(&exact) != numbers(&one_process));
 }
 
 #[test]
