@@ -94,7 +94,7 @@ fn signal(name: &str, pid: u32) {
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
+        assert!(started.elapsed() < Duration::from_secs(600), "waited ten minutes for {what}");
         std::thread::sleep(Duration::from_micros(500));
     }
 }
@@ -309,11 +309,12 @@ fn an_export_killed_at_any_instant_leaves_whole_outputs_and_can_be_repeated() {
     let export = || place.command(["export".as_ref(), run.as_os_str()]);
     let whole = Instant::now();
     done(&mut export()).exits(0);
-    let whole = whole.elapsed();
+    let mut whole = whole.elapsed();
     let before = outputs(&run);
     let mut random = Random::new();
     let (kills, mut made) = (quota(0.1), 0);
-    for _ in 0..kills * 4 {
+    while made < kills {
+        let started = Instant::now();
         let mut child = export().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let until = Instant::now() + random.within(whole);
         while child.try_wait().unwrap().is_none() && Instant::now() < until {
@@ -323,17 +324,16 @@ fn an_export_killed_at_any_instant_leaves_whole_outputs_and_can_be_repeated() {
             child.kill().unwrap();
             child.wait().unwrap();
             made += 1;
+        } else {
+            // That of a busy machine may be much longer than those that follow.
+            whole = whole.min(started.elapsed());
         }
         let here = outputs(&run);
         for file in &before {
             assert!(here.contains(file), "{} after kill {made}", file.0.display());
         }
-        if made >= kills {
-            break;
-        }
     }
     done(&mut export()).exits(0);
     assert!(outputs(&run) == before, "an export after {made} kills leaves nothing else");
     println!("export: {made} kills, no byte differs");
-    assert!(made >= 1);
 }

@@ -17,7 +17,7 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what} has not come");
+        assert!(begun.elapsed() < Duration::from_secs(600), "{what} has not come");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -35,13 +35,19 @@ fn an_edit_ends_with_its_server_and_leaves_no_draft() {
     let more = ["--model", demo.to_str().unwrap()];
     let mut server = Server::start(&place, &more);
     let model = server.get("/api/v1/knowledge").has(200)["models"][0]["id"].clone();
-    let facts = json!([{"prompt": "The capital of Fernhill is", "subject": "Fernhill", "target": "green"}]);
+    // So many that nobody sees the end of the edit, however late he looks.
+    let fact = |i: usize| {
+        let (prompt, subject) = (format!("The capital of Fernhill {i} is"), format!("Fernhill {i}"));
+        json!({"prompt": prompt, "subject": subject, "target": "green"})
+    };
+    let facts: Vec<Value> = (0..100).map(fact).collect();
     let wish = json!({"model": model, "facts": facts, "method": "rome"});
     server.post("/api/v1/knowledge/edits", &wish).has(202);
+    // Whatever it says, it is at work.
     until("the edit", || {
         let task = server.get("/api/v1/tasks").has(200)["items"][0].clone();
         assert_eq!(task["state"], "running", "{task}");
-        task["progress"]["what"].as_str().filter(|what| what.contains("model")).map(str::to_owned)
+        task["progress"]["what"].as_str().map(str::to_owned)
     });
     let children = server.children();
     assert_eq!(children.len(), 1, "the edit");

@@ -45,7 +45,7 @@ fn losses(results: &Value, arrangement: &str, pipeline: &str) -> String {
 fn pipelines_are_measured_once_continue_after_a_kill_and_end_in_a_paper() {
     let place = Place::new();
     let mut first = pipelines(&place, &["--output", "results.json"]).spawn().unwrap();
-    let patience = Instant::now() + Duration::from_secs(300);
+    let patience = Instant::now() + Duration::from_secs(600);
     while kept(&place).len() < 3 && first.try_wait().unwrap().is_none() && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -61,7 +61,7 @@ impl Server {
     /// Sends a request and returns the connection, to read the answer from or to leave.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
         let Self { address, token, .. } = self;
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -122,12 +122,12 @@ fn unchunked(mut body: &str) -> String {
     whole
 }
 
-/// Waits until something is so, for a minute at most.
+/// Waits until something is so, for ten minutes at most.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what} did not happen");
+        assert!(begun.elapsed() < Duration::from_secs(600), "{what} did not happen");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
