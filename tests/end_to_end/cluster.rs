@@ -37,9 +37,9 @@ pub(crate) fn start_rank(mut command: Command, rank: usize, world_size: usize, p
         .unwrap()
 }
 
-/// Tries a test of a run with longer and longer ones, until it acts while the run is at work. Nobody knows how
-/// many steps a run takes before a busy machine gives the test a processor; a test that finds that the run is
-/// over returns `None`. Ranks that it leaves are killed.
+/// Tries a test of a run with longer and longer ones, until it acts while the run is at work: nobody knows
+/// how many steps a run takes before a busy machine gives the test a processor. A test that finds that the
+/// run is over returns `None`. Ranks that it leaves are killed.
 #[track_caller]
 pub(crate) fn long_enough(lengths: [&str; 3], test: impl Fn(&str, &mut Vec<Child>) -> Option<()>) {
     for steps in lengths {

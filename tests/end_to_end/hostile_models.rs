@@ -151,6 +151,21 @@ fn followed(place: &Place, code: i32) -> (Peaks, String) {
     (peaks, said)
 }
 
+/// Follows `check` again if what was seen does not fit: on a busy machine the test may look too late to see
+/// the worker, and so may the process that ends it. What knows no limit never fits.
+#[track_caller]
+fn followed_until(place: &Place, code: i32, fits: impl Fn(&Peaks) -> bool) -> (Peaks, String) {
+    let mut seen = followed(place, code);
+    for _ in 0..9 {
+        if fits(&seen.0) {
+            break;
+        }
+        println!("once more, after {:?}", seen.0);
+        seen = followed(place, code);
+    }
+    seen
+}
+
 /// What the worker may take: nearly four times the memory of the largest tokenizer of the catalog, and more
 /// for each core.
 fn memory_limit() -> u64 {
@@ -179,12 +194,13 @@ fn files_that_take_memory_are_refused_before_they_have_four_times_that_of_the_la
         let place = Place::new();
         place.chats(3);
         harm(&place);
-        let (peaks, said) = followed(&place, 2);
-        assert!(said.contains(file) && said.contains("memory"), "{said}");
         let limit = memory_limit();
-        println!("{file}: {} MB at most, the limit is {} MB", peaks.memory / 1_000_000, limit / 1_000_000);
         // More than half of it shows that the worker was seen, and that it was ended for its memory.
-        assert!((limit / 2..limit + BETWEEN_LOOKS).contains(&peaks.memory), "{file}: {peaks:?}");
+        let fits = |peaks: &Peaks| (limit / 2..limit + BETWEEN_LOOKS).contains(&peaks.memory);
+        let (peaks, said) = followed_until(&place, 2, fits);
+        assert!(said.contains(file) && said.contains("memory"), "{said}");
+        println!("{file}: {} MB at most, the limit is {} MB", peaks.memory / 1_000_000, limit / 1_000_000);
+        assert!(fits(&peaks), "{file}: {peaks:?}");
     }
 }
 
@@ -219,10 +235,10 @@ fn a_tokenizer_of_248_000_tokens_takes_no_more_memory_than_the_limit_assumes() {
         tokenizer["model"]["merges"] = merges.into();
     });
     with_vocabulary(&model, 250_000);
-    let (peaks, _) = followed(&place, 0);
-    println!("{} MB at most", peaks.memory / 1_000_000);
     // The program's own pages count here too.
     let most = LARGEST_TOKENIZER * 5 / 4 + of_cores();
+    let (peaks, _) = followed_until(&place, 0, |peaks| peaks.memory >= LARGEST_TOKENIZER / 4);
+    println!("{} MB at most", peaks.memory / 1_000_000);
     assert!((LARGEST_TOKENIZER / 4..most).contains(&peaks.memory), "{peaks:?}");
 }
 
@@ -234,23 +250,23 @@ fn a_hostile_file_is_refused_within_ten_seconds_of_a_processor() {
     const LONGEST: f64 = 10.0;
     let nested = format!("{{{{ {} 1 }}}}", "not ".repeat(50_000));
     let templates = [SLOW, DOUBLING, &nested, "{% for i in range(99999) %}{{ 'x' * 99999 }}{% endfor %}"];
-    let mut most = 0.0_f64;
     for harm in templates {
         let place = Place::new();
         place.chats(3);
         with_template(&place, &before_each_message(harm));
-        let (peaks, said) = followed(&place, 2);
-        assert!(said.contains(TEMPLATE) && peaks.seconds <= LONGEST, "{peaks:?}: {said}");
-        most = most.max(peaks.seconds);
+        // More shows that the slow template was seen at work.
+        let least = if harm == SLOW { 2.0 } else { 0.0 };
+        let fits = |peaks: &Peaks| (least..=LONGEST).contains(&peaks.seconds);
+        let (peaks, said) = followed_until(&place, 2, fits);
+        assert!(said.contains(TEMPLATE) && fits(&peaks), "{peaks:?}: {said}");
     }
     for normalizer in [growing(), replace(json!({ "Regex": "" }), "a".into())] {
         let place = Place::new();
         place.chats(3);
         with_tokenizer(&place, |tokenizer| tokenizer["normalizer"] = normalizer);
-        let (peaks, said) = followed(&place, 2);
+        let (peaks, said) = followed_until(&place, 2, |peaks| peaks.seconds <= LONGEST);
         assert!(said.contains(TOKENIZER) && peaks.seconds <= LONGEST, "{peaks:?}: {said}");
     }
-    assert!(most > 2.0, "the slow template was not seen at work: {most} s");
 }
 
 /// They are run for prompts too, in the process that holds the model.
