@@ -456,7 +456,8 @@ fn a_command_of_the_user_hears_of_an_early_failure_and_not_of_a_run_that_another
     let ended = || std::fs::read_to_string(run.join("ended")).unwrap_or_default();
     let damage = || std::fs::write(run.join("plan.toml"), "no plan").unwrap();
 
-    let lease = Lease::acquire(&RunDir::open(&run).unwrap()).unwrap();
+    let folder = RunDir::open(&run).unwrap();
+    let lease = Lease::acquire(&folder).unwrap();
     // Refused at once, or not even that far.
     let refused = trainer().exits(2);
     assert!(refused.err.contains("being trained") || refused.err.contains("process"), "{}", refused.err);
@@ -464,6 +465,8 @@ fn a_command_of_the_user_hears_of_an_early_failure_and_not_of_a_run_that_another
     trainer().exits(2);
     assert_eq!(ended(), "");
     drop(lease);
+    // A process that another test starts has it too, until it is the program that it shall be.
+    wait("the end of the lease", || (!Lease::is_held(&folder).unwrap()).then_some(()));
     trainer().exits(2);
     assert_eq!(ended(), "failed\n");
     std::fs::write(run.join("plan.toml"), plan).unwrap();
