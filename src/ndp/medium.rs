@@ -196,7 +196,7 @@ impl Write for Medium<'_> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -225,26 +225,34 @@ mod tests {
         medium.trust();
         assert_eq!(fault(medium.read(&mut [0; 9]).unwrap_err()), MediumFault::Silent(QUICK.silence));
 
-        let (mut medium, mut peer) = pair(QUICK, Arc::new(|| false));
+        // Who drips may wait for a processor for longer than a silence of `QUICK`.
+        let slow = Patience { silence: Duration::from_secs(120), ..QUICK };
+        let (mut medium, mut peer) = pair(slow, Arc::new(|| false));
         medium.trust();
         let dripping = std::thread::spawn(move || {
             while peer.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
+        let mut before = 0;
         let slow = loop {
-            if let Err(error) = medium.read(&mut [0; 9]) {
-                break fault(error);
+            match medium.read(&mut [0; 9]) {
+                Ok(count) => before += count as u64,
+                Err(error) => break fault(error),
             }
         };
-        assert!(matches!(slow, MediumFault::TooSlow { moved: 1..100, .. }), "{slow:?}");
+        // The last bytes count too, although nobody gets them any more.
+        let MediumFault::TooSlow { moved, .. } = slow else { panic!("{slow:?}") };
+        assert!((before + 1..=before + 9).contains(&moved), "{slow:?} after {before}");
         drop(medium);
         dripping.join().unwrap();
     }
 
     #[test]
     fn a_peer_that_does_not_read_is_given_up() {
-        let (mut medium, _peer) = pair(QUICK, Arc::new(|| false));
+        // The last bytes that the system takes may be few for a time that is long on a busy machine.
+        let stuck = Patience { period: Duration::MAX, ..QUICK };
+        let (mut medium, _peer) = pair(stuck, Arc::new(|| false));
         medium.trust();
         let stuck = loop {
             if let Err(error) = medium.write(&[0; 1 << 16]) {
@@ -260,14 +268,14 @@ mod tests {
         let (mut medium, _peer) = pair(late, Arc::new(|| false));
         assert_eq!(fault(medium.read(&mut [0; 9]).unwrap_err()), MediumFault::Late);
 
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&stop);
-        let (mut medium, _peer) = pair(Patience::default(), Arc::new(move || flag.load(Ordering::SeqCst)));
+        // It is cancelled while it waits: it asks before it connects, before it reads, and at each look up.
+        let looks = AtomicUsize::new(0);
+        let cancelled = move || looks.fetch_add(1, Ordering::SeqCst) > 3;
+        let [silence, handshake] = [Duration::from_secs(600); 2];
+        let (mut medium, _peer) = pair(Patience { silence, handshake, ..QUICK }, Arc::new(cancelled));
         let since = Instant::now();
-        let waiting = std::thread::spawn(move || fault(medium.read(&mut [0; 9]).unwrap_err()));
-        stop.store(true, Ordering::SeqCst);
-        assert_eq!(waiting.join().unwrap(), MediumFault::Cancelled);
-        assert!(since.elapsed() < Duration::from_secs(3));
+        assert_eq!(fault(medium.read(&mut [0; 9]).unwrap_err()), MediumFault::Cancelled);
+        assert!(since.elapsed() < Duration::from_secs(120));
     }
 
     #[test]

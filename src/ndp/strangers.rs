@@ -46,10 +46,14 @@ impl Strangers {
     /// Gives a connection a place, if necessary that of the one that has waited longest, which is shut down;
     /// none if all have just come.
     pub fn admit(&self, stream: &TcpStream) -> Option<StrangerPlace> {
+        self.admit_at(stream, Instant::now())
+    }
+
+    fn admit_at(&self, stream: &TcpStream, now: Instant) -> Option<StrangerPlace> {
         let stream = stream.try_clone().ok()?;
         let mut waiting = self.lock();
         if waiting.all.len() >= self.most {
-            if waiting.all.first().is_none_or(|oldest| oldest.since.elapsed() < TIME_TO_SAY) {
+            if waiting.all.first().is_none_or(|oldest| now.duration_since(oldest.since) < TIME_TO_SAY) {
                 return None;
             }
             // Its thread finds the connection closed.
@@ -57,7 +61,7 @@ impl Strangers {
         }
         let number = waiting.next;
         waiting.next += 1;
-        waiting.all.push(Stranger { number, since: Instant::now(), stream });
+        waiting.all.push(Stranger { number, since: now, stream });
         drop(waiting);
         Some(StrangerPlace { among: self.clone(), number })
     }
@@ -91,14 +95,17 @@ mod tests {
         let is_open = |client: &mut TcpStream| client.read(&mut [0]).is_err();
         let strangers = Strangers::new(2);
         let (mut known, at_known) = connect();
-        drop(strangers.admit(&at_known).unwrap());
+        let began = Instant::now();
+        let just_before = began + TIME_TO_SAY - Duration::from_millis(1);
+        drop(strangers.admit_at(&at_known, began).unwrap());
         let (mut first, at_first) = connect();
         let (mut second, at_second) = connect();
-        let _places = [strangers.admit(&at_first).unwrap(), strangers.admit(&at_second).unwrap()];
+        let _places = [&at_first, &at_second].map(|stream| strangers.admit_at(stream, began).unwrap());
         let (_third, at_third) = connect();
-        assert!(strangers.admit(&at_third).is_none(), "both have just come");
-        std::thread::sleep(TIME_TO_SAY);
-        let _place = strangers.admit(&at_third).unwrap();
-        assert!(!is_open(&mut first) && is_open(&mut second) && is_open(&mut known));
+        assert!(strangers.admit_at(&at_third, just_before).is_none(), "both have just come");
+        let _place = strangers.admit_at(&at_third, began + TIME_TO_SAY).unwrap();
+        first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(first.read(&mut [0]).unwrap(), 0, "it is closed");
+        assert!(is_open(&mut second) && is_open(&mut known));
     }
 }
