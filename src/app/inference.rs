@@ -201,8 +201,13 @@ impl Process {
 
     /// Ends the process, at once if it does not end by itself soon after its input has ended.
     fn stop(&mut self) {
+        self.stop_after(Duration::from_millis(200));
+    }
+
+    /// Ends the process, at once if it does not end by itself in this time after its input has ended.
+    fn stop_after(&mut self, time: Duration) {
         self.input = None;
-        let deadline = Instant::now() + Duration::from_millis(200);
+        let deadline = Instant::now() + time;
         while Instant::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
@@ -215,7 +220,8 @@ impl Process {
 
     /// Returns the exit code of a process that has said why it ends.
     fn exit(&mut self) -> Exit {
-        self.stop();
+        // The code is lost if it is killed on its way out, which may take long on a busy machine.
+        self.stop_after(Duration::from_secs(10));
         let code = self.child.wait().ok().and_then(|status| status.code());
         code.filter(|code| *code != 0).map_or(Exit::Device, Exit::from_code)
     }

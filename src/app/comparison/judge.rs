@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn ask(command: &str) -> Result<(f64, Option<String>), String> {
-        Judge::new(command).unwrap().ask("{\"answer\":\"yes\"}\n", Duration::from_secs(20), &|| false)
+        Judge::new(command).unwrap().ask("{\"answer\":\"yes\"}\n", Duration::from_secs(120), &|| false)
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn memory_files_processes_and_time_are_limited() {
     }
     let started = std::time::Instant::now();
     printed(&sandbox, "while True: pass");
-    assert!(started.elapsed() < PATIENCE + Duration::from_secs(5));
+    assert!(started.elapsed() < PATIENCE + Duration::from_secs(60));
 }
 
 /// Checks an answer to a prompt of the suite `coding` with the sandbox; returns how many checks pass.
