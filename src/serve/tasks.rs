@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     fn ended(tasks: &Tasks, id: &str) -> Task {
-        for _ in 0..500 {
+        for _ in 0..12_000 {
             let task = tasks.watch(id).unwrap().borrow().clone();
             if task.state != TaskState::Running {
                 return task;

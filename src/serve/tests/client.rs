@@ -17,7 +17,7 @@ use crate::server::serve_until;
 use crate::{Limits, Options};
 
 /// The time that anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server that ends with this value.
 pub(super) struct Server {

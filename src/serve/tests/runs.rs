@@ -113,7 +113,7 @@ fn events_begin_after_any_position_and_are_live_at_once() {
         stream.wait_for("\"state\":\"running\"");
     }
     // Less than the time between two signs of life, even on a busy machine.
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(14), "{:?}", begun.elapsed());
     // The next attempt continues the same stream.
     append(&run.event_file(2), line(2, 1, 101).as_bytes());
     all.wait_for("id: 2.1\n");
@@ -160,7 +160,7 @@ fn a_stop_that_is_refused_is_not_sent_and_one_that_is_cancelled_is_not_waited_fo
     }
     let begun = Instant::now();
     while tasks.iter().any(|task| server.json(task)["state"] != "cancelled") {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{}", server.json(&tasks[0]));
+        assert!(begun.elapsed() < Duration::from_secs(240), "{}", server.json(&tasks[0]));
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(std::fs::read_dir(run.control()).unwrap().count(), tasks.len(), "the requests stand");

@@ -19,9 +19,11 @@ use crate::problem::Problem;
 const WORKER: &str = r#"
 echo start "$2" >>log
 while [ -e slow ]; do sleep 0.01; done
-[ ! -e only-one ] || [ ! -e loaded ] || { echo '{"event":"failed","error":"no room"}'; exit 4; }
-touch loaded
-trap 'rm -f loaded' EXIT
+if [ -e only-one ] && [ -e loaded ] && kill -0 "$(cat loaded)" 2>/dev/null; then
+    echo '{"event":"failed","error":"no room"}'
+    exit 4
+fi
+echo $$ >loaded
 echo '{"event":"ready","model":"m","context_tokens":99,"cache_tokens":16384,"draft_tokens":0,"has_template":true,"planned_bytes":1}'
 while read -r line; do
     echo "$line" >>log
