@@ -286,8 +286,8 @@ fn open_door(door: &TcpListener, role: Role, state: &Arc<State>) {
 }
 
 fn serve(stream: TcpStream, role: Role, state: &State) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(120)))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let first = lines.next().unwrap_or(Ok(String::new()))?;
     let mut words = first.split(' ').map(str::to_string);
@@ -479,7 +479,7 @@ pub(crate) fn impatient() -> Patience {
     Patience {
         attempts: 3,
         first_wait: Duration::from_millis(1),
-        silence: Duration::from_secs(5),
+        silence: Duration::from_secs(60),
         ..Patience::default()
     }
 }

@@ -240,7 +240,8 @@ fn a_range_that_was_not_asked_for_is_not_appended() {
 fn silence_is_given_up_and_the_download_continues() {
     let (server, home) = (FakeHub::with_model(), Home::new());
     server.on_weights(1, |_| Act::StallAfter(1_000_000));
-    let patience = Patience { silence: Duration::from_millis(300), ..impatient() };
+    // The server may wait for a processor, and must not be silent in another place for it.
+    let patience = Patience { silence: Duration::from_secs(8), ..impatient() };
     let snapshot = home.hub(&server).with_patience(patience).fetch(ID, Needs::Model, &()).unwrap();
     assert_eq!(std::fs::read(snapshot.folder.join(WEIGHTS)).unwrap(), weights());
     assert_eq!(server.downloads_of(WEIGHTS)[1].start(), 1_000_000);
@@ -249,9 +250,9 @@ fn silence_is_given_up_and_the_download_continues() {
 #[test]
 fn a_slow_but_steady_server_is_not_given_up() {
     let (server, home) = (FakeHub::with_model(), Home::new());
-    server.on_weights(9, |_| Act::Drip { piece: 300_000, pause: Duration::from_millis(300) });
-    // The whole takes three seconds, longer than the allowed silence; no single pause does.
-    let patience = Patience { silence: Duration::from_secs(2), ..impatient() };
+    server.on_weights(9, |_| Act::Drip { piece: 100_000, pause: Duration::from_millis(300) });
+    // The whole takes nine seconds, longer than the allowed silence; no single pause does.
+    let patience = Patience { silence: Duration::from_secs(8), ..impatient() };
     home.hub(&server).with_patience(patience).fetch(ID, Needs::Model, &()).unwrap();
     assert_eq!(server.downloads_of(WEIGHTS).len(), 1);
 }
@@ -403,7 +404,7 @@ fn a_cancelled_download_ends_and_is_continued_later() {
 fn a_fault_in_one_shard_is_what_is_told_and_the_others_stop() {
     let (server, home) = (FakeHub::with_shards(), Home::new());
     server.rule(|r| {
-        let slow = Act::Drip { piece: 1000, pause: Duration::from_millis(20) };
+        let slow = Act::Drip { piece: 1000, pause: Duration::from_millis(100) };
         match (r.role, r.is_get_of("model-1.safetensors")) {
             (Role::Cdn, true) => Some(slow),
             (Role::Cdn, false) => Some(Act::Corrupt),
