@@ -157,11 +157,13 @@ fn follow_live(run: &RunDir, mut view: RunView, length: Duration) -> Result<Opti
     let began = Instant::now();
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            let mut step = 0;
-            while began.elapsed() < length {
-                step += 1;
+            // At least one, however late this thread gets a processor.
+            for step in 1.. {
                 writer.emit(Kind::Step(step_event(step, 1_000)));
                 std::thread::sleep(STEP_EVERY);
+                if began.elapsed() >= length {
+                    break;
+                }
             }
         });
         let before = thread_time();

@@ -241,6 +241,10 @@ fn a_committed_checkpoint_survives_a_kill_at_any_instant() {
         let mut victim = start("checkpoint", &run);
         let mut lines = printed_lines(&mut victim);
         assert_eq!(lines.next().as_deref(), Some("committing"), "round {round}: the victim found damage");
+        // A slow disk may take longer for a checkpoint than any pause, so every other kill comes behind one.
+        if round % 2 == 0 {
+            acknowledged = lines.next().unwrap().parse().unwrap();
+        }
         random_pause(Duration::from_millis(60));
         kill(victim);
         acknowledged = lines.last().map_or(acknowledged, |step| step.parse().unwrap());
