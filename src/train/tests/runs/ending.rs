@@ -1,12 +1,13 @@
 //! How a run ends, and how it goes on from a checkpoint that the user names.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sparktune_runlog::{Checkpoints, Kind, Lease, Outcome, RunDir, RunView};
 use sparktune_train::{Length, TrainOptions, Weights, prolong, train, train_with};
 
-use crate::{FULL, LORA, bytes, events, export, head_steps, losses, outputs, run, train_until};
+use crate::{FULL, LORA, bytes, events, export, head_steps, losses, outputs, run, stopped_when};
 
 #[test]
 fn the_bases_loss_is_measured_once_and_is_that_of_the_untrained_model() {
@@ -88,10 +89,11 @@ fn rates(run: &RunDir) -> BTreeMap<u64, f64> {
 #[test]
 fn a_completed_run_that_is_made_longer_has_the_rates_of_its_new_length_and_resumes_bit_for_bit() {
     let root = tempfile::tempdir().unwrap();
-    let longer = |stops: bool| {
+    let before = RefCell::new(Vec::new());
+    let made_longer = |stops: bool| {
         let run = run(&root.path().join(stops.to_string()), LORA, "trained", 7, false);
         train(&run, &AtomicBool::new(false)).unwrap();
-        let before = bytes(&run, "merged/model.safetensors");
+        *before.borrow_mut() = bytes(&run, "merged/model.safetensors");
         let error = prolong(&run, Length { epochs: None, max_steps: Some(7) }).unwrap_err().to_string();
         assert!(error.contains("has trained 7 steps already"), "{error}");
         let prolonged = prolong(&run, Length { epochs: None, max_steps: Some(12) }).unwrap();
@@ -101,21 +103,32 @@ fn a_completed_run_that_is_made_longer_has_the_rates_of_its_new_length_and_resum
             let finished = train(&run, &AtomicBool::new(true)).unwrap();
             assert_eq!((finished.outcome, finished.steps), (Outcome::Stopped, 8));
         }
-        if stops {
-            // The head of the shorter run was trained on other weights, and nothing serves it any more.
-            let of_shorter_run = head_steps(&run);
-            let stopped = train_until(&run, || head_steps(&run) > of_shorter_run);
-            assert_eq!(stopped.outcome, Outcome::Stopped);
+        run
+    };
+    let longer = |stops: bool| {
+        // The head of the shorter run was trained on other weights, and nothing serves it any more.
+        let of_shorter_run = AtomicUsize::new(0);
+        let make = || {
+            let run = made_longer(true);
+            of_shorter_run.store(head_steps(&run), Ordering::SeqCst);
+            run
+        };
+        let is_time = |run: &RunDir| head_steps(run) > of_shorter_run.load(Ordering::SeqCst);
+        let run = if stops {
+            let (run, _) = stopped_when(make, is_time);
             assert_eq!(outputs(&run), ["SERVE.md", "adapter", "adapter-causal-lm", "merged"]);
             let page = String::from_utf8(bytes(&run, "SERVE.md")).unwrap();
             assert!(
                 page.contains("vllm serve ./merged ") || page.contains("vllm serve ./merged\n"),
                 "{page}"
             );
-        }
+            run
+        } else {
+            made_longer(false)
+        };
         assert_eq!(train(&run, &AtomicBool::new(false)).unwrap().outcome, Outcome::Completed);
         assert!(run.outputs().join("merged-mtp").is_dir());
-        assert_ne!(bytes(&run, "merged/model.safetensors"), before);
+        assert_ne!(bytes(&run, "merged/model.safetensors"), *before.borrow());
         run
     };
     let (whole, stopped) = (longer(false), longer(true));

@@ -10,7 +10,7 @@ use sparktune_train::{
 };
 
 use crate::{
-    FULL, LORA, bytes, events, export, head_steps, losses, outputs, own_base, run, set_base, train_until,
+    FULL, LORA, bytes, events, export, head_steps, losses, outputs, own_base, run, set_base, stopped_when,
     warnings,
 };
 
@@ -38,9 +38,12 @@ fn an_early_stop_ends_the_text_model_but_not_the_head() {
         |kind| matches!(kind, Kind::Phase(phase) if phase.phase == "mtp" && phase.detail.as_ref().is_some_and(|d| d.starts_with("step"))),
     );
     assert!(steps_of_head.count() > 5, "the head is trained to its end");
-    let parts = early("parts");
-    assert_eq!(train(&parts, &AtomicBool::new(true)).unwrap().outcome, Outcome::Stopped);
-    assert_eq!(train_until(&parts, || head_steps(&parts) > 0).outcome, Outcome::Stopped);
+    let after_one_step = || {
+        let parts = early("parts");
+        assert_eq!(train(&parts, &AtomicBool::new(true)).unwrap().outcome, Outcome::Stopped);
+        parts
+    };
+    let (parts, _) = stopped_when(after_one_step, |parts| head_steps(parts) > 0);
     // This learning rate may raise the loss so far that the run counts as diverged.
     assert!(train(&parts, &AtomicBool::new(false)).unwrap().outcome.is_complete());
     assert_eq!(losses(&whole), losses(&parts));
@@ -148,8 +151,8 @@ fn memory_that_runs_out_in_the_export_stops_the_run_which_goes_on_with_the_expor
 fn a_stopped_head_leaves_a_model_that_can_be_served_and_is_not_written_again() {
     use std::os::unix::fs::MetadataExt;
     let root = tempfile::tempdir().unwrap();
-    let run = run(root.path(), LORA, "trained", 12, false);
-    let stopped = train_until(&run, || head_steps(&run) > 0);
+    let make = || run(root.path(), LORA, "trained", 12, false);
+    let (run, stopped) = stopped_when(make, |run| head_steps(run) > 0);
     assert_eq!((stopped.outcome, stopped.exported_step), (Outcome::Stopped, stopped.best_step));
     assert_eq!(outputs(&run), ["SERVE.md", "adapter", "adapter-causal-lm", "merged"]);
     let early = page(&run);

@@ -112,7 +112,7 @@ const FULL: &str = r#"{ kind = "full" }"#;
 
 fn events(run: &RunDir) -> Vec<Kind> {
     let mut tailer = EventTailer::new(run);
-    let limit = Limit { lines: 100_000, time: Duration::from_secs(10) };
+    let limit = Limit { lines: 100_000, time: Duration::from_secs(600) };
     tailer.poll(limit).unwrap().records.into_iter().map(|record| record.event.kind).collect()
 }
 
@@ -157,6 +157,19 @@ fn train_until(run: &RunDir, is_time: impl Fn() -> bool + Sync) -> Finished {
         ended.store(true, Ordering::SeqCst);
         finished.unwrap()
     })
+}
+
+/// Makes runs and trains them, until one was stopped when `is_time`. On a busy machine, one may be over before
+/// it is told to stop.
+fn stopped_when(make: impl Fn() -> RunDir, is_time: impl Fn(&RunDir) -> bool + Sync) -> (RunDir, Finished) {
+    for _ in 0..20 {
+        let run = make();
+        let finished = train_until(&run, || is_time(&run));
+        if finished.outcome == Outcome::Stopped {
+            return (run, finished);
+        }
+    }
+    panic!("every run was over before it was told to stop");
 }
 
 /// Returns the number of steps of the head so far, in all attempts.
