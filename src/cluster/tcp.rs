@@ -34,7 +34,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// door.
 const LEAST_ABSENCE: Duration = Duration::from_secs(2);
 /// The time for the last words of a rank that fails.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(10);
 
 /// One rank of a job.
 pub struct Tcp {

@@ -33,10 +33,10 @@ const CONNECTING: Duration = Duration::from_secs(60);
 /// How long the first sum may take to fail by itself.
 const TRYING: Duration = Duration::from_secs(1);
 /// How long news of a rank is waited for that may be the reason why a sum has failed: its longest silence.
-const NEWS: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(35) };
+const NEWS: Duration = if cfg!(test) { Duration::from_secs(15) } else { Duration::from_secs(35) };
 /// How long NCCL may take for a call that returns at once if all is well: to end what it does, as after a
 /// rank is gone.
-const ENDING: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(20) };
+const ENDING: Duration = if cfg!(test) { Duration::from_secs(6) } else { Duration::from_secs(20) };
 /// Why the first sum is given up.
 const NOT_DONE: &str = "the first sum was not done within a minute: a firewall may keep back NCCL's ports, or it uses the wrong network interface (NCCL_SOCKET_IFNAME names the right one)";
 /// The pause between two looks at the GPU and at the others.

@@ -48,7 +48,7 @@ pub const BUCKET: usize = 6000 * VALUES;
 /// What a packet takes of the bytes that the system keeps for a socket: a page and the kernel's notes.
 const PACKET_KEPT: usize = 4608;
 /// How long the first sum may take.
-const TRIAL: Duration = Duration::from_secs(3);
+const TRIAL: Duration = Duration::from_secs(10);
 /// What the key of the tags is derived for.
 const PURPOSE: &str = "sparktune 2026-11-27 tags of sums in the network";
 /// What a rank says to which no result has come, in the place of whatever is due: no text, and no numbers.
