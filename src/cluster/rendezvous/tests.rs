@@ -17,7 +17,9 @@ fn placement(rank: usize, world_size: usize, port: u16) -> Placement {
 /// Comes to the meeting as a rank with this number, which its launcher gave another one. One of four does not
 /// come.
 fn meets(rank: usize, world_size: usize, port: u16, limits: Limits) -> Result<Met, Unmet> {
-    meets_unless(rank, world_size, port, limits, Arc::new(|| false))
+    // Longer than those that come wait for a processor.
+    let absent_after = Duration::from_secs(if world_size == 4 { 20 } else { 60 });
+    meets_unless(rank, world_size, port, limits, absent_after, Arc::new(|| false))
 }
 
 fn meets_unless(
@@ -25,14 +27,13 @@ fn meets_unless(
     world_size: usize,
     port: u16,
     limits: Limits,
+    absent_after: Duration,
     interrupted: Arc<dyn Fn() -> bool + Send + Sync>,
 ) -> Result<Met, Unmet> {
     let ends = Ends::new(interrupted, Arc::new(|_| ()));
     let all_launched_as = if rank == 0 { (0..world_size).map(launched_as).collect() } else { Vec::new() };
-    let is_any_absent = world_size == 4;
-    let absent_after = Some(Duration::from_secs(if is_any_absent { 5 } else { 60 }));
     let known = Known { meeting: MEETING, attempt: 3, launched_as: launched_as(rank), ..Known::default() };
-    let known = Known { all_launched_as, absent_after, ..known };
+    let known = Known { all_launched_as, absent_after: Some(absent_after), ..known };
     meet(&placement(rank, world_size, port), None, "build", limits, &known, &ends)
 }
 
@@ -110,7 +111,9 @@ fn a_coordinator_that_slept_begins_with_nobody_who_has_given_it_up() {
         let port = free_port().unwrap();
         let is_due = Arc::new(AtomicBool::new(false));
         let is_time = Arc::clone(&is_due);
-        let limits = Limits { silence: Duration::from_secs(6), ..Limits::default() };
+        // One that does not sleep has the default, which is longer than it waits for a processor.
+        let silence = if sleeps { Duration::from_secs(6) } else { Limits::default().silence };
+        let limits = Limits { silence, ..Limits::default() };
         let first = thread::spawn(move || {
             let own = thread::current().id();
             // As if the process was stopped.
@@ -120,7 +123,7 @@ fn a_coordinator_that_slept_begins_with_nobody_who_has_given_it_up() {
                 }
                 false
             };
-            meets_unless(0, 2, port, limits, Arc::new(interrupted))
+            meets_unless(0, 2, port, limits, Duration::from_secs(60), Arc::new(interrupted))
         });
         let puppet = Puppet::new(1, 2, port);
         let (mut channel, welcome) = puppet.comes();
@@ -198,7 +201,9 @@ fn a_coordinator_that_slept_does_not_miss_those_that_came_meanwhile() {
             }
             false
         };
-        meets_unless(0, 4, port, Limits::default(), Arc::new(interrupted))
+        // It sleeps for longer than it waits for one that does not come.
+        let absent_after = Duration::from_secs(5);
+        meets_unless(0, 4, port, Limits::default(), absent_after, Arc::new(interrupted))
     });
     let others = [1, 2].map(|rank| thread::spawn(move || meets(rank, 4, port, Limits::default())));
     for met in others.into_iter().chain([first]) {
@@ -286,7 +291,7 @@ fn a_rank_that_has_said_to_the_coordinator_that_it_is_ready_remembers_it() {
             channel.tell(&Answer::Welcome(Welcome { members, present: vec![0, 1], attempt: 3 })).unwrap();
             (channel, hello)
         };
-        let limits = Limits { meeting: Duration::from_secs(8), ..Limits::default() };
+        let limits = Limits { meeting: Duration::from_secs(20), ..Limits::default() };
         let second = thread::spawn(move || meets(1, 2, port, limits));
         let (mut work, hello) = accept();
         let (heartbeat, _) = accept();

@@ -14,6 +14,8 @@ use sparktune_base::random::SplitMix64;
 use sparktune_cluster::tcp::{BUCKET, Tcp, join, join_and_tell};
 use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, share_files_and_tell};
 
+use crate::membership::until;
+
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 fn free_port() -> u16 {
@@ -265,7 +267,8 @@ fn without_a_token_ranks_meet_on_loopback_only() {
 
 #[test]
 fn who_has_another_token_or_another_build_is_no_rank_and_one_that_does_not_come_is_named() {
-    let short = Duration::from_secs(5);
+    // Rank 0 waits for longer than another one needs to come and to be refused.
+    let short = Duration::from_secs(20);
     let intruders = [
         (Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 3) }, "a different token"),
         (Rank { token: None, ..Rank::of(1, 3) }, "a different token"),
@@ -275,7 +278,7 @@ fn who_has_another_token_or_another_build_is_no_rank_and_one_that_does_not_come_
     thread::scope(|scope| {
         for (intruder, word) in intruders {
             scope.spawn(move || {
-                let ranks = [Rank { meeting: short, ..Rank::of(0, 3) }, Rank { meeting: short, ..intruder }];
+                let ranks = [Rank { meeting: short, ..Rank::of(0, 3) }, intruder];
                 let said = together(&ranks, |tcp| tcp.map(drop).unwrap_err().to_string());
                 assert!(said[0].contains("these ranks are missing: 1, 2"), "{said:?}");
                 assert!(said[1].contains(word), "{word}: {said:?}");
@@ -326,11 +329,16 @@ fn rank_0_says_whom_it_refuses_and_why_but_not_without_end() {
     let tell = Arc::new(move |line| told.lock().unwrap().push(line));
     thread::scope(|scope| {
         let first = scope.spawn(move || Rank::of(0, 2).join_and_tell(port, tell).map(drop));
-        let join = |rank: Rank<'static>| rank.join(port).map(drop).unwrap_err();
-        join(Rank { build: "another", ..Rank::of(1, 2) });
-        join(Rank { world_size: 3, ..Rank::of(1, 2) });
-        for _ in 0..12 {
-            join(Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 2) });
+        let refused = || lines.lock().unwrap().iter().filter(|line| line.starts_with("refused ")).count();
+        // Rank 0 may say it after the other one has heard it.
+        let join = |rank: Rank<'static>, said: usize| {
+            rank.join(port).map(drop).unwrap_err();
+            until(|| refused() >= said);
+        };
+        join(Rank { build: "another", ..Rank::of(1, 2) }, 1);
+        join(Rank { world_size: 3, ..Rank::of(1, 2) }, 2);
+        for said in 3..15 {
+            join(Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 2) }, said.min(10));
         }
         let second = scope.spawn(move || Rank::of(1, 2).join(port).map(drop));
         second.join().unwrap().unwrap();

@@ -154,7 +154,7 @@ impl Drop for End<'_> {
 }
 
 pub(crate) fn until(is_so: impl Fn() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..6000 {
         if is_so() {
             return;
         }
@@ -468,6 +468,11 @@ fn the_machine_that_leads_a_run_is_busy_until_its_trainer_ends_whatever_becomes_
             let watch = Counted::default();
             let mut crew = prepare(&recruit(ports[1]), &token, &job, &places, never(), &watch).unwrap();
             crew.led_from(&recruit(ports[0])[0], &token, &job).unwrap();
+            // The coordinator has heard it: otherwise the other one looks idle below because it has not.
+            until(|| {
+                let all = members("127.0.0.1", ports[0], &token, never()).unwrap();
+                all[1].member.report.state != State::Idle
+            });
             // The dashboard is left, or its process vanishes.
             if is_left {
                 crew.follow(|_, _, _| ()).unwrap().detach();

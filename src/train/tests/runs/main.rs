@@ -159,8 +159,8 @@ fn train_until(run: &RunDir, is_time: impl Fn() -> bool + Sync) -> Finished {
     })
 }
 
-/// Makes runs and trains them, until one was stopped when `is_time`. On a busy machine, one may be over before
-/// it is told to stop.
+/// Makes runs and trains them, until one was stopped when `is_time`. On a busy machine, one may be over
+/// before it is told to stop.
 fn stopped_when(make: impl Fn() -> RunDir, is_time: impl Fn(&RunDir) -> bool + Sync) -> (RunDir, Finished) {
     for _ in 0..20 {
         let run = make();
