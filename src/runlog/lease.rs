@@ -18,8 +18,10 @@ use crate::error::{Doing, Error, Result};
 use crate::holder::{Holder, this_host};
 use crate::run_dir::RunDir;
 
-// A watcher's check holds a shared lock for microseconds. A trainer that finds one tries again.
+// A watcher's check holds a shared lock for microseconds, or for as long as it waits for a processor then. A
+// trainer that finds one tries again, and more often if nobody but watchers holds it.
 const TRIES: u32 = 50;
+const TRIES_BESIDE_WATCHERS: u32 = 6000;
 const PAUSE: Duration = Duration::from_millis(10);
 /// The most bytes that a lease file has.
 const MOST_BYTES: u64 = 64 << 10;
@@ -49,15 +51,14 @@ impl Lease {
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
-                Err(Errno::WOULDBLOCK) if tries < TRIES => {
+                Err(Errno::WOULDBLOCK) => {
+                    let most = if Self::is_held(run)? { TRIES } else { TRIES_BESIDE_WATCHERS };
+                    if tries >= most {
+                        let holder = Self::holder_of(run);
+                        return Err(Error::AlreadyRunning { run: run.path().to_owned(), holder });
+                    }
                     tries += 1;
                     std::thread::sleep(PAUSE);
-                }
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(Error::AlreadyRunning {
-                        run: run.path().to_owned(),
-                        holder: Self::holder_of(run),
-                    });
                 }
                 Err(e) => return Err(e).doing("lock", path),
             }
