@@ -18,8 +18,11 @@ fn peer(script: &str) -> Result<(Worker, Stepped), BenchError> {
     let row = PackedSequence::single(&[1, 2, 3]);
     let work = Work::new(&plan, folder.path(), &[&[row]]).unwrap();
     let python = folder.path().join("python");
-    std::fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let draft = folder.path().join("draft");
+    std::fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // A process that another test starts meanwhile may hold the draft open for writing, but not the copy.
+    assert!(Command::new("cp").args([&draft, &python]).status().unwrap().success());
     let mut worker = Worker::peer(&python, &work)?;
     let stepped = worker.step()?;
     Ok((worker, stepped))
