@@ -299,7 +299,7 @@ fn another_process_carries_out_a_request_and_acknowledges_it() {
     let stop = request(&run, Action::Stop).unwrap();
     assert!(trainer.wait().unwrap().success());
     let mut acknowledged = Vec::new();
-    for record in EventTailer::new(&run).poll(Limit::default()).unwrap().records {
+    for record in EventTailer::new(&run).poll(Limit::NONE).unwrap().records {
         if let Kind::ControlApplied(applied) = record.event.kind {
             acknowledged.push((applied.id, applied.action));
         }

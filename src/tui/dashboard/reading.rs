@@ -13,8 +13,13 @@ use sparktune_runlog::{
 use crate::plain::event_words;
 use crate::screen::Role;
 
-/// The limit of one read, so that keys are handled while a long log is read.
-const LOOK: Limit = Limit { lines: usize::MAX, time: Duration::from_millis(40) };
+/// The limit of one read, so that keys are handled while a long log is read. In tests, it does not depend on
+/// when the thread runs.
+const LOOK: Limit = if cfg!(test) {
+    Limit { lines: 20_000, time: Duration::MAX }
+} else {
+    Limit { lines: usize::MAX, time: Duration::from_millis(40) }
+};
 /// The number of notes that are kept, and below it the characters of each. The limits hold for any log, so
 /// that a frame is drawn in time.
 const KEPT: usize = 500;
