@@ -184,10 +184,11 @@ impl Worker {
                 self.unsent = None;
                 continue;
             }
+            let is_answered = if self.transport.must_ask() { self.ask()? } else { self.send_again()? };
+            // Not before: this thread may have waited for a processor since it sent.
             if progress.elapsed() > self.silence {
                 return Err(Fault::Silence { for_s: self.silence.as_secs(), unsent: self.unsent.take() });
             }
-            let is_answered = if self.transport.must_ask() { self.ask()? } else { self.send_again()? };
             if !is_answered && came == 0 {
                 self.report.wakes += 1;
                 std::thread::sleep(pause);
