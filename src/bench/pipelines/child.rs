@@ -16,7 +16,7 @@ use crate::worker::shortened;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How long a process that says nothing more may take to end.
-const ENDING: Duration = Duration::from_secs(2);
+const ENDING: Duration = Duration::from_secs(10);
 
 /// Has a process of `program` do a job, which is written into `folder`. `progress` is told the steps.
 ///
