@@ -337,7 +337,7 @@ fn rank_0_says_whom_it_refuses_and_why_but_not_without_end() {
         };
         join(Rank { build: "another", ..Rank::of(1, 2) }, 1);
         join(Rank { world_size: 3, ..Rank::of(1, 2) }, 2);
-        for said in 3..15 {
+        for said in 3..15_usize {
             join(Rank { token: Some("another token of 32 characters..."), ..Rank::of(1, 2) }, said.min(10));
         }
         let second = scope.spawn(move || Rank::of(1, 2).join(port).map(drop));
