@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -17,10 +18,13 @@ const JSON_LOADS: &str = r#"echo '{"seconds": 2.0, "cpu_seconds": 2.5}'"#;
 
 /// A script in place of a Python.
 fn python(place: &Place, script: &str) -> PathBuf {
-    let path = place
-        .write("python", format!("#!/bin/sh\nSPARKTUNE='{}'\n{script}\n", env!("CARGO_BIN_EXE_sparktune")));
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    path
+    let program = env!("CARGO_BIN_EXE_sparktune");
+    let draft = place.write("draft", format!("#!/bin/sh\nSPARKTUNE='{program}'\n{script}\n"));
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o700)).unwrap();
+    // A process that another test starts meanwhile may hold the draft open for writing, but not the copy.
+    let python = place.join("python");
+    assert!(Command::new("cp").args([&draft, &python]).status().unwrap().success());
+    python
 }
 
 /// `bench lossless` on the fixture with this script in place of a Python.
