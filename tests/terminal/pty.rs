@@ -35,6 +35,8 @@ struct Shown {
 struct Output {
     screen: vt100::Parser,
     raw: Vec<u8>,
+    /// A frame has begun and not ended: a terminal that a person looks at would not show a part of it.
+    is_drawing: bool,
     ended: bool,
     /// The reader lets go with the next bytes.
     hang_up: bool,
@@ -77,6 +79,7 @@ impl Pty {
             output: Mutex::new(Output {
                 screen: vt100::Parser::new(rows, cols, 0),
                 raw: Vec::new(),
+                is_drawing: false,
                 ended: false,
                 hang_up: false,
             }),
@@ -89,7 +92,11 @@ impl Pty {
                 let read = from.read(&mut bytes).unwrap_or(0);
                 let mut output = into.lock();
                 output.screen.process(&bytes[..read]);
+                // A mark may begin in what was read before.
+                let from = output.raw.len().saturating_sub(FRAME_BEGINS.len() - 1);
                 output.raw.extend_from_slice(&bytes[..read]);
+                let begins = last_mark(&output.raw[from..]);
+                output.is_drawing = begins.unwrap_or(output.is_drawing);
                 output.ended = read == 0 || output.hang_up;
                 into.changed.notify_all();
                 if output.ended {
@@ -116,14 +123,22 @@ impl Pty {
         self.master().resize(PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }).unwrap();
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
-        let pid = self.child.process_id().and_then(|pid| Pid::from_raw(pid as i32)).unwrap();
-        kill_process(pid, signal).unwrap();
+    pub(crate) fn pid(&self) -> Pid {
+        self.child.process_id().and_then(|pid| Pid::from_raw(pid as i32)).unwrap()
     }
 
-    /// What the screen shows now.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// What the screen shows now, or when the frame that is being drawn is whole.
     pub(crate) fn text(&self) -> String {
-        self.shown.lock().screen.screen().contents()
+        let begun = Instant::now();
+        let mut output = self.shown.lock();
+        while output.is_drawing && !output.ended && begun.elapsed() < LONG {
+            output = self.shown.changed.wait_timeout(output, LONG).unwrap().0;
+        }
+        output.screen.screen().contents()
     }
 
     /// Waits until the screen shows this.
@@ -146,7 +161,8 @@ impl Pty {
         let begun = Instant::now();
         let mut output = self.shown.lock();
         loop {
-            if wanted(&output.screen.screen().contents()) {
+            let is_whole = !output.is_drawing || output.ended;
+            if is_whole && wanted(&output.screen.screen().contents()) {
                 return true;
             }
             let left = time.saturating_sub(begun.elapsed());
@@ -235,6 +251,27 @@ impl Shown {
     fn lock(&self) -> MutexGuard<'_, Output> {
         self.output.lock().unwrap()
     }
+}
+
+/// What stands before and after each frame of a full screen. The kernel may pass a frame on in pieces.
+const FRAME_BEGINS: &[u8] = b"\x1b[?2026h";
+const FRAME_ENDS: &[u8] = b"\x1b[?2026l";
+
+/// Returns whether the last mark in these bytes is that of a beginning, if there is one.
+fn last_mark(bytes: &[u8]) -> Option<bool> {
+    let mark = |eight: &[u8]| match eight {
+        FRAME_BEGINS => Some(true),
+        FRAME_ENDS => Some(false),
+        _ => None,
+    };
+    bytes.windows(FRAME_BEGINS.len()).rev().find_map(mark)
+}
+
+#[test]
+fn a_frame_is_whole_at_its_last_mark() {
+    assert_eq!(last_mark(b"\x1b[?2026hdrawn"), Some(true));
+    assert_eq!(last_mark(b"\x1b[?2026hdrawn\x1b[?2026l and more"), Some(false));
+    assert_eq!(last_mark(b"\x1b[?202"), None);
 }
 
 /// All settings of the terminal, in words that can be compared.

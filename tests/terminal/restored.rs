@@ -1,5 +1,6 @@
 //! However a screen ends, the terminal is as it was before, and the trainer goes on.
 
+use std::fs;
 use std::io::Write;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use sparktune_runlog::Lease;
 
 use crate::pty::{Left, Pty};
 use crate::words::{CTRL_C, CTRL_Z, DASHBOARD, END, ENTER, LEAVE_WIZARD, RUNS, WIZARD, YES};
-use crate::world::{ORDINARY, World, demo, signal_trainer, this_program};
+use crate::world::{ORDINARY, World, demo, signal_trainer, this_program, wait};
 
 /// The dashboard of a run that lives, drawn.
 fn watching(world: &World) -> Pty {
@@ -146,14 +147,27 @@ fn a_screen_that_hangs_is_ended_by_the_second_signal_and_gives_the_terminal_back
     assert!(pty.is_taken());
     // A terminal that is closed may be told at any time, and more than once.
     for signal in [Signal::HUP, Signal::TERM, Signal::HUP] {
+        let before = naps(&pty);
         pty.signal(signal);
-        // Another one too soon could be taken for the same.
-        std::thread::sleep(Duration::from_millis(500));
+        // Another one before the process has looked could be taken for the same.
+        wait("the signal to be heard", || (pty.is_over() || naps(&pty) > before).then_some(()));
         assert!(!pty.is_over(), "{signal:?} only asks");
     }
     pty.signal(Signal::TERM);
     let left = pty.left();
     assert_eq!(left.status.signal(), Some("Terminated"), "{}", left.text);
+}
+
+/// How often the thread of a screen that listens for signals has waited for the next one.
+fn naps(pty: &Pty) -> u64 {
+    let threads = format!("/proc/{}/task", pty.pid().as_raw_nonzero());
+    let of = |thread: fs::DirEntry| -> Option<u64> {
+        let name = fs::read_to_string(thread.path().join("comm")).ok()?;
+        let status = fs::read_to_string(thread.path().join("status")).ok()?;
+        let naps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        naps.trim().parse().ok().filter(|_| name.trim_end() == "screen signals")
+    };
+    fs::read_dir(threads).into_iter().flatten().flatten().find_map(of).unwrap_or(0)
 }
 
 #[test]
