@@ -4,7 +4,7 @@
 
 use crate::plain::answer_all;
 use crate::pty::Pty;
-use crate::words::{COMPLETED, CTRL_C, DASHBOARD, ENTER, WIZARD};
+use crate::words::{COMPLETED, CTRL_C, DASHBOARD, DATA_IS_READ, ENTER, THERE_IS_A_PLAN, WIZARD};
 use crate::world::{World, demo, wait};
 
 /// A training of seconds. Everything else is what the wizard recommends.
@@ -15,14 +15,14 @@ const SHORT: [(&str, &str); 4] = [
     ("SPARKTUNE_MTP", "default"),
 ];
 
-/// Presses Enter once the screen shows this, again and again until it shows what follows. A screen that is
-/// slow has time, because a second press would pass over what follows.
+/// Presses Enter once the screen shows this, and then waits for what follows. A screen that is slow has time,
+/// because a second press would pass over what follows.
 #[track_caller]
 fn answer(pty: &mut Pty, question: &str, next: &str) {
     pty.wait_for(question);
-    for _ in 0..20 {
+    for _ in 0..10 {
         pty.press(ENTER);
-        if pty.shows_within(std::time::Duration::from_secs(8), |text| text.contains(next)) {
+        if pty.shows_within(std::time::Duration::from_secs(60), |text| text.contains(next)) {
             return;
         }
     }
@@ -57,8 +57,9 @@ fn from_nothing_to_a_chat_with_ones_own_model() {
     pty.press(model.to_str().unwrap());
     answer(&mut pty, WIZARD[1], WIZARD[2]);
     // The only data file of the folder is under the cursor, before the README.
-    answer(&mut pty, "mine.jsonl", "examples accepted");
-    answer(&mut pty, "examples accepted", WIZARD[3]);
+    answer(&mut pty, "mine.jsonl", DATA_IS_READ);
+    answer(&mut pty, DATA_IS_READ, WIZARD[3]);
+    pty.wait_until("a plan", |text| THERE_IS_A_PLAN.iter().all(|words| text.contains(words)));
     answer(&mut pty, WIZARD[3], WIZARD[4]);
     answer(&mut pty, WIZARD[4], WIZARD[5]);
     answer(&mut pty, WIZARD[5], DASHBOARD);

@@ -3,7 +3,7 @@
 use crate::pty::{Left, Pty};
 use crate::sparktune::checkpoint;
 use crate::words::{CTRL_C, DATA, DATA_IS_RIGHT, ENTER, MODEL, PROMPTS, WIZARD};
-use crate::world::{World, kill_trainer, steps_done, wait};
+use crate::world::{World, hold_after, kill_trainer, steps_done};
 
 /// The prompt that waits for an answer: inquire marks it with `?`, and answered ones with `>`. It is drawn
 /// whole when its last line is there, the help in brackets.
@@ -50,10 +50,12 @@ fn beginning(question: &str) -> String {
 #[test]
 fn prompts_are_answered_the_trainer_is_killed_and_resume_finishes_it() {
     let world = World::new();
-    world.place.chats(40);
+    world.place.chats(800);
     let model = checkpoint();
+    // Steps that take so long that the run does not end while the test waits for a processor.
     let env = [
         ("SPARKTUNE_MAX_STEPS", "150"),
+        ("SPARKTUNE_GRAD_ACCUM_STEPS", "24"),
         ("SPARKTUNE_EPOCHS", "9999"),
         ("SPARKTUNE_RANK", "4"),
         ("SPARKTUNE_PACK_LENGTH", "128"),
@@ -66,7 +68,7 @@ fn prompts_are_answered_the_trainer_is_killed_and_resume_finishes_it() {
     assert!(asked.len() >= 2, "the model and the data were asked for: {asked:?}");
     assert!(asked.iter().any(|question| question == DATA_IS_RIGHT), "the data was shown: {asked:?}");
     let run = world.the_run();
-    wait("a checkpoint", || (steps_done(&run) > 20).then_some(()));
+    hold_after(&run, 20);
     kill_trainer(&run);
     let Left { text, .. } = pty.left().exits(5);
     assert!(text.contains("signal 9") && text.contains("sparktune resume"), "{text}");

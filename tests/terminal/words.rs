@@ -18,6 +18,10 @@ pub(crate) const WIZARD: [&str; 6] = [
     "Train the MTP head?",
     "Review and start",
 ];
+/// What the page of the data shows once it has been read. Before, Enter does not go on.
+pub(crate) const DATA_IS_READ: &str = "examples accepted";
+/// What the page of the plan shows once there is one.
+pub(crate) const THERE_IS_A_PLAN: [&str; 2] = ["memory", "B of "];
 /// What the wizard asks before it is left, and the key that says yes.
 pub(crate) const LEAVE_WIZARD: &str = "leave the wizard?";
 pub(crate) const YES: &str = "y";
