@@ -131,8 +131,8 @@ fn trainer(run: &RunDir) -> Pid {
     Pid::from_raw(Lease::holder_of(run).pid as i32).unwrap()
 }
 
-/// Stops the trainer as soon as it has done so many steps and has a checkpoint, so that it is the same one and
-/// as far however long the test is kept from going on. The run must be much longer than that.
+/// Stops the trainer as soon as it has done so many steps and has a checkpoint, so that it is the same one
+/// and as far however long the test is kept from going on. The run must be much longer than that.
 #[track_caller]
 pub(crate) fn hold_after(run: &RunDir, steps: u64) {
     let has_checkpoint = || events(run.path()).iter().any(|event| event["kind"] == "checkpoint_committed");
