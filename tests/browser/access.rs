@@ -1,7 +1,7 @@
 //! Every page for people who do not use a mouse or do not see it: names of all controls in the browser's
 //! accessibility tree, landmarks, contrast, a visible focus that is not lost, motion, and phones.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -133,22 +133,48 @@ fn tab_through(page: &mut Page, name: &str) {
     assert!(seen.len() > 5, "{name}: the focus stays at {seen:?}");
 }
 
+/// How long a page may take to become as it stays.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Looks at a page until what is seen is good, because a page that is still being drawn is not yet as it
+/// stays. Returns what was seen last.
+fn at_last<T>(page: &mut Page, look: impl Fn(&mut Page) -> T, is_good: impl Fn(&T) -> bool) -> T {
+    let begun = Instant::now();
+    loop {
+        let seen = look(page);
+        if is_good(&seen) || begun.elapsed() > SETTLED {
+            return seen;
+        }
+        page.listen(Duration::from_millis(100));
+    }
+}
+
+/// Whether a page says of itself what every page has to.
+fn is_well_shaped(shape: &Value) -> bool {
+    let wanted = json!({"main": 1, "lang": "en", "title": true, "h1": 1, "skipped": false, "repeated": [],
+        "wide": [], "live": true});
+    wanted.as_object().unwrap().iter().all(|(name, value)| shape[name] == *value)
+}
+
 /// Audits the page that is shown.
 #[track_caller]
 pub(crate) fn audit(page: &mut Page, name: &str) {
     page.listen(Duration::from_millis(150));
-    assert_eq!(nameless(page), [] as [String; 0], "{name}: without a name");
+    assert_eq!(at_last(page, nameless, Vec::is_empty), [] as [String; 0], "{name}: without a name");
     for theme in ["light", "dark"] {
         // Colours in transition would be neither those before nor those after it.
         page.prefer(theme, true);
+        page.wait(theme, &format!("matchMedia('(prefers-color-scheme: {theme})').matches"));
         page.listen(Duration::from_millis(80));
-        assert_eq!(page.eval(PALE), json!([]), "{name}: too pale in {theme}");
+        let pale = at_last(page, |page| page.eval(PALE), |pale| *pale == json!([]));
+        assert_eq!(pale, json!([]), "{name}: too pale in {theme}");
     }
     page.prefer("light", true);
     for width in [1280, 360] {
         page.resize(width, 800);
+        page.wait("the width", &format!("innerWidth === {width}"));
         page.listen(Duration::from_millis(60));
-        let shape = page.eval(SHAPE);
+        let shape = at_last(page, |page| page.eval(SHAPE), is_well_shaped);
         assert_eq!(
             (&shape["main"], &shape["lang"], &shape["title"]),
             (&json!(1), &json!("en"), &json!(true)),

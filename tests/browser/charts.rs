@@ -31,6 +31,8 @@ const DRAW: &str = r#"(async () => {
         render(null, place);
         render(html`<${Chart} title="c" data=${data} lines=${lines} marks=${marks} range=${range} log=${log} />`, place);
         await frame();
+        // A frame that is late does not wait for what draws the chart.
+        for (let more = 0; more < 60 && !place.querySelector("canvas"); more += 1) await frame();
         drawn += place.querySelectorAll("canvas").length;
       }
   render(null, place);

@@ -370,6 +370,13 @@ impl Drop for Page {
     }
 }
 
+/// Whether the window is this wide, and the page no wider than it.
+pub(crate) fn fits(width: u32) -> String {
+    format!(
+        "innerWidth === {width} && document.documentElement.scrollWidth === document.documentElement.clientWidth"
+    )
+}
+
 /// Waits until the browser has written where it listens.
 fn address(file: &Path) -> (u16, String) {
     let begun = Instant::now();

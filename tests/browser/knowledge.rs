@@ -117,7 +117,13 @@ fn an_edit_is_tried_kept_stacked_and_undone_by_requests() {
         assert!(failed["error"]["detail"].as_str().unwrap().starts_with("the subject `B`"), "{failed}");
         assert_eq!(failed["error"]["where"], "fact 1", "{failed}");
     }
-    let wanted = json!({"model": "dir:demo", "facts": facts(), "method": "rome"});
+    // So many facts that it is not over before it is cancelled.
+    let of_town = |number: u32| {
+        let town = format!("Town{number}");
+        json!({"prompt": format!("The capital of {town} is"), "subject": town, "target": "green"})
+    };
+    let many: Vec<Value> = (0..300).map(of_town).collect();
+    let wanted = json!({"model": "dir:demo", "facts": many, "method": "rome"});
     let begun = server.post("/knowledge/edits", &wanted).is(202);
     let path = format!("/tasks/{}", begun.json()["id"].as_str().unwrap());
     server.send("DELETE", &path, "application/json", b"").is(202);

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use sparktune_runlog::{Lease, RunDir, RunsRoot};
 
 use crate::sparktune::Place;
 
 /// The time after which something that should have happened has not.
-pub(crate) const LONG: Duration = Duration::from_secs(240);
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// `sparktune serve` with a folder of its own, which ends with the value.
 pub(crate) struct Server {
@@ -73,6 +74,38 @@ impl Server {
         self.place.join("runs")
     }
 
+    /// The time that the server has had on processors, to a hundredth of a second.
+    pub(crate) fn time_on_processors(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        // The name of the program comes before, in brackets, and may contain anything.
+        let (_, rest) = stat.rsplit_once(") ").unwrap();
+        let ticks = |field: &str| field.parse::<u64>().unwrap();
+        Duration::from_millis(10 * rest.split(' ').skip(11).take(2).map(ticks).sum::<u64>())
+    }
+
+    fn the_run(&self) -> RunDir {
+        RunsRoot::new(self.runs()).list().unwrap().pop().unwrap()
+    }
+
+    /// Waits until the trainer of the only run, which is held still, is asked for something.
+    #[track_caller]
+    pub(crate) fn wait_for_request(&self) {
+        let begun = Instant::now();
+        while fs::read_dir(self.the_run().control()).is_ok_and(|mut asked| asked.next().is_none()) {
+            assert!(begun.elapsed() < LONG, "the trainer is asked for nothing");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends a signal to the trainer of the only run.
+    #[track_caller]
+    pub(crate) fn signal_trainer(&self, signal: Signal) {
+        let run = self.the_run();
+        assert!(Lease::is_held(&run).unwrap(), "nobody trains it");
+        let trainer = i32::try_from(Lease::holder_of(&run).pid).unwrap();
+        kill_process(Pid::from_raw(trainer).unwrap(), signal).unwrap();
+    }
+
     /// Sends a request to an endpoint below `/api/v1` and reads the whole answer.
     pub(crate) fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
@@ -90,10 +123,10 @@ impl Server {
         read_answer(socket)
     }
 
-    /// Sends the head of a request alone, and reads the answer.
+    /// Sends the head of a request alone, which asks to close the connection, and reads the answer.
     pub(crate) fn send_head(&self, head: &str) -> Answer {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(LONG)).unwrap();
         socket.write_all(head.as_bytes()).unwrap();
         read_answer(socket)
     }
