@@ -109,7 +109,7 @@ class DataSet(unittest.TestCase):
                 answers = processes.Queue()
                 process = processes.Process(target=in_another_process, args=(read, 3, answers))
                 process.start()
-                self.assertEqual(answers.get(timeout=60), expected, method)
+                self.assertEqual(answers.get(timeout=600), expected, method)
                 process.join()
 
     def test_a_copy_refuses_a_file_that_was_replaced(self) -> None:
