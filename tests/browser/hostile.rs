@@ -121,8 +121,13 @@ fn texts_of_strangers_are_shown_in_every_page_and_have_no_effect() {
     page.see("<img src=x onerror=window.hacked=6>");
     is_unharmed(&mut page, &server);
     let upload = server.place.write(&format!("up{HOSTILE_NAME}"), data());
+    // The message is gone again after some seconds, which a slow test may miss.
+    page.eval(
+        "new MutationObserver(() => { window.uploaded ||= document.body.innerText.includes('Uploaded'); })\
+         .observe(document.body, { childList: true, subtree: true, characterData: true })",
+    );
     page.give_file("[data-test=file]", &upload);
-    page.see("Uploaded");
+    page.wait("the message that it was uploaded", "window.uploaded");
     is_unharmed(&mut page, &server);
     page.click("[data-test=dataset] a");
     page.wait("the report", "!!document.querySelector('[data-test=report]')");
