@@ -135,6 +135,8 @@ fn an_edit_is_tried_kept_stacked_and_undone_by_requests() {
 
 #[test]
 fn a_fact_is_traced_and_facts_are_measured_by_requests() {
+    // First of all, because other tests may have the browser for long, and a place is not kept so long.
+    let page = Page::start();
     let server = Server::start(|_| {});
     let fact = json!({"prompt": "Sprocket lives in", "subject": "Sprocket", "target": "?"});
     let wish = json!({"model": "dir:demo", "fact": fact});
@@ -163,7 +165,7 @@ fn a_fact_is_traced_and_facts_are_measured_by_requests() {
     assert!(rows.iter().all(|row| row["how"] != "lora"), "{measured}");
 
     // The table is on the page, with an interval behind each share.
-    let Some(mut page) = Page::start() else { return };
+    let Some(mut page) = page else { return };
     page.open(&server.url());
     page.go("#/knowledge");
     let table = "document.querySelector('[data-test=k-measured] table')?.innerText";
