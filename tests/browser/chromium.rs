@@ -280,8 +280,15 @@ impl Page {
             "(() => {{ const e = document.querySelector({}); if (!e || e.disabled) return false; e.focus(); e.select?.(); return true; }})()",
             json!(selector)
         );
-        self.wait(&format!("the field {selector:?}"), &select);
-        self.call("Input.insertText", json!({"text": text}));
+        // A field that was drawn anew between the two has lost the focus, and the text went nowhere.
+        let is_still = format!("document.activeElement === document.querySelector({})", json!(selector));
+        for _ in 0..3 {
+            self.wait(&format!("the field {selector:?}"), &select);
+            self.call("Input.insertText", json!({"text": text}));
+            if self.eval(&is_still) == true {
+                return;
+            }
+        }
     }
 
     /// Chooses the option with this value.
