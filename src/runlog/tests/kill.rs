@@ -242,7 +242,7 @@ fn a_committed_checkpoint_survives_a_kill_at_any_instant() {
         let mut lines = printed_lines(&mut victim);
         assert_eq!(lines.next().as_deref(), Some("committing"), "round {round}: the victim found damage");
         // A slow disk may take longer for a checkpoint than any pause, so every other kill comes behind one.
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             acknowledged = lines.next().unwrap().parse().unwrap();
         }
         random_pause(Duration::from_millis(60));
