@@ -108,9 +108,13 @@ fn a_command_that_waits_for_its_reader_ends() {
     // Nobody reads more than the first byte, so the command waits in a system call and hears nothing.
     let mut out = child.stdout.take().unwrap();
     out.read_exact(&mut [0]).unwrap();
-    let place_of_wait = format!("/proc/{}/wchan", child.id());
-    // Some kernels do not say where a process waits.
-    let waits = || fs::read_to_string(&place_of_wait).is_ok_and(|at| at == "0" || at.contains("pipe_write"));
+    let process = format!("/proc/{}", child.id());
+    // Some kernels do not say where a process waits, but that it does.
+    let waits = || {
+        let at = fs::read_to_string(format!("{process}/wchan")).unwrap_or_default();
+        let sleeps = fields(&Path::new(&process).join("stat")).first().is_some_and(|state| state == "S");
+        sleeps && (at.contains("pipe_write") || at.is_empty() || at == "0")
+    };
     assert_eq!(interrupted(child, waits).signal(), Some(SIGTERM));
 }
 
@@ -222,8 +226,8 @@ fn begun(place: &Place) -> PathBuf {
 
 fn has_begun(run: &Path) -> bool {
     let events = events(run);
-    let kinds = events.iter().filter_map(|event| event["kind"].as_str());
-    kinds.filter(|kind| ["step", "checkpoint_committed", "run_finished"].contains(kind)).last()
+    let mut kinds = events.iter().rev().filter_map(|event| event["kind"].as_str());
+    kinds.find(|kind| ["step", "checkpoint_committed", "run_finished"].contains(kind))
         == Some("checkpoint_committed")
 }
 
@@ -237,20 +241,32 @@ fn trainer_of(run: &Path) -> u32 {
 /// only: a test that waits for a processor does not miss the step.
 fn terminate_twice_within_a_step(place: &Place, process: u32) {
     let run = begun(place);
-    send("STOP", process);
+    hold(process);
     while !has_begun(&run) {
         send("CONT", process);
         begun(place);
-        send("STOP", process);
+        hold(process);
     }
     terminate(process);
     assert!(is_pending(process));
     send("CONT", process);
     wait("the first signal", || (!is_pending(process)).then_some(()));
-    send("STOP", process);
+    hold(process);
     assert!(!is_gone(process), "the first signal waits for the end of the step");
     terminate(process);
     send("CONT", process);
+}
+
+/// Stops a process, and waits until it stands still: a thread that waits for a processor has not heard of
+/// that yet, and would take a SIGTERM first, whose number is lower.
+#[track_caller]
+fn hold(process: u32) {
+    send("STOP", process);
+    wait("the process to stand still", || {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        let mut states = threads.filter_map(|thread| fields(&thread.path().join("stat")).into_iter().next());
+        states.all(|state| matches!(&*state, "T" | "Z" | "X")).then_some(())
+    });
 }
 
 /// Whether a SIGTERM to a process has not been delivered yet.
