@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long the end of the output is waited for behind the end of the command. What the command leaves behind
 /// may hold it open, and nobody waits for that.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// The same, once the trainer was asked to end: whoever asked waits for it.
+const LAST_WORDS_IN_HASTE: Duration = Duration::from_secs(1);
 
 /// A command to run when a training ends.
 pub(crate) struct OnEnd {
@@ -78,7 +80,9 @@ impl OnEnd {
         let copied = copy_to(reader, file.try_clone()?);
         let ended = wait(&mut child, self.longest, stop)?;
         let took = duration(started.elapsed().as_secs_f64());
-        let _ = copied.recv_timeout(LAST_WORDS);
+        let since = Instant::now();
+        let patience = || if stop.load(Ordering::SeqCst) { LAST_WORDS_IN_HASTE } else { LAST_WORDS };
+        while copied.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) && since.elapsed() < patience() {}
         let words = match ended {
             Some(status) if status.success() => format!("the command ended after {took}"),
             Some(status) => format!("the command failed ({status}) after {took}"),

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ const MOST_BYTES: usize = 1 << 20;
 /// How long the ends of outputs are waited for behind the end of the process. One that has left its group
 /// may hold them open for ever.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// The time between two looks meanwhile whether the work was cancelled.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How a process ended.
 #[derive(Debug)]
@@ -69,8 +71,12 @@ pub(super) fn run(
     // What it has left behind would hold the pipes open.
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();
-    // Nothing is ever sent: the channel is closed when both threads have ended.
-    let _ = ends.recv_timeout(LAST_WORDS);
+    // Nothing is ever sent: the channel is closed when both threads have ended. Who cancels reads no outputs.
+    let since = Instant::now();
+    while ends.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout)
+        && since.elapsed() < LAST_WORDS
+        && !is_cancelled()
+    {}
     let [output, errors] = outputs.map(|text| {
         let bytes = text.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MOST_BYTES)..]).into_owned()

@@ -74,7 +74,9 @@ pub(crate) fn run(
                 let asked = Instant::now();
                 let code = loop {
                     match child.try_wait() {
-                        Ok(None) if asked.elapsed() < ENDING => thread::sleep(LOOK_EVERY),
+                        Ok(None) if asked.elapsed() < ENDING && !is_cancelled() => {
+                            thread::sleep(LOOK_EVERY);
+                        }
                         ended => break ended.ok().flatten().and_then(|status| status.code()),
                     }
                 };
