@@ -108,6 +108,8 @@ fn start(page: &mut Page, own: &Path) {
     page.wait("a red field, also where the cursor is", RED);
     page.fill("[data-test=setting-rank]", "");
     page.choose("#preset", "demo");
+    // Those of the preset end after about a hundred steps.
+    page.fill("[data-test=setting-epochs]", "9");
     page.fill("[data-test=setting-max-steps]", &STEPS.to_string());
     let planned = format!("/\\b{STEPS} steps/.test(document.querySelector('[data-test=time]')?.innerText)");
     page.wait("the plan", &planned);
