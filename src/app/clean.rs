@@ -113,8 +113,10 @@ fn rejected_places(report: &Report, list: &Path) -> Result<HashSet<(String, u64)
         }
     }
     if found < report.rejected {
-        let text = "too many lines are rejected or left out, and the list has not all that are rejected";
-        return Err(Failure::usage(text).hint("Correct what is wrong with most lines first"));
+        let text = "too many lines are rejected or left out, so the list does not have all rejected ones";
+        return Err(
+            Failure::usage(text).hint("Correct what is wrong with most lines, and check the data again")
+        );
     }
     Ok(places)
 }
@@ -135,6 +137,6 @@ mod tests {
         let report = |rejected| Report { rejected, unlisted: 5, ..Report::default() };
         assert_eq!(rejected_places(&report(1), &list).unwrap(), HashSet::from([("a".to_owned(), 7)]));
         let refused = rejected_places(&report(2), &list).unwrap_err().text;
-        assert!(refused.contains("the list has not all"), "{refused}");
+        assert!(refused.contains("the list does not have all"), "{refused}");
     }
 }

@@ -41,8 +41,8 @@ impl Display {
     }
 }
 
-/// Carries out a command that trains a run, which the command stores in its argument before it starts the
-/// trainer. As JSON, its failure is an object too, the last line of the output.
+/// Carries out a command that trains a run. The command stores the run in its argument before it starts the
+/// trainer. With `--json`, a failure is an object too, the last line of the output.
 ///
 /// # Errors
 /// The failure of the command, or the output cannot be written.
@@ -64,7 +64,7 @@ pub(crate) fn with_result(
 /// The output cannot be written.
 pub(crate) fn stopped_before_the_first_step(run: &RunDir, style: Style) -> Result<Exit, Failure> {
     note(&format!(
-        "stopped before the first step; `{} resume {}` starts it",
+        "stopped before the first step; `{} resume {}` starts the training",
         program_name(),
         run_argument(run)
     ));

@@ -48,14 +48,14 @@ pub(crate) fn too_long(bytes: u64) -> Rejection {
     )
 }
 
-/// Explains which of a tokenizer's ids the model does not have.
+/// Explains that a line has a token of the tokenizer that the model does not have.
 pub(crate) fn unknown_token(token: u32, vocabulary: u32) -> Rejection {
     let (token, vocabulary) = (count(token.into()), count(vocabulary.into()));
     Rejection::new(
         Kind::UnknownToken,
         "",
         format!("it has the token {token}, but the model's vocabulary ends at {vocabulary}"),
-        "Leave out its text if it is in few lines; otherwise take tokenizer.json and config.json of the same model",
+        "Remove the text of this token if few lines have it; otherwise take tokenizer.json and config.json of the same model",
     )
 }
 

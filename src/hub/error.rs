@@ -366,9 +366,9 @@ pub enum Error {
     /// The user cancelled.
     #[error("download cancelled. What has been downloaded is kept: run the same command again to continue")]
     Cancelled,
-    /// A small file of a model or data set is far larger than such files are.
+    /// A small file of a model or data set is larger than such a file may be.
     #[error(
-        "{repo}: {file} has {}, and such a file has at most {}. It is not downloaded; choose another repository",
+        "{repo}: {file} has a size of {}, but such a file may have at most {}. It was not downloaded; choose another repository",
         DecimalBytes(*size), DecimalBytes(*most)
     )]
     TooLarge {
@@ -381,7 +381,7 @@ pub enum Error {
         /// The largest number of bytes that is downloaded.
         most: u64,
     },
-    /// The list of the shards is not one.
+    /// The index of the shards cannot be used.
     #[error("{repo}: {file}: {why}. Choose another revision, or download the file again")]
     BadIndex {
         /// `org/name@revision` or the folder.
@@ -392,7 +392,9 @@ pub enum Error {
         why: String,
     },
     /// A file or folder of a model or data set cannot be read.
-    #[error("{path:?}: {reason}. Check its permissions, or replace it by the one of the original repository")]
+    #[error(
+        "{path:?}: {reason}. Check its permissions, or replace it with the one from the original repository"
+    )]
     Unreadable {
         /// The path.
         path: PathBuf,

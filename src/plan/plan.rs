@@ -406,8 +406,8 @@ pub struct CheckpointPlan {
     pub save_steps: u64,
     /// The number of minutes after which a checkpoint is due in any case.
     pub save_minutes: u32,
-    /// The number of checkpoints at planned steps that are kept, with the one that was the best at each, and
-    /// with the newest of all.
+    /// The number of checkpoints at planned steps that are kept, each with the one that was best by then. The
+    /// newest of all is always kept.
     pub keep: u32,
 }
 

@@ -60,7 +60,7 @@ impl Resolver<'_> {
         let pack_tokens = choice.packs.tokens / choice.packs.count.max(1.0);
         let accumulate = (per_step / u64::from(micro)).max(1) as u32;
         let step = u64::from(accumulate) * u64::from(micro);
-        // The user's micro-batch may not divide the step that is aimed at.
+        // The user's micro-batch may not divide the best number of packs of a step.
         let whole =
             if step == per_step { String::new() } else { format!("; whole micro-batches make it {step}") };
         let reason = if step_packs.is_cut() {
@@ -70,7 +70,7 @@ impl Resolver<'_> {
                 format!("an epoch has only {packs}; with {per_step} per step it still has {steps}")
             } else {
                 format!(
-                    "an epoch has only {packs}, for which {per_step} per step would be best{whole}, so that it has {steps}"
+                    "an epoch has only {packs}, for which {per_step} per step would be best{whole}, so that an epoch has {steps}"
                 )
             }
         } else {
@@ -186,8 +186,8 @@ impl Resolver<'_> {
         let outputs = fit.model.checkpoint_bytes.saturating_mul(if mtp == Mtp::Trained { 2 } else { 1 });
         let tokens = (self.facts.data.total_tokens as f64 * 4.2) as u64;
         // Where there are evaluations, each that is kept has another one beside it, which was the best one
-        // then. In addition there are the newest one, if it is between two planned steps, and the one being
-        // written; and while a head is trained, the last and the best one of the text model.
+        // by then. In addition there are the newest one, if it is between two planned steps, and the one
+        // being written; and while a head is trained, the last and the best one of the text model.
         let has_evals = u64::from(eval_share > 0.0);
         let more = 2 + if trains_both { 1 + has_evals } else { 0 };
         let on_disk = |keep: u64| keep.saturating_mul(1 + has_evals).saturating_add(more);
@@ -210,7 +210,7 @@ impl Resolver<'_> {
         }
         let which = match has_evals {
             0 => "the newest ones",
-            _ => "with the one that was the best at each",
+            _ => "each with the one that was best by then",
         };
         let fewer = if recommended < 3 { ", fewer than 3 because of the disk space" } else { "" };
         let room = self

@@ -383,7 +383,7 @@ settings! {
     save_minutes: u32 = "checkpoint.save_minutes", "save-minutes", "Longest time between checkpoints, in minutes." {
         heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 100_000.0, By(5.0))),
     }
-    keep: u32 = "checkpoint.keep", "keep", "Number of checkpoints every save-steps to keep, with the one that was the best at each, and with the newest." {
+    keep: u32 = "checkpoint.keep", "keep", "Number of checkpoints every save-steps to keep, each with the one that was best by then; the newest is always kept." {
         heading: In::Checkpoints, page: AllSettings, number: Some(Number::between(1.0, 10_000.0, By(1.0))),
         aliases: &["save-total-limit"],
     }

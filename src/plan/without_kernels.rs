@@ -1,6 +1,6 @@
 //! Shapes of a model that no kernel of a GPU takes. Their ops are computed by the references of
-//! `kernels/`, in f32 and with all intermediate results, which neither the memory nor the time of a plan
-//! counts. So the user is warned.
+//! `kernels/`, in f32 and with all intermediate results. A plan counts neither the memory nor the time of
+//! these, so the user is warned.
 
 use sparktune_base::units::count;
 
@@ -14,8 +14,9 @@ const MOST_QUERY_HEADS: usize = 128;
 /// The widths of heads that the kernels of the delta rule take (`fits` in
 /// `kernels/gated_delta_rule/cuda.rs`).
 const DELTA_WIDTHS: [usize; 4] = [16, 32, 64, 128];
-/// What the width of a linear layer's input and the vocabulary have to be multiples of, and the width of its
-/// output (`fits` in `kernels/linear/layers.rs` and `kernels/linear_cross_entropy/cuda.rs`).
+/// The width of a linear layer's input and the vocabulary have to be multiples of the first number, and the
+/// width of its output of the second one (`fits` in `kernels/linear/layers.rs` and
+/// `kernels/linear_cross_entropy/cuda.rs`).
 const INPUTS: usize = 8;
 const OUTPUTS: usize = 4;
 
@@ -36,7 +37,7 @@ pub(crate) fn warnings(config: &ModelConfig) -> Vec<String> {
             "the logits of all tokens of a pack are in memory at once",
         ));
     }
-    // Layers of different kinds have the same MLP.
+    // Layers of different kinds have the same MLP, which needs only one warning.
     let mut distinct = Vec::new();
     for warning in warnings {
         if !distinct.contains(&warning) {
@@ -78,7 +79,7 @@ fn of_attention(attention: &AttentionSpec) -> Option<String> {
     let AttentionSpec { num_attention_heads: heads, num_key_value_heads: kv_heads, head_dim, .. } =
         *attention;
     let shape = if !ATTENTION_WIDTHS.contains(&head_dim) {
-        format!("the heads of attention have a width of {head_dim}, not one of {}", list(&ATTENTION_WIDTHS))
+        format!("the attention heads have a width of {head_dim}, not one of {}", list(&ATTENTION_WIDTHS))
     } else if heads / kv_heads > MOST_QUERY_HEADS {
         format!(
             "attention has {} query heads for each key head, more than {MOST_QUERY_HEADS}",
@@ -96,7 +97,7 @@ fn of_delta_rule(delta: &DeltaNetSpec) -> Option<String> {
         return None;
     }
     let shape = format!(
-        "the heads of the delta rule have keys of width {keys} and values of width {values}, not both the same of {}",
+        "the heads of the delta rule have keys of width {keys} and values of width {values}, not the same width for both out of {}",
         list(&DELTA_WIDTHS)
     );
     Some(warning(&shape, "the delta rule", "the state is kept for each token instead of for 64"))
@@ -134,7 +135,7 @@ mod tests {
             (&[("vocab_size", 32_001)][..], "the vocabulary has 32,001 tokens, which is not a multiple of 8"),
             (
                 &[("head_dim", 100)],
-                "the heads of attention have a width of 100, not one of 16, 32, 64, 128, 256",
+                "the attention heads have a width of 100, not one of 16, 32, 64, 128, 256",
             ),
             (&[("intermediate_size", 1602)], "gate_proj has 800 inputs and 1,602 outputs"),
             (

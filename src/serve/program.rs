@@ -99,8 +99,9 @@ impl Ended {
     /// Returns the last line of the output as JSON; after a failure only if that is a result too.
     fn value(self, accepts_failure: bool) -> Result<Value, Problem> {
         if self.output.len() as u64 > MOST_OUTPUT && (self.status.success() || accepts_failure) {
-            let text = format!("the program printed more than {} MiB, which is no result", MOST_OUTPUT >> 20);
-            return Err(Failure::new(Exit::Bug, text).hint("Do the same in a terminal").into());
+            let text =
+                format!("the program printed more than {} MiB, which cannot be a result", MOST_OUTPUT >> 20);
+            return Err(Failure::new(Exit::Bug, text).hint("Run the same command in a terminal").into());
         }
         let text = String::from_utf8_lossy(&self.output);
         let value = serde_json::from_str(text.lines().last().unwrap_or_default());
@@ -160,7 +161,7 @@ where
         let read = scope.spawn(move || {
             let mut text = Vec::new();
             output.by_ref().take(MOST_OUTPUT + 1).read_to_end(&mut text)?;
-            // A process that cannot write ends with another failure than its own.
+            // All output is read: a process that cannot write would end with another failure than its own.
             io::copy(&mut output, &mut io::sink())?;
             Ok::<_, io::Error>(text)
         });

@@ -23,9 +23,9 @@ use crate::problem::Problem;
 /// The number of tasks that have ended and can still be read, and the most bytes of their results as text.
 const KEPT: usize = 200;
 const KEPT_BYTES: usize = 128 << 20;
-/// The share of one task in these bytes. To forget results that are not larger would hardly make room.
+/// The share of one task in these bytes. Forgetting results that are not larger would hardly make room.
 const SHARE: usize = KEPT_BYTES / KEPT;
-/// How long a large result stays in any case, so that who has waited for it can read it.
+/// How long a large result stays in any case, so that a client that has waited for it can read it.
 const STAYS: Duration = Duration::from_secs(60);
 /// The number of tasks that only wait, beside those that compute.
 const MOST_WAITING: usize = 32;
@@ -247,7 +247,7 @@ impl Tasks {
         let found = tasks.iter().find(|task| task.sender.borrow().id == id).cloned();
         found.ok_or_else(|| {
             Problem::not_found("task", id).advise(
-                "The server was started again since, or has forgotten the task to make room for others and their results: begin it anew if you still need its result",
+                "The server was started again since then, or forgot the task to make room for others and their results. Start the task again if you still need its result",
             )
         })
     }

@@ -139,8 +139,8 @@ impl<'a, 'run> Attempt<'a, 'run> {
         }
         let mut plan = session.plan.clone();
         if plan.is_of_head_alone() && !state.main_done {
-            // Without the checkpoint that `head` began the run with, it would be one like any other. What is
-            // damaged stays where it is, so that it can be restored.
+            // Without the checkpoint that `head` began it with, the run would train a text model like any
+            // other. What is damaged stays where it is, so that it can be restored.
             return Err(no_finished_text_model(session.run, &found.skipped));
         }
         if let Some(places) = &options.places {
@@ -241,13 +241,13 @@ impl<'a, 'run> Attempt<'a, 'run> {
         Ok(device)
     }
 
-    /// Lets the GPU round what ranks sum in the network, if that is asked for or pays.
+    /// Lets the GPU round what ranks sum in the network, if that is asked for or measured to be faster.
     fn prepare_rounding(&mut self, device: &Device, asked: Option<bool>) {
-        // What is exchanged more rarely lies on the host.
+        // Where ranks exchange more rarely, what they exchange is in the host's memory.
         if self.plan.batch.sync != SyncPlan::Step {
             return;
         }
-        // An attempt that returned to a checkpoint has decided before.
+        // Where an attempt has returned to a checkpoint, this was decided before.
         let is_open = |ranks: &&mut (dyn Collective + 'static)| {
             ranks.summed_by() == SummedBy::Xdp && !ranks.takes_lent()
         };
@@ -260,7 +260,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
                 self.session.phase("exchange", words);
             }
             Err(why) => {
-                self.session.warn(format!("the processor rounds gradients, and not the GPU: {why}"), None);
+                self.session.warn(format!("the processor rounds gradients instead of the GPU: {why}"), None);
             }
         }
     }

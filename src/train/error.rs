@@ -84,12 +84,12 @@ pub enum TrainError {
     )]
     UnfinishedTextModel { run: String },
     #[error(
-        "{path}: {damage}. It is the newest checkpoint of {run}, whose text model may have been trained further than an older one has it. Restore this folder, or train from the older one again: `{program} resume {run}`",
+        "{path}: {damage}. It is the newest checkpoint of {run}, and an older one may have a text model that was trained less. Restore this folder, or train again from the older one: `{program} resume {run}`",
         program = program_name()
     )]
     DamagedNewest { run: String, path: PathBuf, damage: String },
     #[error(
-        "{run} trains only its MTP head, and its checkpoint with the finished text model is {reason}. Restore it, or start again with `{program} head`; this run would train a text model instead",
+        "{run} trains only its MTP head, and its checkpoint with the finished text model is {reason}. Restore it, or start again with `{program} head`; without it, this run would train a text model",
         program = program_name()
     )]
     NoFinishedTextModel { run: String, reason: String },

@@ -47,7 +47,7 @@ pub(crate) struct Loaded {
 pub struct ExportedFiles {
     /// All of them.
     pub paths: Vec<PathBuf>,
-    /// What they contain and what not, in whole sentences.
+    /// What they contain and what they lack, in whole sentences.
     pub notes: Vec<String>,
 }
 
@@ -134,7 +134,7 @@ impl Loaded {
 fn damaged_in_words(skipped: &Skipped, newest: u64) -> String {
     let name = skipped.path.file_name().unwrap_or_default().to_string_lossy();
     format!(
-        "The checkpoint {name} is damaged: {}. What the run has reached was read from the one of step {newest}; `{} resume` trains from there again.",
+        "The checkpoint {name} is damaged: {}. The state of the run was read from the one of step {newest}; `{} resume` trains on from there.",
         skipped.damage,
         program_name()
     )

@@ -1,14 +1,14 @@
-//! The first CUDA device as what rounds gradients for sums in the network, and whether that pays.
+//! Rounding of gradients by the first CUDA device for sums in the network, and whether that is faster.
 //!
 //! Enters: a device, and what the user has said. Leaves: a [`Quantiser`] for the engine, and how it compares
-//! with the processor. A number takes, between memory of the GPU and packets and back:
+//! with the processor. On the way from the GPU's memory into packets and back, a number takes these bytes:
 //!
 //! | rounded by | bytes between host and GPU | bytes that are written on the host |
 //! |---|---|---|
 //! | the processor | 4 + 4 | 4 by the driver, 2 into packets, 4 sums, 4 in their place, 4 by the driver |
 //! | the GPU | 2 + 2 | 2 into packets, 2 into the arena |
 //!
-//! The bits are the same, so each rank may do it in its own way.
+//! The results have the same bits, so each rank may choose for itself.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -25,29 +25,29 @@ use sparktune_kernels::quantise;
 
 use crate::elapsed::milliseconds;
 
-/// The numbers of a trial, about a million.
+/// The count of numbers in a trial, about a million.
 const TRIAL: usize = 1500 * VALUES;
 const ROUNDS: usize = 3;
-/// The part of the processor's time that the GPU must save.
+/// The share of the processor's time that the GPU must save.
 const PAYS: f64 = 0.05;
 
-/// Returns what rounds on this device, and says so: if it is asked for, or, where nothing is said, if it is
-/// measured to save more than a twentieth of the processor's time. Nothing is done on the device if it is
-/// asked not to round.
+/// Returns what rounds on this device, if that is requested, or, without a request, if it is measured to save
+/// more than a twentieth of the processor's time; and a sentence about this for the log. Nothing is done on
+/// the device if the request is that it does not round.
 ///
 /// # Errors
-/// Why the processor rounds, if that was not asked for.
+/// Why the processor rounds, if that was not requested.
 pub(crate) fn quantiser(
     device: &Device,
     asked: Option<bool>,
 ) -> Result<(Option<Box<dyn Quantiser>>, String), String> {
     if asked == Some(false) {
-        return Ok((None, "gradients are rounded by the processor, as was asked for".into()));
+        return Ok((None, "gradients are rounded by the processor, as requested".into()));
     }
     let mut gpu = FirstGpu(quantise::Quantiser::new(device, VALUES, BUCKET)?);
     let pages = gpu.0.pages();
     if asked == Some(true) {
-        let words = format!("gradients are rounded by the GPU, as was asked for, with an arena of {pages}");
+        let words = format!("gradients are rounded by the GPU, as requested, with an arena of {pages}");
         return Ok((Some(Box::new(gpu)), words));
     }
     let [by_processor, by_gpu] = gpu.measured(device)?;
@@ -65,8 +65,8 @@ pub(crate) fn quantiser(
 struct FirstGpu(quantise::Quantiser);
 
 impl FirstGpu {
-    /// Returns the milliseconds that the processor and this take to round a million numbers and to put the
-    /// sums in their place, with the copies to packets and back.
+    /// Returns the milliseconds that the processor and this GPU take to round a million numbers and to
+    /// replace them by their sums, with the copies into packets and back.
     fn measured(&mut self, device: &Device) -> Result<[f64; 2], String> {
         let mut least = [f64::INFINITY; 2];
         let mut packet = [[0; 2]; VALUES];
@@ -93,7 +93,7 @@ impl FirstGpu {
             }
             numbers.copy_from_slice(&sums);
             let tensor = Tensor::<2>::from_data(TensorData::new(numbers, [1, TRIAL]), device);
-            // Reading a number waits for all.
+            // Reading one number waits for the whole copy.
             black_box(tensor.slice([0..1, 0..1]).into_data());
             least[0] = milliseconds(began).min(least[0]);
         }
@@ -166,7 +166,7 @@ mod on_device {
         counts.iter().map(|count| (0..*count).map(|_| next()).collect()).collect()
     }
 
-    /// The sums of two ranks, on each; those of `on_device` lend tensors.
+    /// The sums of two ranks, as each of them gets them; ranks that are `on_device` lend tensors.
     fn sums(of: &[Vec<Vec<f32>>; 2], on_device: [bool; 2], device: &Device) -> [Vec<f32>; 2] {
         let port = free_port().unwrap();
         let joined = |rank: usize| -> Xdp {
@@ -184,7 +184,7 @@ mod on_device {
                 return numbers;
             }
             let (gpu, words) = quantiser(device, Some(true)).unwrap();
-            assert!(words.starts_with("gradients are rounded by the GPU, as was asked for"), "{words}");
+            assert!(words.starts_with("gradients are rounded by the GPU, as requested"), "{words}");
             ranks.round_on(gpu.unwrap());
             assert!(ranks.takes_lent());
             let tensor = |numbers: &Vec<f32>| {
@@ -224,10 +224,10 @@ mod on_device {
     }
 
     #[test]
-    fn who_rounds_is_measured_unless_it_is_said() {
+    fn who_rounds_is_measured_unless_it_is_requested() {
         let Some(device) = cuda_device() else { return };
         let (gpu, words) = quantiser(&device, Some(false)).unwrap();
-        assert!(gpu.is_none() && words.ends_with("as was asked for"), "{words}");
+        assert!(gpu.is_none() && words.ends_with("as requested"), "{words}");
         let (gpu, words) = quantiser(&device, None).unwrap();
         let who = if gpu.is_some() { "GPU" } else { "processor" };
         assert!(words.starts_with(&format!("gradients are rounded by the {who}: ")), "{words}");

@@ -1,5 +1,5 @@
-//! Two ranks that sum by NCCL, on the emulated device with an emulated NCCL, or whose GPU rounds what is
-//! summed in the network. On a GPU, `tests/gpu/run.sh nccl` does the first.
+//! Two ranks that sum by NCCL on the emulated device with an emulated NCCL, and two of which a GPU rounds
+//! what is summed in the network. On a real GPU, `tests/gpu/run.sh nccl` does the former.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -197,12 +197,12 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     };
     let [rounded, engine] = &said(&by_gpu)[..] else { panic!("{:?}", said(&by_gpu)) };
     assert!(
-        rounded.starts_with("gradients are rounded by the GPU, as was asked for, with an arena of "),
+        rounded.starts_with("gradients are rounded by the GPU, as requested, with an arena of "),
         "{rounded}"
     );
     let by_thread = "sums are made by a thread of rank 0, rounded to 16 bits; ";
     assert!(engine.starts_with(by_thread), "{engine}");
     let [rounded, engine] = &said(&by_processor)[..] else { panic!("{:?}", said(&by_processor)) };
-    assert_eq!(rounded, "gradients are rounded by the processor, as was asked for");
+    assert_eq!(rounded, "gradients are rounded by the processor, as requested");
     assert!(engine.starts_with(by_thread), "{engine}");
 }

@@ -105,7 +105,7 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
         "copies of a packet's values at the switch",
         1.0,
         "",
-        "by the source, not measured: added in place in the frame, copied once into the result; ranks copy each packet twice on its way out and twice on its way in: into or out of a socket, and of what leaves or comes together. \"Zero\" does not hold".to_owned(),
+        "by the source, not measured: added in place in the frame, copied once into the result; ranks copy each packet twice on its way out and twice on its way in: into or out of a socket, and into or out of the buffer of packets that leave or come together. \"Zero\" does not hold".to_owned(),
     ));
     rows.push(unknown(
         "dTLB misses",

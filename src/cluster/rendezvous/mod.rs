@@ -396,7 +396,7 @@ impl Job<'_> {
                     self.refuse_second(caller)
                 }
                 Purpose::Work => {
-                    // Rank 0 answers here, one that has lost its connection when all were welcomed.
+                    // Rank 0 answers a rank here that has lost its connection when all were welcomed.
                     if own > 0 || caller.channel.tell(&Answer::Welcome(welcome.clone())).is_ok() {
                         met.incoming.insert(rank, (caller.ip.to_string(), caller.channel));
                     }
@@ -540,7 +540,7 @@ impl Job<'_> {
                 self.refuse_second(caller);
                 continue;
             }
-            // One that comes again has lost its connection, which may not show here yet.
+            // A rank that comes again has lost its connection, which this side may not have noticed yet.
             members[rank] = member;
             met.incoming.insert(rank, (caller.ip.to_string(), caller.channel));
         }
@@ -556,7 +556,7 @@ impl Job<'_> {
         let (said, _) = self.welcome.get_or_init(|| (Welcome { members, present, attempt }, Instant::now()));
         for (rank, (at, channel)) in &mut met.incoming {
             let welcomed = channel.tell(&Answer::Welcome(said.clone()));
-            // Those that meet again begin anew without it; before, it comes again.
+            // Ranks that meet again start over without it; at the first meeting, it comes again.
             if self.meets_again() {
                 welcomed.map_err(|error| Error::Lost { rank: *rank, at: at.clone(), why: why(&error) })?;
             }
@@ -572,10 +572,10 @@ impl Job<'_> {
         Member { host, port, launched_as }
     }
 
-    /// Sends a process away that has the number of another one.
+    /// Refuses a process that has the number of another one.
     fn refuse_second(&self, mut caller: Caller) {
         let why =
-            format!("there already is a rank {}. Give each rank a number of its own", caller.hello.rank);
+            format!("there is already a rank {}. Give each rank a number of its own", caller.hello.rank);
         self.ends.tell_refusal(&format!("a rank at {}", caller.ip), &why);
         let _ = caller.channel.tell(&Answer::Refused { why });
     }

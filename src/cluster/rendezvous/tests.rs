@@ -17,7 +17,7 @@ fn placement(rank: usize, world_size: usize, port: u16) -> Placement {
 /// Comes to the meeting as a rank with this number, which its launcher gave another one. One of four does not
 /// come.
 fn meets(rank: usize, world_size: usize, port: u16, limits: Limits) -> Result<Met, Unmet> {
-    // Longer than those that come wait for a processor.
+    // Longer than ranks that come wait for a processor.
     let absent_after = Duration::from_secs(if world_size == 4 { 20 } else { 60 });
     meets_unless(rank, world_size, port, limits, absent_after, Arc::new(|| false))
 }
@@ -111,7 +111,7 @@ fn a_coordinator_that_slept_begins_with_nobody_who_has_given_it_up() {
         let port = free_port().unwrap();
         let is_due = Arc::new(AtomicBool::new(false));
         let is_time = Arc::clone(&is_due);
-        // One that does not sleep has the default, which is longer than it waits for a processor.
+        // A rank that does not sleep has the default, which is longer than it waits for a processor.
         let silence = if sleeps { Duration::from_secs(6) } else { Limits::default().silence };
         let limits = Limits { silence, ..Limits::default() };
         let first = thread::spawn(move || {
@@ -166,7 +166,7 @@ fn a_rank_that_has_lost_its_connection_comes_again_and_another_process_does_not_
         });
         let is_refused = || {
             let said = hear(&mut other.says(&other.hello));
-            matches!(said, Ok(Answer::Refused { why }) if why.contains("already is a rank 1"))
+            matches!(said, Ok(Answer::Refused { why }) if why.contains("is already a rank 1"))
         };
         // Rank 0 does not see that the first connection is of no use any more.
         let mut lost = puppet.says(&puppet.hello);
@@ -201,7 +201,7 @@ fn a_coordinator_that_slept_does_not_miss_those_that_came_meanwhile() {
             }
             false
         };
-        // It sleeps for longer than it waits for one that does not come.
+        // It sleeps for longer than it waits for a rank that does not come.
         let absent_after = Duration::from_secs(5);
         meets_unless(0, 4, port, Limits::default(), absent_after, Arc::new(interrupted))
     });

@@ -118,7 +118,7 @@ fn the_measured_speed_of_reading_weights_decides_how_long_samples_take_and_nothi
     let (fast, slow) = (time(80e9, 20e9), time(80e9, 1e9));
     assert!(slow.eval_s > fast.eval_s && slow.finish_s > fast.finish_s, "{slow:?} {fast:?}");
     assert_eq!((slow.train_s, slow.tokens_per_s), (fast.train_s, fast.tokens_per_s));
-    // What is no speed counts as not measured.
+    // A number that is not a speed counts as not measured.
     let unmeasured = [time(f64::NAN, 20e9), time(80e9, 0.0), time(-1.0, f64::INFINITY)];
     assert!(unmeasured.windows(2).all(|two| two[0] == two[1]), "{unmeasured:?}");
     assert!(!unmeasured[0].formula.contains("reached here") && fast.formula.contains("reached here"));

@@ -206,12 +206,12 @@ fn micro_batches_that_do_not_divide_a_step_change_it_and_the_reason_says_to_what
     let plan = resolve(&with(ask("tiny"), &[("micro-batch-packs", "64")]), &few).unwrap();
     let (why, time) = (reason(&plan, "batch.grad_accum_steps"), &plan.advice.as_ref().unwrap().time);
     assert_eq!(plan.batch.packs_per_step(), 64);
-    assert!(why.contains("; whole micro-batches make it 64, so that it has "), "{why}");
+    assert!(why.contains("; whole micro-batches make it 64, so that an epoch has "), "{why}");
     assert!(why.ends_with(&format!("has {} optimizer step", time.steps_per_epoch)), "{why}");
 }
 
 #[test]
-fn a_rank_and_recompute_have_reasons_that_are_theirs() {
+fn a_rank_and_recompute_have_reasons_of_their_own() {
     let id = "someone/else";
     let mut facts = recipe_facts("Qwen/Qwen3.5-2B");
     facts.machine.mem_total_bytes = 400_000_000_000;

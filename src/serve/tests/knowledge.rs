@@ -203,7 +203,7 @@ fn only_a_few_edits_wait_for_a_decision() {
         assert!(status == 409 && problem["advice"].as_str().unwrap().contains("discard"), "{problem}");
     };
     is_refused();
-    // One that is in work counts, although it has no result yet.
+    // One that is in progress counts, although it has no result yet.
     let drafts = folder(&server.runs_dir(), Part::Drafts).unwrap();
     fs::remove_dir_all(drafts.join("draft-7")).unwrap();
     let in_work = drafts.join("0000000000000007");

@@ -153,8 +153,8 @@ impl Target<'_> {
         arguments
     }
 
-    /// Makes a change of which it is known what it comes to, and notes before how to undo it. The weights are
-    /// then loaded anew. Returns what the command says, and a note for the user.
+    /// Makes a change whose outcome is known, and notes beforehand how to undo it. The weights are then
+    /// loaded again. Returns what the command says, and a note for the user.
     fn made(
         &self,
         what: &str,
@@ -201,13 +201,13 @@ fn stack(state: &Served, folder: &Path) -> Result<Vec<Laid>, Problem> {
     })
 }
 
-/// Ends the worker that holds a model as it was. The change itself is made and stays so, whatever becomes of
-/// that: what is to be said of it is returned.
+/// Ends the worker that holds a model as it was before a change. Returns a note for the user if that fails;
+/// the change itself stays.
 fn unload(state: &Served, name: &str, work: &Work) -> Option<String> {
     let id = format!("{EDITED}{name}");
     let model = models::find(&id, state.runs.path(), &state.models)?;
     let refused = Found { folder: model.path.clone(), model }.unload(state, work).err()?;
-    Some(format!("the model as it was is still loaded: {}", refused.detail))
+    Some(format!("the model is still loaded as it was before: {}", refused.detail))
 }
 
 /// What is to be done with a patch.
@@ -257,8 +257,8 @@ struct PatchWish {
 
 /// Take a patch away, or switch it on or off
 ///
-/// The result of the task is `{"model": id, "displaced": …, "note": words or null}`. Displaced are patches
-/// that were made on top of others than those below them now.
+/// The result of the task is `{"model": id, "displaced": …, "note": words or null}`. Patches are displaced if
+/// they were made on top of other ones than those below them now.
 #[utoipa::path(post, path = "/knowledge/models/{id}/patches", tag = "knowledge", params(("id" = String, Path)),
     request_body = PatchWish, responses((status = 202, body = Task), (status = 404, body = Problem),
         (status = 409, body = Problem, description = "It is a folder of the user")))]

@@ -308,7 +308,7 @@ pub(super) fn remove(state: &Served, id: &str, folder: &Path) -> Result<(), Prob
 }
 
 /// Creates the folder of an edit among the others, one at a time, so that each that is started counts those
-/// before it. It is in work as long as the file is open.
+/// before it. The edit is in progress as long as the file is open.
 ///
 /// # Errors
 /// There are as many as there may be, or it cannot be created.
@@ -318,13 +318,14 @@ fn one_more_draft(folder: &Path, draft: &Path) -> Result<File, Problem> {
     let _ = alone.lock();
     let drafts = fs::read_dir(folder).into_iter().flatten().count();
     if drafts >= MOST_DRAFTS {
-        let text = format!("{drafts} edits wait for a decision or are in work, which is the most");
-        return Err(Problem::new(StatusCode::CONFLICT, text).advise("Keep or discard one of them"));
+        let text =
+            format!("{drafts} edits wait for a decision or are in progress, which is the most at a time");
+        return Err(Problem::new(StatusCode::CONFLICT, text).advise("Keep or discard one of them first"));
     }
     Ok(new_draft(draft).map_err(|error| Failure::io("create", draft, &error))?)
 }
 
-/// Creates the folder of an edit. It is in work as long as the file, which is the folder itself, is open.
+/// Creates the folder of an edit, which is in progress as long as the file, the folder itself, is open.
 fn new_draft(folder: &Path) -> io::Result<File> {
     loop {
         create_private_folder(folder)?;
@@ -360,15 +361,15 @@ pub(super) fn remove_abandoned(state: &Served) {
     }
 }
 
-/// Creates a folder for the facts of a request, which is removed with the first value. It is in work as long
-/// as the second one, which is the folder itself, is open. Others of this beginning are removed in which
-/// nobody works any more: their server was killed.
+/// Creates a folder for the facts of a request. Dropping the first value removes it. It is in use as long as
+/// the second value, the folder itself, is open. Folders whose names begin in the same way and that nobody
+/// uses any more are removed: their server was killed.
 ///
 /// # Errors
 /// It cannot be created.
 pub(super) fn place_for_facts(folder: &Path, beginning: &str) -> io::Result<(TempDir, File)> {
     let alone = File::open(folder)?;
-    // Where there are no locks, nobody can tell which ones are in work. NFS has none for folders.
+    // Where there are no locks, nobody can tell which ones are in use. NFS has none for folders.
     if alone.lock().is_ok() {
         for entry in fs::read_dir(folder)?.flatten() {
             let is_place = entry.file_name().as_encoded_bytes().starts_with(beginning.as_bytes());
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_in_which_nobody_works_any_more_are_removed_by_the_next_request() {
+    fn facts_of_a_killed_server_are_removed_by_the_next_request() {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir(place.path().join(".facts-left")).unwrap();
         fs::write(place.path().join("result.json"), "{}").unwrap();
