@@ -62,12 +62,12 @@ pub(crate) fn product(scale: f32, lhs: Matrix, rhs: Matrix) -> Vec<f32> {
     out
 }
 
-/// The numbers of a piece of a narrow weight: as f32 they stay in the cache of a processor.
+/// The number of values in a piece of a narrow weight: as f32, they stay in the cache of a processor.
 const PIECE: usize = 1 << 17;
 
 /// Returns the number of outputs that one task computes from a narrow weight with so many inputs, a multiple
-/// of 16. It follows from the shape alone, since `gemm` sums a product of up to 256 numbers in another order,
-/// and one of up to 64 × 64: with fewer outputs the bits would depend on the number of threads.
+/// of 16. It follows from the shape alone, and is large enough: `gemm` sums products of up to 256 numbers, or
+/// of up to 64 × 64, in another order, so with fewer outputs the bits would depend on the number of threads.
 fn outputs_of_piece(rows: usize, inputs: usize) -> usize {
     let least = if rows <= 64 { (256 / rows.max(1)).max(64) + 1 } else { 64 };
     (PIECE / inputs.max(1)).max(least).next_multiple_of(16)
@@ -184,7 +184,7 @@ pub(crate) fn sum_rows(rows: usize, width: usize, add: impl Fn(usize, &mut [f32]
 mod tests {
     use super::*;
 
-    /// Numbers whose sums are rounded, so that another order has other bits.
+    /// Numbers whose sums are rounded, so that another order of adding gives other bits.
     fn uneven(n: usize) -> impl Iterator<Item = f32> {
         (0..n).map(|i| (i as f32 * 0.37).sin())
     }

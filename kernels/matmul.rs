@@ -4,10 +4,10 @@
 //! the summed dimension by the caches of the machine, never by the number of threads: a product has the same
 //! bits whether one thread computes it or all.
 //!
-//! It is slow with a transposed right factor, which is what every linear layer has: it arranges small ones on
-//! one thread while the others wait, number by number. So a product on all threads is divided into panels of
-//! columns here, and each task transposes the part of the factor that it needs. `src/bench/README.md` says
-//! what that gains.
+//! `gemm` is slow with a transposed right factor, which is what every linear layer has: it arranges the
+//! factor number by number, and small ones on one thread while the others wait. So a product on all threads
+//! is divided into panels of columns here, and each task transposes the part of the factor that it needs.
+//! `src/bench/README.md` says what that gains.
 
 use std::marker::PhantomData;
 
@@ -222,12 +222,12 @@ pub(crate) fn matmul(
 
 /// The number of multiplications from which on a product is divided among threads: `gemm`'s own.
 const FEWEST: usize = 48 * 48 * 256;
-/// The number of rows for which a panel is transposed once. With more threads than panels, tasks would be too
-/// few without it.
+/// The number of rows for which a panel is transposed once. Rows are divided too, because with more threads
+/// than panels there would be too few tasks.
 const ROWS: usize = 512;
 
 /// The number of columns of a panel: as many as AVX-512's kernel computes at a time, and more where `gemm`
-/// sums the product in another order than the undivided one: up to 256 numbers, and up to 64 × 64.
+/// would sum the panel in another order than the undivided product: up to 256 numbers, and up to 64 × 64.
 fn panel(rows: usize) -> usize {
     match rows {
         0..=1 => 512,
@@ -237,7 +237,7 @@ fn panel(rows: usize) -> usize {
 }
 
 /// The product with a transposed `b`, on all threads. How it is divided follows from the shape alone. The
-/// last panel also has the columns that are left, because few are summed in another order.
+/// last panel also has the columns that are left, because a panel of few would be summed in another order.
 fn in_panels(write: Write, dst: MatrixMut<'_>, scale: f32, a: Matrix<'_>, b: Matrix<'_>) {
     let panel = panel(a.rows);
     let panels = b.cols / panel;
@@ -303,7 +303,7 @@ fn undivided(write: Write, dst: MatrixMut<'_>, scale: f32, a: Matrix<'_>, b: Mat
 mod tests {
     use super::*;
 
-    /// Numbers whose sums are rounded, so that another order has other bits.
+    /// Numbers whose sums are rounded, so that another order of adding gives other bits.
     fn numbers(n: usize) -> Vec<f32> {
         (0..n).map(|i| (i as f32 * 0.37).sin()).collect()
     }

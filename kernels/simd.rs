@@ -113,8 +113,8 @@ pub(crate) fn dot<X: Stored>(xs: &[X], ys: &[f32]) -> f32 {
     )
 }
 
-/// Adds the products to the partial sums. In one loop with the multiplication, or with fewer products, the
-/// compiler would leave the sums in memory, and each step would wait for it.
+/// Adds the products to the partial sums. With the multiplication in the same loop, or with fewer products at
+/// a time, the compiler would leave the sums in memory, and each step would wait for it.
 #[inline(always)]
 fn add_products<X: Stored>(lanes: &mut [f32; LANES], xs: &[X; LANES], ys: &[f32; LANES]) {
     let mut products = [0.0; LANES];
@@ -126,7 +126,7 @@ fn add_products<X: Stored>(lanes: &mut [f32; LANES], xs: &[X; LANES], ys: &[f32;
     }
 }
 
-/// The last numbers of a slice, with zeros behind them. They change no partial sum: none is −0.
+/// The last numbers of a slice, with zeros after them. The zeros change no partial sum: none is −0.
 #[inline(always)]
 fn filled_up<X: Stored>(tail: &[X]) -> [X; LANES] {
     let mut all = [X::default(); LANES];

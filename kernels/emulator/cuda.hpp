@@ -48,7 +48,7 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
-// To the nearest, and the even one of two.
+// Rounds to the nearest integer, and halves to the even one.
 inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

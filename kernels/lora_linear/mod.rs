@@ -56,13 +56,13 @@ pub struct Adapter {
     pub mask: Option<Dropout>,
 }
 
-/// What the rank has to be a multiple of for the kernels of CUDA devices.
+/// The kernels of CUDA devices need a rank that is a multiple of this.
 const RANKS: usize = 8;
 
 impl Adapter {
     /// Returns the adapter with a rank that the kernels of its device take. Rows of zeros in `A` and columns
-    /// of zeros in `B` change no number: what they compute is 0, and so are their gradients. burn pads the
-    /// matrices and cuts their gradients, which are then added to no sum.
+    /// of zeros in `B` change no result: what they compute is 0, and so are their gradients. burn pads the
+    /// matrices and cuts the zeros off their gradients, which the kernels then do not add to their sum.
     fn padded(self) -> Self {
         let [rank, columns] = self.a.tensor.dims();
         let missing = rank.next_multiple_of(RANKS) - rank;

@@ -94,7 +94,7 @@ impl Lent {
     /// The device has failed.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When their count is another one.
     pub fn replace(&mut self, numbers: &[f32]) -> Result<(), String> {
         let mut rest = numbers;
         let tensors = self.tensors.iter().map(|tensor| {

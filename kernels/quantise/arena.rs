@@ -1,4 +1,5 @@
-//! Memory of the host, in large pages where there are some, that the first CUDA device reaches where it lies.
+//! Memory of the host, in large pages where some are reserved, which the first CUDA device reads and writes
+//! directly.
 
 use std::ffi::c_void;
 
@@ -11,7 +12,7 @@ use memmap2::{MmapMut, MmapOptions};
 
 use crate::upload::failed;
 
-/// The size of a large page, and its power of two.
+/// The size of a large page, and its logarithm to base 2.
 const LARGE: usize = 2 << 20;
 const LARGE_BITS: u8 = 21;
 
@@ -60,7 +61,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Returns the bytes that there is room for.
+    /// Returns the number of bytes that there is room for.
     pub(super) fn len(&self) -> usize {
         self.memory.len()
     }
@@ -69,12 +70,12 @@ impl Arena {
         &mut self.memory
     }
 
-    /// Says of which pages it is.
+    /// Says which pages it consists of.
     pub(super) fn pages(&self) -> &'static str {
         self.pages
     }
 
-    /// Returns where the device has the bytes.
+    /// Returns the device's address of the bytes.
     pub(super) fn on_device(&self) -> CUdeviceptr {
         self.on_device
     }
@@ -103,14 +104,14 @@ impl Drop for Arena {
     }
 }
 
-/// Maps reserved large pages, which are there at once, or what the system gives.
+/// Maps reserved large pages, which are in memory at once, or else ordinary ones.
 fn map(bytes: usize) -> std::io::Result<(MmapMut, &'static str)> {
     let reserved = MmapOptions::new().len(bytes).huge(Some(LARGE_BITS)).populate().map_anon();
     if let Ok(memory) = reserved {
         return Ok((memory, "reserved huge pages"));
     }
     let memory = MmapOptions::new().len(bytes).map_anon()?;
-    // The system may make them large, and may not know how.
+    // The system may make them large; one that cannot refuses the advice, which does no harm.
     let _ = memory.advise(memmap2::Advice::HugePage);
     Ok((memory, "ordinary pages, which the system may make large"))
 }

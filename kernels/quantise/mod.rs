@@ -1,10 +1,10 @@
 //! Rounding of lent tensors to 16 bits on their CUDA device, for sums in the network.
 //!
 //! Enters: tensors that are lent, the magnitudes of their blocks over all ranks, and the sums of integers in
-//! an arena of the host. Leaves: integers in that arena, and what their sums mean in the tensors. The device
-//! reaches the arena where it lies, so between the two go 2 bytes a number each way, without a copy on the
-//! host. It must not know ranks or packets; the rule is stated in `src/cluster/xdp/quantise.rs`, whose bits
-//! these are.
+//! an arena of the host. Leaves: integers in that arena, and in the tensors the numbers that their sums stand
+//! for. The device reads and writes the arena directly, so 2 bytes a number go each way between them, without
+//! a copy on the host. It must not know ranks or packets; `src/cluster/xdp/quantise.rs` states the rule and
+//! gives the same bits.
 
 mod arena;
 
@@ -29,8 +29,8 @@ pub struct Quantiser {
 }
 
 impl Quantiser {
-    /// Makes an arena for so many integers, which the first CUDA device can reach, burn's `device`. `block`
-    /// is how many numbers have a magnitude in common.
+    /// Makes an arena for so many integers that the first CUDA device, burn's `device`, can reach. `block` is
+    /// the number of values that share a magnitude.
     ///
     /// # Errors
     /// The system's or the driver's, in words.
@@ -43,13 +43,13 @@ impl Quantiser {
         Ok(Self { like, arena: Arena::new(integers * size_of::<i16>())?, block })
     }
 
-    /// Says of which pages the arena is.
+    /// Says which pages the arena consists of.
     pub fn pages(&self) -> &'static str {
         self.arena.pages()
     }
 
-    /// Returns the integers of the last [`encode`](Self::encode), little-endian, in the place of which
-    /// [`decode`](Self::decode) finds their sums.
+    /// Returns the integers of the last [`encode`](Self::encode), little-endian. The caller replaces them by
+    /// their sums, which [`decode`](Self::decode) reads.
     pub fn integers(&mut self) -> &mut [[u8; 2]] {
         self.arena.bytes().as_chunks_mut().0
     }
@@ -85,7 +85,8 @@ impl Quantiser {
         self.each_block("integers_of_blocks", lent, of, magnitudes, most)
     }
 
-    /// Replaces some of the tensors' numbers by what the sums in the arena mean. Waits for the device.
+    /// Replaces some of the tensors' numbers by those that the sums in the arena stand for. Waits for the
+    /// device.
     ///
     /// # Errors
     /// The device has failed.

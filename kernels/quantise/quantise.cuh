@@ -1,14 +1,14 @@
-// Rounding to 16 bits where gradients are, for sums in the network (src/cluster/xdp/quantise.rs states the rule; the bits are the same).
+// Rounding of gradients to 16 bits on the device, for sums in the network (src/cluster/xdp/quantise.rs states the rule; the bits are the same).
 //
 //   tensors of fp32 numbers                    →  magnitudes [blocks] fp32            magnitudes_of_blocks
 //   tensors, magnitudes over all ranks         →  integers [count] of the host, i16   integers_of_blocks
 //   integers of the host, the same magnitudes  →  the numbers of the tensors          numbers_of_blocks
 //
 // The tensors' numbers count as if they lay one behind the other, and a block is BLOCK of those. `table` has a row for each tensor, {position of its first
-// number, its address}, and a last one with the number of all. A block that is not finite has the magnitude NaN.
+// number, its address}, and a last one with the count of all numbers. A block with a number that is not finite has the magnitude NaN.
 //
 // The integers lie in memory of the host that the device can reach. Rounding is in double precision, so that no magnitude is too small to divide by: a few
-// operations a number, which even a GPU with few such units does faster than a link brings the integers.
+// operations a number, which even a GPU with few fp64 units does faster than a link brings the integers.
 //
 // Launch: a block of 224 threads for each block of numbers.
 #pragma once
@@ -22,7 +22,7 @@ struct QuantiseSizes {
     u32 most;      // the largest integer of a rank
 };
 
-// The trainer defines it.
+// The caller of the kernels defines it (kernels/quantise/mod.rs).
 #ifndef BLOCK
 #define BLOCK 672u
 #endif
@@ -42,14 +42,14 @@ class Numbers {
         }
         row = table + 2 * low;
     }
-    // Positions are asked for in rising order.
+    // Positions must be asked for in rising order.
     DEVICE float* at(u64 position) {
         while (row[2] <= position) row += 2;
         return reinterpret_cast<float*>(row[1]) + (position - row[0]);
     }
 };
 
-// Calls `use` with the address of each number of this block that is this thread's, and its place among all.
+// Calls `use` for each number of this block that is this thread's, with its address and its position among all.
 template <class Use>
 DEVICE void each_number(const u64* table, const QuantiseSizes& sizes, Use use) {
     const u64 first = u64(blockIdx.x) * BLOCK;
@@ -62,7 +62,7 @@ DEVICE void each_number(const u64* table, const QuantiseSizes& sizes, Use use) {
 
 KERNEL(224) magnitudes_of_blocks(const u64* __restrict__ table, float* __restrict__ magnitudes, const QuantiseSizes sizes) {
     SHARED(u32, of_warps, WARP);
-    // Numbers without their signs have the order of their bits.
+    // Numbers without their signs are in the order of their bits.
     u32 most = 0;
     each_number(table, sizes, [&](const float* number, u64) {
         const u32 bits = __float_as_uint(*number) & 0x7fffffffu;
@@ -90,7 +90,7 @@ KERNEL(224) integers_of_blocks(const u64* __restrict__ table, const float* __res
     each_number(table, sizes, [&](const float* number, u64 at) {
         double scaled = double(*number) * scale;
         scaled = scaled < -most ? -most : scaled > most ? most : scaled;
-        // To the nearest, and the even one of two. What is not a number has no integer; its rank's do not count.
+        // Rounds to the nearest integer, and halves to the even one. NaN has no integer: it can be here only on a muted rank, whose integers do not count.
         integers[at] = counts && scaled == scaled ? short(__double2int_rn(scaled)) : short(0);
     });
 }

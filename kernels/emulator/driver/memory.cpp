@@ -208,7 +208,7 @@ API Result cuMemHostUnregister(void* memory) {
     return pinned.erase(uintptr_t(memory)) ? SUCCESS : NOT_REGISTERED;
 }
 
-// The device has the address of the host for it.
+// On the emulated device, pinned memory has the same address as on the host.
 API Result cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned flags) {
     ON_DEVICE;
     if (flags || !is_pinned(memory)) return INVALID_VALUE;
