@@ -240,7 +240,7 @@ impl AnnouncedSum {
         let mut own = vec![is_sum(&seen, &expected, rounding) as u8];
         own.extend(liars.into_iter().map(|rank| rank as u8));
         let (all, muted) = (collective.all_gather(&own)?, collective.muted());
-        // One that was muted has nothing to say of sums either.
+        // What a muted rank says about sums is ignored too.
         let heard = all.iter().enumerate().filter(|(rank, _)| !muted.contains(rank));
         let said: Vec<&Vec<u8>> = heard.map(|(_, said)| said).collect();
         let found = said.iter().map(|said| match said.first() {

@@ -1,15 +1,15 @@
-//! What a caller lends an engine, and what an engine that rounds asks of the GPU that has it.
+//! What a caller lends an engine, and what an engine that rounds asks of the GPU that holds it.
 
 use std::any::Any;
 use std::ops::Range;
 
-/// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only who lends it and the GPU
-/// that sums know what it is.
+/// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only the caller and the GPU that
+/// sums or rounds know its type.
 pub type Lent = dyn Any + Send;
 
-/// A GPU with an arena of the host, in which integers lie between it and the packets. It computes what
-/// [`quantise`](crate::xdp::quantise) states, to the bit. Everything is done when a call returns. Errors are
-/// sentences.
+/// A GPU with an arena in the host's memory, through which integers go between it and the packets. It
+/// computes what [`quantise`](crate::xdp::quantise) states, to the bit. When a call returns, its work is
+/// done. Errors are sentences.
 #[expect(clippy::missing_errors_doc, reason = "all errors are the device's words")]
 pub trait Quantiser: Send {
     /// Returns how many numbers were lent.
@@ -27,10 +27,10 @@ pub trait Quantiser: Send {
         workers: usize,
     ) -> Result<(), String>;
 
-    /// Returns the arena's integers, little-endian, in the place of which their sums are put.
+    /// Returns the arena's integers, little-endian. The caller replaces them by their sums.
     fn integers(&mut self) -> &mut [[u8; 2]];
 
-    /// Replaces some of the numbers by what the sums in the arena mean.
+    /// Replaces some of the numbers by those that the sums in the arena stand for.
     fn decode(
         &mut self,
         lent: &mut Lent,

@@ -51,7 +51,7 @@ pub trait Host: Sync {
     fn cache(&self) -> Result<PathBuf, String>;
 
     /// Starts a rank whose rank 0 is at this address. The files of the job's folders are in these places.
-    /// Returns a number by which it is told from those that are started later.
+    /// Returns a number that tells it from ranks that are started later.
     ///
     /// # Errors
     /// It cannot be started, for the reason that is returned.
@@ -257,7 +257,7 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Lets a member of the list report until its connection ends. Returns why it has.
+    /// Lets a member of the list report until its connection ends. Returns why the connection has ended.
     fn attend(&self, channel: &mut Channel<'_>, id: &str, visit: u64) -> Error {
         loop {
             if let Err(error) = tell(channel, &Answer::Yes) {
@@ -444,8 +444,8 @@ impl<'a> Shared<'a> {
         outcome
     }
 
-    /// Notes that this machine leads a run, while the program that started it holds the connection, and then
-    /// as long as the trainer lives: who has started it may leave it alone, or hang for a while.
+    /// Notes that this machine leads a run, while the program that started the run holds the connection, and
+    /// then as long as the trainer lives: that program may end before the trainer, or hang for a while.
     fn be_led(&self, channel: &mut Channel<'_>, run: String, world_size: usize) -> Result<(), Error> {
         if let Err(why) = self.occupy(State::Training { run: run.clone(), rank: 0, world_size }) {
             return refuse(channel, &why);
@@ -537,7 +537,7 @@ impl<'a> Shared<'a> {
             let report = self.report();
             let state = report.state.clone();
             ask(&mut channel, &Ask::Report(report))?;
-            // Who starts a run asks the coordinator who is free, so a change is reported at once.
+            // Whoever starts a run asks the coordinator who is free, so a change is reported at once.
             let since = Instant::now();
             while since.elapsed() < BEAT && *lock(&self.work) == state {
                 if self.is_over() {
@@ -558,8 +558,8 @@ fn link_towards(host: &str, port: u16) -> Option<String> {
     }
 }
 
-/// Receives what is asked. Who asks what this program does not understand hears so: a connection that is cut
-/// without a word looks like a firewall, and is dialled again.
+/// Receives what is asked. A caller whose question this program does not understand is told so: a connection
+/// that is cut without a word looks like a firewall, and is dialled again.
 fn hear_ask(channel: &mut Channel<'_>) -> Result<Ask, Error> {
     let heard = hear(channel);
     if let Err(Error::Agent { why, .. }) = &heard {

@@ -49,8 +49,8 @@ pub struct Crew {
 /// `places` are where its folders are on this machine. `cancelled` counts until the ranks have been started.
 ///
 /// # Errors
-/// One of the members cannot be reached, refuses, or cannot be given its files, or these are too many to be
-/// listed in a message. Then none trains.
+/// One of the members cannot be reached, refuses, or cannot be given its files, or the files are too many to
+/// be listed in a message. Then none trains.
 pub fn prepare(
     recruits: &[Recruit],
     token: &ClusterToken,
@@ -200,8 +200,8 @@ impl Crew {
         ended: impl Fn(&str, Option<i32>, &str) + Send + Sync + 'static,
     ) -> Result<Following, Error> {
         let (is_over, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(ended));
-        // An agent gives a leader up that is silent for as long as the leader waits for an answer. So each
-        // has a thread, and one that does not answer keeps the leader from none of the others.
+        // An agent gives up a leader that is silent for as long as the leader waits for an answer. So each
+        // member has a thread, and one that does not answer does not keep the leader from the others.
         let follow = |(name, channel): (String, Channel<'static>)| {
             let (over, ended) = (Arc::clone(&is_over), Arc::clone(&ended));
             let look = move || look_after(&name, channel, &over, &*ended);

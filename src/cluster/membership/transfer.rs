@@ -27,7 +27,7 @@ pub(super) const BYTES: Codes = Codes { src: 0, dst: 0, typ: 1 };
 const ENDINGS: [&str; 5] = ["safetensors", "json", "jinja", "txt", "model"];
 /// What the name of a file ends with until all of it is verified.
 const PARTIAL: &str = "partial";
-/// The pause between two looks whether another member has fetched the files, or the disk is done.
+/// The pause between two looks at whether another member has fetched the files, or the disk is done.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Called between pieces of long work; an error ends it.
@@ -175,8 +175,8 @@ pub(super) fn fetch(
     Ok((place, fetched))
 }
 
-/// Flushes to the disk in a thread, because that says nothing for as long as gigabytes take, and calls `tick`
-/// meanwhile.
+/// Flushes to the disk in a thread, because flushing gigabytes takes long without a sign of life, and calls
+/// `tick` meanwhile.
 ///
 /// # Errors
 /// The disk refuses, the system starts no thread, or `tick` ends it once the disk is done.

@@ -270,7 +270,7 @@ fn with_one_stuck(faults: &[Fault], left: usize) -> Vec<Result<Vec<f32>, Error>>
         let mut engine = engine.unwrap();
         assert!(engine.outlive(Duration::from_secs(20)));
         assert_eq!(summed(&mut engine).1, last + 1);
-        // Who leaves while another still waits for words would end the sum that this has made.
+        // A rank that leaves while another one still waits for its words would end this sum of the other one.
         all_have_summed.wait();
         if engine.rank() == last {
             engine.leave(Some("it is killed"));

@@ -290,7 +290,7 @@ fn knock_and_vanish(port: u16) {
 
 #[test]
 fn one_that_waited_and_does_not_come_and_one_that_dies_while_they_heal_do_not_end_the_others() {
-    // Longer than a thread waits for a processor. Who does not come is waited for twice as long.
+    // Longer than a thread waits for a processor. A rank that does not come is waited for twice as long.
     let silence = Duration::from_secs(8);
     let ended = three(silence, |mut tcp| {
         let number = tcp.rank();

@@ -330,7 +330,7 @@ fn rank_0_says_whom_it_refuses_and_why_but_not_without_end() {
     thread::scope(|scope| {
         let first = scope.spawn(move || Rank::of(0, 2).join_and_tell(port, tell).map(drop));
         let refused = || lines.lock().unwrap().iter().filter(|line| line.starts_with("refused ")).count();
-        // Rank 0 may say it after the other one has heard it.
+        // Rank 0 may note the refusal only after the other rank has heard it.
         let join = |rank: Rank<'static>, said: usize| {
             rank.join(port).map(drop).unwrap_err();
             until(|| refused() >= said);

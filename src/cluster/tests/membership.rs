@@ -424,7 +424,7 @@ fn a_member_of_another_version_is_told_so_and_does_not_dial_again() {
 }
 
 #[test]
-fn who_has_started_a_rank_that_has_ended_does_not_stop_the_next_one() {
+fn whoever_started_a_rank_that_has_ended_does_not_stop_the_next_one() {
     let (token, model) = (ClusterToken::generate(), model());
     let machine = Machine::with(&[model.path()]);
     with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
@@ -452,7 +452,7 @@ fn who_has_started_a_rank_that_has_ended_does_not_stop_the_next_one() {
 }
 
 #[test]
-fn the_machine_that_leads_a_run_is_busy_until_its_trainer_ends_whatever_becomes_of_who_started_it() {
+fn the_machine_that_leads_a_run_is_busy_until_its_trainer_ends_even_without_its_launcher() {
     let (token, model) = (ClusterToken::generate(), model());
     let machines = [Machine::with(&[]), Machine::with(&[model.path()])];
     with_agents(&token, &machines.each_ref(), |ports| {
@@ -468,7 +468,8 @@ fn the_machine_that_leads_a_run_is_busy_until_its_trainer_ends_whatever_becomes_
             let watch = Counted::default();
             let mut crew = prepare(&recruit(ports[1]), &token, &job, &places, never(), &watch).unwrap();
             crew.led_from(&recruit(ports[0])[0], &token, &job).unwrap();
-            // The coordinator has heard it: otherwise the other one looks idle below because it has not.
+            // The coordinator has heard it. Otherwise, the other machine could look idle below for that
+            // reason alone.
             until(|| {
                 let all = members("127.0.0.1", ports[0], &token, never()).unwrap();
                 all[1].member.report.state != State::Idle
@@ -512,7 +513,7 @@ fn stand_between(leader: &TcpListener, agent: u16, hangs: &AtomicBool) {
 }
 
 #[test]
-fn a_member_that_does_not_answer_any_more_does_not_make_the_others_lose_who_leads() {
+fn a_member_that_no_longer_answers_does_not_make_the_others_lose_their_leader() {
     let (token, model) = (ClusterToken::generate(), model());
     let has = || Machine::with(&[model.path()]);
     let machines = [Machine::with(&[]), has(), has()];

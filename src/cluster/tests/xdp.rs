@@ -208,7 +208,7 @@ impl Collective for Liar {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         // What ranks say of a sum is short.
         let denies = self.1 != 1.0 && (1..8).contains(&own.len());
-        // Once it is muted, it says of every sum that it is a wrong one.
+        // Once it is muted, it calls every sum wrong.
         let found = if self.0.muted().is_empty() { 2 } else { 0 };
         let word = [found, ((self.rank() + 1) % self.world_size()) as u8];
         self.0.all_gather(if denies { &word } else { own })

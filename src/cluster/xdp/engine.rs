@@ -42,16 +42,16 @@ use crate::xdp::worker::{Report, Worker};
 
 /// Vectors that are shorter are summed over TCP, exactly: they cost nothing, and may be anything.
 const SHORTEST: usize = 4096;
-/// The numbers whose magnitudes are agreed on at a time, which bounds the memory for the others' ones, and
-/// that of an arena. Whole blocks, so that a longer vector has the same blocks.
+/// The count of numbers whose magnitudes are agreed on at a time, which bounds the memory for the others'
+/// magnitudes, and that of an arena. Whole blocks, so that a longer vector has the same blocks.
 pub const BUCKET: usize = 6000 * VALUES;
-/// What a packet takes of the bytes that the system keeps for a socket: a page and the kernel's notes.
+/// The bytes that a packet takes in a socket's buffer: a page and the kernel's own data about it.
 const PACKET_KEPT: usize = 4608;
 /// How long the first sum may take.
 const TRIAL: Duration = Duration::from_secs(10);
 /// What the key of the tags is derived for.
 const PURPOSE: &str = "sparktune 2026-11-27 tags of sums in the network";
-/// What a rank says to which no result has come, in the place of whatever is due: no text, and no numbers.
+/// What a rank that got no result says instead of whatever is due. It is neither text nor numbers.
 const NO_RESULT: &[u8] = b"\xffno result";
 
 /// How to sum.
@@ -361,7 +361,7 @@ impl Xdp {
     /// Returns the words of all ranks, in their order.
     ///
     /// # Errors
-    /// A rank is gone, or lacks results of the last sum, of which this one may have all.
+    /// A rank is gone, or lacks results of the last sum, even if this rank has all of them.
     fn words(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let words = self.control.all_gather(own)?;
         match words.iter().position(|word| word == NO_RESULT) {
@@ -409,7 +409,7 @@ impl Xdp {
         Ok(())
     }
 
-    /// Does the same without a residual where the numbers are lent.
+    /// Does the same for lent numbers, without a residual.
     fn sum_lent(&mut self, gpu: &mut dyn Quantiser, lent: &mut Lent) -> Result<(), Error> {
         let count = gpu.count(lent).map_err(rounding)?;
         if count < SHORTEST || self.worker.is_none() {
@@ -458,7 +458,7 @@ impl Xdp {
         let shared = self.agree_on(&magnitudes(numbers))?;
         let all = numbers.len();
         let block_of = |block: usize| block * VALUES..all.min((block + 1) * VALUES);
-        // The numbers of a block have been sent when their sums come, which take their place.
+        // When the sums of a block come, its numbers have been sent, so the sums can take their place.
         let numbers = RefCell::new(numbers);
         let fill = |block: usize, bytes: &mut [u8]| {
             let own = block_of(block);
@@ -471,7 +471,7 @@ impl Xdp {
         self.sum_blocks(&shared, fill, take)
     }
 
-    /// Sums some of the numbers that are lent. The integers of a block make room for their sums.
+    /// Sums some of the numbers that are lent. The sums of a block take the place of its integers.
     fn sum_lent_bucket(
         &mut self,
         gpu: &mut dyn Quantiser,
@@ -740,7 +740,7 @@ mod tests {
     use crate::listening::free_port;
 
     #[test]
-    fn one_to_which_no_result_has_come_is_understood_wherever_the_others_are_by_then() {
+    fn a_rank_that_got_no_result_is_understood_wherever_the_others_are_by_then() {
         type Next = fn(&mut Xdp) -> Result<(), Error>;
         let further: [Next; 3] = [
             |ranks| ranks.all_reduce(&mut [1.0; 7]),

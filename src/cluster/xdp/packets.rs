@@ -1,6 +1,6 @@
 //! Many packets by one system call: packets for one place leave together, and the kernel or the network card
-//! parts them (`UDP_SEGMENT`); what has come is taken together (`recvmmsg`, `UDP_GRO`). The crate `quinn-udp`
-//! makes these calls, and others where a kernel knows none of them.
+//! splits them (`UDP_SEGMENT`); what has come is taken together (`recvmmsg`, `UDP_GRO`). The crate
+//! `quinn-udp` makes these calls, and others where a kernel does not have them.
 
 use std::array;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -13,12 +13,12 @@ use socket2::SockRef;
 
 use crate::xdp::wire::PACKET;
 
-/// The packets that leave or come together: as many as fit into the longest datagram.
+/// The number of packets that leave or come together: as many as fit into the longest datagram.
 const TOGETHER: usize = 65_507 / PACKET;
 const LONGEST: usize = TOGETHER * PACKET;
-/// The bytes that the system is asked to keep for a socket, each way.
+/// The size of a socket's buffer that the system is asked for, each way.
 pub(crate) const KEPT: usize = 4 << 20;
-/// How long packets wait for room in the socket, which a link empties that is slower than this machine.
+/// How long packets wait for room in the socket's buffer, because the link may be slower than this machine.
 const ROOM: Duration = Duration::from_millis(200);
 
 /// A socket that waits for nothing but room for what it sends.
@@ -94,7 +94,7 @@ impl Packets {
         sent
     }
 
-    /// Takes from the system what has come, when all has been read that came before. Returns whether there
+    /// Takes from the system what has come. What was taken before must have been read. Returns whether there
     /// was anything.
     pub(crate) fn refill(&mut self) -> io::Result<bool> {
         let mut places = self.incoming.chunks_exact_mut(LONGEST);
@@ -135,7 +135,7 @@ impl Out {
         let mut sent = Ok(());
         let mut left = packets;
         while !left.is_empty() {
-            // One, from the moment on at which this way out has refused several.
+            // Only one once the system has refused several together on this way out.
             let together = self.state.max_gso_segments().clamp(1, TOGETHER) * PACKET;
             let (contents, rest) = left.split_at(together.min(left.len()));
             let segment_size = (contents.len() > PACKET).then_some(PACKET);

@@ -18,8 +18,8 @@ pub(crate) trait Transport: Send {
     /// Sends a packet, at the latest with the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// Packets are lost, or some of those that were to get them have not, for this reason: a moment without a
-    /// route or a full queue is no end.
+    /// Packets are lost on the way to all or some of those that they are for, for this reason. It may pass,
+    /// as a moment without a route or a full queue does.
     fn send(&mut self, packet: &[u8; PACKET]) -> io::Result<()>;
 
     /// Sends all that waits.

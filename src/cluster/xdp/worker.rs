@@ -31,11 +31,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// one, because the network loses some.
 const MISSING: u32 = 6;
 
-/// The longest packets that all interfaces on the way have to take, with the heads of IPv4 and UDP: they are
-/// not fragmented.
+/// The length of a packet with the headers of IPv4 and UDP. All interfaces on the way have to take it,
+/// because packets are not fragmented.
 const MTU: usize = PACKET + 28;
 
-/// The packets that are taken before the next ones are sent.
+/// The number of packets that are taken before the next ones are sent.
 const TOGETHER: usize = 32;
 
 /// What the sums took so far, on this rank.
@@ -185,7 +185,7 @@ impl Worker {
                 continue;
             }
             let is_answered = if self.transport.must_ask() { self.ask()? } else { self.send_again()? };
-            // Not before: this thread may have waited for a processor since it sent.
+            // Checked only now, because this thread may have waited for a processor since it sent.
             if progress.elapsed() > self.silence {
                 return Err(Fault::Silence { for_s: self.silence.as_secs(), unsent: self.unsent.take() });
             }
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hears_nothing_gives_up_and_says_why_it_sends_nothing() {
+    fn a_rank_that_hears_nothing_gives_up_and_says_why_it_sends_nothing() {
         struct Hole;
         impl Transport for Hole {
             fn send(&mut self, _: &[u8; PACKET]) -> io::Result<()> {
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_send_whole_packets_gives_up_at_once() {
+    fn a_rank_that_cannot_send_whole_packets_gives_up_at_once() {
         struct Narrow;
         impl Transport for Narrow {
             fn send(&mut self, _: &[u8; PACKET]) -> io::Result<()> {
