@@ -27,8 +27,9 @@ pub fn gather(flags: Answers, demo: bool) -> Result<Answers, Failure> {
     with_model_of_parent(merged(flags, demo)?)
 }
 
-/// Returns the answers of the demo, overridden by those of the given ones that `still_hold` returns. It is
-/// passed the user's file, the environment and the flags, each of which may name a model that was left.
+/// Returns the answers of the demo, overridden by those of the given ones that `still_hold` returns. It gets
+/// the answers of the user's file, the environment and the flags, which may name a model that the user has
+/// left.
 ///
 /// # Errors
 /// The same as for [`gather`].

@@ -207,8 +207,8 @@ fn shown(
     Ok((shown, not_found))
 }
 
-/// Says why there is no example to show. The reasons of the search are those only if it has found none: what
-/// it has found may have no trained tokens.
+/// Says why there is no example to show. The reasons of the search count only if it has found none: examples
+/// that it has found may have no trained tokens.
 fn why_none(preview: &Preview, wanted: &Wanted) -> String {
     let why = preview.why_not_found().filter(|_| preview.examples.is_empty());
     match (why, wanted) {

@@ -204,7 +204,7 @@ impl Process {
         self.stop_after(Duration::from_millis(200));
     }
 
-    /// Ends the process, at once if it does not end by itself in this time after its input has ended.
+    /// Ends the input of the process, and kills it if it does not end by itself within this time.
     fn stop_after(&mut self, time: Duration) {
         self.input = None;
         let deadline = Instant::now() + time;
@@ -220,7 +220,7 @@ impl Process {
 
     /// Returns the exit code of a process that has said why it ends.
     fn exit(&mut self) -> Exit {
-        // The code is lost if it is killed on its way out, which may take long on a busy machine.
+        // The code is lost if the process is killed while it ends, which may take long on a busy machine.
         self.stop_after(Duration::from_secs(10));
         let code = self.child.wait().ok().and_then(|status| status.code());
         code.filter(|code| *code != 0).map_or(Exit::Device, Exit::from_code)

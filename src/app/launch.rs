@@ -30,7 +30,7 @@ use crate::stop_request::{StopRequest, signal_to_stop};
 
 /// The number of lines of the trainer's log that are shown if there is no other explanation of its end.
 const LOG_LINES: usize = 20;
-/// The most bytes of the log in which they are looked for.
+/// The most bytes at the end of the log that are read for these lines.
 const MOST_OF_LOG: u64 = 64 << 10;
 
 /// An attempt that this process started: the run and the trainer process.

@@ -52,7 +52,7 @@ pub struct Planner {
 struct ForThisData {
     /// The command-line name of the setting.
     name: &'static str,
-    /// The previous answer, which is the only one here.
+    /// The previous answer to this setting, and no other answers.
     before: Answers,
     /// The answer that was set. One that the user changed later is the user's own.
     set: Option<(String, Origin)>,

@@ -27,7 +27,7 @@ use crate::pipelines;
 use crate::request::{BenchArgs, BenchCommand, GpuSection, LosslessArgs, SentryArgs};
 use crate::trainer::guard_tokenizer;
 
-/// How long the CPU is measured: every plan for it waits for that.
+/// How long the CPU is measured: every plan for the CPU waits for this.
 const CPU_SPEED: Duration = Duration::from_millis(500);
 
 /// Runs `sparktune bench`.

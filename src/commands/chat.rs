@@ -131,7 +131,7 @@ fn by_lines(
         if is_person && !is_json {
             print("> ")?;
         }
-        // A person ends the answers with the first signal, and goes on. A program ends the whole with it.
+        // A person's first signal ends the answers, and the chat goes on. A program's ends the chat.
         let before = if is_person { interrupts.count() } else { 0 };
         let Some(line) = next_line(&lines, &interrupts, before) else {
             if is_person {
@@ -217,8 +217,8 @@ struct Open {
     end: Option<Result<Finished, String>>,
 }
 
-/// Waits for the answers of all models and prints them: the first as it comes, the others behind it. The
-/// first signal since `heard` were counted ends the answers. Returns them as JSON, and whether one was
+/// Waits for the answers of all models and prints them: the first as it comes, the others after it. The
+/// first signal beyond the `heard` ones ends the answers. Returns them as JSON, and whether one was
 /// refused; `None` after the second signal.
 fn answer(
     chat: &mut Chat,
@@ -347,7 +347,7 @@ fn lines_of_stdin() -> Receiver<Result<String, String>> {
     lines
 }
 
-/// Returns the next line, or why it is passed over; `None` at the end of the input or after a signal, also if
+/// Returns the next line, or why it is skipped; `None` at the end of the input or after a signal, even if
 /// there are more lines.
 fn next_line(
     lines: &Receiver<Result<String, String>>,

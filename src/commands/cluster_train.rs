@@ -56,8 +56,8 @@ fn is_swarm_at_work(run: &RunDir) -> bool {
         })
 }
 
-/// Returns a function that does this only when it is called first. Members often end together, and a second
-/// signal would not be awaited.
+/// Returns a function that does this only at its first call. Members often end together, and after a second
+/// signal the command would not wait for its trainer.
 fn once(act: impl Fn()) -> impl Fn() {
     let is_done = AtomicBool::new(false);
     move || {

@@ -18,11 +18,11 @@ static REPORT: Mutex<Report> = Mutex::new(Report { path: None, file: None });
 
 /// A report, which is created when there is something to write.
 struct Report {
-    /// The path for the report and, after a panic, of the report. Without one, a name that nobody can know
-    /// before is made in the folder for temporary files, which all users share.
+    /// The path of the report, once it is known. Without one, the report gets an unpredictable name in the
+    /// folder for temporary files, which all users share.
     path: Option<PathBuf>,
-    /// The report of the first panic, to which a second one is added, because a second thread may crash
-    /// because of the first.
+    /// The report of the first panic. A second one is added to it, because the first may have caused it in
+    /// another thread.
     file: Option<File>,
 }
 

@@ -214,10 +214,10 @@ fn train(
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(Stdio::null())
-        // Ctrl-C of a terminal reaches only this process. With the signal of `attend` it would be the second
-        // one of the training, which would end before its trainer.
+        // So that Ctrl-C of a terminal reaches only this process. Together with the signal of `attend`, the
+        // training would get two, and end before its trainer.
         .process_group(0);
-    // `attend` looks at the signals: a second one must not leave the training without one.
+    // `attend` looks at the signals: a second one must not end this process before it has ended the training.
     interrupts.follow();
     let attended = attend(&mut command, work, interrupts);
     interrupts.unfollow();
@@ -237,7 +237,7 @@ fn attend(command: &mut Command, work: &Path, interrupts: &Interrupts) -> Result
     let mut child = command.spawn().map_err(|error| Failure::io("start", work, &error))?;
     while child.try_wait().map_err(|error| Failure::io("wait for", work, &error))?.is_none() {
         if interrupts.count() > 0 {
-            // It ends its trainer, which writes into a folder that is about to be removed.
+            // The training ends its trainer, which writes into a folder that is about to be removed.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
             interrupts.unfollow();
             let _ = child.wait();

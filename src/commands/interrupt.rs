@@ -44,7 +44,7 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// Counts a signal, and returns the number of signals with it.
+    /// Counts a signal, and returns the number of signals including it.
     pub(crate) fn hear(&self) -> usize {
         let earlier = self.count.fetch_add(1, Ordering::SeqCst);
         self.any.store(true, Ordering::SeqCst);

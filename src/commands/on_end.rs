@@ -30,8 +30,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 const MOST_OUTPUT: u64 = 1 << 20;
 /// The time between two looks whether it has ended.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the end of the output is waited for behind the end of the command. What the command leaves behind
-/// may hold it open, and nobody waits for that.
+/// How long the end of the output is waited for after the end of the command. Processes that the command
+/// leaves behind may hold the output open, and nobody waits for them.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// The same, once the trainer was asked to end: whoever asked waits for it.
 const LAST_WORDS_IN_HASTE: Duration = Duration::from_secs(1);

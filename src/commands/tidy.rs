@@ -14,8 +14,8 @@ use sparktune_tui::output::{note, print};
 /// Runs `sparktune runs delete`. Without `yes`, nothing is deleted.
 ///
 /// # Errors
-/// A run does not exist, or is being trained; or `yes` is missing. Then none was deleted, unless one of them
-/// was deleted only in part, or its training began just now.
+/// A run does not exist, or is being trained; or `yes` is missing. Then none was deleted, except where one
+/// could only be deleted in part, or its training began just then.
 pub fn delete_runs(names: &[String], runs_dir: Option<PathBuf>, yes: bool) -> Result<Exit, Failure> {
     let mut runs: Vec<RunDir> = Vec::new();
     for name in names {

@@ -56,8 +56,8 @@ pub fn trainer(
     let attempt = run.next_attempt()?;
     let train = || train_run(program, folder, accept_changes, sum_as, &signals, &is_refused);
     let done = catch_unwind(AssertUnwindSafe(train));
-    // Where another process trains this run, its end is not this one. A trainer that failed before it tried
-    // to take the lease was not refused, so the lease is looked at.
+    // Where another process trains this run, this failure is not the end of the run. A trainer that failed
+    // before it tried to take the lease was not refused, so the lease is looked at.
     let is_of_another = || Lease::is_held(&run).unwrap_or(false);
     if !is_refused.get().unwrap_or_else(is_of_another) {
         // A signal to the training itself is not meant for the command, which the next one ends.
@@ -79,8 +79,8 @@ fn word_of(done: Option<&Result<Exit, Failure>>) -> &'static str {
 
 /// Trains the run of this folder. With `accept_changes` it goes on with other inputs than the run started
 /// with; with `sum_as` it adds gradients like so many ranks. In a process that a launcher made rank 0 of
-/// several, it waits for the others and trains with them. Sets `is_refused` when the training has begun, to
-/// whether it was refused because another process trains the run.
+/// several, it waits for the others and trains with them. From the start of the training on, `is_refused`
+/// says whether it was refused because another process trains the run.
 ///
 /// # Errors
 /// Any failure that ended the training early.

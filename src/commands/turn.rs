@@ -22,10 +22,10 @@ const LOOKS: u32 = 1200;
 const TRIES: u32 = 120;
 
 /// Waits until nobody trains `run`, and says what it waits for and how it ended. A run that nobody trains is
-/// not waited for, even if it is not finished, and neither is one that is not there any more.
+/// not waited for, even if it is not finished, and neither is one that no longer exists.
 ///
 /// # Errors
-/// Whether the run is being trained cannot be seen for a minute; Ctrl-C.
+/// For a minute it cannot be found out whether the run is being trained; or Ctrl-C was pressed.
 pub(crate) fn wait_for(run: &RunDir, interrupts: &Interrupts) -> Result<(), Failure> {
     let name = escape(&run.name()).into_owned();
     let (mut looks, mut failed) = (0, 0);
@@ -52,7 +52,7 @@ pub(crate) fn wait_for(run: &RunDir, interrupts: &Interrupts) -> Result<(), Fail
         looks += 1;
         std::thread::sleep(PAUSE);
     }
-    // What becomes of the other run is no reason not to start.
+    // However the other run ended, this one starts.
     match RunView::glance(run).and_then(|view| Ok((view.liveness(run)?, view))) {
         Ok((liveness, view)) => note(&how_it_stands(run, liveness, &view)),
         Err(_) if !run.path().exists() => note(&format!("{name} is not there any more")),

@@ -441,7 +441,8 @@ impl ChatTokenizer {
         let completed = prompt.len()..text.len();
         let mut tokens = self.tokenise(&text, std::slice::from_ref(&completed), true)?;
         if let Some((eos, _)) = &self.eos_token {
-            // One that the tokenizer adds to every text is no part of the text, and a target nevertheless.
+            // An end of text that the tokenizer adds is outside the completion's characters, but a target all
+            // the same.
             if tokens.input_ids.last() == Some(eos) {
                 tokens.loss_mask.pop();
             } else {

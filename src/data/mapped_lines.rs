@@ -2,8 +2,8 @@
 //! for.
 //!
 //! Enters: files, and the user's map. Leaves: one line for each example, in order. Fields that no format
-//! reads are kept, except columns of Parquet, which are not read; lines that are no examples are left out and
-//! counted.
+//! uses are kept, except such columns of Parquet, which are not read; lines that are no examples are left out
+//! and counted.
 
 use std::io::Write;
 use std::ops::Range;

@@ -51,8 +51,8 @@ impl Policy {
         let format = self.format.map_or("detected", Format::name).replace('-', "_");
         let ExampleOptions { train_on, split_turns, overlong, long_pieces: _ } = self.examples;
         let kwargs = serde_json::json!(self.template_kwargs);
-        // Whatever the first versions did not know is written only where it changes something, so that token
-        // files that were made without it stay current.
+        // A setting that the first versions did not know is written only where it changes something, so that
+        // token files that were made without it stay current.
         let (overlong, mut more) = match overlong {
             Overlong::Auto => (Overlong::Drop, String::new()),
             Overlong::Drop => (Overlong::Drop, TEXT_IS_DROPPED.to_owned()),

@@ -75,17 +75,17 @@ pub struct Preview {
     pub empty_think_block: Option<String>,
     /// The first rejected line, with the reason.
     pub first_refused: Option<(Place, Rejection)>,
-    /// The number of lines that are not shown because they are longer than 1 MiB. Of a search, those that it
-    /// has found.
+    /// The number of lines that are not shown because they are longer than 1 MiB; in a search, only those
+    /// that it has found.
     pub too_long_to_show: u64,
-    /// Why a file was not searched to its end, if one was not that may have what is looked for.
+    /// Why a file that may have what is looked for was not searched to its end, if there is one.
     pub refused_file: Option<String>,
     /// Whether all of the data was read, so that "middle" and "longest" refer to all of it.
     pub whole: bool,
 }
 
 impl Preview {
-    /// Returns why a search shows no example, if it is not that there is none.
+    /// Returns why a search shows no example, if the reason is not that there is none.
     pub fn why_not_found(&self) -> Option<String> {
         match (&self.first_refused, self.too_long_to_show, &self.refused_file) {
             (Some((place, rejection)), ..) => Some(format!("{place} is no example: {rejection}")),

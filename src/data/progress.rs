@@ -29,8 +29,8 @@ pub struct Step {
 
 /// Receives progress and may cancel the work.
 pub trait Progress: Sync {
-    /// Reports progress. It is called from the thread that started the work, behind each part of it, which
-    /// may be many times per second.
+    /// Reports progress. It is called from the thread that started the work, after each part of it, which may
+    /// be many times per second.
     fn step(&self, step: Step);
 
     /// Returns `true` to end the work with [`DataError::Cancelled`](crate::DataError::Cancelled). It is asked

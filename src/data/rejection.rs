@@ -138,10 +138,11 @@ pub(crate) struct RejectedFile {
 }
 
 impl RejectedFile {
-    /// Refuses a list of rejected lines that is one of the files of data, which it would replace or remove.
+    /// Refuses to write the list of rejected lines to one of these data files, which would replace or remove
+    /// it.
     ///
     /// # Errors
-    /// It is one of them.
+    /// The list is one of them.
     pub(crate) fn refuse_input<'a>(
         list: Option<&Path>,
         mut files: impl Iterator<Item = &'a Path>,

@@ -65,8 +65,8 @@ fn read_template(path: &Path) -> std::io::Result<String> {
     String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not valid UTF-8"))
 }
 
-/// Returns the template's source and its file: the given file, otherwise that of the checkpoint. Its lines
-/// end as Jinja in Python ends them, which takes every kind of line end for its own.
+/// Returns the template's source and its file: the given file, otherwise that of the checkpoint. All line
+/// ends become `\n`, as in Python's Jinja.
 pub(crate) fn template_of(
     folder: &Path,
     config: &Value,

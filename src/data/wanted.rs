@@ -1,7 +1,7 @@
 //! Finds examples in data of any size: those of a line, or those whose line has a text in it.
 //!
 //! Enters: the user's text, or token files. Leaves: a [`Preview`] of what was found, in the order of the
-//! data. It is read until enough is found, and only what is found is rendered.
+//! data. The data is read until enough is found, and only what is found is rendered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,7 +48,7 @@ impl Wanted {
         is_line && self.may_be_in(name)
     }
 
-    /// Returns whether lines of this file may be looked for.
+    /// Returns whether what is looked for may be in this file.
     fn may_be_in(&self, name: &str) -> bool {
         let Self::Line { file: Some(file), .. } = self else { return true };
         name.strip_suffix(file.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
@@ -85,7 +85,7 @@ struct Found {
     refused_file: Option<String>,
 }
 
-/// Ends the reading also when enough is found.
+/// Passes progress on, and also ends the reading once enough is found.
 struct UntilEnough<'a> {
     progress: &'a dyn Progress,
     is_enough: AtomicBool,

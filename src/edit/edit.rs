@@ -134,7 +134,7 @@ pub fn edit(request: EditRequest<'_>, tell: &mut dyn FnMut(Stage) -> bool) -> Re
     let mut stay = probes.iter().map(stays).collect::<Vec<_>>().into_iter();
     before.answers.retain(|_| stay.next() == Some(true));
     probes.retain(stays);
-    // What is left may have no neighbours although a fact that the model knows has some.
+    // The facts that are left may have no neighbours, even if one that the model already knows has some.
     for note in not_judged(&probes, &text) {
         go(tell(Stage::Note(note)))?;
     }

@@ -50,7 +50,7 @@ pub struct Exported {
 /// switched on. `go_on` is asked before each step. Those can read the folder who can read the base.
 ///
 /// # Errors
-/// The folder is there already or being written, there is no such patch or it is named twice, none of them
+/// The folder exists already or is being written, there is no such patch or one is named twice, none of them
 /// changes weights, a file cannot be written, or `go_on` says no. Then there is no folder.
 pub fn export_adapter(
     stack: &Stack,

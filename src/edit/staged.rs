@@ -120,8 +120,9 @@ impl Staged {
     }
 }
 
-/// Returns the names of the files of a folder from which its weights are read. The base may have come into
-/// other files since: of a folder with an index and a single file, the index would be read.
+/// Returns the names of all files that a folder's weights may be read from: a single file, an index, and the
+/// shards that it names. The base may have another layout by now, and an index that was left beside a single
+/// file would be read instead of it.
 fn weight_files(folder: &Path) -> BTreeSet<OsString> {
     let mut files: BTreeSet<OsString> = [WEIGHTS, INDEX].map(OsString::from).into();
     // The shards of an index that cannot be read are no weights of anything.

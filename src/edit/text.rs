@@ -36,7 +36,7 @@ impl Document {
 }
 
 /// Reads the documents of a text: paragraphs of a text file, or the strings of lines of JSON that stand under
-/// `text` or `content`, or of one value of JSON. A user's message and the assistant's directly behind it are
+/// `text` or `content`, or of one value of JSON. A user's message and the assistant's directly after it are
 /// one document.
 ///
 /// # Errors

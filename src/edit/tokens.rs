@@ -101,8 +101,8 @@ impl FactTokens {
     }
 }
 
-/// Returns the tokens of a subject in a prompt that is rendered as `text`: at least one. It is where the
-/// subject stands last in whole words, or else where it stands last.
+/// Returns the tokens of a subject in a prompt that is rendered as `text`, at least one: those of the last
+/// place where the subject stands as whole words, or else of the last place where it stands.
 pub(crate) fn subject_range(
     subject: &str,
     prompt: &str,

@@ -66,7 +66,7 @@ impl Drop for Unfinished {
 /// Removes what a killed process has left.
 ///
 /// # Errors
-/// It cannot be removed, or the process lives.
+/// It cannot be removed, or the process that writes it is alive.
 fn remove_left(folder: &Path) -> Result<(), EditError> {
     // Locked until it is gone. Where there are no locks, nobody can tell.
     let left = File::open(folder).map_err(EditError::io(folder))?;

@@ -37,7 +37,7 @@ struct Loaded {
     asked: u64,
 }
 
-/// A folder, with its files as they were when it was read.
+/// A folder, and the stamps of its files when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     folder: PathBuf,

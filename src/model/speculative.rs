@@ -105,8 +105,8 @@ impl<'a> Drafter<'a> {
         accepted
     }
 
-    /// Pairs the new hidden states `[n, H]` with the `n` tokens after them, and drafts nothing: a long prompt
-    /// is read in pieces. `cache` has the pairs before them, and gets the new ones.
+    /// Pairs the new hidden states `[n, H]` with the `n` tokens after them, without drafting, so that a long
+    /// prompt can be read in pieces. `cache` has the pairs before them, and gets the new ones.
     pub fn read(&self, fresh: Tensor<2>, next_ids: &[u32], cache: &mut MtpCache) {
         self.mtp.continue_from(self.model, fresh, next_ids, cache);
     }

@@ -99,8 +99,9 @@ fn token_s(fit: &Fit) -> f64 {
     model.weight_bytes(width) as f64 / read_bytes_per_s(fit) + model.config.layers.len() as f64 * layer_s
 }
 
-/// The share of the speed of reading one large weight that the CPU reaches with all weights of a model, one
-/// after the other. Measured with a model of 142 million parameters on two cores: 26 ms a token.
+/// The speed at which the CPU reads all weights of a model, one after the other, as a share of the speed at
+/// which it reads one large weight. Measured with a model of 142 million parameters on two cores: 26 ms a
+/// token.
 const READ_SHARE: f64 = 0.55;
 
 /// Returns the bytes per second at which weights are read for one token.
@@ -108,7 +109,8 @@ fn read_bytes_per_s(fit: &Fit) -> f64 {
     measured_speed(fit).map_or(fit.speed.bytes_per_s, |speed| READ_SHARE * speed.bytes_per_s)
 }
 
-/// Returns the measured speed of the CPU, if the plan is for it. One that is no speed counts as not measured.
+/// Returns the measured speed of the CPU, if the plan is for the CPU. Numbers that are not finite or not
+/// positive count as not measured.
 fn measured_speed(fit: &Fit) -> Option<CpuSpeed> {
     let is_speed = |number: f64| number.is_finite() && number > 0.0;
     let measured = fit.machine.cpu_speed.filter(|_| fit.device == Device::Cpu);

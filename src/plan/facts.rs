@@ -348,8 +348,8 @@ pub struct Rates {
     pub measured: Measured,
 }
 
-/// The speed of one run. Texts are last, because an entry that a full disk has cut off is then no TOML, and
-/// not one with fewer digits.
+/// The speed of one run. Texts are last, so that an entry that a full disk has cut off is not TOML, instead
+/// of an entry whose number has fewer digits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// Tokens per second of training, counted without padding.
@@ -373,8 +373,8 @@ pub(crate) fn is_zero(number: &f64) -> bool {
 }
 
 impl Rate {
-    /// Returns the tokens per second without the time for dropout, which is an estimate and therefore taken
-    /// for half of the measured time at most.
+    /// Returns the tokens per second without the time for dropout. This time is an estimate, so at most half
+    /// of the measured time is subtracted.
     pub(crate) fn without_dropout(&self) -> f64 {
         let measured_s = 1.0 / self.tokens_per_s;
         1.0 / (measured_s - self.dropout_s_per_token.max(0.0)).max(measured_s / 2.0)
@@ -382,8 +382,8 @@ impl Rate {
 }
 
 impl Rates {
-    /// Reads the rates file. If it is no TOML, each entry is read by itself, so that an invalid one makes no
-    /// other unusable. Also returns what is wrong with the first of these.
+    /// Reads the rates file. If it is not TOML, each entry is read by itself, so that an invalid one does not
+    /// make the others unusable. Also returns what is wrong with the first invalid one.
     pub fn from_toml(text: &str, source: &str) -> (Self, Option<PlanError>) {
         if let Ok(rates) = toml::from_str(text) {
             return (rates, None);

@@ -20,7 +20,7 @@ pub struct CostPoint {
     pub pack_length: u32,
     /// Speed relative to the fastest point that fits (or to the fastest of all, when none fits); 1 is best.
     pub tokens_per_s_relative: f64,
-    /// The share of the packs' room that stays empty.
+    /// The share of the packs' length that stays empty.
     pub waste: f64,
     /// The number of packs in one epoch.
     pub rows: u64,

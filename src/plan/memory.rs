@@ -138,8 +138,8 @@ pub struct Footprint {
     pub recompute: bool,
     /// The number of tokens in a micro-batch: the longest pack times the packs of a micro-batch.
     pub tokens: f64,
-    /// The number of chunks of the delta rule per token; see [`Lengths::chunks_per_token`]. It counts on a
-    /// GPU only: the CPU holds the states of one example at a time and keeps nothing of a chunk.
+    /// The number of chunks of the delta rule per token; see [`Lengths::chunks_per_token`]. It matters only
+    /// on a GPU: the CPU holds the states of one example at a time and keeps nothing of a chunk.
     ///
     /// [`Lengths::chunks_per_token`]: crate::packing::Lengths::chunks_per_token
     pub chunks_per_token: f64,
@@ -371,7 +371,7 @@ pub fn estimate(model: &ModelFacts, work: &Work, machine: &MachineFacts, footpri
         _ => 4.0 * f64::from(footprint.host_copies),
     };
 
-    // Adapters whose rank is padded are copied for it.
+    // Padding the rank of adapters takes a copy of them.
     let is_padded = footprint.device == Device::Cuda && padded(footprint.rank) != footprint.rank;
     let adapter_copies = if is_padded { 2.0 } else { 1.0 };
 

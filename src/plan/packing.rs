@@ -40,7 +40,8 @@ pub struct Packs {
     pub count: f64,
     /// The number of tokens in one epoch.
     pub tokens: f64,
-    /// The share of the packs' room that stays empty, 0 to 1. Packs are not padded, so it takes no work.
+    /// The share of the packs' length that stays empty, 0 to 1. Packs are not padded, so empty space takes no
+    /// work.
     pub waste: f64,
     /// The mean length of the piece that a token belongs to, `Σ len² / Σ len`, which determines the work of
     /// attention.

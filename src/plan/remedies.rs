@@ -18,7 +18,7 @@ pub(crate) fn usual_rank(hidden_size: usize) -> u32 {
     1 << quarter.ilog2()
 }
 
-/// Returns about half of this rank: a multiple of 8, because a GPU computes with no other ranks, or 0.
+/// Returns half of this rank, rounded down to a multiple of 8, because a GPU would pad other ranks.
 const fn half_rank(rank: u32) -> u32 {
     rank / 2 / 8 * 8
 }
@@ -124,7 +124,7 @@ pub(crate) fn remedies(fit: &Fit, constraints: &Constraints) -> Vec<Remedy> {
             micro_batch_packs: Some(1),
             ..lora
         };
-        // Everything by which these settings differ from the user's. The pack length is the user's as well.
+        // Everything by which these settings differ from the user's, which may include the pack length.
         let together = |choice: &Choice| {
             let mut changes =
                 vec![how("method.kind", "lora"), how("method.rank", least.rank), how("recompute", true)];

@@ -14,9 +14,8 @@ const MOST_QUERY_HEADS: usize = 128;
 /// The widths of heads that the kernels of the delta rule take (`fits` in
 /// `kernels/gated_delta_rule/cuda.rs`).
 const DELTA_WIDTHS: [usize; 4] = [16, 32, 64, 128];
-/// The width of a linear layer's input and the vocabulary have to be multiples of the first number, and the
-/// width of its output of the second one (`fits` in `kernels/linear/layers.rs` and
-/// `kernels/linear_cross_entropy/cuda.rs`).
+/// The width of a linear layer's input and the vocabulary have to be multiples of this, and the width of its
+/// output of [`OUTPUTS`] (`fits` in `kernels/linear/layers.rs` and `kernels/linear_cross_entropy/cuda.rs`).
 const INPUTS: usize = 8;
 const OUTPUTS: usize = 4;
 
@@ -97,7 +96,7 @@ fn of_delta_rule(delta: &DeltaNetSpec) -> Option<String> {
         return None;
     }
     let shape = format!(
-        "the heads of the delta rule have keys of width {keys} and values of width {values}, not the same width for both out of {}",
+        "the heads of the delta rule have keys of width {keys} and values of width {values}, not one common width of {}",
         list(&DELTA_WIDTHS)
     );
     Some(warning(&shape, "the delta rule", "the state is kept for each token instead of for 64"))

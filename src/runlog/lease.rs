@@ -18,8 +18,8 @@ use crate::error::{Doing, Error, Result};
 use crate::holder::{Holder, this_host};
 use crate::run_dir::RunDir;
 
-// A watcher's check holds a shared lock for microseconds, or for as long as it waits for a processor then. A
-// trainer that finds one tries again, and more often if nobody but watchers holds it.
+// A watcher's check holds a shared lock for microseconds, or longer if it has to wait for a processor. A
+// trainer that finds the file locked tries again, and more often if only watchers hold it.
 const TRIES: u32 = 50;
 const TRIES_BESIDE_WATCHERS: u32 = 6000;
 const PAUSE: Duration = Duration::from_millis(10);

@@ -44,8 +44,8 @@ impl NewRun {
         }
     }
 
-    /// Locks the hidden folder of the run that will be at `path`. Returns `None` if another process took it,
-    /// which was not locked yet, for an abandoned one, and has removed it or a part of it.
+    /// Locks the hidden folder of the run that will be at `path`. Returns `None` if another process took the
+    /// folder for an abandoned one before it was locked, and has removed it or a part of it.
     fn lock(run: RunDir, path: PathBuf) -> Result<Option<Self>> {
         let hidden = run.path();
         let lock = match File::open(hidden) {
@@ -91,7 +91,7 @@ impl Drop for NewRun {
     }
 }
 
-/// Returns whether an error says that a hidden folder is not there any more, although the root is.
+/// Returns whether an error says that a hidden folder no longer exists, although the root does.
 fn is_removed(error: &io::Error, root: &Path) -> bool {
     error.kind() == ErrorKind::NotFound && root.is_dir()
 }
@@ -174,7 +174,7 @@ mod tests {
         let removed = create(".new-b");
         fs::remove_dir_all(removed.path()).unwrap();
         assert!(lock(removed).unwrap().is_none());
-        // Who removes may be as far as this, and then find that the folder is not empty.
+        // The other process may get as far as this, and then find that the folder is not empty.
         for part in create(".new-c").parts() {
             let damaged = create(&format!(".new-{}", part.file_name().unwrap().to_str().unwrap()));
             fs::remove_dir(damaged.path().join(part.file_name().unwrap())).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn many_runs_that_begin_at_once_in_one_folder_all_come_to_be() {
+    fn many_runs_that_begin_at_once_in_one_folder_are_all_created() {
         let folder = tempfile::tempdir().unwrap();
         std::thread::scope(|threads| {
             for _ in 0..8 {

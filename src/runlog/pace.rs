@@ -31,8 +31,9 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Returns the seconds that follow the steps, if steps take this long. The head's steps take as much more
-    /// or less than planned as they do. What writes text depends on the memory and not on products.
+    /// Returns the seconds that follow the steps, if steps take this long. The head's steps are taken to be
+    /// as much slower or faster than planned. Writing text is not: it is limited by memory and not by
+    /// products.
     fn after_s(self, step_ms: f64) -> f64 {
         let after_s = self.head_s * step_ms / self.step_ms + self.finish_s;
         if after_s.is_finite() { after_s.max(0.0) } else { 0.0 }

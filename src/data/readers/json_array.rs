@@ -28,7 +28,7 @@ pub(super) struct JsonArray<'a> {
     state: At,
     /// An element that cannot be used, which follows the chunk before it.
     refused: Option<Chunk>,
-    /// Why nothing more can be read behind the chunk before.
+    /// Why nothing more can be read after the previous chunk.
     failed: Option<DataError>,
 }
 

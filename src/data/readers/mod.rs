@@ -32,7 +32,7 @@ pub(crate) struct OpenFile<'a> {
     pub reader: Box<dyn ReadChunks + Send + 'a>,
     /// The number of bytes on disk read so far.
     pub position: Arc<AtomicU64>,
-    /// The names of its columns, if it says them apart from its rows, which may have fewer.
+    /// The names of its columns, if the file lists them apart from its rows, which may have fewer.
     pub columns: Vec<String>,
 }
 
@@ -69,8 +69,8 @@ fn holds_json_lines(stream: &mut Stream<'_>, format: Option<Format>) -> Result<b
     at_start(stream, |start| Format::detect(lines(start, 1).take(1).map(|line| line.bytes)).is_some())
 }
 
-/// Returns whether a file named as JSON Lines has its lines on disk as reports count them: it is neither
-/// compressed nor one JSON array.
+/// Returns whether the lines on disk of a file named as JSON Lines are those that reports count: it is
+/// neither compressed nor one JSON array.
 ///
 /// # Errors
 /// The file cannot be read.

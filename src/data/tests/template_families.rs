@@ -61,7 +61,7 @@ fn the_lines_of_a_template_end_as_in_python_wherever_it_stands() {
 }
 
 #[test]
-fn a_thinking_block_behind_the_answer_is_no_block_before_it() {
+fn a_thinking_block_after_the_answer_is_no_block_before_it() {
     let tokenizer = with_template(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<think></think><|im_end|>\n{% endfor %}",
     )

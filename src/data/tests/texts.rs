@@ -18,7 +18,7 @@ fn tokenizers() -> Vec<ChatTokenizer> {
     folders.iter().map(|folder| ChatTokenizer::from_dir(folder).unwrap()).collect()
 }
 
-/// Returns a tokenizer that puts the end-of-text token behind every text.
+/// Returns a tokenizer that puts the end-of-text token after every text.
 fn ending() -> ChatTokenizer {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (fixtures::qwen35().join("checkpoint"), folder.path());

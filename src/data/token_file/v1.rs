@@ -23,8 +23,8 @@
 //! last packet of a file, are correct.
 //!
 //! After damage the reader searches for the next 0xAA that starts a correct packet, and reports the bytes in
-//! between. It does so in time that grows with the bytes alone, so behind bytes that look like packets
-//! everywhere, it may take a correct one for a part of them.
+//! between. The time for this grows only linearly with the bytes. So after bytes that look like packets
+//! everywhere, it may take a correct packet for a part of the damage.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -42,9 +42,9 @@ pub const MAX_TOKENS: usize = u16::MAX as usize / 4;
 pub const HEADER: usize = 6;
 const CRC: usize = 2;
 const MAX_PACKET: usize = HEADER + u16::MAX as usize + CRC;
-/// The most bytes that are summed for each byte that is read. Damage may look like the beginning of a long
-/// packet every few bytes, and each would be summed to its end. Tokens alone take about 20 where the checksum
-/// is not known yet.
+/// The most bytes that go through a checksum for each byte that is read. Damage may look like the beginning
+/// of a long packet every few bytes, and each would be summed to its end. Intact tokens take about 20 while
+/// the variant of the checksum is not known yet.
 const SUMMED_PER_BYTE: usize = 64;
 
 /// A variant of CRC-16, and the bytes of a packet that it covers.
@@ -183,7 +183,7 @@ pub struct Reader<R> {
     packets: u64,
     checksum: Option<Checksum>,
     /// The length of the correct packet at `window[start]`, if it was found before the damage in front of it
-    /// was reported. To find it again would take from `may_sum` again.
+    /// was reported. Finding it again would cost `may_sum` a second time.
     found: Option<usize>,
     /// The number of skipped bytes that were not reported yet.
     skipped: u64,

@@ -229,8 +229,8 @@ impl Merged<'_> {
             files.push((CHAT_TEMPLATE.to_owned(), template.as_bytes().to_vec()));
         }
         let shards = self.shard_names();
-        // Qwen3.5-0.8B and 2B are published as one shard with the name of the first of many, which only an
-        // index leads to.
+        // Qwen3.5-0.8B and 2B are published as one shard that is named like the first of several, so only an
+        // index leads to it.
         let needs_index = shards != [WEIGHTS];
         if needs_index {
             let total_size: usize = tensors.all().map(|(_, info)| self.base.bytes(info).len()).sum();

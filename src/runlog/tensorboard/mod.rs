@@ -147,7 +147,7 @@ impl TensorBoard {
         self.pending_records += 1;
     }
 
-    /// Writes the buffered records. Without any, nothing is known of whether writing works.
+    /// Writes the buffered records. Without any, it is not known whether writing works.
     pub(crate) fn flush(&mut self) -> Option<String> {
         if self.pending.is_empty() {
             return None;

@@ -241,7 +241,7 @@ fn a_committed_checkpoint_survives_a_kill_at_any_instant() {
         let mut victim = start("checkpoint", &run);
         let mut lines = printed_lines(&mut victim);
         assert_eq!(lines.next().as_deref(), Some("committing"), "round {round}: the victim found damage");
-        // A slow disk may take longer for a checkpoint than any pause, so every other kill comes behind one.
+        // A slow disk may take longer for a checkpoint than any pause, so every other kill comes after one.
         if round.is_multiple_of(2) {
             acknowledged = lines.next().unwrap().parse().unwrap();
         }

@@ -391,7 +391,7 @@ impl RunView {
             HEAD_PHASE => of_head(),
             // How long this takes is only planned, and not how much of it is done.
             "export" => None,
-            // Matrix products are measured before and between the steps of either.
+            // Matrix products are measured before and between the steps, of the text model and of the head.
             _ => of_head().or_else(|| of_steps().filter(|eta| eta.steps_left > 0)),
         }
     }

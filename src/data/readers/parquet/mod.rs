@@ -77,7 +77,7 @@ pub(super) struct ParquetRows {
     position: Arc<AtomicU64>,
     /// A row that cannot be used, which follows the chunk before it.
     refused: Option<Chunk>,
-    /// Why no more rows can be read behind the chunk before.
+    /// Why no more rows can be read after the previous chunk.
     failed: Option<DataError>,
 }
 
@@ -119,7 +119,7 @@ impl ParquetRows {
     }
 
     /// Appends rows until there are enough bytes. Returns their number; it is 0 at the end, or if the first
-    /// row was refused. If it fails, the buffer has the rows before.
+    /// row was refused. If it fails, the buffer has the rows before the damage.
     fn fill(&mut self, buffer: &mut Vec<u8>, chunk_bytes: usize) -> Result<u64, Damage> {
         let mut written = 0;
         while buffer.len() < chunk_bytes && written < MOST_LINES as u64 {
