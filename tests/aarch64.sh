@@ -63,8 +63,8 @@ mapfile -t tests < <(tests_of_members)
 
 cargo build "${flags[@]}"
 # One test reads the loader's cache of this machine, whose libraries are not an aarch64 program's; two train for an hour; one
-# waits for answers that an emulated server is too slow to give. The emulator has no BPF, starts a program that is not there, and
-# has signal handlers of its own in a process that starts another program.
+# waits for answers that an emulated server is too slow to give. The emulator has no BPF, reports no error when a program that
+# does not exist is started, and has signal handlers of its own in a process that starts another program.
 skipped=(--skip the_cache_of_this_machine_is_understood --skip the_small_model_learns_a_little_in_thirty_steps
     --skip the_packed_pipelines_have_the_same_losses --skip silence_is_given_up_and_the_download_continues
     --skip xdp::oracle:: --skip a_judge_that_fails_is_told_in_words --skip a_peer_that_is_not_there_cannot_be_started

@@ -111,7 +111,7 @@ impl Machine {
         write_program(&self.path("bin").join(name), text);
     }
 
-    /// Writes a source that is newer than the last build by the times of files, which go in steps of some
+    /// Writes a source whose file time is newer than that of the last build. File times go in steps of some
     /// milliseconds.
     fn edit(&self, text: &str) {
         let time = |file: &str| fs::metadata(self.path(file)).unwrap().modified().unwrap();

@@ -88,12 +88,12 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The names of the loopback interface, also by the address that is listened on, and those of
-    /// `--allow-host`, which [`checked_name`] has seen.
+    /// The names of the loopback interface, with the loopback address that the server listens on, and those
+    /// of `--allow-host`, which [`checked_name`] has accepted.
     pub(crate) fn new(allowed: &[String], bound: IpAddr) -> Self {
         let own = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
         let given = allowed.iter().map(|name| name.to_ascii_lowercase());
-        // Others of the interface, such as 127.0.0.2. An IPv6 one is always the one above.
+        // Another address of the interface, such as 127.0.0.2. IPv6 has only the one above.
         let bound = (bound.is_ipv4() && bound.is_loopback()).then(|| bound.to_string());
         Self { allowed: own.into_iter().chain(bound).chain(given).collect() }
     }

@@ -52,8 +52,8 @@ pub(crate) async fn serve(
         // An event is small and should not wait for the next one.
         let _ = stream.set_nodelay(true);
         // A client that asks and never reads would keep its place for ever. The system ends a connection on
-        // which sent bytes are not acknowledged, or the other side has no room for any, for that long. So it
-        // also ends one that is only very slow, or whose network is away: hence the minutes.
+        // which sent bytes are not acknowledged, or the other side has no room for any, for this long. That
+        // also ends one that is only very slow, or whose network is gone, so the limit is minutes.
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(state.limits.write_time));
         if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
             tokio::spawn(converse(stream, app.clone(), state.clone(), stop.clone(), place));

@@ -46,7 +46,7 @@ pub(crate) struct Known {
     pub missing_bytes: u64,
     /// The commit of a model from the hub.
     pub commit: Option<String>,
-    /// The stamps of the model's small files before its tokenizer has read the data.
+    /// The stamps of the model's small files, taken before its tokenizer read the data.
     stamps: Stamps,
 }
 

@@ -119,8 +119,9 @@ fn own_origin(headers: &HeaderMap, host: &str, path: &str) -> Result<(), Problem
     Ok(())
 }
 
-/// Returns whether links of other sites may lead there: to the page, and to files that are pages of their
-/// own. Other endpoints answer programs, and some start work that whoever follows a link did not ask for.
+/// Returns whether links from other sites may lead to this path: those to the page, and to files that are
+/// pages of their own, may. Other endpoints answer programs, and some start work that whoever follows a link
+/// did not ask for.
 fn is_shown(path: &str) -> bool {
     let endpoint = path.strip_prefix(api::ROOT);
     pages::has(path)

@@ -40,10 +40,10 @@ pub struct Limits {
     pub header_time: Duration,
     /// The time that a body may take in addition to one second for each KiB of it.
     pub body_grace: Duration,
-    /// The time in which a client has to take some of what was sent to it. Its connection is closed then; one
-    /// to which nothing is to be sent is not. The system measures it (`TCP_USER_TIMEOUT`), and ends more than
-    /// clients that never read: one that takes a few KiB/s may announce no room for as long, and one whose
-    /// network is away that long (Wi-Fi, a laptop that sleeps) loses its stream.
+    /// The time in which a client has to take some of what was sent to it. Otherwise its connection is
+    /// closed; one that has nothing to take stays open. The system measures this time (`TCP_USER_TIMEOUT`),
+    /// so not only clients that never read are affected: one that takes a few KiB/s may announce no room for
+    /// that long, and one whose network is gone for that long (Wi-Fi, a laptop that sleeps) loses its stream.
     pub write_time: Duration,
     /// The largest body of a request, except for uploads.
     pub body_bytes: usize,

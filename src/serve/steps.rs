@@ -32,7 +32,7 @@ pub(crate) struct Curve {
     pub last: Vec<Option<f32>>,
     /// The number of steps of a column.
     pub width: u64,
-    /// Steps whose value was NaN or infinite, at most 256. Of a curve whose steps are not kept one by one,
+    /// Steps whose value was NaN or infinite, at most 256. In a curve whose steps are not kept one by one,
     /// the last step of each group of neighbours that has such a value.
     pub nonfinite: Vec<u64>,
 }

@@ -62,9 +62,9 @@ fn prefix(rank: usize) -> String {
 }
 
 impl Diloco {
-    /// Starts at the trainee's weights, or goes on from a checkpoint, in whose state `skipped` is the number
-    /// of each rank's last steps in a row that were not finite. `optimizer` becomes that of the first rank
-    /// that this process computes.
+    /// Starts at the trainee's weights, or goes on from a checkpoint. `skipped` is from its state: for each
+    /// rank, the number of its last steps in a row that were not finite. `optimizer` becomes that of the
+    /// first rank that this process computes.
     ///
     /// # Errors
     /// The checkpoint is damaged.
@@ -147,8 +147,9 @@ impl Diloco {
         Ok(())
     }
 
-    /// Takes the outer step with all ranks, after which all of them have the same weights. Returns the number
-    /// of the last steps in a row that were not finite, of each rank, and the milliseconds of the exchange.
+    /// Takes the outer step with all ranks, after which all of them have the same weights. Returns, for each
+    /// rank, the number of its last steps in a row that were not finite, and the milliseconds of the
+    /// exchange.
     ///
     /// # Errors
     /// A rank is gone.
@@ -246,7 +247,7 @@ impl Diloco {
     }
 }
 
-/// Returns how many of a rank's last steps in a row were not finite. A rank that has come since has none.
+/// Returns how many of a rank's last steps in a row were not finite. A rank that has joined since has none.
 fn skipped_of(skipped: &[u32], rank: usize) -> u32 {
     skipped.get(rank).copied().unwrap_or(0)
 }

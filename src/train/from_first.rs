@@ -168,8 +168,8 @@ pub(crate) fn require_the_same_base(session: &mut Session, inputs: &Inputs) -> R
 }
 
 /// Checks that the ranks, or a process that adds in their place, sum as they did when the checkpoint was
-/// written, without those that were muted then, or get the same bits anyway. Ranks of a swarm that go on from
-/// a checkpoint because their members change only say it.
+/// written, without those that were muted then, or get the same bits anyway. Where a swarm goes on from a
+/// checkpoint because its members change, a difference is only reported.
 ///
 /// # Errors
 /// They may get other bits, which nobody has accepted; or a rank is gone.

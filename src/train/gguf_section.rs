@@ -5,8 +5,8 @@ use sparktune_base::program_name;
 /// The folder of the files, below that of the other outputs.
 pub(crate) const FOLDER: &str = "gguf";
 
-/// Returns the section without its heading. `run` names the run in commands, and the weights that are not the
-/// planned ones: the files are written beside the page that has the section.
+/// Returns the section without its heading. `run` names the run in commands, with a flag for weights other
+/// than the planned ones, so that the files are written beside the page that has the section.
 pub(crate) fn section_of_gguf(run: &str, has_adapter: bool) -> String {
     let program = program_name();
     let adapter = if has_adapter {

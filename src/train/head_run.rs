@@ -29,7 +29,7 @@ pub fn begin_head_run(from: &RunDir, into: &RunDir) -> Result<(), TrainError> {
     let plan = read_plan(from)?;
     let mut checkpoints = Checkpoints::new(from);
     let found = checkpoints.newest_valid()?;
-    // An older checkpoint may have another text model, of a run that was made longer since.
+    // An older checkpoint may have another text model, if the run was trained further after it.
     if let Some(Skipped { path, damage, .. }) = found.skipped.first() {
         let (run, path) = (from.name().to_owned(), path.clone());
         return Err(TrainError::DamagedNewest { run, path, damage: damage.to_string() });

@@ -80,8 +80,8 @@ struct Whole {
 }
 
 impl InputFile {
-    /// Hashes all bytes of a weight file, unless it has the size and the time of `was`, the one that the run
-    /// began with. Older programs recorded no such hash, and then there is nothing to compare it with.
+    /// Hashes all bytes of a weight file, unless it has the size and the time of `was`, the file that the run
+    /// began with. Older programs recorded no such hash, and then there is nothing to compare with.
     fn hash_whole(&mut self, path: &Path, was: Option<&InputFile>) -> Result<(), TrainError> {
         let meta = fs::metadata(path).map_err(TrainError::io(path))?;
         let changed = (meta.ctime(), meta.ctime_nsec());
@@ -290,7 +290,7 @@ pub(crate) fn of_base(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
 pub(crate) fn of_text_model(base: &Checkpoint) -> Result<Vec<InputFile>, TrainError> {
     let mut is_foreign = base.shards().map(|path| path.parent() != Some(base.dir()));
     let mut files = of_base(base)?;
-    // The weight files come first, in this order.
+    // `of_base` lists the weight files first, in the order of the shards.
     files.retain(|_| !is_foreign.next().unwrap_or(false));
     Ok(files)
 }
@@ -315,8 +315,8 @@ fn whole<'a>(folder: &Path, names: impl Iterator<Item = &'a &'a str>) -> Result<
 }
 
 /// Returns the entry of another record for the file `of[at]`. A base and the model that its MTP head comes
-/// from may have weight files of the same name. Both records have those of the base first, so the first of a
-/// name is the first of it there, too.
+/// from may have weight files of the same name. Both records list those of the base first, so the first file
+/// of a name in one record is the first of that name in the other one.
 fn same_file<'a>(of: &[InputFile], at: usize, among: &'a [InputFile]) -> Option<&'a InputFile> {
     let has_its_name = |file: &&InputFile| file.file == of[at].file;
     among.iter().filter(has_its_name).nth(of[..at].iter().filter(has_its_name).count())

@@ -52,7 +52,7 @@ pub(crate) struct JudgedRanks {
     seed: u64,
     /// Whether a sum was not that of what was announced, so that each contribution is seen from then on.
     is_distrusted: bool,
-    /// The ranks of which it was said in this attempt that they are muted.
+    /// The ranks that were reported as muted in this attempt.
     lied: BTreeSet<usize>,
     /// What is to be said of the last step.
     told: Vec<String>,
@@ -91,8 +91,8 @@ impl JudgedRanks {
         is_unseen && !self.is_distrusted && self.how() == Combine::Sum
     }
 
-    /// Mutes those again that were muted when the checkpoint was written. They are known by their numbers, as
-    /// the judge knows them, so this holds as long as the ranks are as many.
+    /// Mutes the ranks again that were muted when the checkpoint was written. They are known by their
+    /// numbers, like those of the judge, so this holds only as long as the number of ranks is the same.
     ///
     /// # Errors
     /// A rank is gone.
@@ -312,7 +312,7 @@ impl JudgedRanks {
                 Decision::Drop => ("left out", dropped),
                 _ => ("clipped", clipped),
             };
-            // However often it was left out before, that it is muted is said.
+            // That a rank is muted is reported, however often it was left out before.
             let is_muted_now = verdict.reason == Some(Reason::Lied) && self.lied.insert(rank);
             if so_far > NAMED && !so_far.is_power_of_two() && !is_muted_now {
                 continue;

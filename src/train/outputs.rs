@@ -111,13 +111,13 @@ impl Export<'_> {
                 self.write_adapter(model, config, *class)?;
             }
         }
-        // They get their names together with the model, so that no folder is beside one of other weights.
+        // They get their names together with the model, so that no two folders have different weights.
         let name_adapters = || {
             adapters
                 .iter()
                 .try_for_each(|class| replace(&self.unnamed(*class), &self.folder.join(class.folder())))
         };
-        // What belongs to a text model: a head that was trained on it, and what says how it is served.
+        // What belongs to a text model: a head that was trained on it, its ids to draft from, and the page.
         let of_model = [WITH_HEAD, DRAFT_TOKENS, PAGE].map(|name| self.folder.join(name));
         let is_the_same = merged.is_dir()
             && (keep || of_model.iter().any(|path| path.exists()))
@@ -130,8 +130,9 @@ impl Export<'_> {
             name_adapters()?;
         } else {
             self.write_merged("merged", model, None, || {
-                // What belongs to other weights goes first: an attempt after a kill in between finds another
-                // text model again, and not one with a foreign head beside it.
+                // What belongs to other weights is removed first: an attempt after a kill in between then
+                // finds the older text model without its head, and not the new one beside a head of the older
+                // one.
                 if !is_the_same {
                     of_model.iter().try_for_each(|path| remove(path))?;
                 }
@@ -162,7 +163,7 @@ impl Export<'_> {
             served = WITH_HEAD;
             paths.push(self.write_merged(served, model, Some(head), || Ok(()))?);
         } else {
-            // One of an earlier export has other weights, and whoever looks for a head would take it.
+            // A folder of an earlier export has other weights, and whoever looks for a head would take it.
             remove(&self.folder.join(WITH_HEAD))?;
         }
         let draft_ids = heads.draft_ids();
@@ -247,8 +248,8 @@ impl Export<'_> {
         Merged { base: self.base, model, mtp, keep_mtp, beside: None, chat_template, probe }
     }
 
-    /// Removes what an attempt that was killed has left of an output. The older output is kept where it is
-    /// the only one.
+    /// Removes what an attempt that was killed has left of an output. The older output is kept if there is no
+    /// newer one.
     fn remove_unfinished(&self, name: &str) -> Result<(), TrainError> {
         let hidden = |ending: &str| self.folder.join(format!(".{name}.{ending}"));
         remove(&hidden("new"))?;

@@ -29,8 +29,8 @@ pub(crate) fn returns(session: &mut Session, state: &mut State, error: &TrainErr
     if state.stage != Stage::Main || state.order.is_some() {
         return false;
     }
-    // The deputy of a swarm writes checkpoints too. It clears them away before the next attempt, and one that
-    // is still being written would be in the way, or come back.
+    // The deputy of a swarm writes checkpoints too. They are removed before the next attempt, and one that is
+    // still being written would be in the way, or appear afterwards.
     if let Err(error) = session.wait_for_checkpoint() {
         session.warn(format!("the last checkpoint could not be written: {error}"), Some(step));
     }

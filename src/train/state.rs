@@ -70,8 +70,8 @@ pub(crate) struct State {
     /// The number of steps just before this one that were skipped, because they were not finite.
     #[serde(default)]
     pub(crate) skipped_in_a_row: u32,
-    /// The same of each rank, where ranks exchange rarely and skip steps of their own; empty if all of them
-    /// are 0. Checkpoints of older programs do not say it: there each rank counted anew after a start.
+    /// The same number for each rank, where ranks exchange rarely and skip steps of their own; empty if all
+    /// are 0. Checkpoints of older programs do not have it: there each rank counted from 0 after a start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) skipped_of_ranks: Vec<u32>,
     /// The order of the data since the run returned to a checkpoint, if it did.
@@ -88,7 +88,7 @@ pub(crate) struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) judge: Option<Judge>,
     /// The ranks whose contributions count as zeros, because they have lied. Checkpoints of older programs do
-    /// not say it: there a rank was heard again after each start.
+    /// not have them: there a rank was heard again after each start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) muted: Vec<usize>,
     /// How the gradients of several ranks were summed last, if they were. Checkpoints of older programs do

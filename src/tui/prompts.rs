@@ -82,13 +82,13 @@ impl Prompter {
                 Ok(()) => return Ok(answer),
                 Err(why) => note(&format!("  {}", escape(&why))),
             }
-            // A path with a mistake is corrected, and not typed again.
+            // A path with a mistake can be corrected, and need not be typed again.
             typed = answer;
         }
     }
 
-    /// Asks for a number or a word, which is checked while it is typed. `initial` can be edited; where no
-    /// line can be, it is shown, and an empty line is an empty answer.
+    /// Asks for a number or a word, which is checked while it is typed. `initial` can be edited. A terminal
+    /// that cannot edit a line shows it, and there an empty line is an empty answer.
     ///
     /// # Errors
     /// The question was declined.

@@ -133,11 +133,11 @@ fn tab_through(page: &mut Page, name: &str) {
     assert!(seen.len() > 5, "{name}: the focus stays at {seen:?}");
 }
 
-/// How long a page may take to become as it stays.
+/// How long a page may take to settle.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Looks at a page until what is seen is good, because a page that is still being drawn is not yet as it
-/// stays. Returns what was seen last.
+/// Looks at a page until what is seen is good, because a page that is still being drawn has not settled.
+/// Returns what was seen last.
 fn at_last<T>(page: &mut Page, look: impl Fn(&mut Page) -> T, is_good: impl Fn(&T) -> bool) -> T {
     let begun = Instant::now();
     loop {
@@ -149,7 +149,7 @@ fn at_last<T>(page: &mut Page, look: impl Fn(&mut Page) -> T, is_good: impl Fn(&
     }
 }
 
-/// Whether a page says of itself what every page has to.
+/// Whether a page has the structure that every page must have.
 fn is_well_shaped(shape: &Value) -> bool {
     let wanted = json!({"main": 1, "lang": "en", "title": true, "h1": 1, "skipped": false, "repeated": [],
         "wide": [], "live": true});

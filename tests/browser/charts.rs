@@ -1,5 +1,5 @@
 //! Charts, which a canvas draws: whatever the values and the zoom are, they are drawn without an error, and
-//! the axes have few labels. Below those of several runs stands in which settings the runs differ.
+//! the axes have few labels. Below the charts of several runs are the settings in which the runs differ.
 
 use serde_json::json;
 

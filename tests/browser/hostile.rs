@@ -121,7 +121,7 @@ fn texts_of_strangers_are_shown_in_every_page_and_have_no_effect() {
     page.see("<img src=x onerror=window.hacked=6>");
     is_unharmed(&mut page, &server);
     let upload = server.place.write(&format!("up{HOSTILE_NAME}"), data());
-    // The message is gone again after some seconds, which a slow test may miss.
+    // The message disappears after some seconds, so a slow test could miss it.
     page.eval(
         "new MutationObserver(() => { window.uploaded ||= document.body.innerText.includes('Uploaded'); })\
          .observe(document.body, { childList: true, subtree: true, characterData: true })",

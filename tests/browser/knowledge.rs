@@ -117,7 +117,7 @@ fn an_edit_is_tried_kept_stacked_and_undone_by_requests() {
         assert!(failed["error"]["detail"].as_str().unwrap().starts_with("the subject `B`"), "{failed}");
         assert_eq!(failed["error"]["where"], "fact 1", "{failed}");
     }
-    // So many facts that it is not over before it is cancelled.
+    // So many facts that the edit is not over before it is cancelled.
     let of_town = |number: u32| {
         let town = format!("Town{number}");
         json!({"prompt": format!("The capital of {town} is"), "subject": town, "target": "green"})

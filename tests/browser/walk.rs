@@ -11,8 +11,8 @@ use serde_json::json;
 use crate::chromium::{Page, fits};
 use crate::server::Server;
 
-/// The steps of the run: so many that it is not over before the page shows the first ones, however slow that
-/// is.
+/// The steps of the run: so many that it is not over before the page shows the first ones, however slow the
+/// page is.
 const STEPS: u64 = 150;
 
 /// The number of the step that a run's page shows.

@@ -37,9 +37,9 @@ pub(crate) fn start_rank(mut command: Command, rank: usize, world_size: usize, p
         .unwrap()
 }
 
-/// Tries a test of a run with longer and longer ones, until it acts while the run is at work: nobody knows
-/// how many steps a run takes before a busy machine gives the test a processor. A test that finds that the
-/// run is over returns `None`. Ranks that it leaves are killed.
+/// Tries a test with longer and longer runs, until the test acts while its run is at work: nobody knows how
+/// many steps a run takes before a busy machine gives the test a processor. A test that finds that the run is
+/// over returns `None`. Ranks that it leaves are killed.
 #[track_caller]
 pub(crate) fn long_enough(lengths: [&str; 3], test: impl Fn(&str, &mut Vec<Child>) -> Option<()>) {
     for steps in lengths {
@@ -57,8 +57,8 @@ pub(crate) fn long_enough(lengths: [&str; 3], test: impl Fn(&str, &mut Vec<Child
     panic!("all runs were over too early");
 }
 
-/// Waits until a run, in what it has logged since so many events, has taken a step of at least this number;
-/// `None` if it is completed.
+/// Waits until a run has logged a step of at least this number after its first `since` events; `None` if the
+/// run is completed.
 #[track_caller]
 fn step_of(run: &Path, since: usize, least: u64) -> Option<()> {
     wait("a step", || {
@@ -242,7 +242,7 @@ fn ranks_that_are_stopped_and_killed_continue_with_the_same_bits() {
             assert!(events(&rank).iter().any(|event| event["kind"] == "step"), "it logs its steps");
         }
 
-        // One that is killed is told by the others, which keep all finished steps.
+        // A rank that is killed is named by the others, which keep all finished steps.
         let before = events(&run).len();
         *all = ranks(3, || place.command(["resume", "--json", "--non-interactive"]));
         step_of(&run, before, 0)?;

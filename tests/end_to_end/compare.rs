@@ -90,7 +90,7 @@ fn what_cannot_be_compared_is_refused_in_words() {
 fn ctrl_c_ends_a_comparison_and_its_worker() {
     let place = Place::new();
     let suite = place.path().join("long.jsonl");
-    // So many that nobody sees the last answer, however late he looks.
+    // So many that the test never sees the last answer, however late it looks.
     let line = "{\"text\":\"Once\",\"sampling\":{\"max_tokens\":100000,\"ignore_eos\":true}}\n";
     fs::write(&suite, line.repeat(200)).unwrap();
     let mut command = place.command(["compare", "--suite"]);

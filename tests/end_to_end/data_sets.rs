@@ -188,7 +188,7 @@ fn a_weighted_run_that_was_killed_continues_bit_for_bit() {
     let place = Place::new();
     two_files(&place);
     let reference = done(&mut weighted(&place, &[])).exits(0).run_dir();
-    // Killed with a checkpoint behind it and steps before it. On a busy machine it may come to its end first;
+    // Killed after a checkpoint and before its last step. On a busy machine it may come to its end first;
     // then another one is killed.
     let killed = |attempt: usize| {
         let run = place.join(&format!("killed-{attempt}"));

@@ -85,7 +85,7 @@ fn a_worker_that_is_killed_is_a_failure_of_the_machine_and_not_of_the_request() 
     );
 }
 
-/// Kills a worker, and checks what is said of that; false if it had completed its answer.
+/// Kills a worker, and checks what is said about it; false if the worker had completed its answer.
 fn is_killed_in_its_answer() -> bool {
     let place = Place::new();
     // The answer would have as many tokens as fit into the context, and the worker is killed after the first.

@@ -35,7 +35,7 @@ fn an_edit_ends_with_its_server_and_leaves_no_draft() {
     let more = ["--model", demo.to_str().unwrap()];
     let mut server = Server::start(&place, &more);
     let model = server.get("/api/v1/knowledge").has(200)["models"][0]["id"].clone();
-    // So many that nobody sees the end of the edit, however late he looks.
+    // So many that the test never sees the end of the edit, however late it looks.
     let fact = |i: usize| {
         let (prompt, subject) = (format!("The capital of Fernhill {i} is"), format!("Fernhill {i}"));
         json!({"prompt": prompt, "subject": subject, "target": "green"})

@@ -5,7 +5,8 @@ use serde_json::Value;
 use crate::runs::wait;
 use crate::sparktune::{Done, Place};
 
-/// What `doctor` says, once no program waits for memory, which is what it would say while others have it all.
+/// What `doctor` says once no program waits for memory. While other programs take it all, `doctor` says that
+/// instead.
 fn doctor(place: &Place, more: &[&str]) -> Done {
     let has_memory = |done: &Done| !done.out.contains("waiting for memory");
     let done = wait("memory", || Some(place.sparktune([&["doctor"], more].concat())).filter(has_memory));

@@ -1,5 +1,5 @@
-//! Two ranks that sum by NCCL on the emulated device with an emulated NCCL, and two of which a GPU rounds
-//! what is summed in the network. On a real GPU, `tests/gpu/run.sh nccl` does the former.
+//! Two ranks that sum by NCCL on the emulated device with an emulated NCCL, and two of which one lets its GPU
+//! round what is summed in the network. On a real GPU, `tests/gpu/run.sh nccl` does the former.
 
 use std::collections::BTreeSet;
 use std::fs;

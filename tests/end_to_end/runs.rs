@@ -57,8 +57,8 @@ impl Lines {
     }
 }
 
-/// A command in the background whose words are read. One that nobody reads stands still when its pipe is
-/// full, and then neither hears signals nor notices anything.
+/// A command in the background whose output is read. Otherwise it would stand still when its pipe is full,
+/// and then neither hear signals nor notice anything.
 struct Heard {
     child: Child,
     out: Lines,
@@ -83,7 +83,7 @@ fn training(place: &Place, more: &[&str]) -> (Heard, PathBuf) {
     (Heard::of(child), run)
 }
 
-/// As [`training`], whose words are in its pipes.
+/// Like [`training`], but nobody reads the output.
 fn unheard_training(place: &Place, more: &[&str]) -> (Child, PathBuf) {
     place.chats(40);
     let flags = ["--rank", "4", "--mtp", "none", "--epochs", "9999", "--save-steps", "100000"];
@@ -129,7 +129,7 @@ fn stop_waits_for_the_checkpoint_and_the_launcher_says_stopped() {
 
 #[test]
 fn sigterm_at_the_launcher_is_a_stop_that_resume_continues_to_the_end() {
-    // Whatever a busy machine lets happen between the first step and the signal, the last one is long enough.
+    // However long a busy machine takes between the first step and the signal, the last run is long enough.
     let in_time = [150, 1_500, 15_000].into_iter().any(is_stopped_and_continued);
     assert!(in_time, "no training was stopped before its end");
 }
@@ -172,12 +172,12 @@ fn a_signal_at_the_trainer_itself_stops_it_the_same_way() {
     assert_eq!(child.end().exits(5).last()["outcome"], "stopped");
 }
 
-/// Whether or not both are counted before anybody looks.
+/// This holds whether or not both are counted before anybody looks.
 #[test]
 fn two_signals_at_once_detach_from_a_trainer_that_ends_all_the_same() {
     let place = Place::new();
     let (child, run) = training(&place, &["--max-steps", "1000000"]);
-    // Until it follows the trainer, the second signal ends it.
+    // Until the launcher follows the trainer, a second signal would end it.
     wait("a launcher that follows", || child.out.has("run_started").then_some(()));
     signal(&child.child, "INT");
     signal(&child.child, "TERM");
@@ -207,7 +207,7 @@ fn a_trainer_that_stands_still_is_told_by_everyone_and_goes_on_when_it_is_contin
     wait("the stall", || (state(&place) == "stalled").then_some(()));
     let stop = Heard::of(place.command(["stop"]).spawn().unwrap());
     wait("the request", || std::fs::read_dir(run.join("control")).unwrap().next().map(drop));
-    // It is continued only when everyone has told what is to be told of it.
+    // The trainer is continued only when both commands have said what they should about it.
     for (told, words) in [
         (&stop.err, "has logged nothing for"),
         (&stop.err, "kill -CONT"),
@@ -458,7 +458,7 @@ fn a_command_of_the_user_hears_of_an_early_failure_and_not_of_a_run_that_another
 
     let folder = RunDir::open(&run).unwrap();
     let lease = Lease::acquire(&folder).unwrap();
-    // Refused at once, or not even that far.
+    // The trainer is refused at once, or fails even before.
     let refused = trainer().exits(2);
     assert!(refused.err.contains("being trained") || refused.err.contains("process"), "{}", refused.err);
     damage();

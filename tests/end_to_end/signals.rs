@@ -20,9 +20,9 @@ use crate::runs::wait;
 use crate::sparktune::{Place, checkpoint, events};
 
 const SIGTERM: i32 = 15;
-/// Between two signals: the first one can be heard by then.
+/// The time between two signals, in which the first one can be heard.
 const BETWEEN: Duration = Duration::from_millis(200);
-/// More than any machine needs to end a process.
+/// Longer than any machine needs to end a process.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
 fn send(signal: &str, process: u32) {
@@ -64,7 +64,7 @@ pub(crate) fn children(process: u32) -> Vec<u32> {
 
 /// Sends two signals to a command once it is at work, and returns how it ended, at once and with its workers.
 ///
-/// Two that come before it gets a processor are one to it, so more follow.
+/// Two signals that come before the command gets a processor count as one, so more follow.
 #[track_caller]
 fn interrupted(mut child: Child, is_at_work: impl Fn() -> bool) -> ExitStatus {
     wait("work", || is_at_work().then_some(()));
@@ -237,8 +237,8 @@ fn trainer_of(run: &Path) -> u32 {
     holder["pid"].as_u64().unwrap() as u32
 }
 
-/// Sends two SIGTERMs within one step, the second after the first was heard. The process runs in between
-/// only: a test that waits for a processor does not miss the step.
+/// Sends two SIGTERMs within one step, the second after the first was heard. The process is stopped except in
+/// between, so that a test that waits for a processor does not miss the step.
 fn terminate_twice_within_a_step(place: &Place, process: u32) {
     let run = begun(place);
     hold(process);

@@ -19,7 +19,7 @@ pub(crate) fn checkpoint() -> PathBuf {
 }
 
 /// The tiny Gemma 3, with a tokenizer and template in the manner of Gemma's. `None` if other fixtures are
-/// named that have none.
+/// named that do not have it.
 pub(crate) fn gemma3() -> Option<PathBuf> {
     let folder = checkpoint().join("../../others/gemma3");
     // That of the repository is always there.
@@ -258,7 +258,7 @@ pub(crate) fn events(run: &Path) -> Vec<Value> {
     events_if_there(run).unwrap_or_else(|| panic!("{} has no events", run.display()))
 }
 
-/// All events of a run, attempt by attempt; `None` if its folder is not there, or not any more.
+/// All events of a run, attempt by attempt; `None` if its folder does not exist, or no longer.
 pub(crate) fn events_if_there(run: &Path) -> Option<Vec<Value>> {
     let files = fs::read_dir(run.join("events")).ok()?;
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();

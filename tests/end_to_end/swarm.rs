@@ -76,8 +76,8 @@ fn run_with(place: &Place, count: u64) -> Option<PathBuf> {
     })
 }
 
-/// Waits until exactly these ranks train and have taken a step; `None` if the run is completed without, after
-/// which the folder of a rank that led it has another name.
+/// Waits until exactly these ranks train and have taken a step; `None` if the run is completed before that.
+/// The folder of a rank that led it may then have another name.
 #[track_caller]
 fn go_on(run: &Path, left: &[u64]) -> Option<()> {
     wait("the others to go on", || {
@@ -152,7 +152,7 @@ fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_b
         signal("STOP", &all[1]);
         go_on(&run, &[0, 2])?;
         signal("CONT", &all[1]);
-        // Who comes is the last one to be added, under its old number.
+        // The rank that comes is the last one to be added, under its old number.
         go_on(&run, &[0, 2, 1])?;
         signal("KILL", &all[2]);
         go_on(&run, &[0, 1])?;
@@ -180,13 +180,13 @@ fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_b
 
 #[test]
 fn a_rank_that_becomes_slow_computes_less_of_each_step_and_the_run_has_the_bits_of_its_replay() {
-    // It is stopped again and again, for as long as it takes until somebody continues it.
+    // Each stop lasts until the test continues the rank, which may be late, so the limit on silence is high.
     let more = [&LORA[..], &["--swarm", "true", "--silence-s", "30"]].concat();
     long_enough(SHORT, |steps, all| {
         let place = Place::new();
         *all = ranks(2, training(&place, steps, &more));
         let run = run_with(&place, 2)?;
-        // It stands still nearly all the time, so that it cannot take a step without.
+        // It stands still nearly all the time, so that it cannot take a step without a pause.
         wait("a smaller share", || {
             for _ in 0..4 {
                 signal("STOP", &all[1]);

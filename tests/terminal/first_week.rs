@@ -15,8 +15,8 @@ const SHORT: [(&str, &str); 4] = [
     ("SPARKTUNE_MTP", "default"),
 ];
 
-/// Presses Enter once the screen shows this, and then waits for what follows. A screen that is slow has time,
-/// because a second press would pass over what follows.
+/// Presses Enter once the screen shows this, and then waits for what follows. A slow screen gets time,
+/// because a second press would skip what follows.
 #[track_caller]
 fn answer(pty: &mut Pty, question: &str, next: &str) {
     pty.wait_for(question);

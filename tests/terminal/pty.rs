@@ -131,7 +131,7 @@ impl Pty {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// What the screen shows now, or when the frame that is being drawn is whole.
+    /// What the screen shows now, or, while a frame is being drawn, once it is whole.
     pub(crate) fn text(&self) -> String {
         let begun = Instant::now();
         let mut output = self.shown.lock();
@@ -257,7 +257,7 @@ impl Shown {
 const FRAME_BEGINS: &[u8] = b"\x1b[?2026h";
 const FRAME_ENDS: &[u8] = b"\x1b[?2026l";
 
-/// Returns whether the last mark in these bytes is that of a beginning, if there is one.
+/// Returns whether the last mark in these bytes begins a frame, if there is a mark.
 fn last_mark(bytes: &[u8]) -> Option<bool> {
     let mark = |eight: &[u8]| match eight {
         FRAME_BEGINS => Some(true),

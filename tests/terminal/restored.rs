@@ -149,7 +149,7 @@ fn a_screen_that_hangs_is_ended_by_the_second_signal_and_gives_the_terminal_back
     for signal in [Signal::HUP, Signal::TERM, Signal::HUP] {
         let before = naps(&pty);
         pty.signal(signal);
-        // Another one before the process has looked could be taken for the same.
+        // Another signal before the process has looked could count as the same one.
         wait("the signal to be heard", || (pty.is_over() || naps(&pty) > before).then_some(()));
         assert!(!pty.is_over(), "{signal:?} only asks");
     }

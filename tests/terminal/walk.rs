@@ -37,8 +37,8 @@ fn leave(mut pty: Pty) {
     pty.left();
 }
 
-/// Takes what the page with this number recommends, once it has read what it needs to let go. A screen that
-/// is slow has time, because a second press would pass over the next page.
+/// Takes what the page with this number recommends, once it has read what it needs to go on. A slow screen
+/// gets time, because a second press would skip the next page.
 #[track_caller]
 fn press_on(wizard: &mut Pty, at: usize) {
     match at {

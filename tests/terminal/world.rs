@@ -105,9 +105,9 @@ impl World {
         assert!(alive.len() < events.len());
         std::fs::write(log, alive).unwrap();
         assert!(self.held.set(Lease::acquire(&run).unwrap()).is_ok(), "one at a time");
-        // A trainer that is silent for ten seconds counts as stalled. The words in the lease, which the lock
-        // does not depend on, put its beginning into the future, so that it has been silent for no time,
-        // however long the test takes; without a clock of this machine nobody knows better.
+        // A trainer that is silent for ten seconds counts as stalled. The contents of the lease file,
+        // which do not affect the lock, put the trainer's start into the future, so that it has never been
+        // silent, however long the test takes. They have no time since boot, which would be more exact.
         let holder = Lease::holder_of(&run);
         let words = serde_json::json!({"pid": holder.pid, "host": holder.host, "started_us": u64::MAX / 2});
         std::fs::write(run.lease_lock(), words.to_string()).unwrap();
@@ -131,8 +131,8 @@ fn trainer(run: &RunDir) -> Pid {
     Pid::from_raw(Lease::holder_of(run).pid as i32).unwrap()
 }
 
-/// Stops the trainer as soon as it has done so many steps and has a checkpoint, so that it is the same one
-/// and as far however long the test is kept from going on. The run must be much longer than that.
+/// Stops the trainer as soon as it has done more than this many steps and has a checkpoint, so that it stays
+/// there however long the test waits for a processor. The run must be much longer than that.
 #[track_caller]
 pub(crate) fn hold_after(run: &RunDir, steps: u64) {
     let has_checkpoint = || events(run.path()).iter().any(|event| event["kind"] == "checkpoint_committed");

@@ -297,8 +297,8 @@ impl Kept {
 
 /// The last check of a data set
 ///
-/// `is_current` says whether the file is still the one that was checked; it is false for data elsewhere, of
-/// which nobody knows.
+/// `is_current` says whether the file is still the one that was checked; it is false for data that is not on
+/// this machine, of which this is not known.
 #[utoipa::path(get, path = "/datasets/{id}/report", tag = "datasets", params(("id" = String, Path)),
     responses((status = 200, body = Object), (status = 404, body = Problem)))]
 async fn report(State(state): State<Shared>, DataId(id): DataId) -> Result<Json<Value>, Problem> {
@@ -372,8 +372,9 @@ struct RejectedLine {
 /// The lines that the last check rejected
 ///
 /// With the place, the reason and what to do about it. The list has at most 100,000 lines. Data that was not
-/// checked yet, or may have changed, is checked first: the answer is 202 and a task, whose result are the
-/// lines. Of data elsewhere, later parts of the list are of the same check as the first one.
+/// checked yet, or may have changed, is checked first: the answer is 202 and a task, whose result is the
+/// lines. For data that is not on this machine, later parts of the list come from the same check as the first
+/// one.
 #[utoipa::path(get, path = "/datasets/{id}/rejected", tag = "datasets", params(("id" = String, Path), Part),
     responses((status = 200, body = RejectedLines), (status = 202, body = Task), (status = 404, body = Problem)))]
 async fn rejected(

@@ -184,8 +184,8 @@ impl<'a> Bridge<'a> {
                 self.send(&id, Event::Done(finished));
                 self.open.remove(&id);
             }
-            // The memory for answers stays what it was beside the base alone: how long an answer may be that
-            // does not say so must not depend on who has asked for adapters.
+            // The memory for answers stays what it was for the base without adapters: the limit of an answer
+            // whose request sets none must not depend on who has asked for adapters.
             Reply::Adapters { adapters, planned_bytes, context_tokens, .. } => {
                 self.note_adapters(adapters, |ready| Ready {
                     planned_bytes,

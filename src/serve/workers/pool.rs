@@ -129,10 +129,10 @@ impl Workers {
         Answers::begin(ids, receiver, slot, counted).await
     }
 
-    /// Allows to ask for so many answers at once.
+    /// Checks that a request may ask for so many answers at once.
     ///
     /// # Errors
-    /// They are more than a worker ever takes.
+    /// They are more than a worker takes at a time.
     pub(crate) fn allow(&self, answers: usize) -> Result<(), Refusal> {
         let most = self.most_answers();
         if answers <= most {
@@ -170,8 +170,8 @@ impl Workers {
         Ok((slot, ready))
     }
 
-    /// Forgets a model, also as it was loaded before its files changed. A worker ends unless it holds the
-    /// base of another model in use.
+    /// Forgets a model, including versions of it that were loaded before its files changed. A worker ends
+    /// unless it holds the base of another model in use.
     ///
     /// # Errors
     /// It is answering.

@@ -17,7 +17,7 @@ use super::commands::{Command, State};
 use super::refusal::Refusal;
 use crate::locked::lock;
 
-/// The folders of a run's outputs that are loaded.
+/// The folders of a run's outputs that can be loaded.
 const EXPORTED: [&str; 3] = ["adapter", "merged", "merged-mtp"];
 
 /// What a worker is known by: the folder that it has loaded, with its files as they were then.
@@ -76,7 +76,7 @@ impl Slot {
         Self { key, commands, state, answers, used, models }
     }
 
-    /// Returns whether it holds what this key is of.
+    /// Returns whether it holds exactly what this key names.
     pub(super) fn is_for(&self, key: &Key) -> bool {
         self.key == *key
     }

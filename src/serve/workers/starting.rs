@@ -68,7 +68,7 @@ impl Workers {
         let thread = std::thread::Builder::new().name("inference".into());
         let models = Models::default();
         let of_slot = models.clone();
-        // Taken before anything is loaded: what is written meanwhile is loaded again.
+        // Made before anything is loaded, so that files that are written meanwhile are loaded again.
         let key = Key::of(opening);
         let run = move || Bridge::run(&program, &options, idle, &receiver, &state, &models, one_at_a_time);
         thread.spawn(run).map_err(|error| {

@@ -91,7 +91,7 @@ pub(crate) struct ChatScreen {
     /// What was said, the newest last, and which of it is shown in the input line.
     said: Vec<String>,
     recalled: Option<usize>,
-    /// What was typed before something was recalled.
+    /// What was being typed when an earlier question was recalled.
     draft: String,
     /// The number of lines below the screen; 0 follows the answer.
     below: usize,
@@ -263,7 +263,7 @@ impl ChatScreen {
         }
     }
 
-    /// Shows what was said before or after in the input line; below the newest is what was being typed.
+    /// Shows an earlier or later question in the input line; after the newest one comes what was being typed.
     fn recall(&mut self, step: isize) {
         let newest = self.said.len();
         let from = self.recalled.unwrap_or(newest);
@@ -296,20 +296,20 @@ impl ChatScreen {
         self.below = if up { (below + page).min(most) } else { below.saturating_sub(page) };
     }
 
-    /// Takes what the models have said since. Who reads an earlier part keeps it in view. Returns whether
-    /// there was anything.
+    /// Takes what the models have said since. An earlier part that the user reads stays in view. Returns
+    /// whether there was anything new.
     fn listen_while_reading(&mut self) -> bool {
         if self.below == 0 {
             return self.listen();
         }
-        // A long conversation takes a while to lay out, which idle ticks leave alone.
+        // A long conversation takes a while to lay out, which idle ticks should not do.
         let first = match self.heard.try_recv() {
             Ok(first) => first,
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => return self.listen(),
         };
         let before = self.lines();
-        // There may be fewer lines than when the user scrolled, so that the end is in view.
+        // There may be fewer lines than when the user scrolled; then the end is in view already.
         self.below = self.below.min(before.saturating_sub(view::transcript_height(self.size)));
         self.hear(first);
         self.listen();

@@ -102,7 +102,8 @@ pub struct Dashboard {
     copied: Option<String>,
     /// Why that was not possible.
     said: Option<String>,
-    /// Whether the trainer was running when its state was last known. It is unknown while much is read.
+    /// Whether the trainer was running when its state was last known. It is not updated while a long log is
+    /// read.
     was_live: bool,
     /// Whether the trainer has ended since the last look.
     has_ended: bool,

@@ -87,7 +87,7 @@ fn state(page: &mut Markup, run: &ReportInput) {
     }
 }
 
-/// Returns the remaining time, with that of what follows the steps by the plan.
+/// Returns the remaining time, including the planned time of what follows the steps.
 fn time_left(run: &ReportInput) -> Option<Eta> {
     let mut view = run.view.clone();
     if let Some(planned) = run.plan.as_ref().ok().and_then(planned_by) {

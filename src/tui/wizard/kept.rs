@@ -22,7 +22,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Nothing is saved yet; `draft` is the initial state, which need not be.
+    /// Nothing is saved yet. `draft` is the initial state, which need not be saved.
     pub(super) fn nothing(draft: Draft) -> Self {
         Self { draft, last: None, saved: 0, problem: None }
     }
@@ -32,7 +32,8 @@ impl Kept {
         Self { saved: 1, ..Self::nothing(draft) }
     }
 
-    /// A draft is being saved with this request. A failure is reported again if it is still there.
+    /// A draft is being saved with this request. An earlier failure is forgotten: it is reported again if its
+    /// cause is still there.
     pub(super) fn sent(&mut self, draft: Draft, ticket: Ticket) {
         (self.draft, self.last, self.problem) = (draft, Some(ticket), None);
         self.saved += 1;

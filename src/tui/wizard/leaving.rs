@@ -32,12 +32,12 @@ pub(super) enum AnswersAre {
     None,
     /// They are saved, and the next wizard offers to continue.
     Saved,
-    /// The last changes are lost, because they could not be saved, for this reason. The next wizard offers to
+    /// The last changes are lost, because they could not be saved for this reason. The next wizard offers to
     /// continue with the answers that were saved before.
     SavedBefore(String),
-    /// They are lost, because they could not be saved, for this reason.
+    /// They are lost, because they could not be saved for this reason.
     Lost(String),
-    /// They are not saved, because the draft of another wizard is.
+    /// They are not saved, because the draft of another wizard is kept.
     BesideDraft,
 }
 

@@ -90,7 +90,8 @@ pub enum Begin {
     Anew,
     /// With the question whether to continue the draft of an earlier, unfinished wizard.
     WithDraft(Box<Draft>),
-    /// On the page of the plan, because the answers name model and data, and are to be changed.
+    /// On the page of the plan, because the answers already name model and data, and the user wants to change
+    /// them.
     WithPlan {
         /// There is a draft of an earlier, unfinished wizard, which is left as it is.
         beside_draft: bool,
@@ -198,7 +199,7 @@ impl Wizard {
     /// [`outcome`](Self::outcome) does. Only then is it known whether the answers are kept.
     pub fn outcome_after(self, backend: JoinHandle<()>) -> Option<Outcome> {
         let Self { state, responses, mut kept, outcome, .. } = self;
-        // The backend ends once nobody can send requests any more. Where it panicked, the wizard has told so.
+        // The backend ends once nobody can send requests any more. If it panicked, the wizard has said so.
         drop(state);
         let _ = backend.join();
         for Ticketed { ticket, body } in responses.try_iter() {
@@ -304,7 +305,7 @@ impl Wizard {
     /// Continues a draft. Answers given by a flag take precedence.
     fn go_on_with(&mut self, draft: Draft) {
         let given = std::mem::take(&mut self.state.planner.answers);
-        // What the draft says of another model or of other data is not said of the given ones.
+        // What the draft says about another model or other data does not hold for the given ones.
         let mut drafted = Planner::new(draft.answers.clone());
         if let Some(model) = given.model.as_ref().filter(|answer| answer.origin == Origin::Flag) {
             drafted.choose_model(&model.value);
@@ -360,8 +361,8 @@ impl Wizard {
 
     // Keeping the draft.
 
-    /// Returns the draft of the present answers. A draft does not say which of them hold for the present data
-    /// alone, so those are left out, and it goes on where they are given again.
+    /// Returns the draft of the present answers. A draft cannot say which answers hold for the present data
+    /// alone, so these are left out, and the draft continues on the page where they are given.
     fn draft(&self) -> Draft {
         let planner = &self.state.planner;
         let answers = planner.answers_for_other_data();

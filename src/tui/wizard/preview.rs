@@ -148,7 +148,7 @@ impl Preview {
         self.found.ready().map_or_else(first, |found| found.examples.as_slice())
     }
 
-    /// Forgets what was found, and ends a search that has not.
+    /// Forgets what was found, and ends a search that is still going on.
     fn end_search(&mut self, state: &mut State) {
         let found = std::mem::take(&mut self.found);
         state.cancel(&found);

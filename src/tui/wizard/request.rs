@@ -8,8 +8,8 @@
 //!   that the wizard no longer waits for are ignored, so a request never has to be withdrawn.
 //! - Slow work ([`Request::is_slow`]) sends [`Response::Progress`] at most about ten times a second, and ends
 //!   early after [`Request::Cancel`] with its ticket. It still sends its own response, an `Err` that says so.
-//! - Slow requests do not delay quick ones: folders can be browsed during a download. Quick ones are finished
-//!   before the program ends, so that the last draft is saved.
+//! - Slow requests do not delay quick ones: folders can be browsed during a download. The program ends only
+//!   after all quick ones, so that the last draft is saved.
 //! - Errors are text for users: what happened, where, and what to do, in one or several lines. The wizard
 //!   escapes and wraps them.
 
@@ -123,9 +123,9 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns whether the request may take long. Most of such requests report progress and can be cancelled;
-    /// looking at this machine, the cache, the runs, a folder or rejected lines ends by itself, however slow
-    /// the disk or a mounted network is.
+    /// Returns whether the request may take long. Most such requests report progress and can be cancelled.
+    /// Those that look at this machine, the cache, the runs, a folder or rejected lines cannot; they end by
+    /// themselves, however slow the disk or a mounted network is.
     pub const fn is_slow(&self) -> bool {
         matches!(
             self,

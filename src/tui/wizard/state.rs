@@ -110,7 +110,7 @@ impl State {
         Loading::waiting(self.send(request), self.now)
     }
 
-    /// Asks the backend to end the work for a value that nobody waits for any more.
+    /// Asks the backend to end the work for a value that nobody needs any more.
     pub(super) fn cancel<T>(&mut self, loading: &Loading<T>) {
         if let Loading::Waiting(Wait { ticket, .. }) = loading {
             self.send(Request::Cancel { ticket: *ticket });

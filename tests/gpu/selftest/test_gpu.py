@@ -80,14 +80,14 @@ class Folder(unittest.TestCase):
             if condition():
                 return
             time.sleep(0.05)
-        self.fail("it did not come to pass in minutes")
+        self.fail("it did not happen within minutes")
 
     def wait_for_the_end_of(self, process):
         def has_ended():
             try:
                 return pathlib.Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"
             except OSError:
-                # It may go while it is read.
+                # The process may be gone while this is read.
                 return True
 
         self.wait_for(has_ended)
@@ -116,7 +116,7 @@ class Harness(Folder):
         child = self.folder / "0.jsonl.child"
         wait = subprocess.Popen.wait
 
-        # Its time begins when it has come so far, however late the machine lets it.
+        # Its time begins only once its child has started, however slow the machine is.
         def wait_for_it(program, timeout=None):
             if timeout is not None:
                 self.wait_for(lambda: child.exists() and child.read_text().endswith("\n"))
@@ -129,7 +129,7 @@ class Harness(Folder):
 
     def test_time_left_over_goes_to_the_parts_behind(self):
         first, second = self.perform(of_kind("good", 30), of_kind("wrong", 10), seconds=400.0)
-        # Less by what has passed before the first one began.
+        # Less the time that passed before the first one began.
         self.assertAlmostEqual(first["limit_s"], 300, delta=30)
         self.assertGreater(second["limit_s"], 300)
 

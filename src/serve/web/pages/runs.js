@@ -16,7 +16,7 @@ const every = (data) => (data?.items.some(isLive) ? 1000 : 3000);
 const MOST = 500;
 
 /**
- * Reads so many parts of the list that are older than the run `before`, and the place where the next one begins.
+ * Reads this many parts of the list that are older than the run `before`, and the place where the next one begins.
  * `again` reads them once more.
  */
 function useOlder(before, parts) {

@@ -303,7 +303,7 @@ fn a_liar_whose_contribution_is_measured_is_named_and_has_nothing_to_say_from_th
 }
 
 #[test]
-fn who_was_muted_has_nothing_to_say_in_all_later_attempts_of_as_many_ranks() {
+fn a_muted_rank_stays_muted_in_all_later_attempts_of_as_many_ranks() {
     let root = tempfile::tempdir().unwrap();
     let settings = r#"{ sentry = "drop" }"#;
     let lie = Some(Lie { rank: 1, step: 1, lasts: false, factor: 1.5 });
@@ -320,7 +320,7 @@ fn who_was_muted_has_nothing_to_say_in_all_later_attempts_of_as_many_ranks() {
     train_on(&runs, SummedBy::Xdp, None, false);
     assert_eq!(losses(&runs[0]), losses(&whole));
     assert_eq!(bytes(&runs[0], ADAPTER), bytes(&whole, ADAPTER));
-    // Of fewer ranks, nobody knows which ones they are.
+    // With fewer ranks, nobody knows which one was muted.
     let runs = stopped("fewer");
     train_on(&runs[..2], SummedBy::Xdp, None, true);
     assert!(of_newest(&runs[0], "muted").is_null());
