@@ -213,7 +213,7 @@ fn why_none(preview: &Preview, wanted: &Wanted) -> String {
     let why = preview.why_not_found().filter(|_| preview.examples.is_empty());
     match (why, wanted) {
         (Some(why), _) => why,
-        (None, Wanted::Line { line, .. }) => format!("there is no example of line {}", count(*line)),
+        (None, Wanted::Line { line, .. }) => format!("no example comes from line {}", count(*line)),
         (None, Wanted::Text(text)) => format!("no example contains \"{text}\""),
     }
 }
@@ -251,6 +251,6 @@ mod tests {
             train: Rendering::default(),
             skip: Rendering::default(),
         });
-        assert_eq!(why_none(&preview, &wanted), "there is no example of line 1,200");
+        assert_eq!(why_none(&preview, &wanted), "no example comes from line 1,200");
     }
 }

@@ -580,7 +580,7 @@ mod tests {
             assert_eq!(planner.answers.epochs, Some(Answer::flag(5.0)));
             assert!(!planner.choose_model("n") && !planner.choose_data(vec!["b.jsonl".into()]));
         }
-        // Its values alone, which a user may want for another model, are no demo.
+        // The demo's settings alone, which a user may want for another model, do not count as the demo.
         let mut planner =
             with(&[("preset", "demo", Origin::Flag), ("learning-rate", "2e-3", Origin::Preset)]);
         assert!(!planner.choose_model("m") && !planner.choose_data(vec!["a.jsonl".into()]));

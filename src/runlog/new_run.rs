@@ -180,7 +180,7 @@ mod tests {
             fs::remove_dir(damaged.path().join(part.file_name().unwrap())).unwrap();
             assert!(lock(damaged).unwrap().is_none());
         }
-        // Without the root it is no accident.
+        // Without the root, this is an error.
         let lost = create(".new-d");
         fs::remove_dir_all(folder.path()).unwrap();
         assert!(matches!(lock(lost), Err(Error::Io { .. })));

@@ -10,7 +10,7 @@ use time::macros::format_description;
 use crate::problem::Problem;
 
 /// The most bytes of a name. A file's name has at most 255 on the usual file systems, and what is kept under
-/// a name gets an ending besides.
+/// a name gets an ending in addition.
 const LONGEST: usize = 200;
 
 /// Checks that a name from a request is one and no path: not empty or hidden, no separator, nothing that

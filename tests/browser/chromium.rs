@@ -280,7 +280,7 @@ impl Page {
             "(() => {{ const e = document.querySelector({}); if (!e || e.disabled) return false; e.focus(); e.select?.(); return true; }})()",
             json!(selector)
         );
-        // A field that was drawn anew between the two has lost the focus, and the text went nowhere.
+        // A field that was redrawn between the two has lost the focus, and the text went nowhere.
         let is_still = format!("document.activeElement === document.querySelector({})", json!(selector));
         for _ in 0..3 {
             self.wait(&format!("the field {selector:?}"), &select);

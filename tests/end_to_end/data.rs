@@ -194,7 +194,7 @@ fn what_is_too_long_does_not_count_as_rejected_and_can_be_kept_in_part() {
     let report = &checked(&["--overlong", "truncate", "--json"]).last()["report"];
     assert_eq!((report["examples"].as_u64(), report["lengths"]["max"].as_u64()), (Some(3), Some(200)));
     assert_eq!(report["overlong"]["cut"]["examples"], 1);
-    // A copy of what was not rejected has it as well, and the conversation of which one turn is left out.
+    // A copy of what was not rejected has it too, and the whole conversation of which a turn is left out.
     let greeted = json!({"messages": [
         {"role": "assistant", "content": "Welcome!"},
         {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."},

@@ -92,7 +92,7 @@ fn a_stopped_screen_gives_the_terminal_to_the_shell_and_takes_it_again() {
     pty.wait_for(DASHBOARD);
     pty.press(CTRL_Z);
     pty.wait_for("back in the shell");
-    // The screen is not told of this, because the shell has the terminal.
+    // The screen is not told about this, because the shell has the terminal.
     pty.resize(ORDINARY);
     pty.press(ENTER);
     pty.wait_for(DASHBOARD);

@@ -386,7 +386,7 @@ impl<'a> Shared<'a> {
         Ok(None)
     }
 
-    /// Waits until the rank shall start. Returns its number, or `None` if it shall not.
+    /// Waits for the request to start the rank. Returns the rank's number, or `None` if it is not to start.
     fn start(
         &self,
         channel: &mut Channel<'_>,

@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(lossy, whole);
         assert!(counts[Verdict::Resent] > 20, "{counts:?}");
         assert_eq!(counts[Verdict::Completed], expected.len() as u64);
-        assert_eq!(summed(3, 0, 9).0, whole, "a moment without a route is no end");
+        assert_eq!(summed(3, 0, 9).0, whole, "a moment without a route does not end the sum");
     }
 
     #[test]

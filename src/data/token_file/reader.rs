@@ -396,7 +396,7 @@ pub(super) fn mask_fault(packet: &[u8], header: &PacketHeader) -> Option<&'stati
     }
     let in_last_byte = mask.len % 8;
     if in_last_byte > 0 && mask.bits.last().is_some_and(|byte| byte >> in_last_byte != 0) {
-        return Some("the mask marks tokens behind the last one as trained");
+        return Some("the mask marks tokens after the last one as trained");
     }
     mask.get(0).then_some("the first token is marked as trained")
 }

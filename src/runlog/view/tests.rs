@@ -104,7 +104,7 @@ fn the_time_left_includes_head_and_outputs_and_is_that_of_the_heads_steps_while_
     log.emit(phase("train"));
     log.step(998, 2.0);
     log.step(999, 2.0);
-    // What is told of a measurement between the steps ends nothing.
+    // A report on a measurement between the steps ends nothing.
     log.emit(phase("products"));
     assert_eq!(left(&log), Some((61.0, 1)));
     log.emit(phase("train"));

@@ -21,7 +21,7 @@ pub(crate) fn router() -> OpenApiRouter<Shared> {
     router.route("/v1/models/{owner}/{name}", get(with_slash))
 }
 
-/// What stands in the path, if it is text.
+/// The part of the path that names the model, if it is text.
 type InPath<T> = Result<Path<T>, PathRejection>;
 
 /// A model in OpenAI's form.

@@ -173,7 +173,7 @@ async fn a_model_whose_files_are_written_anew_is_loaded_again() {
         let folder = model.join(folder);
         fs::create_dir_all(&folder).unwrap();
         for (text, starts) in [("old", starts), ("the new one", starts + 1)] {
-            // Into the same file, which changes nothing of the folder.
+            // Into the same file, which does not change the stamp of the folder itself.
             fs::write(folder.join("model.safetensors"), text).unwrap();
             for _ in 0..2 {
                 assert_eq!(texts(place.ask("base", &["a"]).await.unwrap(), 1).await, ["hello"]);

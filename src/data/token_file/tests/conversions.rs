@@ -110,7 +110,7 @@ fn bytes_that_look_like_long_packets_everywhere_are_passed_over_in_time() {
 
 #[test]
 fn a_packet_that_ends_damage_is_not_lost_however_little_may_still_be_summed() {
-    // Each six bytes look like the beginning of a packet of 4096 bytes. What may be summed behind them
+    // Each six bytes look like the beginning of a packet of 4096 bytes. What may be summed after them
     // repeats after about 96 of these beginnings.
     let looks_like_packets = [v1::SYNC, 1, 1, v1::TOKEN_IDS, 0x0F, 0xF8];
     let tokens: Vec<u32> = (0..510).collect();

@@ -117,8 +117,7 @@ fn a_mask_that_no_writer_writes_is_damage_of_its_example_alone() {
     let (folder, path, sound) = sound_file();
     let place = layout(&sound).packets[4].clone();
     let mask = 64 + 4 * samples()[4].tokens.len();
-    for (trained, what) in
-        [(0, "first token is marked"), (15, "behind the last one"), (2, "different number")]
+    for (trained, what) in [(0, "first token is marked"), (15, "after the last one"), (2, "different number")]
     {
         let mut bytes = sound.clone();
         let packet = &mut bytes[place.clone()];

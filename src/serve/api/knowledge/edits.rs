@@ -311,7 +311,7 @@ pub(super) fn remove(state: &Served, id: &str, folder: &Path) -> Result<(), Prob
 /// before it. The edit is in progress as long as the file is open.
 ///
 /// # Errors
-/// There are as many as there may be, or it cannot be created.
+/// There are as many as are allowed, or it cannot be created.
 fn one_more_draft(folder: &Path, draft: &Path) -> Result<File, Problem> {
     let alone = File::open(folder).map_err(|error| Failure::io("open", folder, &error))?;
     // Where there are no locks, two that begin at once may both find the last place free.
