@@ -381,8 +381,8 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
         return Err(Failure { text, ..refusal }.hint(hint));
     }
     Err(Failure { text, ..refusal }.hint(format!(
-        "Correct the lines (`{} check` shows each with its fix), or raise --max-rejected",
-        program_name()
+        "Correct the lines (`{program} check` shows each with its fix), copy the others into a file of their own with `{program} check --write-clean FILE`, or raise --max-rejected",
+        program = program_name()
     )))
 }
 

@@ -28,6 +28,9 @@ pub struct Foreign {
     pub columns: Vec<String>,
     /// What they probably stand for. `None` if nothing fits.
     pub map: Option<FieldMap>,
+    /// The number of rejected lines with the same remedy. Reports of older versions do not say it.
+    #[serde(default)]
+    pub lines: u64,
 }
 
 impl Foreign {
@@ -42,7 +45,7 @@ impl Foreign {
     }
 
     pub(crate) fn of_object(object: &Map<String, Value>) -> Self {
-        Self { columns: object.keys().take(KEPT).cloned().collect(), map: guess(object) }
+        Self { columns: object.keys().take(KEPT).cloned().collect(), map: guess(object), lines: 1 }
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
+use sparktune_base::field_map::FieldMap;
 use sparktune_base::units::{bytes, count, counted, counted_on_average, percent};
 
 use crate::file_kind::FileKind;
@@ -44,7 +45,7 @@ pub struct Report {
     /// 100,000 of each file.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unlisted: u64,
-    /// The columns of the first line that no format fits.
+    /// The columns of lines that no format fits: of the first line with the most frequent remedy.
     #[serde(default)]
     pub foreign: Option<Foreign>,
     /// Lines that became several examples.
@@ -286,13 +287,20 @@ impl Report {
         }
     }
 
+    /// Returns what the columns probably stand for, if most of the lines fit no format and have these
+    /// columns. A single line with a mistyped field says nothing about the others.
+    pub fn suggested_map(&self) -> Option<&FieldMap> {
+        let foreign = self.foreign.as_ref().filter(|foreign| 2 * foreign.lines > self.filled_lines())?;
+        foreign.map.as_ref()
+    }
+
     /// Returns what to do about data that no format fits, if its columns probably stand for something.
     pub fn map_hint(&self) -> Option<String> {
-        let Foreign { columns, map } =
-            self.foreign.as_ref().filter(|_| self.rejected >= self.accepted_lines())?;
+        let map = self.suggested_map()?;
+        let columns = &self.foreign.as_ref()?.columns;
         let names: Vec<String> = columns.iter().take(COLUMNS).map(|name| escape(name).into_owned()).collect();
         let more = if columns.len() > COLUMNS { ", …" } else { "" };
-        let flag = escape(&map.as_ref()?.flag()).into_owned();
+        let flag = escape(&map.flag()).into_owned();
         Some(format!("the columns {}{more} fit no format; say what they stand for: {flag}", names.join(", ")))
     }
 

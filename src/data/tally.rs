@@ -28,6 +28,9 @@ const PLACES: usize = 10;
 /// and whoever corrects data needs no more.
 const LISTED: u64 = 100_000;
 
+/// The number of different remedies for lines that no format fits whose lines are counted.
+const SHAPES: usize = 16;
+
 /// The number of examples that are counted: 2.7 GB of hashes, places and lengths. A small compressed file can
 /// have billions of short lines.
 const MOST_EXAMPLES: u64 = 1 << 27;
@@ -64,6 +67,8 @@ pub(crate) struct Tally {
     set_of: Vec<Option<u32>>,
     with_model: bool,
     rejected_file: Option<RejectedFile>,
+    /// The columns of lines that no format fits, by the remedy.
+    foreign: Vec<(String, Foreign)>,
     /// The lines of the last file that are in the list.
     listed: (u32, u64),
 }
@@ -96,6 +101,7 @@ impl Tally {
             set_of: Vec::new(),
             with_model,
             rejected_file,
+            foreign: Vec::new(),
             listed: (0, 0),
         })
     }
@@ -117,6 +123,7 @@ impl Tally {
             set_of: Vec::new(),
             with_model: true,
             rejected_file: None,
+            foreign: Vec::new(),
             listed: (0, 0),
         }
     }
@@ -293,8 +300,13 @@ impl Tally {
         let rejection = &refused.rejection;
         self.report.rejected += 1;
         self.report.files[file as usize].rejected += 1;
-        if self.report.foreign.is_none() {
-            self.report.foreign = Foreign::of(rejection, &refused.text);
+        match self.foreign.iter().position(|(fix, _)| *fix == rejection.fix) {
+            Some(known) => self.foreign[known].1.lines += 1,
+            None if self.foreign.len() < SHAPES => {
+                let foreign = Foreign::of(rejection, &refused.text);
+                self.foreign.extend(foreign.map(|foreign| (rejection.fix.clone(), foreign)));
+            }
+            None => {}
         }
         match self.report.rejections.iter_mut().find(|r| r.kind == rejection.kind) {
             Some(count) => {
@@ -333,6 +345,12 @@ impl Tally {
             file.finish()?;
         }
         self.report.split = split.then_some(self.split);
+        // The first one of the most frequent.
+        self.report.foreign = std::mem::take(&mut self.foreign)
+            .into_iter()
+            .map(|(_, foreign)| foreign)
+            .rev()
+            .max_by_key(|foreign| foreign.lines);
         self.report.rejections.sort_by_key(|r| (std::cmp::Reverse(r.count), r.kind));
         self.train.par_sort_unstable();
         self.eval.par_sort_unstable();

@@ -118,6 +118,31 @@ fn a_refused_file_of_a_folder_does_not_hide_the_others() {
 }
 
 #[test]
+fn one_mistyped_field_is_no_verdict_on_the_columns_of_all_lines() {
+    let place = Place::new();
+    let mistyped = chat(1).to_string().replace("\"messages\"", "\"message\"");
+    // No line of this file is accepted, and most are wrong for another reason.
+    place.write("wrong.jsonl", format!("{mistyped}\n{}", "{\"messages\": []}\n".repeat(6)));
+    let mixed: String = (2..8).map(|number| format!("{}\n", chat(number))).collect();
+    place.write("mixed.jsonl", format!("{mistyped}\n{mixed}{}", "{oops\n".repeat(6)));
+    for file in ["wrong.jsonl", "mixed.jsonl"] {
+        let result = place.sparktune(["check", file]).exits(3);
+        assert!(!result.out.contains("fit no format"), "{}", result.out);
+        assert!(result.out.contains("--map message=messages"), "the line's own remedy: {}", result.out);
+        assert!(result.err.contains("--write-clean FILE"), "{}", result.err);
+    }
+    let model = checkpoint();
+    let train = ["train", "--plain", "--non-interactive", "--data", "mixed.jsonl", "--model"];
+    let result = place.sparktune(train.into_iter().chain([model.to_str().unwrap()])).exits(3);
+    assert!(result.err.contains("check --write-clean FILE"), "{}", result.err);
+    // The first line does not decide, but most lines do.
+    place.write("map.jsonl", format!("{{oops\n{}", format!("{mistyped}\n").repeat(6)));
+    let result = place.sparktune(["check", "map.jsonl"]).exits(3);
+    assert!(result.out.starts_with("the columns message fit no format"), "{}", result.out);
+    assert!(result.err.contains("--map message=messages"), "{}", result.err);
+}
+
+#[test]
 fn how_much_may_be_rejected_is_the_users_choice() {
     let place = Place::new();
     place.write("train.jsonl", format!("{}\n{}\n{{oops\n", chat(1), chat(2)));

@@ -90,7 +90,7 @@ pub fn actions(answers: &Answers, report: &Report, has_think_block: bool) -> Vec
 
 /// Returns what the columns of data that no format fits probably stand for, unless the user said it already.
 pub fn suggested_map<'r>(answers: &Answers, report: &'r Report) -> Option<&'r FieldMap> {
-    report.foreign.as_ref()?.map.as_ref().filter(|_| answers.map.is_none())
+    report.suggested_map().filter(|_| answers.map.is_none())
 }
 
 /// Returns the opposite choice of whether the inserted empty think block is trained.
@@ -133,11 +133,14 @@ mod tests {
     #[test]
     fn a_map_that_fits_foreign_columns_is_offered_first_until_it_is_taken() {
         let map: Option<FieldMap> = "question=prompt,answer=completion".parse().ok();
-        let foreign = Some(Foreign { columns: vec!["question".into(), "answer".into()], map: map.clone() });
+        let columns = vec!["question".into(), "answer".into()];
+        let foreign = Some(Foreign { columns, map: map.clone(), lines: 9 });
         let report = Report { rejected: 9, lines: 9, foreign, ..Report::default() };
         let mut answers = Answers::default();
         assert_eq!(actions(&answers, &report, false)[0], DataAction::MapColumns);
         assert_eq!(suggested_map(&answers, &report), map.as_ref());
+        let of_few = Report { examples: 9, lines: 18, ..report.clone() };
+        assert_eq!(suggested_map(&answers, &of_few), None);
         answers.set("map", "answer=text", Origin::Flag).unwrap();
         assert!(!actions(&answers, &report, false).contains(&DataAction::MapColumns));
     }

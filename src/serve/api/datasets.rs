@@ -222,7 +222,6 @@ fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Resul
             (_, Some(hint)) => refusal.hint(hint).to_string(),
             (_, None) => refusal.hint("Correct the lines, or raise max-rejected").to_string(),
         });
-    let suggested = report.foreign.as_ref().and_then(|foreign| foreign.map.as_ref());
     // The page draws the lengths itself.
     let sentences = Report { lengths: None, ..report.clone() }.to_string();
     let mut result = json!({
@@ -234,7 +233,7 @@ fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Resul
         "max_rejected": checked.max_rejected,
         "refused": refused,
         "sentences": sentences.lines().map(str::trim).collect::<Vec<_>>(),
-        "suggested_map": suggested.map(ToString::to_string),
+        "suggested_map": report.suggested_map().map(ToString::to_string),
         "listed_lines": report.listed_lines(),
         "report": report,
         "notes": reporter.take_notes(),

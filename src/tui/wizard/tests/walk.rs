@@ -436,8 +436,9 @@ fn foreign_columns_are_shown_with_a_map_that_a_key_takes() {
         let mut found = data();
         if answers.map.is_none() {
             let map = "question=prompt,answer=completion".parse().ok();
-            found.report.foreign = Some(Foreign { columns: vec!["question".into(), "answer".into()], map });
-            found.report.rejected = 29_000;
+            let columns = vec!["question".into(), "answer".into()];
+            found.report.foreign = Some(Foreign { columns, map, lines: 60_000 });
+            found.report.rejected = 60_000;
         }
         Ok(found)
     };
