@@ -21,6 +21,7 @@
 //! | [`inference`] | the inference worker: a process that holds a model and answers requests |
 //! | [`runs`], [`stop_request`], [`summary`] | existing runs: find, stop, export, describe |
 //! | [`members_of_run`] | the ranks of a run of several machines, in words |
+//! | [`next_steps`] | what can be done next with a complete run |
 //! | [`caches`] | what is kept next to the runs and can be made again |
 //! | [`finished_model`] | what `head` trains the head of: a run or a model |
 //! | [`presets`], [`draft`], [`files`] | what an interface needs while it asks |
@@ -59,6 +60,7 @@ pub mod machine;
 pub mod members_of_run;
 pub mod model;
 pub mod models;
+pub mod next_steps;
 pub mod pack;
 mod parent;
 pub mod planner;

@@ -4,10 +4,12 @@ use std::io;
 
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::launch::{Conditions, Following, launch};
+use sparktune_app::next_steps::{compare_command, is_of_demo, training_on};
 use sparktune_app::program::Program;
 use sparktune_app::shell::run_argument;
 use sparktune_app::summary::Summary;
 use sparktune_base::program_name;
+use sparktune_plan::Plan;
 use sparktune_runlog::{Liveness, RunDir, RunView};
 use sparktune_tui::output::{WrappedLines, columns, note, print_json, report, stderr_columns};
 use sparktune_tui::screen::can_fill_the_screen;
@@ -216,11 +218,20 @@ fn note_outputs(run: &RunDir, view: &RunView) {
     for name in &finished.outputs {
         note(&format!("  {}", run.path().join(name).display()));
     }
+    let name = run_argument(run);
+    let plan = run.read_plan().ok().and_then(|text| Plan::from_toml(&text, "plan.toml").ok());
+    if let Some(words) = plan.as_ref().and_then(|plan| training_on(&name, plan, view)) {
+        note(&words);
+    }
     let serving = run.outputs().join("SERVE.md");
     if serving.is_file() {
         note(&format!("How to serve it: {}", serving.display()));
-        note(&format!("Talk to it: {} chat {}", program_name(), run_argument(run)));
-        note(&format!("Before against after: {} compare {}", program_name(), run_argument(run)));
+        note(&format!("Talk to it: {} chat {name}", program_name()));
+        let asks = match &plan {
+            Some(plan) if is_of_demo(plan) => "",
+            _ => " (how both follow instructions; --suite FILE asks about your own data)",
+        };
+        note(&format!("Before against after: {}{asks}", compare_command(&name, plan.as_ref())));
     }
 }
 

@@ -30,6 +30,8 @@ use crate::tailer::{EventTailer, Limit};
 
 /// The weight of the newest loss in the moving average over about the last 20 steps.
 const EMA_WEIGHT: f64 = 0.1;
+/// The share by which a loss on the eval set that is still falling is lower than the best one before.
+const CLEAR_GAIN: f64 = 0.02;
 const KEPT_SAMPLES: usize = 32;
 const KEPT_WARNINGS: usize = 64;
 const KEPT_ATTEMPTS: usize = 64;
@@ -324,6 +326,14 @@ impl RunView {
     pub fn best(&self) -> Option<(u64, f64)> {
         let logged = self.finished().and_then(|finished| finished.best_step.zip(finished.best_eval_nats));
         logged.or_else(|| self.best_eval().map(|eval| (eval.step, eval.loss_nats)))
+    }
+
+    /// Returns whether the loss on the eval set was still falling when it was last computed: it was clearly
+    /// lower than ever before. The base model's does not count, because the first steps gain much in any run.
+    pub fn is_still_falling(&self) -> bool {
+        let [.., before, last] = &self.bests[..] else { return false };
+        let is_newest = self.last_eval.as_ref().is_some_and(|eval| eval.step == last.step);
+        is_newest && last.loss_nats < before.loss_nats * (1.0 - CLEAR_GAIN)
     }
 
     /// Returns whether the run started from the weights of another run or of an adapter.

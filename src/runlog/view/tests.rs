@@ -231,6 +231,24 @@ fn the_bases_loss_is_the_zero_line_and_never_the_best() {
 }
 
 #[test]
+fn a_loss_is_still_falling_while_the_newest_one_is_clearly_the_best() {
+    let mut log = Log::new();
+    log.start(None);
+    for (step, loss, is_falling) in [
+        (0, 7.0, false),
+        (1, 3.0, false),
+        (2, 2.5, true),
+        (3, 2.49, false),
+        (4, 2.6, false),
+        (5, 2.0, true),
+        (6, f64::NAN, false),
+    ] {
+        log.eval(step, loss);
+        assert_eq!(log.view.is_still_falling(), is_falling, "step {step}");
+    }
+}
+
+#[test]
 fn an_attempt_that_returns_to_a_checkpoint_discards_the_steps_after_it() {
     let mut log = Log::new();
     log.start(None);

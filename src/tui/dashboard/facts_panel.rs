@@ -1,6 +1,7 @@
 //! Describes the run: its outputs, its attempts, and its plan with estimates next to measurements.
 
 use ratatui::text::{Line, Span};
+use sparktune_app::next_steps::compare_command;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::regular_file::read_regular;
@@ -108,8 +109,10 @@ fn outputs(run: &str, known: &Known, facts: &Facts, page: &mut Page<'_>) {
         page.text(&format!(
             "`{program} chat {run} --beside base` talks to this model and its base side by side."
         ));
+        let plan = facts.plan.as_ref().and_then(|plan| plan.as_ref().ok());
         page.text(&format!(
-            "`{program} compare {run}` asks both the same questions and says which differences are more than chance."
+            "`{}` asks both the same questions and says which differences are more than chance.",
+            compare_command(run, plan)
         ));
         page.title(HOW_TO_SERVE);
         for line in serve.lines() {
