@@ -44,7 +44,7 @@ pub(crate) enum Ending {
     },
     /// Stopped after a checkpoint, in training or in the export.
     Stopped {
-        /// The reason if memory ran out; `None` if the user requested the stop.
+        /// The reason if memory ran out, or another rank was stopped; `None` if the user stopped this one.
         reason: Option<String>,
     },
 }

@@ -53,9 +53,17 @@ struct Wish {
     shares: Option<Vec<u32>>,
 }
 
-/// What is due for all ranks, why they stop, whether others join now, and the shares of the next step, if
-/// they change.
-type Agreed = (Due, Option<String>, bool, Option<Vec<u32>>);
+/// What all ranks do at the border of a step.
+struct Agreed {
+    due: Due,
+    /// Why a rank has to stop, and therefore all.
+    reason: Option<String>,
+    /// Another rank that was asked to stop, if this one was not.
+    asked: Option<usize>,
+    others_join: bool,
+    /// The shares of the next step, if they change.
+    shares: Option<Vec<u32>>,
+}
 
 /// How a stage ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +72,7 @@ pub(crate) enum StageOutcome {
     Done,
     /// The run must stop. A checkpoint contains every step that was done.
     Stopped {
-        /// The reason if memory ran out; `None` if the user requested the stop.
+        /// The reason if memory ran out, or another rank was stopped; `None` if the user stopped this one.
         reason: Option<String>,
     },
 }
@@ -132,14 +140,19 @@ impl<O: Objective> StageLoop<'_, '_, O> {
             let mut others_join = false;
             let mut have_agreed = false;
             if self.session.ranks.has_others() {
-                let shares;
-                (due, reason, others_join, shares) = match self.agreed(due, reason) {
-                    Err(TrainError::Cluster(error)) if error.is_of_a_rank() => {
-                        (Due { save: true, stop: true, ..due }, Some(error.to_string()), false, None)
-                    }
+                let (asked, shares);
+                Agreed { due, reason, asked, others_join, shares } = match self.agreed(due, reason) {
+                    Err(TrainError::Cluster(error)) if error.is_of_a_rank() => Agreed {
+                        due: Due { save: true, stop: true, ..due },
+                        reason: Some(error.to_string()),
+                        asked: None,
+                        others_join: false,
+                        shares: None,
+                    },
                     agreed => agreed?,
                 };
                 have_agreed = reason.is_none();
+                reason = reason.or_else(|| Some(format!("rank {} was stopped", asked?)));
                 let next = self.steps.state.step + 1;
                 self.session.record_members(next);
                 if let Some(said) = shares.filter(|_| !self.steps.is_last_done()) {
@@ -359,10 +372,14 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         let reason = wishes
             .iter()
             .find_map(|wish| wish.reason.as_ref().map(|reason| format!("rank {}: {reason}", wish.rank)));
-        let Some(first) = wishes.into_iter().next() else { return Ok((due, reason, false, None)) };
+        let asked = wishes.iter().find(|wish| wish.stop).filter(|_| !due.stop).map(|wish| wish.rank);
+        let Some(first) = wishes.into_iter().next() else {
+            return Ok(Agreed { due, reason, asked, others_join: false, shares: None });
+        };
         let others_join = first.newcomers > 0 && !stop && due.end.is_none();
         let due = Due { stop, save: stop || first.save || others_join, ..due };
-        Ok((due, reason, others_join, first.shares.filter(|_| !stop && !others_join)))
+        let shares = first.shares.filter(|_| !stop && !others_join);
+        Ok(Agreed { due, reason, asked, others_join, shares })
     }
 
     /// Compares what all ranks have trained, unless that takes long. Returns why they end if one is gone.
