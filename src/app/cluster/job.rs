@@ -85,6 +85,7 @@ impl Members {
                 program = program_name()
             )));
         }
+        tell_apart(&mut others, own.as_ref());
         Ok(Self { membership, others, own })
     }
 
@@ -160,6 +161,16 @@ impl Started {
     }
 }
 
+/// Adds the address to the name of each machine that has the name of another one.
+fn tell_apart(others: &mut [Recruit], own: Option<&Recruit>) {
+    let names: Vec<String> = others.iter().chain(own).map(|member| member.name.clone()).collect();
+    for other in others {
+        if names.iter().filter(|name| **name == other.name).count() > 1 {
+            other.name = format!("{} at {}", other.name, escape(&other.host));
+        }
+    }
+}
+
 /// Asks the coordinator of a membership for the members.
 ///
 /// # Errors
@@ -208,4 +219,17 @@ impl Watch for Sending<'_> {
 /// Never cancels.
 pub fn never() -> Cancelled {
     Arc::new(|| false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_of_the_same_name_are_told_apart_by_their_addresses() {
+        let member = |name: &str, host: &str| Recruit { name: name.into(), host: host.into(), port: 1 };
+        let mut others = [member("vm", "10.0.0.2"), member("spark", "10.0.0.3")];
+        tell_apart(&mut others, Some(&member("vm", "127.0.0.1")));
+        assert_eq!(others.map(|other| other.name), ["vm at 10.0.0.2", "spark"]);
+    }
 }
