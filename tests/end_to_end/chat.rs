@@ -187,5 +187,11 @@ fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
         .collect();
     assert_eq!(names.len(), 2);
     assert!(names[0].contains("another") && !names[1].contains("another"), "{names:?}");
+    // Equal weights give equal answers: one seed serves both sides, also if nobody names one.
+    let answers = &objects(&done)[0]["answers"];
+    for field in ["seed", "text", "thought"] {
+        assert_eq!(answers[0][field], answers[1][field], "{answers}");
+    }
+    assert!(answers[0]["seed"].is_u64(), "{answers}");
     assert!(done.err.contains("temperature 0.7") && done.err.contains("top-k 20"), "{}", done.err);
 }

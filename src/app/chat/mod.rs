@@ -8,6 +8,7 @@
 pub mod history;
 pub mod recommended;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -207,6 +208,11 @@ impl Chat {
     /// The sampling is out of its range, or a worker has ended.
     pub fn say(&mut self, text: &str, settings: &Settings) -> Result<(), Failure> {
         settings.sampling.check().map_err(|error| Failure::usage(error.to_string()))?;
+        let mut sampling = settings.sampling.clone();
+        if self.sides.len() > 1 {
+            // With the same random numbers, models side by side differ by their weights and not by chance.
+            sampling.seed.get_or_insert_with(|| RandomState::new().build_hasher().finish());
+        }
         self.asked += 1;
         for (number, side) in self.sides.iter_mut().enumerate() {
             let worker = &mut self.workers[side.worker];
@@ -221,7 +227,7 @@ impl Chat {
                 id: id.clone(),
                 prompt,
                 adapter: side.adapter.clone(),
-                sampling: settings.sampling.clone(),
+                sampling: sampling.clone(),
             };
             side.answer = Some(Answer { id, ..Answer::default() });
             worker.send(&Request::Generate(Box::new(generate)))?;
