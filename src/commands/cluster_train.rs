@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::{Signal, getpid, kill_process};
 use sparktune_app::cluster::job::Members;
 use sparktune_app::failure::{Exit, Failure};
+use sparktune_app::job::Job;
 use sparktune_app::launch::Conditions;
 use sparktune_app::program::Program;
 use sparktune_base::units::counted;
 use sparktune_cluster::membership::Cancelled;
-use sparktune_plan::Plan;
+use sparktune_plan::{Answer, Answers, Origin, Plan, resolve};
 use sparktune_runlog::{RunDir, RunView};
 use sparktune_tui::output::note;
 use sparktune_tui::progress::OnStderr;
@@ -45,6 +46,29 @@ pub(crate) fn gather(program: &Program, interrupts: &Interrupts) -> Result<Membe
 fn cancelled(interrupts: &Interrupts) -> Cancelled {
     let flag = interrupts.flag();
     Arc::new(move || flag.load(Ordering::SeqCst))
+}
+
+/// Plans enough micro-batches for every machine, unless the user has said how many: a rank without one would
+/// have nothing to do.
+///
+/// # Errors
+/// There is no such plan.
+pub(crate) fn with_work_for_all(job: Job, answers: &Answers, members: &Members) -> Result<Job, Failure> {
+    let planned = job.plan.batch.grad_accum_steps;
+    let Some(answers) = enough_for(members.world_size(), planned, answers) else { return Ok(job) };
+    note(&format!(
+        "each optimizer step has {} micro-batches, one per machine, where one machine alone would have {planned}",
+        members.world_size()
+    ));
+    Ok(Job { plan: resolve(&answers, &job.facts)?, ..job })
+}
+
+/// Returns answers with a micro-batch for each rank, if the planned number does not suffice and was not
+/// answered.
+fn enough_for(ranks: usize, planned: u32, answers: &Answers) -> Option<Answers> {
+    let is_short = answers.grad_accum_steps.is_none() && (planned as usize) < ranks;
+    let each = Answer::new(ranks as u32, Origin::BuiltIn);
+    is_short.then(|| Answers { grad_accum_steps: Some(each), ..answers.clone() })
 }
 
 /// Returns whether the newest attempt trains in a swarm.
@@ -104,6 +128,18 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+
+    #[test]
+    fn every_machine_gets_a_micro_batch_where_the_user_does_not_say_how_many() {
+        let none = Answers::default();
+        let planned = |ranks, planned, answers: &Answers| {
+            enough_for(ranks, planned, answers)?.grad_accum_steps.map(|answer| answer.value)
+        };
+        assert_eq!(planned(2, 1, &none), Some(2));
+        assert_eq!((planned(2, 2, &none), planned(2, 16, &none)), (None, None));
+        let one = Answers { grad_accum_steps: Some(Answer::flag(1)), ..Answers::default() };
+        assert_eq!(planned(2, 1, &one), None);
+    }
 
     #[test]
     fn members_that_end_together_send_one_signal() {

@@ -19,7 +19,7 @@ use sparktune_tui::prompts::Prompter;
 use sparktune_tui::screens::{Screens, WizardEnd};
 
 use crate::attempt::{Display, note_how_it_stands, run_attempt, stopped_before_the_first_step, with_result};
-use crate::cluster_train::{gather as members_of, refuse_a_launcher_with, run_on_members};
+use crate::cluster_train::{gather as members_of, refuse_a_launcher_with, run_on_members, with_work_for_all};
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
 use crate::rank::placement;
@@ -89,7 +89,11 @@ fn start(
         && (is_missing || is_front_door);
     let interview = Interview { prompter: &prompter, program, listener: &listener };
     let job = if !asks {
-        job::plan(program, &answers, &listener)?
+        let job = job::plan(program, &answers, &listener)?;
+        match &members {
+            Some(members) => with_work_for_all(job, &answers, members)?,
+            None => job,
+        }
     } else if dry_run {
         interview.until_planned(answers)?
     } else if Display::suited_to(style) == Display::Screen {
