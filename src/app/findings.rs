@@ -204,7 +204,7 @@ fn trains_on(facts: &Machine, has_cuda: bool) -> Finding {
         (false, false) => {
             finding.but(Severity::Problem, "run ./run.sh once: it builds with CUDA if it finds a driver")
         }
-        (_, true) => finding.but(Severity::Note, "try --demo, or choose a small model: the CPU is slow"),
+        (_, true) => finding.but(Severity::Note, "try the demo, or choose a small model: the CPU is slow"),
     }
 }
 

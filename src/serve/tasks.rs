@@ -43,7 +43,8 @@ pub(crate) struct Task {
     pub state: TaskState,
     /// How far it is, once that is known.
     pub progress: Option<TaskProgress>,
-    /// What it has found or made, when it is done.
+    /// What it has found or made, when it is done. The list of all tasks leaves it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object, nullable)]
     pub result: Option<Value>,
     /// Why it failed.

@@ -150,7 +150,7 @@ fn stop_and_resume(page: &mut Page, server: &Server) {
     page.picture("run-stopped");
     page.click("[data-test=resume]");
     page.wait("more steps", &format!("{STEP} > {stopped}"));
-    page.wait("the end of the run", &format!("{STATE} === 'done' && {STEP} === {STEPS}"));
+    page.wait("the end of the run", &format!("{STATE} === 'completed' && {STEP} === {STEPS}"));
     page.picture("run-done");
 }
 

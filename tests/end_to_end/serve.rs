@@ -135,6 +135,8 @@ fn a_run_that_the_server_resumed_goes_on_when_the_server_is_killed() {
     assert_eq!(status, 202, "{task}");
     let task = server.ended(&task);
     assert_eq!((&task["state"], &task["result"]["attempt"]), (&"done".into(), &2.into()), "{task}");
+    let (_, list) = server.ask("GET /api/v1/tasks");
+    assert!(list["items"][0]["state"] == "done" && list["items"][0].get("result").is_none(), "{list}");
     server.signal(Signal::KILL);
     // The trainer has inherited no connection of the server.
     let server = Server::start(&place, &["--port", &port]);

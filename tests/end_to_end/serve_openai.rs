@@ -133,7 +133,8 @@ fn what_cannot_be_answered_is_refused_in_openais_form() {
     };
     refused("{", 400, None, "JSON");
     refused("[]", 400, None, "not a JSON object");
-    refused(r#"{"messages":5}"#, 400, None, "cannot be read");
+    refused(r#"{"messages":"hi"}"#, 400, Some("messages"), "messages must be an array");
+    refused(r#"{"messages":[5]}"#, 400, None, "cannot be read");
     refused(r#"{"messages":[]}"#, 400, None, "no list");
     refused(&chat(json!({"model": "dir:../x"})).to_string(), 404, Some("model"), "GET /v1/models");
     refused(&chat(json!({"model": checkpoint().to_str()})).to_string(), 404, Some("model"), "no model");

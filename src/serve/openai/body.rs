@@ -89,6 +89,9 @@ pub(crate) fn read<T: DeserializeOwned>(received: Received) -> Result<T, ApiErro
     // Clients write null for what was not set.
     fields.retain(|_, value| !value.is_null());
     refuse_unsupported(&fields)?;
+    if fields.get("messages").is_some_and(|messages| !messages.is_array()) {
+        return Err(ApiError::invalid("messages must be an array").at("messages"));
+    }
     serde_json::from_value(Value::Object(fields))
         .map_err(|error| ApiError::invalid(format!("the request cannot be read: {error}")))
 }
@@ -115,6 +118,15 @@ mod tests {
         let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         read(Ok(Json(body)))
+    }
+
+    #[test]
+    fn messages_that_are_no_array_are_refused_by_their_name() {
+        let refused = chat(json!({"messages": "hi"})).unwrap_err();
+        assert_eq!(
+            (&*refused.message, refused.param.as_deref()),
+            ("messages must be an array", Some("messages"))
+        );
     }
 
     #[test]

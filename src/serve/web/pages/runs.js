@@ -47,6 +47,7 @@ export default function Runs({ query }) {
   const [parts, setParts] = useState(0);
   const newest = useRead("GET /api/v1/runs", { query: { limit } }, [limit], every);
   const older = useOlder(newest.data?.next, parts);
+  const { data: health } = useRead("GET /api/v1/health");
   const { data } = newest;
   const problem = newest.problem ?? older.problem;
   const again = () => {
@@ -89,7 +90,7 @@ export default function Runs({ query }) {
   };
   const live = data.items.filter(isLive);
   return html`
-    <${Head} title="Runs" about="Every training run of this machine. A run goes on whether or not somebody looks at it.">
+    <${Head} title="Runs" about=${`Every training run in ${health?.runs_dir ?? "the server's folder of runs"}. A run goes on whether or not somebody looks at it.`}>
       ${picked.size > 0 && html`<button class="button quiet" onClick=${() => setPicked(new Set())}>Clear ${picked.size}</button>`}
       ${picked.size > 1 && html`<a class="button" href=${overlay} data-test="overlay">Overlay ${picked.size} runs</a>`}
       <a class="button main" href="#/new" data-test="new-run">New run</a>

@@ -8,7 +8,7 @@ const STATES = {
   crashed: { text: "crashed", kind: "bad", bar: "bad" },
   failed: { text: "failed", kind: "bad", bar: "bad" },
   stopped: { text: "stopped", kind: "warn hollow", bar: "still" },
-  done: { text: "done", kind: "good", bar: "good" },
+  done: { text: "completed", kind: "good", bar: "good" },
   diverged: { text: "diverged", kind: "warn", bar: "warn" },
   gone: { text: "gone", kind: "hollow", bar: "still" },
   unreadable: { text: "unreadable", kind: "bad hollow", bar: "still" },
@@ -18,7 +18,7 @@ const STATES = {
 export const FILTERS = [
   { value: "", text: "All" },
   { value: "running", text: "Running", of: ["running", "stalled"] },
-  { value: "done", text: "Done", of: ["done", "diverged"] },
+  { value: "done", text: "Completed", of: ["done", "diverged"] },
   { value: "open", text: "To resume", of: ["stopped", "crashed", "failed", "not_started"] },
 ];
 
