@@ -48,8 +48,11 @@ pub fn fitted(text: &str, width: usize) -> String {
 }
 
 /// Returns the table of `plan --explain`: value, origin and reason of every setting, wrapped to `width`
-/// columns.
+/// columns. Where no room is left beside the values, each reason stands below its value.
 pub fn explain(plan: &Plan, width: usize) -> String {
+    /// The least width of a column of reasons, and how far they are indented below the values.
+    const REASON: usize = 24;
+    const INDENT: usize = 4;
     let Some(advice) = &plan.advice else { return "this plan contains no reasons\n".to_owned() };
     let longest = |column: fn(&Explained) -> usize, most: usize| {
         advice.explain.iter().map(column).max().unwrap_or(0).min(most)
@@ -57,11 +60,17 @@ pub fn explain(plan: &Plan, width: usize) -> String {
     let key = longest(|row| row.key.chars().count(), 28);
     let value = longest(|row| row.value.chars().count(), 22);
     let origin = Origin::Environment.word().len();
-    let indent = key + value + origin + 6;
-    let room = width.saturating_sub(indent).max(24);
+    let beside = key + value + origin + 6;
+    let is_below = width < beside + REASON;
+    let indent = if is_below { INDENT } else { beside };
+    let room = width.saturating_sub(indent).max(REASON);
     let mut text = String::new();
-    let head = format!("{:key$}  {:value$}  {:origin$}  reason", "what", "value", "origin");
-    let _ = writeln!(text, "{}", head.trim_end());
+    let head = format!("{:key$}  {:value$}  {:origin$}", "what", "value", "origin");
+    let _ = if is_below {
+        writeln!(text, "{}\n{:indent$}reason", head.trim_end(), "")
+    } else {
+        writeln!(text, "{head}  reason")
+    };
     for row in &advice.explain {
         let shown = if row.value.is_empty() { "–".into() } else { escape(&row.value) };
         let reason = wrap(&escape(&row.reason), room);
@@ -73,12 +82,11 @@ pub fn explain(plan: &Plan, width: usize) -> String {
         } else {
             format!("{:key$}  {shown:value$}", row.key)
         };
-        for (i, line) in reason.iter().enumerate() {
-            let _ = if i == 0 {
-                writeln!(text, "{}", format!("{first}  {:origin$}  {line}", row.origin.word()).trim_end())
-            } else {
-                writeln!(text, "{:indent$}{line}", "")
-            };
+        let mut lines = reason.iter();
+        let line = if is_below { None } else { lines.next() }.map_or("", String::as_str);
+        let _ = writeln!(text, "{}", format!("{first}  {:origin$}  {line}", row.origin.word()).trim_end());
+        for line in lines {
+            let _ = writeln!(text, "{:indent$}{line}", "");
         }
     }
     text

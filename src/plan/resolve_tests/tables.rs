@@ -27,6 +27,11 @@ fn the_demo_on_two_cores_is_explained() {
     let steps = plan.advice.as_ref().unwrap().time.steps;
     assert!((60..=100).contains(&steps), "{steps} steps");
     insta::assert_snapshot!("explain_demo_on_two_cores", render::explain(&plan, 100));
+    let narrow = render::explain(&plan, 80);
+    assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+    let seed: Vec<&str> = narrow.lines().skip_while(|line| !line.starts_with("seed ")).take(2).collect();
+    assert_eq!(seed[0].split_whitespace().collect::<Vec<_>>(), ["seed", "42", "preset"], "{narrow}");
+    assert_eq!(seed[1], "    as recommended: any fixed number will do", "{narrow}");
 }
 
 #[test]
