@@ -150,7 +150,7 @@ mod tests {
         let text = summary(&alone);
         assert!(text.contains("how   only the MTP head, on the finished text model, on cpu"), "{text}");
         let steps = format!(
-            "steps {} (about {} per epoch, 2 epochs)",
+            "steps about {} (about {} per epoch, 2 epochs)",
             of_alone.time.steps, of_alone.time.steps_per_epoch
         );
         assert!(text.contains(&steps), "{text}");

@@ -46,6 +46,12 @@ impl DurationPlan {
         let steps = whole.saturating_add(steps_in_part(self.epochs, steps_per_epoch));
         steps.min(self.max_steps.unwrap_or(u64::MAX))
     }
+
+    /// Returns `about ` for a planned number of steps that is an estimate: packs are counted when the run
+    /// makes them, so only the number at which `max_steps` ends the run is known before.
+    pub fn about(&self, steps: u64) -> &'static str {
+        if self.max_steps == Some(steps) { "" } else { "about " }
+    }
 }
 
 /// Returns the steps of the last, unfinished epoch of `epochs`, which has `steps` if it is whole.
@@ -59,6 +65,14 @@ mod tests {
     use super::*;
     use crate::answer::Origin;
     use crate::settings::Answers;
+
+    #[test]
+    fn steps_are_about_so_many_unless_max_steps_ends_the_run() {
+        let limited = DurationPlan { max_steps: Some(20), ..DurationPlan::of_epochs(3.0) };
+        assert_eq!((limited.steps(43), limited.about(limited.steps(43))), (20, ""));
+        assert_eq!((limited.steps(5), limited.about(limited.steps(5))), (15, "about "));
+        assert_eq!(DurationPlan::of_epochs(3.0).about(129), "about ");
+    }
 
     #[test]
     fn a_length_that_was_changed_is_written_and_read_and_its_plan_is_still_a_preset() {

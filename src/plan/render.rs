@@ -236,7 +236,8 @@ pub fn summary(plan: &Plan) -> String {
         }
         let _ = writeln!(
             text,
-            "steps {} ({}), {} tokens each",
+            "steps {}{} ({}), {} tokens each",
+            plan.duration.about(time.steps),
             count(time.steps),
             epochs_in_words(time, &plan.duration),
             count(time.tokens_per_step)

@@ -274,7 +274,7 @@ impl Resolver<'_> {
         // A file of its own counts as the usual share.
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };
         let (checkpoint, eval) =
-            self.checkpoints_and_evals(&fit, method, steps, steps_per_epoch, eval_share, mtp)?;
+            self.checkpoints_and_evals(&fit, method, &length, steps_per_epoch, eval_share, mtp)?;
         let export = self.exported_weights(eval_share > 0.0)?;
         let sample_prompts = self.sample_prompts(eval_share > 0.0)?;
         self.warn_of_too_little_to_judge(eval_share);

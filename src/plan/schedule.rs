@@ -152,7 +152,7 @@ impl Resolver<'_> {
         &mut self,
         fit: &Fit,
         method: Method,
-        steps: u64,
+        length: &DurationPlan,
         steps_per_epoch: u64,
         eval_share: f64,
         mtp: Mtp,
@@ -160,12 +160,10 @@ impl Resolver<'_> {
         const EVERY: &str = "eval.every_steps";
         const PATIENCE: &str = "eval.early_stop_patience";
         let answers = self.answers;
+        let steps = length.steps(steps_per_epoch);
         let quarter = steps.div_ceil(4).max(1);
-        let reason = if quarter < 200 {
-            format!("four per run of {}", counted(steps, "step"))
-        } else {
-            format!("of {}", counted(steps, "step"))
-        };
+        let of = if quarter < 200 { "four per run of" } else { "of" };
+        let reason = format!("{of} {}{}", length.about(steps), counted(steps, "step"));
         let save_steps = self.pick("checkpoint.save_steps", &answers.save_steps, quarter.min(200), reason);
         let save_minutes = self.pick(
             "checkpoint.save_minutes",
@@ -303,7 +301,8 @@ impl Resolver<'_> {
             epochs_in_words(time, duration),
             count(time.tokens_per_step)
         );
-        self.record("steps", count(time.steps), Origin::BuiltIn, steps);
+        let planned = format!("{}{}", duration.about(time.steps), count(time.steps));
+        self.record("steps", planned, Origin::BuiltIn, steps);
         let speed =
             time.tokens_per_s.map_or(String::new(), |rate| format!("{} tokens/s", tokens_per_s(rate)));
         self.record("speed", speed, Origin::BuiltIn, eta::basis_in_words(time));

@@ -10,6 +10,7 @@ use serde_json::Value;
 use sparktune_app::data::refusal;
 use sparktune_app::models;
 use sparktune_base::units::{bytes, count, counted, duration, parameters, percent, tokens_per_s};
+use sparktune_plan::plan::DurationPlan;
 use sparktune_plan::render::epochs_in_words;
 use sparktune_plan::{
     Answer, CostPoint, Facts, Memory, Method, Origin, Plan, PlanError, SETTINGS, Setting, Time, command_line,
@@ -110,6 +111,8 @@ struct MemoryPart {
 struct PlanEta {
     /// Optimizer steps in all.
     steps: u64,
+    /// Whether that is an estimate: packs are counted when the run makes them.
+    steps_are_estimated: bool,
     /// Optimizer steps of an epoch.
     steps_per_epoch: u64,
     /// The average number of tokens of a step.
@@ -215,7 +218,7 @@ impl Planned {
         if let Some(advice) = plan.advice.take() {
             self.summary = summary(&plan, &advice.memory, &advice.time, known);
             self.memory = Some(PlanMemory::of(&advice.memory));
-            self.eta = Some(PlanEta::of(&advice.time));
+            self.eta = Some(PlanEta::of(&advice.time, &plan.duration));
             self.curve = advice.curve;
             let row = |row: sparktune_plan::Explained| {
                 let setting = Setting::of(&row.key);
@@ -296,10 +299,11 @@ impl PlanMemory {
 }
 
 impl PlanEta {
-    fn of(time: &Time) -> Self {
+    fn of(time: &Time, duration: &DurationPlan) -> Self {
         let basis = serde_json::to_value(time.basis).ok().and_then(|basis| basis.as_str().map(str::to_owned));
         Self {
             steps: time.steps,
+            steps_are_estimated: !duration.about(time.steps).is_empty(),
             steps_per_epoch: time.steps_per_epoch,
             tokens_per_step: time.tokens_per_step,
             tokens_per_s: time.tokens_per_s,
@@ -381,7 +385,11 @@ fn summary(plan: &Plan, memory: &Memory, time: &Time, known: &Known) -> Vec<Plan
             ),
             format!("{} per step", counted(time.tokens_per_step, "token")),
         ),
-        line("Steps", count(time.steps), epochs_in_words(time, &plan.duration)),
+        line(
+            "Steps",
+            format!("{}{}", plan.duration.about(time.steps), count(time.steps)),
+            epochs_in_words(time, &plan.duration),
+        ),
         line("Time", time_value, format!("{speed}{}", time.formula)),
         line(
             "Memory",

@@ -73,7 +73,8 @@ pub(super) fn time_lines(
     let speed =
         time.tokens_per_s.map_or_else(String::new, |rate| format!(" at {} tokens/s", tokens_per_s(rate)));
     let steps = changed(was.map(|was| count(was.steps)), &count(time.steps), theme);
-    let steps = format!("        {steps} step{}{speed}", if time.steps == 1 { "" } else { "s" });
+    let about = plan.duration.about(time.steps);
+    let steps = format!("        {about}{steps} step{}{speed}", if time.steps == 1 { "" } else { "s" });
     lines.push(inked(theme, Role::Dim, fit(&steps, width, theme)));
     if formula_rows > 0 {
         let mut formula = wrap(&time.formula, width);

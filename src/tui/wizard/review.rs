@@ -265,8 +265,13 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     lines.extend(line("method", Role::Text, &how));
     if let Some(advice) = &plan.advice {
         let time = &advice.time;
-        let words =
-            format!("{} for {}: {}", shown_s(time.total_s()), counted(time.steps, "step"), basis(time));
+        let words = format!(
+            "{} for {}{}: {}",
+            shown_s(time.total_s()),
+            plan.duration.about(time.steps),
+            counted(time.steps, "step"),
+            basis(time)
+        );
         lines.extend(line("time", Role::Accent, &words));
         let rows = if height >= 24 {
             3

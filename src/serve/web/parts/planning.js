@@ -74,7 +74,7 @@ export function Time({ eta }) {
   if (!eta) return null;
   return html`<section class="card" data-test="time"><div class="card-head"><h2>Time</h2><span class="soft">${duration(eta.total_s)}</span></div>
     <dl class="facts">${eta.start_s >= 0.5 ? html`<dt>Start</dt><dd>${duration(eta.start_s)}</dd>` : null}
-      <dt>Training</dt><dd>${duration(eta.train_s)}${eta.steps ? `, ${count(eta.steps)} steps` : ""}</dd>
+      <dt>Training</dt><dd>${duration(eta.train_s)}${eta.steps ? `, ${eta.steps_are_estimated ? "about " : ""}${count(eta.steps)} steps` : ""}</dd>
       ${eta.eval_s ? html`<dt>Evaluations</dt><dd>${duration(eta.eval_s)}</dd>` : null}
       ${eta.mtp_s ? html`<dt>MTP head</dt><dd>${duration(eta.mtp_s)}</dd>` : null}
       ${eta.finish_s ? html`<dt>Outputs</dt><dd>${duration(eta.finish_s)}</dd>` : null}
