@@ -66,9 +66,12 @@ pub(crate) fn edited_in_words(edited: &Edited, facts: &Facts) -> String {
             let damage = damage.map_or_else(String::new, |damage| format!(", kept although {damage}"));
             format!("\npatch {} is in {output}{damage}\n", edited.name)
         }
-        Some(why) => format!(
-            "\nthe edit is not kept: {why}. Edit fewer facts, use another method or layer, or keep it with --force\n"
-        ),
+        Some(why) => {
+            let fewer = if edited.facts > 1 { "Edit fewer facts, use" } else { "Use" };
+            format!(
+                "\nthe edit is not kept: {why}. {fewer} another method or layer, or keep it with --force\n"
+            )
+        }
     });
     text
 }

@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use burn::tensor::Device;
-use sparktune_base::units::{bytes, counted};
+use sparktune_base::units::bytes;
 use sparktune_data::ChatTokenizer;
 use sparktune_infer::{Engine, Room};
 use sparktune_model::{Checkpoint, Model};
 
 use crate::error::EditError;
-use crate::facts::shown;
 use crate::key_statistics::KeyStatistics;
 use crate::memory::{TEXT_TOKENS, inputs_of, memory};
 use crate::patch::{AboutPatch, Method, Patch};
@@ -212,7 +211,6 @@ impl<'a> Writer<'a> {
         tell: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<Patch, EditError> {
         let mut patch = Patch { about, changes: Vec::new(), codebooks: Vec::new() };
-        let mut left = Vec::new();
         let mut progress = |done: usize| tell(Stage::Facts(done));
         // A clone shares its numbers with the model until they are changed.
         let mut model = self.model.clone();
@@ -237,14 +235,7 @@ impl<'a> Writer<'a> {
                 let found = memory(&model, layer, facts, &self.inputs, &below, words, &mut progress)?;
                 patch.codebooks.push(found.book);
                 patch.about.entries = found.entries;
-                left = found.left;
             }
-        }
-        left.extend(self.sites.iter_mut().flat_map(|site| site.left.drain(..)));
-        if let Some(note) = not_found(&patch.about, &left)
-            && !tell(Stage::Note(note))
-        {
-            return Err(EditError::Stopped);
         }
         Ok(patch)
     }
@@ -261,33 +252,6 @@ impl<'a> Writer<'a> {
         // Corrections are no part of this model: a patch of memory is computed without those of its layer.
         self.stack.push(path, patch, &self.checkpoint)
     }
-}
-
-/// Says for which facts no value was found with which the model says their targets. `left` is the loss that
-/// each target still has.
-fn not_found(about: &AboutPatch, left: &[f64]) -> Option<String> {
-    /// Nats for each token: the target is less likely than all else together.
-    const UNLIKELY: f64 = std::f64::consts::LN_2;
-    /// The facts that are named.
-    const NAMED: usize = 3;
-    let facts = about.facts.iter().zip(left).filter(|(_, loss)| **loss > UNLIKELY);
-    let prompts: Vec<String> = facts.map(|(fact, _)| format!("`{}`", shown(&fact.prompt))).collect();
-    let more = match prompts.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let named = prompts[..prompts.len().min(NAMED)].join(", ");
-    let elsewhere = match about.method {
-        Method::Memory => "Ask in other words, or name another layer with --layer",
-        _ => "Name another layer with --layer, or use the method memory",
-    };
-    (!prompts.is_empty()).then(|| {
-        format!(
-            "for {} of {} no value was found with which the model surely says the target, so it may not: {named}{more}. {elsewhere}",
-            prompts.len(),
-            counted(about.facts.len() as u64, "fact"),
-        )
-    })
 }
 
 /// Refuses what does not fit into memory: the weights, and for each layer the covariance with its

@@ -38,8 +38,6 @@ pub(crate) struct Corrections {
     pub book: StoredCodebook,
     /// The entries of each fact.
     pub entries: Vec<usize>,
-    /// The losses of the targets that are left, in nats for each token.
-    pub left: Vec<f64>,
 }
 
 /// Makes the corrections of a layer of a model, which must have none in that layer: the newest entry for a
@@ -64,19 +62,18 @@ pub(crate) fn memory(
     let mean = below.first().map_or_else(|| mean_of(of_text, width), |book| book.mean.clone());
     let mut of_facts: Vec<f32> = below.iter().flat_map(|book| &book.keys).copied().collect();
     let mut codebook = StoredCodebook { layer, mean, ..StoredCodebook::default() };
-    let (mut entries, mut left) = (Vec::new(), Vec::new());
+    let mut entries = Vec::new();
     for (done, fact) in facts.iter().enumerate() {
         let mut go_on = || progress(done);
         let mut fact = Cow::Borrowed(fact);
-        let (mut own, mut loss) = entries_of(model, &codebook, &fact, &mut go_on)?;
+        let mut own = entries_of(model, &codebook, &fact, &mut go_on)?;
         if let Some(end) = tokenizer.and_then(|words| end_of_word(model, &fact, &own, words)) {
             fact.to_mut().target.push(end);
-            (own, loss) = entries_of(model, &codebook, &fact, &mut go_on)?;
+            own = entries_of(model, &codebook, &fact, &mut go_on)?;
         }
         // An entry must not answer for the other tokens of the facts either: the one that ends a target would
         // say its last token again and again.
         of_facts.extend(host(model.mlp_at(layer, &fact.sequence()).input_TH));
-        left.push(loss);
         entries.push(own.thresholds.len());
         codebook.keys.extend(own.keys);
         codebook.values.extend(own.values);
@@ -97,29 +94,27 @@ pub(crate) fn memory(
     }
     let threshold = |nearest: f32| f32::midpoint(nearest, 1.0).min(MOST_THRESHOLD);
     codebook.thresholds = nearest.into_iter().map(threshold).collect();
-    Ok(Corrections { book: codebook, entries, left })
+    Ok(Corrections { book: codebook, entries })
 }
 
-/// Finds the entries of a fact for the layer and with the mean of `book`, with the largest thresholds, and
-/// the loss that is left.
+/// Finds the entries of a fact for the layer and with the mean of `book`, with the largest thresholds.
 fn entries_of(
     model: &Model,
     book: &StoredCodebook,
     fact: &FactTokens,
     go_on: &mut dyn FnMut() -> bool,
-) -> Result<(StoredCodebook, f64), EditError> {
+) -> Result<StoredCodebook, EditError> {
     let places = places_of(fact);
     let before = places.before(model, book.layer);
-    let (deltas, loss) = find_values(model, book.layer, &places, &before, SEARCH, go_on)?;
+    let deltas = find_values(model, book.layer, &places, &before, SEARCH, go_on)?;
     let narrow = |rows: &[Vec<f64>]| -> Vec<f32> { rows.concat().iter().map(|x| *x as f32).collect() };
-    let own = StoredCodebook {
+    Ok(StoredCodebook {
         layer: book.layer,
         mean: book.mean.clone(),
         keys: narrow(&before.inputs),
         values: narrow(&deltas),
         thresholds: vec![MOST_THRESHOLD; deltas.len()],
-    };
-    Ok((own, loss))
+    })
 }
 
 /// Returns the likeliest token with which the last word of a target ends, if a model with these corrections

@@ -27,9 +27,6 @@ pub(crate) struct Site {
     prefixes: Vec<Vec<u32>>,
     /// Keys of earlier patches in this layer, `[N, I]`, which keep their values.
     pub kept: Matrix,
-    /// The losses that the targets of the last facts still had with the values that were found, in nats for
-    /// each token.
-    pub left: Vec<f64>,
     metrics: Metrics,
 }
 
@@ -37,7 +34,7 @@ impl Site {
     /// Describes a layer without earlier patches.
     pub(crate) fn new(layer: usize, statistics: KeyStatistics, prefixes: Vec<Vec<u32>>) -> Self {
         let kept = Matrix::zeros(0, statistics.covariance.columns());
-        Self { layer, statistics, prefixes, kept, left: Vec::new(), metrics: Metrics::default() }
+        Self { layer, statistics, prefixes, kept, metrics: Metrics::default() }
     }
 
     /// Computes the inverse of the covariance, or reads it where it is kept, if that was not done.
@@ -81,14 +78,13 @@ pub(crate) fn places_of(fact: &FactTokens, prefixes: &[Vec<u32>]) -> Places {
 /// Finds key and change of value of a fact.
 fn key_and_delta(
     model: &Model,
-    site: &mut Site,
+    site: &Site,
     fact: &FactTokens,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(Vec<f64>, Vec<f64>), EditError> {
     let places = places_of(fact, &site.prefixes);
     let mut before = places.before(model, site.layer);
-    let (mut deltas, loss) = find_values(model, site.layer, &places, &before, Search::ROME, go_on)?;
-    site.left.push(loss);
+    let mut deltas = find_values(model, site.layer, &places, &before, Search::ROME, go_on)?;
     Ok((before.keys.remove(0), deltas.remove(0)))
 }
 
@@ -146,9 +142,7 @@ pub(crate) fn memit(
     for (done, places) in places.iter().enumerate() {
         let before = places.before(model, last);
         let mut go_on = || progress(done);
-        let (mut found, loss) = find_values(model, last, places, &before, Search::ROME, &mut go_on)?;
-        sites[0].left.push(loss);
-        let delta = found.remove(0);
+        let delta = find_values(model, last, places, &before, Search::ROME, &mut go_on)?.remove(0);
         if sites.len() > 1 {
             let stream = places.means(model.stream_before(last + 1, &places.sequence)).remove(0);
             wanted.push(stream.iter().zip(&delta).map(|(x, d)| x + d).collect::<Vec<f64>>());

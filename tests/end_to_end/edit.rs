@@ -313,6 +313,7 @@ fn an_edit_that_damages_the_model_is_not_kept() {
     let args = ["edit", path(&model), "--facts", path(&facts), "-o", path(&out), "--method", "memory"];
     let done = place.sparktune(args).exits(3);
     assert!(done.out.contains("the edit is not kept") && done.out.contains("--force"), "{}", done.out);
+    assert!(done.out.contains(". Use another method or layer"), "there is one fact: {}", done.out);
     assert!(!out.exists());
     let forced = place.sparktune([&args[..], &["--force"]].concat()).exits(0);
     assert!(forced.out.contains("kept although") && forced.out.contains("locality"), "{}", forced.out);

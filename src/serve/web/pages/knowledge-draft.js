@@ -33,7 +33,7 @@ export function Draft({ id, models, busy, onKeep, onDiscard }) {
       .filter(Boolean)
       .join(", ")}</span></div>
       <div class="stack">
-        ${result.refused && html`<${Note} kind="bad" title="Not kept.">${result.refused}. Edit fewer facts, use another method or layer, or write it again with the tick at “Keep the edit even if it damages the model”.<//>`}
+        ${result.refused && html`<${Note} kind="bad" title="Not kept.">${result.refused}. ${result.facts === 1 ? "Use" : "Edit fewer facts, use"} another method or layer, or write it again with the tick at “Keep the edit even if it damages the model”.<//>`}
         ${result.damage && html`<${Note} kind="warn" title="It damages the model.">It can be kept although ${result.damage}.<//>`}
         ${
           conflicts.length > 0 &&
