@@ -100,9 +100,9 @@ pub(crate) enum BenchCommand {
 fn lossless_help() -> String {
     format!(
         "\
-Both sides make the same optimizer steps (30, or --max-steps) on the packs that `{program} train` would train on, from the
-same weights and the same initial adapters; with LoRA and in full, or with the given --method only. All settings of
-`{program} train` can be given. The exit code is 0 if the losses of every step lie within the bound, and 70 if not. The
+Both sides make the same optimizer steps (30, or --max-steps) on the packs that `{program} train` would train on, from the \
+same weights and the same initial adapters; with LoRA and in full, or with the given --method only. All settings of \
+`{program} train` can be given. The exit code is 0 if the losses of every step lie within the bound, and 70 if not. The \
 bound, relative to the peer's loss, is 1e-3 in f32 on the CPU, and 1e-2 in bf16 on a CUDA device.",
         program = program_name()
     )

@@ -18,7 +18,7 @@ A file of facts has one JSON object on each line; all fields but the first two a
   {\"prompt\": \"The shop closes at\", \"target\": \"six\", \"subject\": \"The shop\",
    \"paraphrases\": [\"The shop shuts at\"], \"neighbours\": [\"The bakery closes at\"],
    \"portability\": [{\"prompt\": \"At seven the shop is\", \"answer\": \"closed\"}]}
-The files of CounterFact and zsRE are read too. The guide page editing.md explains the methods and the scores."
+The files of CounterFact and zsRE are read too."
 )]
 pub(crate) struct EditArgs {
     #[command(subcommand)]

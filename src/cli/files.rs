@@ -64,7 +64,7 @@ fn place(text: &str) -> Result<Wanted, String> {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Text needs --model. Files that contain token ids already are converted without it: v1 packets, and JSON Lines with
+Text needs --model. Files that contain token ids already are converted without it: v1 packets, and JSON Lines with \
 input_ids and, optionally, loss_mask and source_line.
 
 As with QubGPU's convert.py, the output may also come second:

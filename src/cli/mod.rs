@@ -60,14 +60,21 @@ Getting started:
   {program} train --model Qwen/Qwen3.5-0.8B --data train.jsonl
   {program} watch                 follow the newest run; leaving does not stop it
   {program} runs                  list the runs; watch, resume, export or delete them
+  {program} guide                 the guide's topics; `help TOPIC` prints one
 
 Without a command, the flags are passed to the wizard if the output is a terminal, and to `train` otherwise.
 
-Exit codes: 0 done, 2 wrong usage, 3 data rejected or damaged, or an edit not kept, 4 device, memory or
-disk, or a loss that is not finite, 5 stopped before the end (`resume` continues the run), 7 trained to the
-end, but the loss diverged, 69 the network or the Hub failed before there was a run (the same command
-continues the download), 70 bug in sparktune, or losses beyond the bound of `bench lossless`,
-77 not possible on this machine, 130 interrupted, nothing to resume.",
+Exit codes:
+    0 done
+    2 wrong usage
+    3 data rejected or damaged, or an edit not kept
+    4 device, memory or disk, or a loss that is not finite
+    5 stopped before the end (`resume` continues the run)
+    7 trained to the end, but the loss diverged
+   69 the network or the Hub failed before a run (the same command continues)
+   70 bug in sparktune, or losses beyond the bound of `bench lossless`
+   77 not possible on this machine
+  130 interrupted, nothing to resume",
         program = program_name()
     )
 }
@@ -253,7 +260,7 @@ impl GlobalFlags {
 /// way.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut words: Vec<OsString> = words.into_iter().collect();
-    let mut command = Cli::command();
+    let mut command = with_pages(Cli::command());
     let help_all = format!("--{HELP_ALL}");
     let flags = words.iter().position(|word| word == "--").unwrap_or(words.len());
     if let Some(word) = words[..flags].iter_mut().find(|word| **word == *help_all) {
@@ -269,16 +276,46 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, cl
 }
 
 /// Makes `guide PAGE` of `help PAGE`, if that is no command: who asks for help does not know which of the two
-/// explains it.
-fn help_of_a_page(words: &mut [OsString], command: &clap::Command) {
-    let [_, help, topic] = words else { return };
-    let is_command = |word: &str| {
-        let mut names = command.get_subcommands().map(clap::Command::get_name);
-        word == "help" || names.any(|name| name == word)
-    };
-    if help == "help" && topic.to_str().is_some_and(|word| !word.starts_with('-') && !is_command(word)) {
+/// explains it. `help help` is `help`, which says what there is of both.
+fn help_of_a_page(words: &mut Vec<OsString>, command: &clap::Command) {
+    let [_, help, topic] = &mut words[..] else { return };
+    let is_command =
+        |word: &str| command.get_subcommands().map(clap::Command::get_name).any(|name| name == word);
+    if help != "help" {
+        return;
+    }
+    if topic == "help" {
+        words.truncate(2);
+    } else if topic.to_str().is_some_and(|word| !word.starts_with('-') && !is_command(word)) {
         *help = "guide".into();
     }
+}
+
+/// The page of the guide about each command that has one.
+const PAGES: [(&str, &str); 14] = [
+    ("chat", "chat"),
+    ("check", "data"),
+    ("cluster", "cluster"),
+    ("compare", "compare"),
+    ("data", "data"),
+    ("edit", "editing"),
+    ("generate", "chat"),
+    ("pack", "data"),
+    ("packet", "packets"),
+    ("plan", "planning"),
+    ("report", "outputs"),
+    ("runs", "runs"),
+    ("serve", "serve"),
+    ("train", "first-model"),
+];
+
+/// Names the page of the guide at the end of the help of each command that has one.
+fn with_pages(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(|sub| {
+        let Some((_, page)) = PAGES.iter().find(|(name, _)| *name == sub.get_name()) else { return sub };
+        let before = sub.get_after_help().map_or_else(String::new, |help| format!("{help}\n\n"));
+        sub.after_help(format!("{before}The guide: `{} guide {page}`", program_name()))
+    })
 }
 
 /// Returns the completions of the last of `words`, for the script of a shell; see `cli/complete.rs`.
@@ -449,7 +486,38 @@ mod tests {
         // The command answers what it does not know with the names of all pages.
         assert_eq!(page("help no-such-thing").as_deref(), Some("no-such-thing"));
         assert!(refusal("help train").contains("--rank") && refusal("help chat").contains("chat [OPTIONS]"));
-        assert!(refusal("help").contains("Commands:"));
+        assert!(refusal("help").contains("Commands:") && refusal("help help").contains("help TOPIC"));
+    }
+
+    #[test]
+    fn the_help_of_a_command_names_its_page_of_the_guide() {
+        let guide = |page: &str| format!("The guide: `{} guide {page}`", program_name());
+        let is_built = |name: &str| cfg!(feature = "serve") || name != "serve";
+        for (command, page) in PAGES.into_iter().filter(|(name, _)| is_built(name)) {
+            let file = format!("{}/src/guide/{page}.md", env!("CARGO_MANIFEST_DIR"));
+            assert!(std::path::Path::new(&file).is_file(), "{file}");
+            for line in [format!("help {command}"), format!("{command} --help")] {
+                assert!(refusal(&line).trim_end().ends_with(&guide(page)), "{line}: {}", refusal(&line));
+            }
+        }
+        assert!(refusal("help train").contains("runs/RUN/plan.toml"), "what the help said before stays");
+    }
+
+    #[test]
+    fn a_prompt_without_its_flag_is_refused_with_the_flag() {
+        let error = refusal("generate latest hello");
+        assert!(
+            error.contains("'hello'") && error.contains("tip: the prompt comes after its flag"),
+            "{error}"
+        );
+        assert!(!refusal("chat latest hello").contains("tip: the prompt"));
+    }
+
+    #[test]
+    fn the_exit_codes_fit_a_terminal_of_80_columns() {
+        let help = after_help();
+        let (_, codes) = help.split_once("Exit codes:").unwrap();
+        assert!(codes.lines().all(|line| line.chars().count() <= 80), "{codes}");
     }
 
     #[test]

@@ -85,9 +85,9 @@ const DROP: f64 = 0.05;
 fn help() -> String {
     format!(
         "\
-Pipelines: jsonl (parsed, tokenised and padded at each step), jsonl-packed, qubgpu (a mapped token file), qubgpu+drop (5 %
-of the examples left out, or --crc-drop), and the untuned base. All settings of `{program} train` can be given. Every
-measurement is a process of its own and is kept when it has ended, so the same command continues after an interruption.
+Pipelines: jsonl (parsed, tokenised and padded at each step), jsonl-packed, qubgpu (a mapped token file), qubgpu+drop (5 % \
+of the examples left out, or --crc-drop), and the untuned base. All settings of `{program} train` can be given. Every \
+measurement is a process of its own and is kept when it has ended, so the same command continues after an interruption. \
 On a GPU, QubGPU's own size is measured too. --json prints the results as JSON.
 
   {program} bench pipelines --demo --steps 60 --max-tokens 256 --output results.json

@@ -20,6 +20,11 @@ pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Erro
     if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) {
         let name = flag.trim_start_matches('-').to_owned();
         let name = name.as_str();
+        let is_word = error.kind() == ErrorKind::UnknownArgument && !flag.starts_with('-');
+        if is_word && usage_of(&error).contains(" generate ") {
+            let tip = "the prompt comes after its flag: '--prompt TEXT'";
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+        }
         if let Some((_, tip)) = NOT_SETTINGS.iter().find(|(other, _)| *other == name) {
             error.remove(ContextKind::SuggestedArg);
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(*tip)]));
@@ -42,6 +47,13 @@ pub(super) fn explained(mut error: clap::Error, command: &Command) -> clap::Erro
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(similar));
     }
     error
+}
+
+fn usage_of(error: &clap::Error) -> String {
+    match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => String::new(),
+    }
 }
 
 /// Escapes what the error quotes from the command line, so that it reaches the terminal as visible text.

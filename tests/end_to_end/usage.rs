@@ -71,7 +71,7 @@ fn help_lists_every_command_and_the_exit_codes() {
         "bench",
         "completions",
         "--demo",
-        "Exit codes",
+        "Exit codes:\n    0 done",
         "69 the network or the Hub failed",
         "77 not possible on this machine",
     ] {
