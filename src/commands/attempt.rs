@@ -151,7 +151,11 @@ fn follow_to_the_end(
 fn answer_signals(count: usize, stop_requested: &mut bool, request_stop: impl FnOnce()) -> bool {
     if count > 0 && !*stop_requested {
         *stop_requested = true;
-        note("stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)");
+        // A terminal has echoed `^C` on this line.
+        let fresh_line = if stderr_columns().is_some() { "\n" } else { "" };
+        note(&format!(
+            "{fresh_line}stopping: the trainer saves a checkpoint and ends (Ctrl-C again: do not wait for it)"
+        ));
         request_stop();
     }
     count < 2
