@@ -211,7 +211,13 @@ fn given_token(from: &TokenFrom) -> Result<Option<ClusterToken>, Failure> {
             std::env::var(JobToken::VARIABLE).ok().filter(|text| !text.trim().is_empty())
         }
     };
-    Ok(text.map(|text| ClusterToken::parse(&text)).transpose()?)
+    text.map(|text| ClusterToken::parse(&text).map_err(|_| short_token())).transpose()
+}
+
+/// Who joins a cluster needs its token, not a good one.
+fn short_token() -> Failure {
+    Failure::usage("this is no token of a cluster, because it is shorter than 32 characters")
+        .hint(format!("Give the one that `{} cluster init` on the other machine printed", program_name()))
 }
 
 /// Returns the membership that follows from what is kept and what is given.
@@ -442,6 +448,12 @@ mod tests {
             let said = read(text).unwrap_err();
             assert!(said.contains("HOST:PORT") && !said.contains('\u{1b}'), "{said}");
         }
+    }
+
+    #[test]
+    fn a_short_token_is_not_that_of_the_cluster_and_no_other_one_is_to_be_made() {
+        let said = given_token(&TokenFrom::Flag("0123456789abcdef".into())).unwrap_err().to_string();
+        assert!(said.contains("cluster init") && !said.contains("openssl"), "{said}");
     }
 
     #[test]
