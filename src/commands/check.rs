@@ -12,9 +12,9 @@ use sparktune_app::data::refusal;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
-use sparktune_data::{Kind, Place, Rejected, Report};
+use sparktune_data::{Kind, Place, Rejected, Report, is_list_of_rejected};
 use sparktune_plan::Answers;
-use sparktune_tui::output::{columns, print, print_json, print_lines, report as report_failure};
+use sparktune_tui::output::{columns, note, print, print_json, print_lines, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 
@@ -82,7 +82,7 @@ fn examine(
     let answers = gather(flags, false)?;
     let listener = OnStderr::new(interrupts.flag());
     let Checked { report, max_rejected, accepted, shown, not_found } =
-        check::check(&answers, inputs, rejected.to_owned(), show, &listener)?;
+        check::check(&answers, &without_list(inputs, rejected), rejected.to_owned(), show, &listener)?;
 
     let rejected_path = (report.listed_lines() > 0).then_some(rejected);
     if style.json {
@@ -127,6 +127,19 @@ fn examine(
             "Correct the lines, copy the others into a file of their own with --write-clean FILE, or raise --max-rejected",
         ),
     }))
+}
+
+/// Leaves out the list that an earlier command wrote to `rejected`: `*.jsonl` names it together with the data
+/// beside it. A list that is named alone stays, and so does any other file there; both are refused as data.
+pub(crate) fn without_list(inputs: &[PathBuf], rejected: &Path) -> Vec<PathBuf> {
+    let list = rejected.canonicalize().ok().filter(|list| is_list_of_rejected(list));
+    let is_data = |input: &&PathBuf| list.is_none() || input.canonicalize().ok() != list;
+    let data: Vec<PathBuf> = inputs.iter().filter(is_data).cloned().collect();
+    if data.is_empty() || data.len() == inputs.len() {
+        return inputs.to_vec();
+    }
+    note(&format!("{}: passed over, because it is an earlier list of rejected lines", rejected.display()));
+    data
 }
 
 /// Returns whether the report itself has the reason of every line in the list of rejected lines: those of one

@@ -17,7 +17,7 @@ use sparktune_plan::Answers;
 use sparktune_tui::output::{print, print_json, print_lines, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 
-use crate::check::rejected_lines;
+use crate::check::{rejected_lines, without_list};
 use crate::interrupt::Interrupts;
 use crate::request::Style;
 use crate::token_files::{on_damage, refuse_same_file, show};
@@ -102,7 +102,7 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
     let PackRequest { inputs, output, to_v1, rejected, .. } = request;
     let listener = OnStderr::new(interrupts.flag());
     let PackedText { report, done } =
-        pack_text(&answers, inputs, output, *to_v1, rejected.clone(), &listener)?;
+        pack_text(&answers, &without_list(inputs, rejected), output, *to_v1, rejected.clone(), &listener)?;
     let rejected_path = (report.listed_lines() > 0).then_some(rejected.as_path());
     if style.json {
         print_json(&PackReport {

@@ -87,7 +87,7 @@ pub use progress::{Phase, Progress, Step};
 pub use readers::has_plain_lines;
 pub use reasoning::has_reasoning;
 pub use rejected_list::{KeptLine, RejectedList};
-pub use rejection::{Kind, Rejected, Rejection};
+pub use rejection::{Kind, Rejected, Rejection, is_list_of_rejected};
 pub use report::{
     FileReport, Finding, OverlongReport, Place, RejectionCount, Report, SetReport, SplitLines, SplitReport,
     TemplateFindings, TokenCounts, TokenFileReport,

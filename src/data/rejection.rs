@@ -202,6 +202,11 @@ impl RejectedFile {
     }
 }
 
+/// Returns whether the file is a list of rejected lines that sparktune wrote.
+pub fn is_list_of_rejected(path: &Path) -> bool {
+    open_regular(path).is_ok_and(|file| is_list(&file))
+}
+
 /// Returns whether a file is empty or begins with a line that [`RejectedFile`] wrote.
 fn is_list(file: &File) -> bool {
     let mut first = String::new();

@@ -45,6 +45,12 @@ fn rejected_lines_end_with_3_and_are_kept_with_reason_and_fix() {
     assert_eq!(kept[1]["text"], "{oops");
     assert!(kept.iter().all(|line| !line["reason"].as_str().unwrap().is_empty()));
     assert!(!result.out.contains('\u{1b}') && !result.err.contains('\u{1b}'), "text of the data is escaped");
+    // What a shell makes of `*.jsonl` includes that list, which is no data.
+    let again = place.sparktune(["check", "rejected.jsonl", "train.jsonl"]).exits(3);
+    assert!(again.err.contains("rejected.jsonl: passed over"), "{}", again.err);
+    assert!(again.err.contains("2 of 3 lines were rejected"), "{}", again.err);
+    let alone = place.sparktune(["check", "rejected.jsonl"]).exits(3);
+    assert!(alone.err.contains("is read as data"), "{}", alone.err);
     // A number counts the lines with the reason that stands behind it.
     let wrong = ["\"a\"", "\"b\"", "[{\"role\": \"user\", \"content\": 3}]"];
     let wrong = wrong.map(|turns| format!("{{\"messages\": {turns}}}\n"));
