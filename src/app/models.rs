@@ -15,7 +15,7 @@ use sparktune_base::regular_file::read_model_json;
 use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE};
 use sparktune_plan::model_config::ConfigOptions;
 use sparktune_plan::{Method, ModelConfig, Plan};
-use sparktune_runlog::{RunDir, RunsRoot};
+use sparktune_runlog::{Error, RunDir, RunsRoot};
 
 use crate::edited_models;
 use crate::failure::Failure;
@@ -171,8 +171,13 @@ pub fn find_named(text: &str, runs_dir: &Path) -> Result<OpenableModel, Failure>
         Some(model) => Ok(model),
         None => {
             let shown = escape(name);
-            let is_unfinished = root.resolve(name).is_ok_and(|run| run.plan().is_file());
-            Err(if is_unfinished {
+            let named = root.resolve(name);
+            // `latest` may be the default of a command, a word that nobody typed.
+            if let Err(error @ Error::NoRuns { .. }) = named {
+                return Err(Failure::from(error)
+                    .hint("Or name the folder of a model, or a model of the hub that was downloaded"));
+            }
+            Err(if named.is_ok_and(|run| run.plan().is_file()) {
                 Failure::usage(format!("the run {shown} has no exported weights yet"))
                     .hint("Wait for its end, or export its newest checkpoint with `export`")
             } else {

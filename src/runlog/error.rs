@@ -1,7 +1,7 @@
 //! Errors of run folders. Each message says what is wrong, where, and what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sparktune_base::program_name;
 
@@ -27,14 +27,17 @@ pub enum Error {
     /// There is no run at all in the folder.
     #[error(
         "there are no runs in {} yet; start one with `{program} train`, or name another folder with --runs-dir",
-        .root.display(), program = program_name()
+        whole(.root), program = program_name()
     )]
     NoRuns {
         /// The folder of the runs.
         root: PathBuf,
     },
     /// No run has this name.
-    #[error("no run named '{name}' in {}; `{program} runs --all` lists all runs", .root.display(), program = program_name())]
+    #[error(
+        "no run named '{name}' in {}; `{program} runs --all` lists its runs, and --runs-dir names another folder",
+        whole(.root), program = program_name()
+    )]
     NoSuchRun {
         /// The name that the user gave.
         name: String,
@@ -151,6 +154,11 @@ impl Error {
         matches!(self, Error::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
+}
+
+/// Returns a path from the root on: a relative one does not say where it was looked for.
+fn whole(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 /// Describes the cause of an I/O error and what to do about it.

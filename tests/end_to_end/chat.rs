@@ -164,7 +164,7 @@ fn lines_are_answered_as_text_and_what_cannot_be_said_is_refused_in_words() {
     let refused = chat(&place, &few, &[&b"a ".repeat(20_000)[..], b"\nHello\n"].concat()).exits(3);
     assert!(refused.err.contains("Shorten the prompt") && !refused.out.is_empty(), "{}", refused.err);
     let none = chat(&place, &["latest"], b"").exits(2);
-    assert!(none.err.contains("there is no model"), "{}", none.err);
+    assert!(none.err.contains("there are no runs in /"), "{}", none.err);
     let alone = chat(&place, &[model, "--beside", "base"], b"").exits(2);
     assert!(alone.err.contains("is not a run"), "{}", alone.err);
     let wrong = chat(&place, &[model, "--top-p", "0"], b"").exits(2);
