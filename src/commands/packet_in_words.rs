@@ -70,10 +70,12 @@ pub(crate) fn contents_in_words(file: &Path, contents: &Contents) -> String {
         text.push_str(&format!("{}: {}\n", escape(key), escape(&value)));
     }
     for row in contents.routes.iter().take(LISTED) {
+        let way = match (row.src, row.dst) {
+            (None, None) => "without SRC and DST".to_owned(),
+            _ => format!("from {} to {}", row.from, row.to),
+        };
         text.push_str(&format!(
-            "  from {} to {}: {} of {}, {}\n",
-            row.from,
-            row.to,
+            "  {way}: {} of {}, {}\n",
             counted(row.packets, "packet"),
             row.encoding,
             bytes(row.payload_bytes)

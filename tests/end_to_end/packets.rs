@@ -115,6 +115,7 @@ fn damaged_examples_stop_a_run_or_are_left_out_and_counted() {
     bytes[middle] ^= 4;
     place.write("t.qubgpu", bytes);
     let shown = place.sparktune(["packet", "show", "t.qubgpu"]).exits(3).out;
+    assert!(shown.contains("  without SRC and DST: "), "{shown}");
     let line = shown.lines().find(|line| line.contains("damaged at byte")).unwrap();
     assert!(line.contains(": example ") && line.contains("(train.jsonl:"), "{line}");
     assert_eq!(line.matches("byte").count(), 1, "the place is said once: {line}");
