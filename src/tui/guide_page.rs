@@ -242,6 +242,13 @@ mod tests {
             }
             pages += 1;
             let page = std::fs::read_to_string(entry.path()).unwrap();
+            let mut is_code = false;
+            for line in page.lines() {
+                is_code ^= line.starts_with("```");
+                // A line of JSON Lines cannot be continued on the next one.
+                let fits = line.starts_with('{') || code_line(line).width() <= 80;
+                assert!(!is_code || fits, "{}: {line}", entry.path().display());
+            }
             let code: Vec<String> = page.lines().map(code_line).collect();
             for width in [40, 80] {
                 for line in
