@@ -128,10 +128,14 @@ impl ModelPage {
         self.refresh(state);
         self.eager = false;
         self.is_moved = false;
+        self.go_to_answer(state);
+    }
+
+    /// Moves the cursor to the current answer or to the recommendation.
+    fn go_to_answer(&mut self, state: &State) {
         let answered = state.planner.answers.model.as_ref().map(|answer| answer.value.as_str());
-        let wanted = answered.or_else(|| self.question.recommended()).map(str::to_owned);
-        let rows = self.rows(state);
-        self.selected = rows.iter().position(|row| row.name() == wanted.as_deref()).unwrap_or(0);
+        let wanted = answered.or_else(|| self.question.recommended());
+        self.selected = self.rows(state).iter().position(|row| row.name() == wanted).unwrap_or(0);
     }
 
     /// Returns whether the cursor is where the user put it.
@@ -211,6 +215,8 @@ impl ModelPage {
             return KeyResult::Handled;
         };
         state.choose_model(name);
+        // The row of a model that is in no catalog comes and goes with the answer, and moves all others.
+        self.go_to_answer(state);
         self.eager = true;
         state.refresh_facts(super::Page::Model);
         self.go_on_if_found(state)
@@ -254,7 +260,8 @@ impl ModelPage {
                 };
                 state.choose_model(&name);
                 self.other = None;
-                self.end_search(state);
+                self.search.set("");
+                self.go_to_answer(state);
                 self.eager = true;
                 state.refresh_facts(super::Page::Model);
                 return self.go_on_if_found(state);

@@ -118,6 +118,13 @@ impl ModelPage {
         let rows = self.rows(state);
         let Some(row) = rows.get(self.selected) else { return };
         let mut lines = vec![Line::default()];
+        let answered = state.planner.answers.model.as_ref().map(|answer| answer.value.as_str());
+        if let Some(problem) = state.model.failed().filter(|_| answered == row.name()) {
+            // Only there, and alone, so that there is room for all of it.
+            lines.extend(wrapped(theme, Role::Bad, problem, width));
+            lines.push(inked(theme, Role::Dim, "u checks it again"));
+            return draw(frame, area, lines);
+        }
         lines.extend(self.status(state, width, theme));
         if let Some(name) = row.name() {
             if let Row::Known(model) = row {
@@ -146,7 +153,7 @@ impl ModelPage {
         draw(frame, area, lines);
     }
 
-    /// Describes the state of the chosen model.
+    /// Describes the state of the chosen model, unless it failed.
     fn status(&self, state: &State, width: usize, theme: &Theme) -> Vec<Line<'static>> {
         let Some(chosen) =
             state.planner.answers.model.as_ref().map(|answer| escape(&answer.value).into_owned())
@@ -156,11 +163,6 @@ impl ModelPage {
         if let Some(wait) = state.model.wait() {
             let words = format!("checking {chosen}");
             return progress_lines(wait, &words, state.now, width, theme);
-        }
-        if let Some(problem) = state.model.failed() {
-            let mut lines = wrapped(theme, Role::Bad, problem, width);
-            lines.push(inked(theme, Role::Dim, "u checks it again"));
-            return lines;
         }
         let Some(found) = state.model.ready() else { return Vec::new() };
         let mut lines = Vec::new();

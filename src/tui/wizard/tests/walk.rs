@@ -252,6 +252,28 @@ fn another_model_is_typed_completed_and_checked() {
 }
 
 #[test]
+fn the_cursor_is_on_a_typed_model_and_its_error_is_shown_there_alone() {
+    let refused = |name: &str| Err(format!("{name}: no such model"));
+    let mut rig = Rig::with(&[], World { model: Box::new(refused), ..World::default() });
+    rig.enter();
+    rig.press(KeyCode::Char('o'));
+    rig.text("org/typed");
+    rig.enter();
+    rig.settle();
+    rig.sees("org/typed: no such model");
+    rig.sees("u checks it again");
+    rig.press(KeyCode::Down);
+    rig.sees_not("no such model");
+    // The row of the typed model goes, and the cursor stays on the model that was chosen instead of it.
+    rig.enter();
+    rig.settle();
+    let first = &Catalog::shipped().models[0].id;
+    rig.sees(&format!("{first}: no such model"));
+    rig.press(KeyCode::Up);
+    rig.sees(&format!("{first}: no such model"));
+}
+
+#[test]
 fn the_search_narrows_the_models_and_loses_the_choice_of_none() {
     let mut rig = Rig::ready();
     rig.enter();
