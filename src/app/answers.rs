@@ -11,6 +11,7 @@ use sparktune_plan::{Answer, Answers, ENV_PREFIX, Origin};
 
 use crate::failure::Failure;
 use crate::folders::{HOME_VARIABLE, config_folder, demo_folder, runs_dir_of};
+use crate::models::named;
 use crate::parent::with_model_of_parent;
 use crate::presets::user_presets;
 
@@ -46,7 +47,7 @@ fn given(flags: Answers) -> Result<Answers, Failure> {
     Ok(Answers::layered([user_file()?, environment()?, flags]))
 }
 
-/// Puts the answers of their preset below them.
+/// Puts the answers of their preset below them. The name `demo` of a model becomes its folder.
 fn with_preset(given: Answers) -> Result<Answers, Failure> {
     let preset = match &given.preset {
         None => Answers::default(),
@@ -55,7 +56,11 @@ fn with_preset(given: Answers) -> Result<Answers, Failure> {
             PresetSource::File(path) => read(&path, Origin::Preset)?,
         },
     };
-    Ok(preset.merge(given))
+    let mut answers = preset.merge(given);
+    if let Some(model) = &mut answers.model {
+        model.value = named(&model.value);
+    }
+    Ok(answers)
 }
 
 /// Returns the folder of runs by the same precedence, for operations that need no other answer.
@@ -131,6 +136,13 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
+
+    #[test]
+    fn the_model_of_the_demo_is_given_by_its_name() {
+        let flags = Answers { model: Some(Answer::flag("demo".into())), ..Answers::default() };
+        let model = with_preset(flags).unwrap().model.unwrap();
+        assert!(model.origin == Origin::Flag && model.value.ends_with("presets/demo/model"), "{model:?}");
+    }
 
     #[test]
     fn a_variable_of_ours_that_is_not_text_is_refused_and_others_are_passed_over() {

@@ -113,11 +113,25 @@ pub fn shown_name(model: &str) -> &str {
     if !model.starts_with(['/', '.', '~']) {
         return model;
     }
-    if model.ends_with(DEMO_FOLDER) { "demo" } else { model.rsplit('/').next().unwrap_or(model) }
+    if model.ends_with(DEMO_FOLDER) { DEMO_NAME } else { model.rsplit('/').next().unwrap_or(model) }
+}
+
+/// Returns what a person who names a model to train means by that: by `demo` the folder of the demo's model,
+/// unless a folder here has this name, and otherwise the name itself.
+pub fn named(name: &str) -> String {
+    let demo = || (name == DEMO_NAME && !Path::new(name).is_dir()).then(demo_model).flatten();
+    demo().unwrap_or_else(|| name.to_owned())
+}
+
+/// Returns the folder of the demo's model, if it is there.
+pub fn demo_model() -> Option<String> {
+    Some(demo_folder()?.join("model").display().to_string())
 }
 
 /// The id of the demo's model.
 pub const DEMO: &str = "dir:demo";
+/// The name by which a person means it.
+const DEMO_NAME: &str = "demo";
 /// Where it is below the program's folder.
 const DEMO_FOLDER: &str = "/presets/demo/model";
 /// What stands behind the id of a model for its base: of a run, the model that it started from.
@@ -495,6 +509,15 @@ mod tests {
             ("/", ""),
         ] {
             assert_eq!(shown_name(model), shown, "{model}");
+        }
+    }
+
+    #[test]
+    fn the_demo_is_named_by_its_name_and_every_other_model_by_itself() {
+        assert_eq!(shown_name(&named("demo")), "demo");
+        assert!(named("demo").ends_with(DEMO_FOLDER));
+        for other in ["Qwen/Qwen3.5-2B", "./demo", "org/demo", ""] {
+            assert_eq!(named(other), other);
         }
     }
 

@@ -203,7 +203,7 @@ settings! {
     name: String = "name", "name", "Name of the run's folder." {
         heading: In::Run, page: AllSettings, is_common: true, aliases: &["run-name"], of_one_run: true,
     }
-    model: String = "model.id", "model", "Model to fine-tune: a Hugging Face id (org/name) or a local folder." {
+    model: String = "model.id", "model", "Model to fine-tune: a Hugging Face id (org/name), a local folder, or demo for the included model." {
         heading: In::Model, page: Own, is_common: true, completes: Completes::Models,
         aliases: &["base-model", "model-name", "model-name-or-path"], nearest_to: &["model-path", "tokenizer"], of_one_run: true,
         of_check: true, is_required: true,

@@ -14,7 +14,7 @@ use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::draft::kept_draft;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::Decoding;
-use sparktune_app::models::{OpenableModel, find_named};
+use sparktune_app::models::{OpenableModel, demo_model, find_named};
 use sparktune_app::program::Program;
 use sparktune_app::{launch, runs};
 use sparktune_base::escape::escape;
@@ -206,7 +206,7 @@ impl Screens {
         let backend = Backend::spawn(program.clone(), requests, response_sender, &answers);
         let folder = std::env::current_dir().unwrap_or_else(|_| "/".into());
         let home = std::env::var_os("HOME").map(Into::into);
-        let setup = Setup { answers, begin, folder, home };
+        let setup = Setup { answers, begin, folder, home, demo: demo_model() };
         let mut wizard = Wizard::new(setup, request_sender, responses);
         let left = self.show(&mut wizard);
         let outcome = wizard.outcome_after(backend);

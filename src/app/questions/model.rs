@@ -19,6 +19,9 @@ pub fn other_about() -> String {
     )
 }
 
+/// The label of the demo's model in a list of models. Its name is `demo`.
+pub const INCLUDED: &str = "demo (included)";
+
 /// The label of the choice of the demo.
 pub const DEMO: &str = "fill in the demo: a tiny model and its data, about half a minute";
 

@@ -7,6 +7,7 @@ use sparktune_app::files::Sought;
 use sparktune_app::folders::runs_dir_of;
 use sparktune_app::machine::machine_and_rates;
 use sparktune_app::model::{BaseModel, Cached, cached_models, find_base, unknown_family};
+use sparktune_app::models::named;
 use sparktune_app::planner::Planner;
 use sparktune_app::questions::model::{DEMO, ModelQuestion, OTHER, Offer, UnknownFamily, check_name};
 use sparktune_app::questions::page::Page;
@@ -119,7 +120,7 @@ fn choose(interview: &Interview<'_>, planner: &mut Planner, flags: &Answers) -> 
             return Ok(());
         }
     };
-    planner.choose_model(name.trim());
+    planner.choose_model(&named(name.trim()));
     Ok(())
 }
 

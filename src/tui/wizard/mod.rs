@@ -80,6 +80,8 @@ pub struct Setup {
     pub folder: PathBuf,
     /// The user's home folder, for `~/`.
     pub home: Option<PathBuf>,
+    /// The folder of the demo's model, if it is there.
+    pub demo: Option<String>,
 }
 
 /// Where a wizard begins.
@@ -155,7 +157,7 @@ impl Wizard {
         requests: Sender<Ticketed<Request>>,
         responses: Receiver<Ticketed<Response>>,
     ) -> Self {
-        let Setup { answers, begin, folder, home } = setup;
+        let Setup { answers, begin, folder, home, demo } = setup;
         let kept = Kept::nothing(Draft::new(Page::Machine, &answers));
         let with_plan = matches!(begin, Begin::WithPlan { .. });
         let beside_draft = begin == Begin::WithPlan { beside_draft: true };
@@ -163,7 +165,7 @@ impl Wizard {
             Begin::WithDraft(draft) => Some(Over::Leaving(Leaving::Continue(draft))),
             Begin::Anew | Begin::WithPlan { .. } => None,
         };
-        let mut state = State::new(answers, folder, home, requests);
+        let mut state = State::new(answers, folder, home, demo, requests);
         state.beside_draft = beside_draft;
         let mut wizard = Self {
             state,

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn tab_completes_as_far_as_it_is_clear_and_then_offers() {
         let (outbox, requests) = mpsc::channel();
-        let mut state = State::new(Answers::default(), "/desk".into(), Some("/home/me".into()), outbox);
+        let mut state = State::new(Answers::default(), "/desk".into(), Some("/home/me".into()), None, outbox);
         let mut line = PathLine::new("~/da", Sought::Data, vec!["Qwen/Qwen3.5-2B".into()], &mut state);
         let request = requests.try_iter().last().unwrap();
         assert_eq!(request.body, Request::List { folder: "/home/me/".into() });

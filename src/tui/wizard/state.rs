@@ -37,6 +37,8 @@ pub(super) struct State {
     pub folder: PathBuf,
     /// The user's home folder.
     pub home: Option<PathBuf>,
+    /// The folder of the demo's model.
+    pub demo: Option<String>,
     pub size: Size,
     /// The number of ticks so far, which serves as a clock.
     pub now: u64,
@@ -68,12 +70,14 @@ impl State {
         answers: Answers,
         folder: PathBuf,
         home: Option<PathBuf>,
+        demo: Option<String>,
         outbox: Sender<Ticketed<Request>>,
     ) -> Self {
         let mut state = Self {
             planner: Planner::new(answers),
             folder,
             home,
+            demo,
             size: Size { width: 80, height: 24 },
             now: 0,
             notice: None,

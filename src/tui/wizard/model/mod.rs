@@ -8,6 +8,7 @@ mod view;
 
 use crossterm::event::{KeyCode, KeyEvent};
 use sparktune_app::files::Sought;
+use sparktune_app::models::named;
 use sparktune_app::questions::model::{ModelQuestion, OTHER};
 use sparktune_plan::{Catalog, CatalogModel};
 
@@ -148,17 +149,17 @@ impl ModelPage {
         let answered = state.planner.answers.model.iter().map(|answer| answer.value.clone());
         let given = answered.clone().filter(|name| catalog.find(name).is_none()).count();
         let recent = state.recent.ready().map(|recent| recent.models.clone()).unwrap_or_default();
-        let mut named: Vec<String> = Vec::new();
-        for name in answered.chain(recent) {
-            if catalog.find(&name).is_none() && !named.contains(&name) {
-                named.push(name);
+        let mut others: Vec<String> = Vec::new();
+        for name in answered.chain(recent).chain(state.demo.clone()) {
+            if catalog.find(&name).is_none() && !others.contains(&name) {
+                others.push(name);
             }
         }
         let sought = self.search.text().trim().to_lowercase();
         let known = catalog.models.iter().map(Row::Known);
-        // The current model comes first, recently used ones last.
-        let lately = named.split_off(given.min(named.len()));
-        let rows = named.into_iter().map(Row::Named).chain(known).chain(lately.into_iter().map(Row::Named));
+        // The current model comes first, recently used ones and that of the demo last.
+        let lately = others.split_off(given.min(others.len()));
+        let rows = others.into_iter().map(Row::Named).chain(known).chain(lately.into_iter().map(Row::Named));
         let rows = rows.filter(|row| row.name().is_some_and(|name| name.to_lowercase().contains(&sought)));
         rows.chain([Row::Other]).collect()
     }
@@ -256,7 +257,7 @@ impl ModelPage {
                 }
                 let name = match typed.strip_prefix('~') {
                     Some(_) => state.path(&typed).to_string_lossy().into_owned(),
-                    None => typed,
+                    None => named(&typed),
                 };
                 state.choose_model(&name);
                 self.other = None;

@@ -8,7 +8,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sparktune_app::model::ModelFound;
-use sparktune_app::questions::model::{OTHER, UnknownFamily, other_about};
+use sparktune_app::questions::model::{INCLUDED, OTHER, UnknownFamily, other_about};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, parameters};
 use sparktune_plan::Catalog;
@@ -85,7 +85,8 @@ impl ModelPage {
         let id = columns.id;
         let mut spans = vec![ink(theme, Role::Accent, mark)];
         let recommended_here = recommended == Some(name);
-        let shown = escape(name);
+        let is_demo = state.demo.as_deref() == Some(name);
+        let shown = if is_demo { INCLUDED.into() } else { escape(name) };
         let name_cell = if recommended_here && id >= 30 {
             format!("{shown} {}", theme.glyph("★", "(recommended)"))
         } else {

@@ -252,6 +252,32 @@ fn another_model_is_typed_completed_and_checked() {
 }
 
 #[test]
+fn the_model_of_the_demo_is_the_last_of_the_list_and_is_named_by_its_name() {
+    let demo = Some("/opt/sparktune/presets/demo/model".to_owned());
+    let mut rig = Rig::new(Setup { demo: demo.clone(), ..Setup::default() }, World::default());
+    rig.settle();
+    rig.enter();
+    rig.press(KeyCode::End);
+    rig.press(KeyCode::Up);
+    rig.sees("demo (included)");
+    rig.enter();
+    let asked = |rig: &mut Rig| {
+        let names = rig.open_as(|request| match &request.body {
+            Request::Model { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        names.last().cloned()
+    };
+    assert_eq!(asked(&mut rig), demo);
+    rig.press(KeyCode::Char('o'));
+    rig.ctrl('u');
+    rig.text("demo");
+    rig.enter();
+    let typed = asked(&mut rig).unwrap();
+    assert!(typed != "demo" && typed.ends_with("presets/demo/model"), "{typed}");
+}
+
+#[test]
 fn the_cursor_is_on_a_typed_model_and_its_error_is_shown_there_alone() {
     let refused = |name: &str| Err(format!("{name}: no such model"));
     let mut rig = Rig::with(&[], World { model: Box::new(refused), ..World::default() });
