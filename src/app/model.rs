@@ -110,10 +110,12 @@ pub fn unknown_family(
     Ok(ModelConfig::unknown_family(&config.text, &ignored_fields))
 }
 
-/// Adds to the failure of a name that may be a mistyped path, because it has no slash of an id, that there is
-/// no such folder either.
+/// Adds to the failure of a hub that cannot be reached that a model can be a folder, and to that of a name
+/// that may be a mistyped path, because it has no slash of an id, that there is no such folder either.
 fn not_found(name: &str, error: sparktune_hub::Error) -> Failure {
+    let is_away = matches!(error, sparktune_hub::Error::Unreachable { .. });
     let failure = Failure::from(error);
+    let failure = if is_away { failure.hint("Or name a local folder with the model") } else { failure };
     if name.contains('/') || Path::new(name).exists() {
         return failure;
     }
@@ -304,6 +306,15 @@ mod tests {
         assert!(check_hub_name("a/b/c").is_err() && check_hub_name("").is_err());
         // Tests run in the folder of the crate.
         assert!(check_hub_name("questions").unwrap_err().text.contains("also a folder"));
+    }
+
+    #[test]
+    fn a_hub_that_cannot_be_reached_is_no_reason_to_do_without_a_folder() {
+        let away =
+            || sparktune_hub::Error::Unreachable { host: "hub.invalid".into(), why: "no route".into() };
+        let text = not_found("org/name", away()).to_string();
+        assert!(text.ends_with("and HF_ENDPOINT. Or name a local folder with the model"), "{text}");
+        assert!(!Failure::from(away()).to_string().contains("folder"));
     }
 
     #[test]

@@ -180,7 +180,10 @@ pub(crate) fn patiently<T>(
         match question() {
             Err(error) if error.is_passing() && attempt < patience.attempts => {
                 let wait = pause_after(&error, patience, attempt);
-                watch.on(Event::Retry { name: host, wait, why: &error.to_string() });
+                let why = error.to_string();
+                // The text begins with the host too.
+                let why = why.strip_prefix(&format!("{host}: ")).unwrap_or(&why);
+                watch.on(Event::Retry { name: host, wait, why });
                 watch.pause(wait)?;
             }
             outcome => return outcome,

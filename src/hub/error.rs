@@ -222,9 +222,7 @@ pub enum Error {
         last: Box<Error>,
     },
     /// No connection could be established.
-    #[error(
-        "{host}: cannot be reached ({why}). Check the network, the proxy variables and HF_ENDPOINT, or give a local folder"
-    )]
+    #[error("{host}: cannot be reached ({why}). Check the network, the proxy variables and HF_ENDPOINT")]
     Unreachable {
         /// The host.
         host: String,

@@ -105,7 +105,7 @@ impl Hub {
     }
 
     /// Fetches `config.json` alone, so that a model can be checked before weights are downloaded. `progress`
-    /// is only asked whether to cancel.
+    /// only learns that the hub is asked, and is asked whether to cancel.
     ///
     /// # Errors
     /// Any [`Error`] except those about disk space and weights.
@@ -123,7 +123,8 @@ impl Hub {
     }
 
     /// Determines the required files, their sizes, and the parts that already exist. Fetches `config.json`
-    /// and the index of the shards, but no weights. `progress` is only asked whether to cancel.
+    /// and the index of the shards, but no weights. `progress` only learns that the hub is asked, and is
+    /// asked whether to cancel.
     ///
     /// # Errors
     /// Any [`Error`]; a disk that is too small is not an error yet.
@@ -305,7 +306,9 @@ impl Hub {
         let attempts = if in_cache.is_some() { 1 } else { self.settings.patience.attempts };
         let patience = Patience { attempts, ..self.settings.patience };
         let ask = || Listing::ask(&self.http, &subject, patience.list, watch);
-        let asked = patiently(&patience, &self.http.host(), watch, ask);
+        let host = self.http.host();
+        watch.asking(&host, &shown);
+        let asked = patiently(&patience, &host, watch, ask);
         let listing = match (asked, in_cache) {
             (Ok(listing), _) => listing,
             (Err(error), Some(commit)) if error.is_passing() => return from_cache(commit, Some(error)),

@@ -9,6 +9,13 @@ use crate::error::Error;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
+    /// The hub is asked about a model or a data set. Without a network, its answer can take long.
+    Asking {
+        /// The host of the hub.
+        host: &'a str,
+        /// `org/name@revision`.
+        repo: &'a str,
+    },
     /// The plan is complete and the transfer begins.
     Begin {
         /// `org/name@revision`.
@@ -86,7 +93,7 @@ impl<'a> Watch<'a> {
         Self { progress, stop, quiet: false }
     }
 
-    /// Returns a watch that can be cancelled but shows nothing, for the small files that a plan reads before
+    /// Returns a watch that can be cancelled and shows at most that the hub is asked, for the small files that a plan reads before
     /// the transfer begins.
     pub(crate) fn quiet(of: &Self) -> Self {
         Self { quiet: true, ..*of }
@@ -96,6 +103,11 @@ impl<'a> Watch<'a> {
         if !self.quiet {
             self.progress.on(event);
         }
+    }
+
+    /// Says whom it asks, even if it is quiet otherwise.
+    pub(crate) fn asking(&self, host: &str, repo: &str) {
+        self.progress.on(Event::Asking { host, repo });
     }
 
     pub(crate) fn waiting(&self, name: &str) {

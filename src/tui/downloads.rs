@@ -53,7 +53,7 @@ impl DownloadProgress for Bars {
         // A closed terminal must not stop a download.
         let say = |line: String| drop(self.screen.println(line));
         match event {
-            Event::Begin { .. } | Event::Waiting { .. } | Event::Retry { .. } => {
+            Event::Asking { .. } | Event::Begin { .. } | Event::Waiting { .. } | Event::Retry { .. } => {
                 if let Some(line) = line_for(&event) {
                     say(line);
                 }
@@ -126,6 +126,7 @@ impl<W: Write + Send> DownloadProgress for Lines<W> {
 
 fn line_for(event: &Event<'_>) -> Option<String> {
     Some(match event {
+        Event::Asking { host, repo } => format!("{host}: asking for {repo}"),
         Event::Begin { files: 0, repo, .. } => format!("{repo}: everything is already in the cache"),
         Event::Begin { repo, files, bytes: size } => {
             format!("{repo}: downloading {}, {}", counted(*files as u64, "file"), bytes(*size))

@@ -16,6 +16,8 @@ use crate::wrap::cut_to;
 /// A listener that shows progress on standard error.
 pub struct OnStderr {
     downloads: Box<dyn DownloadProgress + Send>,
+    /// What the hub was asked for last.
+    asked: Mutex<String>,
     reading: Reading,
     work: Work,
 }
@@ -25,6 +27,7 @@ impl OnStderr {
     pub fn new(cancel: Arc<AtomicBool>) -> Self {
         Self {
             downloads: downloads::for_terminal(cancel.clone()),
+            asked: Mutex::default(),
             reading: Reading::new(cancel),
             work: Work::default(),
         }
@@ -43,6 +46,14 @@ impl Listener for OnStderr {
 
 impl DownloadProgress for OnStderr {
     fn on(&self, event: DownloadEvent<'_>) {
+        // A model is asked for several times in a row, once for each kind of its files.
+        if let DownloadEvent::Asking { repo, .. } = event {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if *asked == repo {
+                return;
+            }
+            *asked = repo.to_owned();
+        }
         self.downloads.on(event);
     }
 

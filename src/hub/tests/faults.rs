@@ -1,5 +1,6 @@
 //! The messages and the files left on disk when the hub, the network or the repository misbehaves.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -313,6 +314,29 @@ fn nobody_at_the_door_is_said_with_the_host() {
     let (error, text) = error_of(&home.hub_with("http://127.0.0.1:1", &[]), ID);
     assert!(matches!(error, Error::Unreachable { .. }), "{text}");
     assert!(text.starts_with("127.0.0.1:1: cannot be reached") && !text.contains("HF_HUB_OFFLINE"), "{text}");
+}
+
+#[test]
+fn the_hub_is_named_once_before_it_is_asked_and_once_in_each_retry() {
+    struct Told(Mutex<Vec<String>>);
+    impl Progress for Told {
+        fn on(&self, event: Event<'_>) {
+            self.0.lock().unwrap().push(match event {
+                Event::Asking { host, repo } => format!("{host}: asking for {repo}"),
+                Event::Retry { name, why, .. } => format!("{name}: {why}"),
+                other => format!("{other:?}"),
+            });
+        }
+    }
+    let told = Told(Mutex::default());
+    let hub = Home::new().hub_with("http://127.0.0.1:1", &[]);
+    hub.fetch_config(ID, &told).unwrap_err();
+    let asking = format!("127.0.0.1:1: asking for {ID}");
+    assert_eq!(*told.0.lock().unwrap(), [asking.clone()], "a plan is otherwise quiet");
+    hub.fetch(ID, Needs::Model, &told).unwrap_err();
+    let told = told.0.into_inner().unwrap();
+    assert!(told.len() > 2 && told[1] == asking, "{told:?}");
+    assert!(told[2..].iter().all(|line| line.starts_with("127.0.0.1:1: cannot be reached (")), "{told:?}");
 }
 
 #[test]

@@ -98,8 +98,9 @@ impl Interview<'_> {
 
     /// Asks for the model and the data. `flags` are the answers from the command line.
     fn ask_for_missing(&self, planner: &mut Planner, flags: &Answers) -> Result<Job, Failure> {
+        let mut shows_table = true;
         loop {
-            let base = model::model(self, planner, flags)?;
+            let base = model::model(self, planner, flags, &mut shows_table)?;
             if let Some(job) = data::data(self, planner, base)? {
                 return Ok(job);
             }

@@ -19,33 +19,48 @@ use crate::output::note;
 use crate::prompts::Completer;
 
 /// Asks for the model until one can be trained. A model that was given on the command line is not asked for.
-/// `flags` are the answers from there.
+/// `flags` are the answers from there. The table of models is shown once, because it fills the screen, and a
+/// problem below it.
 pub(super) fn model(
     interview: &Interview<'_>,
     planner: &mut Planner,
     flags: &Answers,
+    shows_table: &mut bool,
 ) -> Result<BaseModel, Failure> {
+    let mut problem: Option<Failure> = None;
     loop {
         if planner.answers.model.is_none() {
-            choose(interview, planner, flags)?;
+            let runs_dir = runs_dir_of(&planner.answers);
+            let (machine, rates) = machine_and_rates(interview.program, &runs_dir, interview.listener)?;
+            let question = ModelQuestion::new(&machine, &rates, None, None);
+            if std::mem::take(shows_table) {
+                show_table(&question);
+            }
+            if let Some(problem) = problem.take() {
+                note(&problem.to_string());
+            }
+            choose(interview, planner, flags, &question)?;
         }
         let answers = &mut planner.answers;
-        let is_known = match unknown_family(answers, interview.listener) {
+        let found = match unknown_family(answers, interview.listener) {
             Ok(Some((family, treated_as))) if answers.architecture.is_none() => {
                 let name = answers.model.as_ref().map_or_else(String::new, |answer| answer.value.clone());
-                confirm(interview, answers, &UnknownFamily { name: &name, family: &family, treated_as })?
+                if !confirm(interview, answers, &UnknownFamily { name: &name, family: &family, treated_as })?
+                {
+                    drop_model(planner);
+                    continue;
+                }
+                find_base(answers, interview.listener)
             }
-            _ => true,
+            Ok(_) => find_base(answers, interview.listener),
+            // It would be the same, after another wait for a hub that cannot be reached.
+            Err(failure) => Err(failure),
         };
-        if !is_known {
-            drop_model(planner);
-            continue;
-        }
-        match find_base(answers, interview.listener) {
+        match found {
             Ok(base) => return Ok(base),
             Err(failure) if interview.listener.is_cancelled() => return Err(failure),
             Err(failure) => {
-                note(&failure.to_string());
+                problem = Some(failure);
                 drop_model(planner);
             }
         }
@@ -74,10 +89,7 @@ enum Choice {
     Demo,
 }
 
-fn choose(interview: &Interview<'_>, planner: &mut Planner, flags: &Answers) -> Result<(), Failure> {
-    let runs_dir = runs_dir_of(&planner.answers);
-    let (machine, rates) = machine_and_rates(interview.program, &runs_dir, interview.listener)?;
-    let question = ModelQuestion::new(&machine, &rates, None, None);
+fn show_table(question: &ModelQuestion) {
     note(&format!("Models, and the longest packs (in tokens) that fit on this machine ({}):", question.data));
     for Offer { name, outlook, catalog } in &question.offers {
         let (lora, full) = (longest_pack(&outlook.lora), longest_pack(&outlook.full));
@@ -89,6 +101,14 @@ fn choose(interview: &Interview<'_>, planner: &mut Planner, flags: &Answers) -> 
     if let Some(Offer { name, outlook, .. }) = first {
         note(&format!("Speed of {name}: {}", outlook.lora.basis_in_words));
     }
+}
+
+fn choose(
+    interview: &Interview<'_>,
+    planner: &mut Planner,
+    flags: &Answers,
+    question: &ModelQuestion,
+) -> Result<(), Failure> {
     let cached = cached_models();
     let here = |id: &str| match cached.iter().find(|model| model.id == id).map(|model| model.cached) {
         Some(Cached::Whole { .. }) => "here",
@@ -104,6 +124,7 @@ fn choose(interview: &Interview<'_>, planner: &mut Planner, flags: &Answers) -> 
         catalog.map(|model| (Choice::Catalog(model), label(model))).collect();
     choices.push((Choice::Other, OTHER.to_owned()));
     choices.push((Choice::Demo, DEMO.to_owned()));
+    let recommended = question.recommended();
     let default = question.offers.iter().position(|offer| Some(offer.name.as_str()) == recommended);
     let name = match interview.choose(Page::Model.question(), &choices, default.unwrap_or(0))? {
         Choice::Catalog(model) => model.id.clone(),
