@@ -2,7 +2,7 @@
 //! numbered lines on one that cannot (`TERM=dumb`, some screen readers).
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -60,7 +60,8 @@ impl Prompter {
         Ok(number(&answer).unwrap_or(default + 1) - 1)
     }
 
-    /// Asks for a path or a name that `check` accepts. Tab completes it.
+    /// Asks for a path or a name that `check` accepts. Tab completes it, and Enter alone takes the only one
+    /// that is here.
     ///
     /// # Errors
     /// The question was declined.
@@ -71,12 +72,15 @@ impl Prompter {
         completer: &Completer,
         check: impl Fn(&str) -> Result<(), String>,
     ) -> Result<String, Failure> {
+        let only = completer.only_one();
         if !self.can_redraw {
-            return self.line(&format!("{question} ({help})"), "", check);
+            let default = only.as_deref().unwrap_or_default();
+            return self.line(&format!("{question} ({help})"), default, check);
         }
         let mut typed = String::new();
         loop {
-            let text = Text::new(question).with_help_message(help).with_autocomplete(completer.clone());
+            let mut text = Text::new(question).with_help_message(help).with_autocomplete(completer.clone());
+            text.default = only.as_deref();
             let answer = text.with_initial_value(&typed).prompt().map_err(declined)?;
             match check(&answer) {
                 Ok(()) => return Ok(answer),
@@ -189,6 +193,15 @@ pub struct Completer {
 }
 
 impl Completer {
+    /// Returns the data file or the model in the working directory, if there is exactly one. A README does
+    /// not count.
+    fn only_one(&self) -> Option<String> {
+        let listing = files::list(Path::new("."), false).ok()?;
+        let mut suited = listing.entries.iter().filter(|entry| entry.rank(self.sought) == Some(0));
+        let name = suited.next().filter(|_| suited.next().is_none())?.name.to_str()?;
+        (escape(name) == name).then(|| name.to_owned())
+    }
+
     /// Returns the completions of what is typed, paths first. There are no paths if their folder cannot be
     /// read.
     fn suggestions(&self, typed: &str) -> Vec<String> {

@@ -93,6 +93,23 @@ fn ctrl_c_leaves_the_questions_of_a_dumb_terminal() {
     assert!(text.contains("nothing was started"), "{text}");
 }
 
+#[test]
+fn enter_alone_takes_the_only_data_file_in_the_folder() {
+    let model = checkpoint();
+    for (term, shown) in [("dumb", "[train.jsonl]"), ("xterm-256color", "(train.jsonl)")] {
+        let world = World::new();
+        world.place.chats(40);
+        world.place.write("README.md", "A text that is no data");
+        let args = ["--plain".as_ref(), "--model".as_ref(), model.as_os_str()];
+        let mut pty = world.open_with(args, (160, 50), &[("TERM", term)]);
+        pty.wait_until("the data's question", |text| text.contains(WIZARD[2]) && text.contains(shown));
+        pty.press(ENTER);
+        pty.wait_for(DATA_IS_RIGHT);
+        pty.press(CTRL_C);
+        pty.left().exits(2);
+    }
+}
+
 /// Waits for a question of a dumb terminal, and takes the choice with this label by its number.
 #[track_caller]
 fn choose(pty: &mut Pty, question: &str, label: &str) {
@@ -116,6 +133,10 @@ fn on_a_dumb_terminal_a_value_is_reset_by_an_empty_line_and_the_demo_is_left_for
     let env = [("TERM", "dumb"), ("SPARKTUNE_HOME", env!("CARGO_MANIFEST_DIR")), ("SPARKTUNE_EPOCHS", "3")];
     // A model that was rejected or left does not come back with the demo.
     let mut pty = world.open_with(["--plain", "--model", "./typo"], (160, 200), &env);
+    pty.wait_until(WIZARD[1], |text| is_asked(text, WIZARD[1]));
+    let text = pty.text();
+    let (table, problem) = (text.find("the longest packs"), text.find("Check the path"));
+    assert!(table.is_some() && table < problem, "the problem is read below the table:\n{text}");
     choose(&mut pty, WIZARD[1], "fill in the demo");
     choose(&mut pty, DATA_IS_RIGHT, "use this data");
     pty.wait_until("the next question", |text| is_asked(text, WIZARD[4]) || is_asked(text, WIZARD[5]));
