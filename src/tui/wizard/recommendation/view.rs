@@ -20,6 +20,9 @@ use crate::wizard::no_plan::not_yet;
 use crate::wizard::settings::{Now, name, now, origin_word, stepped};
 use crate::wizard::state::State;
 
+/// The rows that the memory has beside a setting with room to spare.
+const MEMORY_ROWS: usize = 5;
+
 impl PlanPage {
     pub(crate) fn view(&self, state: &State, frame: &mut Frame<'_>, area: Rect, theme: &Theme) {
         // Data that cannot be read with a value of this page is corrected on this page.
@@ -164,6 +167,7 @@ impl PlanPage {
         let high = height >= 28;
         let on_curve =
             setting.key == "pack.length" && self.edit.as_ref().is_none_or(|edit| edit.problem.is_none());
+        let mut about = self.about(setting, state, width, theme);
         let mut lines = Vec::new();
         if state.recount.wait().is_some() {
             let words =
@@ -182,26 +186,35 @@ impl PlanPage {
                 lines.push(Line::default());
             }
             if let Some(advice) = &plan.advice {
-                let rows = match (high, compact || height < 14) {
+                // The parts of the memory give way to what is said about the setting.
+                let is_crowded = lines.len() + MEMORY_ROWS + 1 + about.len() > height;
+                let rows = match (high, compact || height < 14 || is_crowded) {
                     (true, _) => 8,
                     (false, true) => 2,
-                    (false, false) => 5,
+                    (false, false) => MEMORY_ROWS,
                 };
                 lines.extend(memory_lines(&advice.memory, self.was, width, rows, theme));
             }
             lines.push(Line::default());
         }
         let rest = height.saturating_sub(lines.len());
-        let mut about = self.about(setting, state, width, theme);
         let curve_rows = match (&state.planner.plan, high, on_curve) {
             _ if !with_curve => 0,
-            (Some(_), true, _) => rest.saturating_sub(about.len().min(12) + 2),
-            (Some(_), false, true) => rest.saturating_sub(about.len().min(4)).min(7),
+            (Some(_), true, _) => rest.saturating_sub(about.len() + 2),
+            (Some(_), false, true) => rest.saturating_sub(about.len()).min(7),
             _ => 0,
         };
-        about.truncate(rest.saturating_sub(curve_rows));
+        let shows_curve = curve_rows >= 4;
+        if on_curve && with_curve && !shows_curve && self.edit.is_none() && about.len() < rest {
+            about.push(inked(theme, Role::Dim, fit("c shows the cost of every length", width, theme)));
+        }
+        if about.len() > rest {
+            about.truncate(rest.saturating_sub(1));
+            let words = format!("{} more in a larger window", theme.glyph("…", "..."));
+            about.push(inked(theme, Role::Dim, fit(&words, width, theme)));
+        }
         lines.extend(about);
-        if let (Some(plan), true) = (&state.planner.plan, curve_rows >= 4) {
+        if let (Some(plan), true) = (&state.planner.plan, shows_curve) {
             if high {
                 lines.push(Line::default());
                 lines.push(block(theme, "cost of pack lengths", width));

@@ -706,6 +706,17 @@ fn the_plan_follows_each_keystroke_and_the_last_valid_one_stays() {
 }
 
 #[test]
+fn the_reason_for_the_pack_length_is_read_in_full_on_a_screen_of_the_usual_size() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.to(Page::Plan);
+    rig.press(KeyCode::Down);
+    let screen = text(&drawn(&mut rig.wizard, 80, 24, &NO_COLOUR));
+    assert!(screen.contains("pack.length") && screen.contains("expects a whole number"), "{screen}");
+    rig.press(KeyCode::Char('c'));
+    rig.sees("◂ chosen");
+}
+
+#[test]
 fn arrows_change_values_and_say_why_one_cannot_be() {
     let mut rig = Rig::with(GIVEN, World::default());
     rig.to(Page::Plan);
