@@ -29,6 +29,9 @@ impl Dashboard {
         self.asks.retain(|ask| may_answer && !ask.is_settled());
         self.said = None;
         match what {
+            Do::Leave if event.code == KeyCode::Esc && self.before_serving.is_some() => {
+                self.open_tab(self.before_serving.unwrap_or(self.tab));
+            }
             Do::Leave if self.at.is_some() && event.code == KeyCode::Esc => self.at = None,
             Do::Leave => return Next::Leave,
             Do::Talk if self.can_talk() => {
@@ -143,7 +146,9 @@ impl Dashboard {
         if self.facts.serve().is_none() {
             return self.say("nothing can be served yet; the page is written at the end of the training");
         }
+        let before = self.before_serving.unwrap_or(self.tab);
         self.open_tab(Tab::Facts);
+        self.before_serving = Some(before);
         let places = self.places(Rect::new(0, 0, self.size.width, self.size.height));
         let inner = inside(places.body);
         let plain = Theme { colours: Colours::None, unicode: true };
@@ -162,6 +167,7 @@ impl Dashboard {
             self.seen_warnings = self.shown().noted_warnings;
         }
         self.tab = tab;
+        self.before_serving = None;
     }
 
     fn left_or_right(&mut self, right: bool) {

@@ -108,6 +108,8 @@ pub struct Dashboard {
     /// Whether the trainer has ended since the last look.
     has_ended: bool,
     tab: Tab,
+    /// The panel that was open before the page on serving, to which Esc returns.
+    before_serving: Option<Tab>,
     /// The first visible line of each panel that is a list.
     scrolled: [usize; 6],
     zoom: Zoom,
@@ -148,6 +150,7 @@ impl Dashboard {
             said: None,
             has_ended: false,
             tab: Tab::Charts,
+            before_serving: None,
             scrolled: [0; 6],
             zoom: Zoom::default(),
             log: false,
@@ -404,9 +407,13 @@ impl Dashboard {
             _ => true,
         };
         let useful = keys::RUN.iter().filter(|binding| is_useful(binding.action));
-        let shown = useful.filter_map(|binding| Some((binding.shown, binding.hint?)));
+        let shown = useful.filter_map(|binding| match binding.action {
+            Do::Leave if self.before_serving.is_some() => Some(("esc", "back")),
+            _ => Some((binding.shown, binding.hint?)),
+        });
         let mut line = hint_line(shown, width, theme);
-        for table in [keys::CHARTS, keys::PANELS] {
+        let of_charts = if self.tab == Tab::Charts { keys::CHARTS } else { &[] };
+        for table in [of_charts, keys::PANELS] {
             let left = usize::from(width).saturating_sub(line.width());
             line.spans.extend(hints(table, left as u16, theme).spans);
         }

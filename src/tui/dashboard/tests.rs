@@ -511,6 +511,21 @@ fn a_run_tells_its_outputs_attempts_and_plan() {
     assert_ne!(text(&mut dashboard), screen, "up is felt at once after going beyond the end");
 }
 
+#[test]
+fn esc_returns_from_the_page_on_serving_and_keys_of_the_charts_are_named_beside_them_alone() {
+    let story = Story::until(2480).finish(Outcome::Completed, None);
+    let mut dashboard = story.dashboard(Liveness::Finished { outcome: Outcome::Completed });
+    dashboard.facts = Facts::of(Plan { advice: None, ..plan() }, "# Serving\n");
+    assert!(text(&mut dashboard).contains("zoom"));
+    press(&mut dashboard, "3");
+    assert!(!text(&mut dashboard).contains("zoom"));
+    press(&mut dashboard, "v");
+    assert!(dashboard.tab == Tab::Facts && text(&mut dashboard).contains("esc back"));
+    assert_eq!(press(&mut dashboard, "⎋"), Next::Draw);
+    assert_eq!(dashboard.tab, Tab::Samples);
+    assert_eq!(press(&mut dashboard, "⎋"), Next::Leave);
+}
+
 fn plan() -> Plan {
     let mut answers = Answers::default();
     for (name, value) in
