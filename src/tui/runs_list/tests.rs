@@ -522,3 +522,12 @@ fn names_with_control_characters_and_broken_unicode_are_shown_escaped_and_can_be
     press(&mut list, KeyCode::Char('y'));
     assert!(text(&mut list).contains("Type delete:"), "what nobody can type is not asked for");
 }
+
+#[test]
+fn a_message_is_read_to_its_end() {
+    let (root, _lease) = some_runs();
+    let mut list = list_of(&root);
+    list.say(&("the run is already being trained by process 4711 of this machine; ".repeat(4) + "THE-END"));
+    let screen = picture::text(&drawn(&mut list, 80, 24, &NO_COLOUR));
+    assert!(screen.contains("THE-END"), "{screen}");
+}

@@ -17,24 +17,28 @@ use crate::wrap::{cut, cut_to, wrap};
 
 /// The number of rows that show no runs: header, headings, message, keys.
 pub(super) const FIXED_ROWS: usize = 5;
-/// The height of the message in rows.
+/// The height of the words about a run in rows. A message may be longer, because it is nowhere else.
 const WORDS: u16 = 2;
+const MESSAGE: u16 = 6;
 /// The width from which the pane is shown.
 const PANE_FROM: u16 = 110;
 const PANE: u16 = 44;
 
 pub(super) fn draw(list: &RunsList, frame: &mut Frame<'_>, theme: &Theme) {
     let area = frame.area();
-    let parts =
-        [Constraint::Length(1), Constraint::Fill(1), Constraint::Length(WORDS), Constraint::Length(1)];
-    let [top, middle, words, keys] = Layout::vertical(parts).areas(area);
     let shown = list.rows();
+    let with_pane = area.width >= PANE_FROM && !shown.is_empty();
+    let at = list.position(&shown);
+    let lines_of = shown.get(at).filter(|_| !with_pane);
+    let said = words_lines(list, lines_of, area.width, theme);
+    let height = WORDS.max(said.len() as u16);
+    let parts =
+        [Constraint::Length(1), Constraint::Fill(1), Constraint::Length(height), Constraint::Length(1)];
+    let [top, middle, words, keys] = Layout::vertical(parts).areas(area);
     header(list, &shown, frame, top, theme);
 
-    let with_pane = area.width >= PANE_FROM && !shown.is_empty();
     let pane = if with_pane { PANE } else { 0 };
     let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(pane)]).areas(middle);
-    let at = list.position(&shown);
     if shown.is_empty() {
         frame.render_widget(
             nothing(list, theme).centered(),
@@ -48,8 +52,7 @@ pub(super) fn draw(list: &RunsList, frame: &mut Frame<'_>, theme: &Theme) {
     if let (true, Some(look)) = (with_pane, shown.get(at)) {
         detail::draw(look, list.now_us, frame, right, theme);
     }
-    let lines_of = shown.get(at).filter(|_| !with_pane);
-    frame.render_widget(Paragraph::new(words_lines(list, lines_of, words.width, theme)), words);
+    frame.render_widget(Paragraph::new(said), words);
     let keys_now =
         if list.filtering { hints(FILTER_KEYS, keys.width, theme) } else { hints(KEYS, keys.width, theme) };
     frame.render_widget(keys_now, keys);
@@ -116,10 +119,10 @@ fn nothing(list: &RunsList, theme: &Theme) -> Paragraph<'static> {
 
 /// Returns a message, the filter while it is typed or active, or the state of the chosen run.
 fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Theme) -> Vec<Line<'static>> {
-    let lines_of = |text: &str, role| {
+    let lines_of = |text: &str, most: u16, role| {
         let mut parts = wrap(text, usize::from(width));
-        if parts.len() > usize::from(WORDS) {
-            parts.truncate(WORDS.into());
+        if parts.len() > usize::from(most) {
+            parts.truncate(most.into());
             if let Some(last) = parts.last_mut() {
                 *last = cut(&format!("{last} …"), width.into());
             }
@@ -127,7 +130,7 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         parts.into_iter().map(|part| Line::styled(part, theme.style(role))).collect()
     };
     if let Some(message) = &list.message {
-        return lines_of(message, Role::Accent);
+        return lines_of(message, MESSAGE, Role::Accent);
     }
     if list.filtering || !list.filter.text().is_empty() {
         // While the filter is typed, the last line says what the keys do.
@@ -138,5 +141,5 @@ fn words_lines(list: &RunsList, chosen: Option<&&Look>, width: u16, theme: &Them
         spans.push(Span::styled(keys, theme.style(Role::Dim)));
         return vec![Line::from(spans)];
     }
-    lines_of(chosen.map_or("", |look| look.stands.as_str()), Role::Dim)
+    lines_of(chosen.map_or("", |look| look.stands.as_str()), WORDS, Role::Dim)
 }
