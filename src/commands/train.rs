@@ -105,7 +105,10 @@ fn start(
         show(&job.plan, style.json, false, None)?;
         return Ok(Exit::Done);
     }
-    note(summary(&job.plan).trim_end());
+    // The questions have shown it already.
+    if !asks {
+        note(summary(&job.plan).trim_end());
+    }
     let run = create_run(program, job, &listener)?;
     *made = Some(run.clone());
     note(&format!("run   {}", run.path().display()));

@@ -5,8 +5,7 @@
 
 use sparktune_base::units::counted;
 
-/// Below this number of trained tokens in the eval set, chance alone may change its loss by about a tenth of
-/// a nat.
+/// Below this number of trained tokens in the eval set, chance alone may change its loss by about 0.1 nats.
 const FEW_TOKENS: u64 = 300;
 
 /// Returns a warning if the eval set cannot show whether the model improves. `eval` is its number of examples
@@ -20,7 +19,7 @@ pub fn too_little_to_judge(eval: Option<(u64, u64)>) -> Option<String> {
     };
     (tokens < FEW_TOKENS).then(|| {
         format!(
-            "the eval set is too small to judge the run: {} in {}, so chance may change the held-out loss by a tenth of a nat. Give more --eval-data, or a higher --eval-fraction",
+            "the eval set is too small to judge the run: {} in {}, so chance alone may change its loss by 0.1. Give more --eval-data, or a higher --eval-fraction",
             counted(tokens, "trained token"),
             counted(examples, "example")
         )
@@ -35,7 +34,12 @@ mod tests {
     fn a_missing_or_tiny_eval_set_is_told_with_what_to_do() {
         assert!(too_little_to_judge(None).unwrap().contains("--eval-data"));
         let few = too_little_to_judge(Some((3, 120))).unwrap();
-        assert!(few.contains("120 trained tokens in 3 examples") && few.contains("--eval-fraction"), "{few}");
+        assert!(
+            few.contains("120 trained tokens in 3 examples")
+                && few.contains("its loss by 0.1")
+                && few.contains("--eval-fraction"),
+            "{few}"
+        );
         assert_eq!(too_little_to_judge(Some((8, 2_000))), None);
     }
 }

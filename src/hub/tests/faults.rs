@@ -329,7 +329,8 @@ fn the_hub_is_named_once_before_it_is_asked_and_once_in_each_retry() {
         }
     }
     let told = Told(Mutex::default());
-    let hub = Home::new().hub_with("http://127.0.0.1:1", &[]);
+    let home = Home::new();
+    let hub = home.hub_with("http://127.0.0.1:1", &[]);
     hub.fetch_config(ID, &told).unwrap_err();
     let asking = format!("127.0.0.1:1: asking for {ID}");
     assert_eq!(*told.0.lock().unwrap(), [asking.clone()], "a plan is otherwise quiet");

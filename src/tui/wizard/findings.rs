@@ -116,7 +116,7 @@ fn summary(data: &DataFound, state: &State, width: usize, theme: &Theme) -> Vec<
     let policy = format!(
         "{}{}",
         policy_in_words(data, think(state)),
-        if data.preview.empty_think_block.is_some() { " (t)" } else { "" }
+        if data.preview.empty_think_block.is_some() { " (t: switch)" } else { "" }
     );
     lines.push(inked(theme, Role::Dim, fit(&policy, width, theme)));
     for finding in report.findings().iter().take(4) {

@@ -294,13 +294,22 @@ impl Preview {
             counted(example.tokens.into(), "token"),
         );
         let policy = policy_in_words(data, think(state));
+        let (shown, all) = (data.preview.examples.len() as u64, data.facts.examples);
+        let which = match self.found {
+            Loading::Idle if shown < all => format!(
+                "{} of {}: the first, from the middle, the longest; / finds others",
+                count(shown),
+                counted(all, "example")
+            ),
+            _ => String::new(),
+        };
         vec![
             inked(theme, Role::Title, fit(&first, width, theme)),
             Line::from(vec![
                 trained(theme, "underlined".into()),
                 ink(theme, Role::Dim, fit(&format!(": trained. {policy}"), width.saturating_sub(10), theme)),
             ]),
-            Line::default(),
+            inked(theme, Role::Dim, fit(&which, width, theme)),
         ]
     }
 }
@@ -309,8 +318,8 @@ impl Preview {
 pub(super) fn policy_in_words(data: &DataFound, think: Think) -> &'static str {
     match (&data.preview.empty_think_block, think) {
         (None, _) => "The template inserts no think block, so there is nothing to choose",
-        (Some(_), Think::Skip) => "think = skip: the inserted think block is context",
-        (Some(_), Think::Train) => "think = train: the inserted think block is trained",
+        (Some(_), Think::Skip) => "think = skip: the template's empty <think> is not trained",
+        (Some(_), Think::Train) => "think = train: the template's empty <think> is trained",
     }
 }
 

@@ -215,16 +215,18 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
     let mut lines = Vec::new();
     let label = |words: &str| ink(theme, Role::Dim, left(words, 8, theme));
     let room = width.saturating_sub(8);
-    let line = |name: &str, role: Role, words: &str| {
+    let rows_of = |name: &str, role: Role, words: &str, most: usize| {
         let rows = wrap(words, room);
         rows.into_iter()
-            .take(if height < 14 { 1 } else { 2 })
+            .take(most)
             .enumerate()
             .map(|(i, words)| {
                 Line::from(vec![label(if i == 0 { name } else { "" }), ink(theme, role, words)])
             })
             .collect::<Vec<_>>()
     };
+    let line =
+        |name: &str, role: Role, words: &str| rows_of(name, role, words, if height < 14 { 1 } else { 2 });
     let model = state.model_ready().map_or_else(
         || plan.model.id.clone(),
         |found| {
@@ -286,7 +288,8 @@ fn summary(plan: &Plan, state: &State, width: usize, height: usize, theme: &Them
         }
     }
     for warning in plan.warnings() {
-        lines.extend(line("warning", Role::Warn, &escape(warning)));
+        // What to do about it is at its end.
+        lines.extend(rows_of("warning", Role::Warn, &escape(warning), usize::MAX));
     }
     let findings = state.data.ready().map(|data| data.report.findings()).unwrap_or_default();
     if let Some(first) = findings.first() {

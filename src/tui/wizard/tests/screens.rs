@@ -212,6 +212,15 @@ fn the_review_warns_of_an_answer_far_from_its_recommendation() {
 }
 
 #[test]
+fn a_warning_of_the_review_is_read_to_its_end() {
+    let mut rig = Rig::with(GIVEN, World::default());
+    rig.pose_at(Page::Review);
+    let advice = rig.wizard.state.planner.plan.as_mut().unwrap().advice.as_mut().unwrap();
+    advice.warnings = vec!["the eval set is too small to judge the run. ".repeat(5) + "REMEDY"];
+    assert_role(&usual(&mut rig.wizard), "REMEDY", Role::Warn);
+}
+
+#[test]
 fn the_review_and_the_start() {
     let mut rig =
         Rig::with(&[GIVEN, &[("rank", "64"), ("weight-decay", "0.02")][..]].concat(), World::default());

@@ -659,6 +659,7 @@ fn the_think_policy_is_switched_at_once_and_counted_again_when_the_page_is_left(
     let mut rig = Rig::with(GIVEN, World::default());
     rig.to(Page::Data);
     rig.press(KeyCode::Char('p'));
+    rig.sees("2 of 24,315 examples");
     rig.sees("think = skip");
     rig.press(KeyCode::Char('t'));
     rig.sees("think = train");
