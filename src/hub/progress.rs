@@ -93,8 +93,8 @@ impl<'a> Watch<'a> {
         Self { progress, stop, quiet: false }
     }
 
-    /// Returns a watch that can be cancelled and shows at most that the hub is asked, for the small files that a plan reads before
-    /// the transfer begins.
+    /// Returns a watch that can be cancelled and shows at most that the hub is asked, for the small files that
+    /// a plan reads before the transfer begins.
     pub(crate) fn quiet(of: &Self) -> Self {
         Self { quiet: true, ..*of }
     }

@@ -163,6 +163,7 @@ mod tests {
     #[test]
     fn lines_tell_each_tenth_once_and_go_on_where_a_fault_left_off() {
         let lines = Lines::new(Vec::new(), Arc::default());
+        lines.on(Event::Asking { host: "hub.invalid", repo: "org/name" });
         lines.on(Event::Begin { repo: "org/name", files: 1, bytes: 1000 });
         lines.on(Event::File { name: "f", have: 0, size: 1000 });
         for _ in 0..31 {
@@ -179,7 +180,7 @@ mod tests {
         let text = String::from_utf8(lines.out.into_inner().unwrap()).unwrap();
         assert_eq!(
             text,
-            "org/name: downloading 1 file, 1.0 kB\nf: 1.0 kB\nf: 10 % of 1.0 kB\nf: 20 % of 1.0 kB\nf: 30 % of 1.0 kB\n\
+            "hub.invalid: asking for org/name\norg/name: downloading 1 file, 1.0 kB\nf: 1.0 kB\nf: 10 % of 1.0 kB\nf: 20 % of 1.0 kB\nf: 30 % of 1.0 kB\n\
              f: host: the connection was closed; next attempt in 1 s\nf: continuing at 310 B of 1.0 kB\nf: done, 1.0 kB\n"
         );
     }
