@@ -168,9 +168,14 @@ fn train(
         Outcome::Stopped => {
             let view = RunView::replay(run)?;
             let reason = view.finished().and_then(|finished| finished.reason.clone());
+            const RESUMED: &str = "`resume` on all ranks continues from rank 0's checkpoint";
             note(&match reason {
+                // Other reasons say themselves what to do.
+                Some(reason) if reason.ends_with(" was stopped") => {
+                    format!("stopped: {}. {RESUMED}", escape(&reason))
+                }
                 Some(reason) => format!("stopped: {}", escape(&reason)),
-                None => "stopped. `resume` on all ranks continues from rank 0's checkpoint".to_owned(),
+                None => format!("stopped. {RESUMED}"),
             });
             Ok(Exit::Stopped)
         }

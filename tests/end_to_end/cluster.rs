@@ -234,7 +234,7 @@ fn ranks_that_are_stopped_and_killed_continue_with_the_same_bits() {
         assert!(done[2].err.contains("`resume` on all ranks"), "{}", done[2].err);
         // The others say whose user has stopped them.
         assert_eq!(events(&run).last().unwrap()["reason"], "rank 2 was stopped");
-        assert!(done[1].err.contains("stopped: rank 2 was stopped"), "{}", done[1].err);
+        assert!(done[1].err.contains("stopped: rank 2 was stopped. `resume` on all"), "{}", done[1].err);
         assert_eq!(folders_of_ranks(&place).len(), 2, "they keep their logs");
         let newest =
             |run: &Path| fs::read_dir(run.join("checkpoints")).unwrap().map(|e| e.unwrap().path()).max();
