@@ -196,7 +196,8 @@ impl Completer {
     /// Returns the data file or the model in the working directory, if there is exactly one. A README does
     /// not count.
     fn only_one(&self) -> Option<String> {
-        let listing = files::list(Path::new("."), false).ok()?;
+        // Beyond what is listed there may be others.
+        let listing = files::list(Path::new("."), false).ok().filter(|listing| listing.left_out == 0)?;
         let mut suited = listing.entries.iter().filter(|entry| entry.rank(self.sought) == Some(0));
         let name = suited.next().filter(|_| suited.next().is_none())?.name.to_str()?;
         (escape(name) == name).then(|| name.to_owned())
