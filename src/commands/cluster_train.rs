@@ -54,21 +54,29 @@ fn cancelled(interrupts: &Interrupts) -> Cancelled {
 /// # Errors
 /// There is no such plan.
 pub(crate) fn with_work_for_all(job: Job, answers: &Answers, members: &Members) -> Result<Job, Failure> {
-    let planned = job.plan.batch.grad_accum_steps;
-    let Some(answers) = enough_for(members.world_size(), planned, answers) else { return Ok(job) };
+    let batch = job.plan.batch;
+    let [packs, steps] = [batch.micro_batch_packs, batch.grad_accum_steps];
+    let Some(answers) = enough_for(members.world_size(), packs, steps, answers) else { return Ok(job) };
     note(&format!(
-        "each optimizer step has {} micro-batches, one per machine, where one machine alone would have {planned}",
+        "each optimizer step has {} micro-batches, one per machine, where one machine alone would have {steps}",
         members.world_size()
     ));
     Ok(Job { plan: resolve(&answers, &job.facts)?, ..job })
 }
 
-/// Returns answers with a micro-batch for each rank, if the planned number does not suffice and was not
-/// answered.
-fn enough_for(ranks: usize, planned: u32, answers: &Answers) -> Option<Answers> {
-    let is_short = answers.grad_accum_steps.is_none() && (planned as usize) < ranks;
-    let each = Answer::new(ranks as u32, Origin::BuiltIn);
-    is_short.then(|| Answers { grad_accum_steps: Some(each), ..answers.clone() })
+/// Returns answers with a micro-batch for each rank, if the planned number of them does not suffice and was
+/// not answered. Micro-batches of several packs become smaller, so that a step keeps its packs.
+fn enough_for(ranks: usize, packs: u32, steps: u32, answers: &Answers) -> Option<Answers> {
+    if answers.grad_accum_steps.is_some() || steps as usize >= ranks {
+        return None;
+    }
+    let by_default = |value| Some(Answer::new(value, Origin::BuiltIn));
+    let packs = (packs * steps).div_ceil(ranks as u32);
+    Some(Answers {
+        grad_accum_steps: by_default(ranks as u32),
+        micro_batch_packs: answers.micro_batch_packs.clone().or_else(|| by_default(packs)),
+        ..answers.clone()
+    })
 }
 
 /// Returns whether the newest attempt trains in a swarm.
@@ -131,14 +139,19 @@ mod tests {
 
     #[test]
     fn every_machine_gets_a_micro_batch_where_the_user_does_not_say_how_many() {
-        let none = Answers::default();
-        let planned = |ranks, planned, answers: &Answers| {
-            enough_for(ranks, planned, answers)?.grad_accum_steps.map(|answer| answer.value)
+        let planned = |ranks, packs, steps, answers: &Answers| {
+            let enough = enough_for(ranks, packs, steps, answers)?;
+            Some([enough.micro_batch_packs, enough.grad_accum_steps].map(|answer| answer.unwrap().value))
         };
-        assert_eq!(planned(2, 1, &none), Some(2));
-        assert_eq!((planned(2, 2, &none), planned(2, 16, &none)), (None, None));
+        let none = Answers::default();
+        assert_eq!(planned(2, 1, 1, &none), Some([1, 2]), "a pack is not shared");
+        assert_eq!(planned(2, 4, 1, &none), Some([2, 2]));
+        assert_eq!(planned(3, 4, 2, &none), Some([3, 3]));
+        assert_eq!([planned(2, 1, 2, &none), planned(2, 4, 16, &none)], [None; 2]);
+        let four = Answers { micro_batch_packs: Some(Answer::flag(4)), ..Answers::default() };
+        assert_eq!(planned(2, 4, 1, &four), Some([4, 2]));
         let one = Answers { grad_accum_steps: Some(Answer::flag(1)), ..Answers::default() };
-        assert_eq!(planned(2, 1, &one), None);
+        assert_eq!(planned(2, 1, 1, &one), None);
     }
 
     #[test]
