@@ -114,9 +114,13 @@ fn answers_are_those_of_generate_for_a_base_and_a_run_that_share_a_worker() {
     let done = server.post("/v1/completions", &body).has(200);
     assert_eq!(done["choices"][0]["text"], text, "{done}");
     assert_eq!((&done["choices"][1]["index"], done["choices"].as_array().unwrap().len()), (&json!(1), 2));
-    for (path, model) in [("load", MODEL), ("unload", id.as_str()), ("unload", MODEL)] {
-        let status = if path == "load" { 202 } else { 204 };
-        server.post(&format!("/api/v1/models/{path}"), &json!({"model": model})).has(status);
+    server.post("/api/v1/models/load", &json!({"model": MODEL})).has(202);
+    // A model that is unloaded before it has been loaded is loaded after that.
+    wait_until("the end of loading", || {
+        server.get("/api/v1/tasks").has(200)["items"].as_array().unwrap().iter().all(|t| t["state"] == "done")
+    });
+    for model in [id.as_str(), MODEL] {
+        server.post("/api/v1/models/unload", &json!({"model": model})).has(204);
     }
     wait_until("the end of the worker", || server.children().is_empty());
 }
