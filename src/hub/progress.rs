@@ -93,7 +93,7 @@ impl<'a> Watch<'a> {
         Self { progress, stop, quiet: false }
     }
 
-    /// Returns a watch that can be cancelled and shows at most that the hub is asked, for the small files that
+    /// Returns a watch that can be cancelled and says at most that it asks the hub, for the small files that
     /// a plan reads before the transfer begins.
     pub(crate) fn quiet(of: &Self) -> Self {
         Self { quiet: true, ..*of }

@@ -163,13 +163,9 @@ mod tests {
             assert_eq!((error.status, error.param.as_deref()), (400, Some(name)));
             assert!(error.message.contains("not supported"), "{}", error.message);
         }
-        for (more, words) in [
-            (json!({"temperature": "hot"}), "temperature"),
-            (json!({"messages": "x"}), "messages"),
-            (json!({"messages": ["x"]}), "map"),
-        ] {
+        for more in [json!({"temperature": "hot"}), json!({"messages": ["x"]})] {
             let error = chat(more).err().map(|error| error.message).unwrap_or_default();
-            assert!(error.contains("cannot be read") && !words.is_empty(), "{error}");
+            assert!(error.contains("cannot be read"), "{error}");
         }
         assert!(read::<ChatRequest>(Ok(Json(json!([])))).unwrap_err().message.contains("not a JSON object"));
     }
