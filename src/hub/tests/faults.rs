@@ -333,7 +333,7 @@ fn the_hub_is_named_once_before_it_is_asked_and_once_in_each_retry() {
     let hub = home.hub_with("http://127.0.0.1:1", &[]);
     hub.fetch_config(ID, &told).unwrap_err();
     let asking = format!("127.0.0.1:1: asking for {ID}");
-    assert_eq!(*told.0.lock().unwrap(), [asking.clone()], "a plan is otherwise quiet");
+    assert_eq!(*told.0.lock().unwrap(), std::slice::from_ref(&asking), "a plan is otherwise quiet");
     hub.fetch(ID, Needs::Model, &told).unwrap_err();
     let told = told.0.into_inner().unwrap();
     assert!(told.len() > 2 && told[1] == asking, "{told:?}");
