@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The most bytes that are kept of each output: its last ones, because the last line is the result.
 const MOST_BYTES: usize = 1 << 20;
-/// How long the ends of outputs are waited for behind the end of the process. One that has left its group
+/// How long the ends of outputs are waited for after the end of the process. One that has left its group
 /// may hold them open for ever.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The time between two looks meanwhile whether the work was cancelled.

@@ -1,4 +1,5 @@
-//! Folders of edited models depend on base and patches alone, and bad patches are refused in words.
+//! Folders of edited models depend on base and patches alone, and bad patches are refused in words. The file
+//! is long because all of them share the base, the patches and the looks at a folder that are made here.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
