@@ -100,7 +100,8 @@ choose_user() {
 }
 
 # Sets `rights` to what a member of a cluster needs, called with these arguments: shared memory for NCCL; where there is a card
-# for RDMA, its devices and memory that stays where it is; and only for the engine in the kernel the right to load it.
+# for RDMA, its devices and memory that stays where it is; only for programs in the kernel the right to load them; and for
+# AF_XDP its sockets and their memory too.
 choose_rights() {
     rights=()
     local devices=${INFINIBAND_DEVICES:-/dev/infiniband}
@@ -109,7 +110,8 @@ choose_rights() {
     *) return 0 ;;
     esac
     [[ ! -d $devices ]] || rights+=(--device "$devices" --ulimit memlock=-1:-1)
-    [[ ${SPARKTUNE_CLUSTER_ENGINE-} != xdp ]] || rights+=(--cap-add BPF --cap-add NET_ADMIN --cap-add PERFMON)
+    [[ ${SPARKTUNE_CLUSTER_ENGINE-} != xdp && -z ${SPARKTUNE_AF_XDP_INTERFACE-} ]] || rights+=(--cap-add BPF --cap-add NET_ADMIN --cap-add PERFMON)
+    [[ -z ${SPARKTUNE_AF_XDP_INTERFACE-} ]] || rights+=(--cap-add NET_RAW --cap-add IPC_LOCK)
 }
 
 # Mounts the folder $1 at its own path, unless it is inside a folder that is already mounted.

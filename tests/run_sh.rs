@@ -728,7 +728,10 @@ fn a_member_of_a_cluster_gets_what_it_needs_and_others_get_nothing_of_it() {
     let run = flags(&["train", "--data", "cluster"], there, &[]);
     assert!(!["--shm-size", "--device", "memlock"].iter().any(|flag| run.contains(flag)), "{run}");
     let run = flags(&["train", "--cluster"], there, &[("SPARKTUNE_CLUSTER_ENGINE", "xdp")]);
-    assert!(has(&run, "--cap-add|BPF|--cap-add|NET_ADMIN|--cap-add|PERFMON"), "{run}");
+    let adds = "--cap-add|BPF|--cap-add|NET_ADMIN|--cap-add|PERFMON";
+    assert!(has(&run, adds) && !run.contains("NET_RAW"), "{run}");
+    let run = flags(&["train", "--cluster"], there, &[("SPARKTUNE_AF_XDP_INTERFACE", "eth0")]);
+    assert!(has(&run, &format!("{adds}|--cap-add|NET_RAW|--cap-add|IPC_LOCK")), "{run}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/xdp_training.sh SPARKTUNE [RANKS] [STEPS]: trains the demo's model with ranks in network namespaces, whose gradients the kernel
-# adds: once as it is, and once with 5 % of the packets lost each way on purpose. The adapters must be the same to the last bit. Exit
-# code 77 if this machine cannot do it. Needs root, iproute2 and the repository.
+# adds: as it is, with 5 % of the packets lost each way on purpose, and with results by AF_XDP. The adapters must be the same
+# to the last bit. Exit code 77 if this machine cannot do it. Needs root, iproute2 and the repository.
 set -euo pipefail
 program=$(readlink -f -- "$1")
 ranks=${2:-4} steps=${3:-6}
@@ -38,14 +38,15 @@ done
 ports=$(seq -s, -f 'port%g' 1 $((ranks - 1)))
 token=$(head -c 32 /dev/urandom | sha256sum | cut -c1-64)
 
-# train LOST: trains with all ranks, and prints the hashes of the adapters.
+# train LOST [INTERFACE]: trains with all ranks, whose results come by AF_XDP at this interface if one is given, and prints the hashes
+# of the adapters.
 train() {
-    local lost=$1 runs=$folder/$1 pids=() rank
+    local lost=$1 af_xdp=${2-} runs=$folder/$1${2-} pids=() rank
     mkdir "$runs"
     for ((rank = 0; rank < ranks; rank++)); do
         ip netns exec "${names[rank]}" env RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK=0 MASTER_ADDR=10.198.0.1 MASTER_PORT=29500 \
             SPARKTUNE_CLUSTER_TOKEN="$token" SPARKTUNE_CLUSTER_ENGINE=xdp SPARKTUNE_XDP_INTERFACES="$ports" SPARKTUNE_XDP_LOST="$lost" \
-            "$program" train --model presets/demo/model --data presets/demo/train.jsonl --rank 16 --mtp none --max-steps "$steps" \
+            SPARKTUNE_AF_XDP_INTERFACE="$af_xdp" "$program" train --model presets/demo/model --data presets/demo/train.jsonl --rank 16 --mtp none --max-steps "$steps" \
             --runs-dir "$runs" --non-interactive --json >"$runs.$rank.out" 2>"$runs.$rank.err" &
         pids+=($!)
     done
@@ -53,6 +54,7 @@ train() {
         wait "${pids[rank]}" || { tail -n 5 "$runs.$rank.err" >&2; return 1; }
     done
     grep -h 'sums are made in the kernel' "$runs".*.err >&2 || { tail -n 3 "$runs".1.err >&2; return 1; }
+    [[ -z $af_xdp || $(grep -l 'by AF_XDP at' "$runs".*.err | wc -l) == $((ranks - 1)) ]] || { tail -n 3 "$runs".1.err >&2; return 1; }
     (cd "$runs"/2* && find outputs -name '*.safetensors' -type f | sort | xargs sha256sum --)
 }
 
@@ -62,9 +64,14 @@ echo "$ranks ranks, $steps steps, nothing lost on purpose: $((SECONDS - began)) 
 began=$SECONDS
 lossy=$(train 50000)
 echo "$ranks ranks, $steps steps, 5 % lost each way:       $((SECONDS - began)) s"
+# AF_XDP has a program of its own.
+for name in "${names[@]:1}"; do ip -n "$name" link set dev cable xdp off; done
+began=$SECONDS
+by_af_xdp=$(train 50000 cable)
+echo "$ranks ranks, $steps steps, 5 % lost, results by AF_XDP: $((SECONDS - began)) s"
 echo "$whole"
-if [[ -z $whole || $whole != "$lossy" ]]; then
-    printf 'the adapters differ:\n%s\n' "$lossy"
+if [[ -z $whole || $whole != "$lossy" || $whole != "$by_af_xdp" ]]; then
+    printf 'the adapters differ:\n%s\n%s\n' "$lossy" "$by_af_xdp"
     exit 1
 fi
 echo "the same bits"

@@ -1,25 +1,20 @@
-//! Memory of the host, in large pages where some are reserved, which the first CUDA device reads and writes
-//! directly.
+//! Memory of the host that the first CUDA device reads and writes directly.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use cudarc::driver::result;
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CUcontext, CUdevice, CUdeviceptr, cuMemHostGetDevicePointer_v2,
     cuMemHostRegister_v2, cuMemHostUnregister,
 };
-use memmap2::{MmapMut, MmapOptions};
+use sparktune_base::pages::{Pages, Part};
 
 use crate::upload::failed;
 
-/// The size of a large page, and its logarithm to base 2.
-const LARGE: usize = 2 << 20;
-const LARGE_BITS: u8 = 21;
-
-/// Pages that are registered with the driver until this is dropped.
+/// A part of pages, all of which are registered with the driver until this is dropped.
 pub(super) struct Arena {
-    memory: MmapMut,
-    pages: &'static str,
+    part: Part,
     ordinal: CUdevice,
     context: CUcontext,
     on_device: CUdeviceptr,
@@ -30,25 +25,23 @@ pub(super) struct Arena {
 unsafe impl Send for Arena {}
 
 impl Arena {
-    /// Makes room for so many bytes.
+    /// Registers the pages of this part with the driver, so that the device can reach all of them.
     ///
     /// # Errors
-    /// The system's or the driver's, in words.
-    pub(super) fn new(bytes: usize) -> Result<Self, String> {
-        let (memory, pages) = map(bytes.next_multiple_of(LARGE))
-            .map_err(|error| format!("{bytes} bytes of memory were refused: {error}"))?;
+    /// The driver's, in words.
+    pub(super) fn new(part: Part) -> Result<Self, String> {
         result::init().map_err(failed("start"))?;
         let ordinal = result::device::get(0).map_err(failed("find the device"))?;
         // SAFETY: the device exists; `drop` releases what is retained here, also if a call below fails.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         let context = unsafe { result::primary_ctx::retain(ordinal) }.map_err(failed("use the device"))?;
-        let mut arena = Self { memory, pages, ordinal, context, on_device: 0 };
+        let mut arena = Self { part, ordinal, context, on_device: 0 };
         arena.use_device()?;
-        let start: *mut c_void = arena.memory.as_mut_ptr().cast();
-        // SAFETY: the pages are this value's own, and stay mapped until they are unregistered.
+        let start: *mut c_void = arena.pages().address().as_ptr().cast();
+        // SAFETY: the pages stay mapped as long as their part, so until they are unregistered.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         unsafe {
-            let registered = cuMemHostRegister_v2(start, arena.memory.len(), CU_MEMHOSTREGISTER_DEVICEMAP);
+            let registered = cuMemHostRegister_v2(start, arena.pages().len(), CU_MEMHOSTREGISTER_DEVICEMAP);
             registered.result().map_err(failed("pin the arena"))?;
             let mut on_device = 0;
             let found = cuMemHostGetDevicePointer_v2(&raw mut on_device, start, 0).result();
@@ -63,21 +56,26 @@ impl Arena {
 
     /// Returns the number of bytes that there is room for.
     pub(super) fn len(&self) -> usize {
-        self.memory.len()
+        self.part.len()
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        &mut self.memory
+        self.part.bytes()
     }
 
-    /// Says which pages it consists of.
-    pub(super) fn pages(&self) -> &'static str {
-        self.pages
+    /// Returns the pages that this is a part of.
+    pub(super) fn pages(&self) -> &Arc<Pages> {
+        self.part.pages()
     }
 
-    /// Returns the device's address of the bytes.
+    /// Returns the device's address of the first byte.
     pub(super) fn on_device(&self) -> CUdeviceptr {
-        self.on_device
+        self.of_pages(self.part.start())
+    }
+
+    /// Returns the device's address of a byte of the pages.
+    pub(super) fn of_pages(&self, position: usize) -> CUdeviceptr {
+        self.on_device + position as CUdeviceptr
     }
 
     fn use_device(&self) -> Result<(), String> {
@@ -97,21 +95,9 @@ impl Drop for Arena {
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
         unsafe {
             if self.on_device != 0 {
-                let _ = cuMemHostUnregister(self.memory.as_mut_ptr().cast());
+                let _ = cuMemHostUnregister(self.pages().address().as_ptr().cast());
             }
             let _ = result::primary_ctx::release(self.ordinal);
         }
     }
-}
-
-/// Maps reserved large pages, which are in memory at once, or else ordinary ones.
-fn map(bytes: usize) -> std::io::Result<(MmapMut, &'static str)> {
-    let reserved = MmapOptions::new().len(bytes).huge(Some(LARGE_BITS)).populate().map_anon();
-    if let Ok(memory) = reserved {
-        return Ok((memory, "reserved huge pages"));
-    }
-    let memory = MmapOptions::new().len(bytes).map_anon()?;
-    // The system may make them large; one that cannot refuses the advice, which does no harm.
-    let _ = memory.advise(memmap2::Advice::HugePage);
-    Ok((memory, "ordinary pages, which the system may make large"))
 }

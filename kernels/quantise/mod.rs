@@ -1,19 +1,21 @@
 //! Rounding of lent tensors to 16 bits on their CUDA device, for sums in the network.
 //!
 //! Enters: tensors that are lent, the magnitudes of their blocks over all ranks, and the sums of integers in
-//! an arena of the host. Leaves: integers in that arena, and in the tensors the numbers that their sums stand
-//! for. The device reads and writes the arena directly, so 2 bytes a number go each way between them, without
-//! a copy on the host. It must not know ranks or packets; `src/cluster/xdp/quantise.rs` states the rule and
-//! gives the same bits.
+//! an arena of the host, wherever in it they came. Leaves: integers in that arena, and in the tensors the
+//! numbers that their sums stand for. The device reads and writes the arena directly, so 2 bytes a number go
+//! each way between them, without a copy on the host. It must not know ranks or packets;
+//! `src/cluster/xdp/quantise.rs` states the rule and gives the same bits.
 
 mod arena;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use arena::Arena;
 use burn::tensor::{DType, Device, Tensor};
 use cubecl::future::block_on;
 use cubecl::server::Handle;
+use sparktune_base::pages::{Pages, Part};
 
 use crate::cuda::{CudaTensor, Kernel, Sizes, empty, into_tensor, primitive, sizes};
 use crate::nccl::Lent;
@@ -29,27 +31,28 @@ pub struct Quantiser {
 }
 
 impl Quantiser {
-    /// Makes an arena for so many integers that the first CUDA device, burn's `device`, can reach. `block` is
-    /// the number of values that share a magnitude.
+    /// Lets the first CUDA device, burn's `device`, reach an arena: `integers` is the part for the integers
+    /// of a sum, 2 bytes each, and sums may lie anywhere in its pages. `block` is the number of values that
+    /// share a magnitude.
     ///
     /// # Errors
-    /// The system's or the driver's, in words.
+    /// The driver's, in words.
     ///
     /// # Panics
     /// When the device's runtime fails.
-    pub fn new(device: &Device, block: usize, integers: usize) -> Result<Self, String> {
+    pub fn new(device: &Device, block: usize, integers: Part) -> Result<Self, String> {
         // burn has started the driver and keeps the device's context.
         let like = primitive(Tensor::zeros([1, 1], device));
-        Ok(Self { like, arena: Arena::new(integers * size_of::<i16>())?, block })
+        Ok(Self { like, arena: Arena::new(integers)?, block })
     }
 
-    /// Says which pages the arena consists of.
-    pub fn pages(&self) -> &'static str {
+    /// Returns the pages of the arena.
+    pub fn pages(&self) -> &Arc<Pages> {
         self.arena.pages()
     }
 
-    /// Returns the integers of the last [`encode`](Self::encode), little-endian. The caller replaces them by
-    /// their sums, which [`decode`](Self::decode) reads.
+    /// Returns the integers of the last [`encode`](Self::encode), little-endian. The caller may replace those
+    /// of a block by their sums, which [`decode`](Self::decode) reads.
     pub fn integers(&mut self) -> &mut [[u8; 2]] {
         self.arena.bytes().as_chunks_mut().0
     }
@@ -82,41 +85,65 @@ impl Quantiser {
         magnitudes: &[f32],
         most: i16,
     ) -> Result<(), String> {
-        self.each_block("integers_of_blocks", lent, of, magnitudes, most)
+        let blocks = self.blocks(&of, magnitudes);
+        let magnitudes = self.upload(bytemuck::cast_slice(magnitudes));
+        let sizes = self.sizes(lent, &of, most);
+        self.kernel("integers_of_blocks", blocks).read(&self.table(lent)).read(&magnitudes).launch(sizes);
+        self.wait()
     }
 
-    /// Replaces some of the tensors' numbers by those that the sums in the arena stand for. Waits for the
-    /// device.
+    /// Replaces some of the tensors' numbers by those that sums stand for. For each block, `places` has the
+    /// byte of the arena's pages at which its sums begin, or `None` if they are in the place of its integers.
+    /// Waits for the device.
     ///
     /// # Errors
     /// The device has failed.
     ///
     /// # Panics
-    /// As [`encode`](Self::encode).
+    /// As [`encode`](Self::encode), also when there are not as many places as blocks, or when a place is odd
+    /// or its sums end outside the arena.
     pub fn decode(
         &mut self,
         lent: &mut Lent,
         of: Range<usize>,
         magnitudes: &[f32],
         most: i16,
+        places: &[Option<usize>],
     ) -> Result<(), String> {
-        self.each_block("numbers_of_blocks", lent, of, magnitudes, most)
+        let blocks = self.blocks(&of, magnitudes);
+        assert_eq!(places.len(), blocks);
+        let bytes = self.block * size_of::<i16>();
+        let address = |(block, place): (usize, &Option<usize>)| match place {
+            None => self.arena.on_device() + (block * bytes) as u64,
+            Some(byte) => {
+                assert!(byte + bytes <= self.arena.pages().len(), "sums lie outside the arena");
+                assert!(byte.is_multiple_of(size_of::<i16>()), "sums begin at an odd byte");
+                self.arena.of_pages(*byte)
+            }
+        };
+        let places: Vec<u64> = places.iter().enumerate().map(address).collect();
+        let (magnitudes, places) =
+            (self.upload(bytemuck::cast_slice(magnitudes)), self.upload(bytemuck::cast_slice(&places)));
+        let sizes = self.sizes(lent, &of, most);
+        let kernel = self.kernel("numbers_of_blocks", blocks);
+        kernel.read(&self.table(lent)).read(&magnitudes).read(&places).launch(sizes);
+        self.wait()
     }
 
-    fn each_block(
-        &self,
-        entry: &'static str,
-        lent: &Lent,
-        of: Range<usize>,
-        magnitudes: &[f32],
-        most: i16,
-    ) -> Result<(), String> {
+    /// Returns how many blocks `of` has. Panics if the arena has no room for their integers, or there are not
+    /// as many magnitudes.
+    fn blocks(&self, of: &Range<usize>, magnitudes: &[f32]) -> usize {
         let blocks = of.len().div_ceil(self.block);
         assert!(of.len() * size_of::<i16>() <= self.arena.len(), "the arena is too small");
         assert_eq!(magnitudes.len(), blocks);
-        let magnitudes = self.like.client.create_from_slice(bytemuck::cast_slice(magnitudes));
-        let sizes = self.sizes(lent, &of, most);
-        self.kernel(entry, blocks).read(&self.table(lent)).read(&magnitudes).launch(sizes);
+        blocks
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Handle {
+        self.like.client.create_from_slice(bytes)
+    }
+
+    fn wait(&self) -> Result<(), String> {
         block_on(self.like.client.sync()).map_err(|error| error.to_string())
     }
 
@@ -135,7 +162,7 @@ impl Quantiser {
         }
         rows.push([first, 0]);
         let client = self.like.client.clone();
-        OfClient(client.create_from_slice(bytemuck::cast_slice(&rows)), client)
+        OfClient(self.upload(bytemuck::cast_slice(&rows)), client)
     }
 
     fn sizes(&self, lent: &Lent, of: &Range<usize>, most: i16) -> Sizes {
@@ -183,7 +210,11 @@ mod on_device {
         });
         let mut lent = Lent::new(tensors.to_vec()).unwrap();
         drop(tensors);
-        let mut quantiser = Quantiser::new(&device, BLOCK, 2 * BLOCK + 10).unwrap();
+        // The arena also has memory that is not for integers, as frames are: the second block's sums go
+        // there.
+        let [integers, mut others] = Pages::in_parts([2 * (2 * BLOCK + 10), 5000]).unwrap();
+        let elsewhere = others.start() + 402;
+        let mut quantiser = Quantiser::new(&device, BLOCK, integers).unwrap();
         let (from, most) = (BLOCK, 16_383);
         let of = from..from + 2 * BLOCK + 10;
         let magnitudes = quantiser.magnitudes(&lent, of.clone());
@@ -197,7 +228,11 @@ mod on_device {
             *integer = sum.to_le_bytes();
             sums.push(sum);
         }
-        quantiser.decode(&mut lent, of.clone(), &magnitudes, most).unwrap();
+        let second = &mut quantiser.integers()[BLOCK..2 * BLOCK];
+        others.bytes()[402..][..2 * BLOCK].copy_from_slice(second.as_flattened());
+        second.fill([77; 2]);
+        let places = [None, Some(elsewhere), None];
+        quantiser.decode(&mut lent, of.clone(), &magnitudes, most, &places).unwrap();
         let found = lent.into_tensors().into_iter();
         let found: Vec<f32> =
             found.flat_map(|tensor| tensor.into_data().try_to_vec::<f32>().unwrap()).collect();

@@ -2,13 +2,14 @@
 //
 //   tensors of fp32 numbers                    →  magnitudes [blocks] fp32            magnitudes_of_blocks
 //   tensors, magnitudes over all ranks         →  integers [count] of the host, i16   integers_of_blocks
-//   integers of the host, the same magnitudes  →  the numbers of the tensors          numbers_of_blocks
+//   sums of the host, the same magnitudes      →  the numbers of the tensors          numbers_of_blocks
 //
 // The tensors' numbers count as if they lay one behind the other, and a block is BLOCK of those. `table` has a row for each tensor, {position of its first
 // number, its address}, and a last one with the count of all numbers. A block with a number that is not finite has the magnitude NaN.
 //
-// The integers lie in memory of the host that the device can reach. Rounding is in double precision, so that no magnitude is too small to divide by: a few
-// operations a number, which even a GPU with few fp64 units does faster than a link brings the integers.
+// Integers and sums lie in memory of the host that the device can reach; the sums of each block may lie at any place in it.
+// Rounding is in double precision, so that no magnitude is too small to divide by: a few operations a number, which even a GPU with few fp64 units does
+// faster than a link brings the integers.
 //
 // Launch: a block of 224 threads for each block of numbers.
 #pragma once
@@ -17,7 +18,7 @@
 struct QuantiseSizes {
     u64 first;     // the position of the first number
     u64 count;     // numbers
-    u64 integers;  // an address of the host, for the first number
+    u64 integers;  // the device's address of the first number's integer
     u32 tensors;
     u32 most;      // the largest integer of a rank
 };
@@ -95,11 +96,13 @@ KERNEL(224) integers_of_blocks(const u64* __restrict__ table, const float* __res
     });
 }
 
-KERNEL(224) numbers_of_blocks(const u64* __restrict__ table, const float* __restrict__ magnitudes, const QuantiseSizes sizes) {
-    const short* const integers = reinterpret_cast<const short*>(sizes.integers);
+// `places` has the address of each block's sums.
+KERNEL(224) numbers_of_blocks(const u64* __restrict__ table, const float* __restrict__ magnitudes, const u64* __restrict__ places, const QuantiseSizes sizes) {
+    const short* const sums = reinterpret_cast<const short*>(places[blockIdx.x]);
+    const u64 first = u64(blockIdx.x) * BLOCK;
     const float magnitude = magnitudes[blockIdx.x];
     const double step = double(magnitude) / double(sizes.most);
     each_number(table, sizes, [&](float* number, u64 at) {
-        *number = is_finite(magnitude) ? float(double(integers[at]) * step) : __uint_as_float(NOT_A_NUMBER);
+        *number = is_finite(magnitude) ? float(double(sums[at - first]) * step) : __uint_as_float(NOT_A_NUMBER);
     });
 }

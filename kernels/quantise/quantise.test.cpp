@@ -29,13 +29,20 @@ static void run(const std::vector<u32>& counts, u64 first, u32 ranks, const std:
     auto& to = c.given<u64>("table of results", rows_of_results);
     auto& magnitudes = c.result<float>("magnitudes", blocks);
     auto& integers = c.result<short>("integers", count);
+    // Sums of blocks lie as they came: here from the last to the first, with something else before each.
+    const u64 stride = BLOCK + 7;
+    auto& sums = c.result<short>("sums", blocks * stride);
+    std::vector<u64> addresses;
+    for (u32 block = 0; block < blocks; ++block) addresses.push_back(uintptr_t(sums.data() + (blocks - 1 - block) * stride + 7));
+    auto& places = c.given<u64>("places", addresses);
     const QuantiseSizes at{first, count, u64(uintptr_t(integers.data())), tensors, most};
     c.run([&] {
         // What is not rounded stays as it is: here, what it was filled with.
         for (auto* result : results) std::memset(result->data(), 0x11, result->size() * sizeof(float));
         LAUNCH(magnitudes_of_blocks, blocks, 224, table.data(), magnitudes.data(), at);
         LAUNCH(integers_of_blocks, blocks, 224, table.data(), magnitudes.data(), at);
-        LAUNCH(numbers_of_blocks, blocks, 224, to.data(), magnitudes.data(), at);
+        for (u64 i = 0; i < count; ++i) reinterpret_cast<short*>(addresses[i / BLOCK])[i % BLOCK] = integers[i];
+        LAUNCH(numbers_of_blocks, blocks, 224, to.data(), magnitudes.data(), places.data(), at);
     });
     std::vector<float> want(numbers.size());
     std::memset(want.data(), 0x11, want.size() * sizeof(float));

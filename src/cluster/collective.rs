@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use sparktune_base::pages::Part;
+
 use crate::error::Error;
 use crate::lent::{Lent, Quantiser};
 use crate::summed_by::SummedBy;
@@ -223,7 +225,14 @@ pub trait Collective: Send {
         self.broadcast(b"tcp").map(drop)
     }
 
-    /// From here on, tensors that are lent are rounded by this GPU, if sums need rounded numbers.
+    /// Returns memory for the integers of a GPU, in an arena that sums come into, if this rank has one.
+    /// Nobody else gets it afterwards.
+    fn arena(&mut self) -> Option<Part> {
+        None
+    }
+
+    /// From here on, tensors that are lent are rounded by this GPU, if sums need rounded numbers. It reads
+    /// sums where they come if it has the memory that [`arena`](Self::arena) returned.
     fn round_on(&mut self, _gpu: Box<dyn Quantiser>) {}
 
     /// Returns whether [`all_reduce_lent`](Self::all_reduce_lent) sums tensors where they are.

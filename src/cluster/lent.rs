@@ -2,6 +2,9 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
+
+use sparktune_base::pages::Pages;
 
 /// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only the caller and the GPU that
 /// sums or rounds know its type.
@@ -27,16 +30,25 @@ pub trait Quantiser: Send {
         workers: usize,
     ) -> Result<(), String>;
 
-    /// Returns the arena's integers, little-endian. The caller replaces them by their sums.
+    /// Returns the arena's pages if [`decode`](Self::decode) can read sums anywhere in them, or `None` if it
+    /// reads them only in the place of the integers.
+    fn pages(&self) -> Option<&Arc<Pages>> {
+        None
+    }
+
+    /// Returns the arena's integers, little-endian. The caller may replace those of a block by their sums.
     fn integers(&mut self) -> &mut [[u8; 2]];
 
-    /// Replaces some of the numbers by those that the sums in the arena stand for.
+    /// Replaces some of the numbers by those that their sums stand for. For each block, `places` has the byte
+    /// of the arena's [pages](Self::pages) at which its sums begin, or `None` if they are in the place of its
+    /// integers.
     fn decode(
         &mut self,
         lent: &mut Lent,
         of: Range<usize>,
         magnitudes: &[f32],
         workers: usize,
+        places: &[Option<usize>],
     ) -> Result<(), String>;
 
     /// Returns all numbers, which are few.

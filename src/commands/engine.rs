@@ -14,6 +14,8 @@ use sparktune_tui::output::note;
 const ENGINE: &str = "SPARKTUNE_CLUSTER_ENGINE";
 /// The interfaces at which the kernel of rank 0's machine adds, with commas between them.
 const INTERFACES: &str = "SPARKTUNE_XDP_INTERFACES";
+/// The interface of this rank's machine by which results come, if AF_XDP is to take them there.
+const AF_XDP: &str = "SPARKTUNE_AF_XDP_INTERFACE";
 /// Whether this rank's GPU rounds gradients for sums in the network: `yes`, `no` or `auto`.
 const ARENA: &str = "SPARKTUNE_CLUSTER_ARENA";
 /// The packets that this rank loses on purpose, in millionths: for tests/xdp_training.sh.
@@ -116,11 +118,12 @@ pub(crate) fn opened(
             let lost = variable(LOST).and_then(|text| text.parse().ok());
             let choice = Choice {
                 interfaces: names.map(str::to_owned).collect(),
+                af_xdp: variable(AF_XDP).filter(|name| !name.is_empty()),
                 loss: lost.map(|per_million| Loss::new(per_million, placement.rank as u64)),
                 ..Choice::default()
             };
             let engine = xdp::over(tcp, placement, token, choice)?;
-            note(&engine.path().to_string());
+            engine.engine().iter().for_each(|line| note(line));
             Ok(Box::new(engine))
         }
         other => {

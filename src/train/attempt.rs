@@ -252,7 +252,7 @@ impl<'a, 'run> Attempt<'a, 'run> {
             ranks.summed_by() == SummedBy::Xdp && !ranks.takes_lent()
         };
         let Some(ranks) = self.session.ranks.collective().filter(is_open) else { return };
-        match quantiser(device, asked) {
+        match quantiser(device, asked, ranks.arena()) {
             Ok((gpu, words)) => {
                 if let Some(gpu) = gpu {
                     ranks.round_on(gpu);

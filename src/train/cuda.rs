@@ -47,6 +47,7 @@ mod with_cuda {
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
     use burn::tensor::{Device, Tensor};
+    use sparktune_base::pages::Part;
     use sparktune_cluster::{Lent, Quantiser};
 
     use crate::error::TrainError;
@@ -70,6 +71,7 @@ mod without_cuda {
     pub(crate) fn quantiser(
         _: &Device,
         _: Option<bool>,
+        _: Option<Part>,
     ) -> Result<(Option<Box<dyn Quantiser>>, String), String> {
         Err("this build has no CUDA".into())
     }

@@ -7,14 +7,17 @@
 //! |---|---|---|
 //! | the processor | 4 + 4 | 4 by the driver, 2 into packets, 4 sums, 4 in their place, 4 by the driver |
 //! | the GPU | 2 + 2 | 2 into packets, 2 into the arena |
+//! | the GPU, results by AF_XDP | 2 + 2 | 2 into packets; the GPU reads sums where they arrived |
 //!
 //! The results have the same bits, so each rank may choose for itself.
 
 use std::hint::black_box;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor, TensorData};
+use sparktune_base::pages::{Pages, Part};
 use sparktune_base::units::milliseconds as in_milliseconds;
 use sparktune_cluster::xdp::BUCKET;
 use sparktune_cluster::xdp::quantise::{decode, encode, magnitudes, most};
@@ -33,19 +36,25 @@ const PAYS: f64 = 0.05;
 
 /// Returns what rounds on this device, if that is requested, or, without a request, if it is measured to save
 /// more than a twentieth of the processor's time; and a sentence about this for the log. Nothing is done on
-/// the device if the request is that it does not round.
+/// the device if the request is that it does not round. `integers` is the part of the engine's arena that is
+/// for a GPU's integers; without it, the GPU gets an arena of its own.
 ///
 /// # Errors
 /// Why the processor rounds, if that was not requested.
 pub(crate) fn quantiser(
     device: &Device,
     asked: Option<bool>,
+    integers: Option<Part>,
 ) -> Result<(Option<Box<dyn Quantiser>>, String), String> {
     if asked == Some(false) {
         return Ok((None, "gradients are rounded by the processor, as requested".into()));
     }
-    let mut gpu = FirstGpu(quantise::Quantiser::new(device, VALUES, BUCKET)?);
-    let pages = gpu.0.pages();
+    let bytes = BUCKET * size_of::<i16>();
+    let own = || Pages::in_parts([bytes]).map(|[own]| own);
+    let integers = integers.map_or_else(own, Ok);
+    let integers = integers.map_err(|error| format!("{bytes} bytes of memory were refused: {error}"))?;
+    let mut gpu = FirstGpu(quantise::Quantiser::new(device, VALUES, integers)?);
+    let pages = gpu.0.pages().kind();
     if asked == Some(true) {
         let words = format!("gradients are rounded by the GPU, as requested, with an arena of {pages}");
         return Ok((Some(Box::new(gpu)), words));
@@ -79,7 +88,8 @@ impl FirstGpu {
                 packet.copy_from_slice(integers);
                 integers.copy_from_slice(&black_box(packet));
             }
-            self.0.decode(&mut lent, 0..TRIAL, &shared, most(2))?;
+            let places = vec![None; shared.len()];
+            self.0.decode(&mut lent, 0..TRIAL, &shared, most(2), &places)?;
             least[1] = milliseconds(began).min(least[1]);
 
             let began = Instant::now();
@@ -120,6 +130,10 @@ impl Quantiser for FirstGpu {
         self.0.encode(tensors(lent)?, of, magnitudes, most(workers))
     }
 
+    fn pages(&self) -> Option<&Arc<Pages>> {
+        Some(self.0.pages())
+    }
+
     fn integers(&mut self) -> &mut [[u8; 2]] {
         self.0.integers()
     }
@@ -130,8 +144,9 @@ impl Quantiser for FirstGpu {
         of: Range<usize>,
         magnitudes: &[f32],
         workers: usize,
+        places: &[Option<usize>],
     ) -> Result<(), String> {
-        self.0.decode(tensors(lent)?, of, magnitudes, most(workers))
+        self.0.decode(tensors(lent)?, of, magnitudes, most(workers), places)
     }
 
     fn numbers(&mut self, lent: &mut Lent) -> Result<Vec<f32>, String> {
@@ -149,7 +164,6 @@ fn tensors(lent: &mut Lent) -> Result<&mut Tensors, String> {
 
 #[cfg(test)]
 mod on_device {
-    use std::sync::Arc;
     use std::thread::scope;
 
     use sparktune_cluster::xdp::{Choice, Xdp, join};
@@ -183,7 +197,7 @@ mod on_device {
                 ranks.all_reduce(&mut numbers).unwrap();
                 return numbers;
             }
-            let (gpu, words) = quantiser(device, Some(true)).unwrap();
+            let (gpu, words) = quantiser(device, Some(true), ranks.arena()).unwrap();
             assert!(words.starts_with("gradients are rounded by the GPU, as requested"), "{words}");
             ranks.round_on(gpu.unwrap());
             assert!(ranks.takes_lent());
@@ -226,9 +240,9 @@ mod on_device {
     #[test]
     fn who_rounds_is_measured_unless_it_is_requested() {
         let Some(device) = cuda_device() else { return };
-        let (gpu, words) = quantiser(&device, Some(false)).unwrap();
+        let (gpu, words) = quantiser(&device, Some(false), None).unwrap();
         assert!(gpu.is_none() && words.ends_with("as requested"), "{words}");
-        let (gpu, words) = quantiser(&device, None).unwrap();
+        let (gpu, words) = quantiser(&device, None, None).unwrap();
         let who = if gpu.is_some() { "GPU" } else { "processor" };
         assert!(words.starts_with(&format!("gradients are rounded by the {who}: ")), "{words}");
     }

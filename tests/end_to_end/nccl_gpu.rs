@@ -1,12 +1,14 @@
 //! Two ranks that sum by NCCL on the emulated device with an emulated NCCL, and two of which one lets its GPU
-//! round what is summed in the network. On a real GPU, `tests/gpu/run.sh nccl` does the former.
+//! round what is summed in the network, with sums that come by AF_XDP. On a real GPU, `tests/gpu/run.sh nccl`
+//! does the former.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use sparktune_cluster::RankCounts;
+use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 
 use crate::cluster::{assert_same, ended, port, signal};
 use crate::runs::wait;
@@ -205,4 +207,43 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     let [rounded, engine] = &said(&by_processor)[..] else { panic!("{:?}", said(&by_processor)) };
     assert_eq!(rounded, "gradients are rounded by the processor, as requested");
     assert!(engine.starts_with(by_thread), "{engine}");
+
+    // Between machines, sums come into the arena of rank 1's GPU.
+    let lab = match Lab::new(2) {
+        Ok(lab) => lab,
+        Err(error) => {
+            eprintln!("skipped in part: no network namespaces can be made here: {error}");
+            return;
+        }
+    };
+    let between = |rank: usize, command: &mut Command| {
+        command.env("SPARKTUNE_CLUSTER_ENGINE", "xdp").env("SPARKTUNE_CLUSTER_ARENA", ["no", "yes"][rank]);
+        command.env("MASTER_ADDR", Lab::address(0).to_string());
+        command.env("SPARKTUNE_CLUSTER_TOKEN", "ranks of one machine in two network namespaces");
+        command.env(
+            ["SPARKTUNE_XDP_INTERFACES", "SPARKTUNE_AF_XDP_INTERFACE"][rank],
+            [&Lab::port(1), INTERFACE][rank],
+        );
+        let mut moved = lab.command(rank, command.get_program());
+        moved.args(command.get_args()).current_dir(command.get_current_dir().unwrap());
+        moved.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => moved.env(name, value),
+                None => moved.env_remove(name),
+            };
+        }
+        *command = moved;
+    };
+    let said = both(runs.ranks(|| runs.train("3", &[]), between));
+    let by_af_xdp = runs.take();
+    assert_same(&by_af_xdp, &by_processor);
+    let lacks = ["CAP_BPF", "CAP_NET_RAW", "CAP_IPC_LOCK", "no sockets of AF_XDP"];
+    if let Some(lacks) = lacks.iter().find(|what| said[1].err.contains(*what)) {
+        eprintln!("skipped in part: this process may not do so here, or the kernel cannot: {lacks}");
+        return;
+    }
+    let by_af_xdp = "results come to this rank by AF_XDP at cable (1 queue), into an arena of ";
+    assert!(said[1].err.contains("sums are made in the kernel of rank 0's machine"), "{}", said[1].err);
+    assert!(said[1].err.contains(by_af_xdp), "{}", said[1].err);
 }

@@ -46,10 +46,10 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
         ));
     }
     let lab = lab.ok();
-    let engines = [Engine::Tcp, Engine::User, Engine::Kernel];
-    let mut results: [Result<Vec<Measured>, String>; 3] = [const { Ok(Vec::new()) }; 3];
+    let engines = [Engine::Tcp, Engine::User, Engine::Kernel, Engine::AfXdp];
+    let mut results: [Result<Vec<Measured>, String>; 4] = [const { Ok(Vec::new()) }; 4];
     if lab.is_none() {
-        results[2] = Err("without namespaces, packets do not pass an interface".into());
+        results[2..].fill(Err("without namespaces, packets do not pass an interface".into()));
     }
     for _ in 0..passes {
         for (engine, result) in engines.into_iter().zip(&mut results) {

@@ -27,6 +27,14 @@ pub(crate) enum Engine {
     User,
     /// Sums in the network, by the kernel.
     Kernel,
+    /// The same, and results come by AF_XDP.
+    AfXdp,
+}
+
+impl Engine {
+    fn is_in_kernel(self) -> bool {
+        matches!(self, Self::Kernel | Self::AfXdp)
+    }
 }
 
 /// What a rank does.
@@ -127,22 +135,25 @@ fn measured(job: &Job) -> Result<Answer, Error> {
     };
     let token = JobToken::parse(&job.token)?;
     let limits = Limits { meeting: Duration::from_secs(30), ..Limits::default() };
-    // The end of a virtual cable needs a program to receive what the program at the other end sends.
+    // The end of a virtual cable needs a program to receive what the program at the other end sends. AF_XDP
+    // has one.
     let _passing = (engine == Engine::Kernel && rank > 0).then(|| Kernel::passing(INTERFACE).ok());
     let interrupted = Arc::new(|| false);
     let mut ranks = if engine == Engine::Tcp {
         Ranks::Tcp(Box::new(tcp::join(&placement, Some(&token), "bench", limits, interrupted)?))
     } else {
-        let is_switch = engine == Engine::Kernel && rank == 0;
+        let is_switch = engine.is_in_kernel() && rank == 0;
         let interfaces = if is_switch { (1..world_size).map(Lab::port).collect() } else { Vec::new() };
-        let choice = Choice { interfaces, ..Choice::default() };
+        let af_xdp = (engine == Engine::AfXdp && rank > 0).then(|| INTERFACE.to_owned());
+        let choice = Choice { interfaces, af_xdp, ..Choice::default() };
         Ranks::Network(Box::new(xdp::join(&placement, Some(&token), "bench", limits, interrupted, choice)?))
     };
     let instead = match &ranks {
         Ranks::Tcp(_) => None,
         Ranks::Network(network) => match (network.path(), engine) {
-            (Path::Kernel, Engine::Kernel) | (Path::User(_), Engine::User) => None,
-            (other, _) => Some(other.to_string()),
+            (Path::User(_), Engine::User) | (Path::Kernel, Engine::Kernel) => None,
+            (Path::Kernel, Engine::AfXdp) if rank == 0 || network.report().delivered > 0 => None,
+            _ => network.engine(),
         },
     };
     let mut vector: Vec<f32> = (0..numbers).map(|at| ((at * 7 + rank) % 1000) as f32 * 1e-3 - 0.5).collect();

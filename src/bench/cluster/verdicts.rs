@@ -10,6 +10,7 @@ pub(crate) fn name(engine: Engine) -> &'static str {
         Engine::Tcp => "tcp: exact sums",
         Engine::User => "xdp in user space: sums of i16",
         Engine::Kernel => "xdp in the kernel: sums of i16",
+        Engine::AfXdp => "xdp in the kernel, results by AF_XDP",
     }
 }
 
@@ -26,10 +27,10 @@ pub(crate) fn rows(measured: &Measured, numbers: usize) -> Vec<Row> {
         Row::new("  processors for 10⁹ numbers", cpu, "s", "user and system time of all ranks"),
     ];
     if packets > 0 {
-        let switch = if engine == Engine::Kernel {
-            "the switch, which is the kernel, wakes nobody"
-        } else {
+        let switch = if engine == Engine::User {
             "with those of the switch, which is a thread of rank 0"
+        } else {
+            "the switch, which is the kernel, wakes nobody"
         };
         let asked =
             if asked > 0 { format!(", rank 0 asked its kernel {asked} times") } else { String::new() };
@@ -105,11 +106,11 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
         "copies of a packet's values at the switch",
         1.0,
         "",
-        "by the source, not measured: added in place in the frame, copied once into the result; ranks copy each packet twice on its way out and twice on its way in: into or out of a socket, and into or out of the buffer of packets that leave or come together. \"Zero\" does not hold".to_owned(),
+        "by the source, not measured: added in place in the frame, copied once into the result; ranks copy each packet twice on its way out, into the buffer of packets that leave together and into a socket, and once on its way in: out of a socket, or, by the kernel, into a frame of AF_XDP. \"Zero\" does not hold".to_owned(),
     ));
     rows.push(unknown(
         "dTLB misses",
-        "they need the processor's counters and huge pages in the way of the packets, and there are none in it",
+        "they need the processor's counters, and only results by AF_XDP come into huge pages, where some are reserved",
     ));
     rows.push(match per_packet {
         Ok(cost) => claim(

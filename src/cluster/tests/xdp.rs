@@ -8,15 +8,17 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::ops::Range;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use sparktune_base::pages::{Pages, Part};
 use sparktune_cluster::announced::{AnnouncedSum, NotTheSum};
 use sparktune_cluster::sentry::{Judge, Reason, SIGMA};
 use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 use sparktune_cluster::xdp::slots::Verdict;
 use sparktune_cluster::xdp::wire::VALUES;
-use sparktune_cluster::xdp::{Choice, Loss, Path, Xdp, join, quantise};
+use sparktune_cluster::xdp::{Choice, Loss, Path, Report, Xdp, join, quantise};
 use sparktune_cluster::{Collective, Error, JobToken, Lent, Limits, Measured, Quantiser, SummedBy, Traffic};
 
 use crate::{TOKEN, bits, free_port, numbers, placement};
@@ -56,7 +58,27 @@ fn opened(rank: usize, world_size: usize, host: &str, port: u16, choice: Choice)
 
 /// Stands for a GPU: what is lent are numbers of the host.
 #[derive(Default)]
-struct StandIn(Vec<[u8; 2]>);
+struct StandIn {
+    integers: Vec<[u8; 2]>,
+    /// What it has of the engine's arena, if there is one.
+    arena: Option<Part>,
+}
+
+/// The blocks whose sums were read where they came.
+static SUMS_ELSEWHERE: AtomicUsize = AtomicUsize::new(0);
+
+impl StandIn {
+    /// Reads the sums of a block in the arena.
+    fn read(&self, at: usize) -> [[u8; 2]; VALUES] {
+        let pages = self.arena.as_ref().expect("sums lie elsewhere only in an arena").pages();
+        assert!(at + 2 * VALUES <= pages.len());
+        // SAFETY: the sums are inside the pages, and nobody writes them before the next sum.
+        #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
+        unsafe {
+            pages.address().as_ptr().add(at).cast::<[[u8; 2]; VALUES]>().read()
+        }
+    }
+}
 
 fn lent_numbers(lent: &mut Lent) -> Result<&mut Vec<f32>, String> {
     lent.downcast_mut().ok_or_else(|| "not of this device".to_owned())
@@ -78,16 +100,20 @@ impl Quantiser for StandIn {
         magnitudes: &[f32],
         workers: usize,
     ) -> Result<(), String> {
-        self.0.resize(of.len().next_multiple_of(VALUES), [0; 2]);
-        let blocks = lent_numbers(lent)?[of].chunks(VALUES).zip(self.0.chunks_mut(VALUES));
+        self.integers.resize(of.len().next_multiple_of(VALUES), [0; 2]);
+        let blocks = lent_numbers(lent)?[of].chunks(VALUES).zip(self.integers.chunks_mut(VALUES));
         for ((numbers, integers), magnitude) in blocks.zip(magnitudes) {
             quantise::encode(numbers, *magnitude, workers, None, integers);
         }
         Ok(())
     }
 
+    fn pages(&self) -> Option<&Arc<Pages>> {
+        self.arena.as_ref().map(Part::pages)
+    }
+
     fn integers(&mut self) -> &mut [[u8; 2]] {
-        &mut self.0
+        &mut self.integers
     }
 
     fn decode(
@@ -96,12 +122,16 @@ impl Quantiser for StandIn {
         of: Range<usize>,
         magnitudes: &[f32],
         workers: usize,
+        places: &[Option<usize>],
     ) -> Result<(), String> {
-        let blocks = lent_numbers(lent)?[of].chunks_mut(VALUES).zip(self.0.chunks(VALUES));
-        for ((numbers, integers), magnitude) in blocks.zip(magnitudes) {
+        let blocks = lent_numbers(lent)?[of].chunks_mut(VALUES).zip(self.integers.chunks(VALUES));
+        for (((numbers, integers), magnitude), place) in blocks.zip(magnitudes).zip(places) {
+            let elsewhere = place.map(|at| self.read(at));
+            let integers = elsewhere.as_ref().map_or(integers, |sums| &sums[..]);
             let sums = integers.iter().map(|integer| i16::from_le_bytes(*integer));
             quantise::decode(sums, *magnitude, workers, numbers);
         }
+        SUMS_ELSEWHERE.fetch_add(places.iter().flatten().count(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -408,13 +438,26 @@ const ROUNDS: usize = 3;
 fn a_rank_in_a_namespace() {
     let Ok(job) = std::env::var(JOB) else { return };
     let job: Vec<u64> = job.split(' ').map(|number| number.parse().unwrap()).collect();
-    let [rank, world_size, port, length, loss, liar] = job[..] else { panic!("{job:?}") };
+    let [rank, world_size, port, length, loss, liar, by_af_xdp] = job[..] else { panic!("{job:?}") };
     let (rank, world_size, length) = (rank as usize, world_size as usize, length as usize);
     let interfaces = if rank == 0 { (1..world_size).map(Lab::port).collect() } else { Vec::new() };
-    let passing = (rank > 0).then(|| let_through(INTERFACE));
+    let is_by_af_xdp = by_af_xdp == 1 && rank > 0;
+    let interface = [None, Some(INTERFACE), Some("lo"), Some("nowhere"), Some("lo")][by_af_xdp as usize];
+    // Without a program at its end of the cable, a rank gets nothing from the kernel of rank 0's machine.
+    let is_deaf = by_af_xdp == 4;
+    let passing = (rank > 0 && !is_by_af_xdp && !is_deaf).then(|| let_through(INTERFACE));
     let loss = (loss > 0).then(|| Loss::new(loss as u32, rank as u64));
-    let choice = Choice { interfaces, loss, silence: Duration::from_secs(60), ..Choice::default() };
+    let af_xdp = interface.filter(|_| rank > 0).map(str::to_owned);
+    let choice = Choice { interfaces, loss, af_xdp, silence: Duration::from_secs(60), ..Choice::default() };
     let mut engine = opened(rank, world_size, &Lab::address(0).to_string(), port as u16, choice);
+    let said = engine.engine().unwrap();
+    println!("ENGINE {said}");
+    // One rank has a GPU that rounds, and reads sums where they came by AF_XDP.
+    if rank == 1 && liar == 0 {
+        let arena = engine.arena();
+        assert_eq!(arena.is_some(), by_af_xdp == 1);
+        engine.round_on(Box::new(StandIn { arena, ..StandIn::default() }));
+    }
     let mut hasher = blake3::Hasher::new();
     if liar > 0 {
         let factor = if rank == liar as usize { 1.01 } else { 1.0 };
@@ -429,14 +472,39 @@ fn a_rank_in_a_namespace() {
         for round in 0..ROUNDS {
             let mut values = numbers(rank, length);
             values.rotate_left(round);
-            engine.all_reduce(&mut values).unwrap();
+            if engine.takes_lent() {
+                engine.all_reduce_lent(&mut values).unwrap();
+            } else {
+                engine.all_reduce(&mut values).unwrap();
+            }
             values.rotate_right(round);
             hasher.update(bytemuck::cast_slice(&values));
         }
     }
     engine.leave(None);
     println!("PATH {:?}", engine.path());
+    let by_socket = "results come to this rank by a socket and not by AF_XDP: ";
+    let why = [
+        "",
+        "",
+        "none came by the interface lo",
+        "AF_XDP cannot take packets from the interface nowhere: there is no such interface",
+        "none came by the interface lo",
+    ];
+    let why = why[by_af_xdp as usize];
+    assert_eq!(said.contains(by_socket), rank > 0 && !why.is_empty(), "{said}");
+    assert!(rank == 0 || said.ends_with(why), "{said}");
     println!("REPORT {:?} {:?}", engine.report(), engine.counts());
+    let elsewhere = SUMS_ELSEWHERE.load(Ordering::Relaxed);
+    println!("READ WHERE THEY CAME {elsewhere}, BY AF_XDP {}", engine.report().delivered);
+    if is_by_af_xdp {
+        // Nothing came by the socket.
+        let Report { delivered, results, useless, .. } = engine.report();
+        assert!(delivered > 0 && results + useless <= delivered, "{:?}", engine.report());
+        let chunks = (length.div_ceil(VALUES) * ROUNDS) as u64;
+        assert!(liar > 0 || results == 2 + chunks, "{:?}", engine.report());
+        assert!(liar > 0 || rank != 1 || elsewhere as u64 == chunks, "{elsewhere} of {chunks} blocks");
+    }
     println!("SUMS {}", hasher.finalize().to_hex());
     drop(passing);
 }
@@ -462,8 +530,13 @@ fn sums_in_the_kernel_between_namespaces_are_the_same_bits_with_and_without_loss
         hasher.update(bytemuck::cast_slice(&sums));
     }
     let expected = format!("SUMS {}", hasher.finalize().to_hex());
-    for loss in [0, 50_000] {
-        in_namespaces(world_size, length, loss, 0, &expected);
+    for (loss, by_af_xdp) in [(0, NOT), (50_000, NOT), (0, YES), (50_000, YES)] {
+        in_namespaces([world_size, 1], length, loss, 0, by_af_xdp, &expected);
+    }
+    // Several queues, by any of which results come; and ranks that get theirs by their sockets after all,
+    // once even from a thread.
+    for (queues, by_af_xdp) in [(3, YES), (1, ELSEWHERE), (1, NOWHERE), (1, DEAF)] {
+        in_namespaces([world_size, queues], length, 0, 0, by_af_xdp, &expected);
     }
 }
 
@@ -475,13 +548,36 @@ fn a_liar_is_known_by_what_the_kernel_measures_and_its_step_is_made_without_it()
     let sums = without(liar, world_size, length);
     hasher.update(bytemuck::cast_slice(&[sums.clone(), sums].concat()));
     let expected = format!("SUMS {}", hasher.finalize().to_hex());
-    in_namespaces(world_size, length, 20_000, liar, &expected);
+    // The sockets are opened anew when a rank is muted.
+    for by_af_xdp in [NOT, YES] {
+        in_namespaces([world_size, 1], length, 20_000, liar, by_af_xdp, &expected);
+    }
 }
+
+/// Whether AF_XDP takes results: not, yes, at an interface by which none come, at none, or at an interface by
+/// which none come while the kernel's come by no other.
+#[cfg(feature = "xdp")]
+const NOT: u8 = 0;
+#[cfg(feature = "xdp")]
+const YES: u8 = 1;
+#[cfg(feature = "xdp")]
+const ELSEWHERE: u8 = 2;
+#[cfg(feature = "xdp")]
+const NOWHERE: u8 = 3;
+#[cfg(feature = "xdp")]
+const DEAF: u8 = 4;
 
 /// Lets ranks sum between namespaces, of which one may lie, and compares what they say.
 #[cfg(feature = "xdp")]
-fn in_namespaces(world_size: usize, length: usize, loss: u32, liar: usize, expected: &str) {
-    let lab = match Lab::new(world_size) {
+fn in_namespaces(
+    [world_size, queues]: [usize; 2],
+    length: usize,
+    loss: u32,
+    liar: usize,
+    by_af_xdp: u8,
+    expected: &str,
+) {
+    let lab = match Lab::with_queues(world_size, queues) {
         Ok(lab) => lab,
         Err(error) => {
             println!("skipped: no network namespaces can be made here: {error}");
@@ -498,7 +594,7 @@ fn in_namespaces(world_size: usize, length: usize, loss: u32, liar: usize, expec
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped());
-            command.env(JOB, format!("{rank} {world_size} {port} {length} {loss} {liar}"));
+            command.env(JOB, format!("{rank} {world_size} {port} {length} {loss} {liar} {by_af_xdp}"));
             command.spawn().unwrap()
         })
         .collect();
@@ -506,15 +602,17 @@ fn in_namespaces(world_size: usize, length: usize, loss: u32, liar: usize, expec
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
-        if errors.contains("CAP_BPF") || said.contains("CAP_BPF") {
-            println!("skipped: this process may not load programs into the kernel");
+        let lacks = ["CAP_BPF", "CAP_NET_RAW", "CAP_IPC_LOCK", "no sockets of AF_XDP"];
+        if let Some(lacks) = lacks.iter().find(|what| errors.contains(*what) || said.contains(*what)) {
+            println!("skipped: this process may not do so here, or the kernel cannot: {lacks}");
             return;
         }
         said.lines()
-            .filter(|line| line.starts_with("REPORT"))
+            .filter(|line| line.starts_with("REPORT") || line.starts_with("READ"))
             .for_each(|line| println!("rank {rank}, loss {loss}: {line}"));
         assert!(output.status.success(), "{said}\n{errors}");
-        assert!(said.contains("PATH Kernel"), "{said}");
+        let path = if by_af_xdp == DEAF { "PATH User" } else { "PATH Kernel" };
+        assert!(said.contains(path), "{said}");
         assert!(said.lines().any(|line| line == expected), "rank {rank}, loss {loss}: {said}");
     }
 }

@@ -3,10 +3,15 @@
 //! Rank 0 opens the switch, in the kernel if it may and is told to, and tells the others where it is. Then
 //! all ranks sum one block of numbers whose sum is known. If one of them does not get it, the switch is
 //! opened in user space, and if that does not help either, sums go over TCP; [`Xdp::path`] says what was
-//! found, and why.
+//! found, and why. If nothing comes to a rank by AF_XDP, and the switch in the kernel is not at fault, that
+//! rank takes its results from its socket, and the same switch is tried again.
 //!
 //! The switch measures each contribution, so all ranks know how long it was ([`Collective::measured`]). To
 //! mute ranks, it is opened anew: with other keys, nothing that they have sent before counts.
+//!
+//! Each rank chooses for itself how its results come: by a socket, or by AF_XDP. With AF_XDP, they come in
+//! frames of an arena. If the integers of a GPU that rounds are in it too, the GPU reads sums where they
+//! arrived.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -20,6 +25,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
 use sparktune_base::escape::escape;
+use sparktune_base::pages::{Pages, Part};
 
 use crate::collective::{Collective, Measured, Traffic};
 use crate::environment::Placement;
@@ -30,13 +36,14 @@ use crate::summed_by::SummedBy;
 use crate::swarm::pulse::Pulse;
 use crate::tcp::{self, Tcp};
 use crate::token::JobToken;
+use crate::xdp::af_xdp::{AfXdp, Destination};
 use crate::xdp::frame::{Ends, Route};
 use crate::xdp::kernel::Kernel;
 use crate::xdp::packets::KEPT;
 use crate::xdp::quantise::{agree, decode, encode, magnitudes, step};
 use crate::xdp::slots::{Counts, Job};
 use crate::xdp::soft::Soft;
-use crate::xdp::transport::{Inside, Loss, Transport, Udp};
+use crate::xdp::transport::{Arrival, BackByAfXdp, Inside, Loss, Transport, Udp};
 use crate::xdp::wire::{HEAD, Key, MOST_WORKERS, PACKET, SQUARES_SHIFT, Squares, VALUES, squares, values};
 use crate::xdp::worker::{Report, Worker};
 
@@ -64,13 +71,17 @@ pub struct Choice {
     pub port: u16,
     /// The time without any result after which this rank gives up.
     pub silence: Duration,
+    /// The interface of this rank's machine by which results come, if AF_XDP is to take them there. Rank 0
+    /// has no use for it.
+    pub af_xdp: Option<String>,
     /// Packets to lose on purpose, for tests.
     pub loss: Option<Loss>,
 }
 
 impl Default for Choice {
     fn default() -> Self {
-        Self { interfaces: Vec::new(), port: 13_371, silence: Limits::default().silence, loss: None }
+        let silence = Limits::default().silence;
+        Self { interfaces: Vec::new(), port: 13_371, silence, af_xdp: None, loss: None }
     }
 }
 
@@ -128,6 +139,24 @@ struct Asked {
     choice: Choice,
 }
 
+/// The memory of a rank whose results come by AF_XDP.
+struct Arena {
+    frames: Arc<Part>,
+    /// For the integers of a GPU, until it has them.
+    integers: Option<Part>,
+}
+
+impl Arena {
+    /// Makes room for the frames of an interface, and for a bucket.
+    fn new(interface: &str) -> Result<Self, String> {
+        let frames = AfXdp::room(interface, BUCKET / VALUES).map_err(|refusal| refusal.to_string())?;
+        let parts = Pages::in_parts([frames, BUCKET * size_of::<i16>()]);
+        let [frames, integers] =
+            parts.map_err(|error| format!("memory for the arena was refused: {error}"))?;
+        Ok(Self { frames: Arc::new(frames), integers: Some(integers) })
+    }
+}
+
 /// What was measured since it was asked for.
 struct Measuring {
     squares: [f64; MOST_WORKERS],
@@ -168,6 +197,9 @@ pub struct Xdp {
     path: Path,
     worker: Option<Worker>,
     switch: Switch,
+    arena: Option<Arena>,
+    /// Where results come to this rank by AF_XDP, or why it has given AF_XDP up for good. `None`: not tried.
+    af_xdp: Option<Result<String, String>>,
     /// What rounds tensors that are lent.
     gpu: Option<Box<dyn Quantiser>>,
     /// The ranks whose contributions count as zeros, a bit for each.
@@ -213,6 +245,8 @@ pub fn over(
         path: Path::User(None),
         worker: None,
         switch: Switch::None,
+        arena: None,
+        af_xdp: None,
         gpu: None,
         muted: 0,
         measuring: Measuring::NOTHING,
@@ -258,7 +292,8 @@ impl Xdp {
         let rank = u8::try_from(self.control.rank()).expect("at most 15");
         // Rank 0's own socket comes first, because its port may be taken.
         let own = is_first.then(|| switch_socket(choice.port, in_kernel));
-        let mut opened = Opened { nonce: [0; 16], job: 0, port: choice.port, group: None, why };
+        let (nonce, why_not) = ([0; 16], why.clone());
+        let mut opened = Opened { nonce, job: 0, port: choice.port, group: None, why: why_not };
         if is_first {
             let filled = getrandom(&mut opened.nonce[..], GetRandomFlags::empty());
             assert_eq!(filled, Ok(16), "the kernel's generator gives this many bytes at once");
@@ -288,10 +323,7 @@ impl Xdp {
         let others: Vec<SocketAddrV4> = places.into_iter().skip(1).flatten().collect();
         let transport = match own {
             Some(own) => own.and_then(|own| self.open_at_first(choice, job, &opened, own, here, others)),
-            None => {
-                let udp = Udp::new(here.socket, here.switch);
-                udp.map(|udp| Box::new(udp) as Box<dyn Transport>).map_err(|error| error.to_string())
-            }
+            None => self.open_at_others(choice.af_xdp.as_deref(), opened.group, here),
         };
         let said = transport.as_ref().map(drop).map_err(Clone::clone);
         let said: Vec<Result<(), String>> = self.gather(&said)?;
@@ -302,7 +334,11 @@ impl Xdp {
         let mut worker = Worker::new(job, rank, transport, choice.loss.clone(), TRIAL, window);
         let mut sums = Vec::new();
         let put = |_: u64, bytes: &mut [u8]| write_values(bytes, (0..VALUES).map(|at| at as i16 - 352));
-        let tried = worker.sum(2, put, |_, packet| sums.extend(values(packet)));
+        let take = |_: u64, come: Arrival<'_>| {
+            sums.extend(values(come.packet));
+            false
+        };
+        let tried = worker.sum(2, put, take);
         let counted = i16::from(workers) - self.muted.count_ones() as i16;
         let expected = (0..2 * VALUES).map(|at| ((at % VALUES) as i16 - 352) * counted);
         let tried = match tried {
@@ -312,14 +348,66 @@ impl Xdp {
                 Err(format!("the first sum, at UDP port {} of rank 0, failed: {fault}", opened.port))
             }
         };
-        let said: Vec<Result<(), String>> = self.gather(&tried)?;
-        if let Some(why) = failure(&said) {
-            (self.worker, self.switch) = (None, Switch::None);
-            return Ok(Err(why));
+        let came_nothing = matches!(self.af_xdp, Some(Ok(_))) && worker.report().delivered == 0;
+        let said: Vec<(Result<(), String>, bool)> = self.gather(&(tried, came_nothing))?;
+        let (said, came_nothing): (Vec<_>, Vec<bool>) = said.into_iter().unzip();
+        // AF_XDP is not given up where the switch in the kernel may be at fault: where neither the rank nor
+        // rank 0, which asks that switch directly, got the sum. Then a switch in user space is tried.
+        let gives_up =
+            |rank: usize| came_nothing[rank] && (said[rank].is_ok() || said[0].is_ok() || !in_kernel);
+        let failed = failure(&said);
+        if let (Some(interface), true) = (&choice.af_xdp, gives_up(self.control.rank())) {
+            self.af_xdp = Some(Err(format!("none came by the interface {}", escape(interface))));
+            self.arena = None;
+        }
+        if (0..said.len()).any(gives_up) {
+            drop(worker);
+            return self.open(asked, in_kernel, why);
+        }
+        if let Some(failed) = failed {
+            self.switch = Switch::None;
+            return Ok(Err(failed));
         }
         worker.wait_for(choice.silence);
         self.worker = Some(worker);
         Ok(Ok(if opened.group.is_some() { Path::Kernel } else { Path::User(opened.why) }))
+    }
+
+    /// Opens the way to the switch for a rank other than 0, with AF_XDP if that is asked for and allowed.
+    fn open_at_others(
+        &mut self,
+        interface: Option<&str>,
+        group: Option<Ipv4Addr>,
+        here: Here,
+    ) -> Result<Box<dyn Transport>, String> {
+        let (own, port) = (*here.address.ip(), here.address.port());
+        let udp = Udp::new(here.socket, here.switch).map_err(|error| error.to_string())?;
+        let (Some(interface), None | Some(Ok(_))) = (interface, &self.af_xdp) else {
+            return Ok(Box::new(udp));
+        };
+        match self.open_af_xdp(Destination { interface, own, group, port }) {
+            Ok(af_xdp) => Ok(Box::new(BackByAfXdp::new(udp, af_xdp))),
+            Err(why) => {
+                self.af_xdp = Some(Err(escape(&why).into_owned()));
+                // If a GPU has a part of the arena, that part keeps the memory mapped.
+                self.arena = None;
+                Ok(Box::new(udp))
+            }
+        }
+    }
+
+    fn open_af_xdp(&mut self, to: Destination<'_>) -> Result<AfXdp, String> {
+        let arena = match self.arena.take() {
+            Some(arena) => arena,
+            None => Arena::new(to.interface)?,
+        };
+        let frames = &self.arena.insert(arena).frames;
+        let interface = escape(to.interface);
+        let af_xdp = AfXdp::open(to, frames).map_err(|refusal| refusal.to_string())?;
+        let (count, pages) = (af_xdp.queues(), frames.pages().kind());
+        let queues = if count == 1 { "queue" } else { "queues" };
+        self.af_xdp = Some(Ok(format!("at {interface} ({count} {queues}), into an arena of {pages}")));
+        Ok(af_xdp)
     }
 
     /// Opens the switch at rank 0.
@@ -465,13 +553,16 @@ impl Xdp {
             let left = residual.as_deref_mut().map(|residual| &mut residual[own.clone()]);
             encode(&numbers.borrow()[own], shared[block], workers, left, bytes.as_chunks_mut().0);
         };
-        let take = |block: usize, packet: &[u8; PACKET]| {
-            decode(values(packet), shared[block], workers, &mut numbers.borrow_mut()[block_of(block)]);
+        let take = |block: usize, come: Arrival<'_>| {
+            let mut numbers = numbers.borrow_mut();
+            decode(values(come.packet), shared[block], workers, &mut numbers[block_of(block)]);
+            false
         };
         self.sum_blocks(&shared, fill, take)
     }
 
-    /// Sums some of the numbers that are lent. The sums of a block take the place of its integers.
+    /// Sums some of the numbers that are lent. The sums of a block stay where they came if the GPU can read
+    /// them there, and take the place of its integers otherwise.
     fn sum_lent_bucket(
         &mut self,
         gpu: &mut dyn Quantiser,
@@ -482,6 +573,7 @@ impl Xdp {
         let own = gpu.magnitudes(lent, of.clone()).map_err(rounding)?;
         let shared = self.agree_on(&own)?;
         gpu.encode(lent, of.clone(), &shared, workers).map_err(rounding)?;
+        let reads = gpu.pages().cloned();
         let integers = &mut gpu.integers()[..of.len()];
         let integers: Vec<&[Cell<[u8; 2]>]> =
             Cell::from_mut(integers).as_slice_of_cells().chunks(VALUES).collect();
@@ -490,12 +582,20 @@ impl Xdp {
             places.iter_mut().zip(integers[block]).for_each(|(place, integer)| *place = integer.get());
             rest.fill([0; 2]);
         };
-        let take = |block: usize, packet: &[u8; PACKET]| {
-            let sums = packet[HEAD..].as_chunks().0;
-            integers[block].iter().zip(sums).for_each(|(integer, sum)| integer.set(*sum));
+        // The GPU can read sums where they arrived only if its arena is the one with this rank's frames.
+        let frames = self.arena.as_ref().map(|arena| arena.frames.pages());
+        let reads_all = frames.zip(reads.as_ref()).is_some_and(|(frames, reads)| Arc::ptr_eq(frames, reads));
+        let mut places = vec![None; shared.len()];
+        let take = |block: usize, come: Arrival<'_>| {
+            places[block] = come.at.filter(|_| reads_all).map(|at| at + HEAD);
+            if places[block].is_none() {
+                let sums = come.packet[HEAD..].as_chunks().0;
+                integers[block].iter().zip(sums).for_each(|(integer, sum)| integer.set(*sum));
+            }
+            places[block].is_some()
         };
         self.sum_blocks(&shared, fill, take)?;
-        gpu.decode(lent, of, &shared, workers).map_err(rounding)
+        gpu.decode(lent, of, &shared, workers, &places).map_err(rounding)
     }
 
     /// Returns the magnitudes over all ranks.
@@ -517,20 +617,20 @@ impl Xdp {
     }
 
     /// Sums the integers of blocks with these magnitudes: `fill` writes those of a block into a packet, and
-    /// `take` reads their sums from one, in any order of blocks.
+    /// `take` reads their sums from one, in any order of blocks, and returns whether it stays where it is.
     fn sum_blocks(
         &mut self,
         shared: &[f32],
         mut fill: impl FnMut(usize, &mut [u8]),
-        mut take: impl FnMut(usize, &[u8; PACKET]),
+        mut take: impl FnMut(usize, Arrival<'_>) -> bool,
     ) -> Result<(), Error> {
         let (blocks, workers) = (shared.len() as u64, self.control.world_size());
         let mut of_blocks = vec![[0; MOST_WORKERS]; shared.len()];
         let worker = self.worker.as_mut().expect("asked before");
         let fill = |block: u64, bytes: &mut [u8]| fill(block as usize, bytes);
-        let take = |block: u64, packet: &[u8; PACKET]| {
-            of_blocks[block as usize] = squares(packet);
-            take(block as usize, packet);
+        let take = |block: u64, come: Arrival<'_>| {
+            of_blocks[block as usize] = squares(come.packet);
+            take(block as usize, come)
         };
         let summed = worker.sum(blocks, fill, take);
         if let Err(fault) = summed {
@@ -604,7 +704,13 @@ impl Collective for Xdp {
     }
 
     fn engine(&self) -> Option<String> {
-        Some(self.path.to_string())
+        let results = match &self.af_xdp {
+            None => String::new(),
+            Some(Ok(place)) => format!("; results come to this rank by AF_XDP {place}"),
+            Some(Err(why)) => format!("; results come to this rank by a socket and not by AF_XDP: {why}"),
+        };
+        let results = if self.worker.is_some() { results } else { String::new() };
+        Some(format!("{}{results}", self.path))
     }
 
     fn summed_by(&self) -> SummedBy {
@@ -617,6 +723,10 @@ impl Collective for Xdp {
 
     fn round_on(&mut self, gpu: Box<dyn Quantiser>) {
         self.gpu = Some(gpu);
+    }
+
+    fn arena(&mut self) -> Option<Part> {
+        self.arena.as_mut()?.integers.take()
     }
 
     fn takes_lent(&self) -> bool {

@@ -21,7 +21,7 @@ const CONFIG: usize = 32;
 /// The counters of the kernel, some of which are not used.
 const COUNTERS: usize = 16;
 
-/// The reason why the kernel does not add.
+/// The reason why the kernel does not add, or does not give results to AF_XDP.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the message of each variant says what it is")]
 pub enum Refusal {
@@ -29,10 +29,12 @@ pub enum Refusal {
         "the kernel does not let this process load programs for it. They need root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     NoRights,
-    #[error("the kernel refuses the program that adds: {0}")]
+    #[error("the kernel refuses the program: {0}")]
     Program(String),
     #[error("the program cannot be attached to the interface {interface}: {why}")]
     Interface { interface: String, why: String },
+    #[error("AF_XDP cannot take packets from the interface {interface}: {why}")]
+    Sockets { interface: String, why: String },
     #[error("the program in the kernel cannot be asked: {0}")]
     Asked(String),
 }
@@ -183,7 +185,7 @@ impl Kernel {
 }
 
 /// Returns the kernel's number of an interface.
-fn index_of(interface: &str) -> io::Result<u32> {
+pub(super) fn index_of(interface: &str) -> io::Result<u32> {
     let is_name = !interface.is_empty() && !interface.contains(['/', '\0']) && !interface.starts_with('.');
     let unknown = || io::Error::new(io::ErrorKind::NotFound, "there is no such interface");
     if !is_name {
@@ -195,7 +197,7 @@ fn index_of(interface: &str) -> io::Result<u32> {
 }
 
 /// Says in words why a program is not in the kernel.
-fn refusal(error: &(dyn std::error::Error + 'static)) -> Refusal {
+pub(super) fn refusal(error: &(dyn std::error::Error + 'static)) -> Refusal {
     let mut source = Some(error);
     while let Some(cause) = source {
         let code = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
@@ -214,7 +216,7 @@ fn refusal(error: &(dyn std::error::Error + 'static)) -> Refusal {
 }
 
 /// Joins an error and its causes, of which only the first lines are kept: the verifier's log is long.
-fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words = Vec::new();
     let mut source = Some(error);
     while let Some(cause) = source {

@@ -25,6 +25,14 @@ impl Lab {
     /// # Errors
     /// This process may not do that, or `ip` of iproute2 is not here.
     pub fn new(machines: usize) -> io::Result<Self> {
+        Self::with_queues(machines, 1)
+    }
+
+    /// Makes machines whose interfaces have so many queues for what comes.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with_queues(machines: usize, queues: usize) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let own = std::process::id();
@@ -42,10 +50,14 @@ impl Lab {
         for (machine, name) in lab.names.iter().enumerate().skip(1) {
             let port = Self::port(machine);
             let [peer, address] = [INTERFACE.to_owned(), format!("{}/24", Self::address(machine))];
-            ip(&[
-                "-n", &first, "link", "add", "dev", &port, "type", "veth", "peer", "name", &peer, "netns",
-                name,
-            ])?;
+            let count = queues.to_string();
+            let queues = ["numtxqueues", &count, "numrxqueues", &count];
+            let mut link = vec!["-n", &first, "link", "add", "dev", &port];
+            link.extend(queues);
+            link.extend(["type", "veth", "peer", "name", &peer]);
+            link.extend(queues);
+            link.extend(["netns", name]);
+            ip(&link)?;
             ip(&["-n", &first, "link", "set", "dev", &port, "master", "bridge"])?;
             ip(&["-n", &first, "link", "set", "dev", &port, "up"])?;
             ip(&["-n", name, "link", "set", "dev", "lo", "up"])?;

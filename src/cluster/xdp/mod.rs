@@ -11,12 +11,18 @@
 //! process. `sum.bpf.c` is the program; the object that clang made of it is part of this source tree, so
 //! building needs no clang, and `.ci/xdp-object` checks that it belongs to its source.
 //!
-//! A GPU can round gradients where they are ([`Quantiser`](crate::Quantiser)): then only integers leave it,
-//! and come back.
+//! With `af_xdp`, a rank's results come from its interface into an arena. A GPU can round gradients where
+//! they are ([`Quantiser`](crate::Quantiser)): then only integers leave it, and their sums come back. With
+//! both, the GPU reads the sums in that arena, where they arrived.
 //!
 //! What needs an exact sum or is short goes over TCP, which also carries what the ranks agree on: their
 //! magnitudes, that one of them ends, and the random number from which the key of a job's tags follows.
 
+#[cfg(all(target_os = "linux", feature = "xdp"))]
+mod af_xdp;
+#[cfg(not(all(target_os = "linux", feature = "xdp")))]
+#[path = "no_af_xdp.rs"]
+mod af_xdp;
 mod engine;
 pub mod frame;
 #[cfg(all(target_os = "linux", feature = "xdp"))]

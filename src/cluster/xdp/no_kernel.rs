@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use crate::xdp::frame::{Action, Route};
 use crate::xdp::slots::{Counts, Job};
 
-/// The reason why the kernel does not add.
+/// The reason why the kernel does not add, or does not give results to AF_XDP.
 #[derive(Debug, thiserror::Error)]
-#[error("this program was built without sums in the kernel")]
+#[error("this program was built without XDP")]
 pub struct Refusal;
 
 /// A program that does not exist.

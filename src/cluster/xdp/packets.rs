@@ -5,6 +5,7 @@
 use std::array;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -116,17 +117,28 @@ impl Packets {
 
     /// Returns the next datagram that was taken from the system, and who sent it. Its length may be any.
     pub(crate) fn next(&mut self) -> Option<(&mut [u8], SocketAddr)> {
+        let (datagram, from) = self.step()?;
+        Some((&mut self.incoming[datagram], from))
+    }
+
+    /// Returns the same, as its place among the [bytes](Self::bytes).
+    pub(crate) fn step(&mut self) -> Option<(Range<usize>, SocketAddr)> {
         while self.piece < self.pieces {
             let RecvMeta { addr, len, stride, .. } = self.came[self.piece];
             let (from, to) = (self.read, len.min(self.read + stride));
             if from < to {
                 self.read = to;
                 let start = self.piece * LONGEST;
-                return Some((&mut self.incoming[start + from..start + to], addr));
+                return Some((start + from..start + to, addr));
             }
             (self.piece, self.read) = (self.piece + 1, 0);
         }
         None
+    }
+
+    /// Returns the bytes that were taken from the system.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.incoming
     }
 }
 

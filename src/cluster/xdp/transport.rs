@@ -1,17 +1,33 @@
-//! How packets get from a rank to the switch and back: by UDP, or past the network straight into the program
-//! in the kernel of the rank's own machine.
+//! How packets get from a rank to the switch and back: by UDP, back by AF_XDP, or past the network straight
+//! into the program in the kernel of the rank's own machine.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
 
 use sparktune_base::random::SplitMix64;
 
+use crate::xdp::af_xdp::AfXdp;
 use crate::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, write_head};
 use crate::xdp::kernel::Kernel;
 use crate::xdp::packets::Packets;
 use crate::xdp::slots::Counts;
 use crate::xdp::wire::PACKET;
+
+/// What a datagram of another length is read as: zeros, which are no valid packet.
+static NOTHING: [u8; PACKET] = [0; PACKET];
+/// With AF_XDP, how often a rank also looks at its ordinary socket.
+const LOOK: Duration = Duration::from_millis(1);
+/// For how long it looks there all the time once something has come by it.
+const BUSY: Duration = Duration::from_millis(100);
+
+/// What has come: a packet, or something else of its length.
+pub(crate) struct Arrival<'a> {
+    pub(crate) packet: &'a [u8; PACKET],
+    /// The position of the packet in the pages of the arena, if it can stay there.
+    pub(crate) at: Option<usize>,
+}
 
 /// A way to the switch.
 pub(crate) trait Transport: Send {
@@ -30,11 +46,22 @@ pub(crate) trait Transport: Send {
         Ok(())
     }
 
-    /// Takes the next packet that has come. Returns whether there was one; it may be anything.
+    /// Takes the next packet that has come, if there is one; it may be anything.
     ///
     /// # Errors
     /// Nothing can be received any more.
-    fn receive(&mut self, packet: &mut [u8; PACKET]) -> io::Result<bool>;
+    fn receive(&mut self) -> io::Result<Option<Arrival<'_>>>;
+
+    /// Lets the last packet stay where it is until [`release`](Self::release), if it can stay there.
+    fn keep(&mut self) {}
+
+    /// Gives up all packets that were kept.
+    fn release(&mut self) {}
+
+    /// Returns how many packets came by AF_XDP.
+    fn delivered(&self) -> u64 {
+        0
+    }
 
     /// Returns whether results come only to who asks, by sending its contribution again.
     fn must_ask(&self) -> bool {
@@ -74,19 +101,72 @@ impl Transport for Udp {
         self.packets.flush()
     }
 
-    fn receive(&mut self, packet: &mut [u8; PACKET]) -> io::Result<bool> {
+    fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
         loop {
-            if let Some((datagram, _)) = self.packets.next() {
-                match <&[u8; PACKET]>::try_from(&*datagram) {
-                    Ok(whole) => *packet = *whole,
-                    Err(_) => packet.fill(0),
-                }
-                return Ok(true);
+            if let Some((datagram, _)) = self.packets.step() {
+                let packet = self.packets.bytes()[datagram].try_into().unwrap_or(&NOTHING);
+                return Ok(Some(Arrival { packet, at: None }));
             }
             if !self.packets.refill()? {
-                return Ok(false);
+                return Ok(None);
             }
         }
+    }
+}
+
+/// A way through the network, and back by AF_XDP, or by the ordinary socket for what AF_XDP does not take.
+pub(crate) struct BackByAfXdp {
+    udp: Udp,
+    af_xdp: AfXdp,
+    /// When this rank last found nothing at the socket, and until when it looks there all the time.
+    looked: Instant,
+    busy_until: Instant,
+}
+
+impl BackByAfXdp {
+    pub(crate) fn new(udp: Udp, af_xdp: AfXdp) -> Self {
+        let now = Instant::now();
+        Self { udp, af_xdp, looked: now, busy_until: now }
+    }
+}
+
+impl Transport for BackByAfXdp {
+    fn send(&mut self, packet: &[u8; PACKET]) -> io::Result<()> {
+        self.udp.send(packet)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.udp.flush()
+    }
+
+    fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
+        if let Some(at) = self.af_xdp.take() {
+            let of_pages = self.af_xdp.has_spare().then(|| self.af_xdp.start() + at);
+            return Ok(Some(Arrival { packet: self.af_xdp.packet(at), at: of_pages }));
+        }
+        let now = Instant::now();
+        if now >= self.busy_until && now - self.looked < LOOK {
+            return Ok(None);
+        }
+        let came = self.udp.receive()?;
+        if came.is_some() {
+            self.busy_until = now + BUSY;
+        } else {
+            self.looked = now;
+        }
+        Ok(came)
+    }
+
+    fn keep(&mut self) {
+        self.af_xdp.keep();
+    }
+
+    fn release(&mut self) {
+        self.af_xdp.release();
+    }
+
+    fn delivered(&self) -> u64 {
+        self.af_xdp.delivered()
     }
 }
 
@@ -98,6 +178,8 @@ pub(crate) struct Inside {
     ends: Ends,
     others: Vec<SocketAddrV4>,
     results: VecDeque<[u8; PACKET]>,
+    /// The result that was taken last.
+    result: [u8; PACKET],
     frame: Vec<u8>,
 }
 
@@ -110,7 +192,8 @@ impl Inside {
         others: Vec<SocketAddrV4>,
     ) -> io::Result<Self> {
         let packets = Packets::new(socket)?;
-        Ok(Self { kernel, packets, ends, others, results: VecDeque::new(), frame: Vec::with_capacity(FRAME) })
+        let (results, frame) = (VecDeque::new(), Vec::with_capacity(FRAME));
+        Ok(Self { kernel, packets, ends, others, results, result: NOTHING, frame })
     }
 }
 
@@ -140,12 +223,10 @@ impl Transport for Inside {
         self.packets.flush()
     }
 
-    fn receive(&mut self, packet: &mut [u8; PACKET]) -> io::Result<bool> {
-        let result = self.results.pop_front();
-        if let Some(result) = result {
-            *packet = result;
-        }
-        Ok(result.is_some())
+    fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
+        let Some(result) = self.results.pop_front() else { return Ok(None) };
+        self.result = result;
+        Ok(Some(Arrival { packet: &self.result, at: None }))
     }
 
     fn must_ask(&self) -> bool {

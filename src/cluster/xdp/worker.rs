@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::xdp::slots::{Counts, Job};
-use crate::xdp::transport::{Loss, Transport};
+use crate::xdp::transport::{Arrival, Loss, Transport};
 use crate::xdp::wire::{HEAD, Header, PACKET, RESULT, SLOTS, is_signed, place_of, sign};
 
 /// The bounds of the time after which a chunk is sent again.
@@ -53,6 +53,8 @@ pub struct Report {
     pub useless: u64,
     /// How often this rank slept and was woken.
     pub wakes: u64,
+    /// Packets that came by AF_XDP, of whatever use they were.
+    pub delivered: u64,
     /// The mean time from sending a chunk to its result, in microseconds.
     pub mean_us: u64,
 }
@@ -83,6 +85,13 @@ struct Flight {
     tries: u32,
 }
 
+/// The chunks that have no result, by their slots.
+struct Open {
+    flights: Vec<Option<Flight>>,
+    count: u64,
+    times: Times,
+}
+
 /// A rank that contributes.
 pub(crate) struct Worker {
     job: Job,
@@ -91,14 +100,11 @@ pub(crate) struct Worker {
     loss: Option<Loss>,
     silence: Duration,
     window: u64,
-    /// How many chunks have no result.
-    open: u64,
     /// The number of the next chunk.
     next: u64,
-    flights: Vec<Option<Flight>>,
-    /// The packets of the flights.
+    open: Open,
+    /// The packets of the open chunks.
     packets: Vec<[u8; PACKET]>,
-    times: Times,
     /// Why the last packet could not be sent, if it could not.
     unsent: Option<io::Error>,
     report: Report,
@@ -123,11 +129,9 @@ impl Worker {
             loss,
             silence,
             window,
-            open: 0,
             next: 0,
-            flights: vec![None; slots],
+            open: Open { flights: vec![None; slots], count: 0, times: Times::default() },
             packets: vec![[0; PACKET]; slots],
-            times: Times::default(),
             unsent: None,
             report: Report::default(),
         }
@@ -144,35 +148,44 @@ impl Worker {
     }
 
     pub(crate) fn report(&self) -> Report {
-        let mean_us = u64::try_from(self.times.mean.unwrap_or_default().as_micros()).unwrap_or(u64::MAX);
-        Report { mean_us, ..self.report }
+        let mean = self.open.times.mean.unwrap_or_default();
+        let mean_us = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
+        Report { mean_us, delivered: self.transport.delivered(), ..self.report }
     }
 
     /// Sums chunks over all ranks. `fill` writes the values of a chunk, counted from 0, into a packet; `take`
-    /// reads the sums, in any order of chunks.
+    /// reads the sums, in any order of chunks, and returns whether their packet is to stay where it is, in
+    /// the arena, until the next sum begins.
     pub(crate) fn sum(
         &mut self,
         chunks: u64,
         mut fill: impl FnMut(u64, &mut [u8]),
-        mut take: impl FnMut(u64, &[u8; PACKET]),
+        mut take: impl FnMut(u64, Arrival<'_>) -> bool,
     ) -> Result<(), Fault> {
+        self.transport.release();
         let first = self.next;
         let last = first + chunks;
         place_of(last).ok_or(Fault::UsedUp)?;
         self.next = last;
         let mut ready: VecDeque<u64> = (first..last.min(first + u64::from(SLOTS))).collect();
         let (mut left, mut progress, mut pause) = (chunks, Instant::now(), PAUSE);
-        let mut packet = [0; PACKET];
         while left > 0 {
             self.launch(first, &mut ready, &mut fill)?;
             let (mut came, mut landed) = (0, 0);
-            while came < TOGETHER && self.receive(&mut packet)? {
+            while came < TOGETHER {
+                let Some(come) = self.transport.receive()? else { break };
+                if self.loss.as_mut().is_some_and(Loss::loses) {
+                    continue;
+                }
                 came += 1;
-                let Some(chunk) = self.land(&packet) else {
+                let Some(chunk) = self.open.land(self.job, come.packet) else {
                     self.report.useless += 1;
                     continue;
                 };
-                take(chunk - first, &packet);
+                if take(chunk - first, come) {
+                    self.transport.keep();
+                }
+                self.report.results += 1;
                 landed += 1;
                 // A slot is used again as soon as it is free, whatever the other slots wait for.
                 let next = chunk + u64::from(SLOTS);
@@ -205,7 +218,7 @@ impl Worker {
         ready: &mut VecDeque<u64>,
         fill: &mut impl FnMut(u64, &mut [u8]),
     ) -> Result<(), Fault> {
-        while self.open < self.window
+        while self.open.count < self.window
             && let Some(chunk) = ready.pop_front()
         {
             let slot = slot_of(chunk);
@@ -214,8 +227,8 @@ impl Worker {
             header.ok_or(Fault::UsedUp)?.write(packet);
             fill(chunk - first, &mut packet[HEAD..]);
             sign(self.job.key, packet);
-            self.flights[slot] = Some(Flight { chunk, sent: Instant::now(), tries: 0 });
-            self.open += 1;
+            self.open.flights[slot] = Some(Flight { chunk, sent: Instant::now(), tries: 0 });
+            self.open.count += 1;
             self.report.sent += 1;
             self.send(slot);
         }
@@ -240,41 +253,12 @@ impl Worker {
         if self.unsent.as_ref().is_some_and(is_too_long) { Err(Fault::Narrow) } else { Ok(()) }
     }
 
-    /// Takes the next packet that has come.
-    fn receive(&mut self, packet: &mut [u8; PACKET]) -> Result<bool, Fault> {
-        while self.transport.receive(packet)? {
-            if !self.loss.as_mut().is_some_and(Loss::loses) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Returns the chunk whose result a packet is, if it is one that this rank waits for.
-    fn land(&mut self, packet: &[u8; PACKET]) -> Option<u64> {
-        let header = Header::parse(packet).ok()?;
-        let Job { number, workers, key, .. } = self.job;
-        let is_result = header.worker == RESULT && header.job == number && header.workers == workers;
-        let slot = header.slot as usize;
-        let flight = self.flights[slot].filter(|flight| flight.chunk == header.chunk())?;
-        if !is_result || header.contributors != (1 << workers) - 1 || !is_signed(key, packet) {
-            return None;
-        }
-        if flight.tries == 0 {
-            self.times.add(flight.sent.elapsed());
-        }
-        self.flights[slot] = None;
-        self.open -= 1;
-        self.report.results += 1;
-        Some(flight.chunk)
-    }
-
     /// Sends again what is due. Returns whether there can be an answer already.
     fn send_again(&mut self) -> Result<bool, Fault> {
-        let (now, limit) = (Instant::now(), self.times.limit());
+        let (now, limit) = (Instant::now(), self.open.times.limit());
         let mut is_late = false;
-        for slot in 0..self.flights.len() {
-            let Some(flight) = &mut self.flights[slot] else { continue };
+        for slot in 0..self.open.flights.len() {
+            let Some(flight) = &mut self.open.flights[slot] else { continue };
             if now - flight.sent < (limit * (1 << flight.tries)).min(LONGEST) {
                 continue;
             }
@@ -285,14 +269,14 @@ impl Worker {
         }
         if is_late {
             self.flush()?;
-            self.times.back_off(now);
+            self.open.times.back_off(now);
         }
         Ok(false)
     }
 
     /// Asks for results in the order of chunks, until some are not there. Returns whether any was.
     fn ask(&mut self) -> Result<bool, Fault> {
-        let open = self.flights.iter().enumerate();
+        let open = self.open.flights.iter().enumerate();
         let mut order: Vec<(u64, usize)> =
             open.filter_map(|(slot, flight)| Some((flight.as_ref()?.chunk, slot))).collect();
         order.sort_unstable();
@@ -311,6 +295,26 @@ impl Worker {
         // What this rank has completed goes to the others.
         self.flush()?;
         Ok(answers > 0)
+    }
+}
+
+impl Open {
+    /// Returns the chunk whose result a packet is, if it is one that this rank waits for.
+    fn land(&mut self, job: Job, packet: &[u8; PACKET]) -> Option<u64> {
+        let header = Header::parse(packet).ok()?;
+        let Job { number, workers, key, .. } = job;
+        let is_result = header.worker == RESULT && header.job == number && header.workers == workers;
+        let slot = header.slot as usize;
+        let flight = self.flights[slot].filter(|flight| flight.chunk == header.chunk())?;
+        if !is_result || header.contributors != (1 << workers) - 1 || !is_signed(key, packet) {
+            return None;
+        }
+        if flight.tries == 0 {
+            self.times.add(flight.sent.elapsed());
+        }
+        self.flights[slot] = None;
+        self.count -= 1;
+        Some(flight.chunk)
     }
 }
 
@@ -372,6 +376,7 @@ mod tests {
         shared: Arc<Mutex<Shared>>,
         /// For how many packets there is no route.
         away: u32,
+        came: [u8; PACKET],
     }
 
     fn no_route() -> io::Error {
@@ -394,12 +399,11 @@ mod tests {
             Ok(())
         }
 
-        fn receive(&mut self, packet: &mut [u8; PACKET]) -> io::Result<bool> {
+        fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
             let came = self.shared.lock().unwrap().inboxes[self.rank].pop_front();
-            if let Some(came) = came {
-                *packet = came;
-            }
-            Ok(came.is_some())
+            let Some(came) = came else { return Ok(None) };
+            self.came = came;
+            Ok(Some(Arrival { packet: &self.came, at: None }))
         }
     }
 
@@ -409,7 +413,8 @@ mod tests {
         let inboxes = vec![VecDeque::new(); workers.into()];
         let shared = Arc::new(Mutex::new(Shared { slots: Slots::new(job), inboxes }));
         let work = |rank: u8| {
-            let transport = Box::new(Wire { rank: rank.into(), shared: Arc::clone(&shared), away });
+            let shared = Arc::clone(&shared);
+            let transport = Box::new(Wire { rank: rank.into(), shared, away, came: [0; PACKET] });
             let loss = (loss > 0).then(|| Loss::new(loss, rank.into()));
             let mut worker = Worker::new(job, rank, transport, loss, Duration::from_secs(30), 100);
             let mut sums = Vec::new();
@@ -419,9 +424,11 @@ mod tests {
                     let value = (chunk * 3 + u64::from(rank) * 1000) as i16;
                     bytes.chunks_exact_mut(2).for_each(|two| two.copy_from_slice(&value.to_le_bytes()));
                 };
-                worker
-                    .sum(chunks, fill, |chunk, packet| found[chunk as usize] = values(packet).last().unwrap())
-                    .unwrap();
+                let take = |chunk: u64, come: Arrival<'_>| {
+                    found[chunk as usize] = values(come.packet).last().unwrap();
+                    false
+                };
+                worker.sum(chunks, fill, take).unwrap();
                 sums.extend(found);
             }
             assert_eq!(worker.report().results, sums.len() as u64);
@@ -455,8 +462,8 @@ mod tests {
             fn send(&mut self, _: &[u8; PACKET]) -> io::Result<()> {
                 Err(no_route())
             }
-            fn receive(&mut self, _: &mut [u8; PACKET]) -> io::Result<bool> {
-                Ok(false)
+            fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
+                Ok(None)
             }
         }
         let job = Job { number: 1, workers: 2, muted: 0, key: Key([3, 4]) };
@@ -478,8 +485,8 @@ mod tests {
             fn flush(&mut self) -> io::Result<()> {
                 Err(Errno::MSGSIZE.into())
             }
-            fn receive(&mut self, _: &mut [u8; PACKET]) -> io::Result<bool> {
-                Ok(false)
+            fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
+                Ok(None)
             }
         }
         let job = Job { number: 1, workers: 2, muted: 0, key: Key([3, 4]) };

@@ -1,0 +1,63 @@
+//! Stands for AF_XDP where there is none: elsewhere than on Linux, or built without it.
+
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use sparktune_base::pages::Part;
+
+use crate::xdp::kernel::Refusal;
+use crate::xdp::wire::PACKET;
+
+pub(crate) struct Destination<'a> {
+    pub(crate) interface: &'a str,
+    pub(crate) own: Ipv4Addr,
+    pub(crate) group: Option<Ipv4Addr>,
+    pub(crate) port: u16,
+}
+
+/// Sockets that do not exist.
+pub(crate) struct AfXdp(Infallible);
+
+impl AfXdp {
+    pub(crate) fn open(to: Destination<'_>, _: &Arc<Part>) -> Result<Self, Refusal> {
+        let Destination { interface: _interface, own: _own, group: _group, port: _port } = to;
+        Err(Refusal)
+    }
+
+    pub(crate) fn room(_: &str, _: usize) -> Result<usize, Refusal> {
+        Err(Refusal)
+    }
+
+    pub(crate) fn take(&mut self) -> Option<usize> {
+        match self.0 {}
+    }
+
+    pub(crate) fn packet(&self, _: usize) -> &[u8; PACKET] {
+        match self.0 {}
+    }
+
+    pub(crate) fn has_spare(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn keep(&mut self) {
+        match self.0 {}
+    }
+
+    pub(crate) fn release(&mut self) {
+        match self.0 {}
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        match self.0 {}
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn queues(&self) -> usize {
+        match self.0 {}
+    }
+}
