@@ -1,8 +1,9 @@
-//! The ranks of a run of several machines in words, one row each, for every interface.
+//! The ranks of a run of several machines in words, one row each, and the time that a step waits for them,
+//! for every interface.
 
 use serde::Serialize;
 use sparktune_base::escape::escape;
-use sparktune_base::units::{UNKNOWN, milliseconds, or_unknown};
+use sparktune_base::units::{UNKNOWN, count, milliseconds, or_unknown, percent};
 use sparktune_runlog::{MemberSample, MemberState, RunView};
 
 /// The names of the columns, in the order of [`MemberRow::columns`].
@@ -63,9 +64,23 @@ pub fn members(view: &RunView) -> Vec<MemberRow> {
     ranks.iter().map(|sample| MemberRow::of(sample, all)).collect()
 }
 
+/// Returns how long a step waits for the exchange with other ranks; `None` for a run of one process, and
+/// before the first step.
+pub fn exchange(view: &RunView) -> Option<String> {
+    let parts = view.step_parts()?;
+    let waited_ms = parts.exchange_ms?;
+    Some(format!(
+        "a step waits {} of its {} ({}), mean of the last {}",
+        milliseconds(waited_ms),
+        milliseconds(parts.step_ms),
+        percent(waited_ms / parts.step_ms),
+        count(parts.over_steps)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
-    use sparktune_runlog::{Event, Kind, MemberSamples};
+    use sparktune_runlog::{Event, Kind, MemberSamples, Step};
 
     use super::*;
 
@@ -104,5 +119,18 @@ mod tests {
             ]
         );
         assert_eq!(rows.iter().filter(|row| row.is_missing).count(), 2);
+    }
+
+    #[test]
+    fn a_step_says_what_it_waits_for_other_ranks_if_there_are_any() {
+        let mut view = RunView::default();
+        let mut told = |seq, exchange_ms| {
+            let step = Step { step: seq, step_ms: Some(1400.0), exchange_ms, ..Step::default() };
+            view.apply(&Event { attempt: 1, seq, time_us: seq, kind: Kind::Step(step) });
+            exchange(&view)
+        };
+        assert_eq!(told(1, None), None);
+        let words = "a step waits 120 ms of its 1.40 s (8.6 %), mean of the last 2";
+        assert_eq!(told(2, Some(240.0)).as_deref(), Some(words));
     }
 }

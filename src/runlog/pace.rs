@@ -70,6 +70,9 @@ pub struct StepParts {
     pub data_ms: Option<f64>,
     /// Clipping and optimizer.
     pub optimizer_ms: Option<f64>,
+    /// Waiting for the sums of several ranks, over all steps, also those after which the ranks exchanged
+    /// nothing; `None` for a process without others.
+    pub exchange_ms: Option<f64>,
     /// The time that none of the parts above covers: forward and backward.
     pub rest_ms: f64,
     /// The number of averaged steps.
@@ -94,6 +97,7 @@ struct Timed {
     step_ms: Option<f64>,
     /// data, optimizer
     parts: [Option<f64>; 2],
+    exchange_ms: Option<f64>,
 }
 
 impl Pace {
@@ -122,6 +126,7 @@ impl Pace {
             tokens: step.tokens,
             step_ms: step.step_ms,
             parts,
+            exchange_ms: step.exchange_ms,
         });
         if self.promised_us.is_none()
             && let Some(eta) = total_steps.and_then(|total| self.eta(total))
@@ -171,10 +176,13 @@ impl Pace {
         let step_ms = mean(timed().filter_map(|t| t.step_ms))?;
         let part = |i: usize| mean(timed().filter_map(|t| t.parts[i]));
         let [data_ms, optimizer_ms] = [part(0), part(1)];
-        let covered: f64 = [data_ms, optimizer_ms].into_iter().flatten().sum();
+        // Ranks that exchange rarely say nothing of the steps between.
+        let has_exchanged = timed().any(|t| t.exchange_ms.is_some());
+        let exchange_ms = mean(timed().filter(|_| has_exchanged).map(|t| t.exchange_ms.unwrap_or_default()));
+        let covered: f64 = [data_ms, optimizer_ms, exchange_ms].into_iter().flatten().sum();
         let rest_ms = (step_ms - covered).max(0.0);
         let over_steps = timed().count() as u64;
-        Some(StepParts { step_ms, data_ms, optimizer_ms, rest_ms, over_steps })
+        Some(StepParts { step_ms, data_ms, optimizer_ms, exchange_ms, rest_ms, over_steps })
     }
 }
 
@@ -264,6 +272,17 @@ mod tests {
         let parts = pace.parts().unwrap();
         assert_eq!((parts.step_ms, parts.over_steps), (110.0, 2));
         assert_eq!((parts.data_ms, parts.optimizer_ms), (Some(1.0), Some(9.0)));
-        assert_eq!(parts.rest_ms, 100.0);
+        assert_eq!((parts.exchange_ms, parts.rest_ms), (None, 100.0));
+    }
+
+    #[test]
+    fn the_wait_for_other_ranks_is_a_mean_over_all_steps_also_if_they_exchange_after_some_alone() {
+        let mut pace = Pace::default();
+        for n in 1..=6 {
+            let exchange_ms = (n % 3 == 0).then_some(60.0);
+            pace.step(&Step { exchange_ms, ..step(n, 100.0) }, n, None);
+        }
+        let parts = pace.parts().unwrap();
+        assert_eq!((parts.exchange_ms, parts.rest_ms), (Some(20.0), 70.0));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use sparktune_runlog::{Event, Kind, Lease, RunDir, RunStarted, Step};
+use sparktune_runlog::{Event, Kind, Lease, MemberSample, MemberSamples, RunDir, RunStarted, Step};
 
 use super::client::{Server, append};
 
@@ -91,6 +91,30 @@ fn a_run_is_read_once_and_then_only_what_is_new() {
     assert_eq!(curves["series"]["loss_nats"]["steps"], json!([4, 6, 8, 10]));
     assert_eq!(curves["series"]["loss_nats"]["max"][0], json!(0.25));
     assert!(curves["series"]["lr"].is_null(), "{curves}");
+}
+
+#[test]
+fn the_ranks_of_a_run_are_told_with_the_time_that_a_step_waits_for_them() {
+    let server = Server::start();
+    let read = |name: &str, exchange_ms, ranks: &[MemberSample]| {
+        let run = run_with_steps(&server, name, 1);
+        let step = Step { step: 2, step_ms: Some(1400.0), exchange_ms, ..Step::default() };
+        let samples = (!ranks.is_empty())
+            .then(|| Kind::MemberSamples(MemberSamples { step: 2, ranks: ranks.to_vec() }));
+        for (seq, kind) in (3..).zip([Kind::Step(step)].into_iter().chain(samples)) {
+            let event = Event { attempt: 1, seq, time_us: seq, kind };
+            append(&run.event_file(1), event.to_line().unwrap().as_bytes());
+        }
+        server.json(&format!("/api/v1/runs/{name}"))
+    };
+    let alone = read(NAME, None, &[]);
+    assert_eq!((&alone["members"], &alone["exchange"]), (&json!([]), &json!(null)));
+    assert_eq!(alone["view"]["step_parts"]["step_ms"], 1400.0, "{alone}");
+    let other = MemberSample { rank: 1, place: "10.0.0.2".into(), ..MemberSample::default() };
+    let ranks = [MemberSample::default(), other];
+    let together = read("20260102T000000Z-mine-lora-0001", Some(120.0), &ranks);
+    assert_eq!(together["members"][1]["at"], "10.0.0.2", "{together}");
+    assert_eq!(together["exchange"], "a step waits 120 ms of its 1.40 s (8.6 %), mean of the last 1");
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! The state of the machine: the newest sample in words, the ranks of a run of several machines, and the
-//! machine's curves below.
+//! The state of the machine: the newest sample in words, the ranks of a run of several machines with the time
+//! that a step waits for them, and the machine's curves below.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
-use sparktune_app::members_of_run::{COLUMNS, MemberRow, members};
+use sparktune_app::members_of_run::{COLUMNS, MemberRow, exchange, members};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{bytes, or_unknown};
 use sparktune_runlog::{About, DeviceSample, GpuSample};
@@ -14,15 +14,17 @@ use super::{Dashboard, Known};
 use crate::screen::{Role, Theme};
 
 pub(super) fn draw(dash: &Dashboard, area: Rect, buffer: &mut Buffer, theme: &Theme) {
-    let mut lines = lines(dash.shown(), theme);
+    let known = dash.shown();
+    let mut lines = lines(known, theme);
+    lines.extend(exchange(&known.view).map(|words| labelled("exchange", words, theme)));
     let left = usize::from(area.height.saturating_sub(LEAST_CHARTS)).saturating_sub(lines.len() + 1);
-    lines.extend(ranks(&members(&dash.shown().view), left, theme));
+    lines.extend(ranks(&members(&known.view), left, theme));
     let [words, charts] =
         Layout::vertical([Constraint::Length(lines.len() as u16 + 1), Constraint::Fill(1)]).areas(area);
     for (line, row) in lines.iter().zip(words.rows()) {
         buffer.set_line(row.x, row.y, line, row.width);
     }
-    let measured = measured(dash.shown(), |metric| metric.about == About::Machine);
+    let measured = measured(known, |metric| metric.about == About::Machine);
     let columns = usize::from(area.width / 40).clamp(1, 4);
     grid(dash, &measured, charts, columns, buffer, theme);
 }
@@ -66,10 +68,12 @@ fn lines(known: &Known, theme: &Theme) -> Vec<Line<'static>> {
     let is_over = known.liveness.is_some_and(|liveness| !liveness.is_live());
     let words = "the machine as it was last measured, before the trainer ended";
     let head = is_over.then(|| Line::styled(words, theme.style(Role::Dim)));
-    let rows = rows.into_iter().map(|(label, value)| {
-        Line::from(vec![Span::styled(format!("{label:<10}"), theme.style(Role::Dim)), Span::raw(value)])
-    });
+    let rows = rows.into_iter().map(|(label, value)| labelled(&label, value, theme));
     head.into_iter().chain(rows).collect()
+}
+
+fn labelled(label: &str, value: String, theme: &Theme) -> Line<'static> {
+    Line::from(vec![Span::styled(format!("{label:<10}"), theme.style(Role::Dim)), Span::raw(value)])
 }
 
 fn memory(sample: &DeviceSample) -> (String, String) {

@@ -24,22 +24,17 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
         stacked(&parts, usize::from(width), theme),
         Line::default(),
     ];
-    for (i, (name, ms, what)) in named(&parts).into_iter().enumerate() {
+    for Part { name, ms, what, glyph, role } in named(&parts, theme) {
         let share = ms.map(|ms| ms / parts.step_ms);
         let mut spans = vec![
-            Span::styled(format!("{} ", segment(i, theme).0), theme.style(segment(i, theme).1)),
+            Span::styled(format!("{glyph} "), theme.style(role)),
             Span::raw(format!("{name:<10}")),
             Span::raw(format!("{:>10}", or_unknown(ms, milliseconds))),
             Span::raw(format!("{:>7}  ", or_unknown(share, percent))),
         ];
         let room = usize::from(width).saturating_sub(33);
         if width >= 100 {
-            spans.extend(bar(
-                share.unwrap_or(0.0),
-                room.saturating_sub(42).min(40),
-                segment(i, theme).1,
-                theme,
-            ));
+            spans.extend(bar(share.unwrap_or(0.0), room.saturating_sub(42).min(40), role, theme));
             spans.push(Span::raw("  "));
         }
         spans.push(Span::styled(what, dim));
@@ -70,37 +65,42 @@ pub(super) fn lines(known: &Known, width: u16, theme: &Theme) -> Vec<Line<'stati
     lines
 }
 
-fn named(parts: &StepParts) -> [(&'static str, Option<f64>, &'static str); 3] {
+/// A part of a step. Glyphs differ, so that parts can be distinguished without colours.
+struct Part {
+    name: &'static str,
+    ms: Option<f64>,
+    what: &'static str,
+    glyph: &'static str,
+    role: Role,
+}
+
+/// Returns the parts in the order in which they are shown. Only a run of several ranks has an exchange.
+fn named(parts: &StepParts, theme: &Theme) -> Vec<Part> {
+    let part = |name, ms, what, glyph, role| Part { name, ms, what, glyph, role };
     let rest = match parts.optimizer_ms {
         Some(_) => "forward and backward",
         None => "forward, backward and optimizer",
     };
-    [
-        ("data", parts.data_ms, "waiting for the next batch"),
-        ("optimizer", parts.optimizer_ms, "clipping and AdamW"),
-        ("rest", Some(parts.rest_ms), rest),
-    ]
-}
-
-/// Returns the glyph and the role of a part. Glyphs differ, so that parts can be distinguished without
-/// colours.
-fn segment(part: usize, theme: &Theme) -> (&'static str, Role) {
-    match part {
-        0 => (theme.glyph("▒", "d"), Role::Warn),
-        1 => (theme.glyph("▞", "o"), Role::Other),
-        _ => (theme.glyph("█", "f"), Role::Curve),
-    }
+    let exchange = parts
+        .exchange_ms
+        .map(|ms| part("exchange", Some(ms), "waiting for other ranks", theme.glyph("░", "e"), Role::Second));
+    let mut named = vec![
+        part("data", parts.data_ms, "waiting for the next batch", theme.glyph("▒", "d"), Role::Warn),
+        part("optimizer", parts.optimizer_ms, "clipping and AdamW", theme.glyph("▞", "o"), Role::Other),
+    ];
+    named.extend(exchange);
+    named.push(part("rest", Some(parts.rest_ms), rest, theme.glyph("█", "f"), Role::Curve));
+    named
 }
 
 /// Returns one bar of all parts.
 fn stacked(parts: &StepParts, width: usize, theme: &Theme) -> Line<'static> {
     let mut spans = Vec::new();
     let (mut sum, mut drawn) = (0.0, 0);
-    for (i, (_, ms, _)) in named(parts).into_iter().enumerate() {
+    for Part { ms, glyph, role, .. } in named(parts, theme) {
         sum += ms.unwrap_or(0.0).max(0.0);
         let share = if parts.step_ms > 0.0 { (sum / parts.step_ms).clamp(0.0, 1.0) } else { 0.0 };
         let until = ((share * width as f64).round() as usize).max(drawn);
-        let (glyph, role) = segment(i, theme);
         spans.push(Span::styled(glyph.repeat(until - drawn), theme.style(role)));
         drawn = until;
     }

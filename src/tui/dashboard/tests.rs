@@ -494,6 +494,34 @@ fn the_ranks_of_a_run_of_several_machines_are_listed_and_who_is_missing_stands_o
 }
 
 #[test]
+fn what_a_step_waits_for_other_ranks_is_beside_them_and_a_part_of_the_step() {
+    let mut story = Story::early();
+    story.phase("train", "4000 optimizer steps");
+    let step = Step {
+        step: 1,
+        loss_nats: 2.0,
+        step_ms: Some(1400.0),
+        data_ms: Some(14.0),
+        exchange_ms: Some(120.0),
+        ..Step::default()
+    };
+    story.tell(1400, Kind::Step(step));
+    let mut dashboard = story.dashboard(Liveness::Running);
+    let mut lone = Story::running(20);
+    for (panel, line) in [
+        ("4", "exchange      120 ms  8.6 %  waiting for other ranks"),
+        ("5", "exchange  a step waits 120 ms of its 1.40 s (8.6 %), mean of the last 1"),
+    ] {
+        press(&mut dashboard, panel);
+        let screen = text(&mut dashboard);
+        assert!(screen.contains(line), "{screen}");
+        press(&mut lone, panel);
+        let screen = text(&mut lone);
+        assert!(!screen.contains("exchange"), "a run of one process has none: {screen}");
+    }
+}
+
+#[test]
 fn a_run_tells_its_outputs_attempts_and_plan() {
     let story = Story::until(2480).finish(Outcome::Completed, None);
     let mut dashboard = story.dashboard(Liveness::Finished { outcome: Outcome::Completed });

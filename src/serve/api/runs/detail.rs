@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sparktune_app::failure::Failure;
-use sparktune_app::members_of_run::{MemberRow, members};
+use sparktune_app::members_of_run::{MemberRow, exchange, members};
 use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
 use utoipa::ToSchema;
@@ -54,6 +54,8 @@ struct Run {
     /// process.
     #[schema(value_type = Vec<Object>)]
     members: Vec<MemberRow>,
+    /// How long a step waits for the exchange with other ranks, in words; null for a run of one process.
+    exchange: Option<String>,
     /// Every setting with its reason; null if the plan cannot be read.
     plan: Option<PlanOfRun>,
     /// The files and folders that were made.
@@ -130,6 +132,7 @@ async fn read(State(state): State<Shared>, Id(id): Id) -> Result<Json<Run>, Prob
             }),
             view: view(&known),
             members: members(&known.view),
+            exchange: exchange(&known.view),
             plan: plan(&followed.run),
             outputs: outputs(&followed.run),
             notices: known.notices.clone(),

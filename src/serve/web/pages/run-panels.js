@@ -13,25 +13,26 @@ export function Plan({ run }) {
   return html`<${SettingsTable} settings=${settings} />`;
 }
 
-/** The ranks of a run of several machines, as rank 0 saw them last. */
-function Members({ members }) {
+/** The ranks of a run of several machines, as rank 0 saw them last, and the time that a step waits for them. */
+function Members({ members, exchange }) {
   if (!members.length) return null;
   return html`<section class="card" data-test="members"><h2>Machines that train together</h2>
     <table class="table fold"><thead><tr><th>Rank</th><th>At</th><th>State</th><th>Share of a step</th><th>Speed</th><th>Latency</th><th class="right">Drops</th></tr></thead>
       <tbody>${members.map(
-        (each) => html`<tr key=${each.rank}><th scope="row">${each.rank}</th><td>${each.at}</td>
-        <td>${each.is_missing ? html`<b>${each.state}</b>` : each.state}</td><td>${each.share}</td><td>${each.speed}</td><td>${each.latency}</td><td class="right number">${each.drops}</td></tr>`,
-      )}</tbody></table></section>`;
+        (each) => html`<tr key=${each.rank}><th scope="row">${each.rank}</th><td class="anywhere" data-label="at">${each.at}</td>
+        <td>${each.is_missing ? html`<b>${each.state}</b>` : each.state}</td><td data-label="share">${each.share}</td><td data-label="speed">${each.speed}</td><td data-label="latency">${each.latency}</td><td class="right number" data-label="drops">${each.drops}</td></tr>`,
+      )}</tbody></table>
+    <${Facts} rows=${[["Exchange", exchange]]} /></section>`;
 }
 
-export function Machine({ view, members }) {
+export function Machine({ view, members, exchange }) {
   const device = view.device;
   const started = view.attempts?.at(-1)?.started ?? {};
   if (!device && !members.length)
     return html`<${Empty} icon="bench" title="Nothing has been measured yet">The trainer measures memory, processor and GPU every few seconds once it trains.<//>`;
-  if (!device) return html`<${Members} members=${members} />`;
+  if (!device) return html`<${Members} members=${members} exchange=${exchange} />`;
   const gpus = device.gpus ?? [];
-  return html`<div class="stack"><${Members} members=${members} /><div class="cards">
+  return html`<div class="stack"><${Members} members=${members} exchange=${exchange} /><div class="cards">
     <section class="card"><h2>Memory</h2><${Facts} rows=${[
       [
         "In use",

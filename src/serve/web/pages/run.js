@@ -66,7 +66,7 @@ export default function Run({ id, query }) {
       ${tab === "samples" && html`<${Samples} id=${id} events=${events} />`}
       ${tab === "events" && html`<${Events} events=${events} view=${view} />`}
       ${tab === "plan" && html`<${Plan} run=${run} />`}
-      ${tab === "machine" && html`<${Machine} view=${view} members=${run.members ?? []} />`}
+      ${tab === "machine" && html`<${Machine} view=${view} members=${run.members ?? []} exchange=${run.exchange} />`}
       ${tab === "outputs" && html`<${Outputs} run=${run} />`}
     </div>`;
 }
