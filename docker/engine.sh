@@ -99,19 +99,82 @@ choose_user() {
     esac
 }
 
-# Sets `rights` to what a member of a cluster needs, called with these arguments: shared memory for NCCL; where there is a card
-# for RDMA, its devices and memory that stays where it is; only for programs in the kernel the right to load them; and for
-# AF_XDP its sockets and their memory too.
-choose_rights() {
-    rights=()
-    local devices=${INFINIBAND_DEVICES:-/dev/infiniband}
-    case " $* ${WORLD_SIZE:+--cluster} " in
-    " cluster "* | *" --cluster "*) rights=(--shm-size 1g) ;;
-    *) return 0 ;;
+# Sets `ranks` to the number of ranks that a launcher has started and `rank` to the number of this one, both empty without a
+# launcher. It reads the same variables in the same order as src/cluster/environment.rs, which checks them.
+find_rank() {
+    rank='' ranks=''
+    if [[ -n ${RANK-}${WORLD_SIZE-} ]]; then
+        rank=${RANK-} ranks=${WORLD_SIZE-}
+    elif [[ -n ${OMPI_COMM_WORLD_RANK-}${OMPI_COMM_WORLD_SIZE-} ]]; then
+        rank=${OMPI_COMM_WORLD_RANK-} ranks=${OMPI_COMM_WORLD_SIZE-}
+    elif [[ -n ${SLURM_PROCID-} ]]; then
+        rank=$SLURM_PROCID ranks=${SLURM_STEP_NUM_TASKS:-${SLURM_NTASKS-}}
+    fi
+}
+
+# Whether sparktune, called with these arguments, is a member of a cluster or one of several ranks.
+is_member() {
+    case " $* " in
+    " cluster "* | *" --cluster "*) return 0 ;;
     esac
-    [[ ! -d $devices ]] || rights+=(--device "$devices" --ulimit memlock=-1:-1)
-    [[ ${SPARKTUNE_CLUSTER_ENGINE-} != xdp && -z ${SPARKTUNE_AF_XDP_INTERFACE-} ]] || rights+=(--cap-add BPF --cap-add NET_ADMIN --cap-add PERFMON)
-    [[ -z ${SPARKTUNE_AF_XDP_INTERFACE-} ]] || rights+=(--cap-add NET_RAW --cap-add IPC_LOCK)
+    [[ $ranks =~ ^[0-9]{1,9}$ ]] && ((10#$ranks > 1))
+}
+
+# Sets `rights` to the flags for what a member of a cluster needs, called with these arguments: shared memory for NCCL; where
+# there is a card for RDMA, its devices and memory that stays where it is; only for programs in the kernel the capabilities to
+# load them, and for AF_XDP those for its sockets and their memory. Sets `as_root` and `with_capabilities` to how sparktune is
+# started with the latter.
+choose_rights() {
+    rights=() as_root=() with_capabilities=()
+    local rank ranks capabilities=() devices=${INFINIBAND_DEVICES:-/dev/infiniband}
+    find_rank
+    is_member "$@" || return 0
+    rights=(--shm-size 1g)
+    if [[ -d $devices ]]; then
+        rights+=(--device "$devices")
+        allow_locked_memory
+    fi
+    # The kernel adds at rank 0 only, and AF_XDP takes results at all others. Without a launcher, this may become any rank.
+    if [[ ${rank:-0} == 0 && ${SPARKTUNE_CLUSTER_ENGINE-} == xdp && -n ${SPARKTUNE_XDP_INTERFACES-} ]]; then
+        capabilities=(bpf net_admin perfmon)
+    fi
+    if [[ $rank != 0 && -n ${SPARKTUNE_AF_XDP_INTERFACE-} ]]; then
+        capabilities=(bpf net_admin perfmon net_raw ipc_lock)
+    fi
+    ((${#capabilities[@]} == 0)) || add_capabilities
+}
+
+# A rootless engine cannot give more than it has: Podman has the caller's hard limit, and that of Docker's daemon is not known.
+allow_locked_memory() {
+    local limit=unlimited
+    case "$engine $about" in
+    docker*name=rootless*) return 0 ;;
+    podman*rootless=true*) limit=$(ulimit -H -l) ;;
+    esac
+    if [[ $limit == unlimited ]]; then limit=-1; else limit=$((limit * 1024)); fi
+    rights+=(--ulimit "memlock=$limit:$limit")
+}
+
+# Adds `capabilities` to the container. In Docker, only root has what is added to a container, so root starts sparktune: it
+# becomes the caller first, who then has these capabilities and can gain no others.
+add_capabilities() {
+    local without="a thread adds gradients and sockets take results. For the kernel to do so, run this without --docker"
+    case "$engine $about" in
+    docker*name=rootless* | podman*rootless=true*)
+        say "$engine runs without root, so the kernel takes no programs from its containers: $without, or with an engine that runs as root."
+        return 0
+        ;;
+    docker*name=no-new-privileges*)
+        say "Docker's daemon forbids new privileges to containers, so the kernel takes no programs from them: $without."
+        return 0
+        ;;
+    esac
+    local name names
+    for name in "${capabilities[@]}"; do rights+=(--cap-add "${name^^}"); done
+    printf -v names '+%s,' "${capabilities[@]}"
+    names=${names%,}
+    as_root=(--user 0:0)
+    with_capabilities=(setpriv --reuid "$(id -u)" --regid "$(id -g)" --clear-groups --no-new-privs --inh-caps "$names" --ambient-caps "$names")
 }
 
 # Mounts the folder $1 at its own path, unless it is inside a folder that is already mounted.
@@ -174,13 +237,13 @@ choose_mounts() {
     for argument in "$@"; do share_path "${argument#--*=}"; done
 }
 
-# Sets `environment`.
+# Sets `environment`. NCCL_* are for the library, and sparktune reads some of them too.
 choose_environment() {
     # The checkout's presets and demo, so that a run that began in a container can be resumed outside it.
     export SPARKTUNE_HOME=${SPARKTUNE_HOME:-$root}
     environment=()
     local name
-    for name in "${variables[@]}" $(compgen -e SPARKTUNE_); do
+    for name in "${variables[@]}" $(compgen -e SPARKTUNE_) $(compgen -e NCCL_); do
         [[ -z ${!name+set} ]] || environment+=(--env "$name")
     done
 }
@@ -188,7 +251,7 @@ choose_environment() {
 # run_in_container ARGUMENTS...: ends this script with sparktune's exit code.
 run_in_container() {
     : "${HOME:?"run.sh needs HOME to find caches and settings"}"
-    local gpu user rights shared mounts environment terminal=() container client signal again=yes code
+    local gpu user rights as_root with_capabilities shared mounts environment terminal=() container client signal again=yes code
     find_gpu
     choose_user
     choose_rights "$@"
@@ -204,7 +267,7 @@ run_in_container() {
         # shellcheck disable=SC2064 # expanded now, because the variables are local
         trap "again=yes; '$engine' exec $container sh -c 'kill -s $signal \$(cat /dev/shm/sparktune.pid)' &>/dev/null || true" "$signal"
     done
-    "$engine" exec "${terminal[@]}" "$container" \
+    "$engine" exec "${terminal[@]}" "${as_root[@]}" "$container" "${with_capabilities[@]}" \
         sh -c 'echo $$ >/dev/shm/sparktune.pid && exec sparktune "$@"' sparktune "$@" <&0 &
     client=$!
     # A signal interrupts `wait`, but the client goes on.

@@ -165,6 +165,13 @@ use_image() {
     else
         left_out+=("compiling a kernel in the image: no C compiler here")
     fi
+    # shellcheck disable=SC2016 # for the shell in the image
+    if [[ $CUDA_IMAGE == "$(sed -n 's/^ARG CUDA_IMAGE=//p' "$root/docker/Dockerfile")" ]]; then
+        try "NCCL and the library for RDMA in the image" inside \
+            sh -c 'for name in nccl.so.2 ibverbs.so.1 mlx5.so.1; do ldconfig -p | grep -F "lib$name" || exit 1; done'
+    else
+        left_out+=("NCCL in the image: only NVIDIA's package source has it")
+    fi
     quietly "id in the image" inside id -un
     holds '^sparktune$' "the image's own user is not root"
     ok "the image's own user is not root"
@@ -218,6 +225,24 @@ use_door() {
     ok "no container is left over"
 }
 
+use_capabilities() {
+    local user rights as_root with_capabilities container
+    choose_user
+    SPARKTUNE_AF_XDP_INTERFACE=lo choose_rights cluster join
+    if ((EUID == 0 || ${#as_root[@]} == 0)); then
+        left_out+=("the capabilities of a member: they are for an engine with root that is called by a user without")
+        return
+    fi
+    container=$("$engine" run --detach --rm "${user[@]}" "${rights[@]}" --entrypoint sleep "$image" 600)
+    quietly "a process with capabilities" \
+        "$engine" exec "${as_root[@]}" "$container" "${with_capabilities[@]}" cat /proc/self/status
+    "$engine" rm --force "$container" >/dev/null
+    holds "^Uid:[[:space:]]$(id -u)[[:space:]]" "a member is its caller"
+    # BPF, PERFMON, IPC_LOCK, NET_RAW and NET_ADMIN.
+    holds '^CapEff:[[:space:]]000000c000007000$' "a member has the capabilities that it needs, and no others"
+    ok "a member is its caller, and has the capabilities that it needs and no others"
+}
+
 choose_engine
 choose_base
 if [[ $engine == buildah ]]; then
@@ -227,6 +252,7 @@ if [[ $engine == buildah ]]; then
 else
     try "the image builds" env HF_TOKEN=hf_of_a_test "$root/run.sh" --docker --rebuild --version
     use_image
+    use_capabilities
     use_door
 fi
 has_driver || left_out+=("the GPU: no NVIDIA driver here")

@@ -4,7 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test, in its helpers too")]
 
-use std::collections::BTreeSet;
+mod members;
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::symlink;
@@ -596,23 +597,6 @@ fn a_token_is_handed_over_by_its_name_alone() {
 }
 
 #[test]
-fn the_variables_of_every_launcher_reach_the_container() {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let reader = fs::read_to_string(repository.join("src/cluster/environment.rs")).unwrap();
-    let is_name = |word: &&str| word.contains(|c: char| c.is_ascii_uppercase()) && !word.contains(' ');
-    let upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-    let names: BTreeSet<_> = reader.split('"').filter(is_name).filter(upper).collect();
-    assert!(names.contains("RANK") && names.contains("SLURM_PROCID") && names.len() > 15, "{names:?}");
-    let machine = Machine::with_engine("docker", false);
-    machine.docker(&[], &names.iter().map(|name| (*name, "1")).collect::<Vec<_>>());
-    let asked = machine.asked();
-    let run = line(&asked, "docker|run|");
-    for name in names {
-        assert!(has(run, &format!("--env|{name}")), "{name} in {run}");
-    }
-}
-
-#[test]
 fn caches_and_every_path_that_is_named_are_mounted_where_they_are() {
     let machine = Machine::with_engine("podman", true);
     machine.program("nvidia-ctk", "#!/bin/sh\necho nvidia.com/gpu=all\n");
@@ -705,33 +689,6 @@ fn what_is_written_in_a_container_belongs_to_its_caller() {
         assert!(has(run, &flags), "{engine} {info}: {run}");
         assert_eq!(run.contains("keep-id"), flags.contains("keep-id"), "{run}");
     }
-}
-
-#[test]
-fn a_member_of_a_cluster_gets_what_it_needs_and_others_get_nothing_of_it() {
-    let devices = tempfile::tempdir().unwrap();
-    let there = devices.path().to_str().unwrap();
-    let flags = |arguments: &[&str], devices: &str, more: &[(&str, &str)]| {
-        let machine = Machine::with_engine("docker", false);
-        let variables = [&[("INFINIBAND_DEVICES", devices)], more].concat();
-        machine.docker(arguments, &variables);
-        line(&machine.asked(), "docker|run|").to_owned()
-    };
-    let rdma = format!("--shm-size|1g|--device|{there}|--ulimit|memlock=-1:-1");
-    for arguments in [&["cluster", "join"][..], &["train", "--cluster"], &["resume", "--cluster"]] {
-        let run = flags(arguments, there, &[]);
-        assert!(has(&run, &rdma) && !run.contains("--cap-add"), "{run}");
-    }
-    assert!(has(&flags(&["train"], there, &[("WORLD_SIZE", "2")]), &rdma));
-    let run = flags(&["cluster", "init"], "/nowhere", &[]);
-    assert!(has(&run, "--shm-size|1g") && !run.contains("--device") && !run.contains("memlock"), "{run}");
-    let run = flags(&["train", "--data", "cluster"], there, &[]);
-    assert!(!["--shm-size", "--device", "memlock"].iter().any(|flag| run.contains(flag)), "{run}");
-    let run = flags(&["train", "--cluster"], there, &[("SPARKTUNE_CLUSTER_ENGINE", "xdp")]);
-    let adds = "--cap-add|BPF|--cap-add|NET_ADMIN|--cap-add|PERFMON";
-    assert!(has(&run, adds) && !run.contains("NET_RAW"), "{run}");
-    let run = flags(&["train", "--cluster"], there, &[("SPARKTUNE_AF_XDP_INTERFACE", "eth0")]);
-    assert!(has(&run, &format!("{adds}|--cap-add|NET_RAW|--cap-add|IPC_LOCK")), "{run}");
 }
 
 #[test]
