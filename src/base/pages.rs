@@ -5,44 +5,71 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 /// The size of a large page in bytes, and its logarithm to base 2.
 const LARGE: usize = 2 << 20;
 const LARGE_BITS: u8 = 21;
 
+/// What memory consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Pages of 4 KB, on most machines.
+    Small,
+    /// Large pages where the system finds some.
+    Transparent,
+    /// Large pages that were reserved (`vm.nr_hugepages`).
+    Reserved,
+}
+
 /// Memory that stays mapped at one address until the last [`Part`] and the last `Arc` of it are dropped.
 #[derive(Debug)]
 pub struct Pages {
     memory: MmapRaw,
-    kind: &'static str,
+    kind: Kind,
 }
 
 impl Pages {
-    /// Makes room for parts of so many bytes each, in this order. All are zeros.
+    /// Makes room for parts of so many bytes each, in this order, in the largest pages that there are. All
+    /// are zeros.
     ///
     /// # Errors
     /// The system does not give so much memory.
     pub fn in_parts<const N: usize>(bytes: [usize; N]) -> io::Result<[Part; N]> {
-        let whole = bytes.iter().sum::<usize>().next_multiple_of(LARGE);
-        // Reserved pages are in memory at once.
-        let reserved = MmapOptions::new().len(whole).huge(Some(LARGE_BITS)).populate().map_anon();
-        let pages = match reserved {
-            Ok(memory) => Self { memory: memory.into(), kind: "reserved huge pages" },
-            Err(_) => {
-                let memory: MmapMut = MmapOptions::new().len(whole).map_anon()?;
-                // The system may make them large; one that cannot refuses the advice, which does no harm.
-                let _ = memory.advise(Advice::HugePage);
-                Self { memory: memory.into(), kind: "ordinary pages, which the system may make large" }
-            }
-        };
-        let pages = Arc::new(pages);
+        Self::in_parts_of(Kind::Reserved, bytes)
+            .or_else(|_| Self::in_parts_of(Kind::Transparent, bytes))
+            .or_else(|_| Self::in_parts_of(Kind::Small, bytes))
+    }
+
+    /// Makes room for parts of so many bytes each, in this order, in pages of one kind. All are zeros.
+    ///
+    /// # Errors
+    /// The system does not give so much memory, or has no such pages.
+    pub fn in_parts_of<const N: usize>(kind: Kind, bytes: [usize; N]) -> io::Result<[Part; N]> {
+        let pages = Arc::new(Self::map(kind, bytes.iter().sum())?);
         let mut next = 0;
         Ok(bytes.map(|length| {
             let start = next;
             next += length;
             Part { pages: Arc::clone(&pages), start, length }
         }))
+    }
+
+    fn map(kind: Kind, bytes: usize) -> io::Result<Self> {
+        let mut options = MmapOptions::new();
+        options.len(bytes.next_multiple_of(LARGE));
+        if kind == Kind::Reserved {
+            // Reserved pages are in memory at once.
+            options.huge(Some(LARGE_BITS)).populate();
+        }
+        let memory = options.map_anon()?;
+        match kind {
+            // A system that has no large pages refuses the advice, which does no harm.
+            Kind::Small => drop(memory.advise(Advice::NoHugePage)),
+            Kind::Transparent => memory.advise(Advice::HugePage)?,
+            Kind::Reserved => {}
+        }
+        Ok(Self { memory: memory.into(), kind })
     }
 
     /// Returns the address of the first byte.
@@ -58,7 +85,11 @@ impl Pages {
 
     /// Says in words which pages they are.
     pub fn kind(&self) -> &'static str {
-        self.kind
+        match self.kind {
+            Kind::Small => "ordinary pages",
+            Kind::Transparent => "ordinary pages, which the system may make large",
+            Kind::Reserved => "reserved huge pages",
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! | [`lossless`] | the losses of our training and of the peer's on the same packs, from the same start |
 //! | `gpu` | kernels, matrix products and training steps on a CUDA device |
 //! | [`pipelines`] | pipelines that bring data into training steps: JSON Lines against token files |
-//! | [`cluster`] | sums over ranks: over TCP, and in the network by a thread and by the kernel |
+//! | [`cluster`] | sums over ranks: over TCP, by NCCL, and in the network by a thread and by the kernel |
 //! | [`sentry`] | how often the judge of ranks doubts honest ones, and finds lies |
 //! | [`cpu_speed`] | products of matrices and reading of weights on the CPU, for estimates |
 //! | [`predicted`] | the work of a training step on a CUDA device, by arithmetic alone |

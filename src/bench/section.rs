@@ -80,7 +80,9 @@ impl Section {
                 "Optimizer steps on the CPU, LoRA and full; with --peers, compared with transformers and peft"
             }
             Self::Edit => "One fact written into the weights of a small model",
-            Self::Cluster => "Sums over ranks: over TCP, and in the network by a thread and by the kernel",
+            Self::Cluster => {
+                "Sums over ranks: over TCP, by NCCL, and in the network by a thread and by the kernel"
+            }
         }
     }
 

@@ -10,6 +10,7 @@
 //!
 //! Above that, [`membership`] knows which machines belong to a cluster and starts ranks on them,
 //! [`discovery`] finds the cluster on the local links, and [`doctor`] looks at what is between two machines.
+//! For measurements, [`tlb`] counts what the processor misses.
 //!
 //! **Order of a sum.** `all_reduce` computes `((v₀ + v₁) + v₂) + …` in f32 for every number, where `vᵣ` is
 //! the contribution of rank r. Who computes it, and how it is cut for the network, changes no bit, so one
@@ -38,6 +39,11 @@ mod summed_by;
 mod sums;
 pub mod swarm;
 pub mod tcp;
+#[cfg(target_os = "linux")]
+pub mod tlb;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_tlb.rs"]
+pub mod tlb;
 mod token;
 mod waiting;
 pub mod wire;

@@ -2,8 +2,8 @@
 
 use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
-use sparktune_cluster::nccl::preflight::{Asked, Facts};
-use sparktune_cluster::nccl::{self, Gpu};
+use sparktune_cluster::nccl;
+use sparktune_cluster::nccl::preflight::Asked;
 use sparktune_cluster::tcp::Tcp;
 use sparktune_cluster::xdp::{self, Choice, Loss};
 use sparktune_cluster::{Collective, Error as ClusterError, JobToken, Placement};
@@ -79,18 +79,6 @@ pub(crate) fn say_again(ranks: &mut dyn Collective) -> Result<(), ClusterError> 
     ranks.open_again()
 }
 
-/// Returns what this rank has for sums on GPUs.
-#[cfg(feature = "cuda")]
-fn find_gpu() -> (Facts, Option<Box<dyn Gpu>>) {
-    sparktune_train::find_gpu()
-}
-
-#[cfg(not(feature = "cuda"))]
-fn find_gpu() -> (Facts, Option<Box<dyn Gpu>>) {
-    let why = "this build of the program has no CUDA".to_owned();
-    (Facts { gpu: Err(why.clone()), host: String::new(), library: Err(why), links: Vec::new() }, None)
-}
-
 /// Turns ranks that have met into those that sum by the engine that rank 0 has asked for.
 ///
 /// # Errors
@@ -106,7 +94,7 @@ pub(crate) fn opened(
         b"tcp" => Ok(Box::new(tcp)),
         b"auto" | b"nccl" => {
             let asked = if named == b"auto" { Asked::Auto } else { Asked::Nccl };
-            let (facts, gpu) = find_gpu();
+            let (facts, gpu) = sparktune_train::find_gpu();
             let engine = nccl::over(tcp, asked, facts, gpu)?;
             note(&engine.path().to_string());
             engine.notes().iter().for_each(|line| note(line));

@@ -46,6 +46,9 @@ mod micro_batches;
 mod modelfile;
 #[cfg(feature = "cuda")]
 mod nccl;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_nccl.rs"]
+mod nccl;
 mod neighbours;
 mod objective;
 mod optimizer;
@@ -84,7 +87,6 @@ pub use error::TrainError;
 pub use export_gguf::{GgufRequest, export_gguf};
 pub use export_run::{ExportedFiles, Weights, export_run};
 pub use head_run::{begin_head_of_model, begin_head_run};
-#[cfg(feature = "cuda")]
 pub use nccl::find_gpu;
 pub use options::{AfterMeeting, ModelPlaces, TrainOptions, WorkTogether};
 pub use prolong::{Length, Prolonged, prolong};

@@ -3,11 +3,14 @@
 //!
 //! The work is that of a sum over TCP without the network: a bucket is copied, as for sending, and another
 //! rank's bucket is added. What large pages save of it is said as a share of the processor time of a whole
-//! sum over TCP in the same run: an arena of gradients would pay from 5 % on.
+//! sum over TCP in the same run: an arena of gradients would pay from 5 % on. Where the processor counts
+//! them, the dTLB misses are beside it.
 
 use std::hint::black_box;
+use std::io;
 
-use memmap2::{Advice, MmapMut, MmapOptions};
+use sparktune_base::pages::{Kind, Pages, Part};
+use sparktune_cluster::tlb::Misses;
 
 use crate::cpu::thread_cpu_seconds;
 use crate::median::median;
@@ -15,65 +18,36 @@ use crate::row::Row;
 
 /// The numbers of a bucket of the exchange, at most.
 const BUCKET: usize = 1 << 20;
-/// The size of a large page, and its power of two.
-const LARGE: usize = 2 << 20;
-const LARGE_BITS: u8 = 21;
 const PASSES: usize = 15;
+/// Small pages come first, because the others are compared with them.
+const KINDS: [Kind; 3] = [Kind::Small, Kind::Transparent, Kind::Reserved];
 
-/// What memory consists of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pages {
-    /// 4 KB, on most machines.
-    Small,
-    /// Large where the kernel finds some.
-    Transparent,
-    /// Large ones that were reserved (`vm.nr_hugepages`).
-    Reserved,
-}
-
-impl Pages {
-    const ALL: [Self; 3] = [Self::Small, Self::Transparent, Self::Reserved];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Small => "adding numbers in small pages",
-            Self::Transparent => "adding numbers in transparent huge pages",
-            Self::Reserved => "adding numbers in reserved huge pages",
-        }
-    }
-
-    fn map(self, numbers: usize) -> std::io::Result<MmapMut> {
-        let mut options = MmapOptions::new();
-        options.len((numbers * size_of::<f32>()).next_multiple_of(LARGE));
-        if self == Self::Reserved {
-            options.huge(Some(LARGE_BITS));
-        }
-        let mut memory = options.map_anon()?;
-        match self {
-            Self::Small => memory.advise(Advice::NoHugePage)?,
-            Self::Transparent => memory.advise(Advice::HugePage)?,
-            Self::Reserved => {}
-        }
-        // Every page is there before anything is measured.
-        numbers_of(&mut memory).fill(1.0);
-        Ok(memory)
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Small => "adding numbers in small pages",
+        Kind::Transparent => "adding numbers in transparent huge pages",
+        Kind::Reserved => "adding numbers in reserved huge pages",
     }
 }
 
-fn numbers_of(memory: &mut MmapMut) -> &mut [f32] {
-    bytemuck::cast_slice_mut(&mut memory[..])
+fn numbers_of(part: &mut Part) -> &mut [f32] {
+    bytemuck::cast_slice_mut(part.bytes())
 }
 
 /// The memory of a sum: this rank's numbers, another one's, and what is sent.
 struct Arena {
-    own: MmapMut,
-    other: MmapMut,
-    sent: MmapMut,
+    own: Part,
+    other: Part,
+    sent: Part,
 }
 
 impl Arena {
-    fn new(pages: Pages, numbers: usize) -> std::io::Result<Self> {
-        Ok(Self { own: pages.map(numbers)?, other: pages.map(numbers)?, sent: pages.map(numbers)? })
+    fn new(kind: Kind, numbers: usize) -> io::Result<Self> {
+        let mut parts = Pages::in_parts_of(kind, [numbers * size_of::<f32>(); 3])?;
+        // Every page is there before anything is measured.
+        parts.iter_mut().for_each(|part| numbers_of(part).fill(1.0));
+        let [own, other, sent] = parts;
+        Ok(Self { own, other, sent })
     }
 
     /// Adds all numbers in buckets, and returns the processor seconds that it took.
@@ -91,35 +65,66 @@ impl Arena {
     }
 }
 
+/// What adding in pages of one kind took.
+struct Measured {
+    kind: Kind,
+    arena: io::Result<Arena>,
+    /// Processor seconds of each pass.
+    seconds: Vec<f64>,
+    /// dTLB misses of all passes.
+    misses: u64,
+}
+
 /// Measures all kinds of pages in turn. A sum over TCP takes so many processor seconds for 10⁹ numbers, if
 /// that is known.
 pub(super) fn rows(numbers: usize, of_tcp: Option<f64>) -> Vec<Row> {
-    let mut arenas = Pages::ALL.map(|pages| (pages, Arena::new(pages, numbers), Vec::new()));
-    for _ in 0..PASSES {
-        for (_, arena, times) in &mut arenas {
-            times.extend(arena.as_mut().ok().map(|arena| arena.add(numbers)));
-        }
-    }
+    let mut all =
+        KINDS.map(|kind| Measured { kind, arena: Arena::new(kind, numbers), seconds: Vec::new(), misses: 0 });
+    let counted = measure(&mut all, numbers);
     let mut small = None;
-    let row = |(pages, arena, times): (Pages, std::io::Result<Arena>, Vec<f64>)| match arena {
-        Err(error) => {
+    let mut rows = Vec::new();
+    for Measured { kind, arena, seconds, misses } in all {
+        if let Err(error) = arena {
             let why =
                 format!("the system gives no such pages: {error}. `sysctl vm.nr_hugepages=64` reserves some");
-            Row::skipped(pages.name(), "MB/s", &why)
+            rows.push(Row::skipped(name(kind), "MB/s", &why));
+            continue;
         }
-        Ok(_) => {
-            let seconds = median(times);
-            let small = *small.get_or_insert(seconds);
-            let saved = (small - seconds) / numbers as f64 * 1e9;
-            let of_sum = of_tcp.filter(|_| pages != Pages::Small).map_or_else(String::new, |of_tcp| {
-                let share = saved / of_tcp * 100.0;
-                format!(", which saves {share:.1} % of a sum over TCP; an arena pays from 5 % on")
-            });
-            let note = format!("{:.2} × small pages{of_sum}", small / seconds);
-            Row::new(pages.name(), (numbers * size_of::<f32>()) as f64 / seconds / 1e6, "MB/s", note)
+        let seconds = median(seconds);
+        let small = *small.get_or_insert(seconds);
+        let saved = (small - seconds) / numbers as f64 * 1e9;
+        let of_sum = of_tcp.filter(|_| kind != Kind::Small).map_or_else(String::new, |of_tcp| {
+            let share = saved / of_tcp * 100.0;
+            format!(", which saves {share:.1} % of a sum over TCP; an arena pays from 5 % on")
+        });
+        let note = format!("{:.2} × small pages{of_sum}", small / seconds);
+        rows.push(Row::new(name(kind), (numbers * size_of::<f32>()) as f64 / seconds / 1e6, "MB/s", note));
+        if counted.is_ok() {
+            let for_1000 = misses as f64 / (numbers * PASSES) as f64 * 1e3;
+            rows.push(Row::new("  dTLB misses for 1,000 numbers", for_1000, "", "of reads, in user space"));
         }
-    };
-    arenas.into_iter().map(row).collect()
+    }
+    rows.extend(counted.err().map(|why| Row::skipped("dTLB misses of adding numbers", "", &why)));
+    rows
+}
+
+/// Adds the numbers several times. The error says why misses were not counted.
+fn measure(all: &mut [Measured], numbers: usize) -> Result<(), String> {
+    let mut counter = Misses::count();
+    let mut since_last = || counter.as_mut().map_err(|why| why.clone()).and_then(Misses::since_last);
+    let mut counted = Ok(());
+    for _ in 0..PASSES {
+        for Measured { arena, seconds, misses, .. } in &mut *all {
+            let Ok(arena) = arena else { continue };
+            let before = since_last();
+            seconds.push(arena.add(numbers));
+            match before.and_then(|_| since_last()) {
+                Ok(more) => *misses += more,
+                Err(why) => counted = Err(why),
+            }
+        }
+    }
+    counted
 }
 
 #[cfg(test)]
@@ -129,14 +134,14 @@ mod tests {
     #[test]
     fn sums_are_the_same_in_all_pages_that_there_are() {
         let numbers = BUCKET + 5;
-        for pages in Pages::ALL {
-            let Ok(mut arena) = Arena::new(pages, numbers) else {
-                assert_ne!(pages, Pages::Small);
+        for kind in KINDS {
+            let Ok(mut arena) = Arena::new(kind, numbers) else {
+                assert_ne!(kind, Kind::Small);
                 continue;
             };
             arena.add(numbers);
-            assert!(numbers_of(&mut arena.own)[..numbers].iter().all(|sum| *sum == 2.0), "{pages:?}");
-            assert!(numbers_of(&mut arena.sent)[..numbers].iter().all(|sum| *sum == 1.0), "{pages:?}");
+            assert!(numbers_of(&mut arena.own)[..numbers].iter().all(|sum| *sum == 2.0), "{kind:?}");
+            assert!(numbers_of(&mut arena.sent)[..numbers].iter().all(|sum| *sum == 1.0), "{kind:?}");
         }
     }
 }

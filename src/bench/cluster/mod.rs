@@ -1,11 +1,11 @@
-//! Sums over ranks by each engine, side by side: exactly over TCP, and as integers in the network, by a
-//! thread and by the kernel.
+//! Sums over ranks by each engine, side by side: exactly over TCP and by NCCL, and as integers in the
+//! network, by a thread and by the kernel.
 //!
 //! All engines run in turn between the same network namespaces, so that their packets cross an interface;
 //! where none can be made, on loopback and without the kernel. Each rank is a process. Of several passes, the
 //! one with the median processor time counts. The other end of each cable is a processor of this machine: the
 //! rows say what a sum costs and whether one engine costs more than another here. They do not say how fast a
-//! network is.
+//! network is. With NCCL, all ranks share the first GPU, and the numbers are copied to it and back.
 //!
 //! Then rows hold the claims of ainftp, one by one, against TCP in the same run. What cannot be measured on a
 //! machine is UNKNOWN there. The last rows are the model of a step with more ranks and faster links.
@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use sparktune_cluster::xdp::frame::{Ends, FRAME, FRAME_HEAD, Route, write_head};
 use sparktune_cluster::xdp::kernel::Kernel;
-use sparktune_cluster::xdp::lab::Lab;
+use sparktune_cluster::xdp::lab::{BRIDGE, INTERFACE, Lab};
 use sparktune_cluster::xdp::slots::Job as SumJob;
 use sparktune_cluster::xdp::wire::{Header, Key, PACKET, sign};
 
@@ -46,10 +46,10 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>, BenchError> {
         ));
     }
     let lab = lab.ok();
-    let engines = [Engine::Tcp, Engine::User, Engine::Kernel, Engine::AfXdp];
-    let mut results: [Result<Vec<Measured>, String>; 4] = [const { Ok(Vec::new()) }; 4];
+    let engines = [Engine::Tcp, Engine::Nccl, Engine::User, Engine::Kernel, Engine::AfXdp];
+    let mut results: [Result<Vec<Measured>, String>; 5] = [const { Ok(Vec::new()) }; 5];
     if lab.is_none() {
-        results[2..].fill(Err("without namespaces, packets do not pass an interface".into()));
+        results[3..].fill(Err("without namespaces, packets do not pass an interface".into()));
     }
     for _ in 0..passes {
         for (engine, result) in engines.into_iter().zip(&mut results) {
@@ -128,28 +128,38 @@ fn run(
             None => Command::new(program),
         };
         command.args(["bench", "cluster-rank", "--job", &job]);
+        if engine == Engine::Nccl {
+            // Ranks that share a GPU have to say that they are two machines. They meet where the others do.
+            command.env("NCCL_HOSTID", format!("sparktune {rank}")).env("NCCL_NET", "Socket");
+            let interfaces = if lab.is_some() { format!("{BRIDGE},{INTERFACE}") } else { "lo".to_owned() };
+            command.env("NCCL_SOCKET_IFNAME", interfaces);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         ranks.push(command.spawn().map_err(io("start"))?);
     }
-    let mut answers: Vec<Answer> = Vec::new();
-    let mut why = None;
+    let (mut answers, mut instead, mut failed) = (Vec::new(), None, None);
     for (rank, child) in ranks.into_iter().enumerate() {
         let output = child.wait_with_output().map_err(io("wait for"))?;
-        match serde_json::from_slice(&output.stdout) {
-            Ok(answer) => answers.push(answer),
+        match serde_json::from_slice::<Result<Answer, String>>(&output.stdout) {
+            Ok(Ok(answer)) => answers.push(answer),
+            Ok(Err(way)) => {
+                instead.get_or_insert(way);
+            }
             Err(_) => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason");
-                why.get_or_insert(format!("rank {rank} failed: {}", crate::worker::shortened(last)));
+                failed.get_or_insert(format!("rank {rank} failed: {}", crate::worker::shortened(last)));
             }
         }
     }
-    if let Some(why) = why.or_else(|| answers.iter().find_map(|answer| answer.instead.clone())) {
+    // The others fail when a rank leaves that cannot sum as it was asked.
+    if let Some(why) = instead.or(failed) {
         return Ok(Err(why));
     }
     let interrupts = interrupts().zip(before).map(|(after, before)| after - before);
     let of = |value: fn(&Answer) -> f64| answers.iter().map(value).fold(0.0, f64::max);
     let sum = |value: fn(&Answer) -> u64| answers.iter().map(value).sum::<u64>();
+    let tlb_misses = answers.iter().map(|answer| answer.tlb_misses.clone()).sum::<Result<u64, String>>();
     let summed = (numbers * rounds) as f64;
     Ok(Ok(Measured {
         engine,
@@ -157,6 +167,7 @@ fn run(
         cpu: answers.iter().map(|answer| answer.cpu_seconds).sum::<f64>() / summed * 1e9,
         bytes_per_number: sum(|answer| answer.bytes) as f64 / (numbers * world_size) as f64,
         wakes: sum(|answer| answer.wakes),
+        tlb_misses: tlb_misses.map(|misses| misses as f64 / summed * 1e3),
         packets: sum(|answer| answer.packets),
         resent: sum(|answer| answer.resent),
         asked: sum(|answer| answer.asked),

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use sparktune_cluster::nccl::preflight::Asked;
+use sparktune_cluster::nccl::{self, Nccl};
+use sparktune_cluster::tlb::Misses;
 use sparktune_cluster::xdp::kernel::Kernel;
 use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 use sparktune_cluster::xdp::{Choice, Path, Report, Xdp};
@@ -23,6 +26,8 @@ const SMALL_ROUNDS: usize = 60;
 pub(crate) enum Engine {
     /// The exact engine.
     Tcp,
+    /// NCCL, on the first GPU.
+    Nccl,
     /// Sums in the network, by a thread.
     User,
     /// Sums in the network, by the kernel.
@@ -58,13 +63,13 @@ pub(crate) struct Job {
 /// What it took.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// The way of the sums, in words, if it is not the one that was asked for.
-    pub(crate) instead: Option<String>,
     /// Median time of one sum, and the processor time of all.
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
     /// How often a thread of this process slept and was woken, over all sums.
     pub(crate) wakes: u64,
+    /// dTLB misses of reads of all threads in user space, over all sums, or why they were not counted.
+    pub(crate) tlb_misses: Result<u64, String>,
     /// Bytes that were sent and received for one sum.
     pub(crate) bytes: u64,
     /// Packets of sums in the network that this rank sent and results that it took, and those sent again.
@@ -78,7 +83,8 @@ pub(crate) struct Answer {
     pub(crate) late_seconds: f64,
 }
 
-/// Does what a rank is asked, and writes the answer as a line of JSON.
+/// Does what a rank is asked, and writes a line of JSON: the answer, or by what sums are made instead, in
+/// words.
 ///
 /// # Errors
 /// The job is not one, the ranks do not get on, or nobody reads the answer.
@@ -97,6 +103,7 @@ fn failed(what: String) -> BenchError {
 /// The engines, which are asked for more than a `Collective` says.
 enum Ranks {
     Tcp(Box<tcp::Tcp>),
+    Nccl(Box<Nccl>),
     Network(Box<Xdp>),
 }
 
@@ -104,14 +111,31 @@ impl Ranks {
     fn collective(&mut self) -> &mut dyn Collective {
         match self {
             Self::Tcp(tcp) => &mut **tcp,
+            Self::Nccl(nccl) => &mut **nccl,
             Self::Network(network) => &mut **network,
         }
     }
 
     fn report(&self) -> Report {
         match self {
-            Self::Tcp(_) => Report::default(),
+            Self::Tcp(_) | Self::Nccl(_) => Report::default(),
             Self::Network(network) => network.report(),
+        }
+    }
+
+    /// Returns by what sums are made, in words, if it is not the engine that was asked for.
+    fn instead(&self, engine: Engine, rank: usize) -> Option<String> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Nccl(nccl) => match nccl.path() {
+                nccl::Path::Nccl(_) => None,
+                nccl::Path::Tcp(why) => Some(why.clone()),
+            },
+            Self::Network(network) => match (network.path(), engine) {
+                (Path::User(_), Engine::User) | (Path::Kernel, Engine::Kernel) => None,
+                (Path::Kernel, Engine::AfXdp) if rank == 0 || network.report().delivered > 0 => None,
+                _ => network.engine(),
+            },
         }
     }
 
@@ -123,7 +147,8 @@ impl Ranks {
     }
 }
 
-fn measured(job: &Job) -> Result<Answer, Error> {
+/// Sums as it is asked. The inner error says by what sums are made instead.
+fn measured(job: &Job) -> Result<Result<Answer, String>, Error> {
     let Job { engine, rank, world_size, numbers, rounds, .. } = *job;
     let placement = Placement {
         rank,
@@ -138,30 +163,35 @@ fn measured(job: &Job) -> Result<Answer, Error> {
     // The end of a virtual cable needs a program to receive what the program at the other end sends. AF_XDP
     // has one.
     let _passing = (engine == Engine::Kernel && rank > 0).then(|| Kernel::passing(INTERFACE).ok());
-    let interrupted = Arc::new(|| false);
-    let mut ranks = if engine == Engine::Tcp {
-        Ranks::Tcp(Box::new(tcp::join(&placement, Some(&token), "bench", limits, interrupted)?))
-    } else {
-        let is_switch = engine.is_in_kernel() && rank == 0;
-        let interfaces = if is_switch { (1..world_size).map(Lab::port).collect() } else { Vec::new() };
-        let af_xdp = (engine == Engine::AfXdp && rank > 0).then(|| INTERFACE.to_owned());
-        let choice = Choice { interfaces, af_xdp, ..Choice::default() };
-        Ranks::Network(Box::new(xdp::join(&placement, Some(&token), "bench", limits, interrupted, choice)?))
+    // Begun first, because of the threads of this process only those are counted that start from now on.
+    let mut misses = Misses::count();
+    let tcp = tcp::join(&placement, Some(&token), "bench", limits, Arc::new(|| false))?;
+    let mut ranks = match engine {
+        Engine::Tcp => Ranks::Tcp(Box::new(tcp)),
+        Engine::Nccl => {
+            let (facts, gpu) = sparktune_train::find_gpu();
+            Ranks::Nccl(Box::new(nccl::over(tcp, Asked::Auto, facts, gpu)?))
+        }
+        Engine::User | Engine::Kernel | Engine::AfXdp => {
+            let is_switch = engine.is_in_kernel() && rank == 0;
+            let interfaces = if is_switch { (1..world_size).map(Lab::port).collect() } else { Vec::new() };
+            let af_xdp = (engine == Engine::AfXdp && rank > 0).then(|| INTERFACE.to_owned());
+            let choice = Choice { interfaces, af_xdp, ..Choice::default() };
+            Ranks::Network(Box::new(xdp::over(tcp, &placement, Some(&token), choice)?))
+        }
     };
-    let instead = match &ranks {
-        Ranks::Tcp(_) => None,
-        Ranks::Network(network) => match (network.path(), engine) {
-            (Path::User(_), Engine::User) | (Path::Kernel, Engine::Kernel) => None,
-            (Path::Kernel, Engine::AfXdp) if rank == 0 || network.report().delivered > 0 => None,
-            _ => network.engine(),
-        },
-    };
+    if let Some(instead) = ranks.instead(engine, rank) {
+        ranks.collective().leave(Some("this rank cannot sum as it was asked"));
+        return Ok(Err(instead));
+    }
     let mut vector: Vec<f32> = (0..numbers).map(|at| ((at * 7 + rank) % 1000) as f32 * 1e-3 - 0.5).collect();
     ranks.sum(&mut vector)?;
     let (cpu, wakes, traffic) = (process_cpu_seconds(), wakes(), ranks.collective().traffic());
     let before = ranks.report();
+    let missed_before = tlb_misses(&mut misses);
     let seconds = median_of(rounds, || ranks.sum(&mut vector))?;
     let cpu_seconds = process_cpu_seconds().zip(cpu).map_or(f64::NAN, |(after, before)| after - before);
+    let tlb_misses = missed_before.and_then(|_| tlb_misses(&mut misses));
     let wakes = self::wakes().saturating_sub(wakes);
     let bytes = ranks.collective().traffic().since(traffic) / rounds.max(1) as u64;
     let after = ranks.report();
@@ -177,23 +207,28 @@ fn measured(job: &Job) -> Result<Answer, Error> {
         ranks.sum(small)
     })?;
     ranks.collective().leave(None);
-    Ok(Answer {
-        instead,
+    Ok(Ok(Answer {
         seconds,
         cpu_seconds,
         wakes,
+        tlb_misses,
         bytes,
         packets,
         resent,
         asked,
         small_seconds,
         late_seconds,
-    })
+    }))
 }
 
 fn median_of(rounds: usize, mut one: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
     let times = (0..rounds.max(1)).map(|_| one()).collect::<Result<Vec<f64>, Error>>()?;
     Ok(crate::median::median(times))
+}
+
+/// Returns the dTLB misses since this was called last, or why they are not counted.
+fn tlb_misses(counter: &mut Result<Misses, String>) -> Result<u64, String> {
+    counter.as_mut().map_err(|why| why.clone()).and_then(Misses::since_last)
 }
 
 /// Returns how often threads of this process gave up a processor to wait.

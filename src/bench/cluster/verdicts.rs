@@ -8,6 +8,7 @@ use crate::row::Row;
 pub(crate) fn name(engine: Engine) -> &'static str {
     match engine {
         Engine::Tcp => "tcp: exact sums",
+        Engine::Nccl => "nccl: exact sums on the GPU",
         Engine::User => "xdp in user space: sums of i16",
         Engine::Kernel => "xdp in the kernel: sums of i16",
         Engine::AfXdp => "xdp in the kernel, results by AF_XDP",
@@ -18,8 +19,13 @@ pub(crate) fn name(engine: Engine) -> &'static str {
 pub(crate) fn rows(measured: &Measured, numbers: usize) -> Vec<Row> {
     let Measured { engine, seconds, cpu, bytes_per_number, wakes, packets, resent, asked, .. } = *measured;
     let speed = numbers as f64 * 4.0 / seconds / 1e6;
+    let share = if engine == Engine::Nccl {
+        " that share a GPU, to which the numbers are copied and back"
+    } else {
+        ""
+    };
     let note = format!(
-        "{RANKS} ranks, {numbers} numbers, as bytes of f32; {bytes_per_number:.2} bytes per number and rank on the way, {:.1} MB/s of them",
+        "{RANKS} ranks{share}, {numbers} numbers, as bytes of f32; {bytes_per_number:.2} bytes per number and rank on the way, {:.1} MB/s of them",
         bytes_per_number * numbers as f64 / seconds / 1e6
     );
     let mut rows = vec![
@@ -108,10 +114,24 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
         "",
         "by the source, not measured: added in place in the frame, copied once into the result; ranks copy each packet twice on its way out, into the buffer of packets that leave together and into a socket, and once on its way in: out of a socket, or, by the kernel, into a frame of AF_XDP. \"Zero\" does not hold".to_owned(),
     ));
-    rows.push(unknown(
-        "dTLB misses",
-        "they need the processor's counters, and only results by AF_XDP come into huge pages, where some are reserved",
-    ));
+    rows.push(match (&tcp.tlb_misses, &kernel.tlb_misses) {
+        (Ok(theirs), Ok(ours)) if *ours > 0.0 => {
+            let by_af_xdp = find(Engine::AfXdp).and_then(|measured| measured.tlb_misses.as_ref().ok());
+            let by_af_xdp = by_af_xdp
+                .map_or_else(String::new, |misses| format!(", and {misses:.2} with results by AF_XDP"));
+            claim(
+                "dTLB misses: TCP's for each of ours",
+                theirs / ours,
+                "×",
+                format!(
+                    "{theirs:.2} and {ours:.2} for 1,000 numbers{by_af_xdp}, of reads in user space; fewer {}. Only results by AF_XDP come into huge pages, where some are reserved",
+                    verdict(is_clearly_less(*ours, *theirs))
+                ),
+            )
+        }
+        (Ok(_), Ok(_)) => unknown("dTLB misses", "the processor's counter stays at 0"),
+        (Err(why), _) | (_, Err(why)) => unknown("dTLB misses", why),
+    });
     rows.push(match per_packet {
         Ok(cost) => claim(
             "cost of the check of a packet",
@@ -149,4 +169,46 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
 /// Returns whether a value is less by more than two runs differ anyway.
 fn is_clearly_less(ours: f64, theirs: f64) -> bool {
     ours < 0.9 * theirs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(engine: Engine, tlb_misses: Result<f64, String>) -> Measured {
+        Measured {
+            engine,
+            seconds: 1.0,
+            cpu: 1.0,
+            bytes_per_number: 8.0,
+            wakes: 0,
+            tlb_misses,
+            packets: 0,
+            resent: 0,
+            asked: 0,
+            interrupts: None,
+            small_seconds: 1.0,
+            late_seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn dtlb_misses_are_compared_or_their_row_says_why_they_are_unknown() {
+        let row = |tcp: Result<f64, String>, kernel: Result<f64, String>| {
+            let all = [
+                measured(Engine::Tcp, tcp),
+                measured(Engine::Kernel, kernel),
+                measured(Engine::AfXdp, Ok(0.5)),
+            ];
+            let rows = of_claims(&all, Err(&String::new()));
+            rows.into_iter().find(|row| row.what.contains("dTLB")).unwrap()
+        };
+        let counted = row(Ok(3.0), Ok(2.0));
+        assert_eq!(counted.value, 1.5);
+        let note = "3.00 and 2.00 for 1,000 numbers, and 0.50 with results by AF_XDP, of reads in user space";
+        assert!(counted.note.starts_with(&format!("{note}; fewer holds here")), "{}", counted.note);
+        let refused = row(Ok(3.0), Err("no rights".into()));
+        assert!(refused.value.is_nan() && refused.note == "UNKNOWN: no rights", "{refused:?}");
+        assert!(row(Ok(0.0), Ok(0.0)).note.starts_with("UNKNOWN: "));
+    }
 }

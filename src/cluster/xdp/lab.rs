@@ -10,6 +10,8 @@ use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// The interface of the first machine.
+pub const BRIDGE: &str = "bridge";
 /// The interface of every machine but the first.
 pub const INTERFACE: &str = "cable";
 
@@ -44,9 +46,9 @@ impl Lab {
         }
         let first = lab.names[0].clone();
         ip(&["-n", &first, "link", "set", "lo", "up"])?;
-        ip(&["-n", &first, "link", "add", "bridge", "type", "bridge"])?;
-        ip(&["-n", &first, "addr", "add", &format!("{}/24", Self::address(0)), "dev", "bridge"])?;
-        ip(&["-n", &first, "link", "set", "bridge", "up"])?;
+        ip(&["-n", &first, "link", "add", BRIDGE, "type", "bridge"])?;
+        ip(&["-n", &first, "addr", "add", &format!("{}/24", Self::address(0)), "dev", BRIDGE])?;
+        ip(&["-n", &first, "link", "set", BRIDGE, "up"])?;
         for (machine, name) in lab.names.iter().enumerate().skip(1) {
             let port = Self::port(machine);
             let [peer, address] = [INTERFACE.to_owned(), format!("{}/24", Self::address(machine))];
@@ -58,7 +60,7 @@ impl Lab {
             link.extend(queues);
             link.extend(["netns", name]);
             ip(&link)?;
-            ip(&["-n", &first, "link", "set", "dev", &port, "master", "bridge"])?;
+            ip(&["-n", &first, "link", "set", "dev", &port, "master", BRIDGE])?;
             ip(&["-n", &first, "link", "set", "dev", &port, "up"])?;
             ip(&["-n", name, "link", "set", "dev", "lo", "up"])?;
             ip(&["-n", name, "addr", "add", &address, "dev", INTERFACE])?;
