@@ -1,6 +1,7 @@
 //! The tables, in Markdown.
 
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use super::simulate::{FROM, Honest, Lied};
 use crate::error::BenchError;
 
 /// The numbers of ranks for which lies are judged.
-const RANKS: [usize; 4] = [3, 4, 8, 16];
+const RANKS: RangeInclusive<usize> = 3..=16;
 /// The runs through each recording in which a rank lies.
 const RUNS: u64 = 5;
 
@@ -91,7 +92,7 @@ fn liars(recordings: &[Recording], note: &dyn Fn(&str)) -> String {
     for lie in Lie::ALL {
         note(&format!("judging liars: {}", lie.in_words()));
         let cases: Vec<(usize, usize)> =
-            FROM.iter().flat_map(|from| RANKS.map(|ranks| (*from, ranks))).collect();
+            FROM.iter().flat_map(|from| RANKS.map(move |ranks| (*from, ranks))).collect();
         let counted = for_each(&cases, |(from, ranks)| Lied::count(recordings, ranks, lie, from, RUNS));
         let _ = write!(
             text,
