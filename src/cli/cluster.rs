@@ -25,8 +25,17 @@ pub(crate) enum ClusterCommand {
     Status,
     /// Be a member no longer
     Leave,
-    /// Check what is between the members: links, MTU, network card, NCCL, bandwidth, clocks, builds
-    Doctor,
+    /// Check the members and what is between them: links, MTU, network card, NCCL, bandwidth, clocks, builds,
+    /// base model
+    Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// The base model that the members should have: a folder, or a model of the Hugging Face Hub that this
+    /// machine has; by default that of the newest run. All members read its files
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -86,7 +95,9 @@ impl ClusterCommand {
             }
             Self::Status => commands::cluster_status(style),
             Self::Leave => commands::cluster_leave(),
-            Self::Doctor => commands::cluster_doctor(program, style.json),
+            Self::Doctor(DoctorArgs { model }) => {
+                commands::cluster_doctor(program, model.as_deref(), runs_dir, style.json)
+            }
         }
     }
 }

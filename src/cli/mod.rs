@@ -403,6 +403,7 @@ mod tests {
             "cluster init",
             "cluster join spark1:7300",
             "cluster status",
+            "cluster doctor --model m",
             "plan",
             "train",
             "watch",

@@ -221,6 +221,27 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
         [status("members").as_deref(), status("bandwidth to spark3").as_deref()],
         [Some("failed"), None]
     );
+    let found = |lines: &Value, what: &str| {
+        let line = lines.as_array().unwrap().iter().find(|line| line["what"] == what);
+        line.unwrap_or_else(|| panic!("{what}: {lines}"))["found"].as_str().unwrap().to_owned()
+    };
+    // All of them are on this machine, which is why they find the same there.
+    assert!(found(&lines, "NCCL").ends_with("(the same on spark2)"), "{lines}");
+    assert!(found(&lines, "link to spark2").contains("lo ("), "{lines}");
+    assert!(found(&lines, "wall clock of spark2").contains("estimated"), "{lines}");
+    // Only the machine that leads the run knows its model. The others have it from the transfer.
+    assert_eq!(status("base model").as_deref(), Some("unknown"));
+    assert!(found(&lines, "base model").contains("--model"), "{lines}");
+    let of_leader = second.place.sparktune(["cluster", "doctor", "--json"]).exits(4);
+    let base = found(&of_leader.last(), "base model");
+    assert!(base.ends_with("the same files, by their hashes, on spark1"), "{base}");
+    let other = second.place.join("other");
+    copy(&checkpoint(), &other);
+    fs::write(other.join("config.json"), "{}").unwrap();
+    // By this name, each process finds its own folder.
+    let named = ["cluster", "doctor", "--json", "--model", "/proc/self/cwd/other"];
+    let base = found(&second.place.sparktune(named).exits(4).last(), "base model");
+    assert!(base.ends_with("not on spark1, or not the same"), "{base}");
     let Member { agent, place, .. } = &second;
     place.sparktune(["cluster", "leave"]).exits(0);
     wait("the end of the agent", || {

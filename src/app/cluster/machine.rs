@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use sparktune_base::kept_pages;
+use sparktune_cluster::doctor::{self, Line, Link};
 use sparktune_cluster::membership::Host;
 use sparktune_cluster::membership::messages::{Folder, Job, RankState, sentence};
 use sparktune_cluster::{JobToken, environment_of};
@@ -75,9 +76,16 @@ impl Host for Machine {
         lock(&self.memory).memory().available_bytes
     }
 
+    fn examine(&self) -> Vec<Line> {
+        doctor::examine(Path::new("/"), variable)
+    }
+
+    fn link_towards(&self, to: IpAddr) -> Option<Link> {
+        doctor::link_towards(Path::new("/"), to)
+    }
+
     fn candidates(&self, folder: &Folder) -> Vec<PathBuf> {
-        let get = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        let models = Hub::from_env(get).map(|hub| hub.whole_models()).unwrap_or_default();
+        let models = Hub::from_env(variable).map(|hub| hub.whole_models()).unwrap_or_default();
         let mut places = vec![PathBuf::from(&folder.path)];
         places.extend(models.into_iter().map(|model| model.folder));
         places
@@ -169,6 +177,11 @@ impl Host for Machine {
             })
         })
     }
+}
+
+/// Returns a variable of the agent's environment, which the ranks that it starts have too.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 fn each_line(pipe: Option<impl Read>, mut take: impl FnMut(&str)) {

@@ -1,10 +1,12 @@
 //! This machine as a member of a cluster: what it keeps of that ([`membership`]), what its agent does
-//! ([`agent`]), and how a run is started on all members ([`job`]).
+//! ([`agent`]), how a run is started on all members ([`job`]), and the model by which they are compared
+//! ([`base`]).
 //!
 //! Which members there are, how they know each other and how files reach them is the business of
 //! `sparktune_cluster::membership`; here is what a member needs of this machine.
 
 pub mod agent;
+pub mod base;
 pub mod job;
 mod machine;
 pub mod membership;

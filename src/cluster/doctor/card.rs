@@ -8,6 +8,8 @@ use super::sysfs::{names, text};
 
 /// The two halves of the first port.
 pub const HALVES: [&str; 2] = ["rocep1s0f0", "roceP2p1s0f0"];
+/// What the line about the MTU of its halves is called.
+pub(super) const MTU: &str = "MTU";
 /// The MTU of links between two machines.
 const JUMBO: u32 = 9000;
 
@@ -48,7 +50,7 @@ pub(super) fn examine(root: &Path, get: &dyn Fn(&str) -> Option<String>) -> Vec<
     let product = text(&root.join("sys/class/dmi/id/product_name")).unwrap_or_default();
     if !product.contains("Spark") && halves.iter().all(|half| !half.is_there) {
         let why = "this is no DGX Spark; the ranks use TCP on any network";
-        return ["network card", "MTU", "GID"].map(|what| Line::new(what, Verdict::Skipped, why)).into();
+        return ["network card", MTU, "GID"].map(|what| Line::new(what, Verdict::Skipped, why)).into();
     }
     vec![card(&halves, get), mtu(&halves), gid(&halves, get)]
 }
@@ -88,21 +90,26 @@ fn card(halves: &[Half; 2], get: &dyn Fn(&str) -> Option<String>) -> Line {
 
 fn mtu(halves: &[Half; 2]) -> Line {
     let all: Vec<&(String, Option<u32>)> = halves.iter().flat_map(|half| &half.interfaces).collect();
-    let small: Vec<_> =
-        all.iter().filter_map(|(name, mtu)| mtu.filter(|mtu| *mtu < JUMBO).map(|mtu| (name, mtu))).collect();
+    let known: Vec<(&str, u32)> =
+        all.iter().filter_map(|(name, mtu)| Some((name.as_str(), (*mtu)?))).collect();
+    let in_words = |known: &[(&str, u32)]| {
+        known.iter().map(|(name, mtu)| format!("{name} has {mtu}")).collect::<Vec<_>>().join("; ")
+    };
+    let small: Vec<(&str, u32)> = known.iter().copied().filter(|(_, mtu)| *mtu < JUMBO).collect();
     if !small.is_empty() {
-        let found: Vec<_> = small.iter().map(|(name, mtu)| format!("{name} has {mtu}")).collect();
         let set: Vec<_> =
             small.iter().map(|(name, _)| format!("`sudo ip link set dev {name} mtu {JUMBO}`")).collect();
-        return Line::new("MTU", Verdict::Problem, found.join("; ")).advice(format!(
+        return Line::new(MTU, Verdict::Problem, in_words(&small)).advice(format!(
             "Two machines with different MTUs end in NCCL's error 12. On both: {}, and `mtu: {JUMBO}` in netplan, because a restart of the card's firmware puts it back to 1500",
             set.join(", ")
         ));
     }
-    if all.len() < halves.len() || all.iter().any(|(_, mtu)| mtu.is_none()) {
-        return Line::new("MTU", Verdict::Unknown, "not every half has an interface that says its MTU");
+    if all.len() < halves.len() || known.len() < all.len() {
+        return Line::new(MTU, Verdict::Unknown, "not every half has an interface that says its MTU");
     }
-    Line::new("MTU", Verdict::Ok, format!("{JUMBO} or more on both halves"))
+    let is_one = known.iter().all(|(_, mtu)| *mtu == known[0].1);
+    let found = if is_one { format!("{} on both halves", known[0].1) } else { in_words(&known) };
+    Line::new(MTU, Verdict::Ok, found)
 }
 
 fn gid(halves: &[Half; 2], get: &dyn Fn(&str) -> Option<String>) -> Line {

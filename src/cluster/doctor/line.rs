@@ -1,7 +1,9 @@
 //! One line of a diagnosis.
 
+use serde::{Deserialize, Serialize};
+
 /// How something stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// In order.
     Ok,
@@ -16,7 +18,7 @@ pub enum Verdict {
 }
 
 /// One line of a diagnosis.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// What was looked at.
     pub what: String,

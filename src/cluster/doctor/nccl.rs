@@ -6,6 +6,8 @@ use std::path::Path;
 use super::line::{Line, Verdict};
 use super::sysfs::names;
 
+/// What its line is called.
+pub(super) const NCCL: &str = "NCCL";
 /// Where packages put it.
 const PLACES: [&str; 6] = [
     "usr/lib/aarch64-linux-gnu",
@@ -20,11 +22,10 @@ const NEEDED: [u32; 3] = [2, 28, 9];
 
 /// Returns the line about NCCL. Ranks over TCP do not use it.
 pub(super) fn examine(root: &Path) -> Line {
-    const WHAT: &str = "NCCL";
     let newest = PLACES.iter().flat_map(|place| versions(&root.join(place))).max();
     let Some(newest) = newest else {
         return Line::new(
-            WHAT,
+            NCCL,
             Verdict::Unknown,
             "no libnccl.so.2 with a version in its name was found where packages put it",
         );
@@ -32,10 +33,10 @@ pub(super) fn examine(root: &Path) -> Line {
     let words = newest.map(|number| number.to_string()).join(".");
     if newest < NEEDED {
         let needed = NEEDED.map(|number| number.to_string()).join(".");
-        return Line::new(WHAT, Verdict::Note, format!("version {words}"))
+        return Line::new(NCCL, Verdict::Note, format!("version {words}"))
             .advice(format!("Install {needed} or newer (`apt-get install libnccl2`): older ones and development builds reach about 3 instead of 23 GB/s between two Sparks"));
     }
-    Line::new(WHAT, Verdict::Ok, format!("version {words}"))
+    Line::new(NCCL, Verdict::Ok, format!("version {words}"))
 }
 
 /// Returns the versions in the names of libraries in a folder, also of what the plain name is a link to.

@@ -1,10 +1,26 @@
 //! Network interfaces as the kernel shows them.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::line::{Line, Verdict};
+
+/// The interface by which a machine reaches itself.
+const LOOPBACK: &str = "lo";
+
+/// The link by which a machine reaches an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The name of its interface.
+    pub interface: String,
+    /// Its speed in words, if the system says it.
+    pub speed: Option<String>,
+    /// Its MTU, if the system says it.
+    pub mtu: Option<u32>,
+}
 
 /// Returns the trimmed text of a small file; `None` if it cannot be read or is empty.
 pub(super) fn text(path: &Path) -> Option<String> {
@@ -25,12 +41,12 @@ fn place(root: &Path, interface: &str) -> PathBuf {
     root.join("sys/class/net").join(interface)
 }
 
-/// Returns a line for each real interface that is up.
-pub(super) fn interfaces(root: &Path) -> Vec<Line> {
+/// Returns a line for each real interface of the machine below `root` that is up.
+pub fn interfaces(root: &Path) -> Vec<Line> {
     let mut lines = Vec::new();
     for name in names(&root.join("sys/class/net")) {
         let at = place(root, &name);
-        if name == "lo" || text(&at.join("operstate")).as_deref() != Some("up") {
+        if name == LOOPBACK || text(&at.join("operstate")).as_deref() != Some("up") {
             continue;
         }
         let what = format!("link {name}");
@@ -58,10 +74,16 @@ fn speed(at: &Path) -> Option<String> {
     })
 }
 
-/// Returns the speed of the link by which this machine reaches an address, with the link's name.
-pub fn speed_towards(root: &Path, to: Ipv4Addr) -> Option<String> {
-    let interface = route(&fs::read_to_string(root.join("proc/net/route")).ok()?, to)?;
-    Some(format!("{} ({interface})", speed(&place(root, &interface))?))
+/// Returns the link by which the machine below `root` reaches an address. Routes of IPv6 are not read.
+pub fn link_towards(root: &Path, to: IpAddr) -> Option<Link> {
+    let interface = match to {
+        to if to.is_loopback() => LOOPBACK.to_owned(),
+        IpAddr::V4(to) => route(&fs::read_to_string(root.join("proc/net/route")).ok()?, to)?,
+        IpAddr::V6(_) => return None,
+    };
+    let at = place(root, &interface);
+    let mtu = text(&at.join("mtu")).and_then(|mtu| mtu.parse().ok());
+    Some(Link { interface, speed: speed(&at), mtu })
 }
 
 /// Returns the interface of the narrowest route to an address, from the text of `/proc/net/route`.

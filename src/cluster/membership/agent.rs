@@ -4,7 +4,7 @@
 //! when it is lost. Which member coordinates matters to nothing else here: every agent takes every job.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
@@ -15,14 +15,15 @@ use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{StrangerPlace, Strangers};
 
 use super::messages::{
-    Answer, Ask, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, State, name, sentence,
+    Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, State,
+    name, sentence,
 };
 use super::roster::Roster;
 use super::talk::{BEAT, Cancelled, ask, beat, connect, hear, lost, out_of_turn, patience, place_of, tell};
-use super::transfer::{BYTES, fetch, has_the_same};
+use super::transfer::{BYTES, fetch, has_the_same, place_in};
 use crate::cluster_token::ClusterToken;
 use crate::discovery::{Answerer, find};
-use crate::doctor::speed_towards;
+use crate::doctor::{Line, Link, now_us};
 use crate::error::Error;
 
 /// The pause between two looks for a connection, an answer or the end.
@@ -40,6 +41,12 @@ const MOST_GUESTS: usize = 256;
 pub trait Host: Sync {
     /// Returns the memory that a program could have now.
     fn free_bytes(&self) -> u64;
+
+    /// Returns what it should have like the other members: network card, MTU, GID, NCCL.
+    fn examine(&self) -> Vec<Line>;
+
+    /// Returns the link by which it reaches an address, if it knows that.
+    fn link_towards(&self, to: IpAddr) -> Option<Link>;
 
     /// Returns folders that may have the files of this one.
     fn candidates(&self, folder: &Folder) -> Vec<PathBuf>;
@@ -213,6 +220,8 @@ impl<'a> Shared<'a> {
             Ask::Prepare(job) => self.employ(channel, &job, from.ip().to_canonical()),
             Ask::Lead { run, world_size } => self.be_led(channel, run, world_size),
             Ask::Measure { bytes } => self.be_measured(channel, bytes),
+            Ask::Examine => self.be_examined(channel, from.ip().to_canonical()),
+            Ask::Holds(folder) => self.look_for(channel, &folder),
             Ask::Report(_) | Ask::Start | Ask::Look | Ask::Detach => {
                 refuse(channel, "this is asked for before there is something to do it with")
             }
@@ -465,6 +474,22 @@ impl<'a> Shared<'a> {
         led
     }
 
+    /// Says what the machine looks like to itself, and by which link it reaches who asks.
+    fn be_examined(&self, channel: &mut Channel<'_>, from: IpAddr) -> Result<(), Error> {
+        let host = self.agent.host;
+        let (lines, link) = (host.examine(), host.link_towards(from));
+        tell(channel, &Answer::Examined(Examination { lines, link, time_us: now_us() }.shortened()))
+    }
+
+    /// Says whether the files of a folder are here, where a run would find them.
+    fn look_for(&self, channel: &mut Channel<'_>, folder: &Folder) -> Result<(), Error> {
+        let host = self.agent.host;
+        let mut places = host.candidates(folder);
+        places.extend(host.cache().map(|cache| place_in(&cache, folder)));
+        let is_there = self.same(channel, folder, &places)?.is_some();
+        tell(channel, &Answer::Holds(is_there))
+    }
+
     fn be_measured(&self, channel: &mut Channel<'_>, bytes: u64) -> Result<(), Error> {
         tell(channel, &Answer::Yes)?;
         let mut left = bytes.min(MOST_MEASURED);
@@ -526,7 +551,7 @@ impl<'a> Shared<'a> {
             }
         };
         let mut channel = connect(&host, port, token, self.cancelled())?;
-        let link = link_towards(&host, port);
+        let link = link_in_words(self.agent.host, &host, port);
         ask(&mut channel, &Ask::Join(Introduction { link, ..introduction.clone() }))?;
         *has_been_there = true;
         said.clear();
@@ -550,12 +575,11 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// Returns the speed of the link to a host, if the system says so.
-fn link_towards(host: &str, port: u16) -> Option<String> {
-    match (host, port).to_socket_addrs().ok()?.next()? {
-        SocketAddr::V4(v4) => speed_towards(Path::new("/"), *v4.ip()).map(|speed| name(&speed)),
-        SocketAddr::V6(_) => None,
-    }
+/// Returns the speed of the link to a host and its interface, if the system says so.
+fn link_in_words(machine: &dyn Host, host: &str, port: u16) -> Option<String> {
+    let at = (host, port).to_socket_addrs().ok()?.next()?;
+    let Link { interface, speed, .. } = machine.link_towards(at.ip())?;
+    Some(name(&format!("{} ({interface})", speed?)))
 }
 
 /// Receives what is asked. A caller whose question this program does not understand is told so: a connection

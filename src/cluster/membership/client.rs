@@ -1,11 +1,13 @@
-//! Questions to an agent: who is there, how fast is the way to it.
+//! Questions to an agent: who is there, how fast is the way to it, what does its machine look like, which
+//! files does it have.
 
 use std::time::{Duration, Instant};
 
-use super::messages::{Answer, Ask, MOST_MEASURED, Member};
-use super::talk::{Cancelled, ask, connect, hear, lost, out_of_turn};
+use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member};
+use super::talk::{Cancelled, ask, connect, hear, lost, out_of_turn, refuse_long_list};
 use super::transfer::BYTES;
 use crate::cluster_token::ClusterToken;
+use crate::doctor::{ClockOffset, now_us};
 use crate::error::Error;
 
 /// The time that a measurement should take, and the bytes between two looks at the clock.
@@ -28,6 +30,15 @@ pub struct Measured {
     pub bytes: u64,
     /// The time until all of them had arrived.
     pub seconds: f64,
+}
+
+/// What a member says of its machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Examined {
+    /// What it has found.
+    pub examination: Examination,
+    /// How far its wall clock is from that of this machine.
+    pub clock: ClockOffset,
 }
 
 /// Asks the coordinator at this place for the members. It is the first of them.
@@ -65,6 +76,45 @@ pub fn forget(
 ) -> Result<(), Error> {
     let mut channel = connect(host, port, token, cancelled)?;
     ask(&mut channel, &Ask::Forget { id: id.to_owned() }).map(drop)
+}
+
+/// Lets an agent examine its machine.
+///
+/// # Errors
+/// It does not answer, or does not know the question.
+pub fn examine(host: &str, port: u16, token: &ClusterToken, cancelled: Cancelled) -> Result<Examined, Error> {
+    let mut channel = connect(host, port, token, cancelled)?;
+    let (asked_us, since) = (now_us(), Instant::now());
+    let answer = ask(&mut channel, &Ask::Examine)?;
+    let exchange = since.elapsed();
+    let Answer::Examined(examination) = answer else { return Err(out_of_turn(&channel)) };
+    let clock = ClockOffset::estimate(asked_us, examination.time_us, exchange);
+    Ok(Examined { examination, clock })
+}
+
+/// Returns whether an agent finds all files of a folder on its machine, with the same bytes. It reads those
+/// that have the same sizes, which takes as long as its disk does.
+///
+/// # Errors
+/// It does not answer, or does not know the question, or the files are too many to be listed in a message.
+pub fn holds(
+    host: &str,
+    port: u16,
+    token: &ClusterToken,
+    folder: &Folder,
+    cancelled: Cancelled,
+) -> Result<bool, Error> {
+    let question = Ask::Holds(folder.clone());
+    refuse_long_list(&question, host)?;
+    let mut channel = connect(host, port, token, cancelled)?;
+    let mut answer = ask(&mut channel, &question)?;
+    while answer == Answer::Busy {
+        answer = hear(&mut channel)?;
+    }
+    match answer {
+        Answer::Holds(is_there) => Ok(is_there),
+        _ => Err(out_of_turn(&channel)),
+    }
 }
 
 /// Measures how fast bytes reach an agent on one encrypted connection: for about two seconds, and at most

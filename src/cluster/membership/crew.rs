@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use sparktune_ndp::stream::{Channel, MOST_CONTROL};
+use sparktune_ndp::stream::Channel;
 
 use super::messages::{Answer, Ask, Job, RankState};
-use super::talk::{BEAT, Cancelled, ask, connect, hear, out_of_turn, tell};
+use super::talk::{BEAT, Cancelled, ask, connect, hear, out_of_turn, refuse_long_list, tell};
 use super::transfer::send;
 use crate::cluster_token::ClusterToken;
 use crate::discovery::address_towards;
@@ -126,13 +126,7 @@ fn prepare_one(
 ) -> Result<Channel<'static>, Error> {
     let Recruit { name, host, port } = recruit;
     let prepare = Ask::Prepare(job.clone());
-    let length = serde_json::to_vec(&prepare).expect("messages always serialise").len();
-    if length > MOST_CONTROL {
-        let why = format!(
-            "the list of the model's files has {length} bytes and does not fit into a message, which has at most {MOST_CONTROL}. Give the files shorter names, or put the weights into fewer files"
-        );
-        return Err(Error::Agent { at: name.clone(), why });
-    }
+    refuse_long_list(&prepare, name)?;
     let mut channel = connect(host, *port, token, stopped)?;
     tell(&mut channel, &prepare)?;
     loop {

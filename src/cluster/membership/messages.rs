@@ -12,12 +12,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::is_active;
 
-/// The version of these messages. It changes when an older program would misunderstand them.
+use crate::doctor::{Line, Link};
+
+/// The version of these messages. It changes when an older program would misunderstand them; a question that
+/// it does not know is refused in words.
 pub const VERSION: u32 = 1;
 /// The most members of a cluster.
 pub const MOST_MEMBERS: usize = 64;
 /// The most files of a folder that is sent.
 pub const MOST_FILES: usize = 256;
+/// The most lines of an examination, so that it fits into a message.
+const MOST_LINES: usize = 8;
 /// The most bytes of a measurement of a link.
 pub const MOST_MEASURED: u64 = 1 << 30;
 /// The longest name, and the longest sentence.
@@ -143,6 +148,17 @@ impl std::fmt::Debug for Job {
     }
 }
 
+/// What a member has found when it examined its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Examination {
+    /// What it should have like the other members.
+    pub lines: Vec<Line>,
+    /// The link by which it reaches who asks, if it knows that.
+    pub link: Option<Link>,
+    /// The time by its wall clock when it answered, in microseconds since the Unix epoch.
+    pub time_us: u64,
+}
+
 /// How a rank stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankState {
@@ -193,6 +209,10 @@ pub enum Ask {
         /// How many.
         bytes: u64,
     },
+    /// What does its machine look like?
+    Examine,
+    /// Are the files of this folder there?
+    Holds(Folder),
 }
 
 /// What an agent answers.
@@ -220,6 +240,10 @@ pub enum Answer {
     },
     /// How the rank stands.
     Rank(RankState),
+    /// What the machine looks like.
+    Examined(Examination),
+    /// Whether the files are there, all with the same bytes.
+    Holds(bool),
     /// No.
     Refused {
         /// Why, and what to do.
@@ -257,7 +281,8 @@ impl Message for Ask {
                 field(is_run(run) && (1..=MOST_MEMBERS).contains(world_size), "a run")
             }
             Self::Measure { bytes } => field(*bytes <= MOST_MEASURED, "a size"),
-            Self::Members | Self::Start | Self::Look | Self::Detach => Ok(()),
+            Self::Holds(folder) => folder.check(),
+            Self::Members | Self::Start | Self::Look | Self::Detach | Self::Examine => Ok(()),
         }
     }
 }
@@ -276,7 +301,8 @@ impl Message for Answer {
             Self::Refused { why } => field(is_sentence(why), "a reason"),
             Self::Rank(RankState::Ended { said, .. }) => field(is_sentence(said), "last words"),
             Self::Want { folder, file, .. } => field(*folder < 2 && *file < MOST_FILES, "a file"),
-            Self::Yes | Self::Busy | Self::Ready { .. } | Self::Rank(_) => Ok(()),
+            Self::Examined(examination) => examination.check(),
+            Self::Yes | Self::Busy | Self::Ready { .. } | Self::Rank(_) | Self::Holds(_) => Ok(()),
         }
     }
 }
@@ -302,6 +328,36 @@ impl Report {
             State::Preparing { run } => field(is_run(run), "a run"),
             State::Training { run, rank, world_size } => field(is_run(run) && rank < world_size, "a run"),
         }
+    }
+}
+
+impl Examination {
+    /// Makes it one that a message may carry, whatever the files of the machine say.
+    #[must_use]
+    pub fn shortened(self) -> Self {
+        let line = |Line { what, verdict, found, advice }: Line| Line {
+            what: name(&what),
+            verdict,
+            found: sentence(&found),
+            advice: advice.map(|advice| sentence(&advice)),
+        };
+        let link = self.link.map(|Link { interface, speed, mtu }| Link {
+            interface: name(&interface),
+            speed: speed.map(|speed| name(&speed)),
+            mtu,
+        });
+        Self { lines: self.lines.into_iter().take(MOST_LINES).map(line).collect(), link, ..self }
+    }
+
+    fn check(&self) -> Result<(), Unfit> {
+        let Self { lines, link, time_us: _ } = self;
+        field(lines.len() <= MOST_LINES, "a list of lines")?;
+        let is_right = |line: &Line| {
+            is_name(&line.what) && is_sentence(&line.found) && line.advice.as_deref().is_none_or(is_sentence)
+        };
+        field(lines.iter().all(is_right), "a line")?;
+        let is_right = |link: &Link| is_name(&link.interface) && link.speed.as_deref().is_none_or(is_name);
+        field(link.as_ref().is_none_or(is_right), "a link")
     }
 }
 
@@ -408,6 +464,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::doctor::Verdict;
 
     fn job() -> Job {
         let file = FileEntry { name: "config.json".into(), bytes: 3, blake3: "a".repeat(64) };
@@ -453,6 +510,26 @@ mod tests {
         twice.folders[0].files.push(first);
         assert_eq!(read(&twice), Err(Unfit::Field("a file twice")));
         assert_eq!(read(&Job { folders: Vec::new(), ..job() }), Err(Unfit::Field("folders")));
+    }
+
+    #[test]
+    fn an_examination_is_made_fit_by_who_sends_it_and_refused_by_who_reads_it() {
+        let long = "\u{1b}[2J".repeat(1000);
+        let line = Line::new("MTU", Verdict::Ok, &*long).advice(&*long);
+        let link = Link { interface: "eth\u{1b}0".into(), speed: Some(long), mtu: Some(1500) };
+        let wild = Examination { lines: vec![line; MOST_LINES + 1], link: Some(link), time_us: u64::MAX };
+        let read = |examination: &Examination| {
+            let bytes = serde_json::to_vec(&Answer::Examined(examination.clone())).unwrap();
+            assert!(bytes.len() < 1 << 16 || examination == &wild, "it does not fit into a message");
+            Answer::parse(&bytes)
+        };
+        let fit = wild.clone().shortened();
+        assert_eq!(read(&fit), Ok(Answer::Examined(fit.clone())));
+        assert_eq!((fit.lines.len(), fit.link.as_ref().unwrap().interface.as_str()), (MOST_LINES, "eth 0"));
+        assert_eq!(read(&wild), Err(Unfit::Field("a list of lines")));
+        let lines = wild.lines[..1].to_vec();
+        assert_eq!(read(&Examination { lines, ..fit.clone() }), Err(Unfit::Field("a line")));
+        assert_eq!(read(&Examination { link: wild.link.clone(), ..fit }), Err(Unfit::Field("a link")));
     }
 
     #[test]

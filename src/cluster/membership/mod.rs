@@ -19,7 +19,7 @@ mod talk;
 mod transfer;
 
 pub use agent::{Agent, Host, Where};
-pub use client::{Found, Measured, forget, measure, members};
+pub use client::{Examined, Found, Measured, examine, forget, holds, measure, members};
 pub use crew::{Crew, Following, Recruit, Watch, prepare};
 pub use talk::Cancelled;
 pub use transfer::{Tick, describe, has_the_same};

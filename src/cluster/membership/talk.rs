@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
-use sparktune_ndp::stream::Channel;
+use sparktune_ndp::stream::{Channel, MOST_CONTROL};
 use sparktune_ndp::{Address, Error as NdpError, Patience};
 
 use super::messages::{Answer, Ask, Message};
@@ -95,6 +95,21 @@ pub(super) fn ask(channel: &mut Channel<'_>, ask: &Ask) -> Result<Answer, Error>
         }
         answer => Ok(answer),
     }
+}
+
+/// Refuses a question whose list of files is too long for a message. `at` names who is asked.
+///
+/// # Errors
+/// It is too long.
+pub(super) fn refuse_long_list(ask: &Ask, at: &str) -> Result<(), Error> {
+    let length = serde_json::to_vec(ask).expect("messages always serialise").len();
+    if length <= MOST_CONTROL {
+        return Ok(());
+    }
+    let why = format!(
+        "the list of the model's files has {length} bytes and does not fit into a message, which has at most {MOST_CONTROL}. Give the files shorter names, or put the weights into fewer files"
+    );
+    Err(Error::Agent { at: at.to_owned(), why })
 }
 
 /// Returns the error of an answer that was not due.

@@ -157,7 +157,7 @@ pub(super) fn fetch(
     folder: &Folder,
     cache: &Path,
 ) -> Result<(PathBuf, u64), Error> {
-    let place = cache.join(&folder.digest().to_hex()[..32]);
+    let place = place_in(cache, folder);
     create_private_folder(&place).map_err(at(&place))?;
     let _alone = alone(&place, &mut beat(channel))?;
     let mut missing = Vec::new();
@@ -173,6 +173,11 @@ pub(super) fn fetch(
     }
     meanwhile(&mut beat(channel), &place, || sync(&place))?;
     Ok((place, fetched))
+}
+
+/// Returns where the files of a folder are when they have been fetched.
+pub(super) fn place_in(cache: &Path, folder: &Folder) -> PathBuf {
+    cache.join(&folder.digest().to_hex()[..32])
 }
 
 /// Flushes to the disk in a thread, because flushing gigabytes takes long without a sign of life, and calls

@@ -11,11 +11,12 @@ use std::thread;
 use std::time::Duration;
 
 use sparktune_cluster::discovery::{Answerer, Beacon, GROUP, Kind, LENGTH, find};
+use sparktune_cluster::doctor::{Line, Link, Verdict};
 use sparktune_cluster::membership::messages::{
     FileEntry, Folder, Introduction, Job, RankState, State, VERSION,
 };
 use sparktune_cluster::membership::{
-    Agent, Host, Recruit, Watch, Where, describe, forget, measure, members, prepare,
+    Agent, Examined, Host, Recruit, Watch, Where, describe, examine, forget, holds, measure, members, prepare,
 };
 use sparktune_cluster::{ClusterToken, Error, random_hex};
 
@@ -62,6 +63,15 @@ impl Machine {
 impl Host for Machine {
     fn free_bytes(&self) -> u64 {
         7 << 30
+    }
+
+    /// The files of a machine may say anything.
+    fn examine(&self) -> Vec<Line> {
+        vec![Line::new("NCCL", Verdict::Ok, "version 2.28.9\u{1b}[2J")]
+    }
+
+    fn link_towards(&self, to: IpAddr) -> Option<Link> {
+        to.is_loopback().then(|| Link { interface: "lo".into(), speed: None, mtu: Some(65_536) })
     }
 
     fn candidates(&self, _: &Folder) -> Vec<PathBuf> {
@@ -298,6 +308,28 @@ fn a_member_without_the_model_gets_it_once_and_one_that_has_the_same_files_gets_
     let has = Machine::with(&[same.path()]);
     with_agents(&token, &[&Machine::with(&[]), &has], |ports| {
         assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 5_000_002);
+    });
+}
+
+#[test]
+fn a_member_says_what_its_machine_looks_like_and_whether_it_has_a_model() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let folder = describe(model.path(), &mut || Ok(())).unwrap();
+    let machines = [Machine::with(&[model.path()]), Machine::with(&[Path::new("/nowhere")])];
+    with_agents(&token, &machines.each_ref(), |ports| {
+        let Examined { examination, clock } = examine("127.0.0.1", ports[1], &token, never()).unwrap();
+        assert_eq!(examination.lines, [Line::new("NCCL", Verdict::Ok, "version 2.28.9 [2J")]);
+        assert_eq!(examination.link.unwrap().mtu, Some(65_536));
+        assert_ne!(clock.line("spark1").verdict, Verdict::Note, "both have the same clock: {clock:?}");
+        let has = |port| holds("127.0.0.1", port, &token, &folder, never()).unwrap();
+        assert!(has(ports[0]) && !has(ports[1]));
+        sent_for(&token, ports[1], model.path()).unwrap();
+        assert!(has(ports[1]), "it is there since the transfer");
+        let weights = machines[1].started()[0][0].join("model.safetensors");
+        let mut damaged = fs::read(&weights).unwrap();
+        damaged[4_000_000] ^= 1;
+        fs::write(&weights, damaged).unwrap();
+        assert!(!has(ports[1]), "another byte is another model");
     });
 }
 
@@ -549,6 +581,11 @@ fn without_the_token_nobody_can_ask_join_read_files_or_start_anything() {
         let other = ClusterToken::generate();
         let asked = members("127.0.0.1", ports[0], &other, never());
         assert!(matches!(asked, Err(Error::OtherCluster { .. })), "{asked:?}");
+        let examined = examine("127.0.0.1", ports[0], &other, never());
+        assert!(matches!(examined, Err(Error::OtherCluster { .. })), "{examined:?}");
+        let folder = describe(model.path(), &mut || Ok(())).unwrap();
+        let held = holds("127.0.0.1", ports[0], &other, &folder, never());
+        assert!(matches!(held, Err(Error::OtherCluster { .. })), "{held:?}");
         let started = sent_for(&other, ports[0], model.path());
         assert!(matches!(started, Err(Error::OtherCluster { .. })), "{started:?}");
         let stop = Arc::new(AtomicBool::new(false));

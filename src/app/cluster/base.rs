@@ -1,0 +1,51 @@
+//! The base model by which members are compared.
+
+use std::path::PathBuf;
+
+use sparktune_base::program_name;
+use sparktune_hub::ModelName;
+use sparktune_plan::Plan;
+
+use crate::model::hub;
+use crate::runs::find;
+
+/// Returns the folder of a base model on this machine: of `model`, which is a folder or a model of the hub, or
+/// otherwise of the newest run in the folder of runs. Nothing is downloaded.
+///
+/// # Errors
+/// There is none, for the reason that is returned.
+pub fn base_folder(model: Option<&str>, runs_dir_flag: Option<PathBuf>) -> Result<PathBuf, String> {
+    match model {
+        Some(model) => folder_of(model),
+        None => folder_of_newest_run(runs_dir_flag).ok_or_else(|| {
+            format!(
+                "no run on this machine says which one: `{} cluster doctor --model MODEL` names it",
+                program_name()
+            )
+        }),
+    }
+}
+
+fn folder_of_newest_run(runs_dir_flag: Option<PathBuf>) -> Option<PathBuf> {
+    let plan = find("latest", runs_dir_flag).ok()?.read_plan().ok()?;
+    Plan::from_toml(&plan, "plan.toml").ok()?.model.path
+}
+
+fn folder_of(model: &str) -> Result<PathBuf, String> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    match ModelName::parse(model, home.as_deref()).map_err(|error| error.to_string())? {
+        ModelName::Folder(folder) => {
+            std::path::absolute(&folder).map_err(|error| format!("{}: {error}", folder.display()))
+        }
+        ModelName::Repo { id, revision } => {
+            let hub = hub().map_err(|failure| failure.to_string())?;
+            let whole = hub.whole_models().into_iter().find(|whole| whole.id == id && revision == "main");
+            whole.map(|whole| whole.folder).ok_or_else(|| {
+                format!(
+                    "{id}@{revision} is not on this machine, or not all of it, or not its branch `main`: name its folder, or run `{} cluster doctor` on the machine that has it",
+                    program_name()
+                )
+            })
+        }
+    }
+}
