@@ -4,7 +4,9 @@
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
+
+use sparktune_cluster::xdp::lab::Lab;
 
 use crate::crashes::numbers;
 use crate::runs::wait;
@@ -26,15 +28,38 @@ pub(crate) fn ranks(world_size: usize, command: impl Fn() -> Command) -> Vec<Chi
 }
 
 /// Starts this command as one rank.
-pub(crate) fn start_rank(mut command: Command, rank: usize, world_size: usize, port: &str) -> Child {
+pub(crate) fn start_rank(command: Command, rank: usize, world_size: usize, port: &str) -> Child {
+    as_rank(command, rank, world_size, ("127.0.0.1", port)).spawn().unwrap()
+}
+
+/// This command as one rank, which is told the host and the port of rank 0.
+pub(crate) fn as_rank(
+    mut command: Command,
+    rank: usize,
+    world_size: usize,
+    (host, port): (&str, &str),
+) -> Command {
     command
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", world_size.to_string())
         .env("LOCAL_RANK", rank.to_string())
-        .env("MASTER_ADDR", "127.0.0.1")
-        .env("MASTER_PORT", port)
-        .spawn()
-        .unwrap()
+        .env("MASTER_ADDR", host)
+        .env("MASTER_PORT", port);
+    command
+}
+
+/// This command on a machine of a lab.
+pub(crate) fn on_machine(lab: &Lab, machine: usize, command: &Command) -> Command {
+    let mut moved = lab.command(machine, command.get_program());
+    moved.args(command.get_args()).current_dir(command.get_current_dir().unwrap());
+    moved.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => moved.env(name, value),
+            None => moved.env_remove(name),
+        };
+    }
+    moved
 }
 
 /// Tries a test with longer and longer runs, until the test acts while its run is at work: nobody knows how

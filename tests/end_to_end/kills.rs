@@ -86,7 +86,7 @@ fn lives(pid: u32) -> bool {
     threads > 1 || has_state(pid, &['R', 'S', 'D', 'T', 't', 'I'])
 }
 
-fn signal(name: &str, pid: u32) {
+pub(crate) fn signal(name: &str, pid: u32) {
     // It may have ended by itself in this very instant.
     let _ = Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();
 }

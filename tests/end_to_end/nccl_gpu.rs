@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use sparktune_cluster::RankCounts;
 use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 
-use crate::cluster::{assert_same, ended, port, signal};
+use crate::cluster::{assert_same, ended, on_machine, port, signal};
 use crate::runs::wait;
 use crate::sparktune::{Done, Place, checkpoint, done, events};
 
@@ -224,16 +224,7 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
             ["SPARKTUNE_XDP_INTERFACES", "SPARKTUNE_AF_XDP_INTERFACE"][rank],
             [&Lab::port(1), INTERFACE][rank],
         );
-        let mut moved = lab.command(rank, command.get_program());
-        moved.args(command.get_args()).current_dir(command.get_current_dir().unwrap());
-        moved.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => moved.env(name, value),
-                None => moved.env_remove(name),
-            };
-        }
-        *command = moved;
+        *command = on_machine(&lab, rank, command);
     };
     let said = both(runs.ranks(|| runs.train("3", &[]), between));
     let by_af_xdp = runs.take();

@@ -1,14 +1,19 @@
-//! A swarm of ranks, as processes on loopback, whose members are killed, stopped and continued: the run goes
-//! on with those that are left, and one process that is told who they were has the same bits.
+//! A swarm of ranks, as processes on loopback, whose members are killed, stopped and continued, and as
+//! processes in network namespaces, whose links are cut and mended: the run goes on with those that are left,
+//! and one process that is told who they were has the same bits. Where no namespaces can be made, that test
+//! says that it was skipped.
 
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::thread::sleep;
 use std::time::Duration;
 
+use sparktune_cluster::xdp::lab::Lab;
 use sparktune_cluster::{RankCounts, Shares};
 
 use crate::cluster::{
-    FULL, LORA, alone, assert_same, ended, long_enough, port, ranks, run_of, signal, start_rank, training,
+    FULL, LORA, alone, as_rank, assert_same, ended, long_enough, on_machine, port, ranks, run_of, signal,
+    start_rank, training,
 };
 use crate::kills::{kill, trainer_of};
 use crate::runs::wait;
@@ -20,6 +25,7 @@ const SWARM: [&str; 4] = ["--swarm", "true", "--silence-s", "10"];
 /// Lengths of runs, of which the first is long enough on a machine without other load.
 const SHORT: [&str; 3] = ["60", "240", "960"];
 const LONG: [&str; 3] = ["100", "300", "900"];
+const LONGER: [&str; 3] = ["240", "480", "960"];
 
 /// Who trains from which step on, of all attempts, as the events say it: the step, the members, who is lost.
 /// That their shares change says nothing of them.
@@ -64,7 +70,75 @@ fn samples(run: &Path) -> Vec<serde_json::Value> {
     seen.flat_map(|event| event["ranks"].as_array().cloned().unwrap_or_default()).collect()
 }
 
-/// Waits until the run has taken so many steps; `None` if it is completed.
+/// Tries a test with longer and longer runs, as [`long_enough`] does, whose ranks may also be silent for
+/// longer and longer: nobody knows for how long a busy machine gives a rank no processor. The test is given
+/// the length and the flags of a run. It also returns `None` if a rank was lost that it had not cut off or
+/// stopped.
+#[track_caller]
+fn patient_enough(lengths: [&str; 3], test: impl Fn(&str, &[&str], &mut Vec<Child>) -> Option<()>) {
+    const SILENCES: [&str; 3] = ["4", "10", "30"];
+    long_enough(lengths, |steps, all| {
+        let silence = SILENCES[lengths.iter().position(|length| *length == steps).unwrap()];
+        let more = [&LORA[..], &["--swarm", "true", "--silence-s", silence]].concat();
+        test(steps, &more, all)
+    });
+}
+
+/// Whether another rank was lost than these.
+fn loses_another(events: &[serde_json::Value], than: &[u64]) -> bool {
+    members_in(events).into_iter().any(|(_, _, lost)| lost.iter().any(|rank| !than.contains(rank)))
+}
+
+/// Whether a run has come to an end, planned or not.
+fn is_finished(events: &[serde_json::Value]) -> bool {
+    events.last().is_some_and(|event| event["kind"] == "run_finished")
+}
+
+/// The folders of all runs and ranks.
+fn folders(place: &Place) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(place.join("runs")).unwrap().map(|run| run.unwrap().path());
+    all.filter(|run| run.join("events").is_dir()).collect()
+}
+
+/// The folder of a rank while it trains in the run that rank 0 has here.
+fn hidden(first: &Path, rank: usize) -> PathBuf {
+    let name = first.file_name().unwrap().to_str().unwrap();
+    first.with_file_name(format!(".rank-{rank}-of-{name}"))
+}
+
+/// The only folder beside that of rank 0: the run of the rank that has taken its place, with the same name
+/// and four more digits.
+#[track_caller]
+fn taken_over(place: &Place, first: &Path) -> PathBuf {
+    let runs = folders(place);
+    let others: Vec<&PathBuf> = runs.iter().filter(|run| run.as_path() != first).collect();
+    let [run] = others[..] else { panic!("{runs:?}") };
+    let begins = first.file_name().unwrap().to_str().unwrap();
+    assert!(run.file_name().unwrap().to_str().unwrap().starts_with(begins), "{runs:?}");
+    run.clone()
+}
+
+/// Where a rank that has taken rank 0's place lets others in that have never been there: host and port.
+fn door(run: &Path) -> Option<(String, String)> {
+    events_if_there(run)?.iter().find_map(|event| {
+        let (_, said) = event["message"].as_str()?.split_once("MASTER_ADDR=")?;
+        let (host, port) = said.split_once(" and MASTER_PORT=")?;
+        Some((host.to_owned(), port.chars().take_while(char::is_ascii_digit).collect()))
+    })
+}
+
+/// The process that trains as rank 0, which outlives who has started it. It ends with the test.
+struct Trainer<'a>(&'a Path);
+
+impl Drop for Trainer<'_> {
+    fn drop(&mut self) {
+        if let Some(process) = trainer_of(self.0) {
+            kill(process);
+        }
+    }
+}
+
+/// Waits until the run has taken so many steps; `None` if it has come to an end.
 #[track_caller]
 fn run_with(place: &Place, count: u64) -> Option<PathBuf> {
     wait("a step", || {
@@ -72,7 +146,7 @@ fn run_with(place: &Place, count: u64) -> Option<PathBuf> {
         let all = events(&run);
         let steps = all.iter().filter(|event| event["kind"] == "step");
         let has_steps = steps.filter_map(|event| event["step"].as_u64()).max() >= Some(count);
-        if is_completed(&all) { Some(None) } else { has_steps.then_some(Some(run)) }
+        if is_finished(&all) { Some(None) } else { has_steps.then_some(Some(run)) }
     })
 }
 
@@ -80,13 +154,24 @@ fn run_with(place: &Place, count: u64) -> Option<PathBuf> {
 /// The folder of a rank that led it may then have another name.
 #[track_caller]
 fn go_on(run: &Path, left: &[u64]) -> Option<()> {
+    go_on_unless(run, left, is_completed)
+}
+
+/// The same in [`patient_enough`], where only these ranks are cut off or stopped.
+#[track_caller]
+fn go_on_without(lost: &[u64], run: &Path, left: &[u64]) -> Option<()> {
+    go_on_unless(run, left, |events| is_finished(events) || loses_another(events, lost))
+}
+
+#[track_caller]
+fn go_on_unless(run: &Path, left: &[u64], is_over: impl Fn(&[serde_json::Value]) -> bool) -> Option<()> {
     wait("the others to go on", || {
         let Some(all) = events_if_there(run) else { return Some(None) };
         let is_left = members_in(&all).pop().is_some_and(|(_, members, _)| members == left);
         // Steps of an earlier attempt say nothing of the ranks that have just met.
         let kinds = all.iter().rev().map(|event| event["kind"].as_str().unwrap());
         let is_at_work = kinds.take_while(|kind| *kind != "members").any(|kind| kind == "step");
-        if is_left && is_at_work { Some(Some(())) } else { is_completed(&all).then_some(None) }
+        if is_left && is_at_work { Some(Some(())) } else { is_over(&all).then_some(None) }
     })
 }
 
@@ -222,8 +307,7 @@ fn the_next_rank_takes_the_place_of_a_coordinator_that_is_killed_lets_others_in_
         *all = (0..3).map(start).collect();
         let first = run_with(&place, 4)?;
         kill(trainer_of(&first)?);
-        let name = first.file_name().unwrap().to_str().unwrap();
-        let hidden = place.join("runs").join(format!(".rank-1-of-{name}"));
+        let hidden = hidden(&first, 1);
         go_on(&hidden, &[1, 2])?;
         signal("KILL", &all[2]);
         go_on(&hidden, &[1])?;
@@ -232,19 +316,111 @@ fn the_next_rank_takes_the_place_of_a_coordinator_that_is_killed_lets_others_in_
         let done = ended(std::mem::take(all));
         assert_eq!([done[1].code, done[2].code, done[3].code], [Some(0), None, Some(0)], "{done:?}");
         assert!(done[1].err.contains("this rank has taken the place of the one that had"), "{}", done[1].err);
-        // The run of the first one stays as it was, and the other one has its name and four more digits.
-        let folders = std::fs::read_dir(place.join("runs")).unwrap().map(|run| run.unwrap().path());
-        let runs: Vec<PathBuf> = folders.filter(|run| run.join("events").is_dir()).collect();
-        let others: Vec<&PathBuf> = runs.iter().filter(|run| **run != first).collect();
-        let [run] = others[..] else { panic!("{runs:?}") };
-        let begins = first.file_name().unwrap().to_str().unwrap();
-        assert!(run.file_name().unwrap().to_str().unwrap().starts_with(begins), "{runs:?}");
-        let said: Vec<_> = members(run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+        let run = taken_over(&place, &first);
+        let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
         let change = |members: &[u64], lost: &[u64]| (members.to_vec(), lost.to_vec());
         let expected = [([0, 1, 2].as_slice(), [].as_slice()), (&[1, 2], &[0]), (&[1], &[2]), (&[1, 2], &[])];
         assert_eq!(said, expected.map(|(members, lost)| change(members, lost)));
-        let (_alone, one_process) = alone(counts(run), steps, &more);
-        assert_same(run, &one_process);
+        let (_alone, one_process) = alone(counts(&run), steps, &more);
+        assert_same(&run, &one_process);
+        Some(())
+    });
+}
+
+#[test]
+fn a_coordinator_that_is_stopped_loses_its_place_ends_when_it_continues_and_the_run_has_the_same_bits() {
+    patient_enough(SHORT, |steps, more, all| {
+        let place = Place::new();
+        *all = ranks(3, training(&place, steps, more));
+        let first = run_with(&place, 2)?;
+        let _trainer = Trainer(&first);
+        let trainer = trainer_of(&first)?;
+        crate::kills::signal("STOP", trainer);
+        go_on_without(&[0], &hidden(&first, 1), &[1, 2])?;
+        crate::kills::signal("CONT", trainer);
+        let done = ended(std::mem::take(all));
+        if folders(&place).iter().any(|run| loses_another(&events(run), &[0])) {
+            return None;
+        }
+        assert_eq!([done[0].code, done[1].code, done[2].code], [Some(5), Some(0), Some(0)], "{done:?}");
+        let all_of_first = events(&first);
+        let reason = all_of_first.last().unwrap()["reason"].as_str().unwrap();
+        assert!(reason.starts_with("1 of 3 ranks are left"), "{reason}");
+        let run = taken_over(&place, &first);
+        let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+        assert_eq!(said, [(vec![0, 1, 2], vec![]), (vec![1, 2], vec![0])]);
+        let (_alone, one_process) = alone(counts(&run), steps, more);
+        assert_same(&run, &one_process);
+        Some(())
+    });
+}
+
+/// First the link of a rank is cut, then that of the coordinator. When both have ended, their links are
+/// mended, and they are started again: the rank as it was, and the coordinator's machine as another rank.
+#[test]
+fn ranks_and_a_coordinator_that_are_cut_off_end_and_come_back_and_the_run_has_the_bits_of_its_replay() {
+    patient_enough(LONGER, |steps, more, all| {
+        // The first machine joins the others and has no rank, so that each of them can be cut off.
+        let lab = match Lab::new(5) {
+            Ok(lab) => lab,
+            Err(error) => {
+                println!("skipped: no network namespaces can be made here: {error}");
+                return Some(());
+            }
+        };
+        let place = Place::new();
+        let train = training(&place, steps, more);
+        let start = |rank: usize, machine: usize, first: &(String, String)| {
+            let mut command = as_rank(train(), rank, (rank + 1).max(4), (&first.0, &first.1));
+            command.env("SPARKTUNE_CLUSTER_TOKEN", "ranks of one machine in network namespaces");
+            on_machine(&lab, machine, &command).spawn().unwrap()
+        };
+        let launched = (Lab::address(1).to_string(), "29500".to_owned());
+        *all = (0..4).map(|rank| start(rank, rank + 1, &launched)).collect();
+        let first = run_with(&place, 2)?;
+        let _trainer = Trainer(&first);
+        let hidden = hidden(&first, 1);
+        let lost = [3, 0];
+        lab.cut(4).unwrap();
+        go_on_without(&lost, &first, &[0, 1, 2])?;
+        lab.cut(1).unwrap();
+        go_on_without(&lost, &hidden, &[1, 2])?;
+        wait("the rank that is cut off to end", || all[3].try_wait().unwrap());
+        // Nobody reads yet what the process prints that has started the coordinator.
+        wait("the coordinator to end", || is_finished(&events(&first)).then_some(()));
+        for machine in [4, 1] {
+            lab.mend(machine).unwrap();
+        }
+        all.push(start(3, 4, &launched));
+        go_on_without(&lost, &hidden, &[1, 2, 3])?;
+        all.push(start(4, 1, &door(&hidden)?));
+        go_on_without(&lost, &hidden, &[1, 2, 3, 4])?;
+        let done = ended(std::mem::take(all));
+        if folders(&place).iter().any(|run| loses_another(&events(run), &lost)) {
+            return None;
+        }
+        let codes: Vec<_> = done.iter().map(|done| done.code).collect();
+        assert_eq!(codes, [Some(5), Some(0), Some(0), Some(5), Some(0), Some(0)], "{done:?}");
+        let of_rank = &done[3].err;
+        assert!(
+            of_rank.contains("stopped: rank 0 (") && of_rank.contains("is gone: it was silent for"),
+            "{of_rank}"
+        );
+        let all_of_first = events(&first);
+        let reason = all_of_first.last().unwrap()["reason"].as_str().unwrap();
+        assert!(reason.starts_with("1 of 3 ranks are left"), "{reason}");
+        let run = taken_over(&place, &first);
+        let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+        let expected = [
+            (vec![0, 1, 2, 3], vec![]),
+            (vec![0, 1, 2], vec![3]),
+            (vec![1, 2], vec![0]),
+            (vec![1, 2, 3], vec![]),
+            (vec![1, 2, 3, 4], vec![]),
+        ];
+        assert_eq!(said, expected);
+        let (_alone, one_process) = alone(counts(&run), steps, more);
+        assert_same(&run, &one_process);
         Some(())
     });
 }

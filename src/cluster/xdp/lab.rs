@@ -79,6 +79,27 @@ impl Lab {
         format!("port{machine}")
     }
 
+    /// Cuts the cable of a machine other than the first: nothing arrives any more either way, and no
+    /// connection is closed.
+    ///
+    /// # Errors
+    /// `ip` cannot do that.
+    pub fn cut(&self, machine: usize) -> io::Result<()> {
+        self.set_cable(machine, "down")
+    }
+
+    /// Mends the cable of a machine that was cut off.
+    ///
+    /// # Errors
+    /// `ip` cannot do that.
+    pub fn mend(&self, machine: usize) -> io::Result<()> {
+        self.set_cable(machine, "up")
+    }
+
+    fn set_cable(&self, machine: usize, state: &str) -> io::Result<()> {
+        ip(&["-n", &self.names[0], "link", "set", "dev", &Self::port(machine), state])
+    }
+
     /// Returns a command that runs a program on a machine.
     pub fn command(&self, machine: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
