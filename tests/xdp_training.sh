@@ -46,16 +46,24 @@ train() {
     for ((rank = 0; rank < ranks; rank++)); do
         ip netns exec "${names[rank]}" env RANK="$rank" WORLD_SIZE="$ranks" LOCAL_RANK=0 MASTER_ADDR=10.198.0.1 MASTER_PORT=29500 \
             SPARKTUNE_CLUSTER_TOKEN="$token" SPARKTUNE_CLUSTER_ENGINE=xdp SPARKTUNE_XDP_INTERFACES="$ports" SPARKTUNE_XDP_LOST="$lost" \
-            SPARKTUNE_AF_XDP_INTERFACE="$af_xdp" "$program" train --model presets/demo/model --data presets/demo/train.jsonl --rank 16 --mtp none --max-steps "$steps" \
-            --runs-dir "$runs" --non-interactive --json >"$runs.$rank.out" 2>"$runs.$rank.err" &
+            SPARKTUNE_AF_XDP_INTERFACE="$af_xdp" "$program" train --model presets/demo/model --data presets/demo/train.jsonl \
+            --rank 16 --mtp none --max-steps "$steps" --runs-dir "$runs" --non-interactive --json >"$runs.$rank.out" 2>"$runs.$rank.err" &
         pids+=($!)
     done
     for rank in "${!pids[@]}"; do
         wait "${pids[rank]}" || { tail -n 5 "$runs.$rank.err" >&2; return 1; }
     done
     grep -h 'sums are made in the kernel' "$runs".*.err >&2 || { tail -n 3 "$runs".1.err >&2; return 1; }
-    [[ -z $af_xdp || $(grep -l 'by AF_XDP at' "$runs".*.err | wc -l) == $((ranks - 1)) ]] || { tail -n 3 "$runs".1.err >&2; return 1; }
+    if [[ -n $af_xdp && $(grep -l 'by AF_XDP at' "$runs".*.err | wc -l) != $((ranks - 1)) ]]; then
+        tail -n 3 "$runs".1.err >&2
+        if grep -q 'the kernel has no sockets of AF_XDP' "$runs".1.err; then return 77; fi
+        return 1
+    fi
     (cd "$runs"/2* && find outputs -name '*.safetensors' -type f | sort | xargs sha256sum --)
+}
+
+same() {
+    [[ -n $whole && $1 == "$whole" ]] || { printf 'the adapters differ:\n%s\n%s\n' "$whole" "$1"; exit 1; }
 }
 
 began=$SECONDS
@@ -64,14 +72,18 @@ echo "$ranks ranks, $steps steps, nothing lost on purpose: $((SECONDS - began)) 
 began=$SECONDS
 lossy=$(train 50000)
 echo "$ranks ranks, $steps steps, 5 % lost each way:       $((SECONDS - began)) s"
+same "$lossy"
 # AF_XDP has a program of its own.
 for name in "${names[@]:1}"; do ip -n "$name" link set dev cable xdp off; done
-began=$SECONDS
-by_af_xdp=$(train 50000 cable)
-echo "$ranks ranks, $steps steps, 5 % lost, results by AF_XDP: $((SECONDS - began)) s"
+began=$SECONDS code=0
+by_af_xdp=$(train 50000 cable) || code=$?
+case $code in
+0)
+    echo "$ranks ranks, $steps steps, 5 % lost, results by AF_XDP: $((SECONDS - began)) s"
+    same "$by_af_xdp"
+    ;;
+77) echo "skipped: results by AF_XDP, because the kernel has no sockets of it" ;;
+*) exit 1 ;;
+esac
 echo "$whole"
-if [[ -z $whole || $whole != "$lossy" || $whole != "$by_af_xdp" ]]; then
-    printf 'the adapters differ:\n%s\n%s\n' "$lossy" "$by_af_xdp"
-    exit 1
-fi
 echo "the same bits"

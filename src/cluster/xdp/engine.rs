@@ -15,8 +15,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,15 +35,17 @@ use crate::summed_by::SummedBy;
 use crate::swarm::pulse::Pulse;
 use crate::tcp::{self, Tcp};
 use crate::token::JobToken;
-use crate::xdp::af_xdp::{AfXdp, Destination};
+use crate::xdp::af_xdp::AfXdp;
 use crate::xdp::frame::{Ends, Route};
 use crate::xdp::kernel::Kernel;
+use crate::xdp::measuring::Measuring;
 use crate::xdp::packets::KEPT;
-use crate::xdp::quantise::{agree, decode, encode, magnitudes, step};
+use crate::xdp::quantise::{agree, decode, encode, magnitudes};
+use crate::xdp::reach::{Here, reach, switch_socket};
 use crate::xdp::slots::{Counts, Job};
 use crate::xdp::soft::Soft;
 use crate::xdp::transport::{Arrival, BackByAfXdp, Inside, Loss, Transport, Udp};
-use crate::xdp::wire::{HEAD, Key, MOST_WORKERS, PACKET, SQUARES_SHIFT, Squares, VALUES, squares, values};
+use crate::xdp::wire::{HEAD, Key, MOST_WORKERS, PACKET, VALUES, squares, values};
 use crate::xdp::worker::{Report, Worker};
 
 /// Vectors that are shorter are summed over TCP, exactly: they cost nothing, and may be anything.
@@ -52,8 +53,6 @@ const SHORTEST: usize = 4096;
 /// The count of numbers whose magnitudes are agreed on at a time, which bounds the memory for the others'
 /// magnitudes, and that of an arena. Whole blocks, so that a longer vector has the same blocks.
 pub const BUCKET: usize = 6000 * VALUES;
-/// The bytes that a packet takes in a socket's buffer: a page and the kernel's own data about it.
-const PACKET_KEPT: usize = 4608;
 /// How long the first sum may take.
 const TRIAL: Duration = Duration::from_secs(10);
 /// What the key of the tags is derived for.
@@ -154,39 +153,6 @@ impl Arena {
         let [frames, integers] =
             parts.map_err(|error| format!("memory for the arena was refused: {error}"))?;
         Ok(Self { frames: Arc::new(frames), integers: Some(integers) })
-    }
-}
-
-/// What was measured since it was asked for.
-struct Measuring {
-    squares: [f64; MOST_WORKERS],
-    peaks: [f64; MOST_WORKERS],
-    /// The squared steps of all blocks, added.
-    steps: f64,
-}
-
-impl Measuring {
-    const NOTHING: Self = Self { squares: [0.0; MOST_WORKERS], peaks: [0.0; MOST_WORKERS], steps: 0.0 };
-
-    /// Adds a block with the magnitude that the ranks have agreed on.
-    fn add(&mut self, magnitude: f32, workers: usize, of_block: &Squares) {
-        let step = if magnitude.is_finite() { step(magnitude, workers) } else { f64::NAN };
-        let unit = step * step;
-        self.steps += unit;
-        let unit = unit * f64::from(1_u32 << SQUARES_SHIFT);
-        self.squares.iter_mut().zip(of_block).for_each(|(sum, squares)| *sum += f64::from(*squares) * unit);
-    }
-
-    /// Adds the squared largest magnitudes that a rank has said.
-    fn said(&mut self, rank: usize, magnitudes: impl Iterator<Item = f32>) {
-        self.peaks[rank] += magnitudes.map(|magnitude| f64::from(magnitude).powi(2)).sum::<f64>();
-    }
-
-    fn measured(&self, workers: usize) -> Measured {
-        // Each number is off by half a step at most, and a sum of squares lacks its lowest bits.
-        let of_block = (VALUES as f64).sqrt() / 2.0 + f64::from(1_u32 << SQUARES_SHIFT).sqrt();
-        let [squares, peaks] = [self.squares, self.peaks].map(|all| all[..workers].to_vec());
-        Measured { squares, peaks, rounding: self.steps.sqrt() * of_block }
     }
 }
 
@@ -311,7 +277,7 @@ impl Xdp {
         let opened = self.control.broadcast(&opened)?;
         let opened: Opened = serde_json::from_slice(&opened).map_err(|_| unknown_word(0))?;
         let job = Job { number: opened.job, workers, muted: self.muted, key: key(token, &opened.nonce) };
-        let here = reach(placement, &opened, is_first);
+        let here = reach(placement, opened.port, opened.group, is_first);
         // Where results for this rank go, or why there is no way to it.
         let place = here.as_ref().map(|here| here.address).map_err(Clone::clone);
         let places: Vec<Result<SocketAddrV4, String>> = self.gather(&place)?;
@@ -334,8 +300,8 @@ impl Xdp {
         let mut worker = Worker::new(job, rank, transport, choice.loss.clone(), TRIAL, window);
         let mut sums = Vec::new();
         let put = |_: u64, bytes: &mut [u8]| write_values(bytes, (0..VALUES).map(|at| at as i16 - 352));
-        let take = |_: u64, come: Arrival<'_>| {
-            sums.extend(values(come.packet));
+        let take = |_: u64, arrival: Arrival<'_>| {
+            sums.extend(values(arrival.packet));
             false
         };
         let tried = worker.sum(2, put, take);
@@ -380,12 +346,11 @@ impl Xdp {
         group: Option<Ipv4Addr>,
         here: Here,
     ) -> Result<Box<dyn Transport>, String> {
-        let (own, port) = (*here.address.ip(), here.address.port());
         let udp = Udp::new(here.socket, here.switch).map_err(|error| error.to_string())?;
         let (Some(interface), None | Some(Ok(_))) = (interface, &self.af_xdp) else {
             return Ok(Box::new(udp));
         };
-        match self.open_af_xdp(Destination { interface, own, group, port }) {
+        match self.open_af_xdp(interface, here.address, group) {
             Ok(af_xdp) => Ok(Box::new(BackByAfXdp::new(udp, af_xdp))),
             Err(why) => {
                 self.af_xdp = Some(Err(escape(&why).into_owned()));
@@ -396,15 +361,19 @@ impl Xdp {
         }
     }
 
-    fn open_af_xdp(&mut self, to: Destination<'_>) -> Result<AfXdp, String> {
+    fn open_af_xdp(
+        &mut self,
+        interface: &str,
+        own: SocketAddrV4,
+        group: Option<Ipv4Addr>,
+    ) -> Result<AfXdp, String> {
         let arena = match self.arena.take() {
             Some(arena) => arena,
-            None => Arena::new(to.interface)?,
+            None => Arena::new(interface)?,
         };
         let frames = &self.arena.insert(arena).frames;
-        let interface = escape(to.interface);
-        let af_xdp = AfXdp::open(to, frames).map_err(|refusal| refusal.to_string())?;
-        let (count, pages) = (af_xdp.queues(), frames.pages().kind());
+        let af_xdp = AfXdp::open(interface, own, group, frames).map_err(|refusal| refusal.to_string())?;
+        let (interface, count, pages) = (escape(interface), af_xdp.queues(), frames.pages().kind());
         let queues = if count == 1 { "queue" } else { "queues" };
         self.af_xdp = Some(Ok(format!("at {interface} ({count} {queues}), into an arena of {pages}")));
         Ok(af_xdp)
@@ -553,9 +522,9 @@ impl Xdp {
             let left = residual.as_deref_mut().map(|residual| &mut residual[own.clone()]);
             encode(&numbers.borrow()[own], shared[block], workers, left, bytes.as_chunks_mut().0);
         };
-        let take = |block: usize, come: Arrival<'_>| {
+        let take = |block: usize, arrival: Arrival<'_>| {
             let mut numbers = numbers.borrow_mut();
-            decode(values(come.packet), shared[block], workers, &mut numbers[block_of(block)]);
+            decode(values(arrival.packet), shared[block], workers, &mut numbers[block_of(block)]);
             false
         };
         self.sum_blocks(&shared, fill, take)
@@ -586,10 +555,10 @@ impl Xdp {
         let frames = self.arena.as_ref().map(|arena| arena.frames.pages());
         let reads_all = frames.zip(reads.as_ref()).is_some_and(|(frames, reads)| Arc::ptr_eq(frames, reads));
         let mut places = vec![None; shared.len()];
-        let take = |block: usize, come: Arrival<'_>| {
-            places[block] = come.at.filter(|_| reads_all).map(|at| at + HEAD);
+        let take = |block: usize, arrival: Arrival<'_>| {
+            places[block] = arrival.at.filter(|_| reads_all).map(|at| at + HEAD);
             if places[block].is_none() {
-                let sums = come.packet[HEAD..].as_chunks().0;
+                let sums = arrival.packet[HEAD..].as_chunks().0;
                 integers[block].iter().zip(sums).for_each(|(integer, sum)| integer.set(*sum));
             }
             places[block].is_some()
@@ -628,9 +597,9 @@ impl Xdp {
         let mut of_blocks = vec![[0; MOST_WORKERS]; shared.len()];
         let worker = self.worker.as_mut().expect("asked before");
         let fill = |block: u64, bytes: &mut [u8]| fill(block as usize, bytes);
-        let take = |block: u64, come: Arrival<'_>| {
-            of_blocks[block as usize] = squares(come.packet);
-            take(block as usize, come)
+        let take = |block: u64, arrival: Arrival<'_>| {
+            of_blocks[block as usize] = squares(arrival.packet);
+            take(block as usize, arrival)
         };
         let summed = worker.sum(blocks, fill, take);
         if let Err(fault) = summed {
@@ -749,66 +718,6 @@ impl Collective for Xdp {
         let Traffic { sent, received } = self.control.traffic();
         Traffic { sent: sent + self.traffic.sent, received: received + self.traffic.received }
     }
-}
-
-/// A rank's own end.
-struct Here {
-    socket: UdpSocket,
-    /// How many results may come before this rank looks.
-    window: usize,
-    /// Where results are sent to this rank.
-    address: SocketAddrV4,
-    /// Where it sends contributions.
-    switch: SocketAddr,
-}
-
-/// Opens the socket of the switch. A thread takes another port if another job has this one.
-fn switch_socket(port: u16, in_kernel: bool) -> Result<UdpSocket, String> {
-    let bound = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).or_else(|error| {
-        let is_taken = error.kind() == io::ErrorKind::AddrInUse && !in_kernel;
-        if is_taken { UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) } else { Err(error) }
-    });
-    bound.map_err(|error| format!("UDP port {port} cannot be used: {error}"))
-}
-
-/// Opens the socket on which results come.
-fn reach(placement: &Placement, opened: &Opened, is_first: bool) -> Result<Here, String> {
-    let found =
-        (placement.host.as_str(), opened.port).to_socket_addrs().map_err(|error| error.to_string())?;
-    let switch = found.into_iter().find_map(|at| match at {
-        SocketAddr::V4(at) => Some(at),
-        SocketAddr::V6(_) => None,
-    });
-    let name = escape(&placement.host);
-    let switch =
-        switch.ok_or_else(|| format!("{name} has no IPv4 address, which sums in the network need"))?;
-    let opened_socket = || -> io::Result<(UdpSocket, Ipv4Addr)> {
-        let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        probe.connect(switch)?;
-        let IpAddr::V4(own) = probe.local_addr()?.ip() else { return Err(io::ErrorKind::Unsupported.into()) };
-        let port = match opened.group {
-            Some(_) if !is_first => opened.port + 1,
-            _ => 0,
-        };
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
-        if let (Some(group), false) = (opened.group, is_first) {
-            socket.join_multicast_v4(&group, &own)?;
-        }
-        Ok((socket, own))
-    };
-    let (socket, own) = opened_socket().map_err(|error| format!("results cannot be received: {error}"))?;
-    // The system may give less; then fewer chunks are on their way.
-    let options = SockRef::from(&socket);
-    let _ = options.set_recv_buffer_size(KEPT);
-    let window = options.recv_buffer_size().map_or(1, |bytes| bytes / PACKET_KEPT);
-    let port = socket.local_addr().map_err(|error| error.to_string())?.port();
-    // Rank 0's own address, as the others see it, may be none of its interfaces.
-    let switch = if is_first && opened.group.is_none() {
-        (Ipv4Addr::LOCALHOST, opened.port).into()
-    } else {
-        switch.into()
-    };
-    Ok(Here { socket, window, address: SocketAddrV4::new(own, port), switch })
 }
 
 /// Returns why a rank cannot go on, in words.

@@ -31,11 +31,13 @@ pub mod kernel;
 #[path = "no_kernel.rs"]
 pub mod kernel;
 pub mod lab;
+mod measuring;
 #[cfg(test)]
 #[cfg(all(target_os = "linux", feature = "xdp"))]
 mod oracle;
 mod packets;
 pub mod quantise;
+mod reach;
 pub mod slots;
 mod soft;
 mod transport;

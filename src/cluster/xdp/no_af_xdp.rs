@@ -1,7 +1,7 @@
 //! Stands for AF_XDP where there is none: elsewhere than on Linux, or built without it.
 
 use std::convert::Infallible;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use sparktune_base::pages::Part;
@@ -9,19 +9,16 @@ use sparktune_base::pages::Part;
 use crate::xdp::kernel::Refusal;
 use crate::xdp::wire::PACKET;
 
-pub(crate) struct Destination<'a> {
-    pub(crate) interface: &'a str,
-    pub(crate) own: Ipv4Addr,
-    pub(crate) group: Option<Ipv4Addr>,
-    pub(crate) port: u16,
-}
-
 /// Sockets that do not exist.
 pub(crate) struct AfXdp(Infallible);
 
 impl AfXdp {
-    pub(crate) fn open(to: Destination<'_>, _: &Arc<Part>) -> Result<Self, Refusal> {
-        let Destination { interface: _interface, own: _own, group: _group, port: _port } = to;
+    pub(crate) fn open(
+        _: &str,
+        _: SocketAddrV4,
+        _: Option<Ipv4Addr>,
+        _: &Arc<Part>,
+    ) -> Result<Self, Refusal> {
         Err(Refusal)
     }
 

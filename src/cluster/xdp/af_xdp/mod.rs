@@ -11,7 +11,7 @@
 mod queue;
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use aya::maps::{Array, XskMap};
@@ -31,16 +31,6 @@ const ROUTE: usize = 12;
 /// The most queues that have sockets; what comes by others comes to the ordinary socket.
 const MOST_QUEUES: usize = 256;
 
-/// Where results come to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Destination<'a> {
-    pub(crate) interface: &'a str,
-    /// The rank's own address and the ranks' group.
-    pub(crate) own: Ipv4Addr,
-    pub(crate) group: Option<Ipv4Addr>,
-    pub(crate) port: u16,
-}
-
 /// The frames and the queues of an interface.
 pub(crate) struct AfXdp {
     // Dropped first: it must not deliver to sockets that are closed.
@@ -58,16 +48,21 @@ pub(crate) struct AfXdp {
 }
 
 impl AfXdp {
-    /// Opens sockets for the interface's queues and attaches the program. The frames belong to this value
-    /// alone while it exists.
+    /// Opens sockets for the interface's queues and attaches the program, which takes what is sent to the
+    /// rank's own address, or to the ranks' group at the same port. The frames belong to this value alone
+    /// while it exists.
     ///
     /// # Errors
     /// The kernel does not let this process do so, or there is no such interface.
     ///
     /// # Panics
     /// When somebody else uses the frames.
-    pub(crate) fn open(to: Destination<'_>, frames: &Arc<Part>) -> Result<Self, Refusal> {
-        let Destination { interface, own, group, port } = to;
+    pub(crate) fn open(
+        interface: &str,
+        own: SocketAddrV4,
+        group: Option<Ipv4Addr>,
+        frames: &Arc<Part>,
+    ) -> Result<Self, Refusal> {
         let refused = |why: String| Refusal::Sockets { interface: interface.to_owned(), why };
         assert_eq!(Arc::strong_count(frames), 1, "what was opened before is closed");
         if std::fs::exists(format!("/sys/class/net/{interface}/bonding")).unwrap_or(false) {
@@ -75,9 +70,9 @@ impl AfXdp {
         }
         let mut program = Ebpf::load(OBJECT).map_err(|error| refusal(&error))?;
         let mut route = [0; ROUTE];
-        route[..4].copy_from_slice(&own.octets());
-        route[4..8].copy_from_slice(&group.unwrap_or(own).octets());
-        route[8..10].copy_from_slice(&port.to_be_bytes());
+        route[..4].copy_from_slice(&own.ip().octets());
+        route[4..8].copy_from_slice(&group.unwrap_or(*own.ip()).octets());
+        route[8..10].copy_from_slice(&own.port().to_be_bytes());
         let lacks = |part: &str| Refusal::Program(format!("it has no {part}"));
         let map = program.map_mut("route").ok_or_else(|| lacks("route"))?;
         let mut map: Array<_, [u8; ROUTE]> = map.try_into().map_err(|error| refusal(&error))?;
@@ -150,6 +145,7 @@ impl AfXdp {
         let is_last =
             self.last.is_some_and(|(_, frame)| position / FRAME_BYTES * FRAME_BYTES == frame as usize);
         assert!(is_last && position % FRAME_BYTES + PACKET <= FRAME_BYTES, "it is not the last packet");
+        assert!(position + PACKET <= self.frames.len(), "the frame ends with the memory at the latest");
         // SAFETY: the frame is inside the memory of the frames, which lives as long as this. The kernel has
         // written it and does not write it again before `take` gives it back, which borrows this exclusively.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]
