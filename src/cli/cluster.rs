@@ -54,7 +54,7 @@ pub(crate) struct InitArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// Where `cluster init` runs; without it, it is looked for on the local links
+    /// Where a member of the cluster listens; without it, the cluster is looked for on the local links
     #[arg(value_name = "HOST:PORT")]
     pub address: Option<String>,
     /// The token, or `-` to read it from standard input. Safer is the variable SPARKTUNE_CLUSTER_TOKEN: other

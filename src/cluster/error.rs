@@ -96,6 +96,10 @@ pub enum Error {
         program = program_name()
     )]
     NoAgent { at: String, why: String },
+    #[error(
+        "the member at {at} has lost the coordinator. Another member takes over when it has been silent for about half a minute: try again then"
+    )]
+    NoCoordinator { at: String },
     #[error("{at}: {why}")]
     Agent { at: String, why: String },
     #[error(

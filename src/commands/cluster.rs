@@ -37,7 +37,7 @@ pub struct InitRequest {
 /// The input of `cluster join`.
 #[derive(Debug, Clone, Default)]
 pub struct JoinRequest {
-    /// Where the coordinator is; it is looked for on the link otherwise.
+    /// Where a member listens; the coordinator is looked for on the link otherwise.
     pub address: Option<String>,
     /// Where the token is.
     pub token: TokenFrom,
@@ -405,10 +405,11 @@ pub fn cluster_status(style: Style) -> Result<Exit, Failure> {
 /// It is none, or it is training.
 pub fn cluster_leave() -> Result<Exit, Failure> {
     let membership = Membership::required()?;
-    let coordinates = membership.coordinator.is_none();
+    let (token, id) = (membership.token()?, &membership.id);
+    let is_own = |found: &Found| found.member.introduction.id == *id;
     let asked = ask(&membership, never());
     if let Ok(all) = &asked {
-        let own = all.iter().find(|found| found.member.introduction.id == membership.id);
+        let own = all.iter().find(|found| is_own(found));
         let state = own.filter(|own| own.member.gone.is_none()).map(|own| &own.member.report.state);
         if let Some(State::Training { run, .. } | State::Preparing { run }) = state {
             let text = format!("this machine works on {}", escape(run));
@@ -418,18 +419,21 @@ pub fn cluster_leave() -> Result<Exit, Failure> {
             )));
         }
     }
-    if let (false, Some((host, port))) = (coordinates, membership.place()) {
-        let told = forget(&host, port, &membership.token()?, &membership.id, never());
-        if let Err(error) = told {
-            note(&format!("the coordinator does not know it yet, and will call this member gone: {error}"));
+    let mut told = asked.as_ref().map(|_| ()).map_err(ToString::to_string);
+    if let Ok(all) = &asked {
+        // The first one coordinates. If that is this machine, one of the others will, and each has the list.
+        let coordinates = all.first().is_some_and(is_own);
+        let others = all.iter().filter(|found| !is_own(found) && found.member.gone.is_none());
+        for Found { member, host } in others.take(if coordinates { usize::MAX } else { 1 }) {
+            let forgotten = forget(host, member.introduction.port, &token, id, never());
+            told = told.and(forgotten.map_err(|error| error.to_string()));
         }
     }
+    if let Err(why) = told {
+        note(&format!("the others do not know it yet, and will call this member gone: {why}"));
+    }
     membership.forget()?;
-    note(if coordinates {
-        "this machine coordinates no cluster any more; its members should leave too"
-    } else {
-        "this machine is no member any more"
-    });
+    note("this machine is no member any more");
     Ok(Exit::Done)
 }
 

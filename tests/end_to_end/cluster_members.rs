@@ -43,6 +43,28 @@ impl Member {
         done.last().as_array().unwrap().clone()
     }
 
+    /// The coordinator and all that are there, by name; `None` if nobody coordinates now.
+    fn present(&self) -> Option<(String, Vec<String>)> {
+        let done = self.place.sparktune(["cluster", "status", "--json"]);
+        if done.code != Some(0) {
+            return None;
+        }
+        let name = |row: &Value| row["name"].as_str().unwrap().to_owned();
+        let rows = done.last();
+        let there = rows.as_array().unwrap().iter().filter(|row| row["gone"].is_null());
+        let coordinator = there.clone().find(|row| row["coordinates"] == true).map(name)?;
+        let mut names: Vec<_> = there.map(name).collect();
+        names.sort();
+        Some((coordinator, names))
+    }
+
+    /// How many other agents this machine would look for after a start.
+    fn known(&self) -> usize {
+        let file = Path::new(self.listens["token_file"].as_str().unwrap());
+        let kept: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        kept["known"].as_array().unwrap().len()
+    }
+
     /// The cluster's secret, which nobody else may read.
     fn token(&self) -> String {
         let file = Path::new(self.listens["token_file"].as_str().unwrap());
@@ -251,6 +273,52 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
     assert_eq!(names, ["spark1", "spark3"]);
     let outside = place.sparktune(["cluster", "status"]).exits(2);
     assert!(outside.err.contains("no member of a cluster"), "{}", outside.err);
+}
+
+#[test]
+fn the_members_go_on_when_the_coordinator_is_killed_or_suspended_and_it_returns_as_one_of_them() {
+    let [mut first, second, third] = three();
+    wait("the list at all members", || (second.known() == 2 && third.known() == 2).then_some(()));
+    first.agent.kill().unwrap();
+    first.agent.wait().unwrap();
+    for member in [&second, &third] {
+        wait("another coordinator", || {
+            member.present().filter(|(_, names)| *names == ["spark2", "spark3"]).map(drop)
+        });
+    }
+    assert!(row(&second, "spark1").unwrap()["gone"].is_string());
+    // One more comes, by the address of any member, and a run has all that are there.
+    let fourth = Member::start(Place::new(), |place| {
+        let at = format!("127.0.0.1:{}", second.listens["port"]);
+        let mut command = command(place, &["cluster", "join", &at, "--name", "spark4"]);
+        command.env(TOKEN, second.token());
+        command
+    });
+    wait("the fourth", || {
+        fourth.present().filter(|(_, names)| *names == ["spark2", "spark3", "spark4"]).map(drop)
+    });
+    third.place.chats(40);
+    copy(&checkpoint(), &third.place.join("model"));
+    let trained = done(&mut train(&third, "4", "40")).exits(0);
+    assert!(trained.err.contains("training on 3 machines"), "{}", trained.err);
+    // The first one is started again as before.
+    first.agent = command(&first.place, &["cluster", "init"]).spawn().unwrap();
+    let everybody = ["spark1", "spark2", "spark3", "spark4"];
+    let (coordinator, _) = wait("everybody", || {
+        first.present().filter(|(coordinator, names)| coordinator != "spark1" && *names == everybody)
+    });
+    // One that is suspended is silent, and does not know that it was.
+    let suspended = if coordinator == "spark2" { &second } else { &third };
+    signal("STOP", &suspended.agent);
+    wait("yet another coordinator", || {
+        fourth.present().filter(|(now, names)| *now != coordinator && names.len() == 3)
+    });
+    signal("CONT", &suspended.agent);
+    for member in [&first, suspended] {
+        wait("everybody again", || {
+            member.present().filter(|(now, names)| *now != coordinator && *names == everybody)
+        });
+    }
 }
 
 /// Whether a process that nobody has waited for has ended.

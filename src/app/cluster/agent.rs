@@ -1,6 +1,6 @@
 //! The agent of this machine, from its port to its end.
 
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,27 +83,31 @@ impl Ready {
             _ => Where::OnTheLink(membership.call_port),
         });
         watch_membership(&membership, stop)?;
+        let known = membership.known.clone();
         let agent = Agent {
             token: &token,
             introduction,
             coordinates: place.is_none(),
+            known: &known,
+            call_port: Some(membership.call_port),
             host: &machine,
             stop,
             notice: note,
         };
         let mut kept = membership;
-        let mut found = |host: &str, port: u16| {
-            if let Some(coordinator) = &mut kept.coordinator {
+        let mut keep = |at: Option<(&str, u16)>, others: &[SocketAddr]| {
+            if let (Some(coordinator), Some((host, port))) = (&mut kept.coordinator, at) {
                 coordinator.at = Some((host.to_owned(), port));
-                // It may have been left in the meantime.
-                if kept.is_kept()
-                    && let Err(failure) = kept.keep()
-                {
-                    note(&failure.to_string());
-                }
+            }
+            kept.known = others.to_vec();
+            // The membership may have been left in the meantime.
+            if kept.is_kept()
+                && let Err(failure) = kept.keep()
+            {
+                note(&failure.to_string());
             }
         };
-        let done = agent.run(&listener, answerer, place.as_ref(), &mut found);
+        let done = agent.run(&listener, answerer, place.as_ref(), &mut keep);
         machine.end();
         Ok(done?)
     }

@@ -16,7 +16,7 @@ use sparktune_cluster::{Error, JobToken, environment_of, free_port, random_hex};
 use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
 
-use super::membership::Membership;
+use super::membership::{Coordinator, Membership};
 use crate::failure::{Exit, Failure};
 use crate::listener::{Listener, Progress, Unit};
 use crate::program::Program;
@@ -171,17 +171,29 @@ fn tell_apart(others: &mut [Recruit], own: Option<&Recruit>) {
     }
 }
 
-/// Asks the coordinator of a membership for the members.
+/// Asks for the members of a cluster: the agent of this machine, or another one. Each names the coordinator.
 ///
 /// # Errors
-/// It was never found, or does not answer.
+/// The coordinator was never found, or nobody answers who knows it.
 pub fn ask(membership: &Membership, cancelled: Cancelled) -> Result<Vec<Found>, Failure> {
-    let Some((host, port)) = membership.place() else {
-        let text = "this member has not found the coordinator yet";
-        return Err(Failure::new(Exit::Network, text)
-            .hint(format!("`{} cluster join` has to run here until it has", program_name())));
-    };
-    Ok(members(&host, port, &membership.token()?, cancelled)?)
+    let token = membership.token()?;
+    let mut failure = None;
+    for (host, port) in membership.places() {
+        match members(&host, port, &token, cancelled.clone()) {
+            Ok(all) => return Ok(all),
+            Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
+            Err(error) => failure = Some(error),
+        }
+    }
+    let is_new = matches!(membership.coordinator, Some(Coordinator { at: None, .. }));
+    match failure {
+        Some(error) if !is_new => Err(error.into()),
+        _ => {
+            let text = "this member has not found the coordinator yet";
+            Err(Failure::new(Exit::Network, text)
+                .hint(format!("`{} cluster join` has to run here until it has", program_name())))
+        }
+    }
 }
 
 /// Shows what is sent.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -32,8 +33,12 @@ pub struct Membership {
     pub port: u16,
     /// The port of calls on the link.
     pub call_port: u16,
-    /// Where the coordinator is; `None` on the coordinator itself.
+    /// How the coordinator is found; `None` on the machine that made the cluster.
     pub coordinator: Option<Coordinator>,
+    /// Where the agents of the others listened when this one heard of them last: one of them may have become
+    /// the coordinator.
+    #[serde(default)]
+    pub known: Vec<SocketAddr>,
 }
 
 /// How a member finds the coordinator.
@@ -50,7 +55,8 @@ impl Membership {
     pub fn new(token: &ClusterToken, given: Option<&str>, call_port: u16, of: Option<Coordinator>) -> Self {
         let name = given.map(name).filter(|name| !name.is_empty()).unwrap_or_else(host_name);
         let id = random_hex::<16>();
-        Self { token: token.reveal().to_owned(), id, name, port: 0, call_port, coordinator: of }
+        let token = token.reveal().to_owned();
+        Self { token, id, name, port: 0, call_port, coordinator: of, known: Vec::new() }
     }
 
     /// Returns the token.
@@ -61,12 +67,18 @@ impl Membership {
         Ok(ClusterToken::parse(&self.token)?)
     }
 
-    /// Returns where a program on this machine asks the coordinator, or `None` if it was never found.
-    pub fn place(&self) -> Option<(String, u16)> {
-        match &self.coordinator {
-            None => Some(("127.0.0.1".into(), self.port)),
-            Some(coordinator) => coordinator.at.clone(),
+    /// Returns where a program on this machine asks for the coordinator, in this order: the agent of this
+    /// machine, the last coordinator, and all others.
+    pub fn places(&self) -> Vec<(String, u16)> {
+        let own = Some(("127.0.0.1".to_owned(), self.port)).filter(|(_, port)| *port > 0);
+        let last = self.coordinator.as_ref().and_then(|coordinator| coordinator.at.clone());
+        let mut places: Vec<_> = own.into_iter().chain(last).collect();
+        for place in self.known.iter().map(|at| (at.ip().to_string(), at.port())) {
+            if !places.contains(&place) {
+                places.push(place);
+            }
         }
+        places
     }
 
     /// Reads what is kept.

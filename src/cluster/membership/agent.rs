@@ -1,37 +1,36 @@
 //! The agent: what runs on every member, answers those who know the token, and starts ranks.
 //!
 //! The coordinator's agent keeps the list of members too; the others hold a connection to it, and dial again
-//! when it is lost. Which member coordinates matters to nothing else here: every agent takes every job.
+//! when it is lost. If it stays silent, one of them becomes the coordinator, and it is an ordinary member
+//! when it returns. Which member coordinates matters to nothing else here: every agent takes every job.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sparktune_base::escape::escape;
 use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{StrangerPlace, Strangers};
 
+use super::coordination::Coordination;
 use super::messages::{
-    Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, State,
-    name, sentence,
+    Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, Role,
+    Standing, State, sentence,
 };
 use super::roster::Roster;
-use super::talk::{BEAT, Cancelled, ask, beat, connect, hear, lost, out_of_turn, patience, place_of, tell};
+use super::talk::{BEAT, Cancelled, beat, hear, lost, out_of_turn, patience, place_of, tell};
 use super::transfer::{BYTES, fetch, has_the_same, place_in};
 use crate::cluster_token::ClusterToken;
-use crate::discovery::{Answerer, find};
+use crate::discovery::Answerer;
 use crate::doctor::{Line, Link, now_us};
 use crate::error::Error;
 
 /// The pause between two looks for a connection, an answer or the end.
-const LOOK: Duration = Duration::from_millis(50);
-/// The pause after which a member dials again.
-const AGAIN: Duration = Duration::from_secs(2);
-/// The time of one search on the link.
-const SEARCH: Duration = Duration::from_secs(4);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// The most connections that have not said who they are, and the most that have.
 const MOST_STRANGERS: usize = 32;
 const MOST_GUESTS: usize = 256;
@@ -80,8 +79,13 @@ pub struct Agent<'a> {
     pub token: &'a ClusterToken,
     /// What it says of itself.
     pub introduction: Introduction,
-    /// Whether it keeps the list of members.
+    /// Whether it keeps the list of members, until it hears of another one that has taken over.
     pub coordinates: bool,
+    /// Where other members listened at an earlier time.
+    pub known: &'a [SocketAddr],
+    /// The port of calls on the link, which are answered when this member coordinates; `None` leaves them
+    /// unanswered.
+    pub call_port: Option<u16>,
     /// The machine.
     pub host: &'a dyn Host,
     /// Ends it.
@@ -90,7 +94,7 @@ pub struct Agent<'a> {
     pub notice: &'a (dyn Fn(&str) + Sync),
 }
 
-/// The coordinator that a member dials: an address, or whoever answers on the link.
+/// Where a member dials at first to find the coordinator: an address, or whoever answers on the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Where {
     /// A host and a port.
@@ -99,21 +103,22 @@ pub enum Where {
     OnTheLink(u16),
 }
 
-/// The state that the connections of an agent share.
-struct Shared<'a> {
-    agent: &'a Agent<'a>,
+/// The state that the connections of an agent share. Who needs both locks takes that of the roster first.
+pub(super) struct Shared<'a> {
+    pub(super) agent: &'a Agent<'a>,
     gate: Gate,
-    roster: Mutex<Roster>,
+    pub(super) roster: Mutex<Roster>,
+    pub(super) coordination: Mutex<Coordination>,
     /// What this member does; `Idle` may be replaced by one connection at a time.
-    work: Mutex<State>,
+    pub(super) work: Mutex<State>,
     /// The number of the rank that was started last.
     started: AtomicU64,
     visits: AtomicU64,
 }
 
 impl Agent<'_> {
-    /// Serves until `stop` is set. A coordinator answers calls by `answerer`; a member dials `coordinator`,
-    /// and `found` receives where that is.
+    /// Serves until `stop` is set. A coordinator answers calls by `answerer`; a member dials `coordinator`.
+    /// `keep` receives where the coordinator and all others are, whenever that changes.
     ///
     /// # Errors
     /// The coordinator refuses this member, or has another token.
@@ -122,38 +127,26 @@ impl Agent<'_> {
         listener: &TcpListener,
         answerer: Option<Answerer>,
         coordinator: Option<&Where>,
-        found: &mut dyn FnMut(&str, u16),
+        keep: &mut dyn FnMut(Option<(&str, u16)>, &[SocketAddr]),
     ) -> Result<(), Error> {
         let refused = |source| Error::Listen { at: "the agent's port".into(), source };
         listener.set_nonblocking(true).map_err(refused)?;
+        let Introduction { id, port, .. } = &self.introduction;
         let shared = Shared {
             agent: self,
             gate: Gate::new(&self.token.key(), &self.token.proof()),
             roster: Mutex::default(),
+            coordination: Mutex::new(Coordination::new(id, *port, self.coordinates, self.known)),
             work: Mutex::new(State::Idle),
             started: AtomicU64::new(0),
-            visits: AtomicU64::new(0),
+            visits: AtomicU64::new(1),
         };
         let (shared, strangers) = (&shared, Strangers::new(MOST_STRANGERS));
         std::thread::scope(|scope| {
             let accepting = scope.spawn(move || shared.accept(scope, listener, &strangers));
-            if let Some(mut answerer) = answerer {
-                scope.spawn(move || {
-                    while !shared.is_over() {
-                        answerer.answer_one();
-                    }
-                });
-            }
-            let done = match coordinator {
-                Some(place) => shared.dial(place, found),
-                None => {
-                    while !shared.is_over() {
-                        shared.settle();
-                        std::thread::sleep(LOOK);
-                    }
-                    Ok(())
-                }
-            };
+            scope.spawn(move || shared.answer_calls(answerer));
+            scope.spawn(move || shared.announce());
+            let done = shared.take_part(coordinator, keep);
             self.stop.store(true, Ordering::SeqCst);
             let _ = accepting.join();
             done
@@ -162,13 +155,28 @@ impl Agent<'_> {
 }
 
 impl<'a> Shared<'a> {
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.agent.stop.load(Ordering::SeqCst)
     }
 
-    fn cancelled(&self) -> Cancelled {
+    pub(super) fn cancelled(&self) -> Cancelled {
         let stop = Arc::clone(self.agent.stop);
         Arc::new(move || stop.load(Ordering::SeqCst))
+    }
+
+    pub(super) fn coordinates(&self) -> bool {
+        self.standing().role == Role::Coordinates
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        lock(&self.coordination).standing().clone()
+    }
+
+    /// Returns where all others listen, as far as this member knows.
+    pub(super) fn places(&self) -> BTreeSet<SocketAddr> {
+        let mut places: BTreeSet<_> = lock(&self.roster).places().map(|(place, _)| place).collect();
+        places.extend(lock(&self.coordination).known());
+        places
     }
 
     fn accept<'scope>(
@@ -205,14 +213,29 @@ impl<'a> Shared<'a> {
         let Ok(mut channel) = admitted else { return Ok(()) };
         drop(stranger);
         let channel = &mut channel;
-        match hear_ask(channel)? {
+        let asked = loop {
+            match hear_ask(channel)? {
+                Ask::Stand(other) => {
+                    self.consider(&other, SocketAddr::new(from.ip().to_canonical(), other.port));
+                    tell(channel, &Answer::Stands(self.standing()))?;
+                }
+                asked => break asked,
+            }
+        };
+        match asked {
             Ask::Join(introduction) => self.welcome(channel, introduction, from.ip().to_canonical()),
-            Ask::Members => {
+            Ask::Members if self.coordinates() => {
                 let members = self.members();
                 tell(channel, &Answer::Members(members))
             }
+            Ask::Members => tell(channel, &self.elsewhere()),
             Ask::Forget { id } => {
-                if let Some(name) = lock(&self.roster).forget(&id) {
+                // Also in a copy of the list: a coordinator that leaves tells all others.
+                let forgotten = lock(&self.roster).forget(&id);
+                if !self.coordinates() {
+                    return tell(channel, &self.elsewhere());
+                }
+                if let Some(name) = forgotten {
                     (self.agent.notice)(&format!("{name} has left"));
                 }
                 tell(channel, &Answer::Yes)
@@ -222,7 +245,7 @@ impl<'a> Shared<'a> {
             Ask::Measure { bytes } => self.be_measured(channel, bytes),
             Ask::Examine => self.be_examined(channel, from.ip().to_canonical()),
             Ask::Holds(folder) => self.look_for(channel, &folder),
-            Ask::Report(_) | Ask::Start | Ask::Look | Ask::Detach => {
+            Ask::Stand(_) | Ask::Report(_) | Ask::Start | Ask::Look | Ask::Detach => {
                 refuse(channel, "this is asked for before there is something to do it with")
             }
         }
@@ -230,12 +253,9 @@ impl<'a> Shared<'a> {
 
     /// Keeps a member in the list while its connection holds.
     fn welcome(&self, channel: &mut Channel<'_>, who: Introduction, ip: IpAddr) -> Result<(), Error> {
-        let Agent { introduction: own, notice, coordinates, .. } = self.agent;
-        if !*coordinates {
-            return refuse(
-                channel,
-                "this member does not keep the list of members; dial the one who ran `cluster init`",
-            );
+        let Agent { introduction: own, notice, .. } = self.agent;
+        if !self.coordinates() {
+            return tell(channel, &self.elsewhere());
         }
         if who.id == own.id {
             return refuse(channel, "this is the coordinator itself, which is a member already");
@@ -266,10 +286,21 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Lets a member of the list report until its connection ends. Returns why the connection has ended.
+    /// Lets a member of the list report until its connection ends. It gets the list whenever somebody is new
+    /// in it or has left. Returns why the connection has ended.
     fn attend(&self, channel: &mut Channel<'_>, id: &str, visit: u64) -> Error {
+        let mut told = Vec::new();
         loop {
-            if let Err(error) = tell(channel, &Answer::Yes) {
+            let members = self.to_copy();
+            let answer = if !self.coordinates() {
+                self.elsewhere()
+            } else if members == told {
+                Answer::Yes
+            } else {
+                told.clone_from(&members);
+                Answer::Members(members)
+            };
+            if let Err(error) = tell(channel, &answer) {
                 return error;
             }
             match hear_ask(channel) {
@@ -280,7 +311,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    fn report(&self) -> Report {
+    pub(super) fn report(&self) -> Report {
         Report { free_bytes: self.agent.host.free_bytes(), state: lock(&self.work).clone() }
     }
 
@@ -290,6 +321,21 @@ impl<'a> Shared<'a> {
         let mut members = vec![own];
         members.extend(lock(&self.roster).members());
         members
+    }
+
+    /// Returns the members without what changes from moment to moment.
+    fn to_copy(&self) -> Vec<Member> {
+        let mut members = self.members();
+        for member in &mut members {
+            member.report = Report { free_bytes: 0, state: State::Idle };
+            member.gone = None;
+        }
+        members
+    }
+
+    /// Answers what only the coordinator can answer.
+    fn elsewhere(&self) -> Answer {
+        lock(&self.coordination).at().map_or(Answer::Busy, |at| Answer::Elsewhere { at })
     }
 
     /// Takes the only place for work.
@@ -308,7 +354,7 @@ impl<'a> Shared<'a> {
     }
 
     /// Frees the place for work when a rank that was left alone has ended.
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         let mut work = lock(&self.work);
         if let State::Training { rank: 1.., run, .. } = &*work
             && let RankState::Ended { code, said } = self.agent.host.look(self.started.load(Ordering::SeqCst))
@@ -504,82 +550,6 @@ impl<'a> Shared<'a> {
         }
         tell(channel, &Answer::Yes)
     }
-
-    /// Holds a connection to the coordinator until the end.
-    fn dial(&self, place: &Where, found: &mut dyn FnMut(&str, u16)) -> Result<(), Error> {
-        let notice = self.agent.notice;
-        let (mut has_been_there, mut said) = (false, String::new());
-        while !self.is_over() {
-            self.settle();
-            let error = match self.visit(place, found, &mut has_been_there, &mut said) {
-                Ok(()) | Err(Error::Interrupted) => return Ok(()),
-                Err(error) => error,
-            };
-            // A wrong token does not become right by waiting.
-            if !has_been_there && matches!(error, Error::OtherCluster { .. } | Error::Agent { .. }) {
-                return Err(error);
-            }
-            let text = error.to_string();
-            if text != said {
-                let end = if text.ends_with(['.', '?']) { "" } else { "." };
-                notice(&format!("{text}{end} Dialling again every {} s", AGAIN.as_secs()));
-                said = text;
-            }
-            let since = Instant::now();
-            while since.elapsed() < AGAIN && !self.is_over() {
-                self.settle();
-                std::thread::sleep(LOOK);
-            }
-        }
-        Ok(())
-    }
-
-    fn visit(
-        &self,
-        place: &Where,
-        found: &mut dyn FnMut(&str, u16),
-        has_been_there: &mut bool,
-        said: &mut String,
-    ) -> Result<(), Error> {
-        let Agent { token, introduction, notice, .. } = self.agent;
-        let (host, port) = match place {
-            Where::At(host, port) => (host.clone(), *port),
-            Where::OnTheLink(port) => {
-                let answered = find(token, *port, SEARCH, &|| self.is_over());
-                let at = answered.ok_or(Error::NobodyAnswers { port: *port })?;
-                (at.ip().to_string(), at.port())
-            }
-        };
-        let mut channel = connect(&host, port, token, self.cancelled())?;
-        let link = link_in_words(self.agent.host, &host, port);
-        ask(&mut channel, &Ask::Join(Introduction { link, ..introduction.clone() }))?;
-        *has_been_there = true;
-        said.clear();
-        found(&host, port);
-        notice(&format!("member of the cluster of {}:{port}", escape(&host)));
-        loop {
-            self.settle();
-            let report = self.report();
-            let state = report.state.clone();
-            ask(&mut channel, &Ask::Report(report))?;
-            // Whoever starts a run asks the coordinator who is free, so a change is reported at once.
-            let since = Instant::now();
-            while since.elapsed() < BEAT && *lock(&self.work) == state {
-                if self.is_over() {
-                    return Ok(());
-                }
-                std::thread::sleep(LOOK);
-                self.settle();
-            }
-        }
-    }
-}
-
-/// Returns the speed of the link to a host and its interface, if the system says so.
-fn link_in_words(machine: &dyn Host, host: &str, port: u16) -> Option<String> {
-    let at = (host, port).to_socket_addrs().ok()?.next()?;
-    let Link { interface, speed, .. } = machine.link_towards(at.ip())?;
-    Some(name(&format!("{} ({interface})", speed?)))
 }
 
 /// Receives what is asked. A caller whose question this program does not understand is told so: a connection
@@ -596,6 +566,6 @@ fn refuse(channel: &mut Channel<'_>, why: &str) -> Result<(), Error> {
     tell(channel, &Answer::Refused { why: sentence(why) })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

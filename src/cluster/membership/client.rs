@@ -3,8 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use sparktune_ndp::stream::Channel;
+
 use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member};
-use super::talk::{Cancelled, ask, connect, hear, lost, out_of_turn, refuse_long_list};
+use super::talk::{Cancelled, ask, connect, hear, lost, out_of_turn, place_of, refuse_long_list};
 use super::transfer::BYTES;
 use crate::cluster_token::ClusterToken;
 use crate::doctor::{ClockOffset, now_us};
@@ -13,6 +15,8 @@ use crate::error::Error;
 /// The time that a measurement should take, and the bytes between two looks at the clock.
 const ENOUGH: Duration = Duration::from_secs(2);
 const PIECE: usize = 1 << 20;
+/// The most agents that are asked on the way to the coordinator: one may be named that has just given up.
+const MOST_ASKED: usize = 4;
 
 /// A member, and the host by which this machine reaches its agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,32 +45,31 @@ pub struct Examined {
     pub clock: ClockOffset,
 }
 
-/// Asks the coordinator at this place for the members. It is the first of them.
+/// Asks for the members. The agent at this place answers if it coordinates, and otherwise names the one that
+/// does. The coordinator is the first of them.
 ///
 /// # Errors
-/// It does not answer, or has another token.
+/// One of the two does not answer, has another token, or has lost the coordinator.
 pub fn members(
     host: &str,
     port: u16,
     token: &ClusterToken,
     cancelled: Cancelled,
 ) -> Result<Vec<Found>, Error> {
-    let mut channel = connect(host, port, token, cancelled)?;
-    let Answer::Members(members) = ask(&mut channel, &Ask::Members)? else {
-        return Err(out_of_turn(&channel));
-    };
+    let (host, channel, answer) = ask_coordinator(host, port, token, cancelled, &Ask::Members)?;
+    let Answer::Members(members) = answer else { return Err(out_of_turn(&channel)) };
     // A member on the coordinator's own machine has an address there that means another machine here.
     let host_of = |member: &Member| match member.ip {
         Some(ip) if !ip.is_loopback() => ip.to_string(),
-        _ => host.to_owned(),
+        _ => host.clone(),
     };
     Ok(members.into_iter().map(|member| Found { host: host_of(&member), member }).collect())
 }
 
-/// Tells the coordinator that a member is gone for good.
+/// Tells the agent at this place, and the coordinator, that a member is gone for good.
 ///
 /// # Errors
-/// It does not answer.
+/// One of the two does not answer, or has lost the coordinator.
 pub fn forget(
     host: &str,
     port: u16,
@@ -74,8 +77,37 @@ pub fn forget(
     id: &str,
     cancelled: Cancelled,
 ) -> Result<(), Error> {
-    let mut channel = connect(host, port, token, cancelled)?;
-    ask(&mut channel, &Ask::Forget { id: id.to_owned() }).map(drop)
+    ask_coordinator(host, port, token, cancelled, &Ask::Forget { id: id.to_owned() }).map(drop)
+}
+
+/// Asks the agent at a place, and then the one that it names as the coordinator. Returns the host of the one
+/// that answered, the connection and the answer.
+fn ask_coordinator(
+    host: &str,
+    port: u16,
+    token: &ClusterToken,
+    cancelled: Cancelled,
+    question: &Ask,
+) -> Result<(String, Channel<'static>, Answer), Error> {
+    let (mut host, mut port) = (host.to_owned(), port);
+    let mut asked = 0;
+    loop {
+        let mut channel = connect(&host, port, token, cancelled.clone())?;
+        asked += 1;
+        match ask(&mut channel, question)? {
+            Answer::Elsewhere { at } if asked < MOST_ASKED => {
+                // An address of that machine itself means another machine here.
+                if !at.ip().is_loopback() {
+                    host = at.ip().to_string();
+                }
+                port = at.port();
+            }
+            Answer::Elsewhere { .. } | Answer::Busy => {
+                return Err(Error::NoCoordinator { at: place_of(&channel) });
+            }
+            answer => return Ok((host, channel, answer)),
+        }
+    }
 }
 
 /// Lets an agent examine its machine.

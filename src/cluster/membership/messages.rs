@@ -5,7 +5,7 @@
 //! turn; only the files of a model are packets. What is read is bounded, and texts of others are free of
 //! control characters before anybody sees them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path};
 
 use serde::de::DeserializeOwned;
@@ -102,6 +102,30 @@ pub struct Member {
     pub gone: Option<String>,
 }
 
+/// How a member stands towards the coordination of its cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its id.
+    pub id: String,
+    /// Where its agent listens.
+    pub port: u16,
+    /// How often the coordination was taken over, as far as it knows.
+    pub term: u64,
+    /// Its part in it.
+    pub role: Role,
+}
+
+/// The part of a member in the coordination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// It keeps the list of members.
+    Coordinates,
+    /// It is connected to the member that does.
+    Follows,
+    /// It is connected to nobody that does.
+    Seeks,
+}
+
 /// A file that a rank needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
@@ -178,6 +202,8 @@ pub enum RankState {
 /// What an agent is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
+    /// How does the other side stand, and how does this one?
+    Stand(Standing),
     /// A member wants to be in the list, for as long as this channel holds.
     Join(Introduction),
     /// Such a member says how it is.
@@ -220,8 +246,15 @@ pub enum Ask {
 pub enum Answer {
     /// Done, or: go on.
     Yes,
+    /// How the agent stands.
+    Stands(Standing),
     /// The members.
     Members(Vec<Member>),
+    /// Another member coordinates, and can answer this.
+    Elsewhere {
+        /// Where its agent listens, as seen from here.
+        at: SocketAddr,
+    },
     /// The bytes of this file from there on, please.
     Want {
         /// Which folder of the job.
@@ -273,6 +306,7 @@ pub trait Message: DeserializeOwned + Serialize {
 impl Message for Ask {
     fn check(&self) -> Result<(), Unfit> {
         match self {
+            Self::Stand(standing) => standing.check(),
             Self::Join(introduction) => introduction.check(),
             Self::Report(report) => report.check(),
             Self::Forget { id } => field(is_hex(id, 32), "an id"),
@@ -298,6 +332,11 @@ impl Message for Answer {
                     field(member.gone.as_deref().is_none_or(is_sentence), "a reason")
                 })
             }
+            Self::Stands(standing) => standing.check(),
+            Self::Elsewhere { at } => {
+                let is_of_a_machine = !at.ip().is_unspecified() && !at.ip().is_multicast();
+                field(is_of_a_machine && at.port() > 0, "an address")
+            }
             Self::Refused { why } => field(is_sentence(why), "a reason"),
             Self::Rank(RankState::Ended { said, .. }) => field(is_sentence(said), "last words"),
             Self::Want { folder, file, .. } => field(*folder < 2 && *file < MOST_FILES, "a file"),
@@ -318,6 +357,13 @@ impl Introduction {
         field(is_hex(build, 64), "a build")?;
         field(*port > 0, "a port")?;
         field([gpu, link].into_iter().flatten().all(|text| is_name(text)), "a device")
+    }
+}
+
+impl Standing {
+    fn check(&self) -> Result<(), Unfit> {
+        field(is_hex(&self.id, 32), "an id")?;
+        field(self.port > 0, "a port")
     }
 }
 
@@ -542,6 +588,18 @@ mod tests {
         assert_eq!(folder.digest(), digest);
         folder.files[0].bytes += 1;
         assert_ne!(folder.digest(), digest);
+    }
+
+    #[test]
+    fn nobody_is_sent_to_an_address_that_no_machine_has() {
+        let read = |at: &str| {
+            let at = at.parse().unwrap();
+            Answer::parse(&serde_json::to_vec(&Answer::Elsewhere { at }).unwrap())
+        };
+        for wrong in ["0.0.0.0:7300", "[::]:7300", "239.255.72.73:7300", "10.0.0.7:0"] {
+            assert_eq!(read(wrong), Err(Unfit::Field("an address")), "{wrong}");
+        }
+        assert!(read("10.0.0.7:7300").is_ok() && read("[fd00::2]:7300").is_ok());
     }
 
     proptest! {

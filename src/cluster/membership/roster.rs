@@ -1,9 +1,13 @@
-//! The list of members that the coordinator keeps. Pure: what members say enters, the list leaves.
+//! The list of members that the coordinator keeps, and of which the others have a copy. It lacks the member
+//! itself. Pure: what members say enters, the list leaves.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::messages::{Introduction, MOST_MEMBERS, Member, Report, State, sentence};
+
+/// The visit of a member that is connected to another one. Those of connections begin at 1.
+const NO_VISIT: u64 = 0;
 
 /// The members by their ids. A member that is gone stays in the list, with the reason, until it comes back
 /// or is forgotten.
@@ -52,6 +56,31 @@ impl Roster {
         self.members.remove(id).map(|entry| entry.member.introduction.name)
     }
 
+    /// Takes the list of the coordinator, which was reached at this address, in place of what is there.
+    pub(super) fn copy(&mut self, own_id: &str, members: Vec<Member>, coordinator: IpAddr) {
+        self.members.clear();
+        for mut member in members.into_iter().filter(|member| member.introduction.id != own_id) {
+            // An address of the coordinator's own machine means another machine here.
+            member.ip = member.ip.filter(|ip| !ip.is_loopback()).or(Some(coordinator));
+            let id = member.introduction.id.clone();
+            self.members.insert(id, Entry { member, visit: NO_VISIT });
+        }
+    }
+
+    /// Begins to keep the list: nobody is connected to this member yet.
+    pub(super) fn take_over(&mut self) {
+        for entry in self.members.values_mut() {
+            entry.member.gone = Some("it is not connected to the new coordinator yet".into());
+        }
+    }
+
+    /// Returns where the members listen, and whether they are gone.
+    pub(super) fn places(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
+        self.members.values().filter_map(|Entry { member, .. }| {
+            Some((SocketAddr::new(member.ip?, member.introduction.port), member.gone.is_some()))
+        })
+    }
+
     /// Returns all members, by name.
     pub(super) fn members(&self) -> Vec<Member> {
         let mut members: Vec<_> = self.members.values().map(|entry| entry.member.clone()).collect();
@@ -98,6 +127,33 @@ mod tests {
         assert_eq!(roster.lose(&id, 1, "late"), None);
         assert_eq!(roster.members()[0].gone, None);
         assert_eq!((roster.forget(&id), roster.members().len()), (Some("spark1".into()), 0));
+    }
+
+    #[test]
+    fn a_copy_has_the_others_at_addresses_that_mean_the_same_here_and_begins_with_nobody_connected() {
+        let mut roster = Roster::default();
+        roster.join(introduction(9), IP, 1).unwrap();
+        let coordinator: IpAddr = [10, 0, 0, 7].into();
+        let elsewhere: IpAddr = [10, 0, 0, 8].into();
+        let member = |id, ip| Member {
+            introduction: introduction(id),
+            ip,
+            report: Report { free_bytes: 0, state: State::Idle },
+            gone: None,
+        };
+        let list = vec![
+            member(1, None),
+            member(2, Some(elsewhere)),
+            member(3, Some(IP)),
+            member(4, Some(elsewhere)),
+        ];
+        roster.copy(&introduction(4).id, list, coordinator);
+        let place = |ip: IpAddr| SocketAddr::new(ip, 7301);
+        let places = [place(coordinator), place(elsewhere), place(coordinator)];
+        assert_eq!(roster.places().collect::<Vec<_>>(), places.map(|place| (place, false)));
+        roster.take_over();
+        assert_eq!(roster.places().collect::<Vec<_>>(), places.map(|place| (place, true)));
+        assert_eq!(roster.lose(&introduction(9).id, 1, "late"), None, "the old list is replaced");
     }
 
     #[test]

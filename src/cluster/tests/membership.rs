@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -138,6 +138,8 @@ pub(crate) fn with_agents(token: &ClusterToken, machines: &[&Machine], work: imp
                     token,
                     introduction,
                     coordinates: at == 0,
+                    known: &[],
+                    call_port: None,
                     host: *machine,
                     stop,
                     notice: &|_| {},
@@ -251,6 +253,8 @@ fn members_are_listed_measured_and_forgotten_and_one_that_vanishes_is_named_with
                 token: &token,
                 introduction: fourth,
                 coordinates: false,
+                known: &[],
+                call_port: None,
                 host: &machine,
                 stop: &own_stop,
                 notice: &|_| {},
@@ -263,6 +267,76 @@ fn members_are_listed_measured_and_forgotten_and_one_that_vanishes_is_named_with
         until(|| list()[3].member.gone.as_deref() == Some("its connection was cut"));
         forget("127.0.0.1", ports[0], &token, &id, never()).unwrap();
         assert_eq!(list().len(), 3);
+    });
+}
+
+#[test]
+fn when_the_coordinator_is_gone_the_first_of_the_others_takes_over_and_it_returns_as_a_member() {
+    let token = ClusterToken::generate();
+    let machines = [(); 4].map(|()| Machine::with(&[]));
+    // How many others each of them knows.
+    let heard = [(); 4].map(|()| AtomicUsize::new(0));
+    let port = free_port();
+    let serve = |number: usize, stop: &Arc<AtomicBool>, listener: TcpListener, first: Option<u16>| {
+        let own = introduction(&format!("spark{number}"), listener.local_addr().unwrap().port());
+        // The one that comes last has the lowest id, and takes nothing from the one that coordinates then.
+        let id = ["b", "c", "d", "a"][number].repeat(32);
+        let agent = Agent {
+            token: &token,
+            introduction: Introduction { id, ..own },
+            coordinates: first.is_none(),
+            known: &[],
+            call_port: None,
+            host: &machines[number],
+            stop,
+            notice: &|_| {},
+        };
+        let first = first.map(|port| Where::At("127.0.0.1".into(), port));
+        let mut keep = |_: Option<(&str, u16)>, others: &[SocketAddr]| {
+            heard[number].store(others.len(), Ordering::SeqCst);
+        };
+        agent.run(&listener, None, first.as_ref(), &mut keep).unwrap();
+    };
+    let serve = &serve;
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port)).unwrap();
+    // Those that are there, the coordinator first, as the one at this port and the one that it names say.
+    let present = |port: u16| -> Vec<String> {
+        let all = members("127.0.0.1", port, &token, never()).unwrap_or_default();
+        let there = all.into_iter().filter(|found| found.member.gone.is_none());
+        there.map(|found| found.member.introduction.name).collect()
+    };
+    let stops = [(); 5].map(|()| Arc::new(AtomicBool::new(false)));
+    thread::scope(|scope| {
+        let ends = stops.each_ref().map(|stop| End(stop));
+        let [first, second, third, fourth, again] = &stops;
+        let listeners = [bind(0), bind(0), bind(0)];
+        let ports = listeners.each_ref().map(|listener| listener.local_addr().unwrap().port());
+        let [of_second, of_third, of_fourth] = listeners;
+        let of_first = bind(port);
+        let ended = scope.spawn(move || serve(0, first, of_first, None));
+        scope.spawn(move || serve(1, second, of_second, Some(port)));
+        scope.spawn(move || serve(2, third, of_third, Some(port)));
+        until(|| present(port) == ["spark0", "spark1", "spark2"]);
+        until(|| heard[1..3].iter().all(|heard| heard.load(Ordering::SeqCst) == 2));
+        // Its port is closed when it has ended, as if it had been killed.
+        first.store(true, Ordering::SeqCst);
+        ended.join().unwrap();
+        for port in &ports[..2] {
+            until(|| present(*port) == ["spark1", "spark2"]);
+        }
+        let all = members("127.0.0.1", ports[1], &token, never()).unwrap();
+        let lost = all.iter().find(|found| found.member.introduction.name == "spark0").unwrap();
+        assert!(lost.member.gone.is_some());
+        // Another one joins by the address of a member that does not coordinate.
+        scope.spawn(move || serve(3, fourth, of_fourth, Some(ports[1])));
+        until(|| present(ports[0]) == ["spark1", "spark2", "spark3"]);
+        // The first one comes back with the role that it had, and knows nobody.
+        let of_first = bind(port);
+        scope.spawn(move || serve(0, again, of_first, None));
+        for port in [port, ports[2]] {
+            until(|| present(port) == ["spark1", "spark0", "spark2", "spark3"]);
+        }
+        drop(ends);
     });
 }
 
@@ -445,6 +519,8 @@ fn a_member_of_another_version_is_told_so_and_does_not_dial_again() {
             token: &token,
             introduction: Introduction { version: VERSION + 1, ..introduction("spark1", port) },
             coordinates: false,
+            known: &[],
+            call_port: None,
             host: &machine,
             stop: &stop,
             notice: &end,
@@ -593,6 +669,8 @@ fn without_the_token_nobody_can_ask_join_read_files_or_start_anything() {
             token: &other,
             introduction: introduction("stranger", 1),
             coordinates: false,
+            known: &[],
+            call_port: None,
             host: &Machine::with(&[]),
             stop: &stop,
             notice: &|_| {},

@@ -1,0 +1,205 @@
+//! Who coordinates, as one member sees it. Pure: what members say of themselves enters, what this one does
+//! next leaves.
+//!
+//! Every member has the list of all. One that has lost the coordinator asks the others how they stand. If one
+//! of them coordinates, that one is followed; if one is still connected to a coordinator, or has a lower id,
+//! this member waits; otherwise it takes over, in a *term* one higher than any it has heard of. Two members
+//! can coordinate for a while, after a partition or when one was suspended. This splits the list and nothing
+//! else: each shows the members that are connected to it, and calls the others gone. Whoever coordinates
+//! tells those that are gone that it does, so the two hear of each other, and the one of the lower term gives
+//! up; in the same term, that with the higher id does. A term is not kept: a member that is started again
+//! begins with 0, so it does not take back what it has lost.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use super::messages::{MOST_MEMBERS, Role, Standing};
+
+/// The state of one member.
+#[derive(Debug)]
+pub(super) struct Coordination {
+    own: Standing,
+    /// Where the coordinator is: the one that is followed, or the one that is dialled next.
+    at: Option<SocketAddr>,
+    /// Where members listen that are perhaps not in the list: those of an earlier time, and those that have
+    /// asked since.
+    known: BTreeSet<SocketAddr>,
+}
+
+impl Coordination {
+    /// Begins with the members of an earlier time.
+    pub(super) fn new(id: &str, port: u16, coordinates: bool, known: &[SocketAddr]) -> Self {
+        let role = if coordinates { Role::Coordinates } else { Role::Seeks };
+        let own = Standing { id: id.to_owned(), port, term: 0, role };
+        Self { own, at: None, known: known.iter().copied().take(MOST_MEMBERS).collect() }
+    }
+
+    /// Returns what this member says of itself.
+    pub(super) fn standing(&self) -> &Standing {
+        &self.own
+    }
+
+    /// Returns where the coordinator is, as far as this member knows.
+    pub(super) fn at(&self) -> Option<SocketAddr> {
+        self.at
+    }
+
+    /// The same, for the next attempt alone.
+    pub(super) fn take_at(&mut self) -> Option<SocketAddr> {
+        self.at.take()
+    }
+
+    /// Notes that somebody has named the coordinator.
+    pub(super) fn point_to(&mut self, at: SocketAddr) {
+        self.at = Some(at);
+    }
+
+    /// Returns the places that [`Coordination::new`] and [`Coordination::consider`] were given.
+    pub(super) fn known(&self) -> &BTreeSet<SocketAddr> {
+        &self.known
+    }
+
+    /// Forgets them: the list of the coordinator has all.
+    pub(super) fn forget_known(&mut self) {
+        self.known.clear();
+    }
+
+    /// Notes a connection to a coordinator.
+    pub(super) fn follow(&mut self, at: SocketAddr, term: u64) {
+        self.own.term = term;
+        self.own.role = Role::Follows;
+        self.at = Some(at);
+    }
+
+    /// Notes that the connection has ended.
+    pub(super) fn lose(&mut self) {
+        if self.own.role == Role::Follows {
+            self.own.role = Role::Seeks;
+        }
+    }
+
+    /// Hears how a member stands that listens at this place. Returns whether this one has given up the
+    /// coordination because of it.
+    pub(super) fn consider(&mut self, other: &Standing, at: SocketAddr) -> bool {
+        if other.id == self.own.id {
+            return false;
+        }
+        if self.known.len() < MOST_MEMBERS {
+            self.known.insert(at);
+        }
+        let gives_up = self.own.role == Role::Coordinates && beats(other, &self.own);
+        // A member that follows another one is told by that one if it gives up.
+        if other.role == Role::Coordinates && (gives_up || self.own.role == Role::Seeks) {
+            self.own.term = self.own.term.max(other.term);
+            self.own.role = Role::Seeks;
+            self.at = Some(at);
+        }
+        gives_up
+    }
+
+    /// Decides by what all members that answered have said. Returns whether this one has taken over.
+    pub(super) fn decide(&mut self, answers: &[(SocketAddr, Standing)]) -> bool {
+        if self.own.role != Role::Seeks || self.at.is_some() {
+            return false;
+        }
+        let others: Vec<_> = answers.iter().filter(|(_, other)| other.id != self.own.id).collect();
+        let coordinating = others.iter().filter(|(_, other)| other.role == Role::Coordinates);
+        if let Some((at, _)) =
+            coordinating.reduce(|one, other| if beats(&other.1, &one.1) { other } else { one })
+        {
+            self.at = Some(*at);
+            return false;
+        }
+        if others.iter().any(|(_, other)| other.role == Role::Follows || other.id < self.own.id) {
+            return false;
+        }
+        let newest = others.iter().map(|(_, other)| other.term).max().unwrap_or(0);
+        self.own.term = self.own.term.max(newest).saturating_add(1);
+        self.own.role = Role::Coordinates;
+        true
+    }
+}
+
+/// Returns whether the one of two members that coordinate goes on.
+fn beats(one: &Standing, other: &Standing) -> bool {
+    one.role == Role::Coordinates && (one.term > other.term || (one.term == other.term && one.id < other.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn at(number: u16) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, number).into()
+    }
+
+    fn standing(id: &str, term: u64, role: Role) -> Standing {
+        Standing { id: id.into(), port: 1, term, role }
+    }
+
+    /// The member `m`, which was connected in term 3 to a coordinator that is gone.
+    fn seeking() -> Coordination {
+        let mut member = Coordination::new("m", 1, false, &[]);
+        member.follow(at(9), 3);
+        member.lose();
+        assert_eq!(member.take_at(), Some(at(9)));
+        member
+    }
+
+    #[test]
+    fn the_lowest_of_those_that_answer_takes_over_in_a_new_term() {
+        use Role::{Coordinates, Follows, Seeks};
+        let cases = [
+            (vec![], true),
+            (vec![("z", 3, Seeks)], true),
+            (vec![("a", 3, Seeks), ("z", 3, Seeks)], false),
+            (vec![("z", 3, Follows)], false),
+            (vec![("z", 2, Coordinates)], false),
+            (vec![("m", 3, Seeks)], true),
+        ];
+        for (others, takes_over) in cases {
+            let answers: Vec<_> =
+                others.iter().map(|(id, term, role)| (at(1), standing(id, *term, *role))).collect();
+            let mut member = seeking();
+            assert_eq!(member.decide(&answers), takes_over, "{others:?}");
+            let (term, role) = if takes_over { (4, Coordinates) } else { (3, Seeks) };
+            assert_eq!(*member.standing(), standing("m", term, role), "{others:?}");
+        }
+        let mut member = seeking();
+        assert!(member.decide(&[(at(1), standing("z", 7, Seeks))]));
+        assert_eq!(member.standing().term, 8, "higher than any that was heard of");
+    }
+
+    #[test]
+    fn whoever_coordinates_in_the_highest_term_is_followed() {
+        let mut member = seeking();
+        let three = [(1, "a", 4), (2, "z", 5), (3, "y", 5)];
+        let answers = three.map(|(number, id, term)| (at(number), standing(id, term, Role::Coordinates)));
+        assert!(!member.decide(&answers));
+        assert_eq!(member.at(), Some(at(3)));
+        assert!(!member.decide(&[]), "one is named, and is dialled first");
+    }
+
+    #[test]
+    fn of_two_that_coordinate_exactly_one_gives_up() {
+        let coordinating = |id: &str, term: u64| Coordination {
+            own: standing(id, term, Role::Coordinates),
+            at: None,
+            known: BTreeSet::new(),
+        };
+        for (one, other) in [(("a", 1), ("b", 1)), (("b", 2), ("a", 1)), (("a", 2), ("b", 1))] {
+            let (mut stays, mut goes) = (coordinating(one.0, one.1), coordinating(other.0, other.1));
+            assert!(!stays.consider(&goes.standing().clone(), at(2)), "{one:?} {other:?}");
+            assert!(goes.consider(&stays.standing().clone(), at(1)), "{one:?} {other:?}");
+            assert_eq!((goes.at(), goes.standing().role), (Some(at(1)), Role::Seeks));
+            assert_eq!((stays.at(), stays.standing().role), (None, Role::Coordinates));
+            assert!(stays.known().contains(&at(2)), "it is told again until it is connected");
+        }
+        let mut follows = seeking();
+        follows.follow(at(5), 3);
+        assert!(!follows.consider(&standing("a", 9, Role::Coordinates), at(1)));
+        assert_eq!((follows.at(), follows.standing().role), (Some(at(5)), Role::Follows));
+    }
+}
