@@ -129,9 +129,10 @@ impl Summary {
         &self.sums
     }
 
-    /// Returns whether norm and sketch are numbers.
+    /// Returns whether norm and sketch are numbers. The norm is none if a rank has said that its square is
+    /// below zero.
     pub fn is_finite(&self) -> bool {
-        self.squares.is_finite() && self.sums.iter().all(|sum| sum.is_finite())
+        self.norm().is_finite() && self.sums.iter().all(|sum| sum.is_finite())
     }
 
     /// The bytes of the summary, all little-endian: the squared norm and the sums.

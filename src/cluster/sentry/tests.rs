@@ -146,6 +146,17 @@ fn without_a_majority_only_what_needs_no_comparison_is_rejected() {
 }
 
 #[test]
+fn a_squared_norm_below_zero_is_dropped_and_spoils_nothing_that_is_remembered() {
+    let (mut judge, mut random, _) = experienced(4, 100);
+    let mut step = contributions(&honest(&mut random, 4));
+    step[1].summary = step[1].summary.clone().with_squares(-1.0);
+    assert_eq!(judge.judge(&step, SIGMA)[1], Verdict::dropped(Reason::NotFinite));
+    let mut gradients = honest(&mut random, 4);
+    gradients[2].iter_mut().for_each(|value| *value *= 1e6);
+    assert_eq!(judge.judge(&contributions(&gradients), SIGMA)[2].decision, Decision::Drop);
+}
+
+#[test]
 fn a_rank_without_a_share_contributes_nothing_and_one_with_a_small_share_is_not_doubted_for_it() {
     let (judge, mut random, _) = experienced(4, 100);
     let gradients = honest(&mut random, 4);
