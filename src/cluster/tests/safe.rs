@@ -1,17 +1,23 @@
 //! Attacks by somebody who does not know the token, on ranks and agents that listen on loopback: nobody can
-//! read weights or gradients, join, slow down or poison a run.
+//! read weights or gradients, join, slow down or poison a run. Those by somebody who sees the packets of sums
+//! in the network, and knows where they go, are in `xdp/attacked.rs`, and what a rank takes for a result is
+//! tried in `xdp/worker.rs`.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use sparktune_cluster::membership::members;
+use sparktune_cluster::xdp::slots::Verdict;
+use sparktune_cluster::xdp::wire::{Header, Key, PACKET, VALUES, sign};
+use sparktune_cluster::xdp::{Choice, Path};
 use sparktune_cluster::{ClusterToken, Collective, Error};
 
 use crate::membership::{End, Machine, model, never, sent_for, until, with_agents};
+use crate::xdp::{expected, opened};
 use crate::{Rank, bits, free_port, numbers};
 
 /// What is done to a connection.
@@ -260,4 +266,66 @@ fn strangers_that_hold_every_place_slow_neither_ranks_at_work_nor_agents_nor_kee
         knows(ports[1], 1);
         drop(strangers);
     });
+}
+
+/// Sends to the switch of others, until it is over, what a stranger can: packets of every job and rank under
+/// a key of its own, and whatever else has or has not their length.
+fn forge(port: u16, sent: &AtomicUsize, is_over: &AtomicBool) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut job = 0_u16;
+    while !is_over.load(Ordering::SeqCst) {
+        let mut packet = [1; PACKET];
+        let header = Header::contribution(job, (job % 3) as u8, 3, u64::from(job % 64)).unwrap();
+        header.write(&mut packet);
+        sign(Key([u64::from(job), 7]), &mut packet);
+        for bytes in [&packet[..], &packet[1..], &[0; PACKET], &[7; PACKET + 100], &[]] {
+            // Who has no room does not get it.
+            let _ = socket.send_to(bytes, ("127.0.0.1", port));
+            sent.fetch_add(1, Ordering::SeqCst);
+        }
+        job = job.wrapping_add(1);
+        // The link itself is not flooded.
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn strangers_at_the_switch_of_sums_in_the_network_are_refused_and_no_bit_or_packet_of_a_sum_is_another() {
+    let (port, of_switch, length) = (free_port(), free_port(), 20_003);
+    let expected = bits(&expected(3, length, 0));
+    let (sent, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (sent, is_over, expected) = (&sent, &is_over, &expected);
+    let work = move |rank: usize| {
+        let choice = Choice { port: of_switch, ..Choice::default() };
+        let mut engine = opened(rank, 3, "127.0.0.1", port, choice);
+        assert_eq!(*engine.path(), Path::User(None));
+        let before = sent.load(Ordering::SeqCst);
+        for sums in 1_u64.. {
+            let mut values = numbers(rank, length);
+            engine.all_reduce(&mut values).unwrap();
+            assert!(bits(&values) == *expected);
+            let is_last = [u8::from(sent.load(Ordering::SeqCst) > before + 2000)];
+            if engine.broadcast(&is_last).unwrap() == [1] {
+                engine.leave(None);
+                return (sums, engine.report(), engine.counts());
+            }
+        }
+        unreachable!("the stranger sends enough at some time")
+    };
+    let found: Vec<_> = thread::scope(|scope| {
+        let _end = End(is_over);
+        scope.spawn(move || forge(of_switch, sent, is_over));
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || work(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    // Two blocks are tried first.
+    let chunks = 2 + found[0].0 * length.div_ceil(VALUES) as u64;
+    for (_, report, _) in &found {
+        assert_eq!((report.sent, report.results), (chunks, chunks), "{report:?}");
+    }
+    let counts = found[0].2.unwrap();
+    assert_eq!((counts[Verdict::Completed], counts[Verdict::Added]), (chunks, 2 * chunks));
+    for refused in [Verdict::WrongSize, Verdict::Alien, Verdict::Unfit] {
+        assert!(counts[refused] > 0, "{counts:?}");
+    }
 }

@@ -24,7 +24,7 @@ use sparktune_cluster::{Collective, Error, JobToken, Lent, Limits, Measured, Qua
 use crate::{TOKEN, bits, free_port, numbers, placement};
 
 /// The sums that follow from the ranks' numbers alone, without any packets.
-fn expected(world_size: usize, length: usize, rotated: usize) -> Vec<f32> {
+pub(crate) fn expected(world_size: usize, length: usize, rotated: usize) -> Vec<f32> {
     let mut parts: Vec<Vec<f32>> = (0..world_size).map(|rank| numbers(rank, length)).collect();
     parts.iter_mut().for_each(|part| part.rotate_left(rotated));
     expected_of(&parts, world_size)
@@ -50,7 +50,7 @@ fn expected_of(parts: &[Vec<f32>], world_size: usize) -> Vec<f32> {
     found
 }
 
-fn opened(rank: usize, world_size: usize, host: &str, port: u16, choice: Choice) -> Xdp {
+pub(crate) fn opened(rank: usize, world_size: usize, host: &str, port: u16, choice: Choice) -> Xdp {
     let placement = placement(rank, world_size, host, port);
     let token = JobToken::parse(TOKEN).unwrap();
     join(&placement, Some(&token), "build", Limits::default(), Arc::new(|| false), choice).unwrap()

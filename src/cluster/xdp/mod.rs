@@ -23,6 +23,8 @@ mod af_xdp;
 #[cfg(not(all(target_os = "linux", feature = "xdp")))]
 #[path = "no_af_xdp.rs"]
 mod af_xdp;
+#[cfg(test)]
+mod attacked;
 mod engine;
 pub mod frame;
 #[cfg(all(target_os = "linux", feature = "xdp"))]

@@ -361,6 +361,8 @@ impl Times {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use sparktune_base::random::SplitMix64;
+
     use super::*;
     use crate::xdp::slots::{Slots, Verdict};
     use crate::xdp::wire::{Key, values};
@@ -493,6 +495,72 @@ mod tests {
         let mut worker = Worker::new(job, 0, Box::new(Narrow), None, Duration::from_secs(3600), 100);
         let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
         assert!(fault.to_string().ends_with("they need an MTU of 1476"), "{fault}");
+    }
+
+    #[test]
+    fn only_the_signed_result_of_a_chunk_on_its_way_lands_and_nothing_else_moves_a_time() {
+        let job = Job { number: 9, workers: 3, muted: 0, key: Key([3, 4]) };
+        let (chunk, slots) = (5 + u64::from(SLOTS), u64::from(SLOTS));
+        let packet = |job: Job, chunk: u64, worker: u8, contributors: u64| {
+            let mut packet = [1; PACKET];
+            let header = Header::contribution(job.number, 0, job.workers, chunk).unwrap();
+            Header { worker, contributors, ..header }.write(&mut packet);
+            sign(job.key, &mut packet);
+            packet
+        };
+        let result = packet(job, chunk, RESULT, 0b111);
+        let mut others = vec![
+            [0; PACKET],
+            // Under another key, of another job, and of more ranks.
+            packet(Job { key: Key([3, 5]), ..job }, chunk, RESULT, 0b111),
+            packet(Job { number: 8, ..job }, chunk, RESULT, 0b111),
+            packet(Job { workers: 4, ..job }, chunk, RESULT, 0b1111),
+            // Contributions, a sum that lacks one, and one that has too many.
+            packet(job, chunk, 0, 0b001),
+            packet(job, chunk, 1, 0b111),
+            packet(job, chunk, RESULT, 0b101),
+            packet(job, chunk, RESULT, 0b1111),
+            // An earlier round of its slot, a later one, and a chunk that was not begun.
+            packet(job, chunk - slots, RESULT, 0b111),
+            packet(job, chunk + slots, RESULT, 0b111),
+            packet(job, chunk + 1, RESULT, 0b111),
+        ];
+        for bit in 0..8 * PACKET {
+            let mut changed = result;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            others.push(changed);
+        }
+        let mut random = SplitMix64::new(7);
+        for _ in 0..5000 {
+            let mut changed = result;
+            for _ in 0..1 + random.below(6) {
+                // Mostly in the header.
+                let bound = if random.below(4) > 0 { HEAD } else { PACKET };
+                changed[random.below(bound as u32) as usize] = random.below(256) as u8;
+            }
+            if changed != result {
+                others.push(changed);
+            }
+        }
+        let flight = Flight { chunk, sent: Instant::now(), tries: 0 };
+        let mut open = Open { flights: vec![None; SLOTS as usize], count: 1, times: Times::default() };
+        open.flights[slot_of(chunk)] = Some(flight);
+        open.times.add(Duration::from_millis(20));
+        open.times.back_off(Instant::now());
+        let state = |Open { flights, count, times }: &Open| {
+            let on_their_way: Vec<u64> = flights.iter().flatten().map(|flight| flight.chunk).collect();
+            (on_their_way, *count, times.mean, times.deviation, times.doubled, times.since)
+        };
+        let before = state(&open);
+        for (number, other) in others.iter().enumerate() {
+            assert_eq!(open.land(job, other), None, "packet {number}");
+        }
+        assert_eq!(state(&open), before);
+        assert_eq!(open.land(job, &result), Some(chunk));
+        assert_eq!((open.count, open.times.doubled), (0, 0));
+        let landed = state(&open);
+        assert_eq!(open.land(job, &result), None, "it comes twice");
+        assert_eq!(state(&open), landed);
     }
 
     #[test]
