@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 
 /// Any failure of this crate.
@@ -178,4 +179,12 @@ impl Error {
                 | Self::TooFew { .. }
         )
     }
+}
+
+/// Returns why a rank cannot go on, in words, from what all ranks say.
+pub(crate) fn failure<T>(said: &[Result<T, String>]) -> Option<String> {
+    said.iter().enumerate().find_map(|(rank, said)| {
+        let why: String = said.as_ref().err()?.chars().take(500).collect();
+        Some(format!("rank {rank}: {}", escape(&why)))
+    })
 }

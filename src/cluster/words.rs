@@ -1,26 +1,37 @@
 //! What ranks say to each other beside numbers and notices, all in one place for who tries any bytes on it.
 //!
 //! Each word is JSON between ranks that have proved the token: who a rank is, what it is answered,
-//! heartbeats, signs of life and farewells, the list of files, and the word of a meeting.
+//! heartbeats, signs of life and farewells, the list of files, the word of a meeting, and what ranks say
+//! before they sum by NCCL or in the network.
 
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sparktune_base::escape::is_active;
 
+use crate::error::failure;
 use crate::files::{Shared, place_of};
 use crate::heartbeat::Beat;
 use crate::introduction::{Answer, Hello};
 use crate::link::Signal;
+use crate::nccl::Id;
+use crate::nccl::preflight::Facts;
 use crate::tcp::Again;
+use crate::xdp::{Opened, Place, Tried};
 
 /// Reads bytes as each kind of word. Returns the names of those that they are, each with whether the word is
-/// written and read again as the same, and leads to no file outside of its folder.
+/// written and read again as the same, leads to no file outside of its folder, and says nothing that a
+/// terminal would obey.
 pub fn read(bytes: &[u8]) -> Vec<(&'static str, bool)> {
     let files = |files: &Vec<Shared>| {
         let folder = Path::new("/folder");
         let places = files.iter().filter_map(|file| place_of(folder, &file.name).ok());
         places.into_iter().all(|place| place.starts_with(folder) && place != folder)
+    };
+    let opened = |opened: &Opened| {
+        let has_port = opened.reply_port().map_or_else(|why| is_shown(&why), |port| port > 0);
+        has_port && opened.why().is_none_or(|why| is_shown(&why))
     };
     let all = [
         ("hello", word::<Hello>(bytes, |_| true)),
@@ -29,8 +40,23 @@ pub fn read(bytes: &[u8]) -> Vec<(&'static str, bool)> {
         ("signal", word::<Signal>(bytes, |_| true)),
         ("again", word::<Again>(bytes, |_| true)),
         ("files", word::<Vec<Shared>>(bytes, files)),
+        ("opened", word::<Opened>(bytes, opened)),
+        ("place", word::<Place>(bytes, is_told)),
+        ("tried", word::<Tried>(bytes, |(said, _)| is_told(said))),
+        ("facts", word::<Facts>(bytes, |_| true)),
+        ("id", word::<Id>(bytes, is_told)),
     ];
     all.into_iter().filter_map(|(name, word)| Some((name, word?))).collect()
+}
+
+/// Returns whether a terminal shows all of a text.
+fn is_shown(text: &str) -> bool {
+    !text.contains(is_active)
+}
+
+/// Returns whether what a rank says can be told, if it cannot go on.
+fn is_told<T>(said: &Result<T, String>) -> bool {
+    failure(std::slice::from_ref(said)).is_none_or(|why| is_shown(&why))
 }
 
 fn word<T: Serialize + DeserializeOwned>(bytes: &[u8], holds: impl Fn(&T) -> bool) -> Option<bool> {
@@ -59,6 +85,9 @@ mod tests {
         }
         names.sort();
         names.dedup();
-        assert_eq!(names, ["again", "answer", "beat", "files", "hello", "signal"]);
+        let kinds = [
+            "again", "answer", "beat", "facts", "files", "hello", "id", "opened", "place", "signal", "tried",
+        ];
+        assert_eq!(names, kinds);
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_base::escape::escape;
 
 use crate::collective::{Collective, Traffic};
-use crate::error::Error;
+use crate::error::{Error, failure};
 use crate::lent::Lent;
 use crate::nccl::gpu::Gpu;
 use crate::nccl::preflight::{Asked, Choice, Facts, Version, choose};
@@ -41,6 +41,9 @@ const ENDING: Duration = if cfg!(test) { Duration::from_secs(6) } else { Duratio
 const NOT_DONE: &str = "the first sum was not done within a minute: a firewall may keep back NCCL's ports, or it uses the wrong network interface (NCCL_SOCKET_IFNAME names the right one)";
 /// The pause between two looks at the GPU and at the others.
 const LOOK: Duration = Duration::from_micros(30);
+
+/// What each rank says before all connect: rank 0 the id, the others nothing, or why it cannot.
+pub(crate) type Id = Result<Vec<u8>, String>;
 
 /// By what sums are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,14 +160,14 @@ impl Nccl {
             self.connected = Some(members);
             return Ok(Ok(()));
         }
-        let own = match &self.gpu {
+        let own: Id = match &self.gpu {
             Some(_) if rank == 0 => {
                 self.within(CONNECTING, "to connect", |gpu| gpu.new_id()).and_then(|id| id)
             }
             Some(_) => Ok(Vec::new()),
             None => Err("it has no GPU".into()),
         };
-        let ids: Vec<Result<Vec<u8>, String>> = self.gather(&own)?;
+        let ids: Vec<Id> = self.gather(&own)?;
         if let Some(why) = failure(&ids) {
             return Ok(Err(why));
         }
@@ -530,12 +533,4 @@ impl Tcp {
         let others: Vec<usize> = self.members.iter().copied().filter(|rank| *rank != self.own).collect();
         self.mailbox.look(&others, wait.began()).map_err(|ended| self.ended(ended))
     }
-}
-
-/// Returns why a rank cannot go on, in words.
-fn failure<T>(said: &[Result<T, String>]) -> Option<String> {
-    said.iter().enumerate().find_map(|(rank, said)| {
-        let why: String = said.as_ref().err()?.chars().take(500).collect();
-        Some(format!("rank {rank}: {}", escape(&why)))
-    })
 }

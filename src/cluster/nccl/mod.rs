@@ -17,5 +17,6 @@ pub mod preflight;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use engine::Id;
 pub use engine::{Nccl, Path, over};
 pub use gpu::Gpu;

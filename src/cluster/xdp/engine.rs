@@ -28,7 +28,7 @@ use sparktune_base::pages::{Pages, Part};
 
 use crate::collective::{Collective, Measured, Traffic};
 use crate::environment::Placement;
-use crate::error::Error;
+use crate::error::{Error, failure};
 use crate::lent::{Lent, Quantiser};
 use crate::rendezvous::Limits;
 use crate::summed_by::SummedBy;
@@ -39,6 +39,7 @@ use crate::xdp::af_xdp::AfXdp;
 use crate::xdp::frame::{Ends, Route};
 use crate::xdp::kernel::Kernel;
 use crate::xdp::measuring::Measuring;
+use crate::xdp::opened::{Opened, Place, Tried};
 use crate::xdp::packets::KEPT;
 use crate::xdp::quantise::{agree, decode, encode, magnitudes};
 use crate::xdp::reach::{Here, reach, switch_socket};
@@ -111,18 +112,6 @@ impl fmt::Display for Path {
             Self::Tcp(why) => write!(f, "sums are made over TCP, exactly, and not in the network: {why}"),
         }
     }
-}
-
-/// What rank 0 says of the switch that it has opened.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Opened {
-    nonce: [u8; 16],
-    job: u16,
-    port: u16,
-    /// The group that the kernel sends results to.
-    group: Option<Ipv4Addr>,
-    /// Why something else was not opened.
-    why: Option<String>,
 }
 
 /// What rank 0 keeps of its switch.
@@ -277,10 +266,10 @@ impl Xdp {
         let opened = self.control.broadcast(&opened)?;
         let opened: Opened = serde_json::from_slice(&opened).map_err(|_| unknown_word(0))?;
         let job = Job { number: opened.job, workers, muted: self.muted, key: key(token, &opened.nonce) };
-        let here = reach(placement, opened.port, opened.group, is_first);
+        let here = reach(placement, &opened, is_first);
         // Where results for this rank go, or why there is no way to it.
-        let place = here.as_ref().map(|here| here.address).map_err(Clone::clone);
-        let places: Vec<Result<SocketAddrV4, String>> = self.gather(&place)?;
+        let place: Place = here.as_ref().map(|here| here.address).map_err(Clone::clone);
+        let places: Vec<Place> = self.gather(&place)?;
         if let Some(why) = failure(&places) {
             return Ok(Err(why));
         }
@@ -315,7 +304,7 @@ impl Xdp {
             }
         };
         let came_nothing = matches!(self.af_xdp, Some(Ok(_))) && worker.report().delivered == 0;
-        let said: Vec<(Result<(), String>, bool)> = self.gather(&(tried, came_nothing))?;
+        let said: Vec<Tried> = self.gather(&(tried, came_nothing))?;
         let (said, came_nothing): (Vec<_>, Vec<bool>) = said.into_iter().unzip();
         // AF_XDP is not given up where the switch in the kernel may be at fault: where neither the rank nor
         // rank 0, which asks that switch directly, got the sum. Then a switch in user space is tried.
@@ -336,7 +325,7 @@ impl Xdp {
         }
         worker.wait_for(choice.silence);
         self.worker = Some(worker);
-        Ok(Ok(if opened.group.is_some() { Path::Kernel } else { Path::User(opened.why) }))
+        Ok(Ok(if opened.group.is_some() { Path::Kernel } else { Path::User(opened.why()) }))
     }
 
     /// Opens the way to the switch for a rank other than 0, with AF_XDP if that is asked for and allowed.
@@ -397,7 +386,7 @@ impl Xdp {
             let udp = Udp::new(here.socket, here.switch).map_err(|error| error.to_string())?;
             return Ok(Box::new(udp));
         };
-        let route = Route { port: opened.port, reply_port: opened.port + 1, group };
+        let route = Route { port: opened.port, reply_port: opened.reply_port()?, group };
         let mut kernel = Kernel::load(job, route).map_err(|refusal| refusal.to_string())?;
         for (number, interface) in choice.interfaces.iter().enumerate() {
             kernel.attach(interface, number as u32).map_err(|refusal| refusal.to_string())?;
@@ -718,14 +707,6 @@ impl Collective for Xdp {
         let Traffic { sent, received } = self.control.traffic();
         Traffic { sent: sent + self.traffic.sent, received: received + self.traffic.received }
     }
-}
-
-/// Returns why a rank cannot go on, in words.
-fn failure<T>(said: &[Result<T, String>]) -> Option<String> {
-    said.iter().enumerate().find_map(|(rank, said)| {
-        let why: String = said.as_ref().err()?.chars().take(500).collect();
-        Some(format!("rank {rank}: {}", escape(&why)))
-    })
 }
 
 fn key(token: &JobToken, nonce: &[u8; 16]) -> Key {

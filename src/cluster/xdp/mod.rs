@@ -34,6 +34,7 @@ pub mod kernel;
 pub mod kernel;
 pub mod lab;
 mod measuring;
+mod opened;
 #[cfg(test)]
 #[cfg(all(target_os = "linux", feature = "xdp"))]
 mod oracle;
@@ -47,5 +48,6 @@ pub mod wire;
 mod worker;
 
 pub use engine::{BUCKET, Choice, Path, Xdp, join, over};
+pub(crate) use opened::{Opened, Place, Tried};
 pub use transport::Loss;
 pub use worker::Report;

@@ -7,6 +7,7 @@ use socket2::SockRef;
 use sparktune_base::escape::escape;
 
 use crate::environment::Placement;
+use crate::xdp::opened::Opened;
 use crate::xdp::packets::KEPT;
 
 /// The bytes that a packet takes in a socket's buffer: a page and the kernel's own data about it.
@@ -32,15 +33,10 @@ pub(super) fn switch_socket(port: u16, in_kernel: bool) -> Result<UdpSocket, Str
     bound.map_err(|error| format!("UDP port {port} cannot be used: {error}"))
 }
 
-/// Opens the socket on which results come: from the kernel to this group, or from a thread.
-pub(super) fn reach(
-    placement: &Placement,
-    port_of_switch: u16,
-    group: Option<Ipv4Addr>,
-    is_first: bool,
-) -> Result<Here, String> {
+/// Opens the socket on which results come: from the kernel or from a thread.
+pub(super) fn reach(placement: &Placement, opened: &Opened, is_first: bool) -> Result<Here, String> {
     let found =
-        (placement.host.as_str(), port_of_switch).to_socket_addrs().map_err(|error| error.to_string())?;
+        (placement.host.as_str(), opened.port).to_socket_addrs().map_err(|error| error.to_string())?;
     let switch = found.into_iter().find_map(|at| match at {
         SocketAddr::V4(at) => Some(at),
         SocketAddr::V6(_) => None,
@@ -48,16 +44,16 @@ pub(super) fn reach(
     let name = escape(&placement.host);
     let switch =
         switch.ok_or_else(|| format!("{name} has no IPv4 address, which sums in the network need"))?;
+    let port = match opened.group {
+        Some(_) if !is_first => opened.reply_port()?,
+        _ => 0,
+    };
     let opened_socket = || -> io::Result<(UdpSocket, Ipv4Addr)> {
         let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         probe.connect(switch)?;
         let IpAddr::V4(own) = probe.local_addr()?.ip() else { return Err(io::ErrorKind::Unsupported.into()) };
-        let port = match group {
-            Some(_) if !is_first => port_of_switch + 1,
-            _ => 0,
-        };
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
-        if let (Some(group), false) = (group, is_first) {
+        if let (Some(group), false) = (opened.group, is_first) {
             socket.join_multicast_v4(&group, &own)?;
         }
         Ok((socket, own))
@@ -69,8 +65,8 @@ pub(super) fn reach(
     let window = options.recv_buffer_size().map_or(1, |bytes| bytes / PACKET_KEPT);
     let port = socket.local_addr().map_err(|error| error.to_string())?.port();
     // Rank 0's own address, as the others see it, may be none of its interfaces.
-    let switch = if is_first && group.is_none() {
-        (Ipv4Addr::LOCALHOST, port_of_switch).into()
+    let switch = if is_first && opened.group.is_none() {
+        (Ipv4Addr::LOCALHOST, opened.port).into()
     } else {
         switch.into()
     };

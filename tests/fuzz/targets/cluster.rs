@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use sparktune_cluster::discovery::{Beacon, LENGTH, addresses_in};
 use sparktune_cluster::membership::messages::{Answer, Ask, Message};
+use sparktune_cluster::nccl::preflight::{Asked, Choice, Facts, choose};
 use sparktune_cluster::sentry::Summary;
 use sparktune_cluster::swarm::RankCounts;
 use sparktune_cluster::swarm::notice::Notice;
@@ -145,10 +146,23 @@ pub(super) fn messages(input: &[u8]) {
     one_message::<Answer>(input);
 }
 
-/// Any other word of a rank, and what it says of gradients that are judged.
+/// Any other word of a rank, what it says of gradients that are judged, and what follows from what it says of
+/// its GPU.
 pub(super) fn words(input: &[u8]) {
     for (name, holds) in sparktune_cluster::words::read(input) {
         assert!(holds, "a word of the kind {name}");
+    }
+    if let Ok(facts) = serde_json::from_slice::<Facts>(input) {
+        let (gpu, library) = (Ok("a".into()), Ok(22_903));
+        let own = Facts { gpu, host: "one".into(), library, links: Vec::new() };
+        for facts in [[own.clone(), facts.clone()], [facts, own]] {
+            for asked in [Asked::Auto, Asked::Nccl] {
+                match choose(asked, &facts) {
+                    Ok(Choice::Nccl(_, notes)) => notes.iter().for_each(|note| is_a_sentence(note)),
+                    Ok(Choice::Tcp(why)) | Err(why) => is_a_sentence(&why),
+                }
+            }
+        }
     }
     let whole = input.iter().copied().cycle().take(if input.is_empty() { 0 } else { Summary::BYTES });
     let whole: Vec<u8> = whole.collect();

@@ -11,6 +11,7 @@
 mod cluster;
 mod data;
 mod hub;
+mod judged;
 mod model;
 mod ndp;
 mod packets;
@@ -40,6 +41,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "adapter_config", run: model::adapter_config },
     Target { name: "checkpoint", run: runs::checkpoint },
     Target { name: "cluster_beacons", run: cluster::beacons },
+    Target { name: "cluster_judged", run: judged::judged },
     Target { name: "cluster_messages", run: cluster::messages },
     Target { name: "cluster_notices", run: cluster::notices },
     Target { name: "cluster_parts", run: cluster::parts },
