@@ -100,7 +100,7 @@ choose_user() {
 }
 
 # Sets `ranks` to the number of ranks that a launcher has started and `rank` to the number of this one, both empty without a
-# launcher. It reads the same variables in the same order as src/cluster/environment.rs, which checks them.
+# launcher. It reads the same variables in the same order as src/cluster/environment.rs, which trims and checks them.
 find_rank() {
     rank='' ranks=''
     if [[ -n ${RANK-}${WORLD_SIZE-} ]]; then
@@ -158,7 +158,7 @@ allow_locked_memory() {
 # Adds `capabilities` to the container. In Docker, only root has what is added to a container, so root starts sparktune: it
 # becomes the caller first, who then has these capabilities and can gain no others.
 add_capabilities() {
-    local without="a thread adds gradients and sockets take results. For the kernel to do so, run this without --docker"
+    local without="gradients are added and results taken without it. To use the kernel, run this without --docker"
     case "$engine $about" in
     docker*name=rootless* | podman*rootless=true*)
         say "$engine runs without root, so the kernel takes no programs from its containers: $without, or with an engine that runs as root."
@@ -169,9 +169,13 @@ add_capabilities() {
         return 0
         ;;
     esac
-    local name names
-    for name in "${capabilities[@]}"; do rights+=(--cap-add "${name^^}"); done
-    printf -v names '+%s,' "${capabilities[@]}"
+    local name names=
+    # By number, because an older libcap-ng does not know the newer names.
+    local -A numbers=([net_admin]=12 [net_raw]=13 [ipc_lock]=14 [perfmon]=38 [bpf]=39)
+    for name in "${capabilities[@]}"; do
+        rights+=(--cap-add "${name^^}")
+        names+=+cap_${numbers[$name]},
+    done
     names=${names%,}
     as_root=(--user 0:0)
     with_capabilities=(setpriv --reuid "$(id -u)" --regid "$(id -g)" --clear-groups --no-new-privs --inh-caps "$names" --ambient-caps "$names")
@@ -231,7 +235,7 @@ choose_mounts() {
         share_path "$folder"
     done
     local name argument
-    for name in HF_TOKEN_PATH $(compgen -e SPARKTUNE_); do
+    for name in HF_TOKEN_PATH $(compgen -e SPARKTUNE_) $(compgen -e NCCL_); do
         [[ -z ${!name-} || $name == SPARKTUNE_COMMAND ]] || share_path "${!name}"
     done
     for argument in "$@"; do share_path "${argument#--*=}"; done

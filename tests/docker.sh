@@ -226,17 +226,18 @@ use_door() {
 }
 
 use_capabilities() {
-    local user rights as_root with_capabilities container
+    local user rights as_root with_capabilities
     choose_user
     SPARKTUNE_AF_XDP_INTERFACE=lo choose_rights cluster join
     if ((EUID == 0 || ${#as_root[@]} == 0)); then
         left_out+=("the capabilities of a member: they are for an engine with root that is called by a user without")
         return
     fi
-    container=$("$engine" run --detach --rm "${user[@]}" "${rights[@]}" --entrypoint sleep "$image" 600)
+    member=$("$engine" run --detach --rm "${user[@]}" "${rights[@]}" --entrypoint sleep "$image" 600) ||
+        wrong "a container with capabilities"
     quietly "a process with capabilities" \
-        "$engine" exec "${as_root[@]}" "$container" "${with_capabilities[@]}" cat /proc/self/status
-    "$engine" rm --force "$container" >/dev/null
+        "$engine" exec "${as_root[@]}" "$member" "${with_capabilities[@]}" cat /proc/self/status
+    "$engine" rm --force "$member" >/dev/null
     holds "^Uid:[[:space:]]$(id -u)[[:space:]]" "a member is its caller"
     # BPF, PERFMON, IPC_LOCK, NET_RAW and NET_ADMIN.
     holds '^CapEff:[[:space:]]000000c000007000$' "a member has the capabilities that it needs, and no others"

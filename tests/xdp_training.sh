@@ -10,27 +10,33 @@ folder=$(mktemp -d)
 names=()
 
 clean() {
-    for name in "${names[@]}"; do ip netns delete "$name" || true; done
+    for name in "${names[@]}"; do
+        ip netns pids "$name" 2>/dev/null | xargs --no-run-if-empty kill 2>/dev/null || true
+        ip netns delete "$name" || true
+    done
     rm -rf -- "$folder"
 }
 trap clean EXIT
 
+# Makes a part of the network, or skips this test.
+made() { "$@" || { echo "skipped: no network namespaces with a bridge can be made here"; exit 77; }; }
+
 for ((rank = 0; rank < ranks; rank++)); do
     name=sparktune-training-$$-$rank
-    ip netns add "$name" || { echo "skipped: no network namespaces can be made here"; exit 77; }
+    made ip netns add "$name"
     names+=("$name")
-    ip -n "$name" link set lo up
+    made ip -n "$name" link set lo up
     if ((rank == 0)); then
-        ip -n "$name" link add bridge type bridge
-        ip -n "$name" address add 10.198.0.1/24 dev bridge
-        ip -n "$name" link set bridge up
+        made ip -n "$name" link add bridge type bridge
+        made ip -n "$name" address add 10.198.0.1/24 dev bridge
+        made ip -n "$name" link set bridge up
         continue
     fi
-    ip -n "${names[0]}" link add dev "port$rank" type veth peer name cable netns "$name"
-    ip -n "${names[0]}" link set dev "port$rank" master bridge
-    ip -n "${names[0]}" link set dev "port$rank" up
-    ip -n "$name" address add "10.198.0.$((rank + 1))/24" dev cable
-    ip -n "$name" link set dev cable up
+    made ip -n "${names[0]}" link add dev "port$rank" type veth peer name cable netns "$name"
+    made ip -n "${names[0]}" link set dev "port$rank" master bridge
+    made ip -n "${names[0]}" link set dev "port$rank" up
+    made ip -n "$name" address add "10.198.0.$((rank + 1))/24" dev cable
+    made ip -n "$name" link set dev cable up
     # This end receives what the program at the other end sends only if it has a program itself: without a job, it passes everything.
     ip -n "$name" link set dev cable xdp obj src/cluster/xdp/sum.bpf.o sec xdp ||
         { echo "skipped: the kernel takes no program from this process"; exit 77; }
@@ -54,6 +60,10 @@ train() {
         wait "${pids[rank]}" || { tail -n 5 "$runs.$rank.err" >&2; return 1; }
     done
     grep -h 'sums are made in the kernel' "$runs".*.err >&2 || { tail -n 3 "$runs".1.err >&2; return 1; }
+    if ((lost > 0)) && [[ $(grep -l "of a million packets, $lost are lost on purpose" "$runs".*.err | wc -l) != "$ranks" ]]; then
+        echo 'no packets were lost on purpose' >&2
+        return 1
+    fi
     if [[ -n $af_xdp && $(grep -l 'by AF_XDP at' "$runs".*.err | wc -l) != $((ranks - 1)) ]]; then
         tail -n 3 "$runs".1.err >&2
         if grep -q 'the kernel has no sockets of AF_XDP' "$runs".1.err; then return 77; fi
@@ -82,7 +92,7 @@ case $code in
     echo "$ranks ranks, $steps steps, 5 % lost, results by AF_XDP: $((SECONDS - began)) s"
     same "$by_af_xdp"
     ;;
-77) echo "skipped: results by AF_XDP, because the kernel has no sockets of it" ;;
+77) echo "skipped: results by AF_XDP, because the kernel has no AF_XDP sockets" ;;
 *) exit 1 ;;
 esac
 echo "$whole"

@@ -131,11 +131,12 @@ fn addresses() -> BTreeSet<Ipv4Addr> {
     std::fs::read_to_string("/proc/net/fib_trie").map_or_else(|_| BTreeSet::new(), |text| addresses_in(&text))
 }
 
-/// Calls on all links until the coordinator answers. Returns where it listens, or `None` if `patience` is
-/// over or `is_over` says so.
+/// Calls on all links until a coordinator answers that is not the agent of this machine which listens at the
+/// port `own`. Returns where it listens, or `None` if `patience` is over or `is_over` says so.
 pub fn find(
     token: &ClusterToken,
     port: u16,
+    own: Option<u16>,
     patience: Duration,
     is_over: &dyn Fn() -> bool,
 ) -> Option<SocketAddr> {
@@ -162,7 +163,10 @@ pub fn find(
             while let Ok((length, from)) = socket.recv_from(&mut bytes) {
                 match Beacon::parse(&bytes[..length], &key) {
                     Some(Beacon { kind: Kind::Here { port }, from: named, nonce: answers })
-                        if answers == nonce && named == from.ip() =>
+                        if answers == nonce
+                            && named == from.ip()
+                            && !(own == Some(port)
+                                && sockets.iter().any(|(here, _)| IpAddr::V4(*here) == named)) =>
                     {
                         return Some(SocketAddr::new(named, port));
                     }

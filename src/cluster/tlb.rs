@@ -81,10 +81,11 @@ fn in_words(error: &Error, paranoid: Option<&str>) -> String {
         ErrorKind::NotFound | ErrorKind::InvalidInput => {
             "the processor has no counter of them, or the virtual machine passes none on".into()
         }
-        ErrorKind::Unsupported => "the kernel cannot count for programs".into(),
+        ErrorKind::Unsupported => "the kernel has no performance counters for programs".into(),
         ErrorKind::PermissionDenied => {
-            let setting = paranoid.map_or_else(String::new, |level| {
-                format!(" (kernel.perf_event_paranoid is {}; from 2 down it would)", level.trim())
+            let level = paranoid.and_then(|level| level.trim().parse::<i32>().ok());
+            let setting = level.filter(|level| *level > 2).map_or_else(String::new, |level| {
+                format!(" (kernel.perf_event_paranoid is {level}; at 2 or below it would)")
             });
             format!("the kernel or the container does not let this process count them{setting}")
         }
@@ -110,8 +111,13 @@ mod tests {
     #[test]
     fn a_refusal_says_whether_rights_or_counters_are_missing() {
         let said = |kind: ErrorKind| in_words(&kind.into(), Some("3\n"));
-        assert!(said(ErrorKind::PermissionDenied).contains("(kernel.perf_event_paranoid is 3; from 2 down"));
-        assert!(!in_words(&ErrorKind::PermissionDenied.into(), None).contains('('));
+        assert!(
+            said(ErrorKind::PermissionDenied).contains("(kernel.perf_event_paranoid is 3; at 2 or below")
+        );
+        // A container may refuse whatever the kernel would let programs do.
+        for level in [None, Some("2\n"), Some("-1\n")] {
+            assert!(!in_words(&ErrorKind::PermissionDenied.into(), level).contains('('), "{level:?}");
+        }
         assert!(said(ErrorKind::NotFound).contains("virtual machine"));
         assert_eq!(said(ErrorKind::InvalidInput), said(ErrorKind::NotFound));
         assert!(said(ErrorKind::Other).contains("gives no counter"));
@@ -120,8 +126,11 @@ mod tests {
     #[test]
     fn a_counter_counts_or_says_why_it_does_not() {
         match Misses::count() {
-            Ok(mut misses) => assert!(misses.since_last().is_ok_and(|count| count < 1 << 40)),
-            Err(why) => assert!(why.starts_with("the "), "{why}"),
+            Ok(mut misses) => match misses.since_last() {
+                Ok(count) => assert!(count < 1 << 40, "{count}"),
+                Err(why) => assert!(why.starts_with("others used"), "{why}"),
+            },
+            Err(why) => println!("skipped: {why}"),
         }
     }
 }

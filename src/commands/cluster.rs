@@ -419,6 +419,8 @@ pub fn cluster_leave() -> Result<Exit, Failure> {
             )));
         }
     }
+    // Its agent must not keep what the others answer now.
+    membership.forget()?;
     let mut told = asked.as_ref().map(|_| ()).map_err(ToString::to_string);
     if let Ok(all) = &asked {
         // The first one coordinates. If that is this machine, one of the others will, and each has the list.
@@ -432,7 +434,6 @@ pub fn cluster_leave() -> Result<Exit, Failure> {
     if let Err(why) = told {
         note(&format!("the others do not know it yet, and will call this member gone: {why}"));
     }
-    membership.forget()?;
     note("this machine is no member any more");
     Ok(Exit::Done)
 }

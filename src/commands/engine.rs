@@ -103,7 +103,10 @@ pub(crate) fn opened(
         b"xdp" => {
             let names = variable(INTERFACES).unwrap_or_default();
             let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
-            let lost = variable(LOST).and_then(|text| text.parse().ok());
+            let lost: Option<u32> = variable(LOST).and_then(|text| text.parse().ok());
+            if let Some(per_million) = lost {
+                note(&format!("{LOST}: of a million packets, {per_million} are lost on purpose"));
+            }
             let choice = Choice {
                 interfaces: names.map(str::to_owned).collect(),
                 af_xdp: variable(AF_XDP).filter(|name| !name.is_empty()),

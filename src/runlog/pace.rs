@@ -70,8 +70,8 @@ pub struct StepParts {
     pub data_ms: Option<f64>,
     /// Clipping and optimizer.
     pub optimizer_ms: Option<f64>,
-    /// Waiting for the sums of several ranks, over all steps, also those after which the ranks exchanged
-    /// nothing; `None` for a process without others.
+    /// Waiting for the sums of several ranks. Steps without an exchange count as 0; `None` for a run of one
+    /// process, and before the first exchange.
     pub exchange_ms: Option<f64>,
     /// The time that none of the parts above covers: forward and backward.
     pub rest_ms: f64,
@@ -83,6 +83,8 @@ pub struct StepParts {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Pace {
     recent: VecDeque<Timed>,
+    /// Whether the ranks have exchanged anything in this attempt.
+    has_exchanged: bool,
     /// What the plan says.
     planned: Option<Planned>,
     /// The first expected end, in microseconds since the Unix epoch.
@@ -117,6 +119,7 @@ impl Pace {
 
     pub(crate) fn step(&mut self, step: &Step, time_us: u64, total_steps: Option<u64>) {
         let parts = [step.data_ms, step.optimizer_ms];
+        self.has_exchanged |= step.exchange_ms.is_some();
         if self.recent.len() > WINDOW {
             self.recent.pop_front();
         }
@@ -172,13 +175,14 @@ impl Pace {
     }
 
     pub(crate) fn parts(&self) -> Option<StepParts> {
-        let timed = || self.recent.iter().filter(|t| t.step_ms.is_some());
+        // There is one step more, because the remaining time is measured between steps.
+        let timed = || self.recent.iter().rev().take(WINDOW).filter(|t| t.step_ms.is_some());
         let step_ms = mean(timed().filter_map(|t| t.step_ms))?;
         let part = |i: usize| mean(timed().filter_map(|t| t.parts[i]));
         let [data_ms, optimizer_ms] = [part(0), part(1)];
-        // Ranks that exchange rarely say nothing of the steps between.
-        let has_exchanged = timed().any(|t| t.exchange_ms.is_some());
-        let exchange_ms = mean(timed().filter(|_| has_exchanged).map(|t| t.exchange_ms.unwrap_or_default()));
+        // Ranks that exchange rarely record nothing for the steps in between.
+        let exchange_ms =
+            mean(timed().filter(|_| self.has_exchanged).map(|t| t.exchange_ms.unwrap_or_default()));
         let covered: f64 = [data_ms, optimizer_ms, exchange_ms].into_iter().flatten().sum();
         let rest_ms = (step_ms - covered).max(0.0);
         let over_steps = timed().count() as u64;
@@ -284,5 +288,9 @@ mod tests {
         }
         let parts = pace.parts().unwrap();
         assert_eq!((parts.exchange_ms, parts.rest_ms), (Some(20.0), 70.0));
+        // A run of several ranks stays one, however rarely they exchange.
+        (7..=300).for_each(|n| pace.step(&step(n, 100.0), n, None));
+        let parts = pace.parts().unwrap();
+        assert_eq!((parts.exchange_ms, parts.over_steps), (Some(0.0), WINDOW as u64));
     }
 }

@@ -1,28 +1,18 @@
 //! The first CUDA device with NCCL, as the engine of the ranks uses it.
 
-use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use sparktune_cluster::Lent;
-use sparktune_cluster::doctor::{Verdict, examine};
-use sparktune_cluster::nccl::Gpu;
 use sparktune_cluster::nccl::preflight::Facts;
+use sparktune_cluster::nccl::{Gpu, machine};
 use sparktune_kernels::nccl::{Communicator, Lent as Tensors, Library};
-
-/// The lines of the doctor that say how NCCL reaches the others.
-const OF_LINKS: [&str; 3] = ["network card", "MTU", "GID"];
-/// What the kernel names this start of the machine by.
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Finds the device, the library and the links of this machine. The device is there if the facts say so.
 pub fn find_gpu() -> (Facts, Option<Box<dyn Gpu>>) {
     let get = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let lines = examine(std::path::Path::new("/"), get).into_iter();
-    let lines =
-        lines.filter(|line| line.verdict == Verdict::Problem && OF_LINKS.contains(&line.what.as_str()));
-    let links = lines.map(|line| format!("{}: {}", line.what, line.found)).collect();
-    let host = get("NCCL_HOSTID").or_else(|| fs::read_to_string(BOOT).ok().map(|id| id.trim().to_owned()));
-    let host = host.unwrap_or_default();
+    let root = Path::new("/");
+    let (host, links) = (machine::host(root, get), machine::links(root, get));
     let library = Library::load().map(Arc::new);
     let version = library.as_ref().map(|library| library.version()).map_err(Clone::clone);
     let communicator = match library {

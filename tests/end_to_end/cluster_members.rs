@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,6 +18,8 @@ use crate::runs::wait;
 use crate::sparktune::{Place, checkpoint, copy, done, events, files};
 
 const TOKEN: &str = "SPARKTUNE_CLUSTER_TOKEN";
+/// For how many seconds a coordinator may be gone before another member takes over.
+const RETURNS: &str = "SPARKTUNE_CLUSTER_RETURN_S";
 
 /// An agent, which is killed at the end of its test.
 struct Member {
@@ -43,8 +47,10 @@ impl Member {
         done.last().as_array().unwrap().clone()
     }
 
-    /// The coordinator and all that are there, by name; `None` if nobody coordinates now.
+    /// The coordinator and all that are there, by name; `None` if nobody coordinates now. Whoever asks again
+    /// and again leaves a processor to others.
     fn present(&self) -> Option<(String, Vec<String>)> {
+        sleep(Duration::from_millis(200));
         let done = self.place.sparktune(["cluster", "status", "--json"]);
         if done.code != Some(0) {
             return None;
@@ -99,9 +105,15 @@ fn row(member: &Member, name: &str) -> Option<Value> {
     member.members().into_iter().find(|row| row["name"] == name)
 }
 
-/// A cluster of three, of which the third has found it by itself.
-fn three() -> [Member; 3] {
+/// A cluster of three, of which the third has found it by itself. Its coordinator may be gone for so many
+/// seconds.
+fn three(returns_within_s: &str) -> [Member; 3] {
     let port = port();
+    let command = |place: &Place, words: &[&str]| {
+        let mut command = command(place, words);
+        command.env(RETURNS, returns_within_s);
+        command
+    };
     let first = Member::start(Place::new(), |place| {
         command(place, &["cluster", "init", "--name", "spark1", "--port", &port])
     });
@@ -141,7 +153,7 @@ fn train(member: &Member, steps: &str, epochs: &str) -> Command {
 
 #[test]
 fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_killed() {
-    let [first, second, mut third] = three();
+    let [first, second, mut third] = three("10");
     second.place.chats(40);
     copy(&checkpoint(), &second.place.join("model"));
     let trained = done(&mut train(&second, "4", "40")).exits(0);
@@ -277,7 +289,7 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
 
 #[test]
 fn the_members_go_on_when_the_coordinator_is_killed_or_suspended_and_it_returns_as_one_of_them() {
-    let [mut first, second, third] = three();
+    let [mut first, second, third] = three("0");
     wait("the list at all members", || (second.known() == 2 && third.known() == 2).then_some(()));
     first.agent.kill().unwrap();
     first.agent.wait().unwrap();
@@ -291,7 +303,7 @@ fn the_members_go_on_when_the_coordinator_is_killed_or_suspended_and_it_returns_
     let fourth = Member::start(Place::new(), |place| {
         let at = format!("127.0.0.1:{}", second.listens["port"]);
         let mut command = command(place, &["cluster", "join", &at, "--name", "spark4"]);
-        command.env(TOKEN, second.token());
+        command.env(TOKEN, second.token()).env(RETURNS, "0");
         command
     });
     wait("the fourth", || {
@@ -302,16 +314,17 @@ fn the_members_go_on_when_the_coordinator_is_killed_or_suspended_and_it_returns_
     let trained = done(&mut train(&third, "4", "40")).exits(0);
     assert!(trained.err.contains("training on 3 machines"), "{}", trained.err);
     // The first one is started again as before.
-    first.agent = command(&first.place, &["cluster", "init"]).spawn().unwrap();
+    first.agent = command(&first.place, &["cluster", "init"]).env(RETURNS, "0").spawn().unwrap();
     let everybody = ["spark1", "spark2", "spark3", "spark4"];
     let (coordinator, _) = wait("everybody", || {
         first.present().filter(|(coordinator, names)| coordinator != "spark1" && *names == everybody)
     });
     // One that is suspended is silent, and does not know that it was.
-    let suspended = if coordinator == "spark2" { &second } else { &third };
+    let all = [(&second, "spark2"), (&third, "spark3"), (&fourth, "spark4")];
+    let (suspended, _) = all.into_iter().find(|(_, name)| *name == coordinator).unwrap();
     signal("STOP", &suspended.agent);
     wait("yet another coordinator", || {
-        fourth.present().filter(|(now, names)| *now != coordinator && names.len() == 3)
+        first.present().filter(|(now, names)| *now != coordinator && names.len() == 3)
     });
     signal("CONT", &suspended.agent);
     for member in [&first, suspended] {

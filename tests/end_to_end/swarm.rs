@@ -138,15 +138,15 @@ impl Drop for Trainer<'_> {
     }
 }
 
-/// Waits until the run has taken so many steps; `None` if it has come to an end.
+/// Waits until the run has taken so many steps; `None` if it is over.
 #[track_caller]
-fn run_with(place: &Place, count: u64) -> Option<PathBuf> {
+fn run_with(place: &Place, count: u64, is_over: impl Fn(&[serde_json::Value]) -> bool) -> Option<PathBuf> {
     wait("a step", || {
         let run = run_of(place)?;
         let all = events(&run);
         let steps = all.iter().filter(|event| event["kind"] == "step");
         let has_steps = steps.filter_map(|event| event["step"].as_u64()).max() >= Some(count);
-        if is_finished(&all) { Some(None) } else { has_steps.then_some(Some(run)) }
+        if is_over(&all) { Some(None) } else { has_steps.then_some(Some(run)) }
     })
 }
 
@@ -181,7 +181,7 @@ fn a_run_goes_on_without_ranks_that_are_killed_or_stopped_and_has_the_bits_of_it
     long_enough(SHORT, |steps, all| {
         let place = Place::new();
         *all = ranks(4, training(&place, steps, &more));
-        let run = run_with(&place, 2)?;
+        let run = run_with(&place, 2, is_completed)?;
         signal("KILL", &all[3]);
         go_on(&run, &[0, 1, 2])?;
         // Nothing is heard of it, but all its connections stay.
@@ -233,7 +233,7 @@ fn ranks_that_come_back_are_let_in_at_the_border_of_a_step_and_the_run_has_the_b
         let port = port();
         let start = |rank: usize| start_rank(training(&place, steps, &more)(), rank, 3, &port);
         *all = (0..3).map(start).collect();
-        let run = run_with(&place, 2)?;
+        let run = run_with(&place, 2, is_completed)?;
         signal("STOP", &all[1]);
         go_on(&run, &[0, 2])?;
         signal("CONT", &all[1]);
@@ -270,7 +270,7 @@ fn a_rank_that_becomes_slow_computes_less_of_each_step_and_the_run_has_the_bits_
     long_enough(SHORT, |steps, all| {
         let place = Place::new();
         *all = ranks(2, training(&place, steps, &more));
-        let run = run_with(&place, 2)?;
+        let run = run_with(&place, 2, is_completed)?;
         // It stands still nearly all the time, so that it cannot take a step without a pause.
         wait("a smaller share", || {
             for _ in 0..4 {
@@ -305,7 +305,7 @@ fn the_next_rank_takes_the_place_of_a_coordinator_that_is_killed_lets_others_in_
         let port = port();
         let start = |rank: usize| start_rank(training(&place, steps, &more)(), rank, 3, &port);
         *all = (0..3).map(start).collect();
-        let first = run_with(&place, 4)?;
+        let first = run_with(&place, 4, is_completed)?;
         kill(trainer_of(&first)?);
         let hidden = hidden(&first, 1);
         go_on(&hidden, &[1, 2])?;
@@ -332,7 +332,7 @@ fn a_coordinator_that_is_stopped_loses_its_place_ends_when_it_continues_and_the_
     patient_enough(SHORT, |steps, more, all| {
         let place = Place::new();
         *all = ranks(3, training(&place, steps, more));
-        let first = run_with(&place, 2)?;
+        let first = run_with(&place, 2, is_finished)?;
         let _trainer = Trainer(&first);
         let trainer = trainer_of(&first)?;
         crate::kills::signal("STOP", trainer);
@@ -377,7 +377,7 @@ fn ranks_and_a_coordinator_that_are_cut_off_end_and_come_back_and_the_run_has_th
         };
         let launched = (Lab::address(1).to_string(), "29500".to_owned());
         *all = (0..4).map(|rank| start(rank, rank + 1, &launched)).collect();
-        let first = run_with(&place, 2)?;
+        let first = run_with(&place, 2, is_finished)?;
         let _trainer = Trainer(&first);
         let hidden = hidden(&first, 1);
         let lost = [3, 0];
@@ -431,7 +431,7 @@ fn a_swarm_of_two_whose_coordinator_is_killed_ends_and_continues_with_other_rank
     long_enough(["40", "160", "640"], |steps, all| {
         let place = Place::new();
         *all = ranks(3, training(&place, steps, &more));
-        let run = run_with(&place, 4)?;
+        let run = run_with(&place, 4, is_completed)?;
         signal("KILL", &all[2]);
         go_on(&run, &[0, 1])?;
         kill(trainer_of(&run)?);

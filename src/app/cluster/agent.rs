@@ -20,6 +20,8 @@ use crate::program::Program;
 
 /// The ports that are tried, from [`discovery::PORT`] on.
 const PORTS: u16 = 32;
+/// A setting of tests: the seconds for which a coordinator may be gone before another member takes over.
+const RETURNS: &str = "SPARKTUNE_CLUSTER_RETURN_S";
 /// The pause between two looks whether this machine is still a member.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -83,6 +85,7 @@ impl Ready {
             _ => Where::OnTheLink(membership.call_port),
         });
         watch_membership(&membership, stop)?;
+        let seconds = std::env::var(RETURNS).ok().and_then(|text| text.parse().ok()).unwrap_or(10);
         let known = membership.known.clone();
         let agent = Agent {
             token: &token,
@@ -90,6 +93,7 @@ impl Ready {
             coordinates: place.is_none(),
             known: &known,
             call_port: Some(membership.call_port),
+            returns_within: Duration::from_secs(seconds),
             host: &machine,
             stop,
             notice: note,

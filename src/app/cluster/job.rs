@@ -182,7 +182,9 @@ pub fn ask(membership: &Membership, cancelled: Cancelled) -> Result<Vec<Found>, 
         match members(&host, port, &token, cancelled.clone()) {
             Ok(all) => return Ok(all),
             Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
-            Err(error) => failure = Some(error),
+            // Whoever has lost the coordinator says what to do.
+            Err(error) if !matches!(failure, Some(Error::NoCoordinator { .. })) => failure = Some(error),
+            Err(_) => {}
         }
     }
     let is_new = matches!(membership.coordinator, Some(Coordinator { at: None, .. }));

@@ -21,7 +21,7 @@ use super::messages::{
     Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, Role,
     Standing, State, sentence,
 };
-use super::roster::Roster;
+use super::roster::{Roster, place as place_of_member};
 use super::talk::{BEAT, Cancelled, beat, hear, lost, out_of_turn, patience, place_of, tell};
 use super::transfer::{BYTES, fetch, has_the_same, place_in};
 use crate::cluster_token::ClusterToken;
@@ -86,6 +86,8 @@ pub struct Agent<'a> {
     /// The port of calls on the link, which are answered when this member coordinates; `None` leaves them
     /// unanswered.
     pub call_port: Option<u16>,
+    /// How long a coordinator may be gone and come back as such. Then another member takes over.
+    pub returns_within: Duration,
     /// The machine.
     pub host: &'a dyn Host,
     /// Ends it.
@@ -145,7 +147,7 @@ impl Agent<'_> {
         std::thread::scope(|scope| {
             let accepting = scope.spawn(move || shared.accept(scope, listener, &strangers));
             scope.spawn(move || shared.answer_calls(answerer));
-            scope.spawn(move || shared.announce());
+            scope.spawn(move || shared.announce(coordinator));
             let done = shared.take_part(coordinator, keep);
             self.stop.store(true, Ordering::SeqCst);
             let _ = accepting.join();
@@ -217,7 +219,10 @@ impl<'a> Shared<'a> {
             match hear_ask(channel)? {
                 Ask::Stand(other) => {
                     self.consider(&other, SocketAddr::new(from.ip().to_canonical(), other.port));
-                    tell(channel, &Answer::Stands(self.standing()))?;
+                    // Two that coordinate hear of each other by those that follow one of them.
+                    let own = self.standing();
+                    let follows_another = other.role == Role::Coordinates && own.role == Role::Follows;
+                    tell(channel, &if follows_another { self.elsewhere() } else { Answer::Stands(own) })?;
                 }
                 asked => break asked,
             }
@@ -232,11 +237,14 @@ impl<'a> Shared<'a> {
             Ask::Forget { id } => {
                 // Also in a copy of the list: a coordinator that leaves tells all others.
                 let forgotten = lock(&self.roster).forget(&id);
+                if let Some(at) = forgotten.as_ref().and_then(place_of_member) {
+                    lock(&self.coordination).forget(at);
+                }
                 if !self.coordinates() {
                     return tell(channel, &self.elsewhere());
                 }
-                if let Some(name) = forgotten {
-                    (self.agent.notice)(&format!("{name} has left"));
+                if let Some(Member { introduction, .. }) = forgotten {
+                    (self.agent.notice)(&format!("{} has left", introduction.name));
                 }
                 tell(channel, &Answer::Yes)
             }
@@ -279,7 +287,9 @@ impl<'a> Shared<'a> {
                 Error::NoAgent { why, .. } => why.clone(),
                 error => error.to_string(),
             };
-            if let Some(name) = lock(&self.roster).lose(&id, visit, &why) {
+            // Nobody holds a lock while a line is written, which a terminal may stop.
+            let lost = lock(&self.roster).lose(&id, visit, &why);
+            if let Some(name) = lost {
                 notice(&format!("{name} ({ip}) is gone: {}", escape(&why)));
             }
         }
@@ -359,13 +369,14 @@ impl<'a> Shared<'a> {
         if let State::Training { rank: 1.., run, .. } = &*work
             && let RankState::Ended { code, said } = self.agent.host.look(self.started.load(Ordering::SeqCst))
         {
-            let notice = self.agent.notice;
-            match code {
-                Some(0) => notice(&format!("the rank of {run} is done")),
-                Some(code) => notice(&format!("the rank of {run} has ended with exit code {code}: {said}")),
-                None => notice(&format!("the rank of {run} was ended by a signal: {said}")),
-            }
+            let ended = match code {
+                Some(0) => format!("the rank of {run} is done"),
+                Some(code) => format!("the rank of {run} has ended with exit code {code}: {said}"),
+                None => format!("the rank of {run} was ended by a signal: {said}"),
+            };
             *work = State::Idle;
+            drop(work);
+            (self.agent.notice)(&ended);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sparktune_ndp::stream::Channel;
 
 use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member};
-use super::talk::{Cancelled, ask, connect, hear, lost, out_of_turn, place_of, refuse_long_list};
+use super::talk::{Cancelled, ask, connect, hear, host_of, lost, out_of_turn, place_of, refuse_long_list};
 use super::transfer::BYTES;
 use crate::cluster_token::ClusterToken;
 use crate::doctor::{ClockOffset, now_us};
@@ -98,7 +98,7 @@ fn ask_coordinator(
             Answer::Elsewhere { at } if asked < MOST_ASKED => {
                 // An address of that machine itself means another machine here.
                 if !at.ip().is_loopback() {
-                    host = at.ip().to_string();
+                    host = host_of(&at);
                 }
                 port = at.port();
             }

@@ -15,15 +15,21 @@ use std::net::SocketAddr;
 
 use super::messages::{MOST_MEMBERS, Role, Standing};
 
+/// How often a member waits for one with a lower id that seeks too, before it takes over: about half a minute.
+/// If both coordinate in the end, one of them gives up.
+const MOST_WAITS: u32 = 15;
+
 /// The state of one member.
 #[derive(Debug)]
 pub(super) struct Coordination {
     own: Standing,
     /// Where the coordinator is: the one that is followed, or the one that is dialled next.
     at: Option<SocketAddr>,
-    /// Where members listen that are perhaps not in the list: those of an earlier time, and those that have
-    /// asked since.
+    /// Where members listen that are perhaps not in the list: those of an earlier time, and coordinators that
+    /// were heard of since.
     known: BTreeSet<SocketAddr>,
+    /// How often this member has waited for one with a lower id.
+    waits: u32,
 }
 
 impl Coordination {
@@ -31,7 +37,7 @@ impl Coordination {
     pub(super) fn new(id: &str, port: u16, coordinates: bool, known: &[SocketAddr]) -> Self {
         let role = if coordinates { Role::Coordinates } else { Role::Seeks };
         let own = Standing { id: id.to_owned(), port, term: 0, role };
-        Self { own, at: None, known: known.iter().copied().take(MOST_MEMBERS).collect() }
+        Self { own, at: None, known: known.iter().copied().take(MOST_MEMBERS).collect(), waits: 0 }
     }
 
     /// Returns what this member says of itself.
@@ -64,11 +70,16 @@ impl Coordination {
         self.known.clear();
     }
 
+    /// Forgets one of them, whose member has left.
+    pub(super) fn forget(&mut self, at: SocketAddr) {
+        self.known.remove(&at);
+    }
+
     /// Notes a connection to a coordinator.
     pub(super) fn follow(&mut self, at: SocketAddr, term: u64) {
         self.own.term = term;
         self.own.role = Role::Follows;
-        self.at = Some(at);
+        (self.at, self.waits) = (Some(at), 0);
     }
 
     /// Notes that the connection has ended.
@@ -84,7 +95,8 @@ impl Coordination {
         if other.id == self.own.id {
             return false;
         }
-        if self.known.len() < MOST_MEMBERS {
+        // Whoever seeks dials those that it knows.
+        if other.role == Role::Coordinates && self.known.len() < MOST_MEMBERS {
             self.known.insert(at);
         }
         let gives_up = self.own.role == Role::Coordinates && beats(other, &self.own);
@@ -97,9 +109,10 @@ impl Coordination {
         gives_up
     }
 
-    /// Decides by what all members that answered have said. Returns whether this one has taken over.
-    pub(super) fn decide(&mut self, answers: &[(SocketAddr, Standing)]) -> bool {
-        if self.own.role != Role::Seeks || self.at.is_some() {
+    /// Decides by what all members that answered have said. Returns whether this one has taken over. Nobody
+    /// was reached at the place `in_vain`, even if a coordinator that cannot be reached names it again.
+    pub(super) fn decide(&mut self, answers: &[(SocketAddr, Standing)], in_vain: Option<SocketAddr>) -> bool {
+        if self.own.role != Role::Seeks || self.at.is_some_and(|at| Some(at) != in_vain) {
             return false;
         }
         let others: Vec<_> = answers.iter().filter(|(_, other)| other.id != self.own.id).collect();
@@ -110,9 +123,16 @@ impl Coordination {
             self.at = Some(*at);
             return false;
         }
-        if others.iter().any(|(_, other)| other.role == Role::Follows || other.id < self.own.id) {
+        // Whoever follows one that coordinates names it.
+        if let Some((at, _)) = others.iter().find(|(_, other)| other.role == Role::Follows) {
+            self.at = Some(*at);
             return false;
         }
+        if self.waits < MOST_WAITS && others.iter().any(|(_, other)| other.id < self.own.id) {
+            self.waits += 1;
+            return false;
+        }
+        (self.at, self.waits) = (None, 0);
         let newest = others.iter().map(|(_, other)| other.term).max().unwrap_or(0);
         self.own.term = self.own.term.max(newest).saturating_add(1);
         self.own.role = Role::Coordinates;
@@ -163,12 +183,12 @@ mod tests {
             let answers: Vec<_> =
                 others.iter().map(|(id, term, role)| (at(1), standing(id, *term, *role))).collect();
             let mut member = seeking();
-            assert_eq!(member.decide(&answers), takes_over, "{others:?}");
+            assert_eq!(member.decide(&answers, None), takes_over, "{others:?}");
             let (term, role) = if takes_over { (4, Coordinates) } else { (3, Seeks) };
             assert_eq!(*member.standing(), standing("m", term, role), "{others:?}");
         }
         let mut member = seeking();
-        assert!(member.decide(&[(at(1), standing("z", 7, Seeks))]));
+        assert!(member.decide(&[(at(1), standing("z", 7, Seeks))], None));
         assert_eq!(member.standing().term, 8, "higher than any that was heard of");
     }
 
@@ -177,9 +197,35 @@ mod tests {
         let mut member = seeking();
         let three = [(1, "a", 4), (2, "z", 5), (3, "y", 5)];
         let answers = three.map(|(number, id, term)| (at(number), standing(id, term, Role::Coordinates)));
-        assert!(!member.decide(&answers));
+        assert!(!member.decide(&answers, None));
         assert_eq!(member.at(), Some(at(3)));
-        assert!(!member.decide(&[]), "one is named, and is dialled first");
+        assert!(!member.decide(&[], None), "one is named, and is dialled first");
+    }
+
+    #[test]
+    fn one_that_seeks_asks_who_is_followed_and_does_not_wait_for_ever() {
+        // The coordinator may not be in this member's list.
+        let mut member = seeking();
+        assert!(!member.decide(&[(at(7), standing("z", 3, Role::Follows))], None));
+        assert_eq!(member.at(), Some(at(7)));
+        // One that coordinates and cannot be connected to announces itself again and again.
+        let mut member = seeking();
+        member.consider(&standing("z", 3, Role::Coordinates), at(8));
+        assert!(!member.decide(&[], None));
+        assert!(member.decide(&[], Some(at(8))));
+        assert_eq!(member.at(), None);
+        // One with a lower id may never take over.
+        let mut member = seeking();
+        let answers = [(at(1), standing("a", 3, Role::Seeks))];
+        let waits = (0..2 * MOST_WAITS).take_while(|_| !member.decide(&answers, None)).count();
+        assert_eq!(waits, MOST_WAITS as usize);
+    }
+
+    #[test]
+    fn a_member_that_was_only_asked_by_one_that_seeks_does_not_know_where_others_are() {
+        let mut member = Coordination::new("m", 1, false, &[]);
+        member.consider(&standing("z", 3, Role::Seeks), at(1));
+        assert!(member.known().is_empty());
     }
 
     #[test]
@@ -188,6 +234,7 @@ mod tests {
             own: standing(id, term, Role::Coordinates),
             at: None,
             known: BTreeSet::new(),
+            waits: 0,
         };
         for (one, other) in [(("a", 1), ("b", 1)), (("b", 2), ("a", 1)), (("a", 2), ("b", 1))] {
             let (mut stays, mut goes) = (coordinating(one.0, one.1), coordinating(other.0, other.1));

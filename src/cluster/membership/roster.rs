@@ -52,8 +52,8 @@ impl Roster {
     }
 
     /// Removes a member. Returns its name.
-    pub(super) fn forget(&mut self, id: &str) -> Option<String> {
-        self.members.remove(id).map(|entry| entry.member.introduction.name)
+    pub(super) fn forget(&mut self, id: &str) -> Option<Member> {
+        self.members.remove(id).map(|entry| entry.member)
     }
 
     /// Takes the list of the coordinator, which was reached at this address, in place of what is there.
@@ -76,9 +76,7 @@ impl Roster {
 
     /// Returns where the members listen, and whether they are gone.
     pub(super) fn places(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
-        self.members.values().filter_map(|Entry { member, .. }| {
-            Some((SocketAddr::new(member.ip?, member.introduction.port), member.gone.is_some()))
-        })
+        self.members.values().filter_map(|Entry { member, .. }| Some((place(member)?, member.gone.is_some())))
     }
 
     /// Returns all members, by name.
@@ -94,6 +92,11 @@ impl Roster {
     fn entry(&mut self, id: &str, visit: u64) -> Option<&mut Entry> {
         self.members.get_mut(id).filter(|entry| entry.visit == visit)
     }
+}
+
+/// Returns where a member listens.
+pub(super) fn place(member: &Member) -> Option<SocketAddr> {
+    Some(SocketAddr::new(member.ip?, member.introduction.port))
 }
 
 #[cfg(test)]
@@ -126,7 +129,8 @@ mod tests {
         roster.join(introduction(1), IP, 2).unwrap();
         assert_eq!(roster.lose(&id, 1, "late"), None);
         assert_eq!(roster.members()[0].gone, None);
-        assert_eq!((roster.forget(&id), roster.members().len()), (Some("spark1".into()), 0));
+        let forgotten = roster.forget(&id).unwrap();
+        assert_eq!((forgotten.introduction.name.as_str(), roster.members().len()), ("spark1", 0));
     }
 
     #[test]
@@ -148,11 +152,11 @@ mod tests {
             member(4, Some(elsewhere)),
         ];
         roster.copy(&introduction(4).id, list, coordinator);
-        let place = |ip: IpAddr| SocketAddr::new(ip, 7301);
-        let places = [place(coordinator), place(elsewhere), place(coordinator)];
-        assert_eq!(roster.places().collect::<Vec<_>>(), places.map(|place| (place, false)));
+        let at = |ip: IpAddr| SocketAddr::new(ip, 7301);
+        let places = [at(coordinator), at(elsewhere), at(coordinator)];
+        assert_eq!(roster.places().collect::<Vec<_>>(), places.map(|at| (at, false)));
         roster.take_over();
-        assert_eq!(roster.places().collect::<Vec<_>>(), places.map(|place| (place, true)));
+        assert_eq!(roster.places().collect::<Vec<_>>(), places.map(|at| (at, true)));
         assert_eq!(roster.lose(&introduction(9).id, 1, "late"), None, "the old list is replaced");
     }
 

@@ -3,14 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
+use sparktune_ndp::stream::Channel;
 
 use super::agent::{Agent, Host, LOOK, Shared, Where, lock};
 use super::messages::{Answer, Ask, Introduction, Standing, name};
-use super::talk::{BEAT, SILENCE, ask, connect, out_of_turn, place_of};
+use super::talk::{BEAT, Cancelled, ask, connect, host_of, out_of_turn, place_of, seen_from};
+use crate::cluster_token::ClusterToken;
 use crate::discovery::{Answerer, find};
 use crate::doctor::Link;
 use crate::error::Error;
@@ -20,6 +23,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// The pause after which a coordinator says again to those that are gone that it coordinates, and tries again
 /// to answer calls.
 const ANNOUNCE: Duration = Duration::from_secs(5);
+/// The pause after which a coordinator looks for another one on the link.
+const CALL: Duration = Duration::from_secs(60);
 /// The time of one search on the link.
 const SEARCH: Duration = Duration::from_secs(4);
 
@@ -50,10 +55,12 @@ impl Shared<'_> {
     }
 
     /// While this member coordinates, tells those that are not connected to it that it does. One of them may
-    /// coordinate too.
-    pub(super) fn announce(&self) {
+    /// coordinate too. `place` is where this member dialled at first.
+    pub(super) fn announce(&self, place: Option<&Where>) {
+        let mut called: Option<Instant> = None;
         while !self.is_over() {
-            if self.coordinates() {
+            let coordinates = self.coordinates();
+            if coordinates {
                 let mut absent = lock(&self.coordination).known().clone();
                 for (place, is_gone) in lock(&self.roster).places() {
                     if is_gone {
@@ -62,37 +69,54 @@ impl Shared<'_> {
                         absent.remove(&place);
                     }
                 }
+                // The members may have other addresses by now.
+                match place {
+                    Some(Where::At(host, port)) => absent.extend(addresses(host, *port)),
+                    Some(Where::OnTheLink(port)) if called.is_none_or(|at| at.elapsed() >= CALL) => {
+                        absent.extend(self.call(*port));
+                        called = Some(Instant::now());
+                    }
+                    _ => {}
+                }
                 for (place, standing) in self.survey(&absent) {
                     self.consider(&standing, place);
                 }
             }
             let since = Instant::now();
-            while since.elapsed() < ANNOUNCE && !self.is_over() {
+            // Whoever takes over says so at once.
+            while since.elapsed() < ANNOUNCE && !self.is_over() && (coordinates || !self.coordinates()) {
                 std::thread::sleep(LOOK);
             }
         }
     }
 
-    /// Asks the members at these places at once how they stand.
+    /// Looks for another coordinator on the link.
+    fn call(&self, port: u16) -> Option<SocketAddr> {
+        let Agent { token, introduction, .. } = self.agent;
+        find(token, port, Some(introduction.port), SEARCH, &|| self.is_over())
+    }
+
+    /// Asks the members at these places at once how they stand. One that follows a coordinator names it to
+    /// another one, which then asks that.
     fn survey(&self, places: &BTreeSet<SocketAddr>) -> Vec<(SocketAddr, Standing)> {
-        let own = self.standing();
-        let stands = |place: SocketAddr| {
-            let (host, token) = (place.ip().to_string(), self.agent.token);
-            let mut channel = connect(&host, place.port(), token, self.cancelled()).ok()?;
-            match ask(&mut channel, &Ask::Stand(own.clone())).ok()? {
-                Answer::Stands(standing) => Some((place, standing)),
-                _ => None,
+        let (sender, heard) = mpsc::channel();
+        for place in places.iter().copied() {
+            let (token, own, cancelled) = (self.agent.token.clone(), self.standing(), self.cancelled());
+            let sender = sender.clone();
+            // A connection that is not answered takes its time, which nobody waits for at the end.
+            let _ = Builder::new().name("survey".into()).spawn(move || {
+                let _ = sender.send(stands(place, &token, &own, &cancelled));
+            });
+        }
+        drop(sender);
+        let mut answers = Vec::new();
+        loop {
+            match heard.recv_timeout(LOOK) {
+                Ok(answer) => answers.extend(answer),
+                Err(RecvTimeoutError::Timeout) if !self.is_over() => {}
+                Err(_) => return answers,
             }
-        };
-        let stands = &stands;
-        std::thread::scope(|scope| {
-            let start = |place: &SocketAddr| {
-                let place = *place;
-                Builder::new().name("survey".into()).spawn_scoped(scope, move || stands(place)).ok()
-            };
-            let asked: Vec<_> = places.iter().filter_map(start).collect();
-            asked.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
-        })
+        }
     }
 
     /// Hears how another member stands.
@@ -106,8 +130,8 @@ impl Shared<'_> {
     }
 
     /// Asks the other members who coordinates, and takes over if that is this member's turn. One that was
-    /// never connected to a coordinator knows no others, and does not.
-    fn seek(&self) {
+    /// never connected to a coordinator knows no others, and does not. `in_vain` was dialled just now.
+    fn seek(&self, in_vain: Option<SocketAddr>) {
         let places = self.places();
         if places.is_empty() {
             return;
@@ -115,7 +139,7 @@ impl Shared<'_> {
         let answers = self.survey(&places);
         // Nobody is connected to this member before all are called gone.
         let mut roster = lock(&self.roster);
-        let takes_over = lock(&self.coordination).decide(&answers);
+        let takes_over = lock(&self.coordination).decide(&answers, in_vain);
         if takes_over {
             roster.take_over();
         }
@@ -125,10 +149,12 @@ impl Shared<'_> {
         }
     }
 
-    /// Waits, and looks after the rank meanwhile, until the time is over, the agent ends or it coordinates.
+    /// Waits, and looks after the rank meanwhile, until the time is over, the agent ends, this member
+    /// coordinates, or somebody names the coordinator.
     fn pause(&self, time: Duration) {
         let since = Instant::now();
-        while since.elapsed() < time && !self.is_over() && !self.coordinates() {
+        let is_named = || lock(&self.coordination).at().is_some();
+        while since.elapsed() < time && !self.is_over() && !self.coordinates() && !is_named() {
             self.settle();
             std::thread::sleep(LOOK);
         }
@@ -143,6 +169,7 @@ impl Shared<'_> {
         let mut kept = BTreeSet::new();
         while !self.is_over() {
             if self.coordinates() {
+                has_been_there = true;
                 self.settle();
                 let places = self.places();
                 if places != kept {
@@ -159,15 +186,18 @@ impl Shared<'_> {
 
     /// Holds a connection to the coordinator until the end, or until this member coordinates.
     fn dial(&self, place: &Where, keep: Keep<'_>, has_been_there: &mut bool) -> Result<(), Error> {
-        let notice = self.agent.notice;
-        let (mut silent, mut said): (Option<Instant>, _) = (None, String::new());
+        let Agent { notice, returns_within, .. } = self.agent;
+        let (mut heard, mut said) = (Instant::now(), String::new());
         while !self.is_over() && !self.coordinates() {
             self.settle();
             let named = lock(&self.coordination).take_at();
-            let named = named.map(|at| Where::At(at.ip().to_string(), at.port()));
-            let visited = self.visit(named.as_ref().unwrap_or(place), keep, &mut || {
+            // A name is kept as it was given: its address may change.
+            let is_place = |at: &SocketAddr| matches!(place, Where::At(host, port) if addresses(host, *port).contains(at));
+            let elsewhere = named.filter(|at| !is_place(at)).map(|at| Where::At(host_of(&at), at.port()));
+            let visited = self.visit(elsewhere.as_ref().unwrap_or(place), keep, &mut || {
                 *has_been_there = true;
-                (silent, said) = (None, String::new());
+                heard = Instant::now();
+                said.clear();
             });
             lock(&self.coordination).lose();
             let error = match visited {
@@ -188,14 +218,9 @@ impl Shared<'_> {
                 notice(&format!("{text}{end} Dialling again every {} s", AGAIN.as_secs()));
                 said = text;
             }
-            // Whoever answers with another token is not silent: the cluster may have been given a new one.
-            let is_nobody = matches!(
-                error,
-                Error::NoAgent { .. } | Error::NobodyAnswers { .. } | Error::NoCoordinator { .. }
-            );
-            let since = silent.get_or_insert_with(Instant::now);
-            if is_nobody && since.elapsed() >= SILENCE {
-                self.seek();
+            // Whoever refuses this member is there. Another cluster at that place says nothing of this one.
+            if !matches!(error, Error::Agent { .. }) && heard.elapsed() >= *returns_within {
+                self.seek(named);
             }
             self.pause(AGAIN);
         }
@@ -203,22 +228,17 @@ impl Shared<'_> {
     }
 
     /// Joins the coordinator at a place, and reports until the connection fails, the end, or the time when
-    /// another member is named as the coordinator.
-    fn visit(&self, place: &Where, keep: Keep<'_>, joined: &mut dyn FnMut()) -> Result<(), Error> {
+    /// another member is named as the coordinator. Says whenever the coordinator was heard.
+    fn visit(&self, place: &Where, keep: Keep<'_>, heard: &mut dyn FnMut()) -> Result<(), Error> {
         let Agent { token, introduction, notice, .. } = self.agent;
         let (host, port) = match place {
             Where::At(host, port) => (host.clone(), *port),
             Where::OnTheLink(port) => {
-                let answered = find(token, *port, SEARCH, &|| self.is_over());
-                let at = answered.ok_or(Error::NobodyAnswers { port: *port })?;
-                (at.ip().to_string(), at.port())
+                let at = self.call(*port).ok_or(Error::NobodyAnswers { port: *port })?;
+                (host_of(&at), at.port())
             }
         };
-        let mut channel = connect(&host, port, token, self.cancelled())?;
-        let at = address(&host, port).ok_or_else(|| Error::NoAgent {
-            at: place_of(&channel),
-            why: "its name has no address any more".into(),
-        })?;
+        let (at, mut channel) = reached(&host, port, token, &self.cancelled())?;
         let Answer::Stands(Standing { term, .. }) = ask(&mut channel, &Ask::Stand(self.standing()))? else {
             return Err(out_of_turn(&channel));
         };
@@ -228,9 +248,7 @@ impl Shared<'_> {
         loop {
             match answer {
                 Answer::Elsewhere { at: other } => {
-                    // An address of that machine itself means another machine here.
-                    let ip = if other.ip().is_loopback() { at.ip() } else { other.ip() };
-                    lock(&self.coordination).point_to(SocketAddr::new(ip, other.port()));
+                    lock(&self.coordination).point_to(seen_from(at, other));
                     return Ok(());
                 }
                 Answer::Busy => return Err(Error::NoCoordinator { at: place_of(&channel) }),
@@ -241,9 +259,9 @@ impl Shared<'_> {
                 }
                 _ => {}
             }
+            heard();
             if !is_in {
                 is_in = true;
-                joined();
                 lock(&self.coordination).follow(at, term);
                 notice(&format!("member of the cluster of {}:{port}", escape(&host)));
             }
@@ -264,9 +282,50 @@ impl Shared<'_> {
     }
 }
 
-/// Returns the first address of a host.
-fn address(host: &str, port: u16) -> Option<SocketAddr> {
-    (host, port).to_socket_addrs().ok()?.next()
+/// Asks the member at a place how it stands, or the coordinator that it names.
+fn stands(
+    place: SocketAddr,
+    token: &ClusterToken,
+    own: &Standing,
+    cancelled: &Cancelled,
+) -> Option<(SocketAddr, Standing)> {
+    let mut at = place;
+    for _ in 0..2 {
+        let mut channel = connect(&host_of(&at), at.port(), token, Cancelled::clone(cancelled)).ok()?;
+        match ask(&mut channel, &Ask::Stand(own.clone())).ok()? {
+            Answer::Stands(standing) => return Some((at, standing)),
+            Answer::Elsewhere { at: other } => at = seen_from(at, other),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Connects to the agent at a host. Returns the one of its addresses that has answered.
+///
+/// # Errors
+/// Those of [`connect`].
+fn reached(
+    host: &str,
+    port: u16,
+    token: &ClusterToken,
+    cancelled: &Cancelled,
+) -> Result<(SocketAddr, Channel<'static>), Error> {
+    let why = "the host has no address".into();
+    let mut last = Error::NoAgent { at: format!("{}:{port}", escape(host)), why };
+    for at in addresses(host, port) {
+        match connect(&host_of(&at), port, token, Cancelled::clone(cancelled)) {
+            Ok(channel) => return Ok((at, channel)),
+            Err(error @ Error::NoAgent { .. }) => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+/// Returns the addresses of a host.
+fn addresses(host: &str, port: u16) -> Vec<SocketAddr> {
+    (host, port).to_socket_addrs().into_iter().flatten().collect()
 }
 
 /// Returns the speed of the link to an address and its interface, if the system says so.

@@ -1,5 +1,6 @@
 //! How one side of a channel says and hears messages, and how an agent is connected to.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,20 @@ pub(super) fn connect(
             error => Error::NoAgent { at, why: why(&error) },
         }
     })
+}
+
+/// Returns an address in words that lead there again: a link-local one needs its interface.
+pub(super) fn host_of(at: &SocketAddr) -> String {
+    match at {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
+        at => at.ip().to_string(),
+    }
+}
+
+/// Returns the address that a member at a place means: its own machine's means another machine here.
+pub(super) fn seen_from(place: SocketAddr, named: SocketAddr) -> SocketAddr {
+    let ip = if named.ip().is_loopback() { place.ip() } else { named.ip() };
+    SocketAddr::new(ip, named.port())
 }
 
 /// Receives a message.

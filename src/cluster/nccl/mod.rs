@@ -13,6 +13,7 @@
 
 mod engine;
 mod gpu;
+pub mod machine;
 pub mod preflight;
 #[cfg(test)]
 mod tests;

@@ -140,6 +140,7 @@ pub(crate) fn with_agents(token: &ClusterToken, machines: &[&Machine], work: imp
                     coordinates: at == 0,
                     known: &[],
                     call_port: None,
+                    returns_within: Duration::from_secs(10),
                     host: *machine,
                     stop,
                     notice: &|_| {},
@@ -255,6 +256,7 @@ fn members_are_listed_measured_and_forgotten_and_one_that_vanishes_is_named_with
                 coordinates: false,
                 known: &[],
                 call_port: None,
+                returns_within: Duration::from_secs(10),
                 host: &machine,
                 stop: &own_stop,
                 notice: &|_| {},
@@ -287,6 +289,7 @@ fn when_the_coordinator_is_gone_the_first_of_the_others_takes_over_and_it_return
             coordinates: first.is_none(),
             known: &[],
             call_port: None,
+            returns_within: Duration::ZERO,
             host: &machines[number],
             stop,
             notice: &|_| {},
@@ -521,6 +524,7 @@ fn a_member_of_another_version_is_told_so_and_does_not_dial_again() {
             coordinates: false,
             known: &[],
             call_port: None,
+            returns_within: Duration::from_secs(10),
             host: &machine,
             stop: &stop,
             notice: &end,
@@ -671,6 +675,7 @@ fn without_the_token_nobody_can_ask_join_read_files_or_start_anything() {
             coordinates: false,
             known: &[],
             call_port: None,
+            returns_within: Duration::from_secs(10),
             host: &Machine::with(&[]),
             stop: &stop,
             notice: &|_| {},
@@ -733,9 +738,9 @@ fn a_call_on_the_link_is_answered_by_the_own_cluster_alone() {
             }
         });
         let end = End(&is_over);
-        let found = find(&token, port, Duration::from_secs(20), &|| false).unwrap();
+        let found = find(&token, port, None, Duration::from_secs(20), &|| false).unwrap();
         assert_eq!(found.port(), 4321);
-        assert_eq!(find(&other, port, Duration::from_secs(1), &|| false), None);
+        assert_eq!(find(&other, port, None, Duration::from_secs(1), &|| false), None);
         drop(end);
     });
 }
@@ -763,6 +768,6 @@ fn an_answer_to_an_earlier_call_leads_nowhere() {
         }
         from
     });
-    assert_eq!(find(&token, port, Duration::from_secs(2), &|| false), None);
+    assert_eq!(find(&token, port, None, Duration::from_secs(2), &|| false), None);
     assert!(matches!(heard.join().unwrap(), SocketAddr::V4(_)));
 }

@@ -268,8 +268,9 @@ fn strangers_that_hold_every_place_slow_neither_ranks_at_work_nor_agents_nor_kee
     });
 }
 
-/// Sends to the switch of others, until it is over, what a stranger can: packets of every job and rank under
-/// a key of its own, and whatever else has or has not their length.
+/// Sends what a stranger can send to the ranks' switch until the test is over if it does not see the number
+/// of their job: packets of other jobs, and other bytes that have their length or another one. One that sees
+/// the number is in `xdp/attacked.rs`.
 fn forge(port: u16, sent: &AtomicUsize, is_over: &AtomicBool) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut job = 0_u16;

@@ -127,9 +127,9 @@ fn sums_of(job: Job, rank: u8, transport: Udp) -> (Vec<i16>, Report) {
         let value = (chunk * 3 + u64::from(rank) * 1000) as i16;
         bytes.chunks_exact_mut(2).for_each(|two| two.copy_from_slice(&value.to_le_bytes()));
     };
-    let take = |chunk: u64, come: Arrival<'_>| {
-        let sum = values(come.packet).next().unwrap();
-        assert!(values(come.packet).all(|other| other == sum), "chunk {chunk}");
+    let take = |chunk: u64, arrival: Arrival<'_>| {
+        let sum = values(arrival.packet).next().unwrap();
+        assert!(values(arrival.packet).all(|other| other == sum), "chunk {chunk}");
         sums[chunk as usize] = sum;
         false
     };

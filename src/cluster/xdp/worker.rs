@@ -173,16 +173,16 @@ impl Worker {
             self.launch(first, &mut ready, &mut fill)?;
             let (mut came, mut landed) = (0, 0);
             while came < TOGETHER {
-                let Some(come) = self.transport.receive()? else { break };
+                let Some(arrival) = self.transport.receive()? else { break };
                 if self.loss.as_mut().is_some_and(Loss::loses) {
                     continue;
                 }
                 came += 1;
-                let Some(chunk) = self.open.land(self.job, come.packet) else {
+                let Some(chunk) = self.open.land(self.job, arrival.packet) else {
                     self.report.useless += 1;
                     continue;
                 };
-                if take(chunk - first, come) {
+                if take(chunk - first, arrival) {
                     self.transport.keep();
                 }
                 self.report.results += 1;
@@ -426,8 +426,8 @@ mod tests {
                     let value = (chunk * 3 + u64::from(rank) * 1000) as i16;
                     bytes.chunks_exact_mut(2).for_each(|two| two.copy_from_slice(&value.to_le_bytes()));
                 };
-                let take = |chunk: u64, come: Arrival<'_>| {
-                    found[chunk as usize] = values(come.packet).last().unwrap();
+                let take = |chunk: u64, arrival: Arrival<'_>| {
+                    found[chunk as usize] = values(arrival.packet).last().unwrap();
                     false
                 };
                 worker.sum(chunks, fill, take).unwrap();
