@@ -165,7 +165,7 @@ add_capabilities() {
         return 0
         ;;
     docker*name=no-new-privileges*)
-        say "Docker's daemon forbids new privileges to containers, so the kernel takes no programs from them: $without."
+        say "Docker's daemon does not let containers gain privileges, so the kernel takes no programs from them: $without."
         return 0
         ;;
     esac

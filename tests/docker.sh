@@ -230,7 +230,7 @@ use_capabilities() {
     choose_user
     SPARKTUNE_AF_XDP_INTERFACE=lo choose_rights cluster join
     if ((EUID == 0 || ${#as_root[@]} == 0)); then
-        left_out+=("the capabilities of a member: they are for an engine with root that is called by a user without")
+        left_out+=("the capabilities of a member: only an engine that runs as root, called by another user, gives them")
         return
     fi
     member=$("$engine" run --detach --rm "${user[@]}" "${rights[@]}" --entrypoint sleep "$image" 600) ||
@@ -238,10 +238,10 @@ use_capabilities() {
     quietly "a process with capabilities" \
         "$engine" exec "${as_root[@]}" "$member" "${with_capabilities[@]}" cat /proc/self/status
     "$engine" rm --force "$member" >/dev/null
-    holds "^Uid:[[:space:]]$(id -u)[[:space:]]" "a member is its caller"
+    holds "^Uid:[[:space:]]$(id -u)[[:space:]]" "a member runs as its caller"
     # BPF, PERFMON, IPC_LOCK, NET_RAW and NET_ADMIN.
     holds '^CapEff:[[:space:]]000000c000007000$' "a member has the capabilities that it needs, and no others"
-    ok "a member is its caller, and has the capabilities that it needs and no others"
+    ok "a member runs as its caller, and has the capabilities that it needs and no others"
 }
 
 choose_engine

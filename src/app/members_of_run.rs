@@ -65,7 +65,7 @@ pub fn members(view: &RunView) -> Vec<MemberRow> {
 }
 
 /// Returns how long a step waits for the exchange with other ranks; `None` for a run of one process, and
-/// before the first step.
+/// before the first exchange.
 pub fn exchange(view: &RunView) -> Option<String> {
     let parts = view.step_parts()?;
     let waited_ms = parts.exchange_ms?;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_says_what_it_waits_for_other_ranks_if_there_are_any() {
+    fn a_step_says_how_long_it_waits_for_other_ranks_if_there_are_any() {
         let mut view = RunView::default();
         let mut told = |seq, exchange_ms| {
             let step = Step { step: seq, step_ms: Some(1400.0), exchange_ms, ..Step::default() };

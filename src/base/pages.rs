@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-/// The size of a large page in bytes, and its logarithm to base 2.
-const LARGE: usize = 2 << 20;
-const LARGE_BITS: u8 = 21;
+/// The size of a huge page in bytes, and its logarithm to base 2.
+const HUGE: usize = 2 << 20;
+const HUGE_BITS: u8 = 21;
 
 /// What memory consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Pages of 4 KB, on most machines.
     Small,
-    /// Large pages where the system finds some.
+    /// Huge pages where the system finds some.
     Transparent,
-    /// Large pages that were reserved (`vm.nr_hugepages`).
+    /// Huge pages that were reserved (`vm.nr_hugepages`).
     Reserved,
 }
 
@@ -57,14 +57,14 @@ impl Pages {
 
     fn map(kind: Kind, bytes: usize) -> io::Result<Self> {
         let mut options = MmapOptions::new();
-        options.len(bytes.next_multiple_of(LARGE));
+        options.len(bytes.next_multiple_of(HUGE));
         if kind == Kind::Reserved {
             // Reserved pages are in memory at once.
-            options.huge(Some(LARGE_BITS)).populate();
+            options.huge(Some(HUGE_BITS)).populate();
         }
         let memory = options.map_anon()?;
         match kind {
-            // A system that has no large pages refuses the advice, which does no harm.
+            // A system that has no huge pages refuses the advice, which does no harm.
             Kind::Small => drop(memory.advise(Advice::NoHugePage)),
             Kind::Transparent => memory.advise(Advice::HugePage)?,
             Kind::Reserved => {}
@@ -77,7 +77,7 @@ impl Pages {
         NonNull::new(self.memory.as_mut_ptr()).expect("memory is never mapped at 0")
     }
 
-    /// Returns the number of bytes, whole large pages.
+    /// Returns the number of bytes, whole huge pages.
     #[expect(clippy::len_without_is_empty, reason = "pages of no bytes cannot be mapped")]
     pub fn len(&self) -> usize {
         self.memory.len()
@@ -87,7 +87,7 @@ impl Pages {
     pub fn kind(&self) -> &'static str {
         match self.kind {
             Kind::Small => "ordinary pages",
-            Kind::Transparent => "ordinary pages, which the system may make large",
+            Kind::Transparent => "ordinary pages, which the system may make huge",
             Kind::Reserved => "reserved huge pages",
         }
     }
@@ -149,15 +149,15 @@ mod tests {
 
     #[test]
     fn parts_lie_one_behind_the_other_and_outlive_each_other() {
-        let [mut first, empty, mut second] = Pages::in_parts([5000, 0, LARGE]).unwrap();
+        let [mut first, empty, mut second] = Pages::in_parts([5000, 0, HUGE]).unwrap();
         assert_eq!((first.start(), empty.start(), second.start()), (0, 5000, 5000));
-        assert!(empty.is_empty() && first.pages().len() == 2 * LARGE);
+        assert!(empty.is_empty() && first.pages().len() == 2 * HUGE);
         assert!(first.bytes().iter().chain(second.bytes().iter()).all(|byte| *byte == 0));
         first.bytes().fill(1);
         second.bytes().fill(2);
         assert_eq!(second.address().as_ptr() as usize - first.address().as_ptr() as usize, 5000);
         assert!(first.bytes().iter().all(|byte| *byte == 1));
         drop(first);
-        assert!(second.len() == LARGE && second.bytes().iter().all(|byte| *byte == 2));
+        assert!(second.len() == HUGE && second.bytes().iter().all(|byte| *byte == 2));
     }
 }

@@ -98,13 +98,13 @@ pub enum Error {
     )]
     NoAgent { at: String, why: String },
     #[error(
-        "the member at {at} has lost the coordinator. Another member takes over when it has been silent for about half a minute: try again then"
+        "the member at {at} has lost the coordinator. If the coordinator stays silent, another member takes over after about half a minute: try again then"
     )]
     NoCoordinator { at: String },
     #[error("{at}: {why}")]
     Agent { at: String, why: String },
     #[error(
-        "no cluster with this token answers on the links of this machine (multicast, UDP port {port}). Is `{program} cluster init` running on the other machine? `{program} cluster join HOST:PORT` needs no multicast",
+        "no cluster with this token answers on the links of this machine (multicast, UDP port {port}). Is `{program} cluster init` or `cluster join` running on another machine? `{program} cluster join HOST:PORT` needs no multicast",
         program = program_name()
     )]
     NobodyAnswers { port: u16 },

@@ -10,7 +10,7 @@
 //!
 //! Above that, [`membership`] knows which machines belong to a cluster and starts ranks on them,
 //! [`discovery`] finds the cluster on the local links, and [`doctor`] looks at what is between two machines.
-//! For measurements, [`tlb`] counts what the processor misses.
+//! For measurements, [`tlb`] counts the processor's dTLB misses.
 //!
 //! **Order of a sum.** `all_reduce` computes `((v₀ + v₁) + v₂) + …` in f32 for every number, where `vᵣ` is
 //! the contribution of rank r. Who computes it, and how it is cut for the network, changes no bit, so one

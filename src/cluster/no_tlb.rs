@@ -1,4 +1,4 @@
-//! Stands for the counter of misses elsewhere than on Linux.
+//! Stands in for the counter of misses on systems other than Linux.
 
 use std::convert::Infallible;
 

@@ -1,7 +1,7 @@
-//! Misses of the table of translations for data (dTLB), counted by the processor for measurements.
+//! Misses of the data translation lookaside buffer (dTLB), counted by the processor, for measurements.
 //!
-//! Only reads of programs count, not those of the kernel. What a virtual machine, a container or the system
-//! does not let a program count is said in words.
+//! Only reads in user space count, not those of the kernel. Where a virtual machine, a container or the
+//! system does not let a program count them, the error says why in words.
 
 use std::fs;
 use std::io::{Error, ErrorKind};
@@ -11,7 +11,7 @@ use perf_event::{Builder, Counter};
 
 const READ_MISSES: Cache =
     Cache { which: WhichCache::DTLB, operation: CacheOp::READ, result: CacheResult::MISS };
-/// What the kernel lets programs count. From 2 down, a program may count its own misses.
+/// What the kernel lets programs count. At 2 or below, a program may count its own misses.
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
 /// A counter of the misses of a thread and of those that it starts.

@@ -20,9 +20,9 @@ use crate::nccl::preflight::Facts;
 use crate::tcp::Again;
 use crate::xdp::{Opened, Place, Tried};
 
-/// Reads bytes as each kind of word. Returns the names of those that they are, each with whether the word is
-/// written and read again as the same, leads to no file outside of its folder, and says nothing that a
-/// terminal would obey.
+/// Reads bytes as each kind of word. Returns the names of the kinds that they are, each with whether the word
+/// is the same when it is written and read again, leads to no file outside its folder, and says nothing that
+/// a terminal would obey.
 pub fn read(bytes: &[u8]) -> Vec<(&'static str, bool)> {
     let files = |files: &Vec<Shared>| {
         let folder = Path::new("/folder");
@@ -49,12 +49,12 @@ pub fn read(bytes: &[u8]) -> Vec<(&'static str, bool)> {
     all.into_iter().filter_map(|(name, word)| Some((name, word?))).collect()
 }
 
-/// Returns whether a terminal shows all of a text.
+/// Returns whether a text has nothing that a terminal would obey.
 fn is_shown(text: &str) -> bool {
     !text.contains(is_active)
 }
 
-/// Returns whether what a rank says can be told, if it cannot go on.
+/// Returns whether the reason of a rank that cannot go on is safe to show.
 fn is_told<T>(said: &Result<T, String>) -> bool {
     failure(std::slice::from_ref(said)).is_none_or(|why| is_shown(&why))
 }

@@ -154,7 +154,7 @@ fn say_join_line(ready: &Ready, is_new: bool, file: &std::path::Path) -> Result<
         ));
     }
     note(&format!(
-        "{} coordinates the cluster until Ctrl-C. In another terminal: `{program} cluster status`, `{program} train --cluster …`",
+        "{} is a member of the cluster until Ctrl-C, and coordinates it unless another member does. In another terminal: `{program} cluster status`, `{program} train --cluster …`",
         escape(&membership.name)
     ));
     Ok(())
@@ -172,8 +172,8 @@ pub fn cluster_join(
 ) -> Result<Exit, Failure> {
     let kept = Membership::find()?;
     if kept.as_ref().is_some_and(|kept| kept.coordinator.is_none()) {
-        return Err(Failure::usage("this machine coordinates a cluster itself").hint(format!(
-            "`{program} cluster init` goes on with it, `{program} cluster leave` ends it",
+        return Err(Failure::usage("this machine made a cluster itself").hint(format!(
+            "`{program} cluster init` goes on with it, `{program} cluster leave` leaves it",
             program = program_name()
         )));
     }
@@ -432,9 +432,9 @@ pub fn cluster_leave() -> Result<Exit, Failure> {
         }
     }
     if let Err(why) = told {
-        note(&format!("the others do not know it yet, and will call this member gone: {why}"));
+        note(&format!("not every other member knows that this one leaves; they may list it as gone: {why}"));
     }
-    note("this machine is no member any more");
+    note("this machine is no longer a member of the cluster");
     Ok(Exit::Done)
 }
 

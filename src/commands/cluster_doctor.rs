@@ -136,7 +136,7 @@ fn gather() -> Result<Result<Cluster, String>, Failure> {
     Ok(Ok(Cluster { token, all, others }))
 }
 
-/// Returns what there is to say about another member and the way to it. It is measured here.
+/// Returns what there is to say about another member and the way to it. The bandwidth is measured here.
 fn about(other: &Other, token: &ClusterToken) -> Vec<Finding> {
     let Other { name, host, port, has_gpu, free_bytes, examined } = other;
     let mut findings = match examined {
@@ -163,7 +163,7 @@ fn about(other: &Other, token: &ClusterToken) -> Vec<Finding> {
         ),
         Err(error) => Finding::good(&what, error.to_string()).but(
             Severity::Problem,
-            "Look whether the member runs, and whether a firewall lets its port through",
+            "Check that the member is running, and that a firewall lets its port through",
         ),
     });
     let what = format!("memory of {name}");
@@ -199,7 +199,7 @@ fn base_model(others: &[Other], token: &ClusterToken, folder: Result<PathBuf, St
         match holds(host, *port, token, &model, never()) {
             Ok(true) => have.push(name.as_str()),
             Ok(false) => lack.push(name.as_str()),
-            Err(error) => silent.push(format!("not known of {name}: {error}")),
+            Err(error) => silent.push(format!("not known for {name}: {error}")),
         }
     }
     let mut found = vec![format!("{shown} ({})", bytes(model.bytes()))];
@@ -207,7 +207,7 @@ fn base_model(others: &[Other], token: &ClusterToken, folder: Result<PathBuf, St
         found.push(format!("the same files, by their hashes, on {}", have.join(", ")));
     }
     if !lack.is_empty() {
-        found.push(format!("not on {}, or not the same", lack.join(", ")));
+        found.push(format!("missing or different on {}", lack.join(", ")));
     }
     let (is_lacking, is_unknown) = (!lack.is_empty(), !silent.is_empty());
     found.extend(silent);

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_for_other_ranks_is_a_mean_over_all_steps_also_if_they_exchange_after_some_alone() {
+    fn the_wait_for_other_ranks_is_a_mean_over_all_steps_even_if_they_exchange_only_after_some() {
         let mut pace = Pace::default();
         for n in 1..=6 {
             let exchange_ms = (n % 3 == 0).then_some(60.0);

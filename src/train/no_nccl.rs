@@ -1,4 +1,4 @@
-//! Stands for the first CUDA device with NCCL in builds without CUDA.
+//! Stands in for the first CUDA device with NCCL in builds without CUDA.
 
 use sparktune_cluster::nccl::Gpu;
 use sparktune_cluster::nccl::preflight::Facts;

@@ -15,7 +15,7 @@
 //! | `charts` | curves of any values, and the overlay of runs |
 //! | `knowledge` | facts written, tried, kept and taken back, by requests and in the page |
 //! | `lab` | the protocol lab: a packet edited and damaged |
-//! | `ranks` | the ranks of a run of several machines, and what a step waits for them |
+//! | `ranks` | the ranks of a run of several machines, and how long a step waits for them |
 //!
 //! Nothing is timed: a test waits until the page shows what it expects, and fails, with the page's text and a
 //! picture, when that has not come for a long while. Pictures are in `pages/` of the temporary folder of the

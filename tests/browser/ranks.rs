@@ -10,7 +10,7 @@ use crate::access::audit;
 use crate::chromium::Page;
 use crate::server::Server;
 
-/// Makes the recorded run of one process one of three ranks, as rank 0 logs it.
+/// Turns the recorded run of one process into one of three ranks, as rank 0 logs it.
 fn as_of_three_ranks(run: &Path) {
     let path = run.join("events/0001.jsonl");
     let text = fs::read_to_string(&path).unwrap();
@@ -52,7 +52,7 @@ fn open_machine(page: &mut Page, run: &str, name: &str) {
 }
 
 #[test]
-fn the_ranks_of_a_run_have_a_row_each_and_the_page_says_what_a_step_waits_for_them() {
+fn the_ranks_of_a_run_have_a_row_each_and_the_page_says_how_long_a_step_waits_for_them() {
     let Some(mut page) = Page::start() else { return };
     let together = "20261123T174755Z-together-lora-c691";
     let mut alone = String::new();

@@ -275,7 +275,7 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
     // By this name, each process finds its own folder.
     let named = ["cluster", "doctor", "--json", "--model", "/proc/self/cwd/other"];
     let base = found(&second.place.sparktune(named).exits(4).last(), "base model");
-    assert!(base.ends_with("not on spark1, or not the same"), "{base}");
+    assert!(base.ends_with("missing or different on spark1"), "{base}");
     let Member { agent, place, .. } = &second;
     place.sparktune(["cluster", "leave"]).exits(0);
     wait("the end of the agent", || {

@@ -70,9 +70,9 @@ fn samples(run: &Path) -> Vec<serde_json::Value> {
     seen.flat_map(|event| event["ranks"].as_array().cloned().unwrap_or_default()).collect()
 }
 
-/// Tries a test with longer and longer runs, as [`long_enough`] does, whose ranks may also be silent for
-/// longer and longer: nobody knows for how long a busy machine gives a rank no processor. The test is given
-/// the length and the flags of a run. It also returns `None` if a rank was lost that it had not cut off or
+/// Tries a test with longer and longer runs, as [`long_enough`] does, and with a longer and longer limit on
+/// silence: nobody knows how long a busy machine keeps a rank waiting for a processor. The test is given the
+/// length and the flags of a run. It also returns `None` if a rank was lost that it had not cut off or
 /// stopped.
 #[track_caller]
 fn patient_enough(lengths: [&str; 3], test: impl Fn(&str, &[&str], &mut Vec<Child>) -> Option<()>) {
@@ -84,7 +84,7 @@ fn patient_enough(lengths: [&str; 3], test: impl Fn(&str, &[&str], &mut Vec<Chil
     });
 }
 
-/// Whether another rank was lost than these.
+/// Whether a rank other than these was lost.
 fn loses_another(events: &[serde_json::Value], than: &[u64]) -> bool {
     members_in(events).into_iter().any(|(_, _, lost)| lost.iter().any(|rank| !than.contains(rank)))
 }
@@ -106,7 +106,7 @@ fn hidden(first: &Path, rank: usize) -> PathBuf {
     first.with_file_name(format!(".rank-{rank}-of-{name}"))
 }
 
-/// The only folder beside that of rank 0: the run of the rank that has taken its place, with the same name
+/// The only folder besides that of rank 0: the run of the rank that has taken its place, with the same name
 /// and four more digits.
 #[track_caller]
 fn taken_over(place: &Place, first: &Path) -> PathBuf {
@@ -118,7 +118,7 @@ fn taken_over(place: &Place, first: &Path) -> PathBuf {
     run.clone()
 }
 
-/// Where a rank that has taken rank 0's place lets others in that have never been there: host and port.
+/// The host and port at which a rank that has taken rank 0's place lets in ranks that were never there.
 fn door(run: &Path) -> Option<(String, String)> {
     events_if_there(run)?.iter().find_map(|event| {
         let (_, said) = event["message"].as_str()?.split_once("MASTER_ADDR=")?;
@@ -127,7 +127,7 @@ fn door(run: &Path) -> Option<(String, String)> {
     })
 }
 
-/// The process that trains as rank 0, which outlives who has started it. It ends with the test.
+/// The process that trains as rank 0, which outlives the one that started it. It ends with the test.
 struct Trainer<'a>(&'a Path);
 
 impl Drop for Trainer<'_> {
@@ -360,7 +360,7 @@ fn a_coordinator_that_is_stopped_loses_its_place_ends_when_it_continues_and_the_
 #[test]
 fn ranks_and_a_coordinator_that_are_cut_off_end_and_come_back_and_the_run_has_the_bits_of_its_replay() {
     patient_enough(LONGER, |steps, more, all| {
-        // The first machine joins the others and has no rank, so that each of them can be cut off.
+        // The first machine connects the others and has no rank, so that each rank can be cut off.
         let lab = match Lab::new(5) {
             Ok(lab) => lab,
             Err(error) => {
@@ -386,7 +386,7 @@ fn ranks_and_a_coordinator_that_are_cut_off_end_and_come_back_and_the_run_has_th
         lab.cut(1).unwrap();
         go_on_without(&lost, &hidden, &[1, 2])?;
         wait("the rank that is cut off to end", || all[3].try_wait().unwrap());
-        // Nobody reads yet what the process prints that has started the coordinator.
+        // The output of the process that started the coordinator is not read yet, so its events are.
         wait("the coordinator to end", || is_finished(&events(&first)).then_some(()));
         for machine in [4, 1] {
             lab.mend(machine).unwrap();

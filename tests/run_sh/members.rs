@@ -16,7 +16,7 @@ const BY_AF_XDP: (&str, &str) = ("SPARKTUNE_AF_XDP_INTERFACE", "eth0");
 const ID: &str = "#!/bin/sh\ncase $1 in -u) echo 4321 ;; -g) echo 4322 ;; esac\n";
 /// The capabilities, as bits, with which root becomes somebody else. Every container has them.
 const OF_ROOT: [(&str, u64); 3] = [("setgid", 1 << 6), ("setuid", 1 << 7), ("setpcap", 1 << 8)];
-/// Those of which members get some.
+/// The capabilities that members may get.
 const OF_MEMBERS: [(&str, u64); 5] = [
     ("net_admin", 1 << 12),
     ("net_raw", 1 << 13),
@@ -87,7 +87,7 @@ fn a_rank_of_every_launcher_gets_the_same_and_whoever_trains_alone_does_not() {
         ("SLURM_PROCID=11 SLURM_STEP_NUM_TASKS=12 SLURM_NTASKS=1", true),
         ("", false),
         ("RANK=0 WORLD_SIZE=1", false),
-        // torchrun may itself be started by Slurm, and then says alone how many ranks there are.
+        // torchrun may itself be started by Slurm: then only its variables say how many ranks there are.
         ("RANK=0 WORLD_SIZE=1 SLURM_PROCID=0 SLURM_NTASKS=2", false),
         ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", false),
         // One task of a job that has more.
@@ -129,7 +129,7 @@ fn capabilities_are_added_only_where_the_kernel_is_used() {
 }
 
 #[test]
-fn an_engine_that_cannot_give_rights_says_so_and_is_not_asked_for_them() {
+fn an_engine_that_cannot_give_rights_is_not_asked_for_them_and_run_sh_says_why() {
     let devices = tempfile::tempdir().unwrap();
     let there = devices.path().to_str().unwrap();
     let hard_limit = Command::new("bash").args(["-c", "ulimit -H -l"]).output().unwrap();

@@ -9,17 +9,17 @@ use sparktune_plan::Plan;
 use crate::model::hub;
 use crate::runs::find;
 
-/// Returns the folder of a base model on this machine: of `model`, which is a folder or a model of the hub, or
-/// otherwise of the newest run in the folder of runs. Nothing is downloaded.
+/// Returns the folder of a base model on this machine: that of `model`, which names a folder or a model of
+/// the hub, or without it that of the newest run in the runs folder. Nothing is downloaded.
 ///
 /// # Errors
-/// There is none, for the reason that is returned.
+/// There is no such folder; the error says why, in words.
 pub fn base_folder(model: Option<&str>, runs_dir_flag: Option<PathBuf>) -> Result<PathBuf, String> {
     match model {
         Some(model) => folder_of(model),
         None => folder_of_newest_run(runs_dir_flag).ok_or_else(|| {
             format!(
-                "no run on this machine says which one: `{} cluster doctor --model MODEL` names it",
+                "no run in the runs folder says which model: name it with `{} cluster doctor --model MODEL`",
                 program_name()
             )
         }),
@@ -42,7 +42,7 @@ fn folder_of(model: &str) -> Result<PathBuf, String> {
             let whole = hub.whole_models().into_iter().find(|whole| whole.id == id && revision == "main");
             whole.map(|whole| whole.folder).ok_or_else(|| {
                 format!(
-                    "{id}@{revision} is not on this machine, or not all of it, or not its branch `main`: name its folder, or run `{} cluster doctor` on the machine that has it",
+                    "{id}@{revision} is not completely on this machine, or is not the branch `main`: name its folder, or run `{} cluster doctor` on a machine that has it",
                     program_name()
                 )
             })

@@ -171,10 +171,11 @@ fn tell_apart(others: &mut [Recruit], own: Option<&Recruit>) {
     }
 }
 
-/// Asks for the members of a cluster: the agent of this machine, or another one. Each names the coordinator.
+/// Asks for the members of the cluster: first the agent of this machine, then the others, each of which names
+/// the coordinator.
 ///
 /// # Errors
-/// The coordinator was never found, or nobody answers who knows it.
+/// The coordinator was never found, or nobody who knows it answers.
 pub fn ask(membership: &Membership, cancelled: Cancelled) -> Result<Vec<Found>, Failure> {
     let token = membership.token()?;
     let mut failure = None;

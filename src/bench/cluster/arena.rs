@@ -1,8 +1,8 @@
-//! Whether gradients would be added faster in large pages: an arena of reserved or transparent huge pages,
+//! Whether gradients would be added faster in huge pages: an arena of reserved or transparent huge pages,
 //! beside the pages that a vector has.
 //!
 //! The work is that of a sum over TCP without the network: a bucket is copied, as for sending, and another
-//! rank's bucket is added. What large pages save of it is said as a share of the processor time of a whole
+//! rank's bucket is added. What huge pages save of it is said as a share of the processor time of a whole
 //! sum over TCP in the same run: an arena of gradients would pay from 5 % on. Where the processor counts
 //! them, the dTLB misses are beside it.
 
@@ -75,7 +75,7 @@ struct Measured {
     misses: u64,
 }
 
-/// Measures all kinds of pages in turn. A sum over TCP takes so many processor seconds for 10⁹ numbers, if
+/// Measures all kinds of pages in turn. A sum over TCP takes so many processor seconds per 10⁹ numbers, if
 /// that is known.
 pub(super) fn rows(numbers: usize, of_tcp: Option<f64>) -> Vec<Row> {
     let mut all =
@@ -100,8 +100,8 @@ pub(super) fn rows(numbers: usize, of_tcp: Option<f64>) -> Vec<Row> {
         let note = format!("{:.2} × small pages{of_sum}", small / seconds);
         rows.push(Row::new(name(kind), (numbers * size_of::<f32>()) as f64 / seconds / 1e6, "MB/s", note));
         if counted.is_ok() {
-            let for_1000 = misses as f64 / (numbers * PASSES) as f64 * 1e3;
-            rows.push(Row::new("  dTLB misses for 1,000 numbers", for_1000, "", "of reads, in user space"));
+            let per_1000 = misses as f64 / (numbers * PASSES) as f64 * 1e3;
+            rows.push(Row::new("  dTLB misses per 1,000 numbers", per_1000, "", "of reads, in user space"));
         }
     }
     rows.extend(counted.err().map(|why| Row::skipped("dTLB misses of adding numbers", "", &why)));

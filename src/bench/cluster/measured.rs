@@ -23,7 +23,7 @@ pub(crate) struct Measured {
     pub(crate) bytes_per_number: f64,
     /// Threads that were woken, over all ranks and sums.
     pub(crate) wakes: u64,
-    /// dTLB misses of reads in user space for 1,000 numbers that were summed, over all ranks, or why they
+    /// dTLB misses of reads in user space per 1,000 numbers that were summed, over all ranks, or why they
     /// were not counted.
     pub(crate) tlb_misses: Result<f64, String>,
     /// Packets of sums in the network, over all ranks and sums.

@@ -129,7 +129,8 @@ fn run(
         };
         command.args(["bench", "cluster-rank", "--job", &job]);
         if engine == Engine::Nccl {
-            // Ranks that share a GPU have to say that they are two machines. They meet where the others do.
+            // NCCL refuses two ranks on one GPU of one machine, so each has its own host id. They meet on
+            // the interfaces that the other engines use.
             command.env("NCCL_HOSTID", format!("sparktune {rank}")).env("NCCL_NET", "Socket");
             let interfaces = if lab.is_some() { format!("{BRIDGE},{INTERFACE}") } else { "lo".to_owned() };
             command.env("NCCL_SOCKET_IFNAME", interfaces);
@@ -152,7 +153,7 @@ fn run(
             }
         }
     }
-    // The others fail when a rank leaves that cannot sum as it was asked.
+    // When a rank that cannot use this engine leaves, the others fail: its reason is the one to show.
     if let Some(why) = instead.or(failed) {
         return Ok(Err(why));
     }
@@ -189,7 +190,7 @@ fn copy(numbers: usize) -> Row {
         began.elapsed().as_secs_f64()
     });
     let seconds = median(times);
-    let note = format!("{:.2} CPU seconds for 10⁹ numbers", seconds / numbers as f64 * 1e9);
+    let note = format!("{:.2} CPU seconds per 10⁹ numbers", seconds / numbers as f64 * 1e9);
     Row::new("copying the numbers in memory", numbers as f64 * 4.0 / seconds / 1e6, "MB/s", note)
 }
 

@@ -83,7 +83,7 @@ pub(crate) struct Answer {
     pub(crate) late_seconds: f64,
 }
 
-/// Does what a rank is asked, and writes a line of JSON: the answer, or by what sums are made instead, in
+/// Does the job of a rank, and writes a line of JSON: the answer, or which engine makes the sums instead, in
 /// words.
 ///
 /// # Errors
@@ -123,7 +123,7 @@ impl Ranks {
         }
     }
 
-    /// Returns by what sums are made, in words, if it is not the engine that was asked for.
+    /// Returns which engine makes the sums, in words, if it is not the one that was asked for.
     fn instead(&self, engine: Engine, rank: usize) -> Option<String> {
         match self {
             Self::Tcp(_) => None,
@@ -147,7 +147,7 @@ impl Ranks {
     }
 }
 
-/// Sums as it is asked. The inner error says by what sums are made instead.
+/// Sums with the engine of the job. The inner error says which one makes the sums instead.
 fn measured(job: &Job) -> Result<Result<Answer, String>, Error> {
     let Job { engine, rank, world_size, numbers, rounds, .. } = *job;
     let placement = Placement {
@@ -163,7 +163,7 @@ fn measured(job: &Job) -> Result<Result<Answer, String>, Error> {
     // The end of a virtual cable needs a program to receive what the program at the other end sends. AF_XDP
     // has one.
     let _passing = (engine == Engine::Kernel && rank > 0).then(|| Kernel::passing(INTERFACE).ok());
-    // Begun first, because of the threads of this process only those are counted that start from now on.
+    // Counting begins first, because only threads that start from now on are counted.
     let mut misses = Misses::count();
     let tcp = tcp::join(&placement, Some(&token), "bench", limits, Arc::new(|| false))?;
     let mut ranks = match engine {
@@ -181,7 +181,7 @@ fn measured(job: &Job) -> Result<Result<Answer, String>, Error> {
         }
     };
     if let Some(instead) = ranks.instead(engine, rank) {
-        ranks.collective().leave(Some("this rank cannot sum as it was asked"));
+        ranks.collective().leave(Some("this rank cannot use the engine that was asked for"));
         return Ok(Err(instead));
     }
     let mut vector: Vec<f32> = (0..numbers).map(|at| ((at * 7 + rank) % 1000) as f32 * 1e-3 - 0.5).collect();

@@ -19,18 +19,15 @@ pub(crate) fn name(engine: Engine) -> &'static str {
 pub(crate) fn rows(measured: &Measured, numbers: usize) -> Vec<Row> {
     let Measured { engine, seconds, cpu, bytes_per_number, wakes, packets, resent, asked, .. } = *measured;
     let speed = numbers as f64 * 4.0 / seconds / 1e6;
-    let share = if engine == Engine::Nccl {
-        " that share a GPU, to which the numbers are copied and back"
-    } else {
-        ""
-    };
+    let share =
+        if engine == Engine::Nccl { " on one GPU (the numbers are copied to it and back)" } else { "" };
     let note = format!(
         "{RANKS} ranks{share}, {numbers} numbers, as bytes of f32; {bytes_per_number:.2} bytes per number and rank on the way, {:.1} MB/s of them",
         bytes_per_number * numbers as f64 / seconds / 1e6
     );
     let mut rows = vec![
         Row::new(name(engine), speed, "MB/s", note),
-        Row::new("  processors for 10⁹ numbers", cpu, "s", "user and system time of all ranks"),
+        Row::new("  processors per 10⁹ numbers", cpu, "s", "user and system time of all ranks"),
     ];
     if packets > 0 {
         let switch = if engine == Engine::User {
@@ -102,7 +99,7 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
         tcp.cpu / kernel.cpu,
         "×",
         format!(
-            "{:.2} and {:.2} s for 10⁹ numbers; less CPU {}. TCP's includes TLS, ours the tags",
+            "{:.2} and {:.2} s per 10⁹ numbers; less CPU {}. TCP's includes TLS, ours the tags",
             tcp.cpu,
             kernel.cpu,
             verdict(is_clearly_less(kernel.cpu, tcp.cpu))
@@ -124,7 +121,7 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
                 theirs / ours,
                 "×",
                 format!(
-                    "{theirs:.2} and {ours:.2} for 1,000 numbers{by_af_xdp}, of reads in user space; fewer {}. Only results by AF_XDP come into huge pages, where some are reserved",
+                    "{theirs:.2} and {ours:.2} per 1,000 numbers{by_af_xdp}, of reads in user space; fewer {}. Only results by AF_XDP come into huge pages, where some are reserved",
                     verdict(is_clearly_less(*ours, *theirs))
                 ),
             )
@@ -205,7 +202,7 @@ mod tests {
         };
         let counted = row(Ok(3.0), Ok(2.0));
         assert_eq!(counted.value, 1.5);
-        let note = "3.00 and 2.00 for 1,000 numbers, and 0.50 with results by AF_XDP, of reads in user space";
+        let note = "3.00 and 2.00 per 1,000 numbers, and 0.50 with results by AF_XDP, of reads in user space";
         assert!(counted.note.starts_with(&format!("{note}; fewer holds here")), "{}", counted.note);
         let refused = row(Ok(3.0), Err("no rights".into()));
         assert!(refused.value.is_nan() && refused.note == "UNKNOWN: no rights", "{refused:?}");

@@ -100,7 +100,7 @@ fn mtu(halves: &[Half; 2]) -> Line {
         let set: Vec<_> =
             small.iter().map(|(name, _)| format!("`sudo ip link set dev {name} mtu {JUMBO}`")).collect();
         return Line::new(MTU, Verdict::Problem, in_words(&small)).advice(format!(
-            "Two machines with different MTUs end in NCCL's error 12. On both: {}, and `mtu: {JUMBO}` in netplan, because a restart of the card's firmware puts it back to 1500",
+            "Different MTUs on two machines make NCCL fail with error 12. On both: {}, and `mtu: {JUMBO}` in netplan, because a restart of the card's firmware puts it back to 1500",
             set.join(", ")
         ));
     }

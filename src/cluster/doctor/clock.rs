@@ -1,5 +1,5 @@
-//! How far the wall clocks of two machines are apart. Clocks that are not set by anybody begin at another
-//! instant on each machine, and are never compared.
+//! How far apart the wall clocks of two machines are. Monotonic clocks begin at a different instant on each
+//! machine, and are never compared.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use sparktune_base::units::milliseconds;
 
 use super::line::{Line, Verdict};
 
-/// The difference in microseconds from which it is worth a sentence.
+/// The difference, in microseconds, above which a clock is noted.
 const APART_US: u64 = 1_000_000;
 
 /// How far another machine's wall clock is ahead of this machine's, as one exchange shows it.
@@ -15,7 +15,7 @@ const APART_US: u64 = 1_000_000;
 pub struct ClockOffset {
     /// The estimate in microseconds: the other machine is taken to have answered in the middle.
     pub ahead_us: i64,
-    /// By how much it may be wrong, because the answer may have been written at any time of the exchange.
+    /// By how much it may be wrong, because the answer may have been written at any time during the exchange.
     pub error_us: u64,
 }
 
@@ -33,16 +33,16 @@ impl ClockOffset {
     pub fn line(self, name: &str) -> Line {
         let in_words = |us: u64| milliseconds(us as f64 / 1e3);
         let apart_us = self.ahead_us.unsigned_abs();
-        let side = if self.ahead_us < 0 { "behind" } else { "ahead" };
+        let side = if self.ahead_us < 0 { "behind" } else { "ahead of" };
         let found = format!(
-            "{} {side} of this machine, ± {}, estimated from one exchange",
+            "{} {side} this machine, ± {}, estimated from one exchange",
             in_words(apart_us),
             in_words(self.error_us)
         );
         let what = format!("wall clock of {name}");
         if apart_us > self.error_us.saturating_add(APART_US) {
             return Line::new(&what, Verdict::Note, found).advice(
-                "Training compares no wall clocks, but the times in logs do not fit together. `timedatectl set-ntp true` lets the network set them, on both machines",
+                "Training compares no wall clocks, but the times in the logs of these machines do not match. Run `timedatectl set-ntp true` on both, so that the network sets their clocks",
             );
         }
         let verdict = if self.error_us > APART_US { Verdict::Unknown } else { Verdict::Ok };

@@ -1,4 +1,4 @@
-//! Several machines side by side: what all of them should have alike, and the two ends of a link.
+//! Several machines side by side: what should be the same on all of them, and the two ends of a link.
 
 use super::card::MTU;
 use super::line::{Line, Verdict};
@@ -39,11 +39,11 @@ fn of_other(own: &Line, name: &str, theirs: Option<&Line>) -> Line {
     let worse = match own.what.as_str() {
         MTU => Some((
             Verdict::Problem,
-            "Two machines with different MTUs end in NCCL's error 12: give the cards of all members the same one",
+            "Different MTUs on two machines make NCCL fail with error 12: set the same MTU on the cards of all members",
         )),
         NCCL => Some((
             Verdict::Note,
-            "Sums go over NCCL only if all members have the same version: install the same one on all",
+            "NCCL is used only if all members have the same version: install the same version on all of them",
         )),
         _ => None,
     };
@@ -58,8 +58,7 @@ fn of_other(own: &Line, name: &str, theirs: Option<&Line>) -> Line {
     }
 }
 
-/// Returns the line about the link to the member of this name, from what each of both machines knows of its
-/// end.
+/// Returns the line about the link to the member of this name, from what each machine knows of its own end.
 pub fn between(name: &str, here: Option<&Link>, there: Option<&Link>) -> Line {
     let what = format!("link to {name}");
     let found = format!("{} here, {} there", in_words(here), in_words(there));
@@ -67,7 +66,7 @@ pub fn between(name: &str, here: Option<&Link>, there: Option<&Link>) -> Line {
     let is_whole = |end: Option<&Link>| end.is_some_and(|end| end.speed.is_some() && end.mtu.is_some());
     match (mtu(here), mtu(there)) {
         (Some(one), Some(other)) if one != other => Line::new(&what, Verdict::Note, found).advice(
-            "The two ends have different MTUs, so large packets of the one may be lost, except with TCP: give both the same (`ip link set dev INTERFACE mtu N`)",
+            "The two ends have different MTUs, so large packets from one of them may be lost, except over TCP: set the same MTU at both (`ip link set dev INTERFACE mtu N`)",
         ),
         _ if is_whole(here) && is_whole(there) => Line::new(&what, Verdict::Ok, found),
         _ => Line::new(&what, Verdict::Unknown, found),

@@ -1,5 +1,6 @@
 //! What lies between two machines: links, both halves of a DGX Spark's network card, MTU, addresses for RDMA,
-//! NCCL and wall clocks. Each is in order, or a sentence says what to do, or it is unknown and never in order.
+//! NCCL and wall clocks. Each is in order, or a sentence says what to do, or it is unknown, which is never
+//! taken for in order.
 //!
 //! Enters: the root of a file system, whose `proc`, `sys` and `usr` are read, so that tests can use recorded
 //! trees, and what other machines have found there. Leaves: [`Line`]s. It changes nothing, sends nothing and
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_of_nccl_are_noted_and_an_unknown_one_stays_unknown() {
+    fn different_versions_of_nccl_are_noted_and_an_unknown_one_stays_unknown() {
         let newer = SPARK.replace("2.28.9", "2.29.1");
         let none = include_str!("trees/no-spark.txt");
         let lines = compared(SPARK, &[("spark2", &newer), ("box", none)]);

@@ -74,7 +74,7 @@ fn speed(at: &Path) -> Option<String> {
     })
 }
 
-/// Returns the link by which the machine below `root` reaches an address. Routes of IPv6 are not read.
+/// Returns the link by which the machine below `root` reaches an address. IPv6 routes are not read.
 pub fn link_towards(root: &Path, to: IpAddr) -> Option<Link> {
     let interface = match to {
         to if to.is_loopback() => LOOPBACK.to_owned(),

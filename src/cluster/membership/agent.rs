@@ -1,8 +1,9 @@
 //! The agent: what runs on every member, answers those who know the token, and starts ranks.
 //!
 //! The coordinator's agent keeps the list of members too; the others hold a connection to it, and dial again
-//! when it is lost. If it stays silent, one of them becomes the coordinator, and it is an ordinary member
-//! when it returns. Which member coordinates matters to nothing else here: every agent takes every job.
+//! when it is lost. If the coordinator stays silent, one of the others takes over, and the old coordinator is
+//! an ordinary member when it returns. Nothing else here depends on who coordinates: every agent takes every
+//! job.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -41,7 +42,7 @@ pub trait Host: Sync {
     /// Returns the memory that a program could have now.
     fn free_bytes(&self) -> u64;
 
-    /// Returns what it should have like the other members: network card, MTU, GID, NCCL.
+    /// Examines what should be the same on all members: network card, MTU, GID, NCCL.
     fn examine(&self) -> Vec<Line>;
 
     /// Returns the link by which it reaches an address, if it knows that.
@@ -105,7 +106,7 @@ pub enum Where {
     OnTheLink(u16),
 }
 
-/// The state that the connections of an agent share. Who needs both locks takes that of the roster first.
+/// The state that the connections of an agent share. Lock order: the roster before the coordination.
 pub(super) struct Shared<'a> {
     pub(super) agent: &'a Agent<'a>,
     gate: Gate,
@@ -296,8 +297,8 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Lets a member of the list report until its connection ends. It gets the list whenever somebody is new
-    /// in it or has left. Returns why the connection has ended.
+    /// Lets a member of the list report until its connection ends. It is sent the list whenever a member has
+    /// joined or left. Returns why the connection has ended.
     fn attend(&self, channel: &mut Channel<'_>, id: &str, visit: u64) -> Error {
         let mut told = Vec::new();
         loop {
@@ -343,7 +344,7 @@ impl<'a> Shared<'a> {
         members
     }
 
-    /// Answers what only the coordinator can answer.
+    /// Returns the answer of a member that does not coordinate: where the coordinator is, or `Busy`.
     fn elsewhere(&self) -> Answer {
         lock(&self.coordination).at().map_or(Answer::Busy, |at| Answer::Elsewhere { at })
     }
@@ -531,7 +532,7 @@ impl<'a> Shared<'a> {
         led
     }
 
-    /// Says what the machine looks like to itself, and by which link it reaches who asks.
+    /// Says what this machine has found out about itself, and by which link it reaches the machine that asks.
     fn be_examined(&self, channel: &mut Channel<'_>, from: IpAddr) -> Result<(), Error> {
         let host = self.agent.host;
         let (lines, link) = (host.examine(), host.link_towards(from));

@@ -15,7 +15,7 @@ use crate::error::Error;
 /// The time that a measurement should take, and the bytes between two looks at the clock.
 const ENOUGH: Duration = Duration::from_secs(2);
 const PIECE: usize = 1 << 20;
-/// The most agents that are asked on the way to the coordinator: one may be named that has just given up.
+/// The most agents that are asked on the way to the coordinator: a named one may have just given up.
 const MOST_ASKED: usize = 4;
 
 /// A member, and the host by which this machine reaches its agent.
@@ -46,7 +46,7 @@ pub struct Examined {
 }
 
 /// Asks for the members. The agent at this place answers if it coordinates, and otherwise names the one that
-/// does. The coordinator is the first of them.
+/// does. The coordinator comes first in the list.
 ///
 /// # Errors
 /// One of the two does not answer, has another token, or has lost the coordinator.
@@ -96,7 +96,7 @@ fn ask_coordinator(
         asked += 1;
         match ask(&mut channel, question)? {
             Answer::Elsewhere { at } if asked < MOST_ASKED => {
-                // An address of that machine itself means another machine here.
+                // A loopback address means the machine that names it, not this one.
                 if !at.ip().is_loopback() {
                     host = host_of(&at);
                 }
@@ -125,7 +125,7 @@ pub fn examine(host: &str, port: u16, token: &ClusterToken, cancelled: Cancelled
 }
 
 /// Returns whether an agent finds all files of a folder on its machine, with the same bytes. It reads those
-/// that have the same sizes, which takes as long as its disk does.
+/// that have the same sizes, which takes as long as its disk needs.
 ///
 /// # Errors
 /// It does not answer, or does not know the question, or the files are too many to be listed in a message.

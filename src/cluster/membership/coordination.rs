@@ -1,22 +1,23 @@
 //! Who coordinates, as one member sees it. Pure: what members say of themselves enters, what this one does
 //! next leaves.
 //!
-//! Every member has the list of all. One that has lost the coordinator asks the others how they stand. If one
-//! of them coordinates, that one is followed; if one is still connected to a coordinator, or has a lower id,
-//! this member waits; otherwise it takes over, in a *term* one higher than any it has heard of. Two members
-//! can coordinate for a while, after a partition or when one was suspended. This splits the list and nothing
-//! else: each shows the members that are connected to it, and calls the others gone. Whoever coordinates
-//! tells those that are gone that it does, so the two hear of each other, and the one of the lower term gives
-//! up; in the same term, that with the higher id does. A term is not kept: a member that is started again
-//! begins with 0, so it does not take back what it has lost.
+//! Every member has the list of all. One that has lost the coordinator asks the others for their roles. If
+//! one of them coordinates, that one is followed; if one is still connected to a coordinator, it names that
+//! one; if one has a lower id, this member waits for it a while; otherwise it takes over, in a *term* one
+//! higher than any it has heard of. Two members can coordinate for a while, after a partition or when one was
+//! suspended. This splits the list and nothing else: each shows the members that are connected to it, and
+//! calls the others gone. Whoever coordinates tells those that are gone that it does, and is told whom they
+//! follow, so the two hear of each other, and the one of the lower term gives up; in the same term, that with
+//! the higher id does. A term is not kept: a member that is started again begins with 0, so it does not take
+//! back what it has lost.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use super::messages::{MOST_MEMBERS, Role, Standing};
 
-/// How often a member waits for one with a lower id that seeks too, before it takes over: about half a minute.
-/// If both coordinate in the end, one of them gives up.
+/// How often a member waits for one with a lower id that seeks too, before it takes over: for about half a
+/// minute. If both coordinate in the end, one of them gives up.
 const MOST_WAITS: u32 = 15;
 
 /// The state of one member.
@@ -50,7 +51,7 @@ impl Coordination {
         self.at
     }
 
-    /// The same, for the next attempt alone.
+    /// Returns where the coordinator is, and forgets it, so that it is dialled there only once.
     pub(super) fn take_at(&mut self) -> Option<SocketAddr> {
         self.at.take()
     }
@@ -65,7 +66,7 @@ impl Coordination {
         &self.known
     }
 
-    /// Forgets them: the list of the coordinator has all.
+    /// Forgets these places: the coordinator's list has all of them.
     pub(super) fn forget_known(&mut self) {
         self.known.clear();
     }
@@ -89,8 +90,8 @@ impl Coordination {
         }
     }
 
-    /// Hears how a member stands that listens at this place. Returns whether this one has given up the
-    /// coordination because of it.
+    /// Considers what the member that listens at this place says of itself. Returns whether this one has
+    /// given up the coordination because of it.
     pub(super) fn consider(&mut self, other: &Standing, at: SocketAddr) -> bool {
         if other.id == self.own.id {
             return false;
@@ -109,7 +110,7 @@ impl Coordination {
         gives_up
     }
 
-    /// Decides by what all members that answered have said. Returns whether this one has taken over. Nobody
+    /// Decides from the answers of all members that answered. Returns whether this one has taken over. Nobody
     /// was reached at the place `in_vain`, even if a coordinator that cannot be reached names it again.
     pub(super) fn decide(&mut self, answers: &[(SocketAddr, Standing)], in_vain: Option<SocketAddr>) -> bool {
         if self.own.role != Role::Seeks || self.at.is_some_and(|at| Some(at) != in_vain) {

@@ -102,20 +102,20 @@ pub struct Member {
     pub gone: Option<String>,
 }
 
-/// How a member stands towards the coordination of its cluster.
+/// What a member says of its role in coordinating the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// Its id.
     pub id: String,
     /// Where its agent listens.
     pub port: u16,
-    /// How often the coordination was taken over, as far as it knows.
+    /// The term, as far as it knows. Each takeover begins a new one.
     pub term: u64,
-    /// Its part in it.
+    /// Its role.
     pub role: Role,
 }
 
-/// The part of a member in the coordination.
+/// The role of a member in coordinating the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// It keeps the list of members.
@@ -175,9 +175,9 @@ impl std::fmt::Debug for Job {
 /// What a member has found when it examined its machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Examination {
-    /// What it should have like the other members.
+    /// What should be the same on all members.
     pub lines: Vec<Line>,
-    /// The link by which it reaches who asks, if it knows that.
+    /// The link by which it reaches the machine that asks, if it knows that.
     pub link: Option<Link>,
     /// The time by its wall clock when it answered, in microseconds since the Unix epoch.
     pub time_us: u64,
@@ -202,7 +202,7 @@ pub enum RankState {
 /// What an agent is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
-    /// How does the other side stand, and how does this one?
+    /// This is the role of the asking member. What is that of the other side?
     Stand(Standing),
     /// A member wants to be in the list, for as long as this channel holds.
     Join(Introduction),
@@ -246,7 +246,7 @@ pub enum Ask {
 pub enum Answer {
     /// Done, or: go on.
     Yes,
-    /// How the agent stands.
+    /// The agent's role.
     Stands(Standing),
     /// The members.
     Members(Vec<Member>),
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn an_examination_is_made_fit_by_who_sends_it_and_refused_by_who_reads_it() {
+    fn an_examination_is_made_fit_by_its_sender_and_otherwise_refused_by_its_reader() {
         let long = "\u{1b}[2J".repeat(1000);
         let line = Line::new("MTU", Verdict::Ok, &*long).advice(&*long);
         let link = Link { interface: "eth\u{1b}0".into(), speed: Some(long), mtu: Some(1500) };

@@ -1,10 +1,10 @@
 //! Which machines belong to a cluster, and how work reaches them.
 //!
-//! One machine *coordinates*: it keeps the list of members, which dial it and have a copy. This is the one
-//! that made the token until it is silent; then another one takes over (`coordination`). Every member runs an
-//! *agent* ([`Agent`]), which answers whoever proves the token, and can start one rank at a time, as the
-//! [`Host`] does it. Who starts a run asks the coordinator who is there and then talks to each agent itself
-//! ([`Crew`]), so any member can start one, whoever coordinates.
+//! One machine *coordinates*: it keeps the list of members, which dial it and have a copy. At first this is
+//! the one that made the token; when it falls silent, another one takes over (`coordination`). Every member
+//! runs an *agent* ([`Agent`]), which answers whoever proves the token, and can start one rank at a time, as
+//! the [`Host`] does it. Who starts a run asks the coordinator who is there and then talks to each agent
+//! itself ([`Crew`]), so any member can start one, whoever coordinates.
 //!
 //! Every connection is a channel of `sparktune-ndp` whose key and proof follow from the token: who does not
 //! know it can neither join, nor read a file, nor make a member start anything. Enters: a [`Host`], and

@@ -1,12 +1,12 @@
-//! The list of members that the coordinator keeps, and of which the others have a copy. It lacks the member
-//! itself. Pure: what members say enters, the list leaves.
+//! The list of members that the coordinator keeps, and of which the others have a copy. It leaves out the
+//! member that holds it. Pure: what members say enters, the list leaves.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::messages::{Introduction, MOST_MEMBERS, Member, Report, State, sentence};
 
-/// The visit of a member that is connected to another one. Those of connections begin at 1.
+/// The visit of a member that is not connected to this one. Visits of connections begin at 1.
 const NO_VISIT: u64 = 0;
 
 /// The members by their ids. A member that is gone stays in the list, with the reason, until it comes back
@@ -60,7 +60,7 @@ impl Roster {
     pub(super) fn copy(&mut self, own_id: &str, members: Vec<Member>, coordinator: IpAddr) {
         self.members.clear();
         for mut member in members.into_iter().filter(|member| member.introduction.id != own_id) {
-            // An address of the coordinator's own machine means another machine here.
+            // A loopback address means the coordinator's machine, not this one.
             member.ip = member.ip.filter(|ip| !ip.is_loopback()).or(Some(coordinator));
             let id = member.introduction.id.clone();
             self.members.insert(id, Entry { member, visit: NO_VISIT });

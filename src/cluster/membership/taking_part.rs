@@ -1,5 +1,5 @@
-//! How an agent finds the coordinator, holds a connection to it, and takes its place when it is silent. The
-//! rules of that are in `coordination`; here is what it takes: connections, threads and time.
+//! How an agent finds the coordinator, holds a connection to it, and takes its place when it falls silent.
+//! The rules are in `coordination`; the connections, threads and pauses are here.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -96,8 +96,8 @@ impl Shared<'_> {
         find(token, port, Some(introduction.port), SEARCH, &|| self.is_over())
     }
 
-    /// Asks the members at these places at once how they stand. One that follows a coordinator names it to
-    /// another one, which then asks that.
+    /// Asks the members at these places, all at the same time, for their roles. If a coordinator asks, a
+    /// member that follows another coordinator names that one, which is then asked.
     fn survey(&self, places: &BTreeSet<SocketAddr>) -> Vec<(SocketAddr, Standing)> {
         let (sender, heard) = mpsc::channel();
         for place in places.iter().copied() {
@@ -119,7 +119,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Hears how another member stands.
+    /// Considers what another member says of its role.
     pub(super) fn consider(&self, other: &Standing, at: SocketAddr) {
         let gives_up = lock(&self.coordination).consider(other, at);
         if gives_up {
@@ -129,15 +129,16 @@ impl Shared<'_> {
         }
     }
 
-    /// Asks the other members who coordinates, and takes over if that is this member's turn. One that was
-    /// never connected to a coordinator knows no others, and does not. `in_vain` was dialled just now.
+    /// Asks the other members who coordinates, and takes over if it is this member's turn. A member that was
+    /// never connected to a coordinator knows no others, and does not take over. Nobody was reached at the
+    /// place `in_vain` just now.
     fn seek(&self, in_vain: Option<SocketAddr>) {
         let places = self.places();
         if places.is_empty() {
             return;
         }
         let answers = self.survey(&places);
-        // Nobody is connected to this member before all are called gone.
+        // The roster stays locked meanwhile, so that nobody joins before all are marked as gone.
         let mut roster = lock(&self.roster);
         let takes_over = lock(&self.coordination).decide(&answers, in_vain);
         if takes_over {
@@ -162,7 +163,8 @@ impl Shared<'_> {
 
     /// Coordinates, or holds a connection to the coordinator, until the end.
     pub(super) fn take_part(&self, place: Option<&Where>, keep: Keep<'_>) -> Result<(), Error> {
-        // Whoever coordinated and has given up has no address but those that it was told.
+        // A coordinator that has given up has no address to dial but those that it is told. Without one, it
+        // asks its own agent, which names the coordinator as soon as it has been told.
         let own = Where::At("127.0.0.1".into(), self.agent.introduction.port);
         let place = place.unwrap_or(&own);
         let mut has_been_there = self.agent.coordinates;
@@ -227,8 +229,8 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Joins the coordinator at a place, and reports until the connection fails, the end, or the time when
-    /// another member is named as the coordinator. Says whenever the coordinator was heard.
+    /// Joins the coordinator at a place, and reports until the connection fails, the agent ends, or another
+    /// member is named as the coordinator. `heard` is called whenever the coordinator has answered.
     fn visit(&self, place: &Where, keep: Keep<'_>, heard: &mut dyn FnMut()) -> Result<(), Error> {
         let Agent { token, introduction, notice, .. } = self.agent;
         let (host, port) = match place {
@@ -282,7 +284,7 @@ impl Shared<'_> {
     }
 }
 
-/// Asks the member at a place how it stands, or the coordinator that it names.
+/// Asks the member at a place for its role, or the coordinator that it names.
 fn stands(
     place: SocketAddr,
     token: &ClusterToken,

@@ -59,7 +59,8 @@ pub(super) fn host_of(at: &SocketAddr) -> String {
     }
 }
 
-/// Returns the address that a member at a place means: its own machine's means another machine here.
+/// Returns the address that a member at a place has named. A loopback address means its own machine, not this
+/// one.
 pub(super) fn seen_from(place: SocketAddr, named: SocketAddr) -> SocketAddr {
     let ip = if named.ip().is_loopback() { place.ip() } else { named.ip() };
     SocketAddr::new(ip, named.port())

@@ -129,7 +129,7 @@ impl Summary {
         &self.sums
     }
 
-    /// Returns whether norm and sketch are numbers. The norm is none if a rank has said that its square is
+    /// Returns whether norm and sketch are numbers. The norm is NaN if a rank has said that its square is
     /// below zero.
     pub fn is_finite(&self) -> bool {
         self.norm().is_finite() && self.sums.iter().all(|sum| sum.is_finite())

@@ -302,7 +302,7 @@ fn when_the_coordinator_is_gone_the_first_of_the_others_takes_over_and_it_return
     };
     let serve = &serve;
     let bind = |port: u16| TcpListener::bind(("127.0.0.1", port)).unwrap();
-    // Those that are there, the coordinator first, as the one at this port and the one that it names say.
+    // The members that are there, the coordinator first, as the agent at this port or the coordinator says.
     let present = |port: u16| -> Vec<String> {
         let all = members("127.0.0.1", port, &token, never()).unwrap_or_default();
         let there = all.into_iter().filter(|found| found.member.gone.is_none());
@@ -401,7 +401,7 @@ fn a_member_says_what_its_machine_looks_like_and_whether_it_has_a_model() {
         let has = |port| holds("127.0.0.1", port, &token, &folder, never()).unwrap();
         assert!(has(ports[0]) && !has(ports[1]));
         sent_for(&token, ports[1], model.path()).unwrap();
-        assert!(has(ports[1]), "it is there since the transfer");
+        assert!(has(ports[1]), "it has been there since the transfer");
         let weights = machines[1].started()[0][0].join("model.safetensors");
         let mut damaged = fs::read(&weights).unwrap();
         damaged[4_000_000] ^= 1;

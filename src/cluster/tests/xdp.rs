@@ -541,8 +541,8 @@ fn sums_in_the_kernel_between_namespaces_are_the_same_bits_with_and_without_loss
     for (loss, by_af_xdp) in [(0, NOT), (50_000, NOT), (0, YES), (50_000, YES)] {
         in_namespaces([world_size, 1], length, loss, 0, by_af_xdp, &expected);
     }
-    // Several queues, by any of which results come; and ranks that get theirs by their sockets after all,
-    // once even from a thread; and a GPU that cannot read them where they came.
+    // Several queues, by any of which results come. Ranks that get their results by their sockets after all,
+    // once even from a thread. A GPU that cannot read results where they arrived.
     for (queues, by_af_xdp) in [(3, YES), (1, ELSEWHERE), (1, NOWHERE), (1, DEAF), (1, FOREIGN)] {
         in_namespaces([world_size, queues], length, 0, 0, by_af_xdp, &expected);
     }
@@ -562,18 +562,22 @@ fn a_liar_is_known_by_what_the_kernel_measures_and_its_step_is_made_without_it()
     }
 }
 
-/// Whether AF_XDP takes results: not, yes, at an interface by which none come, at none, at an interface by
-/// which none come while the kernel's come by no other, or yes while the GPU has an arena of its own.
+/// AF_XDP is not asked for.
 #[cfg(feature = "xdp")]
 const NOT: u8 = 0;
+/// AF_XDP takes results.
 #[cfg(feature = "xdp")]
 const YES: u8 = 1;
+/// AF_XDP is opened at an interface by which no results come.
 #[cfg(feature = "xdp")]
 const ELSEWHERE: u8 = 2;
+/// AF_XDP is asked for at an interface that does not exist.
 #[cfg(feature = "xdp")]
 const NOWHERE: u8 = 3;
+/// Like [`ELSEWHERE`], and the kernel's results do not reach the ordinary socket either.
 #[cfg(feature = "xdp")]
 const DEAF: u8 = 4;
+/// Like [`YES`], but the GPU has an arena of its own.
 #[cfg(feature = "xdp")]
 const FOREIGN: u8 = 5;
 

@@ -1,6 +1,6 @@
-//! An attack on sums over UDP by somebody on the way who does not know the key: between three ranks and the
-//! thread that adds, all on loopback. It sees every packet, of an earlier meeting too, and sends others
-//! beside each of them, to the switch and to the ranks, as itself and in the name of that packet's sender.
+//! An attack on sums over UDP by a stranger on the path between three ranks and the thread that adds, all on
+//! loopback. It does not know the key. It sees every packet, those of an earlier meeting too, and with each
+//! one it sends others to the switch and to the ranks, as itself and in the name of that packet's sender.
 //!
 //! Nothing here is flooded: what a stranger sends follows from what it has seen, so that it is always there
 //! and never more than the sockets hold for long.
@@ -23,7 +23,7 @@ use crate::xdp::worker::{Report, Worker};
 const RANKS: u8 = 3;
 /// So many that each version of a slot is used again, and recorded packets are old.
 const CHUNKS: u64 = 4 * SLOTS as u64 + 7;
-/// The chunks that a rank has on their way. Few, so that packets of strangers find room beside them.
+/// The chunks that a rank has in flight. Few, so that packets of strangers find room beside them.
 const WINDOW: usize = 4;
 /// The packets that are sent beside each one.
 const BESIDE: usize = 3;
@@ -31,13 +31,13 @@ const BESIDE: usize = 3;
 /// The way of a rank to the switch and back.
 struct Way {
     rank: SocketAddr,
-    /// Where the rank's packets come, and where what is for it leaves.
+    /// Receives the rank's packets, and sends it those of the switch.
     near: UdpSocket,
-    /// Where they leave, and where what the switch sends to the rank comes.
+    /// Sends the rank's packets to the switch, and receives those of the switch.
     far: UdpSocket,
 }
 
-/// Who is on the way.
+/// The stranger on the path.
 struct Stranger {
     random: SplitMix64,
     own: UdpSocket,
@@ -159,7 +159,7 @@ fn summed(job: Job, stranger: &mut Stranger) -> (Vec<(Vec<i16>, Report)>, Counts
         let ranks: Vec<_> =
             ranks.map(|(rank, transport)| scope.spawn(move || sums_of(job, rank, transport))).collect();
         let found: Vec<_> = ranks.into_iter().map(ScopedJoinHandle::join).collect();
-        // Also when a rank has failed, or the stranger would never end.
+        // Set even when a rank has failed: otherwise the stranger would never end.
         is_over.store(true, Ordering::SeqCst);
         found.into_iter().map(Result::unwrap).collect()
     });
@@ -167,10 +167,10 @@ fn summed(job: Job, stranger: &mut Stranger) -> (Vec<(Vec<i16>, Report)>, Counts
 }
 
 #[test]
-fn a_stranger_on_the_way_of_sums_who_changes_repeats_and_forges_packets_changes_nothing() {
+fn a_stranger_on_the_path_of_sums_who_changes_repeats_and_forges_packets_changes_no_sum() {
     let mut stranger = Stranger::new(3);
     let expected: Vec<i16> = (0..CHUNKS).map(|chunk| (chunk * 9 + 3000) as i16).collect();
-    // When the ranks meet again, it has all packets of the first meeting, under the key of that.
+    // When the ranks meet again, it has all packets of the first meeting, with tags under the first key.
     for meeting in [1, 2] {
         let job = Job { number: 9, workers: RANKS, muted: 0, key: Key([meeting, 4]) };
         let (found, counts) = summed(job, &mut stranger);

@@ -1,4 +1,4 @@
-//! Stands for AF_XDP where there is none: elsewhere than on Linux, or built without it.
+//! Stands in for AF_XDP on systems other than Linux, and in builds without it.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddrV4};

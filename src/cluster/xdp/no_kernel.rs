@@ -1,4 +1,4 @@
-//! Stands for the program in the kernel where there is none: elsewhere than on Linux, or built without it.
+//! Stands in for the program in the kernel on systems other than Linux, and in builds without it.
 
 use std::convert::Infallible;
 

@@ -22,7 +22,7 @@ impl Opened {
     /// Returns the port that the kernel sends results to: the next one after that of the switch.
     pub(crate) fn reply_port(&self) -> Result<u16, String> {
         let next = self.port.checked_add(1);
-        next.ok_or_else(|| format!("there is no UDP port after {}, to which results would go", self.port))
+        next.ok_or_else(|| format!("results need the UDP port after {}, and there is none", self.port))
     }
 
     /// Returns why something else was not opened, for a terminal.
@@ -34,6 +34,6 @@ impl Opened {
 /// What each rank says of its way to the switch: where results for it go, or why there is no way.
 pub(crate) type Place = Result<SocketAddrV4, String>;
 
-/// What each rank says of the first sum: whether it got that, and whether nothing came by AF_XDP, by which it
-/// had to come.
+/// What each rank says of the first sum: whether it got the sum, and whether AF_XDP was open and nothing came
+/// by it.
 pub(crate) type Tried = (Result<(), String>, bool);

@@ -123,8 +123,8 @@ impl Packets {
 
     /// Returns the same, as its place among the [bytes](Self::bytes).
     pub(crate) fn step(&mut self) -> Option<(Range<usize>, SocketAddr)> {
-        // One without a byte counts too: a reader that passed over them would have no end while somebody
-        // sends them.
+        // An empty datagram counts too: a reader that skipped them would not return while somebody keeps
+        // sending them.
         let RecvMeta { addr, len, stride, .. } = *self.came[..self.pieces].get(self.piece)?;
         let start = self.piece * LONGEST;
         let (from, to) = (self.read, len.min(self.read + stride.max(1)));

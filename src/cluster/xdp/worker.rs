@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_signed_result_of_a_chunk_on_its_way_lands_and_nothing_else_moves_a_time() {
+    fn only_the_signed_result_of_a_chunk_in_flight_lands_and_nothing_else_changes_a_timeout() {
         let job = Job { number: 9, workers: 3, muted: 0, key: Key([3, 4]) };
         let (chunk, slots) = (5 + u64::from(SLOTS), u64::from(SLOTS));
         let packet = |job: Job, chunk: u64, worker: u8, contributors: u64| {

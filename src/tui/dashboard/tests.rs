@@ -494,7 +494,7 @@ fn the_ranks_of_a_run_of_several_machines_are_listed_and_who_is_missing_stands_o
 }
 
 #[test]
-fn what_a_step_waits_for_other_ranks_is_beside_them_and_a_part_of_the_step() {
+fn the_time_that_a_step_waits_for_other_ranks_is_beside_them_and_a_part_of_the_step() {
     let mut story = Story::early();
     story.phase("train", "4000 optimizer steps");
     let step = Step {

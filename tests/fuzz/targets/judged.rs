@@ -1,5 +1,5 @@
-//! What a rank says where gradients are judged before they count: what it announces of its own, what it has
-//! received of the others, and what it finds of a sum.
+//! What a rank says where gradients are judged before they count: what it announces of its own gradient, what
+//! it has received from the others, and what it finds out about a sum.
 
 use std::collections::VecDeque;
 
@@ -12,9 +12,9 @@ use sparktune_cluster::{Collective, Error, Measured, Traffic};
 use super::is_a_sentence;
 
 const RANKS: usize = 3;
-/// The numbers of a gradient, which every rank has the same of. Each rank adds equally many.
+/// The count of numbers in a gradient, which is the same on all ranks. Each rank adds equally many of them.
 const LENGTH: usize = 300;
-/// The bytes of one who is asked for other projections.
+/// The bytes of the word of a rank that is asked for eight more projections.
 const MOST: usize = 8 * Summary::BYTES;
 
 /// What was heard in a step, in its order.
@@ -36,14 +36,14 @@ struct Among<'a> {
 }
 
 impl<'a> Among<'a> {
-    /// Takes so many bytes of the input, or what is left of them.
+    /// Takes so many bytes from the input, or what is left of them.
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.input.split_at(count.min(self.input.len()));
         self.input = rest;
         taken
     }
 
-    /// Takes a number of the input.
+    /// Takes a number from the input.
     fn number(&mut self, otherwise: f64) -> f64 {
         self.take(8).try_into().map_or(otherwise, f64::from_le_bytes)
     }
@@ -75,7 +75,7 @@ impl<'a> Among<'a> {
                 let length = if own.is_empty() { MOST } else { own.len() };
                 self.take(count.into()).iter().copied().cycle().take(length).collect()
             }
-            // What is true of a gradient that is longer.
+            // What would be true of a gradient with a larger norm.
             _ => {
                 let factor = self.number(-1.0);
                 let longer = |bytes: &[u8]| {
@@ -146,9 +146,9 @@ impl Collective for Among<'_> {
 /// The verdicts of a step, and its sums, or who has lied.
 type Step = (Vec<Verdict>, Result<Vec<f32>, NotTheSum>);
 
-/// A byte that says how ranks judge, and then what rank 2 says in one to four steps. All ranks find the same,
-/// in this step and for those that come; a sum is used only if all whose word counts have found it right; and
-/// one liar of three does not keep the others from knowing a gross lie.
+/// A byte that says how ranks judge, and then what rank 2 says in one to four steps. All ranks find the same
+/// and remember the same for later steps; a sum is used only if all whose word counts have found it right;
+/// and one liar of three does not keep the others from recognising a gross lie.
 pub(super) fn judged(input: &[u8]) {
     let Some((&how, mut rest)) = input.split_first() else { return };
     let (is_muted, is_announced) = (how & 1 != 0, how & 2 == 0);
@@ -167,7 +167,7 @@ pub(super) fn judged(input: &[u8]) {
         for (rank, judge) in judges.iter_mut().enumerate().skip(1) {
             let mut other = Among { rank, input: &[], is_muted, heard: first.heard.clone() };
             let same = step(&mut other, judge, seed);
-            // As text, in which what is no number is the same.
+            // Compared as text, because NaN does not equal itself.
             assert_eq!(format!("{same:?}"), format!("{found:?}"), "rank {rank}");
             assert!(other.heard.words.is_empty() && other.heard.numbers.is_empty());
         }

@@ -145,7 +145,7 @@ impl AfXdp {
         let is_last =
             self.last.is_some_and(|(_, frame)| position / FRAME_BYTES * FRAME_BYTES == frame as usize);
         assert!(is_last && position % FRAME_BYTES + PACKET <= FRAME_BYTES, "it is not the last packet");
-        assert!(position + PACKET <= self.frames.len(), "the frame ends with the memory at the latest");
+        assert!(position + PACKET <= self.frames.len(), "the packet ends inside the memory of the frames");
         // SAFETY: the frame is inside the memory of the frames, which lives as long as this. The kernel has
         // written it and does not write it again before `take` gives it back, which borrows this exclusively.
         #[expect(unsafe_code, reason = "the SAFETY comment says why this is sound")]

@@ -54,7 +54,8 @@ struct Run {
     /// process.
     #[schema(value_type = Vec<Object>)]
     members: Vec<MemberRow>,
-    /// How long a step waits for the exchange with other ranks, in words; null for a run of one process.
+    /// How long a step waits for the exchange with other ranks, in words; null for a run of one process, and
+    /// before the first exchange.
     exchange: Option<String>,
     /// Every setting with its reason; null if the plan cannot be read.
     plan: Option<PlanOfRun>,
