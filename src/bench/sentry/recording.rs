@@ -37,6 +37,18 @@ impl Recording {
         self.honest + self.wrong
     }
 
+    /// Returns the largest ratio of the norm of a step's gradient to that of the step before: how high the
+    /// spikes are. `None` if there is only one step.
+    pub(crate) fn largest_rise(&self) -> Option<f64> {
+        let honest: Vec<usize> = (0..self.honest).collect();
+        let norm = |step: &Step| {
+            let all = step.share(&honest);
+            all.summary.norm() / all.terms as f64
+        };
+        let norms: Vec<f64> = self.steps.iter().map(norm).collect();
+        norms.windows(2).map(|pair| pair[1] / pair[0]).reduce(f64::max)
+    }
+
     pub(crate) fn write(&self, path: &Path) -> Result<(), BenchError> {
         let write = || -> std::io::Result<()> {
             let mut file = BufWriter::new(File::create(path)?);
@@ -115,4 +127,27 @@ fn summary(squares: f64, sums: &[f64]) -> Summary {
     let bytes: Vec<u8> =
         std::iter::once(&squares.max(0.0)).chain(sums).flat_map(|number| number.to_le_bytes()).collect();
     Summary::parse(&bytes).expect("as many numbers as a summary has")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step whose gradients are one number each.
+    fn step(gradients: [f64; 4], terms: u64) -> Step {
+        let products = gradients.iter().flat_map(|one| gradients.map(|other| one * other)).collect();
+        Step { loss: 1.0, terms: vec![terms; 4], products, sketches: vec![vec![0.0; WIDTH]; 5] }
+    }
+
+    #[test]
+    fn the_largest_rise_is_that_of_the_honest_gradients_per_trained_token() {
+        // The last gradient of each is one of wrong labels. The second step has twice the tokens.
+        let calm = || vec![step([1.0, 1.0, 1.0, 9.0], 1), step([2.0, 2.0, 2.0, 99.0], 2)];
+        let recording = |steps: Vec<Step>| Recording { parameters: 1, honest: 3, wrong: 1, steps };
+        assert_eq!(recording(calm()).largest_rise(), Some(1.0));
+        let mut steps = calm();
+        steps.extend([step([5.0, 5.0, 5.0, 0.0], 1), step([1.0, 1.0, 1.0, 0.0], 1)]);
+        assert_eq!(recording(steps).largest_rise(), Some(5.0));
+        assert_eq!(recording(calm().split_off(1)).largest_rise(), None);
+    }
 }

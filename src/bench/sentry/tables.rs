@@ -30,13 +30,14 @@ pub fn tables(files: &[PathBuf], honest_steps: u64, note: &dyn Fn(&str)) -> Resu
         let losses = |step: Option<&super::recording::Step>| step.map_or(f64::NAN, |step| step.loss);
         let _ = writeln!(
             text,
-            "- `{}`: {} steps of {} micro-batches, {} parameters, loss {:.3} → {:.3}",
+            "- `{}`: {} steps of {} micro-batches, {} parameters, loss {:.3} → {:.3}, gradient norm up to {} times that of the step before",
             file.file_name().unwrap_or_default().to_string_lossy(),
             recording.steps.len(),
             recording.honest,
             count(recording.parameters),
             losses(recording.steps.first()),
             losses(recording.steps.last()),
+            recording.largest_rise().map_or_else(|| "–".to_owned(), number),
         );
     }
     text.push_str(&honest(&recordings, honest_steps, note));
