@@ -87,6 +87,58 @@ fn every_section_is_measured_when_none_is_named() {
     let is_ratio = |row: &&Value| row["unit"] == "×" && row["section"] != "cluster";
     let ratios: Vec<&Value> = rows.as_array().unwrap().iter().filter(is_ratio).collect();
     assert_eq!(ratios.len(), 4, "to the tokenizers library and to memory copies: {ratios:?}");
+    sums_are_measured_or_say_why_not(&rows);
+}
+
+/// Sums over TCP are measured on every machine; those of the other engines, and the claims about them, may be
+/// skipped or unknown, with a reason.
+fn sums_are_measured_or_say_why_not(rows: &Value) {
+    let of_cluster = rows.as_array().unwrap().iter().filter(|row| row["section"] == "cluster");
+    for row in of_cluster {
+        let note = row["note"].as_str().unwrap();
+        let why = note.strip_prefix("skipped: ").or(note.strip_prefix("UNKNOWN: "));
+        let is_measured = row["value"].as_f64().is_some_and(f64::is_finite);
+        assert!(is_measured != why.is_some_and(|why| !why.trim().is_empty()), "{row}");
+    }
+    for what in [
+        "copying the numbers in memory",
+        "tcp: exact sums",
+        "adding numbers in small pages",
+        "the model's sum of 3 ranks",
+        "estimate, 2B lora, 2 ranks",
+    ] {
+        let row = row(rows, what);
+        assert_eq!(row["section"], "cluster", "{row}");
+        assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    row(rows, "nccl: exact sums on the GPU");
+    row(rows, "results by AF_XDP");
+    if row(rows, "xdp in user space")["value"].is_number() {
+        let wakes = row(rows, "packets for each wake-up");
+        assert_eq!(
+            (&wakes["target"]["at_least"], wakes["met"].is_boolean()),
+            (&32.0.into(), true),
+            "{wakes}"
+        );
+    }
+    if row(rows, "xdp in the kernel: sums")["value"].is_null() {
+        assert!(row(rows, "ainftp's claims")["value"].is_null(), "{rows}");
+        return;
+    }
+    for what in [
+        "bandwidth",
+        "latency",
+        "interrupts",
+        "CPU",
+        "copies of a packet's values",
+        "dTLB misses",
+        "cost of the check",
+        "straggler blocking",
+        "\"10×\"",
+        "\"near-InfiniBand\"",
+    ] {
+        row(rows, &format!("ainftp, {what}"));
+    }
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use crate::cluster::measured::{LATE_MS, Measured, PerPacket, RANKS, bytes_in_packet};
 use crate::cluster::rank::Engine;
-use crate::row::Row;
+use crate::row::{Row, Target};
+
+/// The packets that one wake-up is to handle, at least.
+const PER_WAKE: f64 = 32.0;
 
 /// What an engine is called in the rows.
 pub(crate) fn name(engine: Engine) -> &'static str {
@@ -38,7 +41,9 @@ pub(crate) fn rows(measured: &Measured, numbers: usize) -> Vec<Row> {
         let asked =
             if asked > 0 { format!(", rank 0 asked its kernel {asked} times") } else { String::new() };
         let note = format!("{packets} packets sent and results taken, {resent} sent again{asked}; {switch}");
-        rows.push(Row::new("  packets for each wake-up", packets as f64 / wakes.max(1) as f64, "", note));
+        let per_wake = packets as f64 / wakes.max(1) as f64;
+        let row = Row::new("  packets for each wake-up", per_wake, "", note);
+        rows.push(row.with_target(Target::AtLeast(PER_WAKE)));
     } else {
         rows.push(Row::new("  wake-ups", wakes as f64, "", "of all threads, in all sums"));
     }
@@ -57,16 +62,18 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
     };
     let unknown = |what: &str, why: &str| claim(what, f64::NAN, "", format!("UNKNOWN: {why}"));
     let faster = tcp.seconds / kernel.seconds;
-    let verdict = |is_so: bool| if is_so { "holds here" } else { "does not hold here" };
+    let of_bytes = kernel.bytes_per_number / tcp.bytes_per_number;
     let mut rows = vec![
         claim(
             "bandwidth: bytes of TCP's for each of ours",
             tcp.bytes_per_number / kernel.bytes_per_number,
             "×",
             format!(
-                "{:.2} and {:.2} bytes per number and rank. \"98 % less\" does not hold: 16 bits are half of f32 and as many as bf16; a packet has {:.2} bytes per number",
+                "{:.2} and {:.2} bytes per number and rank, {:.0} % of TCP's; \"98 % less\" {}. 16 bits are half of f32 and as many as bf16; a packet has {:.2} bytes per number",
                 tcp.bytes_per_number,
                 kernel.bytes_per_number,
+                of_bytes * 100.0,
+                verdict(of_bytes <= 0.02),
                 bytes_in_packet()
             ),
         ),
@@ -135,8 +142,13 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
             cost.unsigned.saturating_sub(cost.unfit) as f64,
             "ns",
             format!(
-                "in the kernel: {} ns with a wrong field, {} with a wrong tag, {} for a duplicate, {} with a result, which is signed (that one has the clock's cost). It is not free, and it is most of a packet's cost",
-                cost.unfit, cost.unsigned, cost.duplicate, cost.resent
+                "in the kernel: {} ns with a wrong field, {} with a wrong tag, {} for a duplicate, {} with a result, which is signed (that one has the clock's cost). The check is {:.0} % of a duplicate's cost; that it is free {}",
+                cost.unfit,
+                cost.unsigned,
+                cost.duplicate,
+                cost.resent,
+                cost.unsigned.saturating_sub(cost.unfit) as f64 / cost.duplicate.max(1) as f64 * 100.0,
+                verdict(!is_clearly_less(cost.unfit as f64, cost.unsigned as f64))
             ),
         ),
         Err(why) => unknown("cost of the check of a packet", why),
@@ -146,8 +158,9 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
         kernel.late_seconds * 1e3,
         "ms",
         format!(
-            "{:.1} ms by TCP, when it is {LATE_MS} ms late; a sum needs all ranks, so nothing that adds can do without the last. \"No blocking\" does not hold",
-            tcp.late_seconds * 1e3
+            "{:.1} ms by TCP, when it is {LATE_MS} ms late; \"no blocking\" {}. A sum of all ranks cannot be done before the last one has sent its numbers",
+            tcp.late_seconds * 1e3,
+            verdict(is_clearly_less(kernel.late_seconds * 1e3, LATE_MS as f64))
         ),
     ));
     rows.push(claim(
@@ -161,6 +174,10 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
         "there is no InfiniBand beside it, and namespaces of one machine say nothing about the speed of a network",
     ));
     rows
+}
+
+fn verdict(is_so: bool) -> &'static str {
+    if is_so { "holds here" } else { "does not hold here" }
 }
 
 /// Returns whether a value is less by more than two runs differ anyway.
@@ -187,6 +204,52 @@ mod tests {
             small_seconds: 1.0,
             late_seconds: 1.0,
         }
+    }
+
+    /// The note of a claim's row, of TCP and this engine in the kernel.
+    fn note(kernel: Measured, what: &str, per_packet: Result<&PerPacket, &String>) -> String {
+        let all = [measured(Engine::Tcp, Ok(1.0)), kernel];
+        let rows = of_claims(&all, per_packet);
+        rows.into_iter().find(|row| row.what.contains(what)).unwrap().note
+    }
+
+    #[test]
+    fn the_verdicts_follow_from_what_was_measured() {
+        let unknown = String::new();
+        let kernel = || measured(Engine::Kernel, Ok(1.0));
+        // TCP has 8 bytes per number.
+        for (bytes_per_number, said) in [
+            (0.16, "2 % of TCP's; \"98 % less\" holds here"),
+            (4.32, "54 % of TCP's; \"98 % less\" does not hold here"),
+        ] {
+            let note = note(Measured { bytes_per_number, ..kernel() }, "bandwidth", Err(&unknown));
+            assert!(note.contains(said), "{note}");
+        }
+        let late = LATE_MS as f64 / 1e3;
+        for (late_seconds, said) in
+            [(late / 2.0, "\"no blocking\" holds here"), (late, "\"no blocking\" does not hold here")]
+        {
+            let note = note(Measured { late_seconds, ..kernel() }, "straggler", Err(&unknown));
+            assert!(note.contains(said), "{note}");
+        }
+        for (unsigned, said) in [
+            (20, "The check is 0 % of a duplicate's cost; that it is free holds here"),
+            (1520, "The check is 94 % of a duplicate's cost; that it is free does not hold here"),
+        ] {
+            let cost = PerPacket { unfit: 20, unsigned, duplicate: 1600, resent: 2000 };
+            let note = note(kernel(), "check of a packet", Ok(&cost));
+            assert!(note.contains(said), "{note}");
+        }
+    }
+
+    #[test]
+    fn packets_for_each_wake_up_are_held_to_their_target() {
+        let met = |packets: u64| {
+            let sums = Measured { packets, wakes: 10, ..measured(Engine::User, Ok(1.0)) };
+            let row = rows(&sums, 1000).into_iter().find(|row| row.what.contains("for each wake-up"));
+            row.unwrap().met
+        };
+        assert_eq!([319, 320].map(met), [Some(false), Some(true)]);
     }
 
     #[test]
