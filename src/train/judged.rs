@@ -342,7 +342,7 @@ impl JudgedRanks {
         let would = if self.drops() { "" } else { " (all were counted, because --sentry is warn)" };
         let share = self.judging.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9);
         Some(format!(
-            "{doubted}{would}; judging took {:.2} ms of each of {}, {:.2} % of the time",
+            "{doubted}{would}; judging took {:.2} ms of each of {}, {:.2} % of the time. That is summarising and deciding alone: what it costs to keep gradients, and to exchange them only after the backward pass, is not in it",
             self.judging.as_secs_f64() * 1e3 / self.steps as f64,
             counted(self.steps, "step"),
             100.0 * share,
