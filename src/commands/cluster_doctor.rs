@@ -21,6 +21,9 @@ use crate::doctor::{Line, clock_of_gpu, text};
 
 /// The memory below which a member can hardly train anything.
 const LITTLE: u64 = 2 << 30;
+/// The most bytes that all measurements of bandwidth send together. With the headers of packets, that is less
+/// than 1 GB of traffic.
+const MOST_SENT: u64 = 900_000_000;
 /// What the line about the base model is called.
 const BASE: &str = "base model";
 
@@ -72,7 +75,8 @@ pub fn cluster_doctor(
         Ok(cluster) => {
             findings.push(who_is_there(&cluster.all));
             findings.push(builds(&cluster.all, &program.build_hash()?));
-            findings.extend(others.iter().flat_map(|other| about(other, &cluster.token)));
+            let most_sent = MOST_SENT / others.len().max(1) as u64;
+            findings.extend(others.iter().flat_map(|other| about(other, &cluster.token, most_sent)));
             if others.is_empty() {
                 findings.push(unknown("bandwidth", "there is no other member to measure with"));
                 findings.push(unknown(BASE, "there is no other member to compare it with"));
@@ -136,8 +140,9 @@ fn gather() -> Result<Result<Cluster, String>, Failure> {
     Ok(Ok(Cluster { token, all, others }))
 }
 
-/// Returns what there is to say about another member and the way to it. The bandwidth is measured here.
-fn about(other: &Other, token: &ClusterToken) -> Vec<Finding> {
+/// Returns what there is to say about another member and the way to it. The bandwidth is measured here, with
+/// at most so many bytes.
+fn about(other: &Other, token: &ClusterToken, most_sent: u64) -> Vec<Finding> {
     let Other { name, host, port, has_gpu, free_bytes, examined } = other;
     let mut findings = match examined {
         Ok(membership::Examined { examination, clock }) => {
@@ -152,7 +157,7 @@ fn about(other: &Other, token: &ClusterToken) -> Vec<Finding> {
         findings.push(unknown(&format!("clock under load of {name}"), why));
     }
     let what = format!("bandwidth to {name}");
-    findings.push(match measure(host, *port, token, never()) {
+    findings.push(match measure(host, *port, token, most_sent, never()) {
         Ok(measured) => Finding::good(
             &what,
             format!(

@@ -12,8 +12,10 @@ use crate::cluster_token::ClusterToken;
 use crate::doctor::{ClockOffset, now_us};
 use crate::error::Error;
 
-/// The time that a measurement should take, and the bytes between two looks at the clock.
+/// The time that a measurement should take, and the most bytes of the short one before it.
 const ENOUGH: Duration = Duration::from_secs(2);
+const SHORT: u64 = 16 << 20;
+/// The most bytes of a packet.
 const PIECE: usize = 1 << 20;
 /// The most agents that are asked on the way to the coordinator: a named one may have just given up.
 const MOST_ASKED: usize = 4;
@@ -149,16 +151,24 @@ pub fn holds(
     }
 }
 
-/// Measures how fast bytes reach an agent on one encrypted connection: for about two seconds, and at most
-/// [`MOST_MEASURED`] bytes.
+/// Measures how fast bytes reach an agent on one encrypted connection: for about two seconds. It sends at most
+/// `most` bytes in all, and never more than [`MOST_MEASURED`]; headers are not counted.
 ///
 /// # Errors
 /// It does not answer.
-pub fn measure(host: &str, port: u16, token: &ClusterToken, cancelled: Cancelled) -> Result<Measured, Error> {
+pub fn measure(
+    host: &str,
+    port: u16,
+    token: &ClusterToken,
+    most: u64,
+    cancelled: Cancelled,
+) -> Result<Measured, Error> {
+    let most = most.min(MOST_MEASURED);
     // A first, short measurement says how much is enough.
-    let first = measure_bytes(host, port, token, 16 << 20, &cancelled)?;
+    let short = SHORT.min(most / 2);
+    let first = measure_bytes(host, port, token, short, &cancelled)?;
     let enough = first.bytes as f64 / first.seconds * ENOUGH.as_secs_f64();
-    let bytes = (enough as u64).clamp(16 << 20, MOST_MEASURED - (16 << 20));
+    let bytes = (enough as u64).clamp(short, most - short);
     measure_bytes(host, port, token, bytes, &cancelled)
 }
 

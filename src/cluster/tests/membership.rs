@@ -241,8 +241,13 @@ fn members_are_listed_measured_and_forgotten_and_one_that_vanishes_is_named_with
         until(|| list().iter().all(|found| found.member.report.free_bytes == 7 << 30));
         let names: Vec<_> = list().into_iter().map(|found| found.member.introduction.name).collect();
         assert_eq!(names, ["spark0", "spark1", "spark2"]);
-        let measured = measure("127.0.0.1", ports[1], &token, never()).unwrap();
-        assert!(measured.bytes >= 16 << 20 && measured.seconds > 0.0);
+        // What is sent first, to find out how much is enough, counts too.
+        let limits: [[u64; 3]; 2] = [[64 << 20, 16 << 20, 48 << 20], [3 << 20, 3 << 19, 3 << 19]];
+        for [most, least_sent, most_sent] in limits {
+            let measured = measure("127.0.0.1", ports[1], &token, most, never()).unwrap();
+            assert!((least_sent..=most_sent).contains(&measured.bytes), "{measured:?} of {most}");
+            assert!(measured.seconds > 0.0);
+        }
         // A fourth comes and goes.
         let own_stop = Arc::new(AtomicBool::new(false));
         let machine = Machine::with(&[]);
