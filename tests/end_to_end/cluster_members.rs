@@ -25,16 +25,14 @@ const RETURNS: &str = "SPARKTUNE_CLUSTER_RETURN_S";
 struct Member {
     place: Place,
     agent: Child,
-    /// What it printed when it listened.
+    /// What it printed when it listened; null if that was for people.
     listens: Value,
 }
 
 impl Member {
     /// Starts an agent and waits until it listens.
     fn start(place: Place, command: impl FnOnce(&Place) -> Command) -> Self {
-        let mut agent = command(&place).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(agent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (agent, line) = started(&mut command(&place));
         let Ok(listens) = serde_json::from_str(&line) else {
             let output = agent.wait_with_output().unwrap();
             panic!("{line}{}", String::from_utf8_lossy(&output.stderr))
@@ -88,6 +86,14 @@ impl Member {
         let children: String = children.collect();
         children.split_whitespace().next().unwrap().to_owned()
     }
+}
+
+/// Starts an agent, and returns the first line that it prints, which it does when it listens.
+fn started(command: &mut Command) -> (Child, String) {
+    let mut agent = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (agent, line)
 }
 
 impl Drop for Member {
@@ -340,19 +346,30 @@ fn is_ended(process: &Child) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
+/// A cluster of two: the line that `cluster init` prints for people is what makes the second one a member.
+fn two_by_the_printed_line() -> [Member; 2] {
+    let place = Place::new();
+    let words = ["cluster", "init", "--name", "spark1", "--port", &port(), "--runs-dir", "runs"];
+    let (agent, line) = started(&mut place.command(words));
+    let first = Member { place, agent, listens: Value::Null };
+    let (before, flags) = line.split_once(" cluster join ").unwrap_or_else(|| panic!("{line}"));
+    let (token, program) = before.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+    let token = token.strip_prefix(TOKEN).and_then(|rest| rest.strip_prefix('=')).unwrap();
+    assert_eq!(program, "sparktune", "{line}");
+    let second = Member::start(Place::new(), |place| {
+        let words: Vec<_> = ["cluster", "join"].into_iter().chain(flags.split_whitespace()).collect();
+        let mut command = command(place, &words);
+        command.env(TOKEN, token);
+        command
+    });
+    wait("two members", || second.present().filter(|(_, names)| names.len() == 2).map(drop));
+    [first, second]
+}
+
 /// The first signal asks the rank to end and waits for it, for 20 seconds at most.
 #[test]
 fn the_second_signal_ends_an_agent_that_waits_for_a_rank_that_hangs() {
-    let port = port();
-    let mut first = Member::start(Place::new(), |place| {
-        command(place, &["cluster", "init", "--name", "spark1", "--port", &port])
-    });
-    let second = Member::start(Place::new(), |place| {
-        let mut command =
-            command(place, &["cluster", "join", &format!("127.0.0.1:{port}"), "--name", "spark2"]);
-        command.env(TOKEN, first.token());
-        command
-    });
+    let [mut first, second] = two_by_the_printed_line();
     second.place.chats(40);
     copy(&checkpoint(), &second.place.join("model"));
     let mut training = train(&second, "20000", "1000").spawn().unwrap();
