@@ -1,9 +1,11 @@
 //! Tests of whole runs in this process: training, stopping, resuming, exporting.
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
+mod damaged;
 mod ending;
 mod exports;
 mod judged;
+mod late;
 #[cfg(feature = "cuda")]
 mod on_device;
 mod parents;

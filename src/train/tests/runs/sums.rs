@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sparktune_cluster::tcp::{self, Tcp};
-use sparktune_cluster::{Collective, Error, Launcher, Limits, Placement, SummedBy, Traffic, free_port};
+use sparktune_cluster::tcp::Tcp;
+use sparktune_cluster::{Collective, Error, SummedBy, Traffic, free_port};
 use sparktune_runlog::RunDir;
 use sparktune_train::{Finished, TrainError, TrainOptions, train_as_rank, train_with};
 
+use crate::together::{each, met};
 use crate::{LORA, run, warnings};
 
 /// A rank that says how it sums, and does so over TCP all the same.
@@ -48,18 +48,10 @@ impl Collective for As {
 /// Lets all ranks train on, until their stop or to the end. Rank 0 alone may accept changes.
 fn train(runs: &[RunDir], by: SummedBy, stops: bool, accepts: bool) -> Vec<Result<Finished, TrainError>> {
     let port = free_port().unwrap();
-    let train = |rank: usize, run: &RunDir| {
-        let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
-        let placement = Placement { rank, world_size: runs.len(), local_rank: rank, host, port, launcher };
-        let tcp = tcp::join(&placement, None, "test", Limits::default(), Arc::new(|| false)).unwrap();
+    each(runs, |rank, run| {
         let options = TrainOptions { accept_changes: accepts && rank == 0, ..TrainOptions::default() };
-        train_as_rank(run, &AtomicBool::new(stops), &options, &mut As(by, tcp))
-    };
-    let train = &train;
-    std::thread::scope(|scope| {
-        let ranks = runs.iter().enumerate().map(|(rank, run)| scope.spawn(move || train(rank, run)));
-        let ranks: Vec<_> = ranks.collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        let mut ranks = As(by, met(rank, runs.len(), port));
+        train_as_rank(run, &AtomicBool::new(stops), &options, &mut ranks)
     })
 }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sparktune_cluster::{Collective, Launcher, Limits, Placement, free_port, tcp};
+use sparktune_cluster::tcp::{self, Tcp};
+use sparktune_cluster::{Collective, Launcher, Limits, Placement, free_port};
 use sparktune_runlog::{Outcome, RunDir};
 use sparktune_train::{Finished, TrainOptions, train_as_rank, train_with};
 
@@ -32,22 +33,31 @@ impl Trained {
     }
 }
 
-/// Trains the runs of all ranks together, each of which has a folder with the same plan and tokens.
-fn together(runs: &[RunDir], stops: bool) -> Vec<Finished> {
-    let port = free_port().unwrap();
-    let train = |rank: usize, run: &RunDir| {
-        let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
-        let placement = Placement { rank, world_size: runs.len(), local_rank: rank, host, port, launcher };
-        let mut tcp = tcp::join(&placement, None, "test", Limits::default(), Arc::new(|| false)).unwrap();
-        let finished = train_as_rank(run, &AtomicBool::new(stops), &TrainOptions::default(), &mut tcp);
-        tcp.leave(None);
-        finished.unwrap()
-    };
+/// Meets the other ranks of a test, where rank 0 listens at this port.
+pub(crate) fn met(rank: usize, world_size: usize, port: u16) -> Tcp {
+    let (host, launcher) = ("127.0.0.1".to_owned(), Launcher::Torchrun);
+    let placement = Placement { rank, world_size, local_rank: rank, host, port, launcher };
+    tcp::join(&placement, None, "test", Limits::default(), Arc::new(|| false)).unwrap()
+}
+
+/// Calls `train` with the run of each rank, all at once.
+pub(crate) fn each<T: Send>(runs: &[RunDir], train: impl Fn(usize, &RunDir) -> T + Sync) -> Vec<T> {
     let train = &train;
     std::thread::scope(|scope| {
         let ranks = runs.iter().enumerate().map(|(rank, run)| scope.spawn(move || train(rank, run)));
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Trains the runs of all ranks together, each of which has a folder with the same plan and tokens.
+fn together(runs: &[RunDir], stops: bool) -> Vec<Finished> {
+    let port = free_port().unwrap();
+    each(runs, |rank, run| {
+        let mut tcp = met(rank, runs.len(), port);
+        let finished = train_as_rank(run, &AtomicBool::new(stops), &TrainOptions::default(), &mut tcp);
+        tcp.leave(None);
+        finished.unwrap()
     })
 }
 
