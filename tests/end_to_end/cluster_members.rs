@@ -1,5 +1,5 @@
 //! A cluster of three members on loopback, each with a home of its own: joining, training together with a
-//! model that only one of them has, losing one, leaving.
+//! model that only one of them has, losing one with and without a swarm, leaving.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,9 +13,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::{alone, assert_same, port, run_of, signal};
+use crate::cluster::{LORA, alone, assert_same, ended, long_enough, port, run_of, signal};
 use crate::runs::wait;
-use crate::sparktune::{Place, checkpoint, copy, done, events, files};
+use crate::sparktune::{Place, checkpoint, copy, done, events, files, is_completed};
+use crate::swarm::{SHORT, SWARM, counts, go_on, run_with};
 
 const TOKEN: &str = "SPARKTUNE_CLUSTER_TOKEN";
 /// For how many seconds a coordinator may be gone before another member takes over.
@@ -77,14 +78,14 @@ impl Member {
         kept["token"].as_str().unwrap().to_owned()
     }
 
-    /// The process of the rank that the agent started.
-    fn rank(&self) -> String {
+    /// The process of the rank that the agent started, if it has not ended.
+    fn rank(&self) -> Option<String> {
         // The kernel lists the children of each thread.
         let threads = fs::read_dir(format!("/proc/{}/task", self.agent.id())).unwrap();
         let children =
             threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).ok());
         let children: String = children.collect();
-        children.split_whitespace().next().unwrap().to_owned()
+        children.split_whitespace().next().map(str::to_owned)
     }
 }
 
@@ -194,7 +195,7 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
     assert!((of_third["share"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9, "{of_third}");
     let busy = done(&mut train(&second, "4", "40")).exits(2);
     assert!(busy.err.contains("is busy with"), "{}", busy.err);
-    let rank = third.rank();
+    let rank = third.rank().unwrap();
     assert!(Command::new("kill").args(["-s", "KILL", &rank]).status().unwrap().success());
     let ended = training.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -293,6 +294,30 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
     assert!(outside.err.contains("no member of a cluster"), "{}", outside.err);
 }
 
+/// The machine of the third one is gone: its agent and its rank have no time to say anything.
+#[test]
+fn a_swarm_on_members_goes_on_without_one_that_is_gone_and_has_the_bits_of_its_replay() {
+    let more = [&LORA[..], &SWARM].concat();
+    long_enough(SHORT, |steps, all| {
+        let [_first, second, mut third] = three("10");
+        second.place.chats(40);
+        copy(&checkpoint(), &second.place.join("model"));
+        all.push(train(&second, steps, "400").args(SWARM).spawn().unwrap());
+        let run = run_with(&second.place, 2, is_completed)?;
+        let rank = third.rank()?;
+        let both = [&rank, &third.agent.id().to_string()];
+        let killed = Command::new("kill").args(["-s", "KILL"]).args(both).status().unwrap();
+        third.agent.wait().unwrap();
+        // The rank of a run that is over has ended.
+        killed.success().then_some(())?;
+        go_on(&run, &[0, 1])?;
+        ended(std::mem::take(all)).remove(0).exits(0);
+        let (_alone, one_process) = alone(counts(&run), steps, &more);
+        assert_same(&run, &one_process);
+        Some(())
+    });
+}
+
 #[test]
 fn the_members_go_on_when_the_coordinator_is_killed_or_suspended_and_it_returns_as_one_of_them() {
     let [mut first, second, third] = three("0");
@@ -378,7 +403,7 @@ fn the_second_signal_ends_an_agent_that_waits_for_a_rank_that_hangs() {
         let run = run_of(&second.place)?;
         events(&run).iter().any(|event| event["kind"] == "step").then_some(())
     });
-    let rank = first.rank();
+    let rank = first.rank().unwrap();
     let to_rank = |name: &str| Command::new("kill").args(["-s", name, &rank]).status().unwrap();
     assert!(to_rank("STOP").success());
     signal("TERM", &first.agent);

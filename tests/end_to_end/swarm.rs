@@ -20,10 +20,10 @@ use crate::runs::wait;
 use crate::sparktune::{Place, events, events_if_there, is_completed};
 
 /// A rank that gets no processor for some seconds is not one that was stopped.
-const SWARM: [&str; 4] = ["--swarm", "true", "--silence-s", "10"];
+pub(crate) const SWARM: [&str; 4] = ["--swarm", "true", "--silence-s", "10"];
 
 /// Lengths of runs, of which the first is long enough on a machine without other load.
-const SHORT: [&str; 3] = ["60", "240", "960"];
+pub(crate) const SHORT: [&str; 3] = ["60", "240", "960"];
 const LONG: [&str; 3] = ["100", "300", "900"];
 const LONGER: [&str; 3] = ["240", "480", "960"];
 
@@ -50,7 +50,7 @@ fn members_in(events: &[serde_json::Value]) -> Vec<(u64, Vec<u64>, Vec<u64>)> {
 }
 
 /// The numbers and the shares of ranks that a replay has to be told.
-fn counts(run: &Path) -> RankCounts {
+pub(crate) fn counts(run: &Path) -> RankCounts {
     let said = events(run).into_iter().filter(|event| event["kind"] == "members");
     said.fold(RankCounts::from(1), |counts, event| {
         let members = event["members"].as_array().unwrap().len();
@@ -140,7 +140,11 @@ impl Drop for Trainer<'_> {
 
 /// Waits until the run has taken so many steps; `None` if it is over.
 #[track_caller]
-fn run_with(place: &Place, count: u64, is_over: impl Fn(&[serde_json::Value]) -> bool) -> Option<PathBuf> {
+pub(crate) fn run_with(
+    place: &Place,
+    count: u64,
+    is_over: impl Fn(&[serde_json::Value]) -> bool,
+) -> Option<PathBuf> {
     wait("a step", || {
         let run = run_of(place)?;
         let all = events(&run);
@@ -153,7 +157,7 @@ fn run_with(place: &Place, count: u64, is_over: impl Fn(&[serde_json::Value]) ->
 /// Waits until exactly these ranks train and have taken a step; `None` if the run is completed before that.
 /// The folder of a rank that led it may then have another name.
 #[track_caller]
-fn go_on(run: &Path, left: &[u64]) -> Option<()> {
+pub(crate) fn go_on(run: &Path, left: &[u64]) -> Option<()> {
     go_on_unless(run, left, is_completed)
 }
 
