@@ -323,7 +323,7 @@ impl Xdp {
             self.switch = Switch::None;
             return Ok(Err(failed));
         }
-        worker.wait_for(choice.silence);
+        worker.begin(choice.silence);
         self.worker = Some(worker);
         Ok(Ok(if opened.group.is_some() { Path::Kernel } else { Path::User(opened.why()) }))
     }

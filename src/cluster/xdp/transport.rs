@@ -58,6 +58,9 @@ pub(crate) trait Transport: Send {
     /// Gives up all packets that were kept.
     fn release(&mut self) {}
 
+    /// Begins the sums of a job, after the first one that is only tried.
+    fn begin(&mut self) {}
+
     /// Returns how many packets came by AF_XDP.
     fn delivered(&self) -> u64 {
         0
@@ -173,8 +176,10 @@ impl Transport for BackByAfXdp {
 /// Rank 0's way into the program of its own kernel, whose packets to itself would never pass the interface.
 pub(crate) struct Inside {
     kernel: Kernel,
-    /// Sends the results that this rank completes.
+    /// Sends the results that this rank completes, once the sums of the job have begun. Before that, others
+    /// have to ask the program for them, so that the first sum shows whether its results reach them.
     packets: Packets,
+    has_begun: bool,
     ends: Ends,
     others: Vec<SocketAddrV4>,
     results: VecDeque<[u8; PACKET]>,
@@ -193,7 +198,7 @@ impl Inside {
     ) -> io::Result<Self> {
         let packets = Packets::new(socket)?;
         let (results, frame) = (VecDeque::new(), Vec::with_capacity(FRAME));
-        Ok(Self { kernel, packets, ends, others, results, result: NOTHING, frame })
+        Ok(Self { kernel, packets, has_begun: false, ends, others, results, result: NOTHING, frame })
     }
 }
 
@@ -209,7 +214,7 @@ impl Transport for Inside {
             self.frame.get(FRAME_HEAD..FRAME).and_then(|result| result.try_into().ok());
         let mut sent = Ok(());
         if let (Action::Back | Action::ToAll, Some(result)) = (action, result) {
-            if action == Action::ToAll {
+            if action == Action::ToAll && self.has_begun {
                 for to in &self.others {
                     sent = sent.and(self.packets.send((*to).into(), &result));
                 }
@@ -227,6 +232,10 @@ impl Transport for Inside {
         let Some(result) = self.results.pop_front() else { return Ok(None) };
         self.result = result;
         Ok(Some(Arrival { packet: &self.result, at: None }))
+    }
+
+    fn begin(&mut self) {
+        self.has_begun = true;
     }
 
     fn must_ask(&self) -> bool {

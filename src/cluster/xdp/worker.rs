@@ -142,9 +142,11 @@ impl Worker {
         self.transport.counts()
     }
 
-    /// Gives up after this time without any result from now on.
-    pub(crate) fn wait_for(&mut self, silence: Duration) {
+    /// Begins the sums of the job, after the first one that is only tried: gives up after this time without
+    /// any result from now on.
+    pub(crate) fn begin(&mut self, silence: Duration) {
         self.silence = silence;
+        self.transport.begin();
     }
 
     pub(crate) fn report(&self) -> Report {
