@@ -91,6 +91,10 @@ pub(super) fn rows(numbers: usize, of_tcp: Option<f64>) -> Vec<Row> {
             continue;
         }
         let seconds = median(seconds);
+        if seconds.is_nan() || seconds <= 0.0 {
+            rows.push(Row::skipped(name(kind), "MB/s", "it takes less time than the system counts"));
+            continue;
+        }
         let small = *small.get_or_insert(seconds);
         let saved = (small - seconds) / numbers as f64 * 1e9;
         let of_sum = of_tcp.filter(|_| kind != Kind::Small).map_or_else(String::new, |of_tcp| {

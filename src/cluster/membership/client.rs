@@ -151,8 +151,8 @@ pub fn holds(
     }
 }
 
-/// Measures how fast bytes reach an agent on one encrypted connection: for about two seconds. It sends at most
-/// `most` bytes in all, and never more than [`MOST_MEASURED`]; headers are not counted.
+/// Measures how fast bytes reach an agent on one encrypted connection, for about two seconds. It sends at
+/// most `most` bytes, and never more than [`MOST_MEASURED`].
 ///
 /// # Errors
 /// It does not answer.
