@@ -20,6 +20,9 @@ const MEMORY: u64 = 64;
 const LEAST_SPREAD: f64 = 0.05;
 /// The smallest deviation of a log-norm during the warm-up.
 const NEW_SPREAD: f64 = 0.3;
+/// By how much the deviation of one step may be larger than usual. A step in which members are far apart must
+/// not hide one that is further off.
+const WIDEST: f64 = 3.0;
 /// The smallest deviation of a cosine, which is the noise of a sketch.
 const LEAST_COSINE: f64 = 0.0625;
 /// The deviations beyond [`SIGMA`] that a member's mean over many steps may be off: it is tested in each
@@ -99,15 +102,20 @@ impl Judge {
             Some(step) => self.across(&measured, step, sigma),
         };
         // Most members cannot be outliers: then there is nothing that they can be compared with.
-        let is_minority = |count: usize| {
-            if measured.len() < 3 { count < measured.len() } else { 2 * count < measured.len() }
-        };
+        let most =
+            if measured.len() < 3 { measured.len().saturating_sub(1) } else { (measured.len() - 1) / 2 };
         // Norms are exact and directions are noisy: a rank that is doubted for its direction must not save
         // one that is doubted for its norm.
         let (by_norm, others): (Vec<_>, Vec<_>) = doubted.into_iter().partition(|(_, verdict)| {
             matches!(verdict.reason, Some(Reason::Norm { .. } | Reason::NormOverTime { .. }))
         });
-        let is_clear = [is_minority(by_norm.len()), is_minority(by_norm.len() + others.len())];
+        // However many are doubted, the largest are no less so. If both of two are, the data have a spike.
+        if measured.len() >= 3 {
+            for (member, verdict) in largest(&by_norm).into_iter().take(most) {
+                verdicts[member] = verdict;
+            }
+        }
+        let is_clear = [by_norm.len() <= most, by_norm.len() + others.len() <= most];
         for (is_clear, doubted) in is_clear.into_iter().zip([by_norm, others]) {
             if is_clear {
                 doubted.into_iter().for_each(|(member, verdict)| verdicts[member] = verdict);
@@ -168,7 +176,8 @@ impl Judge {
     fn across(&self, measured: &[Measured], step: &Step, sigma: f64) -> Vec<(usize, Verdict)> {
         let is_new = self.spreads.count() < WARM_UP;
         let least = if is_new { NEW_SPREAD } else { LEAST_SPREAD };
-        let tolerance = sigma * self.spreads.mean().max(step.spread).max(least);
+        let usual = self.spreads.mean().max(least);
+        let tolerance = sigma * step.spread.clamp(usual, WIDEST * usual);
         let mut doubted = Vec::new();
         for (one, Agreement { own, others }) in measured.iter().zip(step.agreements.iter().copied()) {
             let off = one.log_norm - step.center;
@@ -257,7 +266,8 @@ impl Judge {
             }
         }
         // A step in which most are far apart says little about what is usual.
-        let most = if is_new { f64::INFINITY } else { 3.0 * self.spreads.mean().max(LEAST_SPREAD) };
+        let least = if is_new { NEW_SPREAD } else { LEAST_SPREAD };
+        let most = WIDEST * self.spreads.mean().max(least);
         self.spreads.add(spread.min(most), MEMORY);
     }
 }
@@ -277,6 +287,18 @@ impl Step {
         let (center, spread) = center_and_spread(measured);
         Self { center, spread, agreements: agreements(contributions, measured) }
     }
+}
+
+/// Returns those that are dropped because their norms are too large, the largest first.
+fn largest(by_norm: &[(usize, Verdict)]) -> Vec<(usize, Verdict)> {
+    let times = |(_, verdict): &(usize, Verdict)| match verdict.reason {
+        Some(Reason::Norm { times } | Reason::NormOverTime { times }) => times,
+        _ => 0.0,
+    };
+    let is_too_large = |one: &&(usize, Verdict)| one.1.decision == Decision::Drop && times(one) > 1.0;
+    let mut largest: Vec<_> = by_norm.iter().filter(is_too_large).copied().collect();
+    largest.sort_by(|one, other| times(other).total_cmp(&times(one)));
+    largest
 }
 
 /// Returns the verdict on a log-norm that is off by so much, or `None` if that is accepted.

@@ -19,9 +19,11 @@
 //!   ranks, norms are compared with the accepted ones of earlier steps. Only what was accepted moves what is
 //!   usual, and each step is tested before it does.
 //!
-//! In the first steps the usual deviations are not known, and only gross errors are rejected. If half of the
-//! ranks or more are doubted for their norms, there is no majority to compare with, and only what needs no
-//! comparison is rejected; if they are together with those that are doubted for their directions, only norms
+//! In the first steps the usual deviations are not known, and only gross errors are rejected. A step in which
+//! honest norms are far apart, as at a spike of the loss, has up to three times the usual deviation. If half
+//! of the ranks or more are doubted for their norms, there is no majority to compare with: what needs no
+//! comparison is rejected, and, of three ranks or more, the largest that are over ten times too large, fewer
+//! than half of all. If they are half together with those that are doubted for their directions, only norms
 //! count.
 //!
 //! # What cannot be judged

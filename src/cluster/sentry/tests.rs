@@ -132,7 +132,8 @@ fn without_a_majority_only_what_needs_no_comparison_is_rejected() {
     let mut gradients = honest(&mut random, 4);
     gradients[0].iter_mut().for_each(|x| *x *= 1e3);
     gradients[1].iter_mut().for_each(|x| *x *= 1e6);
-    assert_eq!(decisions(&judge.clone().judge(&contributions(&gradients), SIGMA)), "aaaa");
+    // Nobody knows which two are right. The largest is none of them, whatever the others are.
+    assert_eq!(decisions(&judge.clone().judge(&contributions(&gradients), SIGMA)), "adaa");
     gradients[2][0] = f32::NAN;
     assert_eq!(&decisions(&judge.clone().judge(&contributions(&gradients), SIGMA))[2..3], "d");
     // One that points elsewhere does not save one that is too large.
@@ -143,6 +144,27 @@ fn without_a_majority_only_what_needs_no_comparison_is_rejected() {
     // If nobody's numbers are finite, the step is at fault.
     gradients.iter_mut().for_each(|gradient| gradient[0] = f32::NAN);
     assert_eq!(decisions(&judge.clone().judge(&contributions(&gradients), SIGMA)), "aaaa");
+}
+
+#[test]
+fn a_gross_lie_is_dropped_also_in_a_step_in_which_honest_norms_are_far_apart() {
+    // Others are a hundred times as large as the rest, as in the first step of a spike.
+    for (ranks, larger) in [(3, vec![1]), (4, vec![1]), (4, vec![1, 2]), (8, vec![1, 2, 3])] {
+        for steps in [4, 100] {
+            let (judge, mut random, _) = experienced(ranks, steps);
+            let mut gradients = honest(&mut random, ranks);
+            for rank in &larger {
+                gradients[*rank].iter_mut().for_each(|value| *value *= 100.0);
+            }
+            gradients[ranks - 1].iter_mut().for_each(|value| *value *= 1e6);
+            let verdicts = judge.clone().judge(&contributions(&gradients), SIGMA);
+            assert_eq!(
+                verdicts[ranks - 1].decision,
+                Decision::Drop,
+                "{ranks} ranks, {larger:?}, {steps} steps"
+            );
+        }
+    }
 }
 
 #[test]
