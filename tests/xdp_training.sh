@@ -60,7 +60,8 @@ train() {
         wait "${pids[rank]}" || { tail -n 5 "$runs.$rank.err" >&2; return 1; }
     done
     grep -h 'sums are made in the kernel' "$runs".*.err >&2 || { tail -n 3 "$runs".1.err >&2; return 1; }
-    if ((lost > 0)) && [[ $(grep -l "of a million packets, $lost are lost on purpose" "$runs".*.err | wc -l) != "$ranks" ]]; then
+    # What the trainer of rank 0 says is in its log.
+    if ((lost > 0)) && ! grep -q "of a million packets, $lost are lost on purpose" "$runs".1.err; then
         echo 'no packets were lost on purpose' >&2
         return 1
     fi
