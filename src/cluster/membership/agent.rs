@@ -106,6 +106,10 @@ pub enum Where {
     OnTheLink(u16),
 }
 
+/// Receives where the coordinator is when this member is connected to it, and where all others listen, to be
+/// kept for the next start.
+pub type Keep<'k> = &'k mut dyn FnMut(Option<(&str, u16)>, &[SocketAddr]);
+
 /// The state that the connections of an agent share. Lock order: the roster before the coordination.
 pub(super) struct Shared<'a> {
     pub(super) agent: &'a Agent<'a>,
@@ -130,7 +134,7 @@ impl Agent<'_> {
         listener: &TcpListener,
         answerer: Option<Answerer>,
         coordinator: Option<&Where>,
-        keep: &mut dyn FnMut(Option<(&str, u16)>, &[SocketAddr]),
+        keep: Keep<'_>,
     ) -> Result<(), Error> {
         let refused = |source| Error::Listen { at: "the agent's port".into(), source };
         listener.set_nonblocking(true).map_err(refused)?;

@@ -21,7 +21,7 @@ mod taking_part;
 mod talk;
 mod transfer;
 
-pub use agent::{Agent, Host, Where};
+pub use agent::{Agent, Host, Keep, Where};
 pub use client::{Examined, Found, Measured, examine, forget, holds, measure, members};
 pub use crew::{Crew, Following, Recruit, Watch, prepare};
 pub use talk::Cancelled;

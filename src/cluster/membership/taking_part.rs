@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sparktune_base::escape::escape;
 use sparktune_ndp::stream::Channel;
 
-use super::agent::{Agent, Host, LOOK, Shared, Where, lock};
+use super::agent::{Agent, Host, Keep, LOOK, Shared, Where, lock};
 use super::messages::{Answer, Ask, Introduction, Standing, name};
 use super::talk::{BEAT, Cancelled, ask, connect, host_of, out_of_turn, place_of, seen_from};
 use crate::cluster_token::ClusterToken;
@@ -27,10 +27,6 @@ const ANNOUNCE: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(60);
 /// The time of one search on the link.
 const SEARCH: Duration = Duration::from_secs(4);
-
-/// Receives where the coordinator is when this member is connected to it, and where all others listen, to be
-/// kept for the next start.
-type Keep<'k> = &'k mut dyn FnMut(Option<(&str, u16)>, &[SocketAddr]);
 
 impl Shared<'_> {
     /// Answers calls on the link while this member coordinates.
