@@ -29,6 +29,7 @@
 
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
 use sparktune_base::random::{GAMMA, mix};
 
 use crate::collective::{BUCKET, Collective, Measured};
@@ -307,9 +308,9 @@ fn heard(words: &[Vec<u8>], due: impl Fn(usize) -> usize) -> Result<Vec<Vec<Summ
 /// Adds a part of a vector, which begins at this place, to summaries with different projections, of which the
 /// first one has this number.
 fn summarise(summaries: &mut [Summary], seed: u64, first: u64, at: u64, values: &[f32]) {
-    for (number, summary) in (first..).zip(summaries) {
-        summary.add(seed_of(seed, number), at, values);
-    }
+    summaries.par_iter_mut().enumerate().for_each(|(number, summary)| {
+        summary.add(seed_of(seed, first + number as u64), at, values);
+    });
 }
 
 /// Returns the seed of a step's projection with this number. Those of neighbouring steps are neighbours, so

@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
+
 use crate::collective::{BUCKET, Collective, chunk};
 use crate::error::Error;
 use crate::sentry::{Combine, Contribution, Judge, Summary, Verdict, combine};
@@ -64,9 +66,10 @@ impl JudgedSum {
         let parts = collective.scatter(values)?;
         let started = Instant::now();
         let at = self.at + own.start as u64;
-        for (summary, part) in self.summaries.iter_mut().zip(&parts) {
-            summary.add(self.seed, at, part);
-        }
+        self.summaries
+            .par_iter_mut()
+            .zip(&parts)
+            .for_each(|(summary, part)| summary.add(self.seed, at, part));
         self.at += values.len() as u64;
         self.summarising += started.elapsed();
         match &mut self.kept {
@@ -149,9 +152,9 @@ impl JudgedSum {
             for (owner, summaries) in owners.iter_mut().enumerate() {
                 let own = chunk(piece.len(), owner, count);
                 let own = piece.start + own.start..piece.start + own.end;
-                for (summary, part) in summaries.iter_mut().zip(parts) {
+                summaries.par_iter_mut().zip(parts).for_each(|(summary, part)| {
                     summary.add(self.seed, own.start as u64, &part[own.clone()]);
-                }
+                });
             }
         }
         let contributions = merged(&owners, &self.terms, not_finite);

@@ -6,9 +6,11 @@
 //! by whoever has them. Numbers that stand together go to different sums: block b of [`WIDTH`] numbers is
 //! added to the sums in the order `place xor mask(b)`, so only the blocks' masks and signs are random.
 //!
-//! Everything is added in an order that follows from the places of the numbers alone, so the same numbers in
-//! the same pieces give the same bits on every machine.
+//! Long vectors are cut into stretches, which all processors add at the same time; their sums are added in the
+//! order of places. So everything is added in an order that follows from the places of the numbers alone, and
+//! the same numbers in the same pieces give the same bits on every machine.
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sparktune_base::random::{GAMMA, mix};
 
@@ -18,6 +20,8 @@ pub const WIDTH: usize = 256;
 const LANES: usize = 8;
 /// The blocks that are added in f32 before their sums are added in f64.
 const BLOCKS: u64 = 64;
+/// The numbers that one processor adds in one go: 512 KiB, which takes it some 50 µs.
+const STRETCH: usize = 8 * BLOCKS as usize * WIDTH;
 
 /// What is known of a contribution, or of a part of it: its squared norm, and its sketch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,6 +75,19 @@ impl Choices {
 impl Summary {
     /// Adds a part of a contribution that begins at place `at` of the whole. The choices depend on `seed`.
     pub fn add(&mut self, seed: u64, at: u64, values: &[f32]) {
+        let first = STRETCH - (at % STRETCH as u64) as usize;
+        let (first, others) = values.split_at(first.min(values.len()));
+        self.add_stretch(seed, at, first);
+        let from = at + first.len() as u64;
+        let stretches = others.par_chunks(STRETCH).enumerate().map(|(number, stretch)| {
+            let mut sum = Self::default();
+            sum.add_stretch(seed, from + (number * STRETCH) as u64, stretch);
+            sum
+        });
+        stretches.collect::<Vec<_>>().iter().for_each(|sum| self.merge(sum));
+    }
+
+    fn add_stretch(&mut self, seed: u64, at: u64, values: &[f32]) {
         let mut rest = values;
         let mut at = at;
         let mut sums = [0.0_f32; WIDTH];
@@ -247,6 +264,25 @@ mod tests {
         assert!(summary.sums().iter().zip(&expected).all(|(sum, expected)| (sum - expected).abs() < 1e-5));
         let squares: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
         assert!((summary.norm().powi(2) / squares - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn any_number_of_processors_adds_long_vectors_to_the_same_bits() {
+        let values = numbers(11, 3 * STRETCH + 17);
+        let summarised = |processors| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(processors).build().unwrap();
+            let mut summary = Summary::default();
+            pool.install(|| summary.add(7, 1000, &values));
+            summary
+        };
+        let alone = summarised(1);
+        assert_eq!(summarised(4), alone);
+        let mut sum = Summary::default();
+        sum.add_stretch(7, 1000, &values);
+        assert!((alone.norm() / sum.norm() - 1.0).abs() < 1e-12);
+        for (one, other) in alone.sums().iter().zip(sum.sums()) {
+            assert!((one - other).abs() < 1e-2, "{one} instead of {other}");
+        }
     }
 
     proptest! {
