@@ -6,7 +6,7 @@ use std::time::Duration;
 use sparktune_base::pages::Part;
 
 use crate::error::Error;
-use crate::lent::{Lent, Quantiser};
+use crate::lent::{BlocksForGpu, Lent, Quantiser};
 use crate::summed_by::SummedBy;
 use crate::swarm::Change;
 use crate::swarm::pulse::Pulse;
@@ -234,6 +234,11 @@ pub trait Collective: Send {
     /// From here on, tensors that are lent are rounded by this GPU, if sums need rounded numbers. It reads
     /// sums where they come if it has the memory that [`arena`](Self::arena) returned.
     fn round_on(&mut self, _gpu: Box<dyn Quantiser>) {}
+
+    /// Returns how blocks of sums got to the GPU that rounds so far; `None` if none did.
+    fn blocks_for_gpu(&self) -> Option<BlocksForGpu> {
+        None
+    }
 
     /// Returns whether [`all_reduce_lent`](Self::all_reduce_lent) sums tensors where they are.
     fn takes_lent(&self) -> bool {

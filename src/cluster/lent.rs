@@ -1,6 +1,7 @@
 //! What a caller lends an engine, and what an engine that rounds asks of the GPU that holds it.
 
 use std::any::Any;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,6 +10,25 @@ use sparktune_base::pages::Pages;
 /// What a caller lends an engine for a sum: tensors in the memory of a GPU. Only the caller and the GPU that
 /// sums or rounds know its type.
 pub type Lent = dyn Any + Send;
+
+/// How many blocks of sums got to a GPU that rounds, by their way there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlocksForGpu {
+    /// The GPU read them where they came.
+    pub in_place: u64,
+    /// The host copied each once, from its packet to the place of its integers.
+    pub copied: u64,
+}
+
+impl fmt::Display for BlocksForGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { in_place, copied } = self;
+        write!(
+            f,
+            "the GPU read {in_place} blocks of sums where they came, and {copied} that the host copied once"
+        )
+    }
+}
 
 /// A GPU with an arena in the host's memory, through which integers go between it and the packets. It
 /// computes what [`quantise`](crate::xdp::quantise) states, to the bit. When a call returns, its work is

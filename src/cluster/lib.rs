@@ -55,7 +55,7 @@ pub use collective::{Collective, Measured, Traffic};
 pub use environment::{Launcher, Placement, environment_of};
 pub use error::Error;
 pub use files::{share_files, share_files_and_tell};
-pub use lent::{Lent, Quantiser};
+pub use lent::{BlocksForGpu, Lent, Quantiser};
 pub use listening::free_port;
 pub use rendezvous::Limits;
 pub use summed_by::SummedBy;

@@ -83,6 +83,9 @@ pub(crate) fn follow_rank_0(
             return exit;
         }
         let exit = exit?;
+        if let Some(blocks) = ranks.blocks_for_gpu() {
+            note(&blocks.to_string());
+        }
         if exit == Exit::Done {
             // Rank 0 has everything. What stays behind here is in nobody's way.
             let _ = fs::remove_dir_all(run.path());

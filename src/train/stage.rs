@@ -184,6 +184,9 @@ impl<O: Objective> StageLoop<'_, '_, O> {
         if let Some(judged) = self.steps.judged_in_words() {
             self.session.phase("sentry", judged);
         }
+        if let Some(blocks) = self.session.ranks.collective().and_then(|ranks| ranks.blocks_for_gpu()) {
+            self.session.phase("exchange", blocks.to_string());
+        }
         Ok(StageOutcome::Done)
     }
 

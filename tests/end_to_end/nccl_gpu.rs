@@ -179,6 +179,13 @@ fn a_rank_that_is_killed_while_gpus_sum_is_missed_and_the_run_has_the_bits_of_it
     assert_same(&runs.take(), &run);
 }
 
+/// How many blocks of sums a GPU read where they came, and how many the host copied for it, as a rank says.
+fn blocks_for_gpu(said: &str) -> [u64; 2] {
+    let (_, words) = said.split_once("the GPU read ").expect(said);
+    let mut counts = words.split(' ').filter_map(|word| word.parse().ok());
+    [(); 2].map(|()| counts.next().unwrap())
+}
+
 #[test]
 fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_processor_rounds() {
     let Some(emulated) = emulated() else { return };
@@ -197,13 +204,16 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
         let all = events(run).into_iter().filter(|event| event["phase"] == "exchange");
         all.map(|event| event["detail"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    let [rounded, engine] = &said(&by_gpu)[..] else { panic!("{:?}", said(&by_gpu)) };
+    let [rounded, engine, blocks] = &said(&by_gpu)[..] else { panic!("{:?}", said(&by_gpu)) };
     assert!(
         rounded.starts_with("gradients are rounded by the GPU, as requested, with an arena of "),
         "{rounded}"
     );
     let by_thread = "sums are made by a thread of rank 0, rounded to 16 bits; ";
     assert!(engine.starts_with(by_thread), "{engine}");
+    // Sums that come by a socket are copied once. Every step has equally many.
+    let [in_place, copied] = blocks_for_gpu(blocks);
+    assert!(in_place == 0 && copied > 0 && copied.is_multiple_of(3), "{blocks}");
     let [rounded, engine] = &said(&by_processor)[..] else { panic!("{:?}", said(&by_processor)) };
     assert_eq!(rounded, "gradients are rounded by the processor, as requested");
     assert!(engine.starts_with(by_thread), "{engine}");
@@ -237,4 +247,5 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     let by_af_xdp = "results come to this rank by AF_XDP at cable (1 queue), into an arena of ";
     assert!(said[1].err.contains("sums are made in the kernel of rank 0's machine"), "{}", said[1].err);
     assert!(said[1].err.contains(by_af_xdp), "{}", said[1].err);
+    assert_eq!(blocks_for_gpu(&said[1].err), [copied, 0], "{}", said[1].err);
 }

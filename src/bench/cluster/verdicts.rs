@@ -116,7 +116,7 @@ pub(crate) fn of_claims(all: &[Measured], per_packet: Result<&PerPacket, &String
         "copies of a packet's values at the switch",
         1.0,
         "",
-        "by the source, not measured: added in place in the frame, copied once into the result; ranks copy each packet twice on its way out, into the buffer of packets that leave together and into a socket, and once on its way in: out of a socket, or, by the kernel, into a frame of AF_XDP. \"Zero\" does not hold".to_owned(),
+        "by the source, not measured, because neither the kernel nor its program counts copies: added in place in the frame, copied once into the result; ranks copy each packet twice on its way out, into the buffer of packets that leave together and into a socket, and once on its way in: out of a socket, or, by the kernel, into a frame of AF_XDP. \"Zero\" does not hold".to_owned(),
     ));
     rows.push(match (&tcp.tlb_misses, &kernel.tlb_misses) {
         (Ok(theirs), Ok(ours)) if *ours > 0.0 => {

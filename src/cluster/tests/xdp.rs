@@ -19,7 +19,9 @@ use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 use sparktune_cluster::xdp::slots::Verdict;
 use sparktune_cluster::xdp::wire::VALUES;
 use sparktune_cluster::xdp::{Choice, Loss, Path, Report, Xdp, join, quantise};
-use sparktune_cluster::{Collective, Error, JobToken, Lent, Limits, Measured, Quantiser, SummedBy, Traffic};
+use sparktune_cluster::{
+    BlocksForGpu, Collective, Error, JobToken, Lent, Limits, Measured, Quantiser, SummedBy, Traffic,
+};
 
 use crate::{TOKEN, bits, free_port, numbers, placement};
 
@@ -188,14 +190,14 @@ fn sums_in_user_space_are_those_of_the_integers_whatever_is_lost() {
                 bits(&values)
             });
             engine.leave(None);
-            (sums, engine.report(), engine.counts())
+            (sums, engine.report(), engine.counts(), engine.blocks_for_gpu())
         };
         let found: Vec<_> = thread::scope(|scope| {
             let work = &work;
             let ranks: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || work(rank))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
-        for (sums, report, _) in &found {
+        for (sums, report, ..) in &found {
             for (sums, length) in sums[1..].iter().zip(&lengths[1..]) {
                 assert!(*sums == bits(&expected(world_size, *length, 0)), "{length} numbers, {loss} lost");
             }
@@ -207,8 +209,11 @@ fn sums_in_user_space_are_those_of_the_integers_whatever_is_lost() {
             assert!(loss == 0 || report.resent > 0, "{report:?}");
         }
         let counts = found[0].2.unwrap();
-        let chunks: usize = 2 + lengths[1..].iter().map(|length| length.div_ceil(VALUES)).sum::<usize>();
-        assert_eq!(counts[Verdict::Completed], chunks as u64);
+        let chunks = lengths[1..].iter().map(|length| length.div_ceil(VALUES)).sum::<usize>() as u64;
+        assert_eq!(counts[Verdict::Completed], 2 + chunks);
+        // The sums that a GPU reads have come by the socket.
+        let of_gpu = BlocksForGpu { in_place: 0, copied: chunks };
+        assert_eq!([&found[0].3, &found[1].3], [&None, &Some(of_gpu)]);
         assert!(loss == 0 || counts[Verdict::Resent] > 0, "{counts:?}");
     }
 }
@@ -525,16 +530,18 @@ fn a_rank_in_a_namespace() {
     assert_eq!(said.contains(by_socket), rank > 0 && !why.is_empty(), "{said}");
     assert!(rank == 0 || said.ends_with(why), "{said}");
     println!("REPORT {:?} {:?}", engine.report(), engine.counts());
-    let elsewhere = SUMS_ELSEWHERE.load(Ordering::Relaxed);
+    let elsewhere = SUMS_ELSEWHERE.load(Ordering::Relaxed) as u64;
     println!("READ WHERE THEY CAME {elsewhere}, BY AF_XDP {}", engine.report().delivered);
+    let chunks = (length.div_ceil(VALUES) * ROUNDS) as u64;
+    let readable = if is_by_af_xdp && !has_own_arena { chunks } else { 0 };
+    let of_gpu = BlocksForGpu { in_place: readable, copied: chunks - readable };
+    assert_eq!(engine.blocks_for_gpu(), (rank == 1 && liar == 0).then_some(of_gpu));
+    assert!(rank != 1 || liar > 0 || elsewhere == readable, "{elsewhere} of {readable} blocks");
     if is_by_af_xdp {
         // Nothing came by the socket.
         let Report { delivered, results, useless, .. } = engine.report();
         assert!(delivered > 0 && results + useless <= delivered, "{:?}", engine.report());
-        let chunks = (length.div_ceil(VALUES) * ROUNDS) as u64;
         assert!(liar > 0 || results == 2 + chunks, "{:?}", engine.report());
-        let readable = if has_own_arena { 0 } else { chunks };
-        assert!(liar > 0 || rank != 1 || elsewhere as u64 == readable, "{elsewhere} of {readable} blocks");
     }
     println!("SUMS {}", hasher.finalize().to_hex());
     drop(passing);

@@ -29,7 +29,7 @@ use sparktune_base::pages::{Pages, Part};
 use crate::collective::{Collective, Measured, Traffic};
 use crate::environment::Placement;
 use crate::error::{Error, failure};
-use crate::lent::{Lent, Quantiser};
+use crate::lent::{BlocksForGpu, Lent, Quantiser};
 use crate::rendezvous::Limits;
 use crate::summed_by::SummedBy;
 use crate::swarm::pulse::Pulse;
@@ -157,6 +157,7 @@ pub struct Xdp {
     af_xdp: Option<Result<String, String>>,
     /// What rounds tensors that are lent.
     gpu: Option<Box<dyn Quantiser>>,
+    blocks_for_gpu: BlocksForGpu,
     /// The ranks whose contributions count as zeros, a bit for each.
     muted: u16,
     measuring: Measuring,
@@ -203,6 +204,7 @@ pub fn over(
         arena: None,
         af_xdp: None,
         gpu: None,
+        blocks_for_gpu: BlocksForGpu::default(),
         muted: 0,
         measuring: Measuring::NOTHING,
         traffic: Traffic::default(),
@@ -543,16 +545,19 @@ impl Xdp {
         // The GPU can read sums where they arrived only if its arena is the one with this rank's frames.
         let frames = self.arena.as_ref().map(|arena| arena.frames.pages());
         let reads_all = frames.zip(reads.as_ref()).is_some_and(|(frames, reads)| Arc::ptr_eq(frames, reads));
-        let mut places = vec![None; shared.len()];
+        let (mut places, mut copied) = (vec![None; shared.len()], 0);
         let take = |block: usize, arrival: Arrival<'_>| {
             places[block] = arrival.at.filter(|_| reads_all).map(|at| at + HEAD);
             if places[block].is_none() {
                 let sums = arrival.packet[HEAD..].as_chunks().0;
                 integers[block].iter().zip(sums).for_each(|(integer, sum)| integer.set(*sum));
+                copied += 1;
             }
             places[block].is_some()
         };
         self.sum_blocks(&shared, fill, take)?;
+        self.blocks_for_gpu.in_place += places.iter().flatten().count() as u64;
+        self.blocks_for_gpu.copied += copied;
         gpu.decode(lent, of, &shared, workers, &places).map_err(rounding)
     }
 
@@ -685,6 +690,10 @@ impl Collective for Xdp {
 
     fn arena(&mut self) -> Option<Part> {
         self.arena.as_mut()?.integers.take()
+    }
+
+    fn blocks_for_gpu(&self) -> Option<BlocksForGpu> {
+        Some(self.blocks_for_gpu).filter(|blocks| *blocks != BlocksForGpu::default())
     }
 
     fn takes_lent(&self) -> bool {
