@@ -181,10 +181,34 @@ impl Error {
     }
 }
 
-/// Returns why a rank cannot go on, in words, from what all ranks say.
+/// Returns why ranks cannot go on, in words, from what all ranks say: each reason once, with the first rank
+/// that gives it. What one rank waits for in vain may be what another one says.
 pub(crate) fn failure<T>(said: &[Result<T, String>]) -> Option<String> {
-    said.iter().enumerate().find_map(|(rank, said)| {
-        let why: String = said.as_ref().err()?.chars().take(500).collect();
-        Some(format!("rank {rank}: {}", escape(&why)))
-    })
+    let mut reasons: Vec<(usize, &String)> = Vec::new();
+    for (rank, said) in said.iter().enumerate() {
+        if let Err(why) = said
+            && reasons.iter().all(|(_, other)| *other != why)
+        {
+            reasons.push((rank, why));
+        }
+    }
+    let reasons = reasons.into_iter().map(|(rank, why)| {
+        let why: String = why.chars().take(500).collect();
+        format!("rank {rank}: {}", escape(&why))
+    });
+    let reasons: Vec<String> = reasons.collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_of_ranks_is_given_once() {
+        let said = ["nothing came", "", "the link is narrow\u{1b}", "nothing came"];
+        let said = said.map(|why| if why.is_empty() { Ok(()) } else { Err(why.to_owned()) });
+        assert_eq!(failure(&said).unwrap(), "rank 0: nothing came; rank 2: the link is narrow\\u{1b}");
+        assert_eq!(failure(&said[1..2]), None);
+    }
 }

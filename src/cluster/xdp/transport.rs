@@ -61,6 +61,11 @@ pub(crate) trait Transport: Send {
     /// Begins the sums of a job, after the first one that is only tried.
     fn begin(&mut self) {}
 
+    /// Returns where packets go by the network.
+    fn receivers(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
     /// Returns how many packets came by AF_XDP.
     fn delivered(&self) -> u64 {
         0
@@ -104,6 +109,10 @@ impl Transport for Udp {
         self.packets.flush()
     }
 
+    fn receivers(&self) -> Vec<SocketAddr> {
+        vec![self.to]
+    }
+
     fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
         loop {
             if let Some((datagram, _)) = self.packets.step() {
@@ -140,6 +149,10 @@ impl Transport for BackByAfXdp {
 
     fn flush(&mut self) -> io::Result<()> {
         self.udp.flush()
+    }
+
+    fn receivers(&self) -> Vec<SocketAddr> {
+        self.udp.receivers()
     }
 
     fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {
@@ -226,6 +239,10 @@ impl Transport for Inside {
 
     fn flush(&mut self) -> io::Result<()> {
         self.packets.flush()
+    }
+
+    fn receivers(&self) -> Vec<SocketAddr> {
+        self.others.iter().copied().map(Into::into).collect()
     }
 
     fn receive(&mut self) -> io::Result<Option<Arrival<'_>>> {

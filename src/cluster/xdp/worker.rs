@@ -10,10 +10,14 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use sparktune_base::escape::escape;
 
+use crate::doctor::{Link, link_towards};
 use crate::xdp::slots::{Counts, Job};
 use crate::xdp::transport::{Arrival, Loss, Transport};
 use crate::xdp::wire::{HEAD, Header, PACKET, RESULT, SLOTS, is_signed, place_of, sign};
@@ -67,8 +71,8 @@ pub(crate) enum Fault {
         unsent.as_ref().map_or_else(String::new, |error| format!(", and the last packet could not be sent: {error}"))
     )]
     Silence { for_s: u64, unsent: Option<io::Error> },
-    #[error("packets of {PACKET} bytes do not fit through a network interface: they need an MTU of {MTU}")]
-    Narrow,
+    #[error("packets of {PACKET} bytes do not fit through {interface}: they need an MTU of {MTU}")]
+    Narrow { interface: String },
     #[error("{0}")]
     Medium(#[from] io::Error),
     #[error("this job has used up its {} chunks", super::wire::MOST_CHUNKS)]
@@ -252,7 +256,10 @@ impl Worker {
             self.unsent = Some(error);
         }
         let is_too_long = |error: &io::Error| error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
-        if self.unsent.as_ref().is_some_and(is_too_long) { Err(Fault::Narrow) } else { Ok(()) }
+        if self.unsent.as_ref().is_some_and(is_too_long) {
+            return Err(Fault::Narrow { interface: narrow(Path::new("/"), &self.transport.receivers()) });
+        }
+        Ok(())
     }
 
     /// Sends again what is due. Returns whether there can be an answer already.
@@ -320,6 +327,17 @@ impl Open {
     }
 }
 
+/// Returns the first interface of the machine below `root`, on a way to one of these places, that does not
+/// take whole packets, in words.
+fn narrow(root: &Path, places: &[SocketAddr]) -> String {
+    let interface = places.iter().find_map(|place| {
+        let Link { interface, mtu, .. } = link_towards(root, place.ip())?;
+        let mtu = mtu.filter(|mtu| (*mtu as usize) < MTU)?;
+        Some(format!("the network interface {} (MTU {mtu})", escape(&interface)))
+    });
+    interface.unwrap_or_else(|| "a network interface".into())
+}
+
 fn slot_of(chunk: u64) -> usize {
     (chunk % u64::from(SLOTS)) as usize
 }
@@ -361,6 +379,7 @@ impl Times {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::sync::{Arc, Mutex};
 
     use sparktune_base::random::SplitMix64;
@@ -496,7 +515,31 @@ mod tests {
         let job = Job { number: 1, workers: 2, muted: 0, key: Key([3, 4]) };
         let mut worker = Worker::new(job, 0, Box::new(Narrow), None, Duration::from_secs(3600), 100);
         let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
-        assert!(fault.to_string().ends_with("they need an MTU of 1476"), "{fault}");
+        assert!(
+            fault.to_string().ends_with("through a network interface: they need an MTU of 1476"),
+            "{fault}"
+        );
+    }
+
+    #[test]
+    fn the_interface_is_named_that_does_not_take_whole_packets() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let file = root.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        // 10.0.0.0/8 and 11.0.0.0/8.
+        let route = |name: &str, net: u8| {
+            let net = u32::from_ne_bytes([net, 0, 0, 0]);
+            format!("{name}\t{net:08X}\t0\t1\t0\t0\t0\t000000FF\t0\t0\t0\n")
+        };
+        file("proc/net/route", &["Iface\n", &route("wide", 10), &route("narrow", 11)].concat());
+        file("sys/class/net/wide/mtu", "1476\n");
+        file("sys/class/net/narrow/mtu", "1475\n");
+        let places = [[10, 0, 0, 1], [11, 0, 0, 1]].map(|ip| SocketAddr::from((ip, 1)));
+        assert_eq!(narrow(root.path(), &places), "the network interface narrow (MTU 1475)");
+        assert_eq!(narrow(root.path(), &places[..1]), "a network interface");
     }
 
     #[test]
