@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use sparktune_cluster::RankCounts;
-use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
+use sparktune_cluster::xdp::lab::{INTERFACE, Lab, skipped};
 
 use crate::cluster::{assert_same, ended, on_machine, port, signal};
 use crate::runs::wait;
@@ -219,13 +219,7 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     assert!(engine.starts_with(by_thread), "{engine}");
 
     // Between machines, sums come into the arena of rank 1's GPU.
-    let lab = match Lab::new(2) {
-        Ok(lab) => lab,
-        Err(error) => {
-            eprintln!("skipped in part: no network namespaces can be made here: {error}");
-            return;
-        }
-    };
+    let Some(lab) = Lab::for_test(2, 1) else { return };
     let between = |rank: usize, command: &mut Command| {
         command.env("SPARKTUNE_CLUSTER_ENGINE", "xdp").env("SPARKTUNE_CLUSTER_ARENA", ["no", "yes"][rank]);
         command.env("MASTER_ADDR", Lab::address(0).to_string());
@@ -241,8 +235,7 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     assert_same(&by_af_xdp, &by_processor);
     let lacks = ["CAP_BPF", "CAP_NET_RAW", "CAP_IPC_LOCK", "no sockets of AF_XDP"];
     if let Some(lacks) = lacks.iter().find(|what| said[1].err.contains(*what)) {
-        eprintln!("skipped in part: this process may not do so here, or the kernel cannot: {lacks}");
-        return;
+        return skipped(format!("this process may not do so here, or the kernel cannot: {lacks}"));
     }
     let by_af_xdp = "results come to this rank by AF_XDP at cable (1 queue), into an arena of ";
     assert!(said[1].err.contains("sums are made in the kernel of rank 0's machine"), "{}", said[1].err);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use sparktune_base::pages::{Pages, Part};
 use sparktune_cluster::announced::{AnnouncedSum, NotTheSum};
 use sparktune_cluster::sentry::{Judge, Reason, SIGMA};
-use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
+use sparktune_cluster::xdp::lab::{INTERFACE, Lab, skipped};
 use sparktune_cluster::xdp::slots::Verdict;
 use sparktune_cluster::xdp::wire::VALUES;
 use sparktune_cluster::xdp::{Choice, Loss, Path, Report, Xdp, join, quantise};
@@ -447,8 +447,7 @@ fn root_without_capabilities_is_refused_and_told_which_ones_are_needed() {
         command.env(ATTACHABLE, "lo").stdin(Stdio::null()).output()
     };
     if !without_capabilities(&["--list"]).is_ok_and(|output| output.status.success()) {
-        println!("skipped: this needs root with its capabilities, and setpriv of util-linux");
-        return;
+        return skipped("this needs root with its capabilities, and setpriv of util-linux");
     }
     let output = without_capabilities(&["--exact", REFUSED, "--nocapture"]).unwrap();
     let said = [output.stdout, output.stderr].concat();
@@ -621,13 +620,7 @@ fn in_namespaces(
     by_af_xdp: u8,
     expected: &str,
 ) {
-    let lab = match Lab::with_queues(world_size, queues) {
-        Ok(lab) => lab,
-        Err(error) => {
-            println!("skipped: no network namespaces can be made here: {error}");
-            return;
-        }
-    };
+    let Some(lab) = Lab::for_test(world_size, queues) else { return };
     let port = free_port();
     let program = std::env::current_exe().unwrap();
     let ranks: Vec<_> = (0..world_size)
@@ -648,8 +641,7 @@ fn in_namespaces(
         let errors = String::from_utf8_lossy(&output.stderr);
         let lacks = ["CAP_BPF", "CAP_NET_RAW", "CAP_IPC_LOCK", "no sockets of AF_XDP"];
         if let Some(lacks) = lacks.iter().find(|what| errors.contains(*what) || said.contains(*what)) {
-            println!("skipped: this process may not do so here, or the kernel cannot: {lacks}");
-            return;
+            return skipped(format!("this process may not do so here, or the kernel cannot: {lacks}"));
         }
         said.lines()
             .filter(|line| line.starts_with("REPORT") || line.starts_with("READ"))

@@ -5,7 +5,8 @@
 //! network is: both ends of every cable are this machine's processors.
 
 use std::ffi::OsStr;
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,11 +31,14 @@ impl Lab {
         Self::with_queues(machines, 1)
     }
 
-    /// Makes machines whose interfaces have so many queues for what comes.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn with_queues(machines: usize, queues: usize) -> io::Result<Self> {
+    /// Makes machines for a test, whose interfaces have so many queues for what comes. Where there can be
+    /// none, says that the test is [skipped].
+    pub fn for_test(machines: usize, queues: usize) -> Option<Self> {
+        let made = Self::with_queues(machines, queues);
+        made.inspect_err(|error| skipped(format!("no network namespaces can be made here: {error}"))).ok()
+    }
+
+    fn with_queues(machines: usize, queues: usize) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let own = std::process::id();
@@ -117,8 +121,18 @@ impl Drop for Lab {
     }
 }
 
+/// Says that the test which calls this is skipped, and why, past what keeps back the output of tests that
+/// pass.
+pub fn skipped(why: impl Display) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Whoever has closed the output does not read it.
+    let _ = writeln!(io::stderr(), "skipped: {test}: {why}");
+}
+
 fn ip(arguments: &[&str]) -> io::Result<()> {
-    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output()?;
+    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| io::Error::other(format!("`ip` cannot be run: {error}")))?;
     if output.status.success() {
         return Ok(());
     }

@@ -11,6 +11,7 @@ use sparktune_base::random::SplitMix64;
 
 use crate::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, Route, receive, write_head};
 use crate::xdp::kernel::{Kernel, Refusal};
+use crate::xdp::lab::skipped;
 use crate::xdp::slots::{Counts, Job, Slots, Verdict};
 use crate::xdp::wire::{HEAD, Header, Key, PACKET, SLOTS, sign};
 
@@ -24,7 +25,7 @@ fn loaded(job: Job) -> Option<Kernel> {
     match Kernel::load(job, ROUTE) {
         Ok(kernel) => Some(kernel),
         Err(refusal @ Refusal::NoRights) => {
-            println!("skipped: {refusal}");
+            skipped(refusal);
             None
         }
         Err(refusal) => panic!("{refusal}"),
