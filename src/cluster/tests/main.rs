@@ -1,6 +1,7 @@
 //! Ranks that meet on loopback, in threads of this process: sums, words and files, and what is refused.
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
+mod discovery;
 mod membership;
 mod safe;
 mod xdp;

@@ -3,14 +3,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use sparktune_cluster::discovery::{Answerer, Beacon, GROUP, Kind, LENGTH, find};
 use sparktune_cluster::doctor::{Line, Link, Verdict};
 use sparktune_cluster::membership::messages::{
     FileEntry, Folder, Introduction, Job, RankState, State, VERSION,
@@ -111,7 +110,7 @@ fn ended(code: i32) -> RankState {
     RankState::Ended { code: Some(code), said: String::new() }
 }
 
-fn introduction(name: &str, port: u16) -> Introduction {
+pub(crate) fn introduction(name: &str, port: u16) -> Introduction {
     Introduction {
         version: VERSION,
         id: random_hex::<16>(),
@@ -728,51 +727,4 @@ fn recorded(token: &ClusterToken, port: u16) -> Vec<u8> {
         assert_eq!(members("127.0.0.1", at, token, never()).unwrap().len(), 2);
         copied.join().unwrap()
     })
-}
-
-#[test]
-fn a_call_on_the_link_is_answered_by_the_own_cluster_alone() {
-    let (token, other) = (ClusterToken::generate(), ClusterToken::generate());
-    let port = free_port();
-    let mut answerer = Answerer::open(&token, port, 4321).unwrap();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::SeqCst) {
-                answerer.answer_one();
-            }
-        });
-        let end = End(&is_over);
-        let found = find(&token, port, None, Duration::from_secs(20), &|| false).unwrap();
-        assert_eq!(found.port(), 4321);
-        assert_eq!(find(&other, port, None, Duration::from_secs(1), &|| false), None);
-        drop(end);
-    });
-}
-
-#[test]
-fn an_answer_to_an_earlier_call_leads_nowhere() {
-    let token = ClusterToken::generate();
-    let port = free_port();
-    // Somebody without the token hears calls, and has recorded an answer.
-    let listener = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
-    listener.join_multicast_v4(&GROUP, &Ipv4Addr::LOCALHOST).unwrap();
-    listener.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let old = Beacon { kind: Kind::Here { port: 4321 }, from: Ipv4Addr::LOCALHOST.into(), nonce: [1; 16] };
-    let recorded = old.to_bytes(&[0; 32]);
-    let heard = thread::spawn(move || {
-        let mut call = [0; LENGTH];
-        let (length, from) = listener.recv_from(&mut call).unwrap();
-        assert_eq!(length, LENGTH);
-        // The call itself turned into an answer, and the recorded one.
-        let mut turned = call;
-        turned[5] = 2;
-        turned[6..8].copy_from_slice(&4321_u16.to_be_bytes());
-        for bytes in [&turned, &recorded, &call] {
-            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(bytes, from).unwrap();
-        }
-        from
-    });
-    assert_eq!(find(&token, port, None, Duration::from_secs(2), &|| false), None);
-    assert!(matches!(heard.join().unwrap(), SocketAddr::V4(_)));
 }
