@@ -165,7 +165,7 @@ impl Drop for End<'_> {
     }
 }
 
-pub(crate) fn until(is_so: impl Fn() -> bool) {
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     for _ in 0..6000 {
         if is_so() {
             return;
