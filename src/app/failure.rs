@@ -69,6 +69,7 @@ impl From<ClusterError> for Failure {
             | ClusterError::OtherToken { .. }
             | ClusterError::OtherCluster { .. }
             | ClusterError::Agent { .. }
+            | ClusterError::NobodyLeft { .. }
             | ClusterError::Refused { .. } => Exit::Usage,
             ClusterError::File { .. } | ClusterError::NoLocks { .. } | ClusterError::Thread(_) => {
                 Exit::Device

@@ -173,6 +173,11 @@ pub trait Collective: Send {
         false
     }
 
+    /// Returns whether this rank can do nothing more because it has lost others, which may go on without it.
+    fn is_cut_off(&self) -> bool {
+        false
+    }
+
     /// Parts, and meets again with those that wait. All ranks must call this at the same place; their numbers
     /// are others afterwards, except rank 0's, and nothing that was agreed on before holds. Who does not come
     /// is left out.

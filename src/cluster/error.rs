@@ -35,6 +35,11 @@ pub enum Error {
         "rank {rank} could not connect to rank {to} at {at} within {waited_s} s: {why}. Is that rank running, and does a firewall let this port through?"
     )]
     Unreachable { rank: usize, to: usize, at: String, waited_s: u64, why: String },
+    #[error(
+        "in {waited_s} s, nobody listened where the ranks of this run had met ({places}): it has ended. If it is not complete, start all ranks again with `{program} resume` on each",
+        program = program_name()
+    )]
+    NobodyLeft { waited_s: u64, places: String },
     #[error("{at} uses a different token than this rank. Give all ranks the same {variable}", variable = crate::JobToken::VARIABLE)]
     OtherToken { at: String },
     #[error("rank {by} refuses this rank: {why}")]

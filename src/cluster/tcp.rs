@@ -326,6 +326,10 @@ impl Collective for Tcp {
         came_in_vain || self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.swarm.as_ref().is_some_and(|swarm| swarm.is_cut_off)
+    }
+
     fn newcomers(&self) -> usize {
         self.door.as_ref().map_or(0, Door::count)
     }
@@ -385,7 +389,7 @@ impl Collective for Tcp {
         };
         let mut has_promised = false;
         let mut is_taken_over = false;
-        *self = match met(meeting.clone(), &mut has_promised) {
+        let of_all = match met(meeting.clone(), &mut has_promised) {
             // A stop of this rank ends it, and a rank 0 that says that or why it ends, ends all.
             Err(error)
                 if self.rank() > 0
@@ -399,10 +403,10 @@ impl Collective for Tcp {
                     launched_as[0], launched_as[1]
                 ));
                 met(self.without_coordinator(meeting, &launched_as[..of]), &mut has_promised)
-                    .map_err(missed)?
             }
-            of_all => of_all.map_err(missed)?,
+            of_all => of_all,
         };
+        *self = of_all.map_err(missed).inspect_err(|error| self.miss_others(error))?;
         // Who was lost on the way here is said with those that go on now.
         let all = self.launched_as();
         let with_all = |change: Change| Change { epoch: 0, members: all.clone(), ..change };
@@ -459,7 +463,7 @@ impl Collective for Tcp {
         }
         let waiting = self.door.take().map(|mut door| door.close()).unwrap_or_default();
         // If others may go on without this rank, who waits looks for them instead.
-        let is_end_of_all = !self.swarm.as_ref().is_some_and(|swarm| swarm.is_outvoted);
+        let is_end_of_all = !self.swarm.as_ref().is_some_and(|swarm| swarm.is_cut_off);
         for mut waiting in waiting.into_iter().filter(|_| is_end_of_all) {
             let why = "the run has ended, or was stopped".to_owned();
             let _ = waiting.channel.tell(&Answer::Refused { why });

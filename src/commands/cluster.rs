@@ -334,6 +334,7 @@ impl Row {
             State::Training { run, rank, world_size } => {
                 (format!("rank {rank} of {run}"), Some(1.0 / world_size as f64))
             }
+            State::Returning { run, rank, .. } => (format!("comes back to {run} as rank {rank}"), None),
         };
         Self {
             name: introduction.name,

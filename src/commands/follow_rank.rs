@@ -2,15 +2,18 @@
 //!
 //! Rank 0 plans, has the run folder and is followed like any run. The others get the plan and the tokens from
 //! it, in a hidden folder next to their runs, where they log too; it is removed when the run is complete.
+//!
+//! If an agent started it, it says to the agent when it ends whether it can come back: only if others may go
+//! on without it and nothing was wrong here. If it is killed, it says nothing, and is started again too.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sparktune_app::answers::runs_dir;
-use sparktune_app::cluster::MET;
+use sparktune_app::cluster::{KEPT, MET};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_app::run_folder::refuse_unready_gpu;
@@ -29,7 +32,8 @@ use crate::meeting_places;
 use crate::rank::{join_within, places, refuse_second_gpu, share_run_again, telling};
 use crate::trainer::{guard_tokenizer, make_files_private, options};
 
-/// The time that a rank which was left out waits for rank 0 to answer: the others may be meeting.
+/// The time that a rank which was left out or is started again waits for rank 0 to answer: the others may be
+/// meeting.
 const WAIT_TO_RETURN: Duration = Duration::from_secs(120);
 
 /// Trains as a rank other than 0, from meeting the others to the end of the text model.
@@ -41,6 +45,27 @@ pub(crate) fn follow_rank_0(
     placement: &Placement,
     runs_dir_flag: Option<PathBuf>,
 ) -> Result<Exit, Failure> {
+    let mut is_cut_off = false;
+    let done = follow(program, placement, runs_dir_flag, &mut is_cut_off);
+    let may_come_back = match &done {
+        Ok(_) => is_cut_off,
+        // It has not reached the others, or has lost them before it trained.
+        Err(failure) => matches!(failure.exit, Exit::Network | Exit::Stopped),
+    };
+    if let Some(kept) = std::env::var_os(KEPT).filter(|_| !may_come_back) {
+        // An agent that cannot find it does not start this rank again.
+        let _ = fs::remove_file(kept);
+    }
+    done
+}
+
+/// Does the same, and says whether this rank has lost others that may go on without it.
+fn follow(
+    program: &Program,
+    placement: &Placement,
+    runs_dir_flag: Option<PathBuf>,
+    is_cut_off: &mut bool,
+) -> Result<Exit, Failure> {
     let Placement { rank, world_size, ref host, port, .. } = *placement;
     make_files_private();
     guard_tokenizer()?;
@@ -49,7 +74,9 @@ pub(crate) fn follow_rank_0(
     let stop = signals.stop();
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
     let also = meeting_places::known(&runs_dir(runs_dir_flag.clone())?, placement);
-    let mut ranks = join_within(program, placement, stop, "", None, also)?;
+    // An agent starts it once more if that is too short.
+    let limit = (places().is_some() && !also.is_empty()).then_some(WAIT_TO_RETURN);
+    let mut ranks = join_within(program, placement, stop, "", limit, also)?;
     let mut was_told = false;
     loop {
         let number = number_of(&*ranks);
@@ -91,6 +118,7 @@ pub(crate) fn follow_rank_0(
             let _ = fs::remove_dir_all(run.path());
         }
         if !ranks.is_left_out() {
+            *is_cut_off = ranks.is_cut_off() && !stop.load(Ordering::SeqCst);
             return Ok(exit);
         }
         ranks = return_to(program, placement, stop, ranks)?;

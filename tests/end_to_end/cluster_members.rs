@@ -1,11 +1,11 @@
 //! A cluster of three members on loopback, each with a home of its own: joining, training together with a
-//! model that only one of them has, losing one with and without a swarm, leaving.
+//! model that only one of them has, losing one with and without a swarm, its return, leaving.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,13 +14,17 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{LORA, alone, assert_same, ended, long_enough, port, run_of, signal};
+use crate::kills::{kill, trainer_of};
 use crate::runs::wait;
-use crate::sparktune::{Place, checkpoint, copy, done, events, files, is_completed};
-use crate::swarm::{SHORT, SWARM, counts, go_on, run_with};
+use crate::sparktune::{Place, checkpoint, copy, done, events, events_if_there, files, is_completed};
+use crate::swarm::{SHORT, SWARM, counts, go_on, members, run_with};
 
 const TOKEN: &str = "SPARKTUNE_CLUSTER_TOKEN";
 /// For how many seconds a coordinator may be gone before another member takes over.
 const RETURNS: &str = "SPARKTUNE_CLUSTER_RETURN_S";
+/// Lengths of runs that go on for the seconds after which an agent starts a rank again. 400 epochs have 2,000
+/// steps.
+const WITH_PAUSES: [&str; 3] = ["300", "900", "1900"];
 
 /// An agent, which is killed at the end of its test.
 struct Member {
@@ -86,6 +90,18 @@ impl Member {
             threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).ok());
         let children: String = children.collect();
         children.split_whitespace().next().map(str::to_owned)
+    }
+
+    /// Kills its rank and also these processes; `None` if the rank has ended.
+    fn kill_rank_and(&self, others: &[String]) -> Option<()> {
+        let rank = self.rank()?;
+        let killed = Command::new("kill").args(["-s", "KILL", &rank]).args(others).status().unwrap();
+        killed.success().then_some(())
+    }
+
+    /// The file with what its rank was started with.
+    fn kept_launch(&self) -> PathBuf {
+        Path::new(self.listens["token_file"].as_str().unwrap()).with_file_name("cluster-rank.json")
     }
 }
 
@@ -304,14 +320,86 @@ fn a_swarm_on_members_goes_on_without_one_that_is_gone_and_has_the_bits_of_its_r
         copy(&checkpoint(), &second.place.join("model"));
         all.push(train(&second, steps, "400").args(SWARM).spawn().unwrap());
         let run = run_with(&second.place, 2, is_completed)?;
-        let rank = third.rank()?;
-        let both = [&rank, &third.agent.id().to_string()];
-        let killed = Command::new("kill").args(["-s", "KILL"]).args(both).status().unwrap();
+        third.kill_rank_and(&[third.agent.id().to_string()])?;
         third.agent.wait().unwrap();
-        // The rank of a run that is over has ended.
-        killed.success().then_some(())?;
         go_on(&run, &[0, 1])?;
         ended(std::mem::take(all)).remove(0).exits(0);
+        let (_alone, one_process) = alone(counts(&run), steps, &more);
+        assert_same(&run, &one_process);
+        Some(())
+    });
+}
+
+/// Waits until a rank is lost; `None` if the run is completed before that.
+#[track_caller]
+fn loses(run: &Path, rank: u64) -> Option<()> {
+    wait("the loss of a rank", || {
+        let Some(all) = events_if_there(run) else { return Some(None) };
+        let mut lost = all.iter().filter_map(|event| event["lost"].as_array()).flatten();
+        let is_lost = lost.any(|lost| lost["rank"] == rank);
+        if is_lost { Some(Some(())) } else { is_completed(&all).then_some(None) }
+    })
+}
+
+/// The rank of the third one is killed. Then the machine of the first one is gone, and its agent comes back.
+#[test]
+fn ranks_of_members_that_have_ended_come_back_by_themselves_and_the_run_has_the_bits_of_its_replay() {
+    let more = [&LORA[..], &SWARM].concat();
+    long_enough(WITH_PAUSES, |steps, all| {
+        let [mut first, second, third] = three("10");
+        second.place.chats(40);
+        copy(&checkpoint(), &second.place.join("model"));
+        all.push(train(&second, steps, "400").args(SWARM).spawn().unwrap());
+        let run = run_with(&second.place, 2, is_completed)?;
+        assert!(first.kept_launch().exists() && third.kept_launch().exists());
+        third.kill_rank_and(&[])?;
+        loses(&run, 2)?;
+        go_on(&run, &[0, 1, 2])?;
+        first.kill_rank_and(&[first.agent.id().to_string()])?;
+        first.agent.wait().unwrap();
+        loses(&run, 1)?;
+        first.agent = command(&first.place, &["cluster", "init"]).spawn().unwrap();
+        go_on(&run, &[0, 2, 1])?;
+        let done = ended(std::mem::take(all)).remove(0).exits(0);
+        assert!(done.err.contains("the rank of spark3 has ended by a signal"), "{}", done.err);
+        let lost: Vec<Vec<u64>> = members(&run).into_iter().map(|(_, _, lost)| lost).collect();
+        assert_eq!(lost, [vec![], vec![2], vec![], vec![1], vec![]]);
+        let (_alone, one_process) = alone(counts(&run), steps, &more);
+        assert_same(&run, &one_process);
+        // Nobody starts the rank of a complete run again.
+        for member in [&first, &third] {
+            wait("the end of a rank", || {
+                (member.rank().is_none() && !member.kept_launch().exists()).then_some(())
+            });
+        }
+        Some(())
+    });
+}
+
+/// Nobody listens any more where the member was told that rank 0 is, and the program that started the run has
+/// ended.
+#[test]
+fn the_rank_of_a_member_comes_back_to_the_one_that_has_taken_the_place_of_rank_0() {
+    let more = [&LORA[..], &SWARM].concat();
+    long_enough(WITH_PAUSES, |steps, all| {
+        let [first, second, third] = three("10");
+        second.place.chats(40);
+        copy(&checkpoint(), &second.place.join("model"));
+        all.push(train(&second, steps, "400").args(SWARM).spawn().unwrap());
+        let led = run_with(&second.place, 4, is_completed)?;
+        kill(trainer_of(&led)?);
+        let name = led.file_name().unwrap().to_str().unwrap();
+        let hidden = first.place.join("runs").join(format!(".rank-1-of-{name}"));
+        go_on(&hidden, &[1, 2])?;
+        ended(std::mem::take(all));
+        third.kill_rank_and(&[])?;
+        loses(&hidden, 2)?;
+        go_on(&hidden, &[1, 2])?;
+        let run = wait("the end", || run_of(&first.place).filter(|run| is_completed(&events(run))));
+        let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+        let change = |members: &[u64], lost: &[u64]| (members.to_vec(), lost.to_vec());
+        let expected = [([0, 1, 2].as_slice(), [].as_slice()), (&[1, 2], &[0]), (&[1], &[2]), (&[1, 2], &[])];
+        assert_eq!(said, expected.map(|(members, lost)| change(members, lost)));
         let (_alone, one_process) = alone(counts(&run), steps, &more);
         assert_same(&run, &one_process);
         Some(())

@@ -29,7 +29,7 @@ const LONGER: [&str; 3] = ["240", "480", "960"];
 
 /// Who trains from which step on, of all attempts, as the events say it: the step, the members, who is lost.
 /// That their shares change says nothing of them.
-fn members(run: &Path) -> Vec<(u64, Vec<u64>, Vec<u64>)> {
+pub(crate) fn members(run: &Path) -> Vec<(u64, Vec<u64>, Vec<u64>)> {
     members_in(&events(run))
 }
 

@@ -13,6 +13,7 @@ use sparktune_cluster::membership::{Agent, Where};
 use sparktune_cluster::{Error, discovery};
 use sparktune_telemetry::Machine as Facts;
 
+use super::kept_launch::KeptLaunch;
 use super::machine::Machine;
 use super::membership::{Coordinator, Membership};
 use crate::failure::Failure;
@@ -78,7 +79,7 @@ impl Ready {
         let token = membership.token()?;
         let runs_dir =
             std::path::absolute(runs_dir).map_err(|error| Failure::io("find", runs_dir, &error))?;
-        let machine = Machine::new(program.path()?.to_owned(), runs_dir);
+        let machine = Machine::new(program.path()?.to_owned(), runs_dir, KeptLaunch::of_user()?);
         let introduction = introduction(program, &membership)?;
         let place = membership.coordinator.as_ref().map(|coordinator| match coordinator {
             Coordinator { at: Some((host, port)), by_call: false } => Where::At(host.clone(), *port),

@@ -57,7 +57,8 @@ impl Members {
                 continue;
             }
             match &member.report.state {
-                State::Idle => {}
+                // A rank that waits to come back makes way.
+                State::Idle | State::Returning { .. } => {}
                 State::Preparing { run } | State::Training { run, .. } => {
                     problems.push(format!("{shown} is busy with {}", escape(run)));
                 }
@@ -106,6 +107,7 @@ impl Members {
         cancelled: Cancelled,
     ) -> Result<Started, Failure> {
         let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+        let swarm = plan.ranks.swarm;
         let places: Vec<PathBuf> = [plan.model.path, plan.model.mtp_path].into_iter().flatten().collect();
         let mut folders = Vec::new();
         for place in &places {
@@ -125,6 +127,7 @@ impl Members {
             world_size,
             port,
             token: token.clone(),
+            swarm,
             folders,
         };
         let host = Crew::address_for(&self.others).map_or_else(|| "127.0.0.1".into(), |ip| ip.to_string());

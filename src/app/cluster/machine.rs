@@ -15,13 +15,15 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 use sparktune_base::kept_pages;
 use sparktune_cluster::doctor::{self, Line, Link};
-use sparktune_cluster::membership::Host;
 use sparktune_cluster::membership::messages::{Folder, Job, RankState, sentence};
+use sparktune_cluster::membership::{Host, Launch};
 use sparktune_cluster::{JobToken, environment_of};
 use sparktune_hub::Hub;
 use sparktune_telemetry::Sampler;
 
+use super::kept_launch::KeptLaunch;
 use crate::caches::MODELS;
+use crate::failure::Exit;
 use crate::folders::private_folder_of_user;
 use crate::stop_request::signal_to_stop;
 
@@ -30,8 +32,12 @@ pub const MET: &str = "met";
 /// The variables that say where the base model is on this machine, and the model whose head is used. Who has
 /// the first was started by an agent.
 pub const PLACES: [&str; 2] = ["SPARKTUNE_CLUSTER_MODEL", "SPARKTUNE_CLUSTER_HEAD"];
+/// The variable with the file that a rank removes if it ends for good. Otherwise its agent starts it again.
+pub const KEPT: &str = "SPARKTUNE_CLUSTER_KEPT";
 /// The time that a rank has to end before its agent ends without it.
 const GRACE: Duration = Duration::from_secs(20);
+/// The time that a rank has to make way for another one, whose leader waits meanwhile.
+const MAKING_WAY: Duration = Duration::from_secs(5);
 /// The longest line of a rank that is kept.
 const LONGEST_LINE: u64 = 4096;
 
@@ -40,14 +46,17 @@ pub(super) struct Machine {
     program: PathBuf,
     runs_dir: PathBuf,
     memory: Mutex<Sampler>,
-    rank: Mutex<Option<Rank>>,
+    kept: KeptLaunch,
+    rank: Mutex<Rank>,
 }
 
-/// A rank that was started.
+/// The rank that was started last, if there was one.
+#[derive(Default)]
 struct Rank {
     /// Those that were started before it have smaller ones.
     number: u64,
-    process: Child,
+    /// That of an earlier agent cannot be waited for.
+    process: Option<Child>,
     has_met: Arc<AtomicBool>,
     /// The last line that it wrote.
     said: Arc<Mutex<String>>,
@@ -56,16 +65,32 @@ struct Rank {
 }
 
 impl Machine {
-    pub(super) fn new(program: PathBuf, runs_dir: PathBuf) -> Self {
-        Self { program, runs_dir, memory: Mutex::new(Sampler::new()), rank: Mutex::new(None) }
+    pub(super) fn new(program: PathBuf, runs_dir: PathBuf, kept: KeptLaunch) -> Self {
+        Self { program, runs_dir, memory: Mutex::new(Sampler::new()), kept, rank: Mutex::default() }
     }
 
-    /// Ends the rank, and waits for it.
+    /// Ends the rank for good, and waits for it.
     pub(super) fn end(&self) {
-        let Some(number) = lock(&self.rank).as_ref().map(|rank| rank.number) else { return };
+        let (number, is_own) = {
+            let rank = lock(&self.rank);
+            (rank.number, rank.process.is_some())
+        };
         self.stop(number);
+        // One of an earlier agent does not hear this one.
+        if self.ends_within(number, if is_own { GRACE } else { Duration::ZERO }) {
+            self.give_up();
+        }
+    }
+
+    fn ends_within(&self, number: u64, limit: Duration) -> bool {
         let since = Instant::now();
-        while since.elapsed() < GRACE && !matches!(self.look(number), RankState::Ended { .. }) {
+        loop {
+            if matches!(self.look(number), RankState::Ended { .. }) {
+                return true;
+            }
+            if since.elapsed() >= limit {
+                return false;
+            }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -97,20 +122,31 @@ impl Host for Machine {
         private_folder_of_user(&self.runs_dir, MODELS).map_err(|failure| failure.to_string())
     }
 
-    fn start(&self, job: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<u64, String> {
-        let Job { rank, world_size, port, token, .. } = job;
+    fn start(&self, launch: &Launch) -> Result<u64, String> {
+        let Launch { job: Job { rank, world_size, port, token, .. }, first, folders, .. } = launch;
+        let last = lock(&self.rank).number;
+        if !self.ends_within(last, MAKING_WAY) {
+            return Err("its earlier rank has not ended yet. Try again in a moment".into());
+        }
+        let kept = self.kept.path();
+        let file = self.kept.replace(launch);
+        let file = file.map_err(|error| format!("cannot write {}: {error}", kept.display()))?;
         let mut process = Command::new(&self.program)
             .args(["train", "--plain", "--non-interactive", "--runs-dir"])
             .arg(&self.runs_dir)
             .envs(environment_of(*rank, *world_size, &first.to_string(), *port))
             .env(JobToken::VARIABLE, token)
+            .env(KEPT, kept)
             .envs(kept_pages())
             .envs(PLACES.iter().zip(folders))
-            .stdin(Stdio::null())
+            .stdin(file)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", self.program.display()))?;
+            .map_err(|error| {
+                self.give_up();
+                format!("cannot start {}: {error}", self.program.display())
+            })?;
         let (has_met, said) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(String::new())));
         let (out, err) = (process.stdout.take(), process.stderr.take());
         let met = Arc::clone(&has_met);
@@ -129,20 +165,41 @@ impl Host for Machine {
         ];
         let readers = readers.into_iter().flatten().collect();
         let mut last = lock(&self.rank);
-        let number = last.as_ref().map_or(0, |rank| rank.number + 1);
-        *last = Some(Rank { number, process, has_met, said, readers, ended: None });
+        let number = last.number + 1;
+        *last = Rank { number, process: Some(process), has_met, said, readers, ended: None };
         Ok(number)
     }
 
+    fn kept(&self) -> Option<Launch> {
+        self.kept.find()
+    }
+
+    fn give_up(&self) {
+        self.kept.remove();
+    }
+
     fn look(&self, number: u64) -> RankState {
-        let mut rank = lock(&self.rank);
-        let Some(rank) = rank.as_mut().filter(|rank| rank.number == number) else {
+        let rank = &mut *lock(&self.rank);
+        if rank.number != number {
             return RankState::Ended { code: Some(0), said: String::new() };
+        }
+        let Some(process) = &mut rank.process else {
+            return if self.kept.is_in_use() {
+                RankState::Training
+            } else if self.kept.path().exists() {
+                RankState::Ended { code: None, said: "an earlier agent had started it".into() }
+            } else {
+                // It has ended for good.
+                RankState::Ended { code: Some(0), said: String::new() }
+            };
         };
         if rank.ended.is_none()
-            && let Ok(Some(status)) = rank.process.try_wait()
+            && let Ok(Some(status)) = process.try_wait()
         {
             rank.ended = Some(status.code());
+            if status.code().is_some_and(would_end_so_again) {
+                self.give_up();
+            }
             // What it wrote last is worth a moment.
             rank.readers.drain(..).for_each(|reader| drop(reader.join()));
         }
@@ -155,8 +212,9 @@ impl Host for Machine {
 
     fn stop(&self, number: u64) {
         let rank = lock(&self.rank);
-        if let Some(rank) = rank.as_ref().filter(|rank| rank.number == number && rank.ended.is_none()) {
-            signal_to_stop(Pid::from_child(&rank.process));
+        if let Some(process) = rank.process.as_ref().filter(|_| rank.number == number && rank.ended.is_none())
+        {
+            signal_to_stop(Pid::from_child(process));
         }
     }
 
@@ -177,6 +235,12 @@ impl Host for Machine {
             })
         })
     }
+}
+
+/// Returns whether a rank that is started again would end so once more: unless it was stopped from outside or
+/// has not reached the others. Then it says itself if it ends for good.
+fn would_end_so_again(code: i32) -> bool {
+    !matches!(Exit::from_code(code), Exit::Stopped | Exit::Network)
 }
 
 /// Returns a variable of the agent's environment, which the ranks that it starts have too.
@@ -208,10 +272,80 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::kept_launch::tests::{in_folder, launch};
+
+    /// A machine whose program is a script. A process of its own writes it: no other one that is just being
+    /// started holds it open for writing then, which would keep it from being executed.
+    fn with_program(folder: &Path, script: &str) -> Machine {
+        let program = folder.join("program");
+        let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 700 "$1""#;
+        let written = Command::new("sh").args(["-c", write, "sh"]).arg(&program).arg(script).status();
+        assert!(written.unwrap().success());
+        Machine::new(program, folder.join("runs"), in_folder(folder))
+    }
+
+    fn until(is_so: impl Fn() -> bool) {
+        for _ in 0..6000 {
+            if is_so() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it never becomes so");
+    }
+
+    #[test]
+    fn a_rank_that_is_killed_can_be_started_again_also_by_another_agent_but_not_beside_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = || with_program(folder.path(), "echo met; exec sleep 1000");
+        let first = machine();
+        let number = first.start(&launch()).unwrap();
+        until(|| first.look(number) == RankState::Training);
+        // The first agent may have ended.
+        let second = machine();
+        assert!(second.kept() == Some(launch()) && second.look(0) == RankState::Training);
+        let said = second.start(&launch()).unwrap_err();
+        assert!(said.contains("has not ended"), "{said}");
+        let process = Pid::from_child(lock(&first.rank).process.as_ref().unwrap());
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+        let is_killed =
+            |machine: &Machine, number| matches!(machine.look(number), RankState::Ended { code: None, .. });
+        until(|| is_killed(&first, number));
+        assert!(first.kept() == Some(launch()) && is_killed(&second, 0));
+        let number = second.start(&Launch { again: 3, ..launch() }).unwrap();
+        until(|| second.look(number) == RankState::Training);
+        assert_eq!(second.kept().unwrap().again, 3);
+        second.end();
+        assert_eq!(second.kept(), None, "who ends the agent ends the rank for good");
+    }
+
+    #[test]
+    fn of_a_rank_that_ends_by_itself_nothing_is_kept_unless_it_can_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = |code, said: &str| RankState::Ended { code: Some(code), said: said.into() };
+        let for_good = format!("rm \"${KEPT}\"; exit 5");
+        let cases = [
+            ("exit 0", 0, false),
+            ("exit 3", 3, false),
+            ("exit 101", 101, false),
+            (for_good.as_str(), 5, false),
+        ];
+        for (does, code, is_kept) in cases.into_iter().chain([("exit 5", 5, true), ("exit 69", 69, true)]) {
+            let machine = with_program(folder.path(), &format!("echo why >&2; {does}"));
+            let number = machine.start(&launch()).unwrap();
+            until(|| machine.look(number) == ended(code, "why"));
+            assert_eq!(machine.kept().is_some(), is_kept, "{does}");
+        }
+        let later = Machine::new("program".into(), "runs".into(), in_folder(folder.path()));
+        assert!(matches!(later.look(0), RankState::Ended { code: None, .. }));
+        assert!(later.start(&launch()).unwrap_err().contains("cannot start"));
+        assert_eq!((later.kept(), later.look(0)), (None, ended(0, "")));
+    }
 
     #[test]
     fn a_machine_leads_a_run_as_long_as_a_trainer_of_it_lives() {
-        let machine = Machine::new("sparktune".into(), "runs".into());
+        let folder = tempfile::tempdir().unwrap();
+        let machine = Machine::new("sparktune".into(), "runs".into(), in_folder(folder.path()));
         let run = format!("run-of-process-{}", std::process::id());
         let leads = || machine.leads(&run);
         assert!(!leads());

@@ -8,7 +8,8 @@
 pub mod agent;
 pub mod base;
 pub mod job;
+mod kept_launch;
 mod machine;
 pub mod membership;
 
-pub use machine::{MET, PLACES};
+pub use machine::{KEPT, MET, PLACES};

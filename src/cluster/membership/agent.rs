@@ -22,6 +22,7 @@ use super::messages::{
     Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, Role,
     Standing, State, sentence,
 };
+use super::returning::{Launch, Rank, left_by_an_earlier_agent};
 use super::roster::{Roster, place as place_of_member};
 use super::talk::{BEAT, Cancelled, beat, hear, lost, out_of_turn, patience, place_of, tell};
 use super::transfer::{BYTES, fetch, has_the_same, place_in};
@@ -57,12 +58,19 @@ pub trait Host: Sync {
     /// There can be none, for the reason that is returned.
     fn cache(&self) -> Result<PathBuf, String>;
 
-    /// Starts a rank whose rank 0 is at this address. The files of the job's folders are in these places.
-    /// Returns a number that tells it from ranks that are started later.
+    /// Starts a rank, and keeps what it was started with. Returns a number that tells it from ranks that are
+    /// started later. Ranks that an earlier agent started have the number 0.
     ///
     /// # Errors
-    /// It cannot be started, for the reason that is returned.
-    fn start(&self, job: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<u64, String>;
+    /// It cannot be started, for the reason that is returned; an earlier one has not ended, for example.
+    fn start(&self, launch: &Launch) -> Result<u64, String>;
+
+    /// Returns what the last rank was started with, unless that rank has ended for good: by itself, which it
+    /// says by giving this up, or by [`Host::give_up`]. It outlives the agent and the machine.
+    fn kept(&self) -> Option<Launch>;
+
+    /// Keeps nothing of the last rank any more.
+    fn give_up(&self);
 
     /// Returns how the rank with this number stands. It has ended if a later one was started.
     fn look(&self, number: u64) -> RankState;
@@ -110,7 +118,8 @@ pub enum Where {
 /// kept for the next start.
 pub type Keep<'k> = &'k mut dyn FnMut(Option<(&str, u16)>, &[SocketAddr]);
 
-/// The state that the connections of an agent share. Lock order: the roster before the coordination.
+/// The state that the connections of an agent share. Lock order: the roster before the coordination,
+/// and the work before the rank.
 pub(super) struct Shared<'a> {
     pub(super) agent: &'a Agent<'a>,
     gate: Gate,
@@ -118,8 +127,8 @@ pub(super) struct Shared<'a> {
     pub(super) coordination: Mutex<Coordination>,
     /// What this member does; `Idle` may be replaced by one connection at a time.
     pub(super) work: Mutex<State>,
-    /// The number of the rank that was started last.
-    started: AtomicU64,
+    /// The rank that was started last.
+    pub(super) rank: Mutex<Rank>,
     visits: AtomicU64,
 }
 
@@ -139,13 +148,14 @@ impl Agent<'_> {
         let refused = |source| Error::Listen { at: "the agent's port".into(), source };
         listener.set_nonblocking(true).map_err(refused)?;
         let Introduction { id, port, .. } = &self.introduction;
+        let (work, rank) = left_by_an_earlier_agent(self.host);
         let shared = Shared {
             agent: self,
             gate: Gate::new(&self.token.key(), &self.token.proof()),
             roster: Mutex::default(),
             coordination: Mutex::new(Coordination::new(id, *port, self.coordinates, self.known)),
-            work: Mutex::new(State::Idle),
-            started: AtomicU64::new(0),
+            work: Mutex::new(work),
+            rank: Mutex::new(rank),
             visits: AtomicU64::new(1),
         };
         let (shared, strangers) = (&shared, Strangers::new(MOST_STRANGERS));
@@ -358,31 +368,16 @@ impl<'a> Shared<'a> {
         self.settle();
         let mut work = lock(&self.work);
         match &*work {
-            State::Idle => {
-                *work = state;
-                Ok(())
-            }
+            State::Idle => {}
+            State::Returning { .. } => self.call_off_return(),
             State::Preparing { run } | State::Training { run, .. } => {
-                Err(format!("it is busy with {run}. Wait for its end, or stop it where it was started"))
+                return Err(format!(
+                    "it is busy with {run}. Wait for its end, or stop it where it was started"
+                ));
             }
         }
-    }
-
-    /// Frees the place for work when a rank that was left alone has ended.
-    pub(super) fn settle(&self) {
-        let mut work = lock(&self.work);
-        if let State::Training { rank: 1.., run, .. } = &*work
-            && let RankState::Ended { code, said } = self.agent.host.look(self.started.load(Ordering::SeqCst))
-        {
-            let ended = match code {
-                Some(0) => format!("the rank of {run} is done"),
-                Some(code) => format!("the rank of {run} has ended with exit code {code}: {said}"),
-                None => format!("the rank of {run} was ended by a signal: {said}"),
-            };
-            *work = State::Idle;
-            drop(work);
-            (self.agent.notice)(&ended);
-        }
+        *work = state;
+        Ok(())
     }
 
     /// Prepares and starts a rank, and says how it stands as long as it is asked.
@@ -473,14 +468,15 @@ impl<'a> Shared<'a> {
             }
         }
         let host = self.agent.host;
-        let number = match host.start(job, first, folders) {
+        let launch = Launch { job: job.clone(), first, folders: folders.to_vec(), again: 0 };
+        let number = match host.start(&launch) {
             Ok(number) => number,
             Err(why) => return refuse(channel, &why).map(|()| None),
         };
         let Job { run, rank, world_size, .. } = job;
         let (run, rank, world_size) = (run.clone(), *rank, *world_size);
         (self.agent.notice)(&format!("rank {rank} of {world_size} of {run} starts, for {first}"));
-        self.started.store(number, Ordering::SeqCst);
+        *lock(&self.rank) = Rank::started(number);
         *lock(&self.work) = State::Training { run, rank, world_size };
         // Nobody would look after a rank whose start the leader did not hear of.
         tell(channel, &Answer::Yes).inspect_err(|_| host.stop(number))?;

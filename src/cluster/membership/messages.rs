@@ -78,6 +78,15 @@ pub enum State {
         /// Of how many, which have equal shares of the work.
         world_size: usize,
     },
+    /// Its rank has ended before the run of the others, and comes back if it can. Other work goes first.
+    Returning {
+        /// The name of the run.
+        run: String,
+        /// Which rank it was.
+        rank: usize,
+        /// Of how many.
+        world_size: usize,
+    },
 }
 
 /// What a member says again and again.
@@ -161,6 +170,8 @@ pub struct Job {
     pub port: u16,
     /// The token of the ranks of this job alone.
     pub token: String,
+    /// Whether the others go on without a rank that has ended, so that it can come back.
+    pub swarm: bool,
     /// The model, and the one with the head if that is another.
     pub folders: Vec<Folder>,
 }
@@ -372,7 +383,9 @@ impl Report {
         match &self.state {
             State::Idle => Ok(()),
             State::Preparing { run } => field(is_run(run), "a run"),
-            State::Training { run, rank, world_size } => field(is_run(run) && rank < world_size, "a run"),
+            State::Training { run, rank, world_size } | State::Returning { run, rank, world_size } => {
+                field(is_run(run) && rank < world_size, "a run")
+            }
         }
     }
 }
@@ -409,7 +422,7 @@ impl Examination {
 
 impl Job {
     fn check(&self) -> Result<(), Unfit> {
-        let Self { run, build, rank, world_size, port, token, folders } = self;
+        let Self { run, build, rank, world_size, port, token, swarm: _, folders } = self;
         field(is_run(run), "a run")?;
         field(is_hex(build, 64), "a build")?;
         field((2..=MOST_MEMBERS).contains(world_size) && (1..*world_size).contains(rank), "a rank")?;
@@ -521,6 +534,7 @@ mod tests {
             world_size: 2,
             port: 29_500,
             token: "c".repeat(64),
+            swarm: false,
             folders: vec![Folder { path: "/models/a".into(), files: vec![file] }],
         }
     }

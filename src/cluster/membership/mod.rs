@@ -10,12 +10,15 @@
 //! know it can neither join, nor read a file, nor make a member start anything. Enters: a [`Host`], and
 //! folders of files. Leaves: ranks that run, and lists. It must not know tensors, models, runs or plans, and
 //! it never prints.
+//!
+//! A rank of a swarm that ends before its run is started again by its agent (`returning`).
 
 mod agent;
 mod client;
 mod coordination;
 mod crew;
 pub mod messages;
+mod returning;
 mod roster;
 mod taking_part;
 mod talk;
@@ -24,5 +27,6 @@ mod transfer;
 pub use agent::{Agent, Host, Keep, Where};
 pub use client::{Examined, Found, Measured, examine, forget, holds, measure, members};
 pub use crew::{Crew, Following, Recruit, Watch, prepare};
+pub use returning::Launch;
 pub use talk::Cancelled;
 pub use transfer::{Tick, describe, has_the_same};

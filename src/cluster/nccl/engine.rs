@@ -448,6 +448,10 @@ impl Collective for Nccl {
         self.control.is_left_out()
     }
 
+    fn is_cut_off(&self) -> bool {
+        self.control.is_cut_off()
+    }
+
     fn meet_again(&mut self) -> Result<(), Error> {
         self.end()?;
         self.control.meet_again()

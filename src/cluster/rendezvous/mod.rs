@@ -677,6 +677,7 @@ impl Job<'_> {
         let mut places: Vec<(String, u16)> = std::iter::once(first.clone()).chain(also).collect();
         let mut wait = Wait::new();
         let mut tried = 0;
+        let mut nobody_listens = true;
         loop {
             let (host, port) = places[tried % places.len()].clone();
             tried += 1;
@@ -734,6 +735,7 @@ impl Job<'_> {
                 Err(error) => error,
             };
             let is_stranger = is_of_stranger(&error);
+            nobody_listens &= error.is_refused_connection();
             let why = if is_stranger {
                 "somebody with another token listens there".to_owned()
             } else {
@@ -749,6 +751,12 @@ impl Job<'_> {
             let is_late = Instant::now() >= until.deadline;
             if until.listens && (is_late || is_stranger || error.is_refused_connection()) {
                 return Err(Error::Lost { rank: to, at, why });
+            }
+            // A swarm that works or meets is silent nowhere for so long.
+            if is_late && nobody_listens && to == 0 && !self.known.also.is_empty() {
+                let places = places.iter().map(|(host, port)| format!("{}, port {port}", escape(host)));
+                let places = places.collect::<Vec<_>>().join("; ");
+                return Err(Error::NobodyLeft { waited_s: self.waited_s(), places });
             }
             if is_late {
                 let (rank, waited_s) = (self.placement.rank, self.waited_s());

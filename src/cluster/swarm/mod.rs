@@ -78,8 +78,8 @@ pub(crate) struct Swarm {
     /// Whether the ranks have met again and do not train yet. They have not all that is needed to take the
     /// coordinator's place.
     pub(crate) is_healing: bool,
-    /// Whether too few are left, so that others may go on without them.
-    pub(crate) is_outvoted: bool,
+    /// Whether this rank has ended because it lost others, which may go on without it.
+    pub(crate) is_cut_off: bool,
     /// Whether this rank alone cannot go on, so that the others do, also without their coordinator.
     pub(crate) gives_way: bool,
     /// For tests: the number of messages after which this rank is dead.

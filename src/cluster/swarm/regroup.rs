@@ -105,9 +105,14 @@ impl Tcp {
         if let Err(error) = &done {
             self.failure = Some(error.to_string());
             self.swarm().is_left_out |= matches!(error, Error::Ejected { .. });
-            self.swarm().is_outvoted |= matches!(error, Error::TooFew { .. });
+            self.miss_others(error);
         }
         done
+    }
+
+    /// Records whether this rank ends because it has lost others.
+    pub(crate) fn miss_others(&mut self, error: &Error) {
+        self.swarm().is_cut_off |= matches!(error, Error::TooFew { .. } | Error::Lost { .. });
     }
 
     fn notify(&mut self, to: usize, notice: &Notice) {

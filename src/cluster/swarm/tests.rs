@@ -78,6 +78,11 @@ fn step(tcp: &mut Tcp, step: u64, weights: &mut [f32]) -> Result<Vec<usize>, Err
     }
 }
 
+/// Whether the others may go on without a rank that ended with this.
+fn may_go_on_elsewhere(error: &Error) -> bool {
+    matches!(error, Error::TooFew { .. } | Error::Lost { .. })
+}
+
 /// A rank that dies after so many messages, if it does. Returns its log, and why it ended early.
 fn train(placement: &Placement, dies_after: Option<usize>) -> (Vec<Taken>, Option<Error>) {
     let mut tcp = join(placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
@@ -87,7 +92,10 @@ fn train(placement: &Placement, dies_after: Option<usize>) -> (Vec<Taken>, Optio
     for number in 0..STEPS {
         match step(&mut tcp, number, &mut weights) {
             Ok(members) => log.push((bits(&weights), members)),
-            Err(error) => return (log, Some(error)),
+            Err(error) => {
+                assert_eq!(tcp.is_cut_off(), may_go_on_elsewhere(&error), "{error}");
+                return (log, Some(error));
+            }
         }
         if dies_after.is_some() && tcp.outgoing.is_empty() {
             return (log, Some(Error::Interrupted));
@@ -574,6 +582,7 @@ fn with_a_stop(world_size: usize, after: Duration) -> Vec<Error> {
         let error = tcp.meet_again().unwrap_err();
         // Whoever does not come would be waited for until then.
         assert!(since.get().unwrap().elapsed() < 2 * LONG, "rank {rank}: {error}");
+        assert_eq!(tcp.is_cut_off(), may_go_on_elsewhere(&error), "rank {rank}: {error}");
         error
     };
     let work = &work;

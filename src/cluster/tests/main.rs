@@ -3,10 +3,11 @@
 
 mod discovery;
 mod membership;
+mod returning;
 mod safe;
 mod xdp;
 
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -378,4 +379,26 @@ fn a_rank_that_sums_another_number_of_values_is_named_with_its_place() {
             .is_err_and(|said| said.contains("(127.0.0.1) is out of step") && said.contains("were due"))
     };
     assert!(said.iter().any(named), "{said:?}");
+}
+
+/// It knows where the others listened when it met them before it was killed.
+#[test]
+fn a_rank_that_is_started_again_after_the_end_of_its_run_is_told_apart_from_one_that_is_cut_off() {
+    let limits = Limits { meeting: Duration::from_secs(3), ..Limits::default() };
+    let come_back = |at: u16, also: u16| {
+        let also = vec![("127.0.0.1".to_owned(), also)];
+        let (placement, tell) = (placement(1, 3, "127.0.0.1", at), Arc::new(|_| ()));
+        join_and_tell(&placement, None, "build", limits, Arc::new(|| false), tell, also)
+            .map(drop)
+            .unwrap_err()
+    };
+    let error = come_back(free_port(), free_port());
+    let said = error.to_string();
+    assert!(matches!(error, Error::NobodyLeft { .. }) && said.contains("it has ended"), "{said}");
+    // Somebody is there who does not let it in yet.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || listener.incoming().for_each(drop));
+    let error = come_back(free_port(), port);
+    assert!(matches!(error, Error::Unreachable { rank: 1, to: 0, .. }), "{error}");
 }

@@ -15,7 +15,8 @@ use sparktune_cluster::membership::messages::{
     FileEntry, Folder, Introduction, Job, RankState, State, VERSION,
 };
 use sparktune_cluster::membership::{
-    Agent, Examined, Host, Recruit, Watch, Where, describe, examine, forget, holds, measure, members, prepare,
+    Agent, Examined, Host, Launch, Recruit, Watch, Where, describe, examine, forget, holds, measure, members,
+    prepare,
 };
 use sparktune_cluster::{ClusterToken, Error, random_hex};
 
@@ -28,8 +29,11 @@ pub(crate) struct Machine {
     /// Where files that are fetched are put, if not into a folder of its own.
     shared: Option<PathBuf>,
     started: Mutex<Vec<Vec<PathBuf>>>,
-    stops: AtomicU64,
-    state: Mutex<RankState>,
+    pub(crate) kept: Mutex<Option<Launch>>,
+    pub(crate) stops: AtomicU64,
+    pub(crate) state: Mutex<RankState>,
+    /// How often that was asked.
+    pub(crate) looks: AtomicU64,
     /// Whether a trainer of it leads a run, and how often that was asked.
     leads: AtomicBool,
     asked: AtomicU64,
@@ -42,14 +46,16 @@ impl Machine {
             has: has.iter().map(|path| (*path).to_owned()).collect(),
             shared: None,
             started: Mutex::default(),
+            kept: Mutex::default(),
             stops: AtomicU64::new(0),
             state: Mutex::new(RankState::Waiting),
+            looks: AtomicU64::new(0),
             leads: AtomicBool::new(false),
             asked: AtomicU64::new(0),
         }
     }
 
-    fn started(&self) -> Vec<Vec<PathBuf>> {
+    pub(crate) fn started(&self) -> Vec<Vec<PathBuf>> {
         self.started.lock().unwrap().clone()
     }
 
@@ -81,14 +87,28 @@ impl Host for Machine {
         Ok(self.shared.clone().unwrap_or_else(|| self.folder.path().to_owned()))
     }
 
-    fn start(&self, _: &Job, first: IpAddr, folders: &[PathBuf]) -> Result<u64, String> {
-        assert!(first.is_loopback());
+    fn start(&self, launch: &Launch) -> Result<u64, String> {
+        assert!(launch.first.is_loopback());
+        *self.kept.lock().unwrap() = Some(launch.clone());
+        let mut state = self.state.lock().unwrap();
+        if matches!(*state, RankState::Ended { .. }) {
+            *state = RankState::Waiting;
+        }
         let mut started = self.started.lock().unwrap();
-        started.push(folders.to_vec());
+        started.push(launch.folders.clone());
         Ok(started.len() as u64)
     }
 
+    fn kept(&self) -> Option<Launch> {
+        self.kept.lock().unwrap().clone()
+    }
+
+    fn give_up(&self) {
+        *self.kept.lock().unwrap() = None;
+    }
+
     fn look(&self, number: u64) -> RankState {
+        self.looks.fetch_add(1, Ordering::SeqCst);
         if self.is_last(number) { self.state.lock().unwrap().clone() } else { ended(0) }
     }
 
@@ -106,7 +126,7 @@ impl Host for Machine {
     }
 }
 
-fn ended(code: i32) -> RankState {
+pub(crate) fn ended(code: i32) -> RankState {
     RankState::Ended { code: Some(code), said: String::new() }
 }
 
@@ -189,7 +209,7 @@ pub(crate) fn model() -> tempfile::TempDir {
     folder
 }
 
-fn job(model: &Path) -> Job {
+pub(crate) fn job(model: &Path) -> Job {
     Job {
         run: "run".into(),
         build: "b".repeat(64),
@@ -197,17 +217,18 @@ fn job(model: &Path) -> Job {
         world_size: 2,
         port: 29_500,
         token: random_hex::<32>(),
+        swarm: false,
         folders: vec![describe(model, &mut || Ok(())).unwrap()],
     }
 }
 
-fn recruit(port: u16) -> [Recruit; 1] {
+pub(crate) fn recruit(port: u16) -> [Recruit; 1] {
     [Recruit { name: "spark1".into(), host: "127.0.0.1".into(), port }]
 }
 
 /// Counts what is sent.
 #[derive(Default)]
-struct Counted {
+pub(crate) struct Counted {
     sent: AtomicU64,
     fetched: AtomicU64,
 }

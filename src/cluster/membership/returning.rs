@@ -1,0 +1,179 @@
+//! A rank of a swarm that has ended before its run is started again, as it was, and finds the others as a
+//! rank does that another launcher starts again: at the door of whoever coordinates them.
+//!
+//! Its agent starts it, and nobody else: the program that started the run may have ended, and so may rank 0.
+//! Why a rank ends, only the rank knows. One that ends for good (the run is complete or was stopped, or an
+//! error of its own would come again) gives up its [`Launch`], which its agent keeps. So whatever else ends
+//! it leaves that behind: a signal, the end of its machine, or that it has lost others who may go on. An
+//! agent that finds it when it starts does the same.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::agent::{Host, Shared, lock};
+use super::messages::{Job, RankState, State};
+
+/// The pause before a rank is started again for the first time, in which the others notice that it is gone.
+/// Each further one is four times as long, up to the longest, because the others have to meet again for it.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(900);
+/// How often a rank is started again: for about two hours, if each ends at once.
+const MOST_STARTS: u32 = 12;
+/// One that has trained for so long is as good as new.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// What a rank is started with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// What it does.
+    pub job: Job,
+    /// Where rank 0 was when the run was started.
+    pub first: IpAddr,
+    /// Where the files of the job's folders are on this machine.
+    pub folders: Vec<PathBuf>,
+    /// How often it was started again, with this time.
+    pub again: u32,
+}
+
+/// The rank that an agent has started last.
+#[derive(Default)]
+pub(super) struct Rank {
+    number: u64,
+    /// Since when it is known that it has met the others.
+    met: Option<Instant>,
+    /// When it is started again, and with what.
+    due: Option<(Instant, Launch)>,
+}
+
+impl Rank {
+    /// One that has just been started.
+    pub(super) fn started(number: u64) -> Self {
+        Self { number, ..Self::default() }
+    }
+}
+
+/// Returns what a member does, and with which rank, when its agent starts. A rank that an earlier agent
+/// started may still train, or may have ended with that agent.
+pub(super) fn left_by_an_earlier_agent(host: &dyn Host) -> (State, Rank) {
+    let Some(Launch { job: Job { run, rank, world_size, .. }, .. }) = host.kept() else {
+        return (State::Idle, Rank::default());
+    };
+    (State::Training { run, rank, world_size }, Rank { met: Some(Instant::now()), ..Rank::default() })
+}
+
+/// Returns the pause before a rank is started again, for the first time with 1; `None` if that was often
+/// enough.
+fn pause(again: u32) -> Option<Duration> {
+    let longer = 4_u32.saturating_pow(again.saturating_sub(1));
+    (again <= MOST_STARTS).then(|| FIRST_PAUSE.saturating_mul(longer).min(LONGEST_PAUSE))
+}
+
+impl Shared<'_> {
+    /// Follows what becomes of the rank: frees the place for work when it has ended for good, and otherwise
+    /// starts it again when that is due.
+    pub(super) fn settle(&self) {
+        let mut work = lock(&self.work);
+        let (run, rank, world_size) = match &*work {
+            State::Training { run, rank: rank @ 1.., world_size }
+            | State::Returning { run, rank, world_size } => (run.clone(), *rank, *world_size),
+            _ => return,
+        };
+        let changed = self.changed(&run, &mut lock(&self.rank));
+        let Some((next, said)) = changed else { return };
+        *work = match next {
+            Next::Nothing => State::Idle,
+            Next::Training => State::Training { run, rank, world_size },
+            Next::Returning => State::Returning { run, rank, world_size },
+        };
+        drop(work);
+        (self.agent.notice)(&said);
+    }
+
+    /// Returns what this member does from now on, and what has happened, if anything has.
+    fn changed(&self, run: &str, rank: &mut Rank) -> Option<(Next, String)> {
+        let host = self.agent.host;
+        if let Some((_, launch)) = rank.due.take_if(|(due, _)| *due <= Instant::now()) {
+            return Some(match host.start(&launch) {
+                Ok(number) => {
+                    *rank = Rank::started(number);
+                    (Next::Returning, format!("the rank of {run} is started again"))
+                }
+                Err(why) => {
+                    host.give_up();
+                    (Next::Nothing, format!("the rank of {run} cannot be started again: {why}"))
+                }
+            });
+        }
+        if rank.due.is_some() {
+            return None;
+        }
+        let (code, said) = match host.look(rank.number) {
+            RankState::Ended { code, said } => (code, said),
+            RankState::Training if rank.met.is_none() => {
+                rank.met = Some(Instant::now());
+                return Some((Next::Training, format!("the rank of {run} has met the others")));
+            }
+            RankState::Waiting | RankState::Training => return None,
+        };
+        let ended = match code {
+            Some(0) => "is done".to_owned(),
+            Some(code) => format!("has ended with exit code {code}: {said}"),
+            None => format!("was ended by a signal, or with its machine: {said}"),
+        };
+        let launch = self.launch_again(rank);
+        let again = launch.and_then(|launch| Some((pause(launch.again)?, launch)));
+        let Some((pause, launch)) = again else {
+            host.give_up();
+            return Some((Next::Nothing, format!("the rank of {run} {ended}")));
+        };
+        rank.due = Some((Instant::now() + pause, launch));
+        let seconds = pause.as_secs();
+        Some((
+            Next::Returning,
+            format!("the rank of {run} is started again in {seconds} s, because it {ended}"),
+        ))
+    }
+
+    /// Returns with what a rank that has ended is started again, if it can come back.
+    fn launch_again(&self, ended: &Rank) -> Option<Launch> {
+        let kept = self.agent.host.kept().filter(|launch| launch.job.swarm)?;
+        // The others do not begin without a rank that has never met them.
+        let was_there = ended.met.is_some() || kept.again > 0;
+        let has_trained_long = ended.met.is_some_and(|met| met.elapsed() >= LONG);
+        let before = if has_trained_long { 0 } else { kept.again };
+        was_there.then_some(Launch { again: before + 1, ..kept })
+    }
+
+    /// Makes way for other work. A rank that is there already has not met the others.
+    pub(super) fn call_off_return(&self) {
+        let mut rank = lock(&self.rank);
+        let host = self.agent.host;
+        if rank.due.take().is_none() {
+            host.stop(rank.number);
+        }
+        host.give_up();
+    }
+}
+
+/// What a member does next with its rank.
+enum Next {
+    Nothing,
+    Training,
+    Returning,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_started_again_soon_then_ever_later_and_at_last_not_any_more() {
+        let pauses: Vec<_> = (1..).map_while(pause).map(|pause| pause.as_secs()).collect();
+        assert_eq!(pauses, [2, 8, 32, 128, 512, 900, 900, 900, 900, 900, 900, 900]);
+        assert_eq!(pauses.len(), MOST_STARTS as usize);
+        assert_eq!(pause(u32::MAX), None);
+    }
+}
