@@ -421,7 +421,7 @@ impl Examination {
 }
 
 impl Job {
-    fn check(&self) -> Result<(), Unfit> {
+    pub(super) fn check(&self) -> Result<(), Unfit> {
         let Self { run, build, rank, world_size, port, token, swarm: _, folders } = self;
         field(is_run(run), "a run")?;
         field(is_hex(build, 64), "a build")?;

@@ -58,10 +58,15 @@ impl Rank {
 /// Returns what a member does, and with which rank, when its agent starts. A rank that an earlier agent
 /// started may still train, or may have ended with that agent.
 pub(super) fn left_by_an_earlier_agent(host: &dyn Host) -> (State, Rank) {
-    let Some(Launch { job: Job { run, rank, world_size, .. }, .. }) = host.kept() else {
+    let Some(Launch { job: Job { run, rank, world_size, .. }, .. }) = kept(host) else {
         return (State::Idle, Rank::default());
     };
     (State::Training { run, rank, world_size }, Rank { met: Some(Instant::now()), ..Rank::default() })
+}
+
+/// Returns what the host keeps. A job that no message could have brought says nothing.
+fn kept(host: &dyn Host) -> Option<Launch> {
+    host.kept().filter(|launch| launch.job.check().is_ok())
 }
 
 /// Returns the pause before a rank is started again, for the first time with 1; `None` if that was often
@@ -139,7 +144,7 @@ impl Shared<'_> {
 
     /// Returns with what a rank that has ended is started again, if it can come back.
     fn launch_again(&self, ended: &Rank) -> Option<Launch> {
-        let kept = self.agent.host.kept().filter(|launch| launch.job.swarm)?;
+        let kept = kept(self.agent.host).filter(|launch| launch.job.swarm)?;
         // The others do not begin without a rank that has never met them.
         let was_there = ended.met.is_some() || kept.again > 0;
         let has_trained_long = ended.met.is_some_and(|met| met.elapsed() >= LONG);

@@ -143,3 +143,23 @@ fn an_agent_that_is_started_again_starts_the_rank_that_ended_with_its_machine_bu
         });
     }
 }
+
+/// Rank 0 would never end here, and a run of no such name would be shown to all members.
+#[test]
+fn an_agent_that_is_started_again_starts_no_rank_of_a_job_that_no_message_could_have_brought() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let job = Job { swarm: true, ..job(model.path()) };
+    for job in [Job { rank: 0, ..job.clone() }, Job { run: "\u{1b}[2J".into(), ..job }] {
+        let machine = Machine::with(&[model.path()]);
+        let first = [127, 0, 0, 1].into();
+        *machine.kept.lock().unwrap() = Some(Launch { job, first, folders: Vec::new(), again: 0 });
+        *machine.state.lock().unwrap() = killed();
+        with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
+            let told = || members("127.0.0.1", ports[0], &token, never()).unwrap().remove(1).member.report;
+            until(|| told().free_bytes > 0);
+            assert_eq!(told().state, State::Idle);
+            assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 0, "it takes other work");
+        });
+        assert_eq!(machine.started().len(), 1);
+    }
+}
