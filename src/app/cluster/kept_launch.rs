@@ -7,8 +7,10 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use sparktune_base::files::{create_private_folder, private_file, write_shared_and_sync};
 use sparktune_base::program_name;
 use sparktune_base::regular_file::read_regular;
@@ -45,9 +47,12 @@ impl KeptLaunch {
         &self.path
     }
 
-    /// Reads it. One that is damaged says nothing.
+    /// Reads it. One that is damaged, or that others could have written or read, says nothing.
     pub(super) fn find(&self) -> Option<Launch> {
-        serde_json::from_slice(&read_regular(&self.path, MOST_BYTES).ok()?).ok()
+        let file = fs::symlink_metadata(&self.path).ok()?;
+        let is_private = file.is_file() && file.uid() == geteuid().as_raw() && file.mode() & 0o077 == 0;
+        let bytes = read_regular(&self.path, MOST_BYTES).ok().filter(|_| is_private)?;
+        serde_json::from_slice(&bytes).ok()
     }
 
     /// Replaces it. Returns the new file, which is locked as long as a process has it.
@@ -79,7 +84,7 @@ impl KeptLaunch {
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::Ipv4Addr;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::process::{Command, Stdio};
 
     use sparktune_cluster::membership::messages::Job;
@@ -116,6 +121,15 @@ pub(super) mod tests {
         process.kill().unwrap();
         process.wait().unwrap();
         assert!(kept.find() == Some(launch()) && !kept.is_in_use());
+        let moved = folder.path().join("moved");
+        fs::rename(kept.path(), &moved).unwrap();
+        symlink(&moved, kept.path()).unwrap();
+        assert!(kept.find().is_none(), "who made the link is not known");
+        fs::rename(&moved, kept.path()).unwrap();
+        assert!(kept.find() == Some(launch()));
+        fs::set_permissions(kept.path(), fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(kept.find().is_none(), "others could have written it");
+        fs::set_permissions(kept.path(), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(kept.path(), "{").unwrap();
         assert!(kept.find().is_none());
         kept.remove();
