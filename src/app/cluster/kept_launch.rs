@@ -64,8 +64,10 @@ impl KeptLaunch {
         let text = serde_json::to_vec(launch).expect("plain fields serialise");
         write_shared_and_sync(&self.path, text)?;
         let file = private_file().read(true).open(&self.path)?;
-        // Without locks on this disk, only an agent that is started again misses them.
-        let _ = file.try_lock();
+        if file.try_lock().is_err() {
+            // Without locks on this disk, an agent that is started again would start another rank beside it.
+            self.remove();
+        }
         Ok(file)
     }
 
