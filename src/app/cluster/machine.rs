@@ -123,14 +123,18 @@ impl Host for Machine {
     }
 
     fn start(&self, launch: &Launch) -> Result<u64, String> {
-        let Launch { job: Job { rank, world_size, port, token, .. }, first, folders, .. } = launch;
+        let Launch { job: Job { rank, world_size, port, token, swarm, .. }, first, folders, .. } = launch;
         let last = lock(&self.rank).number;
         if !self.ends_within(last, MAKING_WAY) {
             return Err("its earlier rank has not ended yet. Try again in a moment".into());
         }
         let kept = self.kept.path();
-        let file = self.kept.replace(launch);
-        let file = file.map_err(|error| format!("cannot write {}: {error}", kept.display()))?;
+        let stdin = match self.kept.replace(launch) {
+            Ok(file) => Stdio::from(file),
+            Err(error) if *swarm => return Err(format!("cannot write {}: {error}", kept.display())),
+            // It does not come back anyway.
+            Err(_) => Stdio::null(),
+        };
         let mut process = Command::new(&self.program)
             .args(["train", "--plain", "--non-interactive", "--runs-dir"])
             .arg(&self.runs_dir)
@@ -139,7 +143,7 @@ impl Host for Machine {
             .env(KEPT, kept)
             .envs(kept_pages())
             .envs(PLACES.iter().zip(folders))
-            .stdin(file)
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -340,6 +344,18 @@ mod tests {
         assert!(matches!(later.look(0), RankState::Ended { code: None, .. }));
         assert!(later.start(&launch()).unwrap_err().contains("cannot start"));
         assert_eq!((later.kept(), later.look(0)), (None, ended(0, "")));
+    }
+
+    #[test]
+    fn a_rank_that_would_not_come_back_is_started_also_where_nothing_can_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("sparktune"), "no folder").unwrap();
+        let machine = with_program(folder.path(), "exit 0");
+        let number =
+            machine.start(&Launch { job: Job { swarm: false, ..launch().job }, ..launch() }).unwrap();
+        until(|| machine.look(number) == RankState::Ended { code: Some(0), said: String::new() });
+        let said = machine.start(&launch()).unwrap_err();
+        assert!(said.contains("cannot write"), "{said}");
     }
 
     #[test]
