@@ -308,6 +308,10 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
     assert_eq!(names, ["spark1", "spark3"]);
     let outside = place.sparktune(["cluster", "status"]).exits(2);
     assert!(outside.err.contains("no member of a cluster"), "{}", outside.err);
+    // A machine that was gone in the middle of a run leaves before an agent runs there again.
+    fs::write(third.kept_launch(), "{}").unwrap();
+    third.place.sparktune(["cluster", "leave"]).exits(0);
+    assert!(!third.kept_launch().exists());
 }
 
 /// The machine of the third one is gone: its agent and its rank have no time to say anything.

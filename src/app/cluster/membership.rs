@@ -14,6 +14,7 @@ use sparktune_base::regular_file::read_regular;
 use sparktune_cluster::membership::messages::name;
 use sparktune_cluster::{ClusterToken, random_hex};
 
+use super::kept_launch::KeptLaunch;
 use crate::failure::Failure;
 use crate::folders::{state_folder, write_private_file};
 
@@ -137,13 +138,19 @@ impl Membership {
         }
     }
 
-    /// Forgets it.
+    /// Forgets it, and what a rank of this cluster was started with, which an agent would start again for
+    /// another cluster. A rank that still trains removes that itself.
     ///
     /// # Errors
     /// The file cannot be removed.
     pub fn forget(&self) -> Result<(), Failure> {
         let path = path()?;
-        fs::remove_file(&path).map_err(|error| Failure::io("remove", &path, &error))
+        fs::remove_file(&path).map_err(|error| Failure::io("remove", &path, &error))?;
+        let kept = KeptLaunch::of_user()?;
+        if !kept.is_in_use() {
+            kept.remove();
+        }
+        Ok(())
     }
 }
 
