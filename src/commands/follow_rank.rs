@@ -80,12 +80,7 @@ fn follow(
     let mut was_told = false;
     loop {
         let number = number_of(&*ranks);
-        let received = receive_run(&mut *ranks, number, runs_dir_flag.clone());
-        if places().is_some() && !std::mem::replace(&mut was_told, true) {
-            // The agent that started this rank reads it.
-            let _ = print(&format!("{MET}\n"));
-        }
-        let (run, name) = match received {
+        let (run, name) = match receive_run(&mut *ranks, number, runs_dir_flag.clone()) {
             Ok(received) => received,
             Err(failure) => {
                 ranks.leave(Some(&failure.to_string()));
@@ -96,6 +91,10 @@ fn follow(
                 continue;
             }
         };
+        if places().is_some() && !std::mem::replace(&mut was_told, true) {
+            // The agent that started this rank reads it. Without the run, there is nothing to come back to.
+            let _ = print(&format!("{MET}\n"));
+        }
         let (number, world_size) = (number_of(&*ranks), ranks.world_size());
         note(&format!("rank {number} of {world_size} trains; its log is {}", run.path().display()));
         meeting_places::keep(&run, placement, &*ranks);
