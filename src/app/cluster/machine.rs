@@ -125,7 +125,8 @@ impl Host for Machine {
     fn start(&self, launch: &Launch) -> Result<u64, String> {
         let Launch { job: Job { rank, world_size, port, token, swarm, .. }, first, folders, .. } = launch;
         let last = lock(&self.rank).number;
-        if !self.ends_within(last, MAKING_WAY) {
+        // Another agent of this user may have started one meanwhile.
+        if !self.ends_within(last, MAKING_WAY) || self.kept.is_in_use() {
             return Err("its earlier rank has not ended yet. Try again in a moment".into());
         }
         let kept = self.kept.path();
@@ -319,6 +320,8 @@ mod tests {
         let number = second.start(&Launch { again: 3, ..launch() }).unwrap();
         until(|| second.look(number) == RankState::Training);
         assert_eq!(second.kept().unwrap().again, 3);
+        let said = first.start(&launch()).unwrap_err();
+        assert!(said.contains("has not ended"), "both agents may live: {said}");
         second.end();
         assert_eq!(second.kept(), None, "who ends the agent ends the rank for good");
     }
