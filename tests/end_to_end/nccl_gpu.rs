@@ -9,6 +9,7 @@ use std::process::{Child, Command};
 
 use sparktune_cluster::RankCounts;
 use sparktune_cluster::xdp::lab::{INTERFACE, Lab, skipped};
+use sparktune_cluster::xdp::wire::VALUES;
 
 use crate::cluster::{assert_same, ended, on_machine, port, signal};
 use crate::runs::wait;
@@ -72,6 +73,18 @@ impl Runs {
         let text = fs::read_to_string(self.trace(rank)).unwrap_or_default();
         let _ = fs::remove_file(self.trace(rank));
         text
+    }
+
+    /// Where the driver of a rank writes what it copies from the host to the device.
+    fn copies(&self, rank: usize) -> PathBuf {
+        self.place.join(&format!("copies-{rank}"))
+    }
+
+    /// The bytes that were copied so at a rank since the last look.
+    fn copied_to_device(&self, rank: usize) -> u64 {
+        let text = fs::read_to_string(self.copies(rank)).unwrap();
+        fs::remove_file(self.copies(rank)).unwrap();
+        text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 
     fn with_nccl(&self, command: &mut Command) {
@@ -193,12 +206,13 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     let mut trained = |arenas: [&str; 2]| {
         let asked = |rank: usize, command: &mut Command| {
             command.env("SPARKTUNE_CLUSTER_ENGINE", "xdp").env("SPARKTUNE_CLUSTER_ARENA", arenas[rank]);
+            command.env("EMULATED_CUDA_COPIES", runs.copies(rank));
         };
         both(runs.ranks(|| runs.train("3", &[]), asked));
-        runs.take()
+        (runs.take(), [0, 1].map(|rank| runs.copied_to_device(rank)))
     };
-    let by_processor = trained(["no", "no"]);
-    let by_gpu = trained(["yes", "no"]);
+    let (by_processor, _) = trained(["no", "no"]);
+    let (by_gpu, at_first) = trained(["yes", "no"]);
     assert_same(&by_gpu, &by_processor);
     let said = |run: &Path| {
         let all = events(run).into_iter().filter(|event| event["phase"] == "exchange");
@@ -222,6 +236,7 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     let Some(lab) = Lab::for_test(2, 1) else { return };
     let between = |rank: usize, command: &mut Command| {
         command.env("SPARKTUNE_CLUSTER_ENGINE", "xdp").env("SPARKTUNE_CLUSTER_ARENA", ["no", "yes"][rank]);
+        command.env("EMULATED_CUDA_COPIES", runs.copies(rank));
         command.env("MASTER_ADDR", Lab::address(0).to_string());
         command.env("SPARKTUNE_CLUSTER_TOKEN", "ranks of one machine in two network namespaces");
         command.env(
@@ -233,6 +248,14 @@ fn gradients_that_a_gpu_rounds_for_the_network_have_the_bits_of_those_that_the_p
     let said = both(runs.ranks(|| runs.train("3", &[]), between));
     let by_af_xdp = runs.take();
     assert_same(&by_af_xdp, &by_processor);
+    // Now the GPU of rank 1 rounds, and rank 0's does not any more. The driver copies no sums to a GPU that
+    // rounds, not even as integers: at the other ranks, it copies twice as many bytes of them.
+    let at_last = [0, 1].map(|rank| runs.copied_to_device(rank));
+    let as_integers = copied * (VALUES * size_of::<i16>()) as u64;
+    assert!(
+        at_last[0] > at_first[0] + as_integers && at_first[1] > at_last[1] + as_integers,
+        "{at_first:?} {at_last:?}, {copied} blocks"
+    );
     let lacks = ["CAP_BPF", "CAP_NET_RAW", "CAP_IPC_LOCK", "no sockets of AF_XDP"];
     if let Some(lacks) = lacks.iter().find(|what| said[1].err.contains(*what)) {
         return skipped(format!("this process may not do so here, or the kernel cannot: {lacks}"));
