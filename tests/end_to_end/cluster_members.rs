@@ -364,8 +364,7 @@ fn ranks_of_members_that_have_ended_come_back_by_themselves_and_the_run_has_the_
         loses(&run, 1)?;
         first.agent = command(&first.place, &["cluster", "init"]).spawn().unwrap();
         go_on(&run, &[0, 2, 1])?;
-        let done = ended(std::mem::take(all)).remove(0).exits(0);
-        assert!(done.err.contains("the rank of spark3 has ended by a signal"), "{}", done.err);
+        ended(std::mem::take(all)).remove(0).exits(0);
         let lost: Vec<Vec<u64>> = members(&run).into_iter().map(|(_, _, lost)| lost).collect();
         assert_eq!(lost, [vec![], vec![2], vec![], vec![1], vec![]]);
         let (_alone, one_process) = alone(counts(&run), steps, &more);

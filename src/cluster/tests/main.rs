@@ -394,7 +394,7 @@ fn a_rank_that_is_started_again_after_the_end_of_its_run_is_told_apart_from_one_
     };
     let error = come_back(free_port(), free_port());
     let said = error.to_string();
-    assert!(matches!(error, Error::NobodyLeft { .. }) && said.contains("it has ended"), "{said}");
+    assert!(matches!(error, Error::NobodyLeft { .. }) && said.contains("the run has ended"), "{said}");
     // Somebody is there who does not let it in yet.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
