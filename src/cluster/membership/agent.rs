@@ -18,11 +18,11 @@ use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{StrangerPlace, Strangers};
 
 use super::coordination::Coordination;
+use super::launch::{Launch, Rank};
 use super::messages::{
     Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, Role,
     Standing, State, sentence,
 };
-use super::returning::{Launch, Rank, left_by_an_earlier_agent};
 use super::roster::{Roster, place as place_of_member};
 use super::talk::{BEAT, Cancelled, beat, hear, lost, out_of_turn, patience, place_of, tell};
 use super::transfer::{BYTES, fetch, has_the_same, place_in};
@@ -148,17 +148,17 @@ impl Agent<'_> {
         let refused = |source| Error::Listen { at: "the agent's port".into(), source };
         listener.set_nonblocking(true).map_err(refused)?;
         let Introduction { id, port, .. } = &self.introduction;
-        let (work, rank) = left_by_an_earlier_agent(self.host);
         let shared = Shared {
             agent: self,
             gate: Gate::new(&self.token.key(), &self.token.proof()),
             roster: Mutex::default(),
             coordination: Mutex::new(Coordination::new(id, *port, self.coordinates, self.known)),
-            work: Mutex::new(work),
-            rank: Mutex::new(rank),
+            work: Mutex::new(State::Idle),
+            rank: Mutex::default(),
             visits: AtomicU64::new(1),
         };
         let (shared, strangers) = (&shared, Strangers::new(MOST_STRANGERS));
+        shared.look_for_earlier_rank();
         std::thread::scope(|scope| {
             let accepting = scope.spawn(move || shared.accept(scope, listener, &strangers));
             scope.spawn(move || shared.answer_calls(answerer));

@@ -7,13 +7,10 @@
 //! it leaves that behind: a signal, the end of its machine, or that it has lost others who may go on. An
 //! agent that finds it when it starts does the same.
 
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use super::agent::{Host, Shared, lock};
+use super::launch::{Launch, Rank};
 use super::messages::{Job, RankState, State};
 
 /// The pause before a rank is started again for the first time, in which the others notice that it is gone.
@@ -24,45 +21,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(900);
 const MOST_STARTS: u32 = 12;
 /// One that has trained for so long is as good as new.
 const LONG: Duration = Duration::from_secs(3600);
-
-/// What a rank is started with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
-    /// What it does.
-    pub job: Job,
-    /// Where rank 0 was when the run was started.
-    pub first: IpAddr,
-    /// Where the files of the job's folders are on this machine.
-    pub folders: Vec<PathBuf>,
-    /// How often it was started again, with this time.
-    pub again: u32,
-}
-
-/// The rank that an agent has started last.
-#[derive(Default)]
-pub(super) struct Rank {
-    number: u64,
-    /// Since when it is known that it has met the others.
-    met: Option<Instant>,
-    /// When it is started again, and with what.
-    due: Option<(Instant, Launch)>,
-}
-
-impl Rank {
-    /// One that has just been started.
-    pub(super) fn started(number: u64) -> Self {
-        Self { number, ..Self::default() }
-    }
-}
-
-/// Returns what a member does, and with which rank, when its agent starts. A rank that an earlier agent
-/// started may still train, or may have ended with that agent.
-pub(super) fn left_by_an_earlier_agent(host: &dyn Host) -> (State, Rank) {
-    let Some(Launch { job: Job { run, rank, world_size, .. }, .. }) = kept(host) else {
-        return (State::Idle, Rank::default());
-    };
-    (State::Training { run, rank, world_size }, Rank { met: Some(Instant::now()), ..Rank::default() })
-}
 
 /// Returns what the host keeps. A job that no message could have brought says nothing.
 fn kept(host: &dyn Host) -> Option<Launch> {
@@ -77,6 +35,16 @@ fn pause(again: u32) -> Option<Duration> {
 }
 
 impl Shared<'_> {
+    /// Looks for a rank that an earlier agent has started, which may still train, or may have ended with that
+    /// agent.
+    pub(super) fn look_for_earlier_rank(&self) {
+        let Some(Launch { job: Job { run, rank, world_size, .. }, .. }) = kept(self.agent.host) else {
+            return;
+        };
+        *lock(&self.work) = State::Training { run, rank, world_size };
+        *lock(&self.rank) = Rank { met: Some(Instant::now()), ..Rank::default() };
+    }
+
     /// Follows what becomes of the rank: frees the place for work when it has ended for good, and otherwise
     /// starts it again when that is due.
     pub(super) fn settle(&self) {

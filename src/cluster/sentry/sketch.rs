@@ -6,9 +6,9 @@
 //! by whoever has them. Numbers that stand together go to different sums: block b of [`WIDTH`] numbers is
 //! added to the sums in the order `place xor mask(b)`, so only the blocks' masks and signs are random.
 //!
-//! Long vectors are cut into stretches, which all processors add at the same time; their sums are added in the
-//! order of places. So everything is added in an order that follows from the places of the numbers alone, and
-//! the same numbers in the same pieces give the same bits on every machine.
+//! Long vectors are cut into stretches, which all processors add at the same time; their sums are added in
+//! the order of places. So everything is added in an order that follows from the places of the numbers alone,
+//! and the same numbers in the same pieces give the same bits on every machine.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
