@@ -139,6 +139,11 @@ impl Variables<'_> {
         }
     }
 
+    /// Returns where rank 0 is, if these variables say it: on this machine if that has all ranks.
+    fn host(&self, has_all: bool) -> Option<String> {
+        self.text("MASTER_ADDR").or_else(|| has_all.then(|| "127.0.0.1".to_owned()))
+    }
+
     fn of_torchrun(&self) -> Result<Option<Placement>, Error> {
         let rank = self.required("RANK", "WORLD_SIZE")?;
         let world_size = self.required("WORLD_SIZE", "RANK")?;
@@ -168,8 +173,7 @@ impl Variables<'_> {
         let world_size = self.required(size_name, rank_name)?;
         let local_rank = self.number("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(0);
         let is_one_machine = self.number("OMPI_COMM_WORLD_LOCAL_SIZE")? == Some(world_size);
-        let host = self.text("MASTER_ADDR").or_else(|| is_one_machine.then(|| "127.0.0.1".into()));
-        let host = host.or_else(|| (world_size == 1).then(String::new)).ok_or_else(|| {
+        let host = self.host(is_one_machine || world_size == 1).ok_or_else(|| {
             let what =
                 "mpirun started ranks on several machines, but does not say where rank 0 is".to_owned();
             Error::Environment { what, fix: "Add `-x MASTER_ADDR=HOST`, with the host of rank 0" }
@@ -180,14 +184,13 @@ impl Variables<'_> {
 
     fn of_slurm(&self) -> Result<Option<Placement>, Error> {
         let rank = self.required("SLURM_PROCID", "SLURM_NTASKS")?;
-        let of_step: Option<usize> = self.number("SLURM_STEP_NUM_TASKS")?;
-        let world_size = match of_step {
-            Some(tasks) => tasks,
-            None => self.required("SLURM_NTASKS", "SLURM_PROCID")?,
-        };
-        let local_rank = self.number("SLURM_LOCALID")?.unwrap_or(0);
         let is_step =
             ["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID"].iter().any(|name| self.has(name));
+        let tasks = self.number("SLURM_STEP_NUM_TASKS")?.or(self.number("SLURM_NTASKS")?);
+        // A job that was submitted without a number of tasks has one on each node.
+        let tasks = if is_step { tasks } else { tasks.or(self.number("SLURM_NNODES")?) };
+        let world_size = tasks.map_or_else(|| self.required("SLURM_NTASKS", "SLURM_PROCID"), Ok)?;
+        let local_rank = self.number("SLURM_LOCALID")?.unwrap_or(0);
         if world_size > 1 && !is_step {
             return Err(Error::Environment {
                 what: format!(
@@ -196,17 +199,20 @@ impl Variables<'_> {
                 fix: "Start it with `srun`, which starts every task; or ask for one task",
             });
         }
+        let is_one_machine = self.number("SLURM_STEP_NUM_NODES")? == Some(1);
         let nodes = || self.text("SLURM_STEP_NODELIST").or_else(|| self.text("SLURM_JOB_NODELIST"));
-        let host = self.text("MASTER_ADDR").or_else(|| first_node(&nodes()?));
-        let host = host.or_else(|| (world_size == 1).then(String::new)).ok_or_else(|| {
+        let host = self.host(is_one_machine || world_size == 1).or_else(|| first_node(&nodes()?));
+        let host = host.ok_or_else(|| {
             let what =
                 "SLURM_PROCID is set, but neither MASTER_ADDR nor SLURM_JOB_NODELIST says where rank 0 is";
             Error::Environment { what: what.into(), fix: FIX }
         })?;
-        let of_job = |job: u64| 20_000 + (job % 10_000) as u16;
+        // Steps of a job, and jobs, may have their rank 0 on the same node at the same time.
+        let step: u64 = self.number("SLURM_STEP_ID")?.unwrap_or(0);
+        let of_step = |job: u64| 20_000 + ((job % 10_000 + step % 10 * 1_000) % 10_000) as u16;
         let port = match self.port()? {
             Some(port) => port,
-            None => self.number("SLURM_JOB_ID")?.map_or(PORT, of_job),
+            None => self.number("SLURM_JOB_ID")?.map_or(PORT, of_step),
         };
         Ok(Some(Placement { rank, world_size, local_rank, host, port, launcher: Launcher::Slurm }))
     }
@@ -269,6 +275,7 @@ mod tests {
         let step = "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=3 SLURM_NTASKS=8 SLURM_LOCALID=0 SLURM_JOB_ID=70123";
         let nodes = |list: &str| placed(&format!("{step} SLURM_JOB_NODELIST={list}"));
         assert_eq!(nodes("spark[03-05,12]"), (2, 3, 0, "spark03".into(), 20_123));
+        assert_eq!(nodes("a SLURM_STEP_ID=12").4, 22_123);
         assert_eq!(nodes("a,b,c").3, "a");
         assert_eq!(nodes("rack1-n[7]-ib,x").3, "rack1-n7-ib");
         let nowhere = read(&format!("{step} SLURM_JOB_NODELIST=,spark[03-05]")).unwrap_err();
@@ -288,6 +295,25 @@ mod tests {
         assert!(read(&there).unwrap_err().contains("-x MASTER_ADDR"));
         let told = format!("{there} MASTER_ADDR=spark1 MASTER_PORT=4000");
         assert_eq!(placed(&told), (3, 4, 1, "spark1".into(), 4000));
+    }
+
+    #[test]
+    fn what_real_launchers_have_set_is_understood() {
+        let recorded = include_str!("../../tests/fixtures/launchers.txt");
+        let records: Vec<_> = recorded.split("\n\n").skip(1).collect();
+        assert!(records.len() > 15, "{}", records.len());
+        for record in records {
+            let [title, expected, variables] =
+                record.trim().splitn(3, '\n').collect::<Vec<_>>().try_into().unwrap();
+            let said = match read(&variables.replace('\n', " ")) {
+                Ok(None) => "alone".to_owned(),
+                Ok(Some(Placement { rank, world_size, local_rank, host, port, .. })) => {
+                    format!("rank {rank} of {world_size}, {local_rank} of its machine, by {host}:{port}")
+                }
+                Err(refused) => refused,
+            };
+            assert_eq!(format!("-> {said}"), expected, "{title}");
+        }
     }
 
     #[test]
