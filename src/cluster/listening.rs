@@ -51,24 +51,34 @@ fn is_in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// Starts to listen: rank 0 on its port, others on any other; without a token only where this machine alone
-/// can connect.
-pub(crate) fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListener, u16), Error> {
+/// Returns the addresses at which the ranks listen, of which one is enough: rank 0's if only this machine can
+/// connect to them, and otherwise those of all interfaces. Debian writes a machine's own name into its
+/// /etc/hosts, at the loopback interface (127.0.1.1), while others know it at another address; so with a
+/// token, a name means that others may connect.
+pub(crate) fn interfaces(host: &str, addresses: &[SocketAddr], has_token: bool) -> Vec<IpAddr> {
+    let mut here: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
+    let is_name = host != "localhost" && host.parse::<IpAddr>().is_err();
+    if here.is_empty() || !here.iter().all(IpAddr::is_loopback) || has_token && is_name {
+        // The first takes IPv4 too.
+        return vec![Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    }
+    here.sort_by_key(IpAddr::is_ipv6);
+    here
+}
+
+/// Starts to listen: rank 0 on its port, others on any other.
+pub(crate) fn listen(placement: &Placement, interfaces: &[IpAddr]) -> Result<(TcpListener, u16), Error> {
     let of_first = placement.port;
     if placement.rank > 0 {
         return at_free_port(|port| {
             // Rank 0 may be on this machine, and come later.
-            if port == of_first {
-                Err(io::ErrorKind::AddrInUse.into())
-            } else {
-                bind(placement, is_here, port)
-            }
+            if port == of_first { Err(io::ErrorKind::AddrInUse.into()) } else { bind(interfaces, port) }
         });
     }
     // A thread that listened here before may still be about to end.
     let mut tries = 0..20;
     loop {
-        match bind(placement, is_here, of_first) {
+        match bind(interfaces, of_first) {
             Err(error) if is_in_use(&error) && tries.next().is_some() => std::thread::sleep(2 * LOOK),
             bound => {
                 return bound.map_err(|source| Error::Listen { at: format!("port {of_first}"), source });
@@ -77,16 +87,14 @@ pub(crate) fn listen(placement: &Placement, is_here: bool) -> Result<(TcpListene
     }
 }
 
-fn bind(placement: &Placement, is_here: bool, port: u16) -> io::Result<(TcpListener, u16)> {
-    let [v4, v6]: [IpAddr; 2] = if is_here {
-        [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
-    } else {
-        [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
-    };
-    // The IPv6 address of all interfaces takes IPv4 too; that of the loopback interface does not.
-    let order = if is_here && placement.host != "::1" { [v4, v6] } else { [v6, v4] };
-    let bound = TcpListener::bind((order[0], port))
-        .or_else(|first| if is_in_use(&first) { Err(first) } else { TcpListener::bind((order[1], port)) });
+fn bind(interfaces: &[IpAddr], port: u16) -> io::Result<(TcpListener, u16)> {
+    let mut bound = Err(io::ErrorKind::AddrNotAvailable.into());
+    for address in interfaces {
+        bound = TcpListener::bind((*address, port));
+        if bound.as_ref().err().is_none_or(is_in_use) {
+            break;
+        }
+    }
     let listener = bound?;
     listener.set_nonblocking(true)?;
     Ok((listener, port))
@@ -142,20 +150,44 @@ mod tests {
 
     #[test]
     fn no_rank_listens_at_a_port_that_a_connection_gets_by_itself_nor_where_another_one_does() {
-        for (host, is_here) in [("127.0.0.1", true), ("::1", true), ("spark1", false)] {
+        for host in ["127.0.0.1", "127.0.1.1", "::1", "0.0.0.0"] {
+            let interfaces = interfaces(host, &[(host.parse::<IpAddr>().unwrap(), 0).into()], false);
             let host = host.to_owned();
             let port = free_port().unwrap();
             let placement = |rank| {
                 let (host, launcher) = (host.clone(), Launcher::Torchrun);
                 Placement { rank, world_size: 9, local_rank: rank, host, port, launcher }
             };
-            let listening: Vec<_> = (1..9).map(|rank| listen(&placement(rank), is_here).unwrap()).collect();
+            let listening: Vec<_> =
+                (1..9).map(|rank| listen(&placement(rank), &interfaces).unwrap()).collect();
             for (listener, of) in &listening {
                 assert!(FREE.contains(of) && *of != port, "{host}: {of}");
                 assert_eq!(listener.local_addr().unwrap().port(), *of);
             }
-            let (first, of) = listen(&placement(0), is_here).unwrap();
+            let (first, of) = listen(&placement(0), &interfaces).unwrap();
             assert_eq!((of, first.local_addr().unwrap().port()), (port, port));
         }
+    }
+
+    #[test]
+    fn only_what_is_loopback_for_everybody_is_hidden_from_others() {
+        let of = |host: &str, addresses: &[&str], has_token| {
+            let addresses: Vec<_> =
+                addresses.iter().map(|ip| (ip.parse::<IpAddr>().unwrap(), 0).into()).collect();
+            interfaces(host, &addresses, has_token).iter().map(IpAddr::to_string).collect::<Vec<_>>()
+        };
+        let all = ["::", "0.0.0.0"];
+        for has_token in [false, true] {
+            assert_eq!(of("localhost", &["::1", "127.0.0.1"], has_token), ["127.0.0.1", "::1"]);
+            assert_eq!(of("127.0.1.1", &["127.0.1.1"], has_token), ["127.0.1.1"]);
+            assert_eq!(of("spark1", &["10.0.0.1"], has_token), all);
+            assert_eq!(of("spark1", &[], has_token), all);
+        }
+        assert_eq!(of("spark1", &["127.0.1.1"], true), all, "others may know it at another address");
+        assert_eq!(
+            of("spark1", &["127.0.1.1"], false),
+            ["127.0.1.1"],
+            "without a token, only this machine may connect"
+        );
     }
 }

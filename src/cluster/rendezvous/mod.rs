@@ -11,7 +11,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -28,7 +28,7 @@ use crate::introduction::{
     Answer, Caller, Hello, Member, Purpose, Report, Stage, VERSION, Welcome, admitted,
 };
 use crate::link::why;
-use crate::listening::{listen, resolve};
+use crate::listening::{interfaces, listen, resolve};
 use crate::swarm::door::Door;
 use crate::token::JobToken;
 use crate::waiting::{AGAIN, Ends, LOOK, STOPPED, Wait};
@@ -166,14 +166,15 @@ pub(crate) fn meet(
     if known.meeting > 0 && placement.rank == 0 {
         ends.tell_first();
     }
-    let is_here = resolve(placement, deadline, ends)?.iter().all(|address| address.ip().is_loopback());
+    let addresses = resolve(placement, deadline, ends)?;
+    let interfaces = interfaces(&placement.host, &addresses, token.is_some());
     let of_loopback = JobToken::of_loopback();
     let token = match token {
         Some(token) => token,
-        None if is_here => &of_loopback,
+        None if interfaces.iter().all(IpAddr::is_loopback) => &of_loopback,
         None => return Err(Error::NoToken { host: escape(&placement.host).into_owned() }.into()),
     };
-    let (listener, port) = listen(placement, is_here)?;
+    let (listener, port) = listen(placement, &interfaces)?;
     let (welcome, has_promised) = (OnceCell::new(), Cell::new(false));
     let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome, has_promised };
     let (send_caller, callers) = channel();
@@ -203,8 +204,8 @@ pub(crate) fn open_door(
 ) -> Result<Door, Error> {
     let of_loopback = JobToken::of_loopback();
     let addresses = (placement.host.as_str(), placement.port).to_socket_addrs();
-    let is_here = addresses.is_ok_and(|mut all| all.all(|address| address.ip().is_loopback()));
-    let (listener, port) = listen(placement, is_here)?;
+    let addresses: Vec<_> = addresses.into_iter().flatten().collect();
+    let (listener, port) = listen(placement, &interfaces(&placement.host, &addresses, token.is_some()))?;
     let token = token.unwrap_or(&of_loopback);
     let known = &Known::default();
     let (deadline, welcome, has_promised) = (Instant::now(), OnceCell::new(), Cell::new(false));

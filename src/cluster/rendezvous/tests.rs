@@ -1,5 +1,6 @@
 //! Ranks that meet again with one that only says what a rank says, and at places where others listen.
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -51,7 +52,8 @@ struct Puppet {
 
 impl Puppet {
     fn new(rank: usize, world_size: usize, first: u16) -> Self {
-        let (listener, port) = listen(&placement(rank, world_size, first), true).unwrap();
+        let (listener, port) =
+            listen(&placement(rank, world_size, first), &[Ipv4Addr::LOCALHOST.into()]).unwrap();
         listener.set_nonblocking(false).unwrap();
         let (version, launched_as, meeting, attempt) = (VERSION, launched_as(rank), MEETING, 0);
         let (build, purpose) = ("build".into(), Purpose::Work);

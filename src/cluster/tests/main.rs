@@ -90,6 +90,15 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 #[test]
+fn a_machine_whose_own_name_is_another_address_of_the_loopback_interface_can_be_all_ranks() {
+    for token in [None, Some(TOKEN)] {
+        let ranks: Vec<_> =
+            (0..3).map(|rank| Rank { host: "127.0.1.1", token, ..Rank::of(rank, 3) }).collect();
+        together(&ranks, |tcp| tcp.unwrap().leave(None));
+    }
+}
+
+#[test]
 fn sums_are_those_of_one_process_that_adds_in_the_order_of_ranks() {
     for world_size in [2, 3, 4] {
         let lengths = [0, 1, world_size - 1, world_size, 1003, BUCKET + 5];
