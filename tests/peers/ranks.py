@@ -1,8 +1,9 @@
-"""Two ranks of one training on this machine: what sending gradients during the backward pass saves on a slow link, and
-what rare exchanges (`--sync diloco:H`) cost in loss.
+"""Ranks of one training on this machine: what sending gradients during the backward pass saves on a slow link, what rare
+exchanges (`--sync diloco:H`) cost in loss, and what judging gradients (`--sentry`) costs in time.
 
     python tests/peers/ranks.py diloco SPARKTUNE [--steps 80] [--method lora]
     python tests/peers/ranks.py overlap SPARKTUNE [SPARKTUNE ...] [--rate 40]
+    python tests/peers/ranks.py sentry SPARKTUNE [SPARKTUNE ...] [--steps 40]
 
 `diloco` trains the demo's model on the demo's data for the same number of steps, and so of tokens, with `--sync step`,
 `diloco:5` and `diloco:20`, and prints the loss on the held-out data and the bytes that rank 0 exchanged.
@@ -12,6 +13,9 @@ reaches rank 0 through a proxy in this program that passes so many MB/s. Sums ne
 direction is enough. It prints the median step and the median time that a step waited for the exchange, for each
 program that it is given, in turn, so that two versions are measured under the same conditions.
 
+`sentry` trains with three ranks, LoRA and all weights, three times without a judge, with `warn` and with `drop`, in turn. It
+prints the median step, and how long judging took as rank 0 says at the end, of each and in percent of the time.
+
 Needs Python alone. A machine with two cores computes two ranks no faster than one process, so step times here say
 nothing about the speed of several machines; the waiting times of `overlap` do show what is hidden.
 """
@@ -20,6 +24,7 @@ import argparse
 import json
 import os
 import random
+import re
 import socket
 import statistics
 import subprocess
@@ -83,24 +88,24 @@ class Proxy:
                 pass
 
 
-def train(program, more, rate=None):
-    """Trains as two ranks, and returns the events of rank 0."""
+def train(program, more, rate=None, ranks=2):
+    """Trains as so many ranks, and returns the events of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
-        ports = [port, Proxy(port, rate).port if rate else port]
+        ports = [port] + (ranks - 1) * [Proxy(port, rate).port if rate else port]
         command = [program, "train", "--preset", str(DEMO.parent / "demo.toml"), "--model", str(DEMO / "model")]
         command += ["--data", str(DEMO / "train.jsonl"), "--runs-dir", str(Path(folder) / "runs"), "--mtp", "none"]
         command += ["--sample-count", "0", "--export", "last", "--non-interactive", "--json", *more]
         processes = []
-        for rank in range(2):
-            environment = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
+        for rank in range(ranks):
+            environment = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
             environment |= {"MASTER_PORT": ports[rank], "RAYON_NUM_THREADS": 1}
             environment = os.environ | {key: str(value) for key, value in environment.items()}
             log = open(Path(folder) / f"rank-{rank}.log", "w")
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         codes = [process.wait() for process in processes]
-        if codes != [0, 0]:
-            logs = [(Path(folder) / f"rank-{rank}.log").read_text() for rank in range(2)]
+        if any(codes):
+            logs = [(Path(folder) / f"rank-{rank}.log").read_text() for rank in range(ranks)]
             sys.exit(f"the ranks ended with {codes}:\n" + "\n".join(logs))
         (run,) = [path for path in (Path(folder) / "runs").iterdir() if (path / "events").is_dir()]
         lines = [line for path in sorted((run / "events").iterdir()) for line in path.read_text().splitlines()]
@@ -139,16 +144,37 @@ def overlap(arguments):
             print(f"| {name} | {median('step_ms'):.0f} | {median('exchange_ms'):.0f} |", flush=True)
 
 
+def sentry(arguments):
+    print("| three ranks | step without a judge, ms | with warn | with drop | judging with warn, ms | with drop |")
+    print("|---|---|---|---|---|---|")
+    for program in arguments.programs:
+        for method in ["lora", "full"]:
+            more = ["--method", method, "--max-steps", str(arguments.steps), "--epochs", "100", "--pack-length", "1024"]
+            more += ["--grad-accum-steps", "3", "--eval-every-steps", "1000", "--save-steps", "1000"]
+            more += ["--learning-rate", "1e-4"]
+            steps, judging = {"off": [], "warn": [], "drop": []}, {"warn": [], "drop": []}
+            for _ in range(3):
+                for judge in steps:
+                    events = train(program, [*more, "--sentry", judge], ranks=3)
+                    steps[judge] += [event["step_ms"] for event in events if event["kind"] == "step"][4:]
+                    said = [event["detail"] for event in events if event.get("phase") == "sentry"]
+                    if judge in judging:
+                        judging[judge].append(re.search("judging took ([0-9.]+) ms .* ([0-9.]+) % of", said[-1]).groups())
+            medians = " | ".join(f"{statistics.median(steps[judge]):.0f}" for judge in steps)
+            took = " | ".join(", ".join(f"{ms} ({share} %)" for ms, share in judging[judge]) for judge in judging)
+            print(f"| {Path(program).name}, {method} | {medians} | {took} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["diloco", "overlap"])
+    parser.add_argument("what", choices=["diloco", "overlap", "sentry"])
     parser.add_argument("programs", nargs="+", metavar="SPARKTUNE")
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--method", choices=["lora", "full"], default="lora")
     parser.add_argument("--learning-rate")
     parser.add_argument("--rate", type=float, default=40)
     arguments = parser.parse_args()
-    {"diloco": diloco, "overlap": overlap}[arguments.what](arguments)
+    {"diloco": diloco, "overlap": overlap, "sentry": sentry}[arguments.what](arguments)
 
 
 if __name__ == "__main__":
