@@ -89,8 +89,8 @@ fn loses_another(events: &[serde_json::Value], than: &[u64]) -> bool {
     members_in(events).into_iter().any(|(_, _, lost)| lost.iter().any(|rank| !than.contains(rank)))
 }
 
-/// Whether ranks were lost more often than a test has killed or stopped one: on a busy machine, a rank may get
-/// no processor for longer than it may be silent.
+/// Whether ranks were lost more often than a test has killed or stopped one: on a busy machine, a rank may
+/// get no processor for longer than it may be silent.
 fn loses_more(run: &Path, than: usize) -> bool {
     members(run).iter().map(|(_, _, lost)| lost.len()).sum::<usize>() > than
 }
