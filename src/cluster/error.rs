@@ -36,7 +36,7 @@ pub enum Error {
     )]
     Unreachable { rank: usize, to: usize, at: String, waited_s: u64, why: String },
     #[error(
-        "in {waited_s} s, nobody listened where this rank had met the others ({places}): the run has ended, or they have met elsewhere since. If it does not go on, start all ranks again with `{program} resume` on each",
+        "in {waited_s} s, nobody listened where this rank had met the others ({places}): the run has ended, or they have met elsewhere since. If it does not go on, start all ranks again with `{program} resume` on each, or `{program} resume --cluster` at the member that has the run",
         program = program_name()
     )]
     NobodyLeft { waited_s: u64, places: String },

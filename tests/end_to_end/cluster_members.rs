@@ -17,7 +17,7 @@ use crate::cluster::{LORA, alone, assert_same, ended, long_enough, port, run_of,
 use crate::kills::{kill, trainer_of};
 use crate::runs::wait;
 use crate::sparktune::{Place, checkpoint, copy, done, events, events_if_there, files, is_completed};
-use crate::swarm::{SHORT, SWARM, counts, go_on, members, run_with};
+use crate::swarm::{SHORT, SWARM, assert_comes_back_to_another, counts, go_on, members, run_with};
 
 const TOKEN: &str = "SPARKTUNE_CLUSTER_TOKEN";
 /// For how many seconds a coordinator may be gone before another member takes over.
@@ -399,10 +399,7 @@ fn the_rank_of_a_member_comes_back_to_the_one_that_has_taken_the_place_of_rank_0
         loses(&hidden, 2)?;
         go_on(&hidden, &[1, 2])?;
         let run = wait("the end", || run_of(&first.place).filter(|run| is_completed(&events(run))));
-        let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
-        let change = |members: &[u64], lost: &[u64]| (members.to_vec(), lost.to_vec());
-        let expected = [([0, 1, 2].as_slice(), [].as_slice()), (&[1, 2], &[0]), (&[1], &[2]), (&[1, 2], &[])];
-        assert_eq!(said, expected.map(|(members, lost)| change(members, lost)));
+        assert_comes_back_to_another(&run);
         let (_alone, one_process) = alone(counts(&run), steps, &more);
         assert_same(&run, &one_process);
         Some(())

@@ -89,6 +89,15 @@ fn loses_another(events: &[serde_json::Value], than: &[u64]) -> bool {
     members_in(events).into_iter().any(|(_, _, lost)| lost.iter().any(|rank| !than.contains(rank)))
 }
 
+/// Asserts that rank 0 of three was lost, then rank 2 of the two that went on, and that the latter came back.
+#[track_caller]
+pub(crate) fn assert_comes_back_to_another(run: &Path) {
+    let said: Vec<_> = members(run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
+    let change = |members: &[u64], lost: &[u64]| (members.to_vec(), lost.to_vec());
+    let expected = [([0, 1, 2].as_slice(), [].as_slice()), (&[1, 2], &[0]), (&[1], &[2]), (&[1, 2], &[])];
+    assert_eq!(said, expected.map(|(members, lost)| change(members, lost)));
+}
+
 /// Whether ranks were lost more often than a test has killed or stopped one: on a busy machine, a rank may
 /// get no processor for longer than it may be silent.
 fn loses_more(run: &Path, than: usize) -> bool {
@@ -333,10 +342,7 @@ fn the_next_rank_takes_the_place_of_a_coordinator_that_is_killed_lets_others_in_
         assert_eq!([done[1].code, done[2].code, done[3].code], [Some(0), None, Some(0)], "{done:?}");
         assert!(done[1].err.contains("this rank has taken the place of the one that had"), "{}", done[1].err);
         let run = taken_over(&place, &first);
-        let said: Vec<_> = members(&run).into_iter().map(|(_, members, lost)| (members, lost)).collect();
-        let change = |members: &[u64], lost: &[u64]| (members.to_vec(), lost.to_vec());
-        let expected = [([0, 1, 2].as_slice(), [].as_slice()), (&[1, 2], &[0]), (&[1], &[2]), (&[1, 2], &[])];
-        assert_eq!(said, expected.map(|(members, lost)| change(members, lost)));
+        assert_comes_back_to_another(&run);
         let (_alone, one_process) = alone(counts(&run), steps, &more);
         assert_same(&run, &one_process);
         Some(())

@@ -33,7 +33,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -43,7 +42,8 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-DEMO = Path(__file__).parents[2] / "presets" / "demo"
+from ranks import DEMO, free_port
+
 TINY = Path(__file__).parents[1] / "fixtures" / "qwen35" / "checkpoint"
 STEPS = 120
 # A run is given up after so long without a step.
@@ -95,15 +95,6 @@ class Network:
 
 def ip(*words):
     subprocess.run(["ip", *words], check=True)
-
-
-def free_port():
-    """A port that Linux gives to no connection by itself, which could take it before rank 0 listens."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 # What was read of each log, so that a look costs no more than what is new: the first line, how far, and the

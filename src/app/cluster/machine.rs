@@ -132,7 +132,12 @@ impl Host for Machine {
         let kept = self.kept.path();
         let stdin = match self.kept.replace(launch) {
             Ok(file) => Stdio::from(file),
-            Err(error) if *swarm => return Err(format!("cannot write {}: {error}", kept.display())),
+            Err(error) if *swarm => {
+                return Err(format!(
+                    "cannot write {}, with which it starts the rank of a swarm again: {error}. Make room there, or train without --swarm",
+                    kept.display()
+                ));
+            }
             // It does not come back anyway.
             Err(_) => Stdio::null(),
         };
