@@ -18,9 +18,21 @@ pub fn config_folder() -> Option<PathBuf> {
     xdg_folder("XDG_CONFIG_HOME", ".config")
 }
 
-/// Returns the folder of unfinished wizards, `$XDG_STATE_HOME/sparktune`. `None` without a home folder.
+/// Returns the folder of what the program keeps for this user, such as unfinished wizards and tokens:
+/// `$XDG_STATE_HOME/sparktune`. `None` without a home folder.
 pub fn state_folder() -> Option<PathBuf> {
     xdg_folder("XDG_STATE_HOME", ".local/state")
+}
+
+/// Returns the same folder, for something that cannot do without it.
+///
+/// # Errors
+/// There is no home folder. `what` names what there is no folder for.
+pub(crate) fn required_state_folder(what: &str) -> Result<PathBuf, Failure> {
+    state_folder().ok_or_else(|| {
+        Failure::usage(format!("there is no folder for {what}: neither XDG_STATE_HOME nor HOME is set"))
+            .hint("Set HOME to your folder")
+    })
 }
 
 fn xdg_folder(variable: &str, default: &str) -> Option<PathBuf> {

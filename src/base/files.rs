@@ -5,7 +5,7 @@
 //! users may share a folder of runs, so no way of writing follows a link that somebody else may have put
 //! there.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -15,8 +15,9 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use tempfile::NamedTempFile;
 
-/// The permission of others to write.
+/// The permission of others to write, and any permission of theirs.
 const WRITE_BY_OTHERS: u32 = 0o022;
+const ANY_BY_OTHERS: u32 = 0o077;
 
 /// A builder for a folder with mode 0700.
 pub fn private_folder() -> DirBuilder {
@@ -65,6 +66,12 @@ pub fn is_private_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| {
         found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & WRITE_BY_OTHERS == 0
     })
+}
+
+/// Returns whether this is a regular file that belongs to this user and that nobody else can read or write: a
+/// secret in it is known to nobody else. `file` is of the file itself and not of what a link leads to.
+pub fn is_private_file(file: &Metadata) -> bool {
+    file.is_file() && file.uid() == geteuid().as_raw() && file.mode() & ANY_BY_OTHERS == 0
 }
 
 /// Flushes a file, or the names in a folder, to the disk.

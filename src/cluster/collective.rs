@@ -174,7 +174,7 @@ pub trait Collective: Send {
     }
 
     /// Returns whether this rank can do nothing more because it has lost others, which may go on without it.
-    fn is_cut_off(&self) -> bool {
+    fn has_lost_others(&self) -> bool {
         false
     }
 

@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{what}. {fix}")]
     Environment { what: String, fix: &'static str },
     #[error(
-        "the ranks meet at {host}, which other machines can reach, but there is no token that keeps strangers out. Set {variable} to the same secret for all ranks, for example from `openssl rand -hex 32`",
+        "the ranks meet at {host}, which other machines or users can reach, but there is no token that keeps strangers out. Set {variable} to the same secret for all ranks, for example from `openssl rand -hex 32`",
         variable = crate::JobToken::VARIABLE
     )]
     NoToken { host: String },
@@ -36,7 +36,7 @@ pub enum Error {
     )]
     Unreachable { rank: usize, to: usize, at: String, waited_s: u64, why: String },
     #[error(
-        "in {waited_s} s, nobody listened where this rank had met the others ({places}): the run has ended, or they have met elsewhere since. If it does not go on, start all ranks again with `{program} resume` on each, or `{program} resume --cluster` at the member that has the run",
+        "for {waited_s} s, nobody has listened where this rank met the others ({places}): the run has ended, or the others have met elsewhere since. If the run goes on nowhere, start all ranks again with `{program} resume` on each, or with `{program} resume --cluster` at the member that has the run",
         program = program_name()
     )]
     NobodyLeft { waited_s: u64, places: String },
@@ -187,7 +187,7 @@ impl Error {
 }
 
 /// Returns why ranks cannot go on, in words, from what all ranks say: each reason once, with the first rank
-/// that gives it. What one rank waits for in vain may be what another one says.
+/// that gives it. One rank may only say that it waited in vain, and another one why.
 pub(crate) fn failure<T>(said: &[Result<T, String>]) -> Option<String> {
     let mut reasons: Vec<(usize, &String)> = Vec::new();
     for (rank, said) in said.iter().enumerate() {

@@ -27,6 +27,7 @@ mod files;
 mod heartbeat;
 mod introduction;
 pub mod judged;
+pub mod lab;
 mod lent;
 mod link;
 mod listening;

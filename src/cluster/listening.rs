@@ -51,11 +51,11 @@ fn is_in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// Returns the addresses at which the ranks listen, of which one is enough: rank 0's if only this machine can
-/// connect to them, and otherwise those of all interfaces. Debian writes a machine's own name into its
-/// /etc/hosts, at the loopback interface (127.0.1.1), while others know it at another address; so with a
-/// token, a name means that others may connect.
-pub(crate) fn interfaces(host: &str, addresses: &[SocketAddr], has_token: bool) -> Vec<IpAddr> {
+/// Returns the addresses to listen at, of which the first that works is enough: those of rank 0's name if
+/// only this machine can connect to them, and otherwise those that stand for all interfaces. Debian writes a
+/// machine's own name into its /etc/hosts, at the loopback interface (127.0.1.1), while others know it at
+/// another address; so with a token, a name means that others may connect.
+pub(crate) fn listening_addresses(host: &str, addresses: &[SocketAddr], has_token: bool) -> Vec<IpAddr> {
     let mut here: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
     let is_name = host != "localhost" && host.parse::<IpAddr>().is_err();
     if here.is_empty() || !here.iter().all(IpAddr::is_loopback) || has_token && is_name {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn no_rank_listens_at_a_port_that_a_connection_gets_by_itself_nor_where_another_one_does() {
         for host in ["127.0.0.1", "127.0.1.1", "::1", "0.0.0.0"] {
-            let interfaces = interfaces(host, &[(host.parse::<IpAddr>().unwrap(), 0).into()], false);
+            let interfaces = listening_addresses(host, &[(host.parse::<IpAddr>().unwrap(), 0).into()], false);
             let host = host.to_owned();
             let port = free_port().unwrap();
             let placement = |rank| {
@@ -174,7 +174,7 @@ mod tests {
         let of = |host: &str, addresses: &[&str], has_token| {
             let addresses: Vec<_> =
                 addresses.iter().map(|ip| (ip.parse::<IpAddr>().unwrap(), 0).into()).collect();
-            interfaces(host, &addresses, has_token).iter().map(IpAddr::to_string).collect::<Vec<_>>()
+            listening_addresses(host, &addresses, has_token).iter().map(IpAddr::to_string).collect::<Vec<_>>()
         };
         let all = ["::", "0.0.0.0"];
         for has_token in [false, true] {

@@ -326,8 +326,8 @@ impl Collective for Tcp {
         came_in_vain || self.swarm.as_ref().is_some_and(|swarm| swarm.is_left_out)
     }
 
-    fn is_cut_off(&self) -> bool {
-        self.swarm.as_ref().is_some_and(|swarm| swarm.is_cut_off)
+    fn has_lost_others(&self) -> bool {
+        self.swarm.as_ref().is_some_and(|swarm| swarm.has_lost_others)
     }
 
     fn newcomers(&self) -> usize {
@@ -463,7 +463,7 @@ impl Collective for Tcp {
         }
         let waiting = self.door.take().map(|mut door| door.close()).unwrap_or_default();
         // If others may go on without this rank, who waits looks for them instead.
-        let is_end_of_all = !self.swarm.as_ref().is_some_and(|swarm| swarm.is_cut_off);
+        let is_end_of_all = !self.swarm.as_ref().is_some_and(|swarm| swarm.has_lost_others);
         for mut waiting in waiting.into_iter().filter(|_| is_end_of_all) {
             let why = "the run has ended, or was stopped".to_owned();
             let _ = waiting.channel.tell(&Answer::Refused { why });

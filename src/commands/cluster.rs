@@ -86,7 +86,7 @@ struct Listening<'a> {
 /// runs its agent until Ctrl-C.
 ///
 /// # Errors
-/// This machine is a member of another cluster, or the port is taken.
+/// An agent runs already, this machine is a member of another cluster, or the port is taken.
 pub fn cluster_init(
     program: &Program,
     request: &InitRequest,
@@ -163,7 +163,7 @@ fn say_join_line(ready: &Ready, is_new: bool, file: &std::path::Path) -> Result<
 /// Runs `sparktune cluster join`: becomes a member, and runs its agent until Ctrl-C.
 ///
 /// # Errors
-/// There is no token or a wrong one, or this machine is a member of another cluster.
+/// An agent runs already, there is no token or a wrong one, or this machine is a member of another cluster.
 pub fn cluster_join(
     program: &Program,
     request: &JoinRequest,
@@ -334,7 +334,9 @@ impl Row {
             State::Training { run, rank, world_size } => {
                 (format!("rank {rank} of {run}"), Some(1.0 / world_size as f64))
             }
-            State::Returning { run, rank, .. } => (format!("comes back to {run} as rank {rank}"), None),
+            State::Returning { run, rank, .. } => {
+                (format!("waits to come back to {run} as rank {rank}"), None)
+            }
         };
         Self {
             name: introduction.name,

@@ -3,11 +3,12 @@
 //! Rank 0 plans, has the run folder and is followed like any run. The others get the plan and the tokens from
 //! it, in a hidden folder next to their runs, where they log too; it is removed when the run is complete.
 //!
-//! If an agent started it, it says to the agent when it ends whether it can come back: only if others may go
-//! on without it and nothing was wrong here. If it is killed, it says nothing, and is started again too.
+//! A rank that an agent has started removes the file [`KEPT`] at its end, unless it has met others, they may
+//! go on without it, and nothing was wrong here. If the file is still there, also because the rank was
+//! killed, its agent starts it again.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -45,26 +46,67 @@ pub(crate) fn follow_rank_0(
     placement: &Placement,
     runs_dir_flag: Option<PathBuf>,
 ) -> Result<Exit, Failure> {
-    let mut is_cut_off = false;
-    let done = follow(program, placement, runs_dir_flag, &mut is_cut_off);
-    let may_come_back = match &done {
-        Ok(_) => is_cut_off,
-        // It has not reached the others, or has lost them before it trained.
-        Err(failure) => matches!(failure.exit, Exit::Network | Exit::Stopped),
-    };
+    let mut others = Others::default();
+    let done = follow(program, placement, runs_dir_flag.clone(), &mut others);
+    let may_come_back = others.may_let_in_again(&done);
     if let Some(kept) = std::env::var_os(KEPT).filter(|_| !may_come_back) {
         // An agent that cannot find it does not start this rank again.
         let _ = fs::remove_file(kept);
     }
+    if done.is_err() && !may_come_back {
+        show_taken_over(&runs_dir(runs_dir_flag)?, placement)?;
+    }
     done
 }
 
-/// Does the same, and says whether this rank has lost others that may go on without it.
+/// Gives the run that this rank has led in rank 0's place its name, if the rank was killed before it could:
+/// nobody continues it under the hidden one.
+fn show_taken_over(runs_dir: &Path, placement: &Placement) -> Result<(), Failure> {
+    let begins = format!(".rank-{}-of-", placement.rank);
+    for (folder, ..) in meeting_places::folders(runs_dir, placement) {
+        let hidden = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // Ranks get other numbers when they come back, but not the one that leads.
+        let Some(name) = hidden.strip_prefix(&begins) else { continue };
+        let run = RunDir::open(&folder)?;
+        if run.was_taken_over() {
+            let run = RunsRoot::new(runs_dir).promote(&run, name)?;
+            note(&format!(
+                "what this rank has trained in rank 0's place is the run {} on this machine",
+                escape(&run.path().display().to_string())
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What a rank knows of the others at its end.
+#[derive(Default)]
+struct Others {
+    /// Whether it has met them and was sent the run, now or before it was started again.
+    were_met: bool,
+    /// Whether it trained with them and has lost them, and they may go on without it.
+    are_lost: bool,
+}
+
+impl Others {
+    /// Returns whether they may go on without this rank, which has ended like this, and let it in again.
+    fn may_let_in_again(&self, done: &Result<Exit, Failure>) -> bool {
+        let may_go_on = match done {
+            Ok(_) => self.are_lost,
+            // It has not reached them, or has lost them before it trained.
+            Err(failure) => matches!(failure.exit, Exit::Network | Exit::Stopped),
+        };
+        // They do not begin without a rank that they have never met.
+        self.were_met && may_go_on
+    }
+}
+
+/// Does the same, and notes what this rank knows of the others.
 fn follow(
     program: &Program,
     placement: &Placement,
     runs_dir_flag: Option<PathBuf>,
-    is_cut_off: &mut bool,
+    others: &mut Others,
 ) -> Result<Exit, Failure> {
     let Placement { rank, world_size, ref host, port, .. } = *placement;
     make_files_private();
@@ -74,8 +116,9 @@ fn follow(
     let stop = signals.stop();
     note(&format!("rank {rank} of {world_size} waits for the others at {}, port {port}", escape(host)));
     let also = meeting_places::known(&runs_dir(runs_dir_flag.clone())?, placement);
+    others.were_met = !also.is_empty();
     // An agent starts it once more if that is too short.
-    let limit = (places().is_some() && !also.is_empty()).then_some(WAIT_TO_RETURN);
+    let limit = (places().is_some() && others.were_met).then_some(WAIT_TO_RETURN);
     let mut ranks = join_within(program, placement, stop, "", limit, also)?;
     let mut was_told = false;
     loop {
@@ -91,8 +134,9 @@ fn follow(
                 continue;
             }
         };
+        others.were_met = true;
         if places().is_some() && !std::mem::replace(&mut was_told, true) {
-            // The agent that started this rank reads it. Without the run, there is nothing to come back to.
+            // The agent that started this rank reads it.
             let _ = print(&format!("{MET}\n"));
         }
         let (number, world_size) = (number_of(&*ranks), ranks.world_size());
@@ -117,7 +161,7 @@ fn follow(
             let _ = fs::remove_dir_all(run.path());
         }
         if !ranks.is_left_out() {
-            *is_cut_off = ranks.is_cut_off() && !stop.load(Ordering::SeqCst);
+            others.are_lost = ranks.has_lost_others() && !stop.load(Ordering::SeqCst);
             return Ok(exit);
         }
         ranks = return_to(program, placement, stop, ranks)?;
@@ -227,4 +271,27 @@ fn prepare(program: &Program, run: &RunDir, placement: &Placement) -> Result<Tra
         .hint("Put the same files there, or start the run with `train --cluster`, which sends them"));
     }
     Ok(TrainOptions { places, ..options(program, run)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_comes_back_only_to_others_that_it_has_met_and_after_no_error_of_its_own() {
+        let failed = |exit| Err(Failure::new(exit, "it has ended"));
+        for were_met in [false, true] {
+            let lost = Others { were_met, are_lost: true };
+            let together = Others { were_met, are_lost: false };
+            for done in [Ok(Exit::Stopped), failed(Exit::Network), failed(Exit::Stopped)] {
+                assert_eq!(lost.may_let_in_again(&done), were_met, "{done:?}");
+            }
+            assert!(
+                !together.may_let_in_again(&Ok(Exit::Done)) && !together.may_let_in_again(&Ok(Exit::Stopped))
+            );
+            for exit in [Exit::Usage, Exit::Device, Exit::Interrupted, Exit::Bug] {
+                assert!(!lost.may_let_in_again(&failed(exit)), "{exit:?}");
+            }
+        }
+    }
 }

@@ -4,10 +4,11 @@
 //! Nothing here has to be true. Whoever listens at such a place must prove the token.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
-use sparktune_base::files::private_file;
+use sparktune_base::files::write_shared_and_sync;
 use sparktune_base::regular_file::read_regular;
 use sparktune_cluster::{Collective, Placement};
 use sparktune_runlog::RunDir;
@@ -19,37 +20,44 @@ const MOST_BYTES: u64 = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
 struct Meeting {
-    /// What the launcher said: with another one, this is another job.
+    /// What the launcher said, and the number that it gave to this rank: with others, this is another job, or
+    /// another rank of this machine.
     first: (String, u16),
+    launched_as: usize,
     places: Vec<(String, u16)>,
 }
 
 /// Keeps where the ranks have met. Without it, only rank 0 can let this rank in again.
 pub(crate) fn keep(run: &RunDir, placement: &Placement, ranks: &dyn Collective) {
-    let meeting = Meeting { first: (placement.host.clone(), placement.port), places: ranks.addresses() };
+    let Placement { host, port, rank, .. } = placement;
+    let meeting = Meeting { first: (host.clone(), *port), launched_as: *rank, places: ranks.addresses() };
     let text = serde_json::to_vec(&meeting).expect("plain fields serialise");
-    let path = run.path().join(FILE);
-    let _ = fs::remove_file(&path);
-    let written = private_file().create_new(true).open(&path);
-    let _ = written.and_then(|mut file| std::io::Write::write_all(&mut file, &text));
+    let _ = write_shared_and_sync(&run.path().join(FILE), text);
 }
 
 /// Returns where the ranks of this job have met last, as far as this rank knows.
 pub(crate) fn known(runs_dir: &Path, placement: &Placement) -> Vec<(String, u16)> {
+    let newest = folders(runs_dir, placement).into_iter().max_by_key(|(_, written, _)| *written);
+    newest.map(|(.., places)| places).unwrap_or_default()
+}
+
+/// Returns the hidden folders of this rank of this job, when it was written in them where the ranks have met,
+/// and where that was.
+pub(crate) fn folders(
+    runs_dir: &Path,
+    placement: &Placement,
+) -> Vec<(PathBuf, SystemTime, Vec<(String, u16)>)> {
     let entries = fs::read_dir(runs_dir).into_iter().flatten().flatten();
-    let begins = format!(".rank-{}-of-", placement.rank);
-    let own = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&begins));
-    let mut found: Vec<_> = own
-        .filter_map(|entry| {
-            let path = entry.path().join(FILE);
-            let written = fs::symlink_metadata(&path).ok()?.modified().ok()?;
-            let meeting: Meeting = serde_json::from_slice(&read_regular(&path, MOST_BYTES).ok()?).ok()?;
-            let is_of_job = meeting.first == (placement.host.clone(), placement.port);
-            is_of_job.then_some((written, meeting.places))
-        })
-        .collect();
-    found.sort_by_key(|(written, _)| *written);
-    found.pop().map(|(_, places)| places).unwrap_or_default()
+    let hidden = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b".rank-"));
+    let own = hidden.filter_map(|entry| {
+        let path = entry.path().join(FILE);
+        let written = fs::symlink_metadata(&path).ok()?.modified().ok()?;
+        let meeting: Meeting = serde_json::from_slice(&read_regular(&path, MOST_BYTES).ok()?).ok()?;
+        let is_own = meeting.first == (placement.host.clone(), placement.port)
+            && meeting.launched_as == placement.rank;
+        is_own.then_some((entry.path(), written, meeting.places))
+    });
+    own.collect()
 }
 
 #[cfg(test)]

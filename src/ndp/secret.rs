@@ -7,12 +7,10 @@
 use std::fmt;
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
-use sparktune_base::files::create_private_folder;
+use sparktune_base::files::{create_private_folder, is_private_file};
 use sparktune_base::program_name;
 use sparktune_base::regular_file::read_regular;
 
@@ -23,8 +21,6 @@ use crate::error::Error;
 const TOKEN_FILE: &str = "ndp-token";
 /// The name of the file with the private key.
 const KEY_FILE: &str = "ndp-key";
-/// The permissions of others, of which the files have none.
-const OTHERS: u32 = 0o077;
 /// The context of the key that proofs are made with.
 const PROOF: &str = "sparktune 2026-11-24 proof of an ndp token";
 
@@ -144,7 +140,7 @@ fn read_secret(path: &Path) -> Result<[u8; 32], Error> {
     let fix = "Delete it; `data serve` makes a new one, which the other machines then need".to_owned();
     let refused = |why: &str| Error::BadToken { what: format!("{} {why}", path.display()), fix: fix.clone() };
     let file = fs::symlink_metadata(path).map_err(Error::io(path))?;
-    if !file.is_file() || file.uid() != geteuid().as_raw() || file.mode() & OTHERS != 0 {
+    if !is_private_file(&file) {
         return Err(refused(
             "is not a private file of yours (mode 0600), so others may know the secret in it",
         ));

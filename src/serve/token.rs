@@ -6,23 +6,19 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use axum::http::header::{AUTHORIZATION, COOKIE};
 use axum::http::{HeaderMap, HeaderValue};
-use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_base::files::create_private_folder;
+use sparktune_base::files::{create_private_folder, is_private_file};
 use sparktune_base::regular_file::read_regular;
 
 /// The name of the file.
 const FILE: &str = "serve-token";
 /// The number of random bytes.
 const BYTES: usize = 32;
-/// The permissions of others, of which the file has none.
-const OTHERS: u32 = 0o077;
 /// The time that a browser keeps the cookie.
 const COOKIE_S: u32 = 30 * 24 * 60 * 60;
 
@@ -46,7 +42,7 @@ impl Token {
         let hint = "Delete it; the next start makes a new one";
         let refused = |why: &str| Failure::new(Exit::Usage, format!("{} {why}", path.display())).hint(hint);
         let file = fs::symlink_metadata(&path).map_err(|error| Failure::io("read", &path, &error))?;
-        if !file.is_file() || file.uid() != geteuid().as_raw() || file.mode() & OTHERS != 0 {
+        if !is_private_file(&file) {
             return Err(refused("is not a private file of yours, so others may know the token in it"));
         }
         let bytes = read_regular(&path, 1024).map_err(|error| Failure::io("read", &path, &error))?;

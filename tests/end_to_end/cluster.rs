@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use sparktune_cluster::xdp::lab::Lab;
+use sparktune_cluster::lab::Lab;
 
 use crate::crashes::numbers;
 use crate::runs::wait;
@@ -111,7 +111,10 @@ pub(crate) fn exit(done: Vec<Done>, code: i32) -> Vec<Done> {
 
 /// Steps of five micro-batches, which no number of ranks divides, of packed rows, with evaluations.
 pub(crate) fn training<'a>(place: &'a Place, steps: &str, more: &[&str]) -> impl Fn() -> Command + use<'a> {
-    place.chats(40);
+    // Other ranks may be reading them.
+    if !place.join("train.jsonl").exists() {
+        place.chats(40);
+    }
     let common =
         ["--save-steps", "2", "--eval-steps", "2", "--mtp", "none", "--epochs", "400", "--max-steps"];
     let all: Vec<String> =

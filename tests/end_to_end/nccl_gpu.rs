@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use sparktune_cluster::RankCounts;
-use sparktune_cluster::xdp::lab::{INTERFACE, Lab, skipped};
+use sparktune_cluster::lab::{INTERFACE, Lab, skipped};
 use sparktune_cluster::xdp::wire::VALUES;
 
 use crate::cluster::{assert_same, ended, on_machine, port, signal};

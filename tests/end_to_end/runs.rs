@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use sparktune_runlog::{Lease, RunDir};
 
 use crate::cluster::run_of;
@@ -103,6 +104,11 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
 }
 
+/// Sends both without a pause, in which a trainer with short steps could end.
+fn signal_twice(child: &Child, signals: [Signal; 2]) {
+    signals.into_iter().for_each(|signal| kill_process(Pid::from_child(child), signal).unwrap());
+}
+
 fn state(place: &Place) -> String {
     let rows = place.sparktune(["runs", "--json"]).exits(0).last();
     let row = &rows.as_array().unwrap()[0];
@@ -179,8 +185,7 @@ fn two_signals_at_once_detach_from_a_trainer_that_ends_all_the_same() {
     let (child, run) = training(&place, &["--max-steps", "1000000"]);
     // Until the launcher follows the trainer, a second signal would end it.
     wait("a launcher that follows", || child.out.has("run_started").then_some(()));
-    signal(&child.child, "INT");
-    signal(&child.child, "TERM");
+    signal_twice(&child.child, [Signal::INT, Signal::TERM]);
     let left = child.end().exits(5);
     assert!(left.err.contains("detached"), "{}", left.err);
     let run = RunDir::open(run).unwrap();

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::thread::sleep;
 use std::time::Duration;
 
-use sparktune_cluster::xdp::lab::Lab;
+use sparktune_cluster::lab::Lab;
 use sparktune_cluster::{RankCounts, Shares};
 
 use crate::cluster::{
@@ -100,7 +100,7 @@ pub(crate) fn assert_comes_back_to_another(run: &Path) {
 
 /// Whether ranks were lost more often than a test has killed or stopped one: on a busy machine, a rank may
 /// get no processor for longer than it may be silent.
-fn loses_more(run: &Path, than: usize) -> bool {
+pub(crate) fn loses_more(run: &Path, than: usize) -> bool {
     members(run).iter().map(|(_, _, lost)| lost.len()).sum::<usize>() > than
 }
 
@@ -339,9 +339,12 @@ fn the_next_rank_takes_the_place_of_a_coordinator_that_is_killed_lets_others_in_
         all.push(start(2));
         go_on(&hidden, &[1, 2])?;
         let done = ended(std::mem::take(all));
+        let run = taken_over(&place, &first);
+        if loses_more(&run, 2) {
+            return None;
+        }
         assert_eq!([done[1].code, done[2].code, done[3].code], [Some(0), None, Some(0)], "{done:?}");
         assert!(done[1].err.contains("this rank has taken the place of the one that had"), "{}", done[1].err);
-        let run = taken_over(&place, &first);
         assert_comes_back_to_another(&run);
         let (_alone, one_process) = alone(counts(&run), steps, &more);
         assert_same(&run, &one_process);

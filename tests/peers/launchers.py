@@ -121,7 +121,7 @@ def kill_a_rank(launched, process):
 
 
 def stop(launched, process):
-    """Presses Ctrl-C in the launcher's terminal. srun would end all ranks at once then, so its job is cancelled."""
+    """Presses Ctrl-C in the launcher's terminal. srun needs two, which kill all ranks at once, so its job is cancelled."""
     if launched.launcher == "srun":
         subprocess.run(["scancel", "--name", JOB], check=True)
     else:

@@ -3,7 +3,7 @@ exchanges (`--sync diloco:H`) cost in loss, and what judging gradients (`--sentr
 
     python tests/peers/ranks.py diloco SPARKTUNE [--steps 80] [--method lora]
     python tests/peers/ranks.py overlap SPARKTUNE [SPARKTUNE ...] [--rate 40]
-    python tests/peers/ranks.py sentry SPARKTUNE [SPARKTUNE ...] [--steps 40]
+    python tests/peers/ranks.py sentry SPARKTUNE [SPARKTUNE ...] [--steps 80] [--ranks 3]
 
 `diloco` trains the demo's model on the demo's data for the same number of steps, and so of tokens, with `--sync step`,
 `diloco:5` and `diloco:20`, and prints the loss on the held-out data and the bytes that rank 0 exchanged.
@@ -14,7 +14,8 @@ direction is enough. It prints the median step and the median time that a step w
 program that it is given, in turn, so that two versions are measured under the same conditions.
 
 `sentry` trains with three ranks, LoRA and all weights, three times without a judge, with `warn` and with `drop`, in turn. It
-prints the median step, and how long judging took as rank 0 says at the end, of each and in percent of the time.
+prints the median step, and how long judging took as rank 0 says at the end, of each and in percent of the time. With more
+ranks than processors, a part of that time is another rank's; `--ranks` of as many as processors leaves it out.
 
 Needs Python alone. A machine with two cores computes two ranks no faster than one process, so step times here say
 nothing about the speed of several machines; the waiting times of `overlap` do show what is hidden.
@@ -145,24 +146,24 @@ def overlap(arguments):
 
 
 def sentry(arguments):
-    print("| three ranks | step without a judge, ms | with warn | with drop | judging with warn, ms | with drop |")
+    print("| ranks, program, method | step without a judge, ms | with warn | with drop | judging with warn, ms | with drop |")
     print("|---|---|---|---|---|---|")
     for program in arguments.programs:
         for method in ["lora", "full"]:
             more = ["--method", method, "--max-steps", str(arguments.steps), "--epochs", "100", "--pack-length", "1024"]
-            more += ["--grad-accum-steps", "3", "--eval-every-steps", "1000", "--save-steps", "1000"]
+            more += ["--grad-accum-steps", str(arguments.ranks), "--eval-every-steps", "1000", "--save-steps", "1000"]
             more += ["--learning-rate", "1e-4"]
             steps, judging = {"off": [], "warn": [], "drop": []}, {"warn": [], "drop": []}
             for _ in range(3):
                 for judge in steps:
-                    events = train(program, [*more, "--sentry", judge], ranks=3)
+                    events = train(program, [*more, "--sentry", judge], ranks=arguments.ranks)
                     steps[judge] += [event["step_ms"] for event in events if event["kind"] == "step"][4:]
                     said = [event["detail"] for event in events if event.get("phase") == "sentry"]
                     if judge in judging:
                         judging[judge].append(re.search("judging took ([0-9.]+) ms .* ([0-9.]+) % of", said[-1]).groups())
             medians = " | ".join(f"{statistics.median(steps[judge]):.0f}" for judge in steps)
             took = " | ".join(", ".join(f"{ms} ({share} %)" for ms, share in judging[judge]) for judge in judging)
-            print(f"| {Path(program).name}, {method} | {medians} | {took} |", flush=True)
+            print(f"| {arguments.ranks}, {Path(program).name}, {method} | {medians} | {took} |", flush=True)
 
 
 def main():
@@ -170,6 +171,7 @@ def main():
     parser.add_argument("what", choices=["diloco", "overlap", "sentry"])
     parser.add_argument("programs", nargs="+", metavar="SPARKTUNE")
     parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--method", choices=["lora", "full"], default="lora")
     parser.add_argument("--learning-rate")
     parser.add_argument("--rate", type=float, default=40)

@@ -12,8 +12,8 @@ other:
 3. The ranks train together.
 
 It prints, in milliseconds, what the model says of a step and what was measured (medians, without the first five steps): from 1
-and the speed of the link, from 1 and 2, and from both with the processor time of the sum, for which ranks that compute on all
-processors have none to spare. `src/bench/cluster/step_model.rs` has the model.
+and the speed of the link; from 1 and 2; and from 1 and 2 with the processor time of the sum added, because ranks that compute
+on all processors have none to spare for it. `src/bench/cluster/step_model.rs` has the model.
 
 Needs root, iproute2 with `tbf`, and Python alone. On a machine that others use, `chrt --rr 1` before the command keeps
 them out of the way, with /proc/sys/kernel/sched_rr_timeslice_ms at 3, so that threads take turns as usual.

@@ -592,7 +592,7 @@ def main():
             runs, same = runs + 1, same + is_same
             print(f"run {runs}: {said}", flush=True)
             if counted.total() == before and not is_same:
-                sys.exit("no rank trains")
+                sys.exit(f"run {runs} ended before its first fault; look at its log in the folder that its line names")
     finally:
         if network:
             network.close()

@@ -1,12 +1,15 @@
 //! The agent of this machine, from its port to its end.
 
+use std::fs::{File, TryLockError};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use sparktune_base::files::{create_private_folder, private_file};
+use sparktune_base::program_name;
 use sparktune_cluster::discovery::Answerer;
 use sparktune_cluster::membership::messages::{Introduction, VERSION, name};
 use sparktune_cluster::membership::{Agent, Where};
@@ -17,6 +20,7 @@ use super::kept_launch::KeptLaunch;
 use super::machine::Machine;
 use super::membership::{Coordinator, Membership};
 use crate::failure::Failure;
+use crate::folders::required_state_folder;
 use crate::program::Program;
 
 /// The ports that are tried, from [`discovery::PORT`] on.
@@ -25,12 +29,18 @@ const PORTS: u16 = 32;
 const RETURNS: &str = "SPARKTUNE_CLUSTER_RETURN_S";
 /// The pause between two looks whether this machine is still a member.
 const LOOK: Duration = Duration::from_millis(500);
+/// The file that an agent holds a lock on as long as it lives, in the folder of the user's state.
+const LOCK: &str = "cluster-agent.lock";
+/// The time in which an agent of a membership that was left or replaced ends.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// An agent that listens and does not serve yet.
 pub struct Ready {
     membership: Membership,
     listener: TcpListener,
     answerer: Option<Answerer>,
+    /// Keeps other agents of this user away; `None` on a disk without locks.
+    lock: Option<File>,
     /// Why calls on the link cannot be answered, if so.
     pub deaf: Option<String>,
 }
@@ -39,8 +49,9 @@ impl Ready {
     /// Listens, at the port of the membership or else at a free one, and keeps the membership.
     ///
     /// # Errors
-    /// Nothing can be listened to, or the membership cannot be kept.
+    /// Another agent of this user runs, nothing can be listened to, or the membership cannot be kept.
     pub fn listen(mut membership: Membership, port: Option<u16>) -> Result<Self, Failure> {
+        let lock = lock()?;
         let wanted = port.or(Some(membership.port).filter(|port| *port > 0));
         let listener = listen(wanted, port.is_some())?;
         let bound = listener
@@ -55,7 +66,7 @@ impl Ready {
             }
         }
         membership.keep()?;
-        Ok(Self { membership, listener, answerer, deaf })
+        Ok(Self { membership, listener, answerer, lock, deaf })
     }
 
     /// Returns the membership, with the port.
@@ -75,7 +86,7 @@ impl Ready {
         stop: &Arc<AtomicBool>,
         note: &(dyn Fn(&str) + Sync),
     ) -> Result<(), Failure> {
-        let Self { membership, listener, answerer, .. } = self;
+        let Self { membership, listener, answerer, lock, .. } = self;
         let token = membership.token()?;
         let runs_dir =
             std::path::absolute(runs_dir).map_err(|error| Failure::io("find", runs_dir, &error))?;
@@ -113,8 +124,35 @@ impl Ready {
             }
         };
         let done = agent.run(&listener, answerer, place.as_ref(), &mut keep);
-        machine.end();
+        // An agent that ends with an error may be started again.
+        machine.end(done.is_ok());
+        drop(lock);
         Ok(done?)
+    }
+}
+
+/// Makes this agent the only one of its user: two would write one membership, and start one rank twice.
+fn lock() -> Result<Option<File>, Failure> {
+    let folder = required_state_folder("the lock of the agent")?;
+    let path = folder.join(LOCK);
+    let opened = create_private_folder(&folder)
+        .and_then(|()| private_file().write(true).create(true).truncate(false).open(&path));
+    let file = opened.map_err(|error| Failure::io("write", &path, &error))?;
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::Error(_)) => return Ok(None),
+            Err(TryLockError::WouldBlock) if since.elapsed() < ENDING => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::usage("an agent of this user is already running").hint(format!(
+                    "`{} cluster status` asks it. To start another one, end it first, with Ctrl-C, or with `systemctl stop` if it is a service",
+                    program_name()
+                )));
+            }
+        }
     }
 }
 

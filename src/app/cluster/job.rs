@@ -10,7 +10,7 @@ use sparktune_base::program_name;
 use sparktune_base::units::bytes as in_bytes;
 use sparktune_cluster::membership::messages::{Job, State};
 use sparktune_cluster::membership::{
-    Cancelled, Crew, Following, Found, Recruit, Watch, describe, members, prepare,
+    Cancelled, Crew, Following, Found, Recruit, Watch, describe, members, prepare, reached_at,
 };
 use sparktune_cluster::{Error, JobToken, environment_of, free_port, random_hex};
 use sparktune_plan::Plan;
@@ -130,17 +130,17 @@ impl Members {
             swarm,
             folders,
         };
-        let host = Crew::address_for(&self.others).map_or_else(|| "127.0.0.1".into(), |ip| ip.to_string());
+        let (host, recruits) = reached_at(&self.others);
         let cluster = self.membership.token()?;
         let progress = Sending { listener, total, sent: Mutex::default() };
-        let mut crew = prepare(&self.others, &cluster, &job, &places, cancelled, &progress)?;
+        let mut crew = prepare(&recruits, &cluster, &job, &places, cancelled, &progress)?;
         if let Some(own) = &self.own {
             crew.led_from(own, &cluster, &job)?;
         }
         let ranks =
             self.others.iter().enumerate().map(|(at, other)| format!("rank {} is {}", at + 1, other.name));
         listener.note(&format!("rank 0 is this machine, {}", ranks.collect::<Vec<_>>().join(", ")));
-        let mut environment = environment_of(0, world_size, &host, port);
+        let mut environment = environment_of(0, world_size, &host.to_string(), port);
         environment.push((JobToken::VARIABLE.to_owned(), token));
         Ok(Started { environment, crew })
     }

@@ -10,14 +10,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
-use sparktune_base::files::{create_private_folder, private_file, write_shared_and_sync};
-use sparktune_base::program_name;
+use rustix::process::Pid;
+use sparktune_base::files::{create_private_folder, is_private_file, private_file, write_shared_and_sync};
 use sparktune_base::regular_file::read_regular;
 use sparktune_cluster::membership::Launch;
 
 use crate::failure::Failure;
-use crate::folders::state_folder;
+use crate::folders::required_state_folder;
 
 /// The name of the file.
 const FILE: &str = "cluster-rank.json";
@@ -35,11 +34,7 @@ impl KeptLaunch {
     /// # Errors
     /// There is no folder for it.
     pub(super) fn of_user() -> Result<Self, Failure> {
-        let folder = state_folder().ok_or_else(|| {
-            Failure::usage("there is no folder for what ranks are started with: HOME is not set")
-                .hint(format!("Set HOME to your folder, and start `{} cluster join` again", program_name()))
-        })?;
-        Ok(Self { path: folder.join(FILE) })
+        Ok(Self { path: required_state_folder("what ranks are started with")?.join(FILE) })
     }
 
     /// Returns where it is.
@@ -50,8 +45,7 @@ impl KeptLaunch {
     /// Reads it. One that is damaged, or that others could have written or read, says nothing.
     pub(super) fn find(&self) -> Option<Launch> {
         let file = fs::symlink_metadata(&self.path).ok()?;
-        let is_private = file.is_file() && file.uid() == geteuid().as_raw() && file.mode() & 0o077 == 0;
-        let bytes = read_regular(&self.path, MOST_BYTES).ok().filter(|_| is_private)?;
+        let bytes = read_regular(&self.path, MOST_BYTES).ok().filter(|_| is_private_file(&file))?;
         serde_json::from_slice(&bytes).ok()
     }
 
@@ -61,7 +55,8 @@ impl KeptLaunch {
     /// It cannot be written.
     pub(super) fn replace(&self, launch: &Launch) -> io::Result<File> {
         create_private_folder(self.path.parent().unwrap_or(Path::new(".")))?;
-        let text = serde_json::to_vec(launch).expect("plain fields serialise");
+        // A path that is not UTF-8 cannot be kept.
+        let text = serde_json::to_vec(launch).map_err(io::Error::other)?;
         write_shared_and_sync(&self.path, text)?;
         let file = private_file().read(true).open(&self.path)?;
         if file.try_lock().is_err() {
@@ -77,15 +72,39 @@ impl KeptLaunch {
             .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// Removes it.
+    /// Returns the process of the rank that has it: of an earlier agent, for example.
+    pub(super) fn process(&self) -> Option<Pid> {
+        let same =
+            |of: &fs::Metadata, other: &fs::Metadata| (of.dev(), of.ino()) == (other.dev(), other.ino());
+        let kept = fs::metadata(&self.path).ok().filter(|_| self.is_in_use())?;
+        let has_it =
+            |process: &Path| fs::metadata(process.join("fd/0")).is_ok_and(|input| same(&input, &kept));
+        let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        let found = processes.filter(|process| has_it(process)).find_map(|process| {
+            process
+                .file_name()?
+                .to_str()?
+                .parse()
+                .ok()
+                .filter(|process| *process != std::process::id() as i32)
+        });
+        found.and_then(Pid::from_raw)
+    }
+
+    /// Removes it. As long as a rank has it, it is only emptied, so that the rank is still seen.
     pub(super) fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
+        let emptied = self.is_in_use().then(|| private_file().write(true).truncate(true).open(&self.path));
+        if emptied.is_none_or(|emptied| emptied.is_err()) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::ffi::OsStr;
     use std::net::Ipv4Addr;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::process::{Command, Stdio};
 
@@ -108,7 +127,14 @@ pub(super) mod tests {
             swarm: true,
             folders: Vec::new(),
         };
-        Launch { job, first: Ipv4Addr::LOCALHOST.into(), folders: vec!["/models/a".into()], again: 2 }
+        let member = "member".into();
+        Launch {
+            member,
+            job,
+            first: Ipv4Addr::LOCALHOST.into(),
+            folders: vec!["/models/a".into()],
+            restarts: 2,
+        }
     }
 
     #[test]
@@ -120,9 +146,10 @@ pub(super) mod tests {
         assert_eq!(fs::metadata(kept.path()).unwrap().permissions().mode() & 0o777, 0o600);
         let mut process = Command::new("sleep").arg("1000").stdin(Stdio::from(file)).spawn().unwrap();
         assert!(kept.find() == Some(launch()) && kept.is_in_use());
+        assert_eq!(kept.process(), Some(Pid::from_child(&process)));
         process.kill().unwrap();
         process.wait().unwrap();
-        assert!(kept.find() == Some(launch()) && !kept.is_in_use());
+        assert!(kept.find() == Some(launch()) && !kept.is_in_use() && kept.process().is_none());
         let moved = folder.path().join("moved");
         fs::rename(kept.path(), &moved).unwrap();
         symlink(&moved, kept.path()).unwrap();
@@ -134,7 +161,13 @@ pub(super) mod tests {
         fs::set_permissions(kept.path(), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(kept.path(), "{").unwrap();
         assert!(kept.find().is_none());
+        let file = kept.replace(&launch()).unwrap();
+        kept.remove();
+        assert!(kept.find().is_none() && kept.is_in_use(), "the rank is still seen");
+        drop(file);
         kept.remove();
         assert!(!kept.path().exists());
+        let folders = vec![PathBuf::from(OsStr::from_bytes(b"/models/\xff"))];
+        assert!(kept.replace(&Launch { folders, ..launch() }).is_err());
     }
 }

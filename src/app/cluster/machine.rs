@@ -69,16 +69,12 @@ impl Machine {
         Self { program, runs_dir, memory: Mutex::new(Sampler::new()), kept, rank: Mutex::default() }
     }
 
-    /// Ends the rank for good, and waits for it.
-    pub(super) fn end(&self) {
-        let (number, is_own) = {
-            let rank = lock(&self.rank);
-            (rank.number, rank.process.is_some())
-        };
+    /// Stops the rank and waits for it. `for_good` says that it is not to be started again.
+    pub(super) fn end(&self, for_good: bool) {
+        let number = lock(&self.rank).number;
         self.stop(number);
-        // One of an earlier agent does not hear this one.
-        if self.ends_within(number, if is_own { GRACE } else { Duration::ZERO }) {
-            self.give_up();
+        if self.ends_within(number, GRACE) && for_good {
+            self.forget_launch();
         }
     }
 
@@ -127,21 +123,24 @@ impl Host for Machine {
         let last = lock(&self.rank).number;
         // Another agent of this user may have started one meanwhile.
         if !self.ends_within(last, MAKING_WAY) || self.kept.is_in_use() {
-            return Err("its earlier rank has not ended yet. Try again in a moment".into());
+            return Err(
+                "an earlier rank on this machine has not ended yet. Start the run again when it has".into()
+            );
         }
         let kept = self.kept.path();
         let stdin = match self.kept.replace(launch) {
             Ok(file) => Stdio::from(file),
             Err(error) if *swarm => {
+                self.forget_launch();
                 return Err(format!(
-                    "cannot write {}, with which it starts the rank of a swarm again: {error}. Make room there, or train without --swarm",
+                    "cannot write {}, from which the rank of a swarm would be started again: {error}. Free space there or make it writable, or train with --swarm false",
                     kept.display()
                 ));
             }
             // It does not come back anyway.
             Err(_) => Stdio::null(),
         };
-        let mut process = Command::new(&self.program)
+        let spawned = Command::new(&self.program)
             .args(["train", "--plain", "--non-interactive", "--runs-dir"])
             .arg(&self.runs_dir)
             .envs(environment_of(*rank, *world_size, &first.to_string(), *port))
@@ -152,11 +151,11 @@ impl Host for Machine {
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| {
-                self.give_up();
-                format!("cannot start {}: {error}", self.program.display())
-            })?;
+            .spawn();
+        let mut process = spawned.map_err(|error| {
+            self.forget_launch();
+            format!("cannot start {}: {error}", self.program.display())
+        })?;
         let (has_met, said) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(String::new())));
         let (out, err) = (process.stdout.take(), process.stderr.take());
         let met = Arc::clone(&has_met);
@@ -184,7 +183,7 @@ impl Host for Machine {
         self.kept.find()
     }
 
-    fn give_up(&self) {
+    fn forget_launch(&self) {
         self.kept.remove();
     }
 
@@ -197,7 +196,7 @@ impl Host for Machine {
             return if self.kept.is_in_use() {
                 RankState::Training
             } else if self.kept.path().exists() {
-                RankState::Ended { code: None, said: "an earlier agent had started it".into() }
+                RankState::Ended { code: None, said: "its last words went to an earlier agent".into() }
             } else {
                 // It has ended for good.
                 RankState::Ended { code: Some(0), said: String::new() }
@@ -208,7 +207,7 @@ impl Host for Machine {
         {
             rank.ended = Some(status.code());
             if status.code().is_some_and(would_end_so_again) {
-                self.give_up();
+                self.forget_launch();
             }
             // What it wrote last is worth a moment.
             rank.readers.drain(..).for_each(|reader| drop(reader.join()));
@@ -222,9 +221,13 @@ impl Host for Machine {
 
     fn stop(&self, number: u64) {
         let rank = lock(&self.rank);
-        if let Some(process) = rank.process.as_ref().filter(|_| rank.number == number && rank.ended.is_none())
-        {
-            signal_to_stop(Pid::from_child(process));
+        let process = match &rank.process {
+            _ if rank.number != number => None,
+            Some(process) => rank.ended.is_none().then(|| Pid::from_child(process)),
+            None => self.kept.process(),
+        };
+        if let Some(process) = process {
+            signal_to_stop(process);
         }
     }
 
@@ -247,8 +250,8 @@ impl Host for Machine {
     }
 }
 
-/// Returns whether a rank that is started again would end so once more: unless it was stopped from outside or
-/// has not reached the others. Then it says itself if it ends for good.
+/// Returns whether a rank that has ended with this code would end so again. One that was stopped from outside
+/// or did not reach the others might not: it removes the file itself if it has ended for good.
 fn would_end_so_again(code: i32) -> bool {
     !matches!(Exit::from_code(code), Exit::Stopped | Exit::Network)
 }
@@ -314,6 +317,12 @@ mod tests {
         // The first agent may have ended.
         let second = machine();
         assert!(second.kept() == Some(launch()) && second.look(0) == RankState::Training);
+        second.end(false);
+        let was_stopped = RankState::Ended { code: None, said: String::new() };
+        until(|| first.look(number) == was_stopped);
+        assert!(second.kept() == Some(launch()), "an agent that ends with an error may be started again");
+        let number = first.start(&launch()).unwrap();
+        until(|| first.look(number) == RankState::Training);
         let said = second.start(&launch()).unwrap_err();
         assert!(said.contains("has not ended"), "{said}");
         let process = Pid::from_child(lock(&first.rank).process.as_ref().unwrap());
@@ -322,12 +331,12 @@ mod tests {
             |machine: &Machine, number| matches!(machine.look(number), RankState::Ended { code: None, .. });
         until(|| is_killed(&first, number));
         assert!(first.kept() == Some(launch()) && is_killed(&second, 0));
-        let number = second.start(&Launch { again: 3, ..launch() }).unwrap();
+        let number = second.start(&Launch { restarts: 3, ..launch() }).unwrap();
         until(|| second.look(number) == RankState::Training);
-        assert_eq!(second.kept().unwrap().again, 3);
+        assert_eq!(second.kept().unwrap().restarts, 3);
         let said = first.start(&launch()).unwrap_err();
         assert!(said.contains("has not ended"), "both agents may live: {said}");
-        second.end();
+        second.end(true);
         assert_eq!(second.kept(), None, "who ends the agent ends the rank for good");
     }
 

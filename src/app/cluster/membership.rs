@@ -4,11 +4,10 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
+use sparktune_base::files::is_private_file;
 use sparktune_base::program_name;
 use sparktune_base::regular_file::read_regular;
 use sparktune_cluster::membership::messages::name;
@@ -16,7 +15,7 @@ use sparktune_cluster::{ClusterToken, random_hex};
 
 use super::kept_launch::KeptLaunch;
 use crate::failure::Failure;
-use crate::folders::{state_folder, write_private_file};
+use crate::folders::{required_state_folder, write_private_file};
 
 /// The name of the file.
 const FILE: &str = "cluster.json";
@@ -96,7 +95,7 @@ impl Membership {
             let text = format!("{} {why}", path.display());
             Err(Failure::usage(text).hint("Delete it, and join the cluster again"))
         };
-        if !file.is_file() || file.uid() != geteuid().as_raw() || file.mode() & 0o077 != 0 {
+        if !is_private_file(&file) {
             return refused("is not a private file of yours (mode 0600), so others may know the token in it");
         }
         let bytes = read_regular(&path, MOST_BYTES).map_err(|error| Failure::io("read", &path, &error))?;
@@ -138,28 +137,20 @@ impl Membership {
         }
     }
 
-    /// Forgets it, and what a rank of this cluster was started with, which an agent would start again for
-    /// another cluster. A rank that still trains removes that itself.
+    /// Forgets it, and what a rank of this cluster was started with. A rank that still trains goes on.
     ///
     /// # Errors
     /// The file cannot be removed.
     pub fn forget(&self) -> Result<(), Failure> {
         let path = path()?;
         fs::remove_file(&path).map_err(|error| Failure::io("remove", &path, &error))?;
-        let kept = KeptLaunch::of_user()?;
-        if !kept.is_in_use() {
-            kept.remove();
-        }
+        KeptLaunch::of_user()?.remove();
         Ok(())
     }
 }
 
 fn path() -> Result<PathBuf, Failure> {
-    let folder = state_folder().ok_or_else(|| {
-        Failure::usage("there is no folder for the cluster's token: neither XDG_STATE_HOME nor HOME is set")
-            .hint("Set HOME to your folder")
-    })?;
-    Ok(folder.join(FILE))
+    Ok(required_state_folder("the cluster's token")?.join(FILE))
 }
 
 /// Returns the name of this machine.

@@ -20,9 +20,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use sparktune_cluster::lab::{BRIDGE, INTERFACE, Lab};
 use sparktune_cluster::xdp::frame::{Ends, FRAME, FRAME_HEAD, Route, write_head};
 use sparktune_cluster::xdp::kernel::Kernel;
-use sparktune_cluster::xdp::lab::{BRIDGE, INTERFACE, Lab};
 use sparktune_cluster::xdp::slots::Job as SumJob;
 use sparktune_cluster::xdp::wire::{Header, Key, PACKET, sign};
 

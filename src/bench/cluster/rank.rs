@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use sparktune_cluster::lab::{INTERFACE, Lab};
 use sparktune_cluster::nccl::preflight::Asked;
 use sparktune_cluster::nccl::{self, Nccl};
 use sparktune_cluster::tlb::Misses;
 use sparktune_cluster::xdp::kernel::Kernel;
-use sparktune_cluster::xdp::lab::{INTERFACE, Lab};
 use sparktune_cluster::xdp::{Choice, Path, Report, Xdp};
 use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, tcp, xdp};
 

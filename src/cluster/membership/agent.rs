@@ -62,15 +62,16 @@ pub trait Host: Sync {
     /// started later. Ranks that an earlier agent started have the number 0.
     ///
     /// # Errors
-    /// It cannot be started, for the reason that is returned; an earlier one has not ended, for example.
+    /// It cannot be started, for the reason that is returned. What is kept is then that of an earlier rank
+    /// that has not ended, or nothing.
     fn start(&self, launch: &Launch) -> Result<u64, String>;
 
     /// Returns what the last rank was started with, unless that rank has ended for good: by itself, which it
-    /// says by giving this up, or by [`Host::give_up`]. It outlives the agent and the machine.
+    /// says by removing this, or by [`Host::forget_launch`]. It survives a restart of agent or machine.
     fn kept(&self) -> Option<Launch>;
 
-    /// Keeps nothing of the last rank any more.
-    fn give_up(&self);
+    /// Forgets what the last rank was started with, so that it is not started again.
+    fn forget_launch(&self);
 
     /// Returns how the rank with this number stands. It has ended if a later one was started.
     fn look(&self, number: u64) -> RankState;
@@ -125,7 +126,7 @@ pub(super) struct Shared<'a> {
     gate: Gate,
     pub(super) roster: Mutex<Roster>,
     pub(super) coordination: Mutex<Coordination>,
-    /// What this member does; `Idle` may be replaced by one connection at a time.
+    /// What this member does; `Idle` and `Returning` may be replaced by one connection at a time.
     pub(super) work: Mutex<State>,
     /// The rank that was started last.
     pub(super) rank: Mutex<Rank>,
@@ -363,21 +364,15 @@ impl<'a> Shared<'a> {
         lock(&self.coordination).at().map_or(Answer::Busy, |at| Answer::Elsewhere { at })
     }
 
-    /// Takes the only place for work.
-    fn occupy(&self, state: State) -> Result<(), String> {
+    /// Takes the only place for work. Returns what it was taken from: a rank that waits to come back makes
+    /// way.
+    fn occupy(&self, state: State) -> Result<State, String> {
         self.settle();
         let mut work = lock(&self.work);
         match &*work {
-            State::Idle => {}
-            State::Returning { .. } => self.call_off_return(),
-            State::Preparing { run } | State::Training { run, .. } => {
-                return Err(format!(
-                    "it is busy with {run}. Wait for its end, or stop it where it was started"
-                ));
-            }
+            State::Idle | State::Returning { .. } => Ok(std::mem::replace(&mut *work, state)),
+            State::Preparing { run } | State::Training { run, .. } => Err(busy(run)),
         }
-        *work = state;
-        Ok(())
     }
 
     /// Prepares and starts a rank, and says how it stands as long as it is asked.
@@ -388,24 +383,23 @@ impl<'a> Shared<'a> {
                 "it is another build of sparktune, which may compute different bits. Use the same program on all members",
             );
         }
-        if let Err(why) = self.occupy(State::Preparing { run: job.run.clone() }) {
-            return refuse(channel, &why);
+        let mut before = match self.occupy(State::Preparing { run: job.run.clone() }) {
+            Ok(before) => before,
+            Err(why) => return refuse(channel, &why),
+        };
+        let prepared = self.prepare(channel, job);
+        let started = prepared.and_then(|folders| self.start(channel, job, first, &folders, &mut before));
+        if !matches!(started, Ok(Some(_))) {
+            // A rank that was started frees the place when it has ended.
+            let mut work = lock(&self.work);
+            if matches!(&*work, State::Preparing { .. }) {
+                *work = before;
+            }
         }
-        let started =
-            self.prepare(channel, job).and_then(|folders| self.start(channel, job, first, &folders));
         match started {
             Ok(Some(number)) => self.accompany(channel, number),
-            Ok(None) => {
-                *lock(&self.work) = State::Idle;
-                Ok(())
-            }
+            Ok(None) => Ok(()),
             Err(error) => {
-                // A rank that was started frees the place when it has ended.
-                let mut work = lock(&self.work);
-                if matches!(&*work, State::Preparing { .. }) {
-                    *work = State::Idle;
-                }
-                drop(work);
                 if !matches!(error, Error::NoAgent { .. } | Error::Interrupted) {
                     let _ = refuse(channel, &error.to_string());
                 }
@@ -452,13 +446,15 @@ impl<'a> Shared<'a> {
         Ok(None)
     }
 
-    /// Waits for the request to start the rank. Returns the rank's number, or `None` if it is not to start.
+    /// Waits for the request to start the rank. Returns the rank's number, or `None` if it is not to start. A
+    /// rank that waited to come back `before` makes way now.
     fn start(
         &self,
         channel: &mut Channel<'_>,
         job: &Job,
         first: IpAddr,
         folders: &[PathBuf],
+        before: &mut State,
     ) -> Result<Option<u64>, Error> {
         loop {
             match hear(channel)? {
@@ -468,7 +464,14 @@ impl<'a> Shared<'a> {
             }
         }
         let host = self.agent.host;
-        let launch = Launch { job: job.clone(), first, folders: folders.to_vec(), again: 0 };
+        if let State::Returning { run, .. } = &*before {
+            if !self.call_off_return() {
+                return refuse(channel, &busy(run)).map(|()| None);
+            }
+            *before = State::Idle;
+        }
+        let member = self.agent.introduction.id.clone();
+        let launch = Launch { member, job: job.clone(), first, folders: folders.to_vec(), restarts: 0 };
         let number = match host.start(&launch) {
             Ok(number) => number,
             Err(why) => return refuse(channel, &why).map(|()| None),
@@ -514,8 +517,14 @@ impl<'a> Shared<'a> {
     /// Notes that this machine leads a run, while the program that started the run holds the connection, and
     /// then as long as the trainer lives: that program may end before the trainer, or hang for a while.
     fn be_led(&self, channel: &mut Channel<'_>, run: String, world_size: usize) -> Result<(), Error> {
-        if let Err(why) = self.occupy(State::Training { run: run.clone(), rank: 0, world_size }) {
-            return refuse(channel, &why);
+        match self.occupy(State::Training { run: run.clone(), rank: 0, world_size }) {
+            Ok(State::Returning { run: of, rank, world_size }) if !self.call_off_return() => {
+                let why = busy(&of);
+                *lock(&self.work) = State::Training { run: of, rank, world_size };
+                return refuse(channel, &why);
+            }
+            Ok(_) => {}
+            Err(why) => return refuse(channel, &why),
         }
         let led = tell(channel, &Answer::Yes).and_then(|()| {
             loop {
@@ -572,6 +581,10 @@ fn hear_ask(channel: &mut Channel<'_>) -> Result<Ask, Error> {
         let _ = refuse(channel, &format!("a message of this machine was refused there: {why}"));
     }
     heard
+}
+
+fn busy(run: &str) -> String {
+    format!("it is busy with {run}. Wait for its end, or stop it where it was started")
 }
 
 fn refuse(channel: &mut Channel<'_>, why: &str) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Who starts a run brings the other members to work: every one gets the files it lacks, and only when all
 //! are ready their ranks are started, so a run begins with everybody or not at all.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -161,17 +161,43 @@ fn of_member(name: &str, error: Error) -> Error {
     }
 }
 
-impl Crew {
-    /// Returns the address at which the members reach this machine: that of the way to the first on another
-    /// machine.
-    pub fn address_for(recruits: &[Recruit]) -> Option<IpAddr> {
-        let towards = |recruit: &Recruit| {
-            (recruit.host.as_str(), recruit.port).to_socket_addrs().ok()?.find_map(address_towards)
-        };
-        let all: Vec<IpAddr> = recruits.iter().filter_map(towards).collect();
-        all.iter().find(|ip| !ip.is_loopback()).or(all.first()).copied()
-    }
+/// Returns the address at which all recruits reach this machine, and the recruits as they are dialled. Those
+/// on this machine are dialled at that address too: a rank is told that rank 0 is where its agent was dialled
+/// from, and decides by that at which addresses it listens.
+pub fn reached_at(recruits: &[Recruit]) -> (IpAddr, Vec<Recruit>) {
+    let way = |recruit: &Recruit| {
+        let all = (recruit.host.as_str(), recruit.port).to_socket_addrs().ok()?;
+        all.into_iter().find_map(|to| Some(Way { to: to.ip(), from: address_towards(to)? }))
+    };
+    let ways: Vec<Option<Way>> = recruits.iter().map(way).collect();
+    let at = common_address(ways.iter().flatten());
+    let dialled = recruits.iter().zip(&ways).map(|(recruit, way)| {
+        let is_here = way.as_ref().is_some_and(Way::stays_here);
+        let host = if is_here { at.to_string() } else { recruit.host.clone() };
+        Recruit { host, ..recruit.clone() }
+    });
+    (at, dialled.collect())
+}
 
+/// The addresses at both ends of a way from this machine.
+struct Way {
+    from: IpAddr,
+    to: IpAddr,
+}
+
+impl Way {
+    fn stays_here(&self) -> bool {
+        self.to.is_loopback() || self.to == self.from
+    }
+}
+
+/// Returns the address of the first way to another machine, or that of the loopback interface.
+fn common_address<'a>(ways: impl IntoIterator<Item = &'a Way>) -> IpAddr {
+    let out = ways.into_iter().find(|way| !way.stays_here());
+    out.map_or(Ipv4Addr::LOCALHOST.into(), |way| way.from)
+}
+
+impl Crew {
     /// Adds the agent of this machine, which is to know that it leads the run.
     ///
     /// # Errors
@@ -252,5 +278,26 @@ impl Following {
         for thread in self.threads {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(from: [u8; 4], to: [u8; 4]) -> Way {
+        Way { from: from.into(), to: to.into() }
+    }
+
+    #[test]
+    fn the_ranks_of_one_machine_are_told_the_same_address_whatever_interfaces_it_has() {
+        let (loopback, bridge) = (way([127, 0, 0, 1], [127, 0, 1, 1]), way([172, 17, 0, 1], [172, 17, 0, 1]));
+        let out = way([192, 168, 1, 4], [192, 168, 1, 5]);
+        assert_eq!(common_address([&bridge, &loopback]), IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(common_address([&bridge, &loopback, &out]), IpAddr::from([192, 168, 1, 4]));
+        let at = |host: &str| Recruit { name: host.into(), host: host.into(), port: 7300 };
+        let (address, dialled) = reached_at(&[at("127.0.0.2"), at("127.0.0.1")]);
+        let hosts: Vec<&str> = dialled.iter().map(|recruit| recruit.host.as_str()).collect();
+        assert_eq!((address, &hosts[..]), ([127, 0, 0, 1].into(), &["127.0.0.1"; 2][..]));
     }
 }

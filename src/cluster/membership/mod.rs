@@ -11,7 +11,7 @@
 //! folders of files. Leaves: ranks that run, and lists. It must not know tensors, models, runs or plans, and
 //! it never prints.
 //!
-//! A rank of a swarm that ends before its run is started again by its agent (`returning`).
+//! If a rank of a swarm ends before the run does, its agent starts it again (`returning`).
 
 mod agent;
 mod client;
@@ -27,7 +27,7 @@ mod transfer;
 
 pub use agent::{Agent, Host, Keep, Where};
 pub use client::{Examined, Found, Measured, examine, forget, holds, measure, members};
-pub use crew::{Crew, Following, Recruit, Watch, prepare};
+pub use crew::{Crew, Following, Recruit, Watch, prepare, reached_at};
 pub use launch::Launch;
 pub use talk::Cancelled;
 pub use transfer::{Tick, describe, has_the_same};

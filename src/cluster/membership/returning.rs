@@ -1,15 +1,15 @@
-//! A rank of a swarm that has ended before its run is started again, as it was, and finds the others as a
-//! rank does that another launcher starts again: at the door of whoever coordinates them.
+//! If a rank of a swarm ends before the run does, its agent starts it again as it was. It finds the others as
+//! any rank does that is started again: at the door of the rank that coordinates them.
 //!
-//! Its agent starts it, and nobody else: the program that started the run may have ended, and so may rank 0.
-//! Why a rank ends, only the rank knows. One that ends for good (the run is complete or was stopped, or an
-//! error of its own would come again) gives up its [`Launch`], which its agent keeps. So whatever else ends
-//! it leaves that behind: a signal, the end of its machine, or that it has lost others who may go on. An
-//! agent that finds it when it starts does the same.
+//! Only its agent can start it: the program that started the run may have ended, and so may rank 0. Only the
+//! rank knows why it ends. One that ends for good (the run is complete or was stopped, or an error of its own
+//! would come again) removes its [`Launch`], which its agent keeps. After any other end the launch is still
+//! there: after a signal, the end of the machine, or the loss of others who may go on. An agent that finds a
+//! launch when it starts does the same.
 
 use std::time::{Duration, Instant};
 
-use super::agent::{Host, Shared, lock};
+use super::agent::{Agent, Shared, lock};
 use super::launch::{Launch, Rank};
 use super::messages::{Job, RankState, State};
 
@@ -18,27 +18,29 @@ use super::messages::{Job, RankState, State};
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(900);
 /// How often a rank is started again: for about two hours, if each ends at once.
-const MOST_STARTS: u32 = 12;
+const MOST_RESTARTS: u32 = 12;
 /// One that has trained for so long is as good as new.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Returns what the host keeps. A job that no message could have brought says nothing.
-fn kept(host: &dyn Host) -> Option<Launch> {
-    host.kept().filter(|launch| launch.job.check().is_ok())
-}
-
 /// Returns the pause before a rank is started again, for the first time with 1; `None` if that was often
 /// enough.
-fn pause(again: u32) -> Option<Duration> {
-    let longer = 4_u32.saturating_pow(again.saturating_sub(1));
-    (again <= MOST_STARTS).then(|| FIRST_PAUSE.saturating_mul(longer).min(LONGEST_PAUSE))
+fn pause(restarts: u32) -> Option<Duration> {
+    let longer = 4_u32.saturating_pow(restarts.saturating_sub(1));
+    (restarts <= MOST_RESTARTS).then(|| FIRST_PAUSE.saturating_mul(longer).min(LONGEST_PAUSE))
 }
 
 impl Shared<'_> {
+    /// Returns what the host keeps. A job that no message could have brought says nothing, nor does that of
+    /// another membership.
+    fn kept(&self) -> Option<Launch> {
+        let Agent { host, introduction, .. } = self.agent;
+        host.kept().filter(|launch| launch.member == introduction.id && launch.job.check().is_ok())
+    }
+
     /// Looks for a rank that an earlier agent has started, which may still train, or may have ended with that
     /// agent.
     pub(super) fn look_for_earlier_rank(&self) {
-        let Some(Launch { job: Job { run, rank, world_size, .. }, .. }) = kept(self.agent.host) else {
+        let Some(Launch { job: Job { run, rank, world_size, .. }, .. }) = self.kept() else {
             return;
         };
         *lock(&self.work) = State::Training { run, rank, world_size };
@@ -74,10 +76,7 @@ impl Shared<'_> {
                     *rank = Rank::started(number);
                     (Next::Returning, format!("the rank of {run} is started again"))
                 }
-                Err(why) => {
-                    host.give_up();
-                    (Next::Nothing, format!("the rank of {run} cannot be started again: {why}"))
-                }
+                Err(why) => (Next::Nothing, format!("the rank of {run} cannot be started again: {why}")),
             });
         }
         if rank.due.is_some() {
@@ -92,14 +91,14 @@ impl Shared<'_> {
             RankState::Waiting | RankState::Training => return None,
         };
         let ended = match code {
-            Some(0) => "is done".to_owned(),
+            Some(0) => "has ended".to_owned(),
             Some(code) => format!("has ended with exit code {code}: {said}"),
             None => format!("was ended by a signal, or with its machine: {said}"),
         };
         let launch = self.launch_again(rank);
-        let again = launch.and_then(|launch| Some((pause(launch.again)?, launch)));
+        let again = launch.and_then(|launch| Some((pause(launch.restarts)?, launch)));
         let Some((pause, launch)) = again else {
-            host.give_up();
+            host.forget_launch();
             return Some((Next::Nothing, format!("the rank of {run} {ended}")));
         };
         rank.due = Some((Instant::now() + pause, launch));
@@ -112,22 +111,27 @@ impl Shared<'_> {
 
     /// Returns with what a rank that has ended is started again, if it can come back.
     fn launch_again(&self, ended: &Rank) -> Option<Launch> {
-        let kept = kept(self.agent.host).filter(|launch| launch.job.swarm)?;
+        let kept = self.kept().filter(|launch| launch.job.swarm)?;
         // The others do not begin without a rank that has never met them.
-        let was_there = ended.met.is_some() || kept.again > 0;
+        let was_there = ended.met.is_some() || kept.restarts > 0;
         let has_trained_long = ended.met.is_some_and(|met| met.elapsed() >= LONG);
-        let before = if has_trained_long { 0 } else { kept.again };
-        was_there.then_some(Launch { again: before + 1, ..kept })
+        let before = if has_trained_long { 0 } else { kept.restarts };
+        was_there.then_some(Launch { restarts: before + 1, ..kept })
     }
 
-    /// Makes way for other work. A rank that is there already has not met the others.
-    pub(super) fn call_off_return(&self) {
+    /// Makes way for other work. Returns false if the rank has met the others meanwhile and trains: to stop
+    /// it would stop the run.
+    pub(super) fn call_off_return(&self) -> bool {
         let mut rank = lock(&self.rank);
         let host = self.agent.host;
         if rank.due.take().is_none() {
+            if host.look(rank.number) == RankState::Training {
+                return false;
+            }
             host.stop(rank.number);
         }
-        host.give_up();
+        host.forget_launch();
+        true
     }
 }
 
@@ -146,7 +150,7 @@ mod tests {
     fn a_rank_is_started_again_soon_then_ever_later_and_at_last_not_any_more() {
         let pauses: Vec<_> = (1..).map_while(pause).map(|pause| pause.as_secs()).collect();
         assert_eq!(pauses, [2, 8, 32, 128, 512, 900, 900, 900, 900, 900, 900, 900]);
-        assert_eq!(pauses.len(), MOST_STARTS as usize);
+        assert_eq!(pauses.len(), MOST_RESTARTS as usize);
         assert_eq!(pause(u32::MAX), None);
     }
 }

@@ -448,8 +448,8 @@ impl Collective for Nccl {
         self.control.is_left_out()
     }
 
-    fn is_cut_off(&self) -> bool {
-        self.control.is_cut_off()
+    fn has_lost_others(&self) -> bool {
+        self.control.has_lost_others()
     }
 
     fn meet_again(&mut self) -> Result<(), Error> {

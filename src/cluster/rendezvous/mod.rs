@@ -11,7 +11,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -22,13 +22,13 @@ use sparktune_base::escape::escape;
 use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
-use crate::environment::Placement;
+use crate::environment::{Launcher, Placement};
 use crate::error::Error;
 use crate::introduction::{
     Answer, Caller, Hello, Member, Purpose, Report, Stage, VERSION, Welcome, admitted,
 };
 use crate::link::why;
-use crate::listening::{interfaces, listen, resolve};
+use crate::listening::{listen, listening_addresses, resolve};
 use crate::swarm::door::Door;
 use crate::token::JobToken;
 use crate::waiting::{AGAIN, Ends, LOOK, STOPPED, Wait};
@@ -167,14 +167,8 @@ pub(crate) fn meet(
         ends.tell_first();
     }
     let addresses = resolve(placement, deadline, ends)?;
-    let interfaces = interfaces(&placement.host, &addresses, token.is_some());
-    let of_loopback = JobToken::of_loopback();
-    let token = match token {
-        Some(token) => token,
-        None if interfaces.iter().all(IpAddr::is_loopback) => &of_loopback,
-        None => return Err(Error::NoToken { host: escape(&placement.host).into_owned() }.into()),
-    };
-    let (listener, port) = listen(placement, &interfaces)?;
+    let (interfaces, token) = &guarded(placement, &addresses, token)?;
+    let (listener, port) = listen(placement, interfaces)?;
     let (welcome, has_promised) = (OnceCell::new(), Cell::new(false));
     let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome, has_promised };
     let (send_caller, callers) = channel();
@@ -190,6 +184,25 @@ pub(crate) fn meet(
     met.map_err(|error| job.unmet(error))
 }
 
+/// Returns the addresses to listen at, and the token of who may come there. Without one, that is known to
+/// all: on the loopback interface only, and not on a node of Slurm, where other users may run processes.
+///
+/// # Errors
+/// There is no token, and the ranks need one.
+fn guarded(
+    placement: &Placement,
+    addresses: &[SocketAddr],
+    token: Option<&JobToken>,
+) -> Result<(Vec<IpAddr>, JobToken), Error> {
+    let at = listening_addresses(&placement.host, addresses, token.is_some());
+    let is_alone = at.iter().all(IpAddr::is_loopback) && placement.launcher != Launcher::Slurm;
+    match token {
+        Some(token) => Ok((at, token.clone())),
+        None if is_alone => Ok((at, JobToken::of_loopback())),
+        None => Err(Error::NoToken { host: escape(&placement.host).into_owned() }),
+    }
+}
+
 /// Opens rank 0's door for ranks that come while the others work, who are `members`.
 ///
 /// # Errors
@@ -202,11 +215,10 @@ pub(crate) fn open_door(
     members: &[Member],
     ends: &Arc<Ends>,
 ) -> Result<Door, Error> {
-    let of_loopback = JobToken::of_loopback();
     let addresses = (placement.host.as_str(), placement.port).to_socket_addrs();
     let addresses: Vec<_> = addresses.into_iter().flatten().collect();
-    let (listener, port) = listen(placement, &interfaces(&placement.host, &addresses, token.is_some()))?;
-    let token = token.unwrap_or(&of_loopback);
+    let (interfaces, token) = &guarded(placement, &addresses, token)?;
+    let (listener, port) = listen(placement, interfaces)?;
     let known = &Known::default();
     let (deadline, welcome, has_promised) = (Instant::now(), OnceCell::new(), Cell::new(false));
     let job = Job { placement, token, build, limits, ends, known, deadline, port, welcome, has_promised };
@@ -753,7 +765,7 @@ impl Job<'_> {
             if until.listens && (is_late || is_stranger || error.is_refused_connection()) {
                 return Err(Error::Lost { rank: to, at, why });
             }
-            // A swarm that works or meets is silent nowhere for so long.
+            // Ranks that train or meet always listen in one of these places, so nobody is left in them.
             if is_late && nobody_listens && to == 0 && !self.known.also.is_empty() {
                 let places = places.iter().map(|(host, port)| format!("{}, port {port}", escape(host)));
                 let places = places.collect::<Vec<_>>().join("; ");

@@ -79,7 +79,7 @@ pub(crate) struct Swarm {
     /// coordinator's place.
     pub(crate) is_healing: bool,
     /// Whether this rank has ended because it lost others, which may go on without it.
-    pub(crate) is_cut_off: bool,
+    pub(crate) has_lost_others: bool,
     /// Whether this rank alone cannot go on, so that the others do, also without their coordinator.
     pub(crate) gives_way: bool,
     /// For tests: the number of messages after which this rank is dead.

@@ -112,7 +112,7 @@ impl Tcp {
 
     /// Records whether this rank ends because it has lost others.
     pub(crate) fn miss_others(&mut self, error: &Error) {
-        self.swarm().is_cut_off |= matches!(error, Error::TooFew { .. } | Error::Lost { .. });
+        self.swarm().has_lost_others |= matches!(error, Error::TooFew { .. } | Error::Lost { .. });
     }
 
     fn notify(&mut self, to: usize, notice: &Notice) {

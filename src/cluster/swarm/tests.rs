@@ -93,7 +93,7 @@ fn train(placement: &Placement, dies_after: Option<usize>) -> (Vec<Taken>, Optio
         match step(&mut tcp, number, &mut weights) {
             Ok(members) => log.push((bits(&weights), members)),
             Err(error) => {
-                assert_eq!(tcp.is_cut_off(), may_go_on_elsewhere(&error), "{error}");
+                assert_eq!(tcp.has_lost_others(), may_go_on_elsewhere(&error), "{error}");
                 return (log, Some(error));
             }
         }
@@ -582,7 +582,7 @@ fn with_a_stop(world_size: usize, after: Duration) -> Vec<Error> {
         let error = tcp.meet_again().unwrap_err();
         // Whoever does not come would be waited for until then.
         assert!(since.get().unwrap().elapsed() < 2 * LONG, "rank {rank}: {error}");
-        assert_eq!(tcp.is_cut_off(), may_go_on_elsewhere(&error), "rank {rank}: {error}");
+        assert_eq!(tcp.has_lost_others(), may_go_on_elsewhere(&error), "rank {rank}: {error}");
         error
     };
     let work = &work;

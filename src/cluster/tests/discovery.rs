@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use sparktune_cluster::ClusterToken;
 use sparktune_cluster::discovery::{Answerer, Beacon, GROUP, Kind, LENGTH, PORT, find};
+use sparktune_cluster::lab::Lab;
 use sparktune_cluster::membership::{Agent, Where};
-use sparktune_cluster::xdp::lab::Lab;
 
 use crate::free_port;
 use crate::membership::{End, Machine, introduction, until};
@@ -24,7 +24,7 @@ const MEMBER: &str = "SPARKTUNE_CLUSTER_AGENT";
 /// The machine that begins the cluster.
 const FIRST: &str = "spark1";
 
-/// An agent as the program runs it, until its standard input ends; nothing for anybody else.
+/// Runs an agent as the program does, until its standard input ends. In an ordinary test run it does nothing.
 #[test]
 fn an_agent_in_a_namespace() {
     let Ok(member) = std::env::var(MEMBER) else { return };

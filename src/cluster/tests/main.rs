@@ -90,7 +90,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn a_machine_whose_own_name_is_another_address_of_the_loopback_interface_can_be_all_ranks() {
+fn all_ranks_can_meet_at_another_address_of_the_loopback_interface() {
     for token in [None, Some(TOKEN)] {
         let ranks: Vec<_> =
             (0..3).map(|rank| Rank { host: "127.0.1.1", token, ..Rank::of(rank, 3) }).collect();
@@ -274,6 +274,18 @@ fn without_a_token_ranks_meet_on_loopback_only() {
     let Err(error) = elsewhere.join(free_port()) else { panic!("it met somebody") };
     assert!(matches!(error, Error::NoToken { .. }), "{error}");
     assert!(error.to_string().contains(JobToken::VARIABLE), "{error}");
+    // Other users may have processes on a node of Slurm.
+    let on_node = Placement { launcher: Launcher::Slurm, ..placement(0, 2, "127.0.0.1", free_port()) };
+    let met = join_and_tell(
+        &on_node,
+        None,
+        "build",
+        Limits::default(),
+        Arc::new(|| false),
+        Arc::new(|_| ()),
+        vec![],
+    );
+    assert!(matches!(met, Err(Error::NoToken { .. })));
 }
 
 #[test]

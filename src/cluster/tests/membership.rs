@@ -24,6 +24,8 @@ use crate::free_port;
 
 /// A machine whose rank is only noted.
 pub(crate) struct Machine {
+    /// The id of its member.
+    pub(crate) id: String,
     folder: tempfile::TempDir,
     has: Vec<PathBuf>,
     /// Where files that are fetched are put, if not into a folder of its own.
@@ -42,6 +44,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn with(has: &[&Path]) -> Self {
         Self {
+            id: random_hex::<16>(),
             folder: tempfile::tempdir().unwrap(),
             has: has.iter().map(|path| (*path).to_owned()).collect(),
             shared: None,
@@ -103,7 +106,7 @@ impl Host for Machine {
         self.kept.lock().unwrap().clone()
     }
 
-    fn give_up(&self) {
+    fn forget_launch(&self) {
         *self.kept.lock().unwrap() = None;
     }
 
@@ -152,7 +155,8 @@ pub(crate) fn with_agents(token: &ClusterToken, machines: &[&Machine], work: imp
         for (at, (machine, listener)) in machines.iter().zip(&listeners).enumerate() {
             let (stop, ports) = (&stop, &ports);
             scope.spawn(move || {
-                let introduction = introduction(&format!("spark{at}"), ports[at]);
+                let name = format!("spark{at}");
+                let introduction = Introduction { id: machine.id.clone(), ..introduction(&name, ports[at]) };
                 let agent = Agent {
                     token,
                     introduction,

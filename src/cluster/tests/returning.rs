@@ -1,12 +1,12 @@
-//! Ranks that end before their run, on agents in threads of this process: which of them are started again,
-//! with what, and what they make way for.
+//! Ranks that end before the run does, with agents in threads of this process: which of them are started
+//! again, with what, and what they make way for.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use sparktune_cluster::membership::messages::{Job, RankState, State};
 use sparktune_cluster::membership::{Launch, members, prepare};
-use sparktune_cluster::{ClusterToken, Error};
+use sparktune_cluster::{ClusterToken, Error, free_port, random_hex};
 
 use crate::membership::{Counted, Machine, ended, job, model, never, recruit, sent_for, until, with_agents};
 
@@ -56,7 +56,10 @@ fn a_rank_of_a_swarm_that_is_killed_is_started_again_and_trains_when_it_has_met_
             until(|| state(&token, ports) == returning());
             until(|| machine.started().len() == 1 + again as usize);
             let kept = machine.kept.lock().unwrap().clone().unwrap();
-            assert_eq!((&kept.job, kept.again, &kept.folders[..]), (&job, again, &[model.path().into()][..]));
+            assert_eq!(
+                (&kept.job, kept.restarts, &kept.folders[..]),
+                (&job, again, &[model.path().into()][..])
+            );
             assert_eq!(state(&token, ports), returning(), "it waits at the door");
             meet(&machine);
             until(|| state(&token, ports) == training());
@@ -103,7 +106,7 @@ fn a_rank_that_waits_to_come_back_makes_way_for_other_work() {
             meet(&machine);
             if !is_at_door {
                 // It will be started again so late that other work comes before.
-                machine.kept.lock().unwrap().as_mut().unwrap().again = 11;
+                machine.kept.lock().unwrap().as_mut().unwrap().restarts = 11;
             }
             *machine.state.lock().unwrap() = killed();
             until(|| state(&token, ports) == returning());
@@ -122,19 +125,44 @@ fn a_rank_that_waits_to_come_back_makes_way_for_other_work() {
 }
 
 #[test]
+fn a_rank_still_comes_back_if_the_work_that_it_made_way_for_does_not_begin() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let machine = Machine::with(&[model.path()]);
+    with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
+        start(&token, ports, &Job { swarm: true, ..job(model.path()) }, model.path()).unwrap();
+        meet(&machine);
+        *machine.state.lock().unwrap() = killed();
+        until(|| state(&token, ports) == returning());
+        // Nobody listens where the other member of that work is.
+        let others = [recruit(ports[1]), recruit(free_port().unwrap())].concat();
+        let work = Job { world_size: 3, ..job(model.path()) };
+        let places = [model.path().to_owned()];
+        assert!(prepare(&others, &token, &work, &places, never(), &Counted::default()).is_err());
+        until(|| machine.started().len() == 2);
+        assert!(machine.kept.lock().unwrap().as_ref().unwrap().job.swarm);
+    });
+}
+
+#[test]
 fn an_agent_that_is_started_again_starts_the_rank_that_ended_with_its_machine_but_not_without_end() {
     let (token, model) = (ClusterToken::generate(), model());
     for (again, is_started) in [(0, true), (12, false)] {
         let machine = Machine::with(&[model.path()]);
         let job = Job { swarm: true, ..job(model.path()) };
         let first = [127, 0, 0, 1].into();
-        let kept = Launch { job, first, folders: vec![model.path().into()], again };
+        let kept = Launch {
+            member: machine.id.clone(),
+            job,
+            first,
+            folders: vec![model.path().into()],
+            restarts: again,
+        };
         *machine.kept.lock().unwrap() = Some(kept.clone());
         *machine.state.lock().unwrap() = killed();
         with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
             if is_started {
                 until(|| machine.started().len() == 1);
-                assert_eq!(*machine.kept.lock().unwrap(), Some(Launch { again: 1, ..kept }));
+                assert_eq!(*machine.kept.lock().unwrap(), Some(Launch { restarts: 1, ..kept }));
                 assert_eq!(state(&token, ports), returning());
             } else {
                 until(|| state(&token, ports) == State::Idle && machine.kept.lock().unwrap().is_none());
@@ -146,13 +174,19 @@ fn an_agent_that_is_started_again_starts_the_rank_that_ended_with_its_machine_bu
 
 /// Rank 0 would never end here, and a run of no such name would be shown to all members.
 #[test]
-fn an_agent_that_is_started_again_starts_no_rank_of_a_job_that_no_message_could_have_brought() {
+fn an_agent_that_is_started_again_starts_no_rank_of_another_membership_or_a_job_that_no_message_brought() {
     let (token, model) = (ClusterToken::generate(), model());
     let job = Job { swarm: true, ..job(model.path()) };
-    for job in [Job { rank: 0, ..job.clone() }, Job { run: "\u{1b}[2J".into(), ..job }] {
+    let cases = [
+        (Job { rank: 0, ..job.clone() }, true),
+        (Job { run: "\u{1b}[2J".into(), ..job.clone() }, true),
+        (job, false),
+    ];
+    for (job, is_of_member) in cases {
         let machine = Machine::with(&[model.path()]);
+        let member = if is_of_member { machine.id.clone() } else { random_hex::<16>() };
         let first = [127, 0, 0, 1].into();
-        *machine.kept.lock().unwrap() = Some(Launch { job, first, folders: Vec::new(), again: 0 });
+        *machine.kept.lock().unwrap() = Some(Launch { member, job, first, folders: Vec::new(), restarts: 0 });
         *machine.state.lock().unwrap() = killed();
         with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
             let told = || members("127.0.0.1", ports[0], &token, never()).unwrap().remove(1).member.report;

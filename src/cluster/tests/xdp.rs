@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use sparktune_base::pages::{Pages, Part};
 use sparktune_cluster::announced::{AnnouncedSum, NotTheSum};
+use sparktune_cluster::lab::{INTERFACE, Lab, skipped};
 use sparktune_cluster::sentry::{Judge, Reason, SIGMA};
-use sparktune_cluster::xdp::lab::{INTERFACE, Lab, skipped};
 use sparktune_cluster::xdp::slots::Verdict;
 use sparktune_cluster::xdp::wire::VALUES;
 use sparktune_cluster::xdp::{Choice, Loss, Path, Report, Xdp, join, quantise};

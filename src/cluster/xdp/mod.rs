@@ -32,7 +32,6 @@ pub mod kernel;
 #[cfg(not(all(target_os = "linux", feature = "xdp")))]
 #[path = "no_kernel.rs"]
 pub mod kernel;
-pub mod lab;
 mod measuring;
 mod opened;
 #[cfg(test)]

@@ -9,9 +9,9 @@ use std::thread;
 
 use sparktune_base::random::SplitMix64;
 
+use crate::lab::skipped;
 use crate::xdp::frame::{Action, Ends, FRAME, FRAME_HEAD, Route, receive, write_head};
 use crate::xdp::kernel::{Kernel, Refusal};
-use crate::xdp::lab::skipped;
 use crate::xdp::slots::{Counts, Job, Slots, Verdict};
 use crate::xdp::wire::{HEAD, Header, Key, PACKET, SLOTS, sign};
 

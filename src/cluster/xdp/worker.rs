@@ -71,7 +71,7 @@ pub(crate) enum Fault {
         unsent.as_ref().map_or_else(String::new, |error| format!(", and the last packet could not be sent: {error}"))
     )]
     Silence { for_s: u64, unsent: Option<io::Error> },
-    #[error("packets of {PACKET} bytes do not fit through {interface}: they need an MTU of {MTU}")]
+    #[error("packets of {PACKET} bytes do not fit through {interface}. Set its MTU to {MTU} or more")]
     Narrow { interface: String },
     #[error("{0}")]
     Medium(#[from] io::Error),
@@ -257,7 +257,9 @@ impl Worker {
         }
         let is_too_long = |error: &io::Error| error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
         if self.unsent.as_ref().is_some_and(is_too_long) {
-            return Err(Fault::Narrow { interface: narrow(Path::new("/"), &self.transport.receivers()) });
+            return Err(Fault::Narrow {
+                interface: narrow_interface(Path::new("/"), &self.transport.receivers()),
+            });
         }
         Ok(())
     }
@@ -327,9 +329,9 @@ impl Open {
     }
 }
 
-/// Returns the first interface of the machine below `root`, on a way to one of these places, that does not
-/// take whole packets, in words.
-fn narrow(root: &Path, places: &[SocketAddr]) -> String {
+/// Names the first interface on the way to one of these places whose MTU is too small for a packet. The files
+/// of the machine are below `root`.
+fn narrow_interface(root: &Path, places: &[SocketAddr]) -> String {
     let interface = places.iter().find_map(|place| {
         let Link { interface, mtu, .. } = link_towards(root, place.ip())?;
         let mtu = mtu.filter(|mtu| (*mtu as usize) < MTU)?;
@@ -515,10 +517,8 @@ mod tests {
         let job = Job { number: 1, workers: 2, muted: 0, key: Key([3, 4]) };
         let mut worker = Worker::new(job, 0, Box::new(Narrow), None, Duration::from_secs(3600), 100);
         let fault = worker.sum(1, |_, _| {}, |_, _| panic!("a result of nobody")).unwrap_err();
-        assert!(
-            fault.to_string().ends_with("through a network interface: they need an MTU of 1476"),
-            "{fault}"
-        );
+        let what_to_do = "through a network interface. Set its MTU to 1476 or more";
+        assert!(fault.to_string().ends_with(what_to_do), "{fault}");
     }
 
     #[test]
@@ -538,8 +538,8 @@ mod tests {
         file("sys/class/net/wide/mtu", "1476\n");
         file("sys/class/net/narrow/mtu", "1475\n");
         let places = [[10, 0, 0, 1], [11, 0, 0, 1]].map(|ip| SocketAddr::from((ip, 1)));
-        assert_eq!(narrow(root.path(), &places), "the network interface narrow (MTU 1475)");
-        assert_eq!(narrow(root.path(), &places[..1]), "a network interface");
+        assert_eq!(narrow_interface(root.path(), &places), "the network interface narrow (MTU 1475)");
+        assert_eq!(narrow_interface(root.path(), &places[..1]), "a network interface");
     }
 
     #[test]

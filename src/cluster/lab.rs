@@ -121,8 +121,8 @@ impl Drop for Lab {
     }
 }
 
-/// Says that the test which calls this is skipped, and why, past what keeps back the output of tests that
-/// pass.
+/// Says on standard error that the calling test is skipped, and why. It writes there directly, because the
+/// test harness holds back what is printed by tests that pass.
 pub fn skipped(why: impl Display) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
