@@ -233,6 +233,9 @@ impl EventTailer {
         loop {
             while let Some(end) = self.whole_lines(lines_left) {
                 if let Err(newer) = self.take_block(end, &mut lines_left, &mut polled, &mut visit) {
+                    if self.may_be_told_by_the_next() && self.read_chunk(chunk, &mut polled)? {
+                        continue;
+                    }
                     // The line stays in place, so that the next poll returns the error when nothing precedes
                     // it.
                     return if polled.events == 0 { Err(newer) } else { Ok(polled) };
@@ -291,11 +294,17 @@ impl EventTailer {
     ) -> Result<()> {
         // The buffer is taken out, so that its lines can be read while the rest of the tailer changes.
         let pending = std::mem::take(&mut self.pending);
-        // A first line in another format than the second one is damaged.
-        self.is_readable = self.is_readable || second_is_readable(&pending[self.start..]);
         let mut newer = None;
         let _ = lines::each_line(&pending[self.start..end], self.shared_from, |line, parsed| {
-            match self.take_line(line, parsed, polled, visit) {
+            let mut taken = self.take_line(line, parsed, polled, visit);
+            if let Err(found) = taken
+                && second_is_readable(&pending[self.start..])
+            {
+                // A line in another format than the next one is damaged.
+                self.is_readable = true;
+                taken = self.take_line(line, Some(Err(Unreadable::Newer(found))), polled, visit);
+            }
+            match taken {
                 Ok(()) => {
                     self.start += line.len() + 1;
                     *lines_left = lines_left.saturating_sub(1);
@@ -312,6 +321,12 @@ impl EventTailer {
         newer.map_or(Ok(()), |found| {
             Err(Error::NewerEvents { path: self.file.clone(), found, known: EVENT_VERSION })
         })
+    }
+
+    /// Returns whether the line after the next one is to come, which tells whether the next one is damaged.
+    fn may_be_told_by_the_next(&self) -> bool {
+        let left = &self.pending[self.start..];
+        memchr_iter(b'\n', left).nth(1).is_none() && left.len() <= LONGEST_LINE
     }
 
     /// Handles one line by its position. Returns the version of a newer format.
