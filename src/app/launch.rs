@@ -23,6 +23,7 @@ use crate::failure::{Exit, Failure};
 use crate::job;
 use crate::kernel_cache::kernel_cache;
 use crate::listener::Listener;
+use crate::next_steps::{gone_on_elsewhere, resume_command};
 use crate::program::{ON_END, Program};
 use crate::run_folder::create_run;
 use crate::shell::run_argument;
@@ -247,8 +248,9 @@ fn ending(run: &RunDir, attempt: u32, status: ExitStatus, view: &RunView) -> End
         let cause = if is_kill { " (often sent by the system when memory runs out)" } else { "" };
         let exit = if from_outside { Exit::Stopped } else { Exit::Bug };
         let text = format!("the trainer was ended by signal {signal}{cause}. Its log is {}", log.display());
-        let hint = format!("`{} resume {}` continues the run", program_name(), run_argument(run));
-        return failed(Failure::new(exit, text).hint(hint));
+        let failure = gone_on_elsewhere(view).into_iter().fold(Failure::new(exit, text), Failure::hint);
+        let resume = resume_command(&run_argument(run), view);
+        return failed(failure.hint(format!("{resume} continues the run")));
     }
     let exit = Exit::from_code(status.code().unwrap_or(Exit::Bug as i32));
     let own = view.attempts.back().filter(|newest| newest.number == attempt);

@@ -35,6 +35,32 @@ pub fn training_on(run: &str, plan: &Plan, view: &RunView) -> Option<String> {
     Some(format!("The held-out loss was still falling; `{program} resume {run} {longer}` trains on"))
 }
 
+/// Returns the command that continues a run, in backticks. That of a run of several ranks is another one.
+pub fn resume_command(run: &str, view: &RunView) -> String {
+    let program = program_name();
+    let sampled = view.member_samples.as_ref().map_or(0, |samples| samples.ranks.len());
+    if ranks_of_swarm(view).max(sampled) < 2 {
+        return format!("`{program} resume {run}`");
+    }
+    format!(
+        "`{program} resume --cluster {run}` (or `{program} resume {run}` on every rank, where another launcher started them)"
+    )
+}
+
+/// Says that the ranks of a swarm may go on without the one that had the run, if that can be.
+pub fn gone_on_elsewhere(view: &RunView) -> Option<String> {
+    let program = program_name();
+    (ranks_of_swarm(view) > 2).then(|| {
+        format!(
+            "The other ranks may go on without this one, and one of them has the run then: `{program} cluster status` shows what they do. Do not resume it here meanwhile, which would make another run of it"
+        )
+    })
+}
+
+fn ranks_of_swarm(view: &RunView) -> usize {
+    view.members.as_ref().map_or(0, |now| now.members.len())
+}
+
 #[cfg(test)]
 mod tests {
     use sparktune_runlog::{Eval, Event, Kind, RunFinished, RunStarted};

@@ -45,7 +45,7 @@ pub enum Error {
     #[error("rank {by} refuses this rank: {why}")]
     Refused { by: usize, why: String },
     #[error(
-        "rank {rank} ({at}) is gone: {why}. When all ranks have ended, start them again with `{program} resume` on each: nothing that is in a checkpoint is lost",
+        "rank {rank} ({at}) is gone: {why}. When all ranks have ended, start them again with `{program} resume --cluster` where the run is, or with `{program} resume` on each: nothing that is in a checkpoint is lost",
         program = program_name()
     )]
     Lost { rank: usize, at: String, why: String },
@@ -93,7 +93,7 @@ pub enum Error {
     )]
     TooFew { left: usize, of: usize, why: String },
     #[error(
-        "{at} belongs to a cluster with another token. Copy the line again that `{program} cluster init` prints there",
+        "{at} belongs to a cluster with another token. The token is the one in ~/.local/state/sparktune/cluster.json on a member; `{program} cluster join` takes it in the variable SPARKTUNE_CLUSTER_TOKEN",
         program = program_name()
     )]
     OtherCluster { at: String },
@@ -103,7 +103,7 @@ pub enum Error {
     )]
     NoAgent { at: String, why: String },
     #[error(
-        "the member at {at} has lost the coordinator. If the coordinator stays silent, another member takes over after about half a minute: try again then"
+        "the member at {at} has lost the coordinator. If the coordinator stays silent, another member takes over within half a minute: try again then"
     )]
     NoCoordinator { at: String },
     #[error("{at}: {why}")]

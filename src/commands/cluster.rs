@@ -115,9 +115,15 @@ pub fn cluster_init(
         say_join_line(&ready, is_new, &file)?;
     }
     if let Some(why) = &ready.deaf {
-        note(&format!("members cannot find this one by themselves, and need its address: {why}"));
+        let port = ready.membership().call_port;
+        note(&format!(
+            "members cannot find this one by themselves, and need its address, because UDP port {port} cannot be listened to: {why}"
+        ));
     }
     ready.serve(program, &runs_dir(runs_dir_flag)?, &interrupts.flag(), &|text| note(text))?;
+    if !style.json {
+        note(&ended("init")?);
+    }
     Ok(Exit::Done)
 }
 
@@ -190,11 +196,26 @@ pub fn cluster_join(
         let file = ready.membership().keep()?;
         say_json(&ready, file)?;
     }
-    ready.serve(program, &runs_dir(runs_dir_flag)?, &interrupts.flag(), &|text| note(text))?;
-    if !style.json && Membership::find()?.is_some() {
-        note(&format!("ended; `{} cluster join` goes on, without a token", program_name()));
+    let served = ready.serve(program, &runs_dir(runs_dir_flag)?, &interrupts.flag(), &|text| note(text));
+    if served.is_err()
+        && let Some(kept) = Membership::find()?.filter(|kept| kept.known.is_empty())
+    {
+        // Nobody has ever taken its token, which may be a wrong one.
+        kept.forget()?;
+    }
+    served?;
+    if !style.json {
+        note(&ended("join")?);
     }
     Ok(Exit::Done)
+}
+
+/// Says that the agent has ended, and how this machine stands in the cluster.
+fn ended(word: &str) -> Result<String, Failure> {
+    Ok(match Membership::find()? {
+        Some(_) => format!("ended; `{} cluster {word}` goes on, without a token", program_name()),
+        None => "ended, because this machine has left the cluster".to_owned(),
+    })
 }
 
 fn given_token(from: &TokenFrom) -> Result<Option<ClusterToken>, Failure> {
@@ -316,7 +337,6 @@ struct Row {
     link: Option<String>,
     free_bytes: u64,
     state: String,
-    share: Option<f64>,
     /// Whether it is this machine.
     here: bool,
     coordinates: bool,
@@ -328,15 +348,11 @@ impl Row {
         let Found { member, host } = found;
         let coordinates = member.ip.is_none();
         let Member { introduction, report, gone, .. } = member;
-        let (state, share) = match report.state {
-            State::Idle => ("idle".to_owned(), None),
-            State::Preparing { run } => (format!("prepares {run}"), None),
-            State::Training { run, rank, world_size } => {
-                (format!("rank {rank} of {run}"), Some(1.0 / world_size as f64))
-            }
-            State::Returning { run, rank, .. } => {
-                (format!("waits to come back to {run} as rank {rank}"), None)
-            }
+        let state = match report.state {
+            State::Idle => "idle".to_owned(),
+            State::Preparing { run } => format!("prepares {run}"),
+            State::Training { run, rank, .. } => format!("rank {rank} of {run}"),
+            State::Returning { run, rank, .. } => format!("waits to come back to {run} as rank {rank}"),
         };
         Self {
             name: introduction.name,
@@ -346,7 +362,6 @@ impl Row {
             link: introduction.link,
             free_bytes: report.free_bytes,
             state,
-            share: share.filter(|_| gone.is_none()),
             here: introduction.id == own,
             coordinates,
             gone,
@@ -356,11 +371,7 @@ impl Row {
     fn cells(&self) -> [String; 7] {
         let mark = if self.here { " (here)" } else { "" };
         let none = || "–".to_owned();
-        let state = match (&self.gone, self.share) {
-            (Some(why), _) => format!("gone: {why}"),
-            (None, Some(share)) => format!("{}, share {:.0} %", self.state, share * 100.0),
-            (None, None) => self.state.clone(),
-        };
+        let state = self.gone.as_ref().map_or_else(|| self.state.clone(), |why| format!("gone: {why}"));
         [
             format!("{}{mark}", escape(&self.name)),
             escape(&self.address).into_owned(),

@@ -2,6 +2,7 @@
 
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::members_of_run::{MemberRow, members};
+use sparktune_app::next_steps::{gone_on_elsewhere, resume_command};
 use sparktune_app::shell::run_argument;
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
@@ -282,14 +283,14 @@ pub(crate) fn from_checkpoint(step: u64, view: &RunView) -> String {
 /// and escaped for a terminal.
 pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String {
     let step = count(view.steps_done());
-    let program = program_name();
-    let resume = || match view.checkpoints.back() {
-        Some(checkpoint) => {
-            format!("`{program} resume {run}` continues {}", from_checkpoint(checkpoint.step, view))
+    let resume = || {
+        let command = resume_command(run, view);
+        match view.checkpoints.back() {
+            Some(checkpoint) => format!("{command} continues {}", from_checkpoint(checkpoint.step, view)),
+            None => {
+                format!("{command} starts again from the beginning, because there is no checkpoint yet")
+            }
         }
-        None => format!(
-            "`{program} resume {run}` starts again from the beginning, because there is no checkpoint yet"
-        ),
     };
     match liveness {
         Liveness::NotStarted => "the trainer has not started".into(),
@@ -299,7 +300,8 @@ pub(crate) fn standing(run: &str, liveness: Liveness, view: &RunView) -> String 
             duration(std::time::Duration::from_secs(silent_s).as_secs_f64())
         ),
         Liveness::Crashed => format!(
-            "crashed after step {step}: the trainer was killed, or its log (in logs/) says why. {}",
+            "crashed after step {step}: the trainer was killed, or its log (in logs/) says why. {}{}",
+            gone_on_elsewhere(view).map(|elsewhere| elsewhere + ". Otherwise ").unwrap_or_default(),
             resume()
         ),
         Liveness::Gone => "the run folder is gone; was it moved or deleted?".into(),
@@ -484,13 +486,19 @@ mod tests {
         assert_eq!(lines.join("\n"), expected);
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
-            "stopped at step 3 (asked to). `sparktune resume r` continues from step 3"
+            "stopped at step 3 (asked to). `sparktune resume --cluster r` (or `sparktune resume r` on every rank, where another launcher started them) continues from step 3"
         );
+        let killed = standing("r", Liveness::Crashed, &log.view);
+        assert!(!killed.contains("go on without this one"), "{killed}");
+        log.line(Kind::Members(Members { step: 4, members: vec![0, 1, 2], ..Members::default() }));
+        let killed = standing("r", Liveness::Crashed, &log.view);
+        let told = ["The other ranks may go on without this one", "Otherwise `sparktune resume --cluster r`"];
+        assert!(told.iter().all(|words| killed.contains(words)), "{killed}");
         let head = CheckpointCommitted { step: 3 + 18, name: "step-000021".into(), ..Default::default() };
         log.line(Kind::CheckpointCommitted(head));
         assert_eq!(
             standing("r", Liveness::Finished { outcome: Outcome::Stopped }, &log.view),
-            "stopped at step 3 (asked to). `sparktune resume r` continues after 18 steps of the MTP head"
+            "stopped at step 3 (asked to). `sparktune resume --cluster r` (or `sparktune resume r` on every rank, where another launcher started them) continues after 18 steps of the MTP head"
         );
     }
 

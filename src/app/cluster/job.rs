@@ -52,6 +52,15 @@ impl Members {
         let (mut others, mut own, mut problems) = (Vec::new(), None, Vec::new());
         for Found { member, host } in all {
             let shown = escape(&member.introduction.name).into_owned();
+            let is_own = member.introduction.id == membership.id;
+            if let Some(why) = member.gone.as_ref().filter(|_| is_own) {
+                listener.note(&format!(
+                    "no agent runs on this machine ({}): it trains all the same, but other members cannot see it. `{} cluster init` or `join` starts one",
+                    escape(why),
+                    program_name()
+                ));
+                continue;
+            }
             if let Some(why) = &member.gone {
                 listener.note(&format!("{shown} is gone ({}) and does not train", escape(why)));
                 continue;
@@ -68,7 +77,6 @@ impl Members {
                     "{shown} has another build of sparktune, which may compute different bits"
                 ));
             }
-            let is_own = member.introduction.id == membership.id;
             let host = if is_own { "127.0.0.1".to_owned() } else { host };
             let recruit = Recruit { name: shown, host, port: member.introduction.port };
             if is_own { own = Some(recruit) } else { others.push(recruit) }
@@ -155,9 +163,13 @@ impl Started {
         let ended = move |name: &str, code: Option<i32>, said: &str| {
             // A run that was stopped ends everywhere with this code, and says so itself.
             if code != Some(Exit::Stopped as i32) {
-                let how =
-                    code.map_or_else(|| "by a signal".to_owned(), |code| format!("with exit code {code}"));
-                note(&format!("the rank of {name} has ended {how}: {}", escape(said)));
+                note(&match code {
+                    Some(code) => {
+                        format!("the rank of {name} has ended with exit code {code}: {}", escape(said))
+                    }
+                    // What it said last is not why it has ended.
+                    None => format!("the rank of {name} was ended by a signal"),
+                });
             }
         };
         Ok(self.crew.follow(ended)?)

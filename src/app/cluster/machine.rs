@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, geteuid};
 use sparktune_base::kept_pages;
 use sparktune_cluster::doctor::{self, Line, Link};
 use sparktune_cluster::membership::messages::{Folder, Job, RankState, sentence};
@@ -196,7 +196,7 @@ impl Host for Machine {
             return if self.kept.is_in_use() {
                 RankState::Training
             } else if self.kept.path().exists() {
-                RankState::Ended { code: None, said: "its last words went to an earlier agent".into() }
+                RankState::Ended { code: None, said: String::new() }
             } else {
                 // It has ended for good.
                 RankState::Ended { code: Some(0), said: String::new() }
@@ -231,23 +231,49 @@ impl Host for Machine {
         }
     }
 
-    /// Looks at this user's processes, because a trainer takes the lease of its run only when it has met the
-    /// other ranks.
     fn leads(&self, run: &str) -> bool {
-        let Ok(processes) = std::fs::read_dir("/proc") else { return false };
-        let user = rustix::process::geteuid().as_raw();
-        let own = processes
-            .filter_map(Result::ok)
-            .filter(|process| process.metadata().is_ok_and(|metadata| metadata.uid() == user));
-        own.map(|process| process.path()).any(|process| {
-            let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
-            let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
-            words.windows(2).any(|two| {
-                let folder = Path::new(OsStr::from_bytes(two[1]));
-                two[0] == b"trainer" && folder.file_name() == Some(OsStr::new(run))
-            })
-        })
+        led_runs().any(|led| led.run.file_name() == Some(OsStr::new(run)))
     }
+
+    fn led(&self) -> Option<(String, usize)> {
+        let runs_dir = self.runs_dir.canonicalize().unwrap_or_else(|_| self.runs_dir.clone());
+        let is_here = |run: &Path| run.parent() == Some(&runs_dir);
+        let name = |run: &Path| Some(run.file_name()?.to_str()?.to_owned());
+        led_runs().filter(|led| is_here(&led.run)).find_map(|led| Some((name(&led.run)?, led.world_size?)))
+    }
+}
+
+/// A run that a trainer of this user leads now.
+struct Led {
+    /// Its folder.
+    run: PathBuf,
+    /// The number of ranks, if it has others.
+    world_size: Option<usize>,
+}
+
+/// Looks at this user's processes, because a trainer takes the lease of its run only when it has met the
+/// other ranks.
+fn led_runs() -> impl Iterator<Item = Led> {
+    let user = geteuid().as_raw();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let own = processes
+        .filter(move |process| process.metadata().is_ok_and(|metadata| metadata.uid() == user))
+        .map(|process| process.path());
+    own.filter_map(|process| {
+        let words = |file| std::fs::read(process.join(file)).unwrap_or_default();
+        let command = words("cmdline");
+        let command: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
+        let at = command.iter().position(|word| *word == b"trainer")?;
+        let run = PathBuf::from(OsStr::from_bytes(command.get(at + 1)?));
+        let environment = words("environ");
+        let value = |name: &str| {
+            let all = environment.split(|byte| *byte == 0);
+            let mut values = all.filter_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+            std::str::from_utf8(values.next()?).ok()?.parse::<usize>().ok()
+        };
+        let world_size = value("WORLD_SIZE").filter(|size| *size > 1 && value("RANK") == Some(0));
+        Some(Led { run, world_size })
+    })
 }
 
 /// Returns whether a rank that has ended with this code would end so again. One that was stopped from outside
@@ -378,21 +404,39 @@ mod tests {
     #[test]
     fn a_machine_leads_a_run_as_long_as_a_trainer_of_it_lives() {
         let folder = tempfile::tempdir().unwrap();
-        let machine = Machine::new("sparktune".into(), "runs".into(), in_folder(folder.path()));
+        let machine = Machine::new("sparktune".into(), "/anywhere/runs".into(), in_folder(folder.path()));
         let run = format!("run-of-process-{}", std::process::id());
         let leads = || machine.leads(&run);
         assert!(!leads());
-        let mut trainer = Command::new("sh")
-            .args(["-c", "echo; read line", "trainer", &format!("/anywhere/{run}")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // Until it has begun, its words do not show.
-        trainer.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let started = |environment: &[(String, String)]| {
+            let mut trainer = Command::new("sh")
+                .args(["-c", "echo; read line", "trainer", &format!("/anywhere/runs/{run}")])
+                .env_remove("WORLD_SIZE")
+                .envs(environment.iter().cloned())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            // Until it has begun, its words do not show.
+            trainer.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            trainer
+        };
+        let mut trainer = started(&[]);
         assert!(leads() && !machine.leads("another-run"));
+        assert_ne!(machine.led().map(|(led, _)| led), Some(run.clone()), "it has no other ranks");
         trainer.kill().unwrap();
         trainer.wait().unwrap();
         assert!(!leads());
+        let environment = environment_of(0, 3, "127.0.0.1", 29_500);
+        let mut trainer = started(&environment);
+        assert_eq!(machine.led(), Some((run.clone(), 3)));
+        let elsewhere = Machine::new("sparktune".into(), "/runs".into(), in_folder(folder.path()));
+        assert_eq!(elsewhere.led(), None, "another agent of this user may have started it");
+        trainer.kill().unwrap();
+        trainer.wait().unwrap();
+        let mut other = started(&environment_of(1, 3, "127.0.0.1", 29_500));
+        assert_ne!(machine.led().map(|(led, _)| led), Some(run.clone()), "it is not rank 0");
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

@@ -81,6 +81,10 @@ pub trait Host: Sync {
 
     /// Returns whether a trainer of this machine leads the run of this name now.
     fn leads(&self, run: &str) -> bool;
+
+    /// Returns a run in this member's folder of runs that a trainer leads now, with other ranks, and how many
+    /// ranks there are.
+    fn led(&self) -> Option<(String, usize)>;
 }
 
 /// What an agent is.
@@ -161,6 +165,11 @@ impl Agent<'_> {
         let (shared, strangers) = (&shared, Strangers::new(MOST_STRANGERS));
         shared.look_for_earlier_rank();
         std::thread::scope(|scope| {
+            if let Some((run, world_size)) = self.host.led() {
+                // An earlier agent was told of it.
+                *lock(&shared.work) = State::Training { run: run.clone(), rank: 0, world_size };
+                scope.spawn(move || shared.await_trainer(&run));
+            }
             let accepting = scope.spawn(move || shared.accept(scope, listener, &strangers));
             scope.spawn(move || shared.answer_calls(answerer));
             scope.spawn(move || shared.announce(coordinator));
@@ -534,11 +543,16 @@ impl<'a> Shared<'a> {
                 }
             }
         });
-        while self.agent.host.leads(&run) && !self.is_over() {
+        self.await_trainer(&run);
+        led
+    }
+
+    /// Frees the place for work when no trainer leads the run any more.
+    fn await_trainer(&self, run: &str) {
+        while self.agent.host.leads(run) && !self.is_over() {
             std::thread::sleep(BEAT);
         }
         *lock(&self.work) = State::Idle;
-        led
     }
 
     /// Says what this machine has found out about itself, and by which link it reaches the machine that asks.

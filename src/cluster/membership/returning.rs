@@ -93,7 +93,7 @@ impl Shared<'_> {
         let ended = match code {
             Some(0) => "has ended".to_owned(),
             Some(code) => format!("has ended with exit code {code}: {said}"),
-            None => format!("was ended by a signal, or with its machine: {said}"),
+            None => "was ended by a signal, or with its machine".to_owned(),
         };
         let launch = self.launch_again(rank);
         let again = launch.and_then(|launch| Some((pause(launch.restarts)?, launch)));

@@ -122,6 +122,10 @@ impl Host for Machine {
         }
     }
 
+    fn led(&self) -> Option<(String, usize)> {
+        self.leads.load(Ordering::SeqCst).then(|| ("run".to_owned(), 2))
+    }
+
     fn leads(&self, run: &str) -> bool {
         assert_eq!(run, "run");
         self.asked.fetch_add(1, Ordering::SeqCst);
@@ -630,6 +634,19 @@ fn the_machine_that_leads_a_run_is_busy_until_its_trainer_ends_even_without_its_
             until(all_idle);
         }
         assert_eq!(other.stops.load(Ordering::SeqCst), 0);
+    });
+}
+
+#[test]
+fn an_agent_that_is_started_while_its_machine_leads_a_run_is_busy_until_that_ends() {
+    let token = ClusterToken::generate();
+    let leader = Machine::with(&[]);
+    leader.leads.store(true, Ordering::SeqCst);
+    with_agents(&token, &[&leader, &Machine::with(&[])], |ports| {
+        let state = || members("127.0.0.1", ports[0], &token, never()).unwrap().remove(0).member.report.state;
+        assert_eq!(state(), State::Training { run: "run".into(), rank: 0, world_size: 2 });
+        leader.leads.store(false, Ordering::SeqCst);
+        until(|| state() == State::Idle);
     });
 }
 
