@@ -62,12 +62,11 @@ pub(crate) fn follow_rank_0(
 /// Gives the run that this rank has led in rank 0's place its name, if the rank was killed before it could:
 /// nobody continues it under the hidden one.
 fn show_taken_over(runs_dir: &Path, placement: &Placement) -> Result<(), Failure> {
-    let begins = format!(".rank-{}-of-", placement.rank);
-    for (folder, ..) in meeting_places::folders(runs_dir, placement) {
-        let hidden = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        // Ranks get other numbers when they come back, but not the one that leads.
-        let Some(name) = hidden.strip_prefix(&begins) else { continue };
-        let run = RunDir::open(&folder)?;
+    for folder in meeting_places::folders(runs_dir, placement) {
+        let hidden = folder.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // The number may be another one than that of the launcher.
+        let Some((_, name)) = hidden.split_once("-of-") else { continue };
+        let run = RunDir::open(&folder.path)?;
         if run.was_taken_over() {
             let run = RunsRoot::new(runs_dir).promote(&run, name)?;
             note(&format!(
@@ -275,6 +274,8 @@ fn prepare(program: &Program, run: &RunDir, placement: &Placement) -> Result<Tra
 
 #[cfg(test)]
 mod tests {
+    use sparktune_cluster::Launcher;
+
     use super::*;
 
     #[test]
@@ -293,5 +294,36 @@ mod tests {
                 assert!(!lost.may_let_in_again(&failed(exit)), "{exit:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_run_that_this_rank_has_led_gets_its_name_and_no_other_one() {
+        let root = tempfile::tempdir().unwrap();
+        let runs = RunsRoot::new(root.path());
+        let placement = Placement {
+            rank: 1,
+            world_size: 3,
+            local_rank: 0,
+            host: "spark1".into(),
+            port: 29_500,
+            launcher: Launcher::Torchrun,
+        };
+        let meeting = r#"{"first": ["spark1", 29500], "launched_as": 1, "places": []}"#;
+        let of_rank = |name: &str, rank: usize, is_led: bool| {
+            let run = runs.of_rank(name, rank).unwrap();
+            fs::write(run.path().join("meeting.json"), meeting.replace("as\": 1", &format!("as\": {rank}")))
+                .unwrap();
+            if is_led {
+                run.mark_as_taken_over().unwrap();
+            }
+            run
+        };
+        let led = of_rank("led", 1, true);
+        let others = [of_rank("followed", 1, false), of_rank("led", 2, true)];
+        show_taken_over(root.path(), &Placement { port: 29_501, ..placement.clone() }).unwrap();
+        assert!(led.path().is_dir(), "it belongs to another job");
+        show_taken_over(root.path(), &placement).unwrap();
+        assert!(root.path().join("led").is_dir() && !led.path().exists());
+        assert!(others.iter().all(|other| other.path().is_dir()));
     }
 }

@@ -37,25 +37,28 @@ pub(crate) fn keep(run: &RunDir, placement: &Placement, ranks: &dyn Collective) 
 
 /// Returns where the ranks of this job have met last, as far as this rank knows.
 pub(crate) fn known(runs_dir: &Path, placement: &Placement) -> Vec<(String, u16)> {
-    let newest = folders(runs_dir, placement).into_iter().max_by_key(|(_, written, _)| *written);
-    newest.map(|(.., places)| places).unwrap_or_default()
+    let newest = folders(runs_dir, placement).into_iter().max_by_key(|folder| folder.met);
+    newest.map(|folder| folder.places).unwrap_or_default()
 }
 
-/// Returns the hidden folders of this rank of this job, when it was written in them where the ranks have met,
-/// and where that was.
-pub(crate) fn folders(
-    runs_dir: &Path,
-    placement: &Placement,
-) -> Vec<(PathBuf, SystemTime, Vec<(String, u16)>)> {
+/// A hidden folder of a rank that has met others.
+pub(crate) struct Folder {
+    pub path: PathBuf,
+    met: SystemTime,
+    places: Vec<(String, u16)>,
+}
+
+/// Returns the folders of this rank of this job.
+pub(crate) fn folders(runs_dir: &Path, placement: &Placement) -> Vec<Folder> {
     let entries = fs::read_dir(runs_dir).into_iter().flatten().flatten();
     let hidden = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b".rank-"));
     let own = hidden.filter_map(|entry| {
         let path = entry.path().join(FILE);
-        let written = fs::symlink_metadata(&path).ok()?.modified().ok()?;
+        let met = fs::symlink_metadata(&path).ok()?.modified().ok()?;
         let meeting: Meeting = serde_json::from_slice(&read_regular(&path, MOST_BYTES).ok()?).ok()?;
         let is_own = meeting.first == (placement.host.clone(), placement.port)
             && meeting.launched_as == placement.rank;
-        is_own.then_some((entry.path(), written, meeting.places))
+        is_own.then(|| Folder { path: entry.path(), met, places: meeting.places })
     });
     own.collect()
 }

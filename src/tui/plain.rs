@@ -5,7 +5,6 @@ use sparktune_app::members_of_run::{MemberRow, members};
 use sparktune_app::next_steps::{gone_on_elsewhere, resume_command};
 use sparktune_app::shell::run_argument;
 use sparktune_base::escape::escape;
-use sparktune_base::program_name;
 use sparktune_base::units::{
     bytes, clock, count, counted, duration, loss, milliseconds, or_unknown, tokens_per_s,
 };
