@@ -124,8 +124,10 @@ impl Ready {
             }
         };
         let done = agent.run(&listener, answerer, place.as_ref(), &mut keep);
-        // An agent that ends with an error may be started again.
-        machine.end(done.is_ok());
+        // One that ends with an error may be started again, and finds its rank.
+        if done.is_ok() {
+            machine.end();
+        }
         drop(lock);
         Ok(done?)
     }

@@ -69,11 +69,11 @@ impl Machine {
         Self { program, runs_dir, memory: Mutex::new(Sampler::new()), kept, rank: Mutex::default() }
     }
 
-    /// Stops the rank and waits for it. `for_good` says that it is not to be started again.
-    pub(super) fn end(&self, for_good: bool) {
+    /// Ends the rank for good, and waits for it.
+    pub(super) fn end(&self) {
         let number = lock(&self.rank).number;
         self.stop(number);
-        if self.ends_within(number, GRACE) && for_good {
+        if self.ends_within(number, GRACE) {
             self.forget_launch();
         }
     }
@@ -343,10 +343,10 @@ mod tests {
         // The first agent may have ended.
         let second = machine();
         assert!(second.kept() == Some(launch()) && second.look(0) == RankState::Training);
-        second.end(false);
+        second.stop(0);
         let was_stopped = RankState::Ended { code: None, said: String::new() };
         until(|| first.look(number) == was_stopped);
-        assert!(second.kept() == Some(launch()), "an agent that ends with an error may be started again");
+        assert!(second.kept() == Some(launch()));
         let number = first.start(&launch()).unwrap();
         until(|| first.look(number) == RankState::Training);
         let said = second.start(&launch()).unwrap_err();
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(second.kept().unwrap().restarts, 3);
         let said = first.start(&launch()).unwrap_err();
         assert!(said.contains("has not ended"), "both agents may live: {said}");
-        second.end(true);
+        second.end();
         assert_eq!(second.kept(), None, "who ends the agent ends the rank for good");
     }
 
