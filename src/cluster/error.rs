@@ -93,8 +93,9 @@ pub enum Error {
     )]
     TooFew { left: usize, of: usize, why: String },
     #[error(
-        "{at} belongs to a cluster with another token. The token is the one in ~/.local/state/sparktune/cluster.json on a member; `{program} cluster join` takes it in the variable SPARKTUNE_CLUSTER_TOKEN",
-        program = program_name()
+        "{at} belongs to a cluster with another token. The token is the one in ~/.local/state/sparktune/cluster.json on a member; `{program} cluster join` takes it in the variable {variable}",
+        program = program_name(),
+        variable = crate::JobToken::VARIABLE
     )]
     OtherCluster { at: String },
     #[error(
