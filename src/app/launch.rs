@@ -19,6 +19,8 @@ use sparktune_plan::Answers;
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
 use sparktune_telemetry::{device_failure, disk_free_bytes};
 
+use crate::cluster::elsewhere::refuse_taken_over;
+use crate::cluster::job::never;
 use crate::failure::{Exit, Failure};
 use crate::job;
 use crate::kernel_cache::kernel_cache;
@@ -96,6 +98,8 @@ pub fn launch(
     run: &RunDir,
     conditions: impl Into<Conditions>,
 ) -> Result<Following, Failure> {
+    // The trainer takes the folder's own path, which has to stay.
+    run.settle()?;
     let attempt = run.next_attempt()?;
     let trainer = spawn(program, run, attempt, conditions.into())?;
     Ok(Following { run: run.clone(), attempt, trainer, ended: None, stop_request: None })
@@ -121,9 +125,10 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
 /// Continues a run that is neither completed nor running, with a detached trainer.
 ///
 /// # Errors
-/// The same as for [`may_resume`] and [`launch`].
+/// The same as for [`may_resume`], [`refuse_taken_over`] and [`launch`].
 pub fn resume(program: &Program, run: &RunDir) -> Result<(), Failure> {
     may_resume(run)?;
+    refuse_taken_over(run, &RunView::glance(run)?, never(), |_| ())?;
     launch(program, run, Changes::Refused)?.detach();
     Ok(())
 }

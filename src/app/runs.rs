@@ -28,7 +28,25 @@ const PROMPT_ANSWER: Duration = Duration::from_secs(2);
 /// # Errors
 /// There is no such run, or there are several.
 pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
-    Ok(RunsRoot::new(runs_dir(runs_dir_flag)?).resolve(name)?)
+    let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
+    root.resolve(name).map_err(|error| match &error {
+        Error::NoSuchRun { .. } | Error::NoRuns { .. } => {
+            followed(&root, name).unwrap_or_else(|| error.into())
+        }
+        _ => error.into(),
+    })
+}
+
+/// Says where a run is of which a process of this machine trains as one of several ranks. `latest` is any.
+fn followed(root: &RunsRoot, name: &str) -> Option<Failure> {
+    let folders = root.rank_folders().unwrap_or_default();
+    let trains = folders.iter().filter(|folder| Lease::is_held(folder).unwrap_or(false));
+    let run = trains.filter_map(RunDir::of_run).find(|run| name == "latest" || run.starts_with(name))?;
+    let text = format!("this machine trains as a rank of {run}, which is led from another machine");
+    Some(Failure::usage(text).hint(format!(
+        "Watch and stop it there; `{} cluster status` shows which rank 0 is, if --cluster started it",
+        program_name()
+    )))
 }
 
 /// Finds the run that is being trained.
@@ -37,13 +55,14 @@ pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failur
 /// No run is, or several are.
 pub fn find_running(runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
     let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
+    let none = |error: Error| followed(&root, "latest").unwrap_or_else(|| error.into());
     // That there are no runs at all is told in other words.
-    root.resolve("latest")?;
+    root.resolve("latest").map_err(none)?;
     let mut running = root.list()?;
     // Folders that this user may not read cannot be stopped either.
     running.retain(|run| Lease::is_held(run).unwrap_or(false));
     match running.len() {
-        0 => Err(Error::NotRunning { run: root.path().to_owned() }.into()),
+        0 => Err(none(Error::NotRunning { run: root.path().to_owned() })),
         1 => Ok(running.swap_remove(0)),
         several => {
             let names: Vec<String> = running.iter().map(RunDir::name).collect();
@@ -327,6 +346,24 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(found().unwrap(), runs[1]);
+    }
+
+    #[test]
+    fn who_looks_for_a_run_where_one_of_its_other_ranks_trains_is_told_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = RunsRoot::new(folder.path());
+        let look = || {
+            let flag = || Some(folder.path().to_owned());
+            let found =
+                [find("a-run", flag()), find("a-run-lora", flag()), find("b", flag()), find_running(flag())];
+            found.map(|found| found.unwrap_err().text.contains("a rank of a-run-lora"))
+        };
+        let rank = root.of_rank("a-run-lora", 1).unwrap();
+        assert_eq!(look(), [false; 4], "it does not train");
+        let _lease = Lease::acquire(&rank).unwrap();
+        assert_eq!(look(), [true, true, false, true]);
+        root.create("c", "lora").unwrap();
+        assert_eq!(look(), [true, true, false, true]);
     }
 
     #[test]

@@ -20,8 +20,10 @@ fn argument(path: &Path, runs: &Path) -> String {
     let (Some(name), Some(folder)) = (path.file_name(), path.parent()) else {
         return shown_word(path.as_os_str());
     };
-    // A name that looks like a flag, or like the word for the newest run, is written with its folder.
-    let is_name = !name.as_bytes().starts_with(b"-") && name != "latest";
+    // A name that looks like a flag, or like the word for the newest run, is written with its folder, and so
+    // is a hidden one, which is in no list.
+    let is_name =
+        !name.as_bytes().starts_with(b"-") && !name.as_bytes().starts_with(b".") && name != "latest";
     if is_name && std::path::absolute(folder).is_ok_and(|folder| folder == runs) {
         return shown_word(name);
     }
@@ -44,6 +46,7 @@ mod tests {
             ("/w/runs/a\u{1b}[2J\u{202e}b", r"$'a\033[2J\342\200\256b'"),
             ("/w/runs/-x", "/w/runs/-x"),
             ("/w/runs/latest", "/w/runs/latest"),
+            ("/w/runs/.rank-1-of-a", "/w/runs/.rank-1-of-a"),
             ("/elsewhere/a b", "'/elsewhere/a b'"),
             ("other/a", "other/a"),
             ("a", "./a"),

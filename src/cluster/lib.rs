@@ -58,7 +58,7 @@ pub use error::Error;
 pub use files::{share_files, share_files_and_tell};
 pub use lent::{BlocksForGpu, Lent, Quantiser};
 pub use listening::free_port;
-pub use rendezvous::Limits;
+pub use rendezvous::{Limits, refuse_missing_token};
 pub use summed_by::SummedBy;
 pub use swarm::RankCounts;
 pub use swarm::pulse::Pulse;

@@ -43,7 +43,8 @@ pub(crate) fn gather(program: &Program, interrupts: &Interrupts) -> Result<Membe
     Ok(members)
 }
 
-fn cancelled(interrupts: &Interrupts) -> Cancelled {
+/// Returns what says whether the user has asked for the end.
+pub(crate) fn cancelled(interrupts: &Interrupts) -> Cancelled {
     let flag = interrupts.flag();
     Arc::new(move || flag.load(Ordering::SeqCst))
 }

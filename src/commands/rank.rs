@@ -72,8 +72,7 @@ pub(crate) fn join_within(
     limit: Option<Duration>,
     also: Vec<(String, u16)>,
 ) -> Result<Box<dyn Collective>, Failure> {
-    let token = std::env::var_os(JobToken::VARIABLE).map(|text| JobToken::parse(&text.to_string_lossy()));
-    let token = token.transpose()?;
+    let token = token()?;
     let stop = Arc::clone(stop);
     let interrupted = Arc::new(move || stop.load(Ordering::SeqCst));
     let build = program.build_hash()?;
@@ -84,6 +83,19 @@ pub(crate) fn join_within(
     let tell = Arc::new(|line: String| note(&line));
     let tcp = tcp::join_and_tell(placement, token.as_ref(), &build, limits, interrupted, tell, also)?;
     engine::opened(tcp, placement, token.as_ref(), asked)
+}
+
+/// Refuses a rank 0 without the token that it needs, before it plans and tokenises.
+///
+/// # Errors
+/// There is none, or it is too short.
+pub(crate) fn refuse_missing_token(placement: &Placement) -> Result<(), Failure> {
+    Ok(sparktune_cluster::refuse_missing_token(placement, token()?.as_ref())?)
+}
+
+fn token() -> Result<Option<JobToken>, ClusterError> {
+    let text = std::env::var_os(JobToken::VARIABLE);
+    text.map(|text| JobToken::parse(&text.to_string_lossy())).transpose()
 }
 
 /// Returns where the agent that started this rank has put the models, or `None` if no agent did.

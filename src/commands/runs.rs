@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
+use sparktune_app::cluster::elsewhere::refuse_taken_over;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::launch::{Changes, Conditions, may_resume};
 use sparktune_app::program::Program;
@@ -25,7 +26,7 @@ use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
 
 use crate::attempt::{Display, run_attempt, with_result};
-use crate::cluster_train::{gather, refuse_a_launcher_with, run_on_members};
+use crate::cluster_train::{cancelled, gather, refuse_a_launcher_with, run_on_members};
 use crate::failure::from_training;
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
@@ -144,6 +145,9 @@ fn start_again(
     let run = find_run(name)?;
     let view = RunView::replay(&run)?;
     let liveness = view.liveness(&run)?;
+    if !accept_changes {
+        refuse_taken_over(&run, &view, cancelled(&interrupts), note)?;
+    }
     if let Some(step) = checkpoint {
         for name in go_back_to(&run, step)? {
             note(&format!("a later checkpoint was set aside as {}", run.checkpoints().join(name).display()));

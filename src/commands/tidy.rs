@@ -6,9 +6,11 @@ use sparktune_app::answers::runs_dir;
 use sparktune_app::caches;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::runs::find;
+use sparktune_app::shell::run_argument;
 use sparktune_base::escape::escape;
+use sparktune_base::program_name;
 use sparktune_base::units::bytes;
-use sparktune_runlog::{Error, Lease, RunDir};
+use sparktune_runlog::{Error, Lease, RunDir, RunsRoot};
 use sparktune_tui::output::{note, print};
 
 /// Runs `sparktune runs delete`. Without `yes`, nothing is deleted.
@@ -50,7 +52,8 @@ pub fn delete_runs(names: &[String], runs_dir: Option<PathBuf>, yes: bool) -> Re
 pub fn clean(runs_dir_flag: Option<PathBuf>, yes: bool) -> Result<Exit, Failure> {
     let root = runs_dir(runs_dir_flag)?;
     let found = caches::caches(&root);
-    if found.is_empty() {
+    let of_ranks = RunsRoot::new(&root).rank_folders()?;
+    if found.is_empty() && of_ranks.is_empty() {
         note(&format!("there is nothing to clean in {}", escape(&root.display().to_string())));
     }
     for cache in &found {
@@ -64,13 +67,22 @@ pub fn clean(runs_dir_flag: Option<PathBuf>, yes: bool) -> Result<Exit, Failure>
     if !yes && !found.is_empty() {
         note("all of this is made again when it is needed; --yes deletes it");
     }
+    for folder in of_ranks {
+        if !Lease::is_held(&folder)? {
+            note(&format!(
+                "not deleted: {}, what a rank of this machine has of another machine's run, {}. If you do not need that run any more, `{} runs delete {} --yes` deletes it",
+                escape(&folder.path().display().to_string()),
+                bytes(folder.size_bytes()),
+                program_name(),
+                run_argument(&folder)
+            ));
+        }
+    }
     Ok(Exit::Done)
 }
 
 #[cfg(test)]
 mod tests {
-    use sparktune_runlog::RunsRoot;
-
     use super::*;
 
     #[test]

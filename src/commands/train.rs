@@ -22,7 +22,7 @@ use crate::attempt::{Display, note_how_it_stands, run_attempt, stopped_before_th
 use crate::cluster_train::{gather as members_of, refuse_a_launcher_with, run_on_members, with_work_for_all};
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
-use crate::rank::placement;
+use crate::rank::{placement, refuse_missing_token};
 use crate::request::{Given, RunName, Style};
 use crate::runs::find_run;
 use crate::turn::wait_for;
@@ -58,6 +58,7 @@ fn start(
     if let Some(placement) = placement.as_ref().filter(|placement| placement.rank > 0) {
         return follow_rank_0(program, placement, given.flags.runs_dir.map(|answer| answer.value));
     }
+    placement.as_ref().map(refuse_missing_token).transpose()?;
     // Nobody sits in front of the ranks that a launcher starts.
     let alone = placement.is_none();
     let style = Style { non_interactive: style.non_interactive || !alone, ..style };

@@ -33,6 +33,7 @@ mod notice;
 mod pace;
 mod pressure;
 mod proto;
+mod rank_folder;
 mod run_dir;
 mod runs_root;
 mod series;

@@ -63,13 +63,13 @@ impl RunDir {
         &self.path
     }
 
-    /// Returns the folder's own name, which is the name of the run for users.
+    /// Returns the folder's own name, which is the name of the run for users; for a link to a run, that of the
+    /// link.
     pub fn name(&self) -> String {
         // A relative `.` has no file name, but its absolute form has one.
-        let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        absolute
-            .file_name()
-            .map_or_else(|| absolute.display().to_string(), |n| n.to_string_lossy().into_owned())
+        let whole = || self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        let named = if self.path.file_name().is_some() { self.path.clone() } else { whole() };
+        named.file_name().map_or_else(|| named.display().to_string(), |n| n.to_string_lossy().into_owned())
     }
 
     /// Returns `events/`.
@@ -112,21 +112,10 @@ impl RunDir {
     pub fn outputs(&self) -> PathBuf {
         self.path.join("outputs")
     }
-    fn taken_over(&self) -> PathBuf {
+    pub(crate) fn taken_over(&self) -> PathBuf {
         self.path.join("taken-over")
     }
-    /// Marks this folder of a rank other than 0 as the run's own from here on, because the rank has taken the
-    /// place of rank 0.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when the mark cannot be written.
-    pub fn mark_as_taken_over(&self) -> Result<()> {
-        let path = self.taken_over();
-        let words = "This rank took the place of rank 0.\n";
-        let marked = private_file().write(true).create(true).truncate(true).open(&path);
-        marked.and_then(|mut file| file.write_all(words.as_bytes())).doing("write", &path)
-    }
-    /// Returns whether the folder has this mark.
+    /// Returns whether this was the folder of a rank other than 0 that has taken the place of rank 0.
     pub fn was_taken_over(&self) -> bool {
         self.taken_over().exists()
     }

@@ -13,8 +13,6 @@ use crate::new_run::{NewRun, remove_abandoned};
 use crate::run_dir::{RunDir, random_hex};
 
 const LABEL_CHARS: usize = 48;
-/// The longest name of a run that another machine may give.
-const LONGEST_NAME: usize = 200;
 
 /// A folder of runs. It need not exist before the first run.
 #[derive(Debug, Clone)]
@@ -61,50 +59,6 @@ impl RunsRoot {
         self.begin(label, method)?.finish()
     }
 
-    /// Opens or creates the folder in which a rank other than 0 keeps its part of the run `name` of rank 0.
-    /// It is hidden: no list has it.
-    ///
-    /// # Errors
-    /// [`Error::NotARun`] when `name` is no name of a run; [`Error::Io`] when the folder cannot be created.
-    pub fn of_rank(&self, name: &str, rank: usize) -> Result<RunDir> {
-        let path = self.path.join(format!(".rank-{rank}-of-{name}"));
-        let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_safe) {
-            return Err(Error::NotARun { path });
-        }
-        fs::create_dir_all(&self.path).doing("create", &self.path)?;
-        if path.exists() { RunDir::open(path) } else { RunDir::create(path) }
-    }
-
-    /// Opens the folder of a rank like [`of_rank`](Self::of_rank). One that was
-    /// [marked](RunDir::mark_as_taken_over) and whose rank ended before it could [promote](Self::promote) it
-    /// is promoted first. Returns it as the second value.
-    ///
-    /// # Errors
-    /// The same as for both.
-    pub fn fresh_of_rank(&self, name: &str, rank: usize) -> Result<(RunDir, Option<RunDir>)> {
-        let run = self.of_rank(name, rank)?;
-        if !run.was_taken_over() {
-            return Ok((run, None));
-        }
-        let kept = self.promote(&run, name)?;
-        Ok((self.of_rank(name, rank)?, Some(kept)))
-    }
-
-    /// Gives the folder of a rank that has taken rank 0's place the name of the run, or one that begins with
-    /// it if that is taken, so that it is in the list.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when it cannot be renamed.
-    pub fn promote(&self, rank: &RunDir, name: &str) -> Result<RunDir> {
-        let mut path = self.path.join(name);
-        while path.exists() {
-            path = self.path.join(format!("{name}-{}", random_hex::<2>()));
-        }
-        fs::rename(rank.path(), &path).doing("rename", rank.path())?;
-        RunDir::open(path)
-    }
-
     /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
     /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it
     /// does not seem to be missing; reading it returns the error. A link is a run, because a run may have
@@ -135,7 +89,7 @@ impl RunsRoot {
     }
 
     /// Returns this user and the owner of the root.
-    fn trusted(&self) -> Result<[u32; 2]> {
+    pub(crate) fn trusted(&self) -> Result<[u32; 2]> {
         Ok([geteuid().as_raw(), fs::metadata(&self.path).doing("list", &self.path)?.uid()])
     }
 
@@ -202,7 +156,7 @@ fn without_date(run: &str) -> Option<&str> {
 }
 
 /// Returns whether one of these users has made a file, folder or link.
-fn is_made_by(path: &Path, users: [u32; 2]) -> bool {
+pub(crate) fn is_made_by(path: &Path, users: [u32; 2]) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| users.contains(&found.uid()))
 }
 
@@ -234,35 +188,6 @@ fn safe_name(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_folder_of_a_rank_is_in_no_list_and_a_name_of_another_machine_leads_nowhere_else() {
-        let root = tempfile::tempdir().unwrap();
-        let runs = RunsRoot::new(root.path());
-        let name = runs.create("m", "lora").unwrap().name();
-        let folder = runs.of_rank(&name, 3).unwrap();
-        assert_eq!(runs.of_rank(&name, 3).unwrap(), folder, "it is used again");
-        assert_ne!(runs.of_rank(&name, 2).unwrap(), folder);
-        assert_eq!(folder.path().parent(), Some(root.path()));
-        assert_eq!(runs.list().unwrap().len(), 1);
-        let other = runs.promote(&runs.of_rank(&name, 2).unwrap(), &name).unwrap();
-        assert!(other.name().starts_with(&format!("{name}-")) && other.name() != name);
-        assert_eq!(runs.list().unwrap().len(), 2);
-        assert_eq!(runs.promote(&runs.of_rank("gone", 2).unwrap(), "gone").unwrap().name(), "gone");
-        let lost = runs.of_rank(&name, 1).unwrap();
-        assert_eq!(runs.fresh_of_rank(&name, 1).unwrap(), (lost.clone(), None));
-        lost.mark_as_taken_over().unwrap();
-        let (fresh, kept) = runs.fresh_of_rank(&name, 1).unwrap();
-        let kept = kept.unwrap();
-        assert!(kept.was_taken_over() && kept.name().starts_with(&name), "what only it has is kept");
-        assert!(!fresh.was_taken_over() && runs.list().unwrap().contains(&kept));
-        for name in ["", "a/b", "..", "a b", "a\u{1b}"] {
-            let made = runs.of_rank(name, 3);
-            assert!(name == ".." || made.is_err(), "{name:?}");
-        }
-        let dots = runs.of_rank("..", 3).unwrap();
-        assert_eq!(dots.path().parent(), Some(root.path()));
-    }
 
     #[test]
     fn names_carry_time_model_method_and_four_random_digits() {

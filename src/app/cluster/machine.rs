@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, geteuid};
 use sparktune_base::kept_pages;
 use sparktune_cluster::doctor::{self, Line, Link};
-use sparktune_cluster::membership::messages::{Folder, Job, RankState, sentence};
+use sparktune_cluster::membership::messages::{Folder, Job, RankState, TakenOver, sentence};
 use sparktune_cluster::membership::{Host, Launch};
 use sparktune_cluster::{JobToken, environment_of};
 use sparktune_hub::Hub;
+use sparktune_runlog::{Lease, RunView, RunsRoot};
 use sparktune_telemetry::Sampler;
 
 use super::kept_launch::KeptLaunch;
@@ -240,6 +241,16 @@ impl Host for Machine {
         let is_here = |run: &Path| run.parent() == Some(&runs_dir);
         let name = |run: &Path| Some(run.file_name()?.to_str()?.to_owned());
         led_runs().filter(|led| is_here(&led.run)).find_map(|led| Some((name(&led.run)?, led.world_size?)))
+    }
+
+    fn taken_over(&self, run: &str) -> Option<TakenOver> {
+        let found = RunsRoot::new(&self.runs_dir).taken_over(run).unwrap_or_default().into_iter();
+        let described = found.filter_map(|run| {
+            let folder = sentence(&run.path().display().to_string());
+            let step = RunView::glance(&run).ok()?.steps_done();
+            Some(TakenOver { folder, step, trains: Lease::is_held(&run).unwrap_or(false) })
+        });
+        described.max_by_key(|found| (found.trains, found.step))
     }
 }
 

@@ -1,12 +1,13 @@
 //! This machine as a member of a cluster: what it keeps of that ([`membership`]), what its agent does
-//! ([`agent`]), how a run is started on all members ([`job`]), and the model by which they are compared
-//! ([`base`]).
+//! ([`agent`]), how a run is started on all members ([`job`]), the model by which they are compared
+//! ([`base`]), and whether they go on with a run that was led here ([`elsewhere`]).
 //!
 //! Which members there are, how they know each other and how files reach them is the business of
 //! `sparktune_cluster::membership`; here is what a member needs of this machine.
 
 pub mod agent;
 pub mod base;
+pub mod elsewhere;
 pub mod job;
 mod kept_launch;
 mod machine;

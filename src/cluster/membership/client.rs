@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_ndp::stream::Channel;
 
-use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member};
+use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member, TakenOver};
 use super::talk::{Cancelled, ask, connect, hear, host_of, lost, out_of_turn, place_of, refuse_long_list};
 use super::transfer::BYTES;
 use crate::cluster_token::ClusterToken;
@@ -147,6 +147,24 @@ pub fn holds(
     }
     match answer {
         Answer::Holds(is_there) => Ok(is_there),
+        _ => Err(out_of_turn(&channel)),
+    }
+}
+
+/// Asks an agent whether a rank of its machine has gone on with the run of this name in rank 0's place.
+///
+/// # Errors
+/// It does not answer, or does not know the question.
+pub fn taken_over(
+    host: &str,
+    port: u16,
+    token: &ClusterToken,
+    run: &str,
+    cancelled: Cancelled,
+) -> Result<Option<TakenOver>, Error> {
+    let mut channel = connect(host, port, token, cancelled)?;
+    match ask(&mut channel, &Ask::TakenOver { run: run.to_owned() })? {
+        Answer::TakenOver(found) => Ok(found),
         _ => Err(out_of_turn(&channel)),
     }
 }

@@ -194,6 +194,17 @@ pub struct Examination {
     pub time_us: u64,
 }
 
+/// A run that a rank of a member has gone on with since it took rank 0's place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenOver {
+    /// Its folder there.
+    pub folder: String,
+    /// The steps that are done.
+    pub step: u64,
+    /// Whether it is being trained.
+    pub trains: bool,
+}
+
 /// How a rank stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankState {
@@ -250,6 +261,11 @@ pub enum Ask {
     Examine,
     /// Are the files of this folder there?
     Holds(Folder),
+    /// Has a rank of this machine gone on with the run of this name in rank 0's place?
+    TakenOver {
+        /// The name of the run.
+        run: String,
+    },
 }
 
 /// What an agent answers.
@@ -288,6 +304,8 @@ pub enum Answer {
     Examined(Examination),
     /// Whether the files are there, all with the same bytes.
     Holds(bool),
+    /// What a rank of this machine has gone on with in rank 0's place, if one has.
+    TakenOver(Option<TakenOver>),
     /// No.
     Refused {
         /// Why, and what to do.
@@ -325,6 +343,7 @@ impl Message for Ask {
             Self::Lead { run, world_size } => {
                 field(is_run(run) && (1..=MOST_MEMBERS).contains(world_size), "a run")
             }
+            Self::TakenOver { run } => field(is_run(run), "a run"),
             Self::Measure { bytes } => field(*bytes <= MOST_MEASURED, "a size"),
             Self::Holds(folder) => folder.check(),
             Self::Members | Self::Start | Self::Look | Self::Detach | Self::Examine => Ok(()),
@@ -352,7 +371,13 @@ impl Message for Answer {
             Self::Rank(RankState::Ended { said, .. }) => field(is_sentence(said), "last words"),
             Self::Want { folder, file, .. } => field(*folder < 2 && *file < MOST_FILES, "a file"),
             Self::Examined(examination) => examination.check(),
-            Self::Yes | Self::Busy | Self::Ready { .. } | Self::Rank(_) | Self::Holds(_) => Ok(()),
+            Self::TakenOver(Some(TakenOver { folder, .. })) => field(is_sentence(folder), "a folder"),
+            Self::Yes
+            | Self::Busy
+            | Self::Ready { .. }
+            | Self::Rank(_)
+            | Self::Holds(_)
+            | Self::TakenOver(None) => Ok(()),
         }
     }
 }

@@ -184,6 +184,17 @@ pub(crate) fn meet(
     met.map_err(|error| job.unmet(error))
 }
 
+/// Refuses ranks that need a token and have none, before they do anything for which they would need it. If
+/// the host of rank 0 is not known yet, nothing is refused.
+///
+/// # Errors
+/// There is no token, and the ranks need one.
+pub fn refuse_missing_token(placement: &Placement, token: Option<&JobToken>) -> Result<(), Error> {
+    let addresses = (placement.host.as_str(), placement.port).to_socket_addrs();
+    let addresses: Vec<_> = addresses.into_iter().flatten().collect();
+    if addresses.is_empty() { Ok(()) } else { guarded(placement, &addresses, token).map(drop) }
+}
+
 /// Returns the addresses to listen at, and the token of who may come there. Without one, that is known to
 /// all: on the loopback interface only, and not on a node of Slurm, where other users may run processes.
 ///
