@@ -63,8 +63,8 @@ impl RunDir {
         &self.path
     }
 
-    /// Returns the folder's own name, which is the name of the run for users; for a link to a run, that of the
-    /// link.
+    /// Returns the folder's own name, which is the name of the run for users. A link to a run has a name of
+    /// its own.
     pub fn name(&self) -> String {
         // A relative `.` has no file name, but its absolute form has one.
         let whole = || self.path.canonicalize().unwrap_or_else(|_| self.path.clone());

@@ -266,10 +266,9 @@ impl<'a> Shared<'a> {
             Ask::Forget { id } => {
                 // Also in a copy of the list: a coordinator that leaves tells all others.
                 let forgotten = lock(&self.roster).forget(&id);
-                if let Some(at) = forgotten.as_ref().and_then(place_of_member) {
-                    lock(&self.coordination).forget(at);
-                }
-                if !self.coordinates() {
+                let place = forgotten.as_ref().and_then(place_of_member);
+                let coordinated = place.is_some_and(|at| lock(&self.coordination).forget(at));
+                if !coordinated && !self.coordinates() {
                     return tell(channel, &self.elsewhere());
                 }
                 if let Some(Member { introduction, .. }) = forgotten {

@@ -26,6 +26,10 @@ pub(super) struct Coordination {
     own: Standing,
     /// Where the coordinator is: the one that is followed, or the one that is dialled next.
     at: Option<SocketAddr>,
+    /// Where the coordinator that was followed last is.
+    followed: Option<SocketAddr>,
+    /// Whether that one has left the cluster, so that it does not come back.
+    has_left: bool,
     /// Where members listen that are perhaps not in the list: those of an earlier time, and coordinators that
     /// were heard of since.
     known: BTreeSet<SocketAddr>,
@@ -38,7 +42,8 @@ impl Coordination {
     pub(super) fn new(id: &str, port: u16, coordinates: bool, known: &[SocketAddr]) -> Self {
         let role = if coordinates { Role::Coordinates } else { Role::Seeks };
         let own = Standing { id: id.to_owned(), port, term: 0, role };
-        Self { own, at: None, known: known.iter().copied().take(MOST_MEMBERS).collect(), waits: 0 }
+        let known = known.iter().copied().take(MOST_MEMBERS).collect();
+        Self { own, at: None, followed: None, has_left: false, known, waits: 0 }
     }
 
     /// Returns what this member says of itself.
@@ -71,16 +76,26 @@ impl Coordination {
         self.known.clear();
     }
 
-    /// Forgets one of them, whose member has left.
-    pub(super) fn forget(&mut self, at: SocketAddr) {
+    /// Forgets the member that listens at this place, which has left the cluster. Returns whether this one
+    /// follows it.
+    pub(super) fn forget(&mut self, at: SocketAddr) -> bool {
         self.known.remove(&at);
+        let is_followed = self.followed == Some(at) && self.own.role != Role::Coordinates;
+        self.has_left |= is_followed;
+        is_followed
+    }
+
+    /// Returns whether the coordinator has left the cluster, so that nobody needs to wait for it.
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// Notes a connection to a coordinator.
     pub(super) fn follow(&mut self, at: SocketAddr, term: u64) {
         self.own.term = term;
         self.own.role = Role::Follows;
-        (self.at, self.waits) = (Some(at), 0);
+        (self.at, self.followed) = (Some(at), Some(at));
+        (self.has_left, self.waits) = (false, 0);
     }
 
     /// Notes that the connection has ended.
@@ -133,7 +148,8 @@ impl Coordination {
             self.waits += 1;
             return false;
         }
-        (self.at, self.waits) = (None, 0);
+        (self.at, self.followed) = (None, None);
+        (self.has_left, self.waits) = (false, 0);
         let newest = others.iter().map(|(_, other)| other.term).max().unwrap_or(0);
         self.own.term = self.own.term.max(newest).saturating_add(1);
         self.own.role = Role::Coordinates;
@@ -230,10 +246,26 @@ mod tests {
     }
 
     #[test]
+    fn a_coordinator_that_leaves_is_not_waited_for_and_another_member_that_leaves_changes_nothing() {
+        let mut member = seeking();
+        assert!(!member.forget(at(8)) && !member.has_left());
+        assert!(member.forget(at(9)) && member.has_left(), "also when its connection has ended already");
+        member.follow(at(7), 4);
+        assert!(!member.has_left() && !member.forget(at(9)));
+        assert!(member.forget(at(7)));
+        member.lose();
+        assert_eq!(member.take_at(), Some(at(7)));
+        assert!(member.decide(&[], None) && !member.has_left());
+        assert!(!member.forget(at(7)), "it coordinates itself");
+    }
+
+    #[test]
     fn of_two_that_coordinate_exactly_one_gives_up() {
         let coordinating = |id: &str, term: u64| Coordination {
             own: standing(id, term, Role::Coordinates),
             at: None,
+            followed: None,
+            has_left: false,
             known: BTreeSet::new(),
             waits: 0,
         };

@@ -216,8 +216,9 @@ impl Shared<'_> {
                 notice(&format!("{text}{end} Dialling again every {} s", AGAIN.as_secs()));
                 said = text;
             }
+            let is_awaited = heard.elapsed() < *returns_within && !lock(&self.coordination).has_left();
             // Whoever refuses this member is there. Another cluster at that place says nothing of this one.
-            if !matches!(error, Error::Agent { .. }) && heard.elapsed() >= *returns_within {
+            if !matches!(error, Error::Agent { .. }) && !is_awaited {
                 self.seek(named);
             }
             self.pause(AGAIN);
