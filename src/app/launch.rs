@@ -19,8 +19,7 @@ use sparktune_plan::Answers;
 use sparktune_runlog::{Lease, Liveness, RunDir, RunView};
 use sparktune_telemetry::{device_failure, disk_free_bytes};
 
-use crate::cluster::elsewhere::refuse_taken_over;
-use crate::cluster::job::never;
+use crate::cluster::elsewhere::refuse_if_possibly_succeeded;
 use crate::failure::{Exit, Failure};
 use crate::job;
 use crate::kernel_cache::kernel_cache;
@@ -98,8 +97,6 @@ pub fn launch(
     run: &RunDir,
     conditions: impl Into<Conditions>,
 ) -> Result<Following, Failure> {
-    // The trainer takes the folder's own path, which has to stay.
-    run.settle()?;
     let attempt = run.next_attempt()?;
     let trainer = spawn(program, run, attempt, conditions.into())?;
     Ok(Following { run: run.clone(), attempt, trainer, ended: None, stop_request: None })
@@ -122,13 +119,14 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
     Ok(run)
 }
 
-/// Continues a run that is neither completed nor running, with a detached trainer.
+/// Continues a run that is neither completed nor running, with a detached trainer. Other members of a cluster
+/// may be asked about it, which can take 20 seconds.
 ///
 /// # Errors
-/// The same as for [`may_resume`], [`refuse_taken_over`] and [`launch`].
+/// The same as for [`may_resume`], [`refuse_if_possibly_succeeded`] and [`launch`].
 pub fn resume(program: &Program, run: &RunDir) -> Result<(), Failure> {
     may_resume(run)?;
-    refuse_taken_over(run, &RunView::glance(run)?, never(), |_| ())?;
+    refuse_if_possibly_succeeded(run, || false)?;
     launch(program, run, Changes::Refused)?.detach();
     Ok(())
 }

@@ -15,7 +15,7 @@ use sparktune_base::regular_file::read_model_json;
 use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE};
 use sparktune_plan::model_config::ConfigOptions;
 use sparktune_plan::{Method, ModelConfig, Plan};
-use sparktune_runlog::{Error, RunDir, RunsRoot};
+use sparktune_runlog::{Error, Models, RunDir, RunsRoot};
 
 use crate::edited_models;
 use crate::failure::Failure;
@@ -395,8 +395,16 @@ fn base_of_adapter(folder: &Path) -> Option<PathBuf> {
     AdapterConfig::from_json(&text).ok()?.base_model.map(PathBuf::from)
 }
 
-fn plan_of(run: &RunDir) -> Result<Plan, Failure> {
-    Ok(Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?)
+/// Reads the plan of a run, with the folders in which this machine has its models.
+///
+/// # Errors
+/// The plan cannot be read.
+pub(crate) fn plan_of(run: &RunDir) -> Result<Plan, Failure> {
+    let mut plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
+    if let Some(Models { base, head }) = run.models() {
+        plan.move_models(base, head);
+    }
+    Ok(plan)
 }
 
 #[cfg(test)]

@@ -50,16 +50,11 @@ pub fn resume_command(run: &str, view: &RunView) -> String {
 /// Says that the ranks of a swarm may go on without the one that had the run, if that can be.
 pub fn gone_on_elsewhere(view: &RunView) -> Option<String> {
     let program = program_name();
-    may_have_gone_on(view).then(|| {
+    (ranks_of_swarm(view) > 2).then(|| {
         format!(
             "The other ranks may go on without this one, and one of them has the run then: `{program} cluster status` shows what they do. Do not resume it here meanwhile, which would make another run of it"
         )
     })
-}
-
-/// Returns whether the ranks of a swarm may have gone on without the one that had the run.
-pub fn may_have_gone_on(view: &RunView) -> bool {
-    ranks_of_swarm(view) > 2
 }
 
 fn ranks_of_swarm(view: &RunView) -> usize {

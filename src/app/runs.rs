@@ -9,6 +9,7 @@ use sparktune_plan::presets::PRESETS;
 use sparktune_plan::{Answers, Origin, Plan, Setting};
 use sparktune_runlog::{
     Checkpoints, Error, EventTailer, Kind, Lease, Limit, Liveness, Planned, RunDir, RunView, RunsRoot,
+    may_be_called,
 };
 
 use crate::answers::{gather, runs_dir};
@@ -31,20 +32,20 @@ pub fn find(name: &str, runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failur
     let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
     root.resolve(name).map_err(|error| match &error {
         Error::NoSuchRun { .. } | Error::NoRuns { .. } => {
-            followed(&root, name).unwrap_or_else(|| error.into())
+            led_elsewhere(&root, name).unwrap_or_else(|| error.into())
         }
         _ => error.into(),
     })
 }
 
 /// Says where a run is of which a process of this machine trains as one of several ranks. `latest` is any.
-fn followed(root: &RunsRoot, name: &str) -> Option<Failure> {
+fn led_elsewhere(root: &RunsRoot, name: &str) -> Option<Failure> {
     let folders = root.rank_folders().unwrap_or_default();
     let trains = folders.iter().filter(|folder| Lease::is_held(folder).unwrap_or(false));
-    let run = trains.filter_map(RunDir::of_run).find(|run| name == "latest" || run.starts_with(name))?;
+    let run = trains.filter_map(RunDir::followed).find(|run| name == "latest" || may_be_called(run, name))?;
     let text = format!("this machine trains as a rank of {run}, which is led from another machine");
     Some(Failure::usage(text).hint(format!(
-        "Watch and stop it there; `{} cluster status` shows which rank 0 is, if --cluster started it",
+        "Watch and stop it there; `{} cluster status` shows which machine is rank 0, if --cluster started the run",
         program_name()
     )))
 }
@@ -55,7 +56,7 @@ fn followed(root: &RunsRoot, name: &str) -> Option<Failure> {
 /// No run is, or several are.
 pub fn find_running(runs_dir_flag: Option<PathBuf>) -> Result<RunDir, Failure> {
     let root = RunsRoot::new(runs_dir(runs_dir_flag)?);
-    let none = |error: Error| followed(&root, "latest").unwrap_or_else(|| error.into());
+    let none = |error: Error| led_elsewhere(&root, "latest").unwrap_or_else(|| error.into());
     // That there are no runs at all is told in other words.
     root.resolve("latest").map_err(none)?;
     let mut running = root.list()?;
@@ -358,7 +359,7 @@ mod tests {
                 [find("a-run", flag()), find("a-run-lora", flag()), find("b", flag()), find_running(flag())];
             found.map(|found| found.unwrap_err().text.contains("a rank of a-run-lora"))
         };
-        let rank = root.of_rank("a-run-lora", 1).unwrap();
+        let (rank, _) = root.of_rank("a-run-lora", 1).unwrap();
         assert_eq!(look(), [false; 4], "it does not train");
         let _lease = Lease::acquire(&rank).unwrap();
         assert_eq!(look(), [true, true, false, true]);

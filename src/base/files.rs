@@ -161,6 +161,13 @@ pub fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
+/// Returns whether a folder can have this name, which another machine has given: at most 128 letters, digits,
+/// `-`, `.` and `_` of ASCII, and not hidden.
+pub fn is_plain_name(name: &str) -> bool {
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    (1..=128).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_safe)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;

@@ -73,8 +73,8 @@ pub(crate) struct ResumeArgs {
     /// Train this many optimizer steps in all, also if the run is complete
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_steps: Option<u64>,
-    /// Continue although the plan, tokens, chat template, base model, the way in which ranks sum, cuBLASLt or
-    /// its GPU have changed since the run started, or another machine has gone on with the run
+    /// Continue although another machine has gone on with the run, or the plan, tokens, chat template, base
+    /// model, the way in which ranks sum, cuBLASLt or its GPU have changed since it started
     #[arg(long)]
     pub accept_changes: bool,
     /// Add gradients like this many ranks, in one process: it gives the bits of a cluster

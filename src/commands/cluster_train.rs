@@ -43,8 +43,7 @@ pub(crate) fn gather(program: &Program, interrupts: &Interrupts) -> Result<Membe
     Ok(members)
 }
 
-/// Returns what says whether the user has asked for the end.
-pub(crate) fn cancelled(interrupts: &Interrupts) -> Cancelled {
+fn cancelled(interrupts: &Interrupts) -> Cancelled {
     let flag = interrupts.flag();
     Arc::new(move || flag.load(Ordering::SeqCst))
 }

@@ -21,7 +21,7 @@ use sparktune_app::run_folder::refuse_unready_gpu;
 use sparktune_base::escape::escape;
 use sparktune_cluster::{Collective, Error as ClusterError, Placement, share_files_and_tell};
 use sparktune_plan::Plan;
-use sparktune_runlog::{Outcome, RunDir, RunView, RunsRoot};
+use sparktune_runlog::{Lease, Outcome, RunDir, RunView, RunsRoot};
 use sparktune_train::{AfterMeeting, TrainOptions};
 use sparktune_tui::output::{note, print};
 
@@ -59,16 +59,14 @@ pub(crate) fn follow_rank_0(
     done
 }
 
-/// Gives the run that this rank has led in rank 0's place its name, if the rank was killed before it could:
-/// nobody continues it under the hidden one.
+/// Gives the run that this rank has led in rank 0's place its name for good, if the rank was killed before it
+/// could, and says which one it is.
 fn show_taken_over(runs_dir: &Path, placement: &Placement) -> Result<(), Failure> {
     for folder in meeting_places::folders(runs_dir, placement) {
-        let hidden = folder.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        // The number may be another one than that of the launcher.
-        let Some((_, name)) = hidden.split_once("-of-") else { continue };
         let run = RunDir::open(&folder.path)?;
-        if run.was_taken_over() {
-            let run = RunsRoot::new(runs_dir).promote(&run, name)?;
+        // Another process of this rank may train in it.
+        if run.is_successor() && !Lease::is_held(&run)? {
+            let run = RunsRoot::new(runs_dir).named(&run)?;
             note(&format!(
                 "what this rank has trained in rank 0's place is the run {} on this machine",
                 escape(&run.path().display().to_string())
@@ -144,7 +142,7 @@ fn follow(
         let exit = train(program, &run, &name, placement, stop, &mut *ranks);
         if ranks.rank() == 0 {
             // It has taken the place of rank 0, so it has the run.
-            let run = RunsRoot::new(runs_dir(runs_dir_flag)?).promote(&run, &name)?;
+            let run = RunsRoot::new(runs_dir(runs_dir_flag)?).named(&run)?;
             note(&format!(
                 "this rank has taken the place of the one that had the run: it is {} on this machine",
                 run.path().display()
@@ -193,7 +191,7 @@ fn receive_run(
     runs_dir_flag: Option<PathBuf>,
 ) -> Result<(RunDir, String), Failure> {
     let name = String::from_utf8_lossy(&ranks.broadcast(&[])?).into_owned();
-    let (run, kept) = RunsRoot::new(runs_dir(runs_dir_flag)?).fresh_of_rank(&name, number)?;
+    let (run, kept) = RunsRoot::new(runs_dir(runs_dir_flag)?).of_rank(&name, number)?;
     if let Some(kept) = kept {
         note(&format!(
             "this rank had taken the place of rank 0 before: what it trained then is kept in {}",
@@ -269,7 +267,11 @@ fn prepare(program: &Program, run: &RunDir, placement: &Placement) -> Result<Tra
         ))
         .hint("Put the same files there, or start the run with `train --cluster`, which sends them"));
     }
-    Ok(TrainOptions { places, ..options(program, run)? })
+    if let Some(models) = &places {
+        // They are also there if this rank takes rank 0's place and the run is resumed here.
+        run.note_models(models)?;
+    }
+    options(program, run)
 }
 
 #[cfg(test)]
@@ -310,11 +312,11 @@ mod tests {
         };
         let meeting = r#"{"first": ["spark1", 29500], "launched_as": 1, "places": []}"#;
         let of_rank = |name: &str, rank: usize, is_led: bool| {
-            let run = runs.of_rank(name, rank).unwrap();
+            let (run, _) = runs.of_rank(name, rank).unwrap();
             fs::write(run.path().join("meeting.json"), meeting.replace("as\": 1", &format!("as\": {rank}")))
                 .unwrap();
             if is_led {
-                run.mark_as_taken_over().unwrap();
+                run.become_successor().unwrap();
             }
             run
         };

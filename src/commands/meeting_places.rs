@@ -106,7 +106,7 @@ mod tests {
             port,
             launcher: Launcher::Torchrun,
         };
-        let run = RunsRoot::new(root.path()).of_rank("run", 1).unwrap();
+        let (run, _) = RunsRoot::new(root.path()).of_rank("run", 1).unwrap();
         assert!(known(root.path(), &placement(1, 29_500)).is_empty());
         keep(&run, &placement(1, 29_500), &Ranks(vec![place(1)]));
         keep(&run, &placement(1, 29_500), &Ranks(vec![place(2), place(3)]));

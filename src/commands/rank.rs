@@ -16,8 +16,7 @@ use sparktune_cluster::{
     Collective, Error as ClusterError, JobToken, Limits, Placement, share_files_and_tell,
 };
 use sparktune_plan::{Device, Plan};
-use sparktune_runlog::RunDir;
-use sparktune_train::ModelPlaces;
+use sparktune_runlog::{Models, RunDir};
 use sparktune_tui::output::note;
 
 use crate::engine;
@@ -99,9 +98,9 @@ fn token() -> Result<Option<JobToken>, ClusterError> {
 }
 
 /// Returns where the agent that started this rank has put the models, or `None` if no agent did.
-pub(crate) fn places() -> Option<ModelPlaces> {
+pub(crate) fn places() -> Option<Models> {
     let [base, head] = PLACES.map(|name| std::env::var_os(name).map(PathBuf::from));
-    base.map(|base| ModelPlaces { base, head })
+    base.map(|base| Models { base, head })
 }
 
 /// Gives the other ranks what they need of a run of this name, at rank 0.

@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
-use sparktune_app::cluster::elsewhere::refuse_taken_over;
+use sparktune_app::cluster::elsewhere::refuse_succeeded;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::launch::{Changes, Conditions, may_resume};
 use sparktune_app::program::Program;
@@ -26,7 +27,7 @@ use sparktune_tui::screens::Screens;
 use sparktune_tui::{Output, follow, how_it_stands, newest_rows, runs_table};
 
 use crate::attempt::{Display, run_attempt, with_result};
-use crate::cluster_train::{cancelled, gather, refuse_a_launcher_with, run_on_members};
+use crate::cluster_train::{gather, refuse_a_launcher_with, run_on_members};
 use crate::failure::from_training;
 use crate::follow_rank::follow_rank_0;
 use crate::interrupt::Interrupts;
@@ -145,14 +146,7 @@ fn start_again(
     let run = find_run(name)?;
     let view = RunView::replay(&run)?;
     let liveness = view.liveness(&run)?;
-    if !accept_changes {
-        refuse_taken_over(&run, &view, cancelled(&interrupts), note)?;
-    }
-    if let Some(step) = checkpoint {
-        for name in go_back_to(&run, step)? {
-            note(&format!("a later checkpoint was set aside as {}", run.checkpoints().join(name).display()));
-        }
-    } else if length.is_none() {
+    if checkpoint.is_none() && length.is_none() {
         match (may_resume(&run), liveness) {
             // A script that resumes any run has reached its goal.
             (Err(completion), Liveness::Finished { outcome }) if outcome.is_complete() => {
@@ -163,6 +157,16 @@ fn start_again(
                 return Ok(if outcome == Outcome::Diverged { Exit::Diverged } else { Exit::Done });
             }
             (may, _) => may?,
+        }
+    }
+    if !accept_changes {
+        let flag = interrupts.flag();
+        let unasked = refuse_succeeded(&run, move || flag.load(Ordering::SeqCst), note)?;
+        unasked.iter().for_each(|text| note(text));
+    }
+    if let Some(step) = checkpoint {
+        for name in go_back_to(&run, step)? {
+            note(&format!("a later checkpoint was set aside as {}", run.checkpoints().join(name).display()));
         }
     }
     if let Some(length) = length {

@@ -6,9 +6,7 @@ use sparktune_app::answers::runs_dir;
 use sparktune_app::caches;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::runs::find;
-use sparktune_app::shell::run_argument;
 use sparktune_base::escape::escape;
-use sparktune_base::program_name;
 use sparktune_base::units::bytes;
 use sparktune_runlog::{Error, Lease, RunDir, RunsRoot};
 use sparktune_tui::output::{note, print};
@@ -52,7 +50,8 @@ pub fn delete_runs(names: &[String], runs_dir: Option<PathBuf>, yes: bool) -> Re
 pub fn clean(runs_dir_flag: Option<PathBuf>, yes: bool) -> Result<Exit, Failure> {
     let root = runs_dir(runs_dir_flag)?;
     let found = caches::caches(&root);
-    let of_ranks = RunsRoot::new(&root).rank_folders()?;
+    let mut of_ranks = RunsRoot::new(&root).rank_folders().unwrap_or_default();
+    of_ranks.retain(|folder| !Lease::is_held(folder).unwrap_or(true));
     if found.is_empty() && of_ranks.is_empty() {
         note(&format!("there is nothing to clean in {}", escape(&root.display().to_string())));
     }
@@ -68,15 +67,12 @@ pub fn clean(runs_dir_flag: Option<PathBuf>, yes: bool) -> Result<Exit, Failure>
         note("all of this is made again when it is needed; --yes deletes it");
     }
     for folder in of_ranks {
-        if !Lease::is_held(&folder)? {
-            note(&format!(
-                "not deleted: {}, what a rank of this machine has of another machine's run, {}. If you do not need that run any more, `{} runs delete {} --yes` deletes it",
-                escape(&folder.path().display().to_string()),
-                bytes(folder.size_bytes()),
-                program_name(),
-                run_argument(&folder)
-            ));
-        }
+        note(&format!(
+            "{} ({}) is kept: it is what a rank of this machine has of the run {} of another machine. If you no longer need that run, delete the folder",
+            escape(&folder.path().display().to_string()),
+            bytes(folder.size_bytes()),
+            folder.followed().unwrap_or_default()
+        ));
     }
     Ok(Exit::Done)
 }

@@ -58,7 +58,9 @@ fn start(
     if let Some(placement) = placement.as_ref().filter(|placement| placement.rank > 0) {
         return follow_rank_0(program, placement, given.flags.runs_dir.map(|answer| answer.value));
     }
-    placement.as_ref().map(refuse_missing_token).transpose()?;
+    if let Some(placement) = &placement {
+        refuse_missing_token(placement)?;
+    }
     // Nobody sits in front of the ranks that a launcher starts.
     let alone = placement.is_none();
     let style = Style { non_interactive: style.non_interactive || !alone, ..style };

@@ -10,7 +10,7 @@ use sparktune_model::{Checkpoint, ModelError};
 use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE};
 use sparktune_plan::model_config::ConfigOptions;
 use sparktune_plan::{Method, Plan};
-use sparktune_runlog::RunDir;
+use sparktune_runlog::{Models, RunDir};
 
 use crate::error::InferError;
 
@@ -73,7 +73,10 @@ impl Source {
 
     fn of_run(name: String, folder: &Path, base: Option<&Path>) -> Result<Self, InferError> {
         let run = RunDir::open(folder)?;
-        let plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
+        let mut plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
+        if let Some(Models { base, head }) = run.models() {
+            plan.move_models(base, head);
+        }
         let exported = |name: &str| Some(run.outputs().join(name)).filter(|folder| folder.is_dir());
         let not_exported = || InferError::NotExported(folder.to_owned());
         let (weights, head, adapter) = match plan.method {

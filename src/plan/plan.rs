@@ -672,6 +672,12 @@ impl Plan {
         self.advice.as_ref().map_or(&[][..], |advice| &advice.warnings)
     }
 
+    /// Replaces the folders of the models by those that another machine has.
+    pub fn move_models(&mut self, base: PathBuf, head: Option<PathBuf>) {
+        self.model.path = Some(base);
+        self.model.mtp_path = self.model.mtp_path.take().and(head);
+    }
+
     /// Returns whether only the MTP head is trained.
     pub fn is_of_head_alone(&self) -> bool {
         self.head.is_some_and(|head| head.alone)

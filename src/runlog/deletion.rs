@@ -26,7 +26,6 @@ impl RunDir {
     }
 
     fn delete_with(self, remove: impl FnOnce(&Path) -> io::Result<()>) -> Result<u64> {
-        self.settle()?;
         let path = self.path().to_owned();
         let refuse = |reason: &str| Err(Error::NotDeletable { path: path.clone(), reason: reason.into() });
         if fs::symlink_metadata(&path).doing("delete", &path)?.is_symlink() {

@@ -6,13 +6,26 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use sparktune_base::files::{private_file, private_folder, sync};
+use serde::{Deserialize, Serialize};
+use sparktune_base::files::{is_plain_name, private_file, private_folder, sync, write_shared_and_sync};
 use sparktune_base::regular_file::read_regular;
 
 use crate::error::{Doing, Error, Result};
 
 /// The most bytes that a record has.
 const MOST_BYTES: u64 = 64 << 20;
+
+/// The name of the note about models.
+const MODELS: &str = "models.json";
+
+/// The folders of a run's models on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Models {
+    /// The base model.
+    pub base: PathBuf,
+    /// The model whose MTP head is used, if that is another.
+    pub head: Option<PathBuf>,
+}
 
 /// An existing run folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,13 +76,13 @@ impl RunDir {
         &self.path
     }
 
-    /// Returns the folder's own name, which is the name of the run for users. A link to a run has a name of
-    /// its own.
+    /// Returns the folder's own name, which is the name of the run for users.
     pub fn name(&self) -> String {
         // A relative `.` has no file name, but its absolute form has one.
-        let whole = || self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        let named = if self.path.file_name().is_some() { self.path.clone() } else { whole() };
-        named.file_name().map_or_else(|| named.display().to_string(), |n| n.to_string_lossy().into_owned())
+        let absolute = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        absolute
+            .file_name()
+            .map_or_else(|| absolute.display().to_string(), |n| n.to_string_lossy().into_owned())
     }
 
     /// Returns `events/`.
@@ -111,13 +124,6 @@ impl RunDir {
     /// Returns `outputs/`.
     pub fn outputs(&self) -> PathBuf {
         self.path.join("outputs")
-    }
-    pub(crate) fn taken_over(&self) -> PathBuf {
-        self.path.join("taken-over")
-    }
-    /// Returns whether this was the folder of a rank other than 0 that has taken the place of rank 0.
-    pub fn was_taken_over(&self) -> bool {
-        self.taken_over().exists()
     }
     /// Returns `tensorboard/`, which the first attempt that writes into it creates.
     pub fn tensorboard(&self) -> PathBuf {
@@ -182,6 +188,25 @@ impl RunDir {
         text.doing("read", self.plan())
     }
 
+    /// Notes where the models are on this machine, in `models.json`: the plan of a rank's run was made on
+    /// another one.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be written.
+    pub fn note_models(&self, models: &Models) -> Result<()> {
+        let path = self.path.join(MODELS);
+        // A path that is not UTF-8 cannot be noted.
+        let text = serde_json::to_vec(models).map_err(io::Error::other).doing("write", &path)?;
+        write_shared_and_sync(&path, text).doing("write", path)
+    }
+
+    /// Returns where the models are on this machine, if that was noted and they are still there. The folders
+    /// that the plan names may have others here.
+    pub fn models(&self) -> Option<Models> {
+        let text = read_regular(&self.path.join(MODELS), MOST_BYTES).ok()?;
+        serde_json::from_slice::<Models>(&text).ok().filter(|models| models.base.is_dir())
+    }
+
     /// Writes `provenance.json`, once.
     ///
     /// # Errors
@@ -220,6 +245,12 @@ impl RunDir {
             })
             .sum()
     }
+}
+
+/// Returns the name of the run of which this is the hidden folder of a rank.
+pub(crate) fn run_of(folder: &Path) -> Option<&str> {
+    let (rank, run) = folder.file_name()?.to_str()?.strip_prefix(".rank-")?.split_once("-of-")?;
+    (is_plain_name(run) && rank.parse::<usize>().is_ok()).then_some(run)
 }
 
 fn write_once(path: &Path, bytes: &[u8]) -> Result<()> {

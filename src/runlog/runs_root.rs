@@ -10,7 +10,7 @@ use time::macros::format_description;
 
 use crate::error::{Doing, Error, Result};
 use crate::new_run::{NewRun, remove_abandoned};
-use crate::run_dir::{RunDir, random_hex};
+use crate::run_dir::{RunDir, random_hex, run_of};
 
 const LABEL_CHARS: usize = 48;
 
@@ -59,10 +59,11 @@ impl RunsRoot {
         self.begin(label, method)?.finish()
     }
 
-    /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, are
-    /// skipped; a missing root has no runs. A folder that this user may not read is in the list, so that it
-    /// does not seem to be missing; reading it returns the error. A link is a run, because a run may have
-    /// been moved to another disk, if this user or the owner of the root has made it.
+    /// Lists all runs, oldest first. Other files and hidden folders, which are being made or deleted, or
+    /// belong to ranks, are skipped; a missing root has no runs. A folder that this user may not read is
+    /// in the list, so that it does not seem to be missing; reading it returns the error. A link is a run,
+    /// because a run may have been moved to another disk, if this user or the owner of the root has made
+    /// it.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
@@ -75,10 +76,14 @@ impl RunsRoot {
         let mut paths = Vec::new();
         for entry in entries {
             let entry = entry.doing("list", &self.path)?;
-            if entry.file_name().as_encoded_bytes().starts_with(b".") {
-                continue;
-            }
             let is_link = entry.file_type().doing("list", &self.path)?.is_symlink();
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                // On some disks, that of a successor stays hidden for a while.
+                let is_successor = || RunDir::open(entry.path()).is_ok_and(|run| run.is_successor());
+                if is_link || run_of(&entry.path()).is_none() || !is_successor() {
+                    continue;
+                }
+            }
             // Anyone may be able to make a link in a shared folder, which `latest` would lead through.
             if !is_link || is_made_by(&entry.path(), trusted) {
                 paths.push(entry.path());
@@ -117,11 +122,7 @@ impl RunsRoot {
         if let Some(exact) = runs.iter().find(|run| run.name() == name) {
             return Ok(exact.clone());
         }
-        runs.retain(|run| {
-            let full = run.name();
-            !name.is_empty()
-                && (full.starts_with(name) || without_date(&full).is_some_and(|rest| rest.starts_with(name)))
-        });
+        runs.retain(|run| may_be_called(&run.name(), name));
         let label = safe_name(name);
         let wholes: [&dyn Fn(&str) -> bool; 2] =
             [&|run| without_date(run).is_some_and(|rest| rest == name), &|run| {
@@ -142,6 +143,14 @@ impl RunsRoot {
             }),
         }
     }
+}
+
+/// Returns whether a user may mean the run with this folder's name by `name`: a prefix of it, with or without
+/// its date.
+pub fn may_be_called(run: &str, name: &str) -> bool {
+    let begins = |text: &str| text.starts_with(name);
+    let run = run_of(Path::new(run)).unwrap_or(run);
+    !name.is_empty() && (begins(run) || without_date(run).is_some_and(begins))
 }
 
 /// Returns the label in the name of a run's folder: the name that the user chose, or that of the model.

@@ -137,17 +137,13 @@ impl<'a, 'run> Attempt<'a, 'run> {
             *state = State::read(&checkpoint.path)?;
             state.order = state.order.or(order);
         }
-        let mut plan = session.plan.clone();
+        let plan = session.plan.clone();
         if plan.is_of_head_alone() && !state.main_done {
             // Without the checkpoint that `head` began it with, the run would train a text model like any
             // other. What is damaged stays where it is, so that it can be restored.
             return Err(no_finished_text_model(session.run, &found.skipped));
         }
-        if let Some(places) = &options.places {
-            plan.model.path = Some(places.base.clone());
-            plan.model.mtp_path = plan.model.mtp_path.and(places.head.clone());
-        }
-        let base = load::base(&plan)?;
+        let base = load::base_of_run(session.run, &plan)?;
         if state.inputs.are_unknown() {
             parent::require_its_base(session.run, &plan, &base)?;
         }

@@ -85,7 +85,7 @@ impl Loaded {
                 ));
             }
         }
-        let base = load::base(&plan)?;
+        let base = load::base_of_run(run, &plan)?;
         state.inputs.check(run, &base, &plan.duration.before, false, |_| ()).map_err(
             |error| match error {
                 // An export does not continue the run, so its advice is another.

@@ -88,7 +88,7 @@ pub use export_gguf::{GgufRequest, export_gguf};
 pub use export_run::{ExportedFiles, Weights, export_run};
 pub use head_run::{begin_head_of_model, begin_head_run};
 pub use nccl::find_gpu;
-pub use options::{AfterMeeting, ModelPlaces, TrainOptions, WorkTogether};
+pub use options::{AfterMeeting, TrainOptions, WorkTogether};
 pub use prolong::{Length, Prolonged, prolong};
 pub use run::{Finished, train, train_as_rank, train_with};
 pub use self_test::{BeforeFirstRun, SelfTest, self_test};

@@ -5,6 +5,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use sparktune_model::{Checkpoint, LoraConfig, Model, Mtp};
 use sparktune_plan::{Device as DeviceKind, Method, Mtp as MtpChoice, Plan};
+use sparktune_runlog::{Models, RunDir};
 
 use crate::cuda;
 use crate::error::TrainError;
@@ -20,6 +21,18 @@ pub(crate) fn device(plan: &Plan) -> Result<Device, TrainError> {
         DeviceKind::Cpu => Ok(Device::flex()),
         DeviceKind::Cuda => cuda::first_device(),
     }
+}
+
+/// Opens the base model of a run with this plan, where this machine has it.
+///
+/// # Errors
+/// The same as for [`base`].
+pub(crate) fn base_of_run(run: &RunDir, plan: &Plan) -> Result<Checkpoint, TrainError> {
+    let mut plan = plan.clone();
+    if let Some(Models { base, head }) = run.models() {
+        plan.move_models(base, head);
+    }
+    base(&plan)
 }
 
 /// Opens the base model of a plan.

@@ -27,7 +27,7 @@ impl Session<'_> {
                 lost.into_iter().map(|(rank, reason)| LostMember { rank, reason }).collect();
             if is_taken_over && self.ranks.is_first() {
                 // Whatever becomes of this process, what only this folder has is not given up.
-                if let Err(error) = self.run.mark_as_taken_over() {
+                if let Err(error) = self.run.become_successor() {
                     self.warn(error.to_string(), Some(step));
                 }
                 let at = self.ranks.address().map(|(host, port)| {
@@ -37,7 +37,8 @@ impl Session<'_> {
                 });
                 self.warn(
                     format!(
-                        "this rank takes the place of the one that had the run: it goes on in this folder, with its checkpoints and outputs. Do not resume the other one's: that would be another run{}",
+                        "this rank takes the place of the one that had the run: it goes on here as {}, with its checkpoints and outputs. Do not resume the other one's: that would be another run{}",
+                        self.run.name(),
                         at.unwrap_or_default()
                     ),
                     Some(step),

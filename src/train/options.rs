@@ -1,7 +1,6 @@
 //! What the caller of a training may say beside the plan.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use sparktune_cluster::{Collective, Error as ClusterError, RankCounts};
@@ -28,8 +27,6 @@ pub struct TrainOptions {
     /// Whether the GPU rounds gradients, in an arena of the host, where they are summed in the network;
     /// `None` does what is measured to be faster.
     pub arena: Option<bool>,
-    /// Where this machine has the base model and the model whose head is used, if other than the plan says.
-    pub places: Option<ModelPlaces>,
 }
 
 /// What all ranks do together when they have met again, before the run continues: what they did when they met
@@ -44,13 +41,4 @@ impl fmt::Debug for AfterMeeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AfterMeeting")
     }
-}
-
-/// The folders of a plan's models on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelPlaces {
-    /// The base model.
-    pub base: PathBuf,
-    /// The model whose MTP head is used, if that is another.
-    pub head: Option<PathBuf>,
 }

@@ -58,7 +58,7 @@ pub fn prolong(run: &RunDir, length: Length) -> Result<Prolonged, TrainError> {
     let newest = newest_of_text_model(run, &mut checkpoints)?;
     let from_step = newest.as_ref().map_or(0, |state| state.step);
 
-    let vocabulary = load::base(&plan)?.config().vocab_size;
+    let vocabulary = load::base_of_run(run, &plan)?.config().vocab_size;
     let steps_of = |epochs: f64, max_steps: Option<u64>| {
         let examples = Examples::open(&train_tokens(run), vocabulary, NextToken.examples_per_group())?;
         Ok::<_, TrainError>(Batches::new(examples, &plan, epochs, max_steps)?.total_steps())

@@ -139,10 +139,10 @@ impl Screens {
                     Ok(_) => list.list.say("nothing was started"),
                     Err(failure) => list.list.say(&failure.to_string()),
                 },
-                Some(RunAction::Resume(run)) => match launch::resume(program, &run) {
-                    Ok(()) => list.list.say(&format!("{} continues; Enter watches it", run.name())),
-                    Err(failure) => list.list.say(&failure.to_string()),
-                },
+                Some(RunAction::Resume(run)) => {
+                    list.list.say(&format!("{}: starting the trainer …", run.name()));
+                    resume(program.clone(), run, sender.clone());
+                }
                 Some(RunAction::Export(run)) => {
                     list.list.say(&format!("{}: exporting the outputs again …", run.name()));
                     export(program.clone(), run, sender.clone());
@@ -266,6 +266,18 @@ impl App for ListWithMessages {
     fn view(&self, frame: &mut Frame<'_>, theme: &Theme) {
         self.list.view(frame, theme);
     }
+}
+
+/// Continues a run on a thread, because other members of a cluster may be asked about it, and sends a message
+/// about it.
+fn resume(program: Program, run: RunDir, messages: Sender<String>) {
+    std::thread::spawn(move || {
+        let message = match launch::resume(&program, &run) {
+            Ok(()) => format!("{} continues; Enter watches it", run.name()),
+            Err(failure) => failure.to_string(),
+        };
+        let _ = messages.send(escape(&message).into_owned());
+    });
 }
 
 /// Writes the outputs of a run again on a thread, and sends a message about it.

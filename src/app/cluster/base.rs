@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use sparktune_base::program_name;
 use sparktune_hub::ModelName;
-use sparktune_plan::Plan;
 
 use crate::model::hub;
+use crate::models::plan_of;
 use crate::runs::find;
 
 /// Returns the folder of a base model on this machine: that of `model`, which names a folder or a model of
@@ -27,8 +27,7 @@ pub fn base_folder(model: Option<&str>, runs_dir_flag: Option<PathBuf>) -> Resul
 }
 
 fn folder_of_newest_run(runs_dir_flag: Option<PathBuf>) -> Option<PathBuf> {
-    let plan = find("latest", runs_dir_flag).ok()?.read_plan().ok()?;
-    Plan::from_toml(&plan, "plan.toml").ok()?.model.path
+    plan_of(&find("latest", runs_dir_flag).ok()?).ok()?.model.path
 }
 
 fn folder_of(model: &str) -> Result<PathBuf, String> {

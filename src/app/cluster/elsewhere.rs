@@ -1,92 +1,294 @@
-//! Whether other members go on with a run that was led on this machine: in a swarm, another rank takes the
-//! place of a rank 0 that is lost. Resumed here, it would then become two runs.
+//! Whether a run that was led here goes on elsewhere: in a swarm, a *successor*, another rank, takes the
+//! place of a rank 0 that is lost. If the run were resumed here too, there would be two of it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::counted;
-use sparktune_cluster::membership::messages::TakenOver;
-use sparktune_cluster::membership::{Cancelled, taken_over};
-use sparktune_runlog::{RunDir, RunView};
+use sparktune_cluster::membership::messages::{State, Successor};
+use sparktune_cluster::membership::{Cancelled, Found, successor};
+use sparktune_cluster::{ClusterToken, Error};
+use sparktune_plan::Plan;
+use sparktune_runlog::{RunDir, RunView, RunsRoot};
 
 use super::job::ask;
 use super::membership::Membership;
-use crate::failure::Failure;
-use crate::next_steps::may_have_gone_on;
+use crate::failure::{Exit, Failure};
+use crate::shell::run_argument;
 
-/// Refuses a run with which another member has gone on. `note` receives a line for each member that cannot be
-/// asked.
+/// How long the coordinator is asked for the members, and then the members for the run.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause between two looks at whether the user has asked for the end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Refuses a run with which a successor has gone on, on this machine or on another member. Returns a
+/// sentence for each member that cannot be asked. A run that has never had more than two ranks has no
+/// successor. `note` receives a line if others are asked, which may take a while.
 ///
 /// # Errors
-/// A member is further, or trains it now.
-pub fn refuse_taken_over(
+/// A successor is further, or trains now; a member trains the run; the user has asked for the end; the run
+/// cannot be read.
+pub fn refuse_succeeded(
     run: &RunDir,
-    view: &RunView,
-    cancelled: Cancelled,
+    cancelled: impl Fn() -> bool + Send + Sync + 'static,
     note: impl Fn(&str),
+) -> Result<Vec<String>, Failure> {
+    if !Plan::from_toml(&run.read_plan()?, "plan.toml")?.ranks.swarm {
+        return Ok(Vec::new());
+    }
+    let view = RunView::replay(run)?;
+    if view.most_ranks <= 2 {
+        return Ok(Vec::new());
+    }
+    let mut names = vec![run.name()];
+    names.extend(Some(run.continued()).filter(|name| *name != names[0]));
+    let mut heard = Heard::default();
+    heard.successors = on_this_machine(run, &names)?;
+    // A file that is damaged does not keep anybody from resuming.
+    match Membership::find() {
+        Ok(None) => {}
+        Ok(Some(membership)) => {
+            note("asking the other members of the cluster whether they go on with this run");
+            on_members(&membership, &names, &(Arc::new(cancelled) as Cancelled), &mut heard)?;
+        }
+        Err(failure) => heard.cannot_ask("the other members", &failure.text),
+    }
+    heard.refuse(run, view.steps_done())?;
+    Ok(heard.unasked)
+}
+
+/// The same, where nobody could be told that a member cannot be asked: that is refused too.
+///
+/// # Errors
+/// Those of [`refuse_succeeded`], or a member cannot be asked.
+pub fn refuse_if_possibly_succeeded(
+    run: &RunDir,
+    cancelled: impl Fn() -> bool + Send + Sync + 'static,
 ) -> Result<(), Failure> {
-    if !may_have_gone_on(view) {
+    let unasked = refuse_succeeded(run, cancelled, |_| ())?;
+    if unasked.is_empty() {
         return Ok(());
     }
-    let Some(membership) = Membership::find()? else { return Ok(()) };
-    let unasked = |who: &str, why: &str| {
-        note(&format!("{who} cannot be asked whether the run goes on there: {}", escape(why)));
-    };
-    let all = match ask(&membership, cancelled.clone()) {
-        Ok(all) => all,
-        Err(failure) => {
-            unasked("the other members", &failure.text);
+    Err(Failure::new(Exit::Network, unasked.join("; ")).hint(format!(
+        "If it does not, `{} resume {}` on a terminal continues it",
+        program_name(),
+        run_argument(run)
+    )))
+}
+
+/// What is known of a run elsewhere.
+#[derive(Default)]
+struct Heard {
+    /// With the machine of each.
+    successors: Vec<(String, Successor)>,
+    /// Members that train the run now, as the coordinator says.
+    training: Vec<String>,
+    /// In whole sentences.
+    unasked: Vec<String>,
+}
+
+impl Heard {
+    fn cannot_ask(&mut self, who: &str, why: &str) {
+        self.unasked.push(format!("{who} cannot be asked whether the run goes on there: {}", escape(why)));
+    }
+
+    fn refuse(&self, run: &RunDir, own_step: u64) -> Result<(), Failure> {
+        let program = program_name();
+        let second = format!(
+            "`{program} resume --accept-changes {}` continues it here all the same, as a second run",
+            run_argument(run)
+        );
+        let furthest = self.successors.iter().max_by_key(|(_, there)| (there.trains, there.step));
+        if let Some((name, there)) = furthest.filter(|(_, there)| there.trains || there.step > own_step) {
+            let Successor { run: other, step, trains } = there;
+            let text = format!(
+                "{name} {} with this run in place of this machine: {} {} done there, and {own_step} here",
+                if *trains { "goes on" } else { "has gone on" },
+                counted(*step, "step"),
+                if *step == 1 { "is" } else { "are" }
+            );
+            let next = if *trains {
+                format!("`{program} watch {other}` shows it there, and `{program} stop {other}` stops it")
+            } else {
+                format!("`{program} resume --cluster {other}` continues it there, unless it is complete")
+            };
+            return Err(Failure::usage(text).hint(next).hint(second));
+        }
+        if self.training.is_empty() {
+            return Ok(());
+        }
+        let text =
+            format!("this run goes on without this machine: {} trains it", self.training.join(" and "));
+        let hint = format!("`{program} cluster status` shows it");
+        Err(Failure::usage(text).hint(hint).hint(second))
+    }
+}
+
+/// Returns the successors of a run that are next to it.
+fn on_this_machine(run: &RunDir, names: &[String]) -> Result<Vec<(String, Successor)>, Failure> {
+    let path = std::path::absolute(run.path()).map_err(|error| Failure::io("open", run.path(), &error))?;
+    let Some(root) = path.parent().map(RunsRoot::new) else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for name in names {
+        let others = root.successors_of(name)?.into_iter().filter(|other| other.name() != run.name());
+        found.extend(others.map(|other| ("this machine".to_owned(), described(&other))));
+    }
+    Ok(found)
+}
+
+/// Says how far a successor is.
+pub(super) fn described(run: &RunDir) -> Successor {
+    Successor {
+        run: run.name(),
+        // Its log may be damaged, and it trains all the same.
+        step: RunView::glance(run).map_or(0, |view| view.steps_done()),
+        trains: sparktune_runlog::Lease::is_held(run).unwrap_or(false),
+    }
+}
+
+/// Asks all other members of the cluster, at the same time.
+fn on_members(
+    membership: &Membership,
+    names: &[String],
+    cancelled: &Cancelled,
+    heard: &mut Heard,
+) -> Result<(), Failure> {
+    let (listed, token) = (membership.clone(), membership.token()?);
+    let (sender, list) = mpsc::channel();
+    let asked = Cancelled::clone(cancelled);
+    std::thread::spawn(move || sender.send(ask(&listed, asked)));
+    let all = match next(&list, Instant::now() + PATIENCE, cancelled)? {
+        Some(Ok(all)) => all,
+        Some(Err(failure)) => {
+            heard.cannot_ask("the other members", &failure.text);
+            return Ok(());
+        }
+        None => {
+            heard.cannot_ask("the other members", "nobody answers");
             return Ok(());
         }
     };
-    let token = membership.token()?;
+    let (sender, answers) = mpsc::channel();
+    let mut awaited = Vec::new();
     for found in all.into_iter().filter(|found| found.member.introduction.id != membership.id) {
-        let name = escape(&found.member.introduction.name);
+        let name = escape(&found.member.introduction.name).into_owned();
         if let Some(why) = &found.member.gone {
-            unasked(&name, why);
+            heard.cannot_ask(&name, why);
             continue;
         }
-        let port = found.member.introduction.port;
-        match taken_over(&found.host, port, &token, &run.name(), cancelled.clone()) {
-            Ok(there) => refuse_further(&name, there.as_ref(), view.steps_done())?,
-            Err(error) => unasked(&name, &error.to_string()),
+        // If the rank that leads it cannot be asked, those that follow it say so.
+        if matches!(&found.member.report.state, State::Training { run, .. } if names.contains(run)) {
+            heard.training.push(name.clone());
+        }
+        awaited.push(name.clone());
+        let (token, names) = (token.clone(), names.to_vec());
+        let (sender, cancelled) = (sender.clone(), Cancelled::clone(cancelled));
+        std::thread::spawn(move || sender.send((name, at_member(&found, &token, &names, &cancelled))));
+    }
+    drop(sender);
+    let deadline = Instant::now() + PATIENCE;
+    while let Some((name, answer)) = next(&answers, deadline, cancelled)? {
+        if let Some(at) = awaited.iter().position(|other| *other == name) {
+            awaited.swap_remove(at);
+        }
+        match answer {
+            Ok(there) => heard.successors.extend(there.into_iter().map(|one| (name.clone(), one))),
+            Err(error) => heard.cannot_ask(&name, &error.to_string()),
         }
     }
+    awaited.iter().for_each(|name| heard.cannot_ask(name, "it does not answer"));
     Ok(())
 }
 
-fn refuse_further(name: &str, there: Option<&TakenOver>, own_step: u64) -> Result<(), Failure> {
-    let Some(TakenOver { folder, step, trains }) =
-        there.filter(|there| there.trains || there.step > own_step)
-    else {
-        return Ok(());
-    };
-    let does = if *trains { "goes on" } else { "has gone on" };
-    let text = format!(
-        "{name} {does} with this run in place of this machine, which has {} of it: it has {} there, in {}",
-        counted(own_step, "step"),
-        counted(*step, "step"),
-        escape(folder)
-    );
-    let program = program_name();
-    let there = if *trains { "watch` and `stop` it there" } else { "resume` it there" };
-    Err(Failure::usage(text).hint(format!("`{program} {there}")).hint(format!(
-        "`{program} resume --accept-changes` trains on here all the same, which makes another run of it"
-    )))
+fn at_member(
+    found: &Found,
+    token: &ClusterToken,
+    names: &[String],
+    cancelled: &Cancelled,
+) -> Result<Vec<Successor>, Error> {
+    let port = found.member.introduction.port;
+    let asked = names.iter().map(|run| successor(&found.host, port, token, run, Cancelled::clone(cancelled)));
+    Ok(asked.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}
+
+/// Waits for what a thread has found out: `None` after the deadline, or when all have said it.
+fn next<T>(said: &mpsc::Receiver<T>, deadline: Instant, cancelled: &Cancelled) -> Result<Option<T>, Failure> {
+    loop {
+        if cancelled() {
+            return Err(Failure::new(Exit::Interrupted, "interrupted before the run was resumed"));
+        }
+        match said.recv_timeout(LOOK) {
+            Ok(said) => return Ok(Some(said)),
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+            Err(_) => return Ok(None),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use sparktune_cluster::random_hex;
+    use sparktune_runlog::Lease;
+
     use super::*;
+
+    fn never() -> Cancelled {
+        Arc::new(|| false)
+    }
 
     #[test]
     fn only_a_run_that_is_further_elsewhere_or_trains_there_is_refused() {
-        let there = |step, trains| TakenOver { folder: "/runs/a\u{1b}".into(), step, trains };
-        assert!(refuse_further("spark2", None, 4).is_ok());
-        assert!(refuse_further("spark2", Some(&there(4, false)), 4).is_ok(), "nobody could resume it");
-        assert!(refuse_further("spark2", Some(&there(3, false)), 4).is_ok());
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunsRoot::new(folder.path()).create("a", "lora").unwrap();
+        let refused = |step, trains| {
+            let there = Successor { run: "a-1".into(), step, trains };
+            Heard { successors: vec![("spark2".into(), there)], ..Heard::default() }.refuse(&run, 4)
+        };
+        // If both refused at the same step, nobody could resume the run.
+        assert!(refused(4, false).is_ok() && refused(3, false).is_ok());
         for (step, trains, words) in [(5, false, "has gone on"), (4, true, "goes on"), (3, true, "goes on")] {
-            let failure = refuse_further("spark2", Some(&there(step, trains)), 4).unwrap_err();
-            assert!(failure.text.contains(words) && !failure.text.contains('\u{1b}'), "{failure}");
+            assert!(refused(step, trains).unwrap_err().text.contains(words));
         }
+        let training = vec!["spark2".to_owned(), "spark3".to_owned()];
+        let follows = Heard { training, unasked: vec!["the leader".into()], ..Heard::default() };
+        assert!(follows.refuse(&run, 4).unwrap_err().text.contains("spark2 and spark3 trains it"));
+    }
+
+    #[test]
+    fn a_successor_beside_the_run_is_found_and_the_run_itself_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = RunsRoot::new(folder.path());
+        let run = root.create("a", "lora").unwrap();
+        let found = || on_this_machine(&run, &[run.name()]).unwrap();
+        assert!(found().is_empty());
+        let (rank, _) = root.of_rank(&run.name(), 1).unwrap();
+        let _lease = Lease::acquire(&rank).unwrap();
+        rank.become_successor().unwrap();
+        let [(_, there)] = &found()[..] else { panic!("{:?}", found()) };
+        assert!(there.trains && there.run == rank.name());
+        let again = root.resolve(&rank.name()).unwrap();
+        assert!(on_this_machine(&again, &[again.name(), again.continued()]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn members_that_do_not_answer_are_named_and_ctrl_c_ends_the_question() {
+        // It accepts connections, and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let token = ClusterToken::generate();
+        let mut membership = Membership::new(&token, None, 7300, None);
+        membership.port = silent.local_addr().unwrap().port();
+        let asked = |cancelled: Cancelled| {
+            let mut heard = Heard::default();
+            on_members(&membership, &[random_hex::<4>()], &cancelled, &mut heard).map(|()| heard)
+        };
+        let Err(ended) = asked(Arc::new(|| true)) else { panic!("it went on") };
+        assert_eq!(ended.exit, Exit::Interrupted);
+        let heard = asked(never()).unwrap();
+        assert!(heard.successors.is_empty() && heard.unasked[0].contains("the other members"));
     }
 }

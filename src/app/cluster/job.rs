@@ -13,12 +13,12 @@ use sparktune_cluster::membership::{
     Cancelled, Crew, Following, Found, Recruit, Watch, describe, members, prepare, reached_at,
 };
 use sparktune_cluster::{Error, JobToken, environment_of, free_port, random_hex};
-use sparktune_plan::Plan;
 use sparktune_runlog::RunDir;
 
 use super::membership::{Coordinator, Membership};
 use crate::failure::{Exit, Failure};
 use crate::listener::{Listener, Progress, Unit};
+use crate::models::plan_of;
 use crate::program::Program;
 
 /// The shortest time between two reports of progress.
@@ -114,7 +114,7 @@ impl Members {
         listener: &dyn Listener,
         cancelled: Cancelled,
     ) -> Result<Started, Failure> {
-        let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+        let plan = plan_of(run)?;
         let swarm = plan.ranks.swarm;
         let places: Vec<PathBuf> = [plan.model.path, plan.model.mtp_path].into_iter().flatten().collect();
         let mut folders = Vec::new();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Pid;
 use sparktune_base::files::{create_private_folder, is_private_file, private_file, write_shared_and_sync};
-use sparktune_base::regular_file::read_regular;
+use sparktune_base::regular_file::{open_regular, read_regular};
 use sparktune_cluster::membership::Launch;
 
 use crate::failure::Failure;
@@ -68,7 +68,7 @@ impl KeptLaunch {
 
     /// Returns whether a rank has it.
     pub(super) fn is_in_use(&self) -> bool {
-        File::open(&self.path)
+        open_regular(&self.path)
             .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 

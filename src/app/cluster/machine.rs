@@ -13,15 +13,17 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, geteuid};
+use sparktune_base::files::is_plain_name;
 use sparktune_base::kept_pages;
 use sparktune_cluster::doctor::{self, Line, Link};
-use sparktune_cluster::membership::messages::{Folder, Job, RankState, TakenOver, sentence};
+use sparktune_cluster::membership::messages::{Folder, Job, RankState, Successor, sentence};
 use sparktune_cluster::membership::{Host, Launch};
 use sparktune_cluster::{JobToken, environment_of};
 use sparktune_hub::Hub;
-use sparktune_runlog::{Lease, RunView, RunsRoot};
+use sparktune_runlog::RunsRoot;
 use sparktune_telemetry::Sampler;
 
+use super::elsewhere::described;
 use super::kept_launch::KeptLaunch;
 use crate::caches::MODELS;
 use crate::failure::Exit;
@@ -243,14 +245,10 @@ impl Host for Machine {
         led_runs().filter(|led| is_here(&led.run)).find_map(|led| Some((name(&led.run)?, led.world_size?)))
     }
 
-    fn taken_over(&self, run: &str) -> Option<TakenOver> {
-        let found = RunsRoot::new(&self.runs_dir).taken_over(run).unwrap_or_default().into_iter();
-        let described = found.filter_map(|run| {
-            let folder = sentence(&run.path().display().to_string());
-            let step = RunView::glance(&run).ok()?.steps_done();
-            Some(TakenOver { folder, step, trains: Lease::is_held(&run).unwrap_or(false) })
-        });
-        described.max_by_key(|found| (found.trains, found.step))
+    fn successor(&self, run: &str) -> Option<Successor> {
+        let found = RunsRoot::new(&self.runs_dir).successors_of(run).unwrap_or_default().into_iter();
+        let named = found.map(|run| described(&run)).filter(|found| is_plain_name(&found.run));
+        named.max_by_key(|found| (found.trains, found.step))
     }
 }
 

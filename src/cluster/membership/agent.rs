@@ -21,7 +21,7 @@ use super::coordination::Coordination;
 use super::launch::{Launch, Rank};
 use super::messages::{
     Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, Role,
-    Standing, State, TakenOver, sentence,
+    Standing, State, Successor, sentence,
 };
 use super::roster::{Roster, place as place_of_member};
 use super::talk::{BEAT, Cancelled, beat, hear, lost, out_of_turn, patience, place_of, tell};
@@ -86,9 +86,9 @@ pub trait Host: Sync {
     /// ranks there are.
     fn led(&self) -> Option<(String, usize)>;
 
-    /// Returns what a rank of this machine has gone on with in rank 0's place, if one has, of the run of this
-    /// name.
-    fn taken_over(&self, run: &str) -> Option<TakenOver>;
+    /// Returns the run with which a rank of this machine has gone on in rank 0's place, if one has, of the
+    /// run of this name.
+    fn successor(&self, run: &str) -> Option<Successor>;
 }
 
 /// What an agent is.
@@ -281,7 +281,7 @@ impl<'a> Shared<'a> {
             Ask::Measure { bytes } => self.be_measured(channel, bytes),
             Ask::Examine => self.be_examined(channel, from.ip().to_canonical()),
             Ask::Holds(folder) => self.look_for(channel, &folder),
-            Ask::TakenOver { run } => tell(channel, &Answer::TakenOver(self.agent.host.taken_over(&run))),
+            Ask::Successor { run } => tell(channel, &Answer::Successor(self.agent.host.successor(&run))),
             Ask::Stand(_) | Ask::Report(_) | Ask::Start | Ask::Look | Ask::Detach => {
                 refuse(channel, "this is asked for before there is something to do it with")
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_ndp::stream::Channel;
 
-use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member, TakenOver};
+use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member, Successor};
 use super::talk::{Cancelled, ask, connect, hear, host_of, lost, out_of_turn, place_of, refuse_long_list};
 use super::transfer::BYTES;
 use crate::cluster_token::ClusterToken;
@@ -151,20 +151,21 @@ pub fn holds(
     }
 }
 
-/// Asks an agent whether a rank of its machine has gone on with the run of this name in rank 0's place.
+/// Asks an agent with what a rank of its machine has gone on in rank 0's place, if one has, of the run of
+/// this name.
 ///
 /// # Errors
 /// It does not answer, or does not know the question.
-pub fn taken_over(
+pub fn successor(
     host: &str,
     port: u16,
     token: &ClusterToken,
     run: &str,
     cancelled: Cancelled,
-) -> Result<Option<TakenOver>, Error> {
+) -> Result<Option<Successor>, Error> {
     let mut channel = connect(host, port, token, cancelled)?;
-    match ask(&mut channel, &Ask::TakenOver { run: run.to_owned() })? {
-        Answer::TakenOver(found) => Ok(found),
+    match ask(&mut channel, &Ask::Successor { run: run.to_owned() })? {
+        Answer::Successor(found) => Ok(found),
         _ => Err(out_of_turn(&channel)),
     }
 }

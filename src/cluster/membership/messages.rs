@@ -11,6 +11,7 @@ use std::path::{Component, Path};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sparktune_base::escape::is_active;
+use sparktune_base::files::is_plain_name;
 
 use crate::doctor::{Line, Link};
 
@@ -194,11 +195,11 @@ pub struct Examination {
     pub time_us: u64,
 }
 
-/// A run that a rank of a member has gone on with since it took rank 0's place.
+/// The run of a successor: of a rank of a member that has taken rank 0's place and goes on with the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakenOver {
-    /// Its folder there.
-    pub folder: String,
+pub struct Successor {
+    /// Its name there.
+    pub run: String,
     /// The steps that are done.
     pub step: u64,
     /// Whether it is being trained.
@@ -262,7 +263,7 @@ pub enum Ask {
     /// Are the files of this folder there?
     Holds(Folder),
     /// Has a rank of this machine gone on with the run of this name in rank 0's place?
-    TakenOver {
+    Successor {
         /// The name of the run.
         run: String,
     },
@@ -304,8 +305,8 @@ pub enum Answer {
     Examined(Examination),
     /// Whether the files are there, all with the same bytes.
     Holds(bool),
-    /// What a rank of this machine has gone on with in rank 0's place, if one has.
-    TakenOver(Option<TakenOver>),
+    /// The run with which a rank of this machine has gone on in rank 0's place, if one has.
+    Successor(Option<Successor>),
     /// No.
     Refused {
         /// Why, and what to do.
@@ -341,9 +342,9 @@ impl Message for Ask {
             Self::Forget { id } => field(is_hex(id, 32), "an id"),
             Self::Prepare(job) => job.check(),
             Self::Lead { run, world_size } => {
-                field(is_run(run) && (1..=MOST_MEMBERS).contains(world_size), "a run")
+                field(is_plain_name(run) && (1..=MOST_MEMBERS).contains(world_size), "a run")
             }
-            Self::TakenOver { run } => field(is_run(run), "a run"),
+            Self::Successor { run } => field(is_plain_name(run), "a run"),
             Self::Measure { bytes } => field(*bytes <= MOST_MEASURED, "a size"),
             Self::Holds(folder) => folder.check(),
             Self::Members | Self::Start | Self::Look | Self::Detach | Self::Examine => Ok(()),
@@ -371,13 +372,13 @@ impl Message for Answer {
             Self::Rank(RankState::Ended { said, .. }) => field(is_sentence(said), "last words"),
             Self::Want { folder, file, .. } => field(*folder < 2 && *file < MOST_FILES, "a file"),
             Self::Examined(examination) => examination.check(),
-            Self::TakenOver(Some(TakenOver { folder, .. })) => field(is_sentence(folder), "a folder"),
+            Self::Successor(Some(Successor { run, .. })) => field(is_plain_name(run), "a run"),
             Self::Yes
             | Self::Busy
             | Self::Ready { .. }
             | Self::Rank(_)
             | Self::Holds(_)
-            | Self::TakenOver(None) => Ok(()),
+            | Self::Successor(None) => Ok(()),
         }
     }
 }
@@ -407,9 +408,9 @@ impl Report {
     fn check(&self) -> Result<(), Unfit> {
         match &self.state {
             State::Idle => Ok(()),
-            State::Preparing { run } => field(is_run(run), "a run"),
+            State::Preparing { run } => field(is_plain_name(run), "a run"),
             State::Training { run, rank, world_size } | State::Returning { run, rank, world_size } => {
-                field(is_run(run) && rank < world_size, "a run")
+                field(is_plain_name(run) && rank < world_size, "a run")
             }
         }
     }
@@ -448,7 +449,7 @@ impl Examination {
 impl Job {
     pub(super) fn check(&self) -> Result<(), Unfit> {
         let Self { run, build, rank, world_size, port, token, swarm: _, folders } = self;
-        field(is_run(run), "a run")?;
+        field(is_plain_name(run), "a run")?;
         field(is_hex(build, 64), "a build")?;
         field((2..=MOST_MEMBERS).contains(world_size) && (1..*world_size).contains(rank), "a rank")?;
         field(*port > 0, "a port")?;
@@ -504,12 +505,6 @@ fn is_name(text: &str) -> bool {
 
 fn is_sentence(text: &str) -> bool {
     text.len() <= LONGEST_SENTENCE && is_plain(text)
-}
-
-/// Returns whether this can be the name of a run's folder, which the rank's folder is named after.
-fn is_run(text: &str) -> bool {
-    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    (1..=128).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(is_safe)
 }
 
 /// Returns whether this is the name of a file in a folder, and neither hidden nor elsewhere.

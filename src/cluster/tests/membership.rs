@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use sparktune_cluster::doctor::{Line, Link, Verdict};
 use sparktune_cluster::membership::messages::{
-    FileEntry, Folder, Introduction, Job, RankState, State, TakenOver, VERSION,
+    FileEntry, Folder, Introduction, Job, RankState, State, Successor, VERSION,
 };
 use sparktune_cluster::membership::{
     Agent, Examined, Host, Launch, Recruit, Watch, Where, describe, examine, forget, holds, measure, members,
-    prepare, taken_over,
+    prepare, successor,
 };
 use sparktune_cluster::{ClusterToken, Error, random_hex};
 
@@ -126,8 +126,8 @@ impl Host for Machine {
         self.leads.load(Ordering::SeqCst).then(|| ("run".to_owned(), 2))
     }
 
-    fn taken_over(&self, run: &str) -> Option<TakenOver> {
-        (run == "taken").then(|| TakenOver { folder: "/runs/taken".into(), step: 7, trains: true })
+    fn successor(&self, run: &str) -> Option<Successor> {
+        (run == "taken").then(|| Successor { run: "taken".into(), step: 7, trains: true })
     }
 
     fn leads(&self, run: &str) -> bool {
@@ -437,7 +437,7 @@ fn a_member_says_what_its_machine_looks_like_and_whether_it_has_a_model() {
         assert_ne!(clock.line("spark1").verdict, Verdict::Note, "both have the same clock: {clock:?}");
         let has = |port| holds("127.0.0.1", port, &token, &folder, never()).unwrap();
         assert!(has(ports[0]) && !has(ports[1]));
-        let gone_on = |run| taken_over("127.0.0.1", ports[1], &token, run, never()).unwrap();
+        let gone_on = |run| successor("127.0.0.1", ports[1], &token, run, never()).unwrap();
         assert_eq!(gone_on("run"), None);
         assert_eq!(gone_on("taken").map(|there| (there.step, there.trains)), Some((7, true)));
         sent_for(&token, ports[1], model.path()).unwrap();
@@ -719,7 +719,7 @@ fn without_the_token_nobody_can_ask_join_read_files_or_start_anything() {
         let folder = describe(model.path(), &mut || Ok(())).unwrap();
         let held = holds("127.0.0.1", ports[0], &other, &folder, never());
         assert!(matches!(held, Err(Error::OtherCluster { .. })), "{held:?}");
-        let gone_on = taken_over("127.0.0.1", ports[0], &other, "taken", never());
+        let gone_on = successor("127.0.0.1", ports[0], &other, "taken", never());
         assert!(matches!(gone_on, Err(Error::OtherCluster { .. })), "{gone_on:?}");
         let started = sent_for(&other, ports[0], model.path());
         assert!(matches!(started, Err(Error::OtherCluster { .. })), "{started:?}");

@@ -133,6 +133,9 @@ pub struct RunView {
     /// Who trains, in a run of several ranks that goes on without those that are gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
+    /// The most ranks that a swarm had, in all attempts; 0 without one.
+    #[serde(skip)]
+    pub most_ranks: usize,
     /// How the ranks of a run of several did when they were last seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member_samples: Option<MemberSamples>,
@@ -229,7 +232,10 @@ impl RunView {
                 keep(&mut self.checkpoints, checkpoint.clone(), KEPT_CHECKPOINTS);
             }
             Kind::ControlApplied(control) => self.last_control = Some(control.clone()),
-            Kind::Members(members) => self.members = Some(members.clone()),
+            Kind::Members(members) => {
+                self.most_ranks = self.most_ranks.max(members.members.len());
+                self.members = Some(members.clone());
+            }
             Kind::MemberSamples(samples) => self.member_samples = Some(samples.clone()),
             Kind::Warning(warning) => {
                 self.warning_count += 1;

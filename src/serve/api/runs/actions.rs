@@ -1,6 +1,7 @@
 //! What can be done with a run: stop, resume, export, delete. Each is what the command of this name does.
 
 use std::ffi::OsString;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::Json;
@@ -8,8 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sparktune_app::cluster::elsewhere::refuse_taken_over;
-use sparktune_app::cluster::job::never;
+use sparktune_app::cluster::elsewhere::refuse_if_possibly_succeeded;
 use sparktune_app::launch::{Changes, launch, may_resume};
 use sparktune_app::runs::{Awaited, request_stop};
 use sparktune_runlog::RunView;
@@ -95,7 +95,9 @@ async fn resume(State(state): State<Shared>, Id(id): Id) -> Result<Accepted, Pro
         may_resume(&run).map_err(|failure| conflict(failure.into()))?;
         let program = state.program.clone();
         let task = state.tasks.start("resume", move |work| {
-            refuse_taken_over(&run, &RunView::glance(&run)?, never(), |text| work.says(text))?;
+            let cancel = work.cancel();
+            let asked = refuse_if_possibly_succeeded(&run, move || cancel.load(Ordering::Relaxed));
+            asked.map_err(|failure| conflict(failure.into()))?;
             work.says("starting the trainer");
             let mut following = launch(&program, &run, Changes::Refused)?;
             let begun = Instant::now();
