@@ -388,16 +388,19 @@ impl Resolver<'_> {
         self.pick("products", answer, recommended, why)
     }
 
-    /// Returns how many f32 copies of the trained parameters ranks keep: DiLoCo the weights of the last
-    /// exchange, the outer momentum and the changes that are averaged, and a sentry that drops the gradient
-    /// of the others until all have judged it.
+    /// Returns how many f32 copies of the trained parameters ranks keep over TCP: DiLoCo the weights of the
+    /// last exchange, the outer momentum and the changes that are averaged; a sentry that drops, and ranks
+    /// that are combined in another way than by their sum, all contributions to a rank's chunks until it is
+    /// known what counts. Engines that add unseen take two with any sentry, but a plan does not know the
+    /// engine.
     fn host_copies(&self) -> u32 {
         let answers = self.answers;
         if answers.sync.as_ref().is_some_and(|sync| !sync.value.is_step()) {
-            3
-        } else {
-            u32::from(answers.sentry.as_ref().is_some_and(|sentry| sentry.value == Sentry::Drop))
+            return 3;
         }
+        let drops = answers.sentry.as_ref().is_some_and(|sentry| sentry.value == Sentry::Drop);
+        let combines = answers.combine_ranks.as_ref().is_some_and(|how| how.value != CombineRanks::Sum);
+        u32::from(drops || combines)
     }
 
     /// Decides how several ranks train together, if there are.

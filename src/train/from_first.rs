@@ -1,9 +1,10 @@
 //! What the other ranks get from rank 0 before an attempt: the checkpoint that is continued from, which files
 //! the base has, and whether sums may be made in another way than before.
 //!
-//! Only rank 0 keeps checkpoints. The others receive the newest one at each start, so that they need
-//! nothing of an earlier attempt, and any process can be any rank. In a swarm, where another rank may take
-//! rank 0's place, they have the best one too: those that lack it are sent it.
+//! The checkpoints of a run are rank 0's. The others receive the newest one at each start, so that they need
+//! nothing of an earlier attempt, and any process can be any rank. In a swarm of three ranks or more, the
+//! next rank, which may take rank 0's place, keeps those of this attempt too, and all others have the best
+//! one of before: those that lack it are sent it.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -16,7 +16,8 @@ use crate::cpu::thread_cpu_seconds;
 use crate::median::median;
 use crate::row::Row;
 
-/// The numbers of a bucket of the exchange, at most.
+/// The least numbers of a bucket of the exchange of large gradients. There, a bucket that has a larger matrix
+/// is larger.
 const BUCKET: usize = 1 << 20;
 const PASSES: usize = 15;
 /// Small pages come first, because the others are compared with them.

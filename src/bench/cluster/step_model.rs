@@ -5,8 +5,9 @@
 //! estimates. The model: the micro-batches of a step are dealt to the ranks; each rank sends, and receives,
 //! 2 (W − 1) / W times its f32 gradients at the rate of its link or of one processor, whichever is slower;
 //! once the first gradients are final, the rest of the backward pass of a rank's last micro-batch hides the
-//! exchange, except for what is final last. Latencies are left out: two messages a bucket of 4 MB are less
-//! than a hundredth of it. `tests/peers/step_times.py` holds this against steps over links of a known speed.
+//! exchange, except for what is final last. Latencies are left out: there are two messages a bucket, and the
+//! buckets of large gradients have 4 MB or more. `tests/peers/step_times.py` holds this against steps over
+//! links of a known speed.
 
 use sparktune_plan::cost::Work as Counted;
 use sparktune_plan::products::{RANK, shapes};

@@ -2,9 +2,9 @@
 //! NCCL and wall clocks. Each is in order, or a sentence says what to do, or it is unknown, which is never
 //! taken for in order.
 //!
-//! Enters: the root of a file system, whose `proc`, `sys` and `usr` are read, so that tests can use recorded
-//! trees, and what other machines have found there. Leaves: [`Line`]s. It changes nothing, sends nothing and
-//! never prints.
+//! Enters: the root of a file system, whose `proc`, `sys` and `usr` are read, so that tests can use trees
+//! that were written by hand, and what other machines have found there. Leaves: [`Line`]s. It changes
+//! nothing, sends nothing and never prints.
 
 mod card;
 mod clock;

@@ -10,14 +10,17 @@
 //! - What needs no comparison: numbers that are not finite, zeros for a share that has trained tokens, and a
 //!   gradient of a rank that has no share.
 //! - **Across the ranks of a step**, if there are three or more. The log-norm is compared with the median,
-//!   in deviations that the median distance from it estimates, in this step and in those before. The
-//!   direction is compared by the cosines of all pairs: that of a rank with most others, less that of the
-//!   others with each other. A norm that is too large by a factor of up to ten is clipped to the accepted
-//!   one; what is larger, or points elsewhere, is dropped.
-//! - **Over time.** Each rank's deviations are averaged, so that one that is off by a little, below the
-//!   limit of a single step, is found after some steps and left out for a while, longer each time. With two
-//!   ranks, norms are compared with the accepted ones of earlier steps. Only what was accepted moves what is
-//!   usual, and each step is tested before it does.
+//!   in deviations that the median absolute deviation (MAD) estimates, in this step and in those before.
+//!   The direction is compared by the cosines of all pairs: the median of a rank's with the others, less
+//!   that of the others with each other. The deviation of this difference is one over time, not across the
+//!   ranks: Welford's, over what was accepted in earlier steps. A norm that is too large by a factor of up to
+//!   ten is clipped to the accepted one; what is larger, or points elsewhere, is dropped.
+//! - **Over time.** With three ranks or more, each rank's deviations are averaged with weights that decay
+//!   exponentially, so that one that is off by a little, below the limit of a single step, is found after
+//!   some steps and left out for a while, longer each time. With fewer, the log-norm is compared with the
+//!   mean and deviation (Welford's) of the accepted ones of earlier steps. Welford's means and deviations
+//!   move only with what was accepted, and each step is tested before it moves them. The MAD of a step is
+//!   that of all ranks, which fewer than half of them change little.
 //!
 //! In the first steps the usual deviations are not known, and only gross errors are rejected. A step in which
 //! honest norms are far apart, as at a spike of the loss, has up to three times the usual deviation. If half

@@ -23,6 +23,27 @@ fn a_run_that_ran_short_of_memory_is_told_what_is_lighter() {
 }
 
 #[test]
+fn what_ranks_keep_until_it_is_known_what_counts_is_part_of_the_memory() {
+    let facts = recipe_facts("Qwen/Qwen3.5-2B");
+    let memory = |of_ranks: &[(&str, &str)]| {
+        let answers = with(ask("Qwen/Qwen3.5-2B"), &[("method", "lora"), ("rank", "32")]);
+        resolve(&with(answers, of_ranks), &facts).unwrap().advice.unwrap().memory
+    };
+    let alone = memory(&[]);
+    // The gradients of adapters are one f32 for each trained number.
+    for (of_ranks, copies) in [
+        (&[("sentry", "warn")][..], 0),
+        (&[("sentry", "drop")], 1),
+        (&[("combine-ranks", "median")], 1),
+        (&[("sentry", "drop"), ("combine-ranks", "trimmed-mean")], 1),
+        (&[("sync", "diloco:5")], 3),
+    ] {
+        let more = memory(of_ranks).optimizer - alone.optimizer;
+        assert_eq!(more, copies * alone.gradients, "{of_ranks:?}");
+    }
+}
+
+#[test]
 fn much_data_recommends_full_fine_tuning_where_it_fits_and_adapters_where_it_does_not() {
     let data = report(lengths(120_000, 2000.0, 0.4), 0.5);
     let facts = |id| Facts { data: data.clone(), ..recipe_facts(id) };

@@ -17,6 +17,8 @@ use crate::{FULL, LORA, bytes, losses, run};
 struct Trained {
     method: &'static str,
     recompute: bool,
+    /// The micro-batches of a step.
+    micro_batches: usize,
     sync: &'static str,
     steps: u64,
 }
@@ -27,8 +29,8 @@ impl Trained {
         let run = run(root, self.method, "none", self.steps, self.recompute);
         let path = run.path().join("plan.toml");
         let plan = fs::read_to_string(&path).unwrap();
-        let sync = format!(r#"grad_accum_steps = 2, sync = "{}""#, self.sync);
-        fs::write(path, plan.replace("grad_accum_steps = 2", &sync)).unwrap();
+        let batch = format!(r#"grad_accum_steps = {}, sync = "{}""#, self.micro_batches, self.sync);
+        fs::write(path, plan.replace("grad_accum_steps = 2", &batch)).unwrap();
         run
     }
 }
@@ -80,10 +82,18 @@ fn both(root: &Path, trained: Trained, count: usize) -> (RunDir, RunDir) {
 #[test]
 fn gradients_that_leave_during_the_backward_pass_have_the_bits_of_one_process_that_adds_in_their_order() {
     let root = tempfile::tempdir().unwrap();
-    // A step has two micro-batches, so the last of three ranks has none.
-    let all = [(LORA, false, 2), (FULL, false, 2), (FULL, true, 2), (LORA, true, 3), (FULL, false, 3)];
-    for (place, (method, recompute, count)) in all.into_iter().enumerate() {
-        let trained = Trained { method, recompute, sync: "step", steps: 5 };
+    // With the ranks and the micro-batches of a step. The last of three ranks has none of two.
+    let all = [
+        (LORA, false, 2, 2),
+        (FULL, false, 2, 2),
+        (FULL, true, 2, 2),
+        (LORA, true, 3, 2),
+        (FULL, false, 3, 2),
+        (LORA, false, 4, 4),
+        (FULL, false, 4, 4),
+    ];
+    for (place, (method, recompute, count, micro_batches)) in all.into_iter().enumerate() {
+        let trained = Trained { method, recompute, micro_batches, sync: "step", steps: 5 };
         let (of_ranks, alone) = both(&root.path().join(place.to_string()), trained, count);
         assert_eq!(losses(&of_ranks), losses(&alone), "{method}, {recompute}, {count}");
         let merged = "merged/model.safetensors";
@@ -95,7 +105,7 @@ fn gradients_that_leave_during_the_backward_pass_have_the_bits_of_one_process_th
 fn ranks_that_exchange_rarely_have_the_bits_of_one_process_in_their_place_and_another_training() {
     let root = tempfile::tempdir().unwrap();
     for (place, (method, count)) in [(LORA, 2), (FULL, 2)].into_iter().enumerate() {
-        let trained = Trained { method, recompute: false, sync: "diloco:3", steps: 8 };
+        let trained = Trained { method, recompute: false, micro_batches: 2, sync: "diloco:3", steps: 8 };
         let (of_ranks, alone) = both(&root.path().join(place.to_string()), trained, count);
         assert_eq!(losses(&of_ranks), losses(&alone), "{method}, {count}");
         let merged = "merged/model.safetensors";
