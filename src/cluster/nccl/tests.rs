@@ -8,12 +8,15 @@ use std::time::Duration;
 use super::gpu::Gpu;
 use super::preflight::{Asked, Facts};
 use super::{Nccl, Path, over};
-use crate::collective::Collective;
+use crate::announced::{AnnouncedSum, NotTheSum};
+use crate::collective::{Collective, Traffic};
 use crate::environment::{Launcher, Placement};
 use crate::error::Error;
+use crate::judged::JudgedSum;
 use crate::lent::Lent;
 use crate::listening::free_port;
 use crate::rendezvous::Limits;
+use crate::sentry::{Combine, Decision, Judge, SIGMA, Verdict};
 use crate::tcp::join;
 
 /// What is between the GPUs: the numbers of each communicator's sums, by rank, and who has left it.
@@ -336,5 +339,136 @@ fn a_coordinator_whose_sum_fails_and_whose_gpu_hangs_besides_ends_the_run_of_all
         let said = ended.unwrap_err();
         assert!(said.contains("the wire is broken"), "rank {rank}: {said}");
         assert!(rank == 0 || said.contains("rank 0 (127.0.0.1) has ended"), "rank {rank}: {said}");
+    }
+}
+
+/// What the last rank does about its gradient. `{ announces: 1.0, adds: 0.0, sends: 1.0 }` is honest.
+#[derive(Debug, Clone, Copy)]
+struct Lie {
+    /// It announces its gradient times this,
+    announces: f32,
+    /// lets its GPU add this to each number of what it was told to contribute,
+    adds: f32,
+    /// and over TCP sends its gradient times this.
+    sends: f32,
+}
+
+const HONEST: Lie = Lie { announces: 1.0, adds: 0.0, sends: 1.0 };
+
+/// A rank that does so, and denies that the sum is another one.
+struct Liar(Nccl, Lie);
+
+impl Collective for Liar {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.0.world_size()
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), Error> {
+        values.iter_mut().for_each(|value| *value += self.1.adds);
+        self.0.all_reduce(values)
+    }
+
+    fn scatter(&mut self, values: &[f32]) -> Result<Vec<Vec<f32>>, Error> {
+        self.0.scatter(&values.iter().map(|value| value * self.1.sends).collect::<Vec<_>>())
+    }
+
+    fn spread(&mut self, own: &[f32], values: &mut [f32]) -> Result<(), Error> {
+        self.0.spread(own, values)
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        // What ranks say of a sum is short.
+        let denies = self.1.adds != 0.0 && own.len() == 1;
+        self.0.all_gather(if denies { &[2] } else { own })
+    }
+
+    fn leave(&mut self, reason: Option<&str>) {
+        self.0.leave(reason);
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+}
+
+/// Lets ranks take a step that is judged, as training does: by what they announce, and over TCP if the sum is
+/// not that of what they have announced. Returns what was decided for whichever sum is used, and that sum: of
+/// the GPUs, or the other one; and how many sums the GPUs made.
+fn judged(world_size: usize, lie: Lie) -> (Vec<Verdict>, Result<Vec<f32>, Vec<f32>>, usize) {
+    let (all, wires) = ranks(Asked::Nccl, &vec![Fault::None; world_size], |engine| {
+        let engine = engine.unwrap();
+        let lie = if engine.rank() + 1 == world_size { lie } else { HONEST };
+        let mut ranks = Liar(engine, lie);
+        let mut sum = AnnouncedSum::begin(vec![5; world_size], 3);
+        let own = numbers(ranks.rank());
+        sum.add(&own.iter().map(|value| value * lie.announces).collect::<Vec<_>>());
+        let verdicts = sum.judge(&mut ranks, &mut Judge::default(), SIGMA, &[]).unwrap().verdicts;
+        let done = match sum.sum(&mut ranks, &verdicts).unwrap() {
+            Ok((sums, _)) => (verdicts, Ok(sums)),
+            Err(NotTheSum { liars }) => {
+                assert!(liars.is_empty(), "it cannot be known who it is");
+                let mut values = sum.into_own();
+                let mut sum = JudgedSum::begin(vec![5; world_size], 3, true);
+                sum.add(&mut ranks, &mut values).unwrap();
+                let verdicts = sum.judge(&mut ranks, &mut Judge::default(), SIGMA, &[]).unwrap().verdicts;
+                sum.sum(&mut ranks, &verdicts, Combine::Sum, &mut values).unwrap();
+                (verdicts, Err(values))
+            }
+        };
+        ranks.leave(None);
+        done
+    });
+    assert!(all.iter().all(|of_rank| *of_rank == all[0]), "{lie:?}: all have the same bits");
+    let (verdicts, sums) = all.into_iter().next().unwrap();
+    let made = wires.lock().unwrap().sums.len();
+    (verdicts, sums, made)
+}
+
+/// The sum of all ranks, or that of all but the last one, made up for.
+fn counted(world_size: usize, is_dropped: bool) -> Vec<f32> {
+    let ranks: Vec<usize> = (0..world_size - usize::from(is_dropped)).collect();
+    let made_up = (world_size as f64 / ranks.len() as f64) as f32;
+    in_order(&ranks).into_iter().map(|sum| sum * made_up).collect()
+}
+
+/// The sums of the GPUs in [`judged`]: the trial, and the pieces of one gradient.
+const ONCE: usize = 1 + 12_345_usize.div_ceil(5000);
+
+#[test]
+fn what_a_rank_announces_is_judged_before_the_gpus_add_anything() {
+    for announces in [1.0, -1.0, 0.0, 1e6, f32::NAN] {
+        let (verdicts, sums, made) = judged(3, Lie { announces, ..HONEST });
+        let is_dropped = announces != 1.0;
+        assert_eq!(verdicts[..2], [Verdict::ACCEPTED; 2], "{announces}");
+        assert_eq!(verdicts[2].decision == Decision::Drop, is_dropped, "{announces}: {verdicts:?}");
+        let sums = sums.unwrap_or_else(|_| panic!("{announces}: the sum of the GPUs is distrusted"));
+        let near = |(one, other): (&f32, &f32)| (one / other - 1.0).abs() < 1e-6;
+        assert!(sums.iter().zip(&counted(3, is_dropped)).all(near), "{announces}");
+        assert_eq!(made, ONCE, "{announces}");
+    }
+}
+
+#[test]
+fn a_sum_of_the_gpus_of_something_else_than_was_announced_is_not_used_but_made_over_tcp() {
+    // With two ranks too. Who lies over TCP as well is seen there; and the last of these was told to
+    // contribute nothing.
+    for (world_size, lie, is_dropped) in [
+        (2, Lie { adds: 100.0, ..HONEST }, false),
+        (3, Lie { adds: 100.0, ..HONEST }, false),
+        (3, Lie { adds: f32::NAN, ..HONEST }, false),
+        (3, Lie { adds: 1e6, sends: 1e6, ..HONEST }, true),
+        (3, Lie { announces: -1.0, adds: 100.0, ..HONEST }, true),
+    ] {
+        let (verdicts, sums, made) = judged(world_size, lie);
+        let last = world_size - 1;
+        assert_eq!(verdicts[..last], vec![Verdict::ACCEPTED; last], "{lie:?}");
+        assert_eq!(verdicts[last].decision == Decision::Drop, is_dropped, "{lie:?}: {verdicts:?}");
+        let Err(sums) = sums else { panic!("{lie:?}: the sum of the GPUs is used") };
+        assert!(sums == counted(world_size, is_dropped), "{lie:?}: the bits of TCP");
+        assert_eq!(made, ONCE, "{lie:?}: the GPUs add nothing more");
     }
 }

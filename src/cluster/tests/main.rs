@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows it in unit tests only")]
 
 mod discovery;
+mod judged;
 mod leaving;
 mod membership;
 mod returning;
