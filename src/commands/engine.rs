@@ -40,10 +40,10 @@ pub(crate) fn asked_for(plan: &Plan) -> Result<String, Failure> {
         Some("nccl") if plan.device != Device::Cuda => Err(Failure::usage(format!(
             "{ENGINE} is nccl, but this run trains on the CPU, and NCCL adds on GPUs. Unset the variable, or train with --device cuda"
         ))),
-        // If NCCL does not suit ranks or GPUs, they go on over TCP and say why.
-        Some("auto") | None if plan.device == Device::Cuda && !is_judged => Ok("auto".into()),
-        Some("auto") | None => Ok("tcp".into()),
+        Some("auto") if plan.device != Device::Cuda || is_judged => Ok("tcp".into()),
         Some(name) => Ok(name.to_owned()),
+        // NCCL protects nothing on the link, and no real GPU has summed by it yet.
+        None => Ok("tcp".into()),
     }
 }
 
