@@ -169,7 +169,9 @@ fn merged(owners: &[Vec<Summary>], terms: &[u64], not_finite: &[usize]) -> Vec<C
     let of = |(rank, terms): (usize, &u64)| {
         let mut summary = Summary::default();
         owners.iter().for_each(|summaries| summary.merge(&summaries[rank]));
-        if not_finite.contains(&rank) {
+        // A rank could take off its norm what the other owners have measured.
+        let is_below_zero = owners.iter().any(|summaries| summaries[rank].norm().is_nan());
+        if is_below_zero || not_finite.contains(&rank) {
             summary = summary.scaled(f64::NAN);
         }
         Contribution { terms: *terms, summary }
