@@ -7,7 +7,8 @@
 //! accepted; one that only warns adds at once, with the bits of [`Collective::all_reduce`].
 //!
 //! An owner is trusted with its chunk: it could say something else of what it received than is true, or
-//! spread another sum. What a rank says of itself is not asked.
+//! spread another sum. That holds for the chunk of its own contribution too: it cannot make the norm smaller
+//! than what the other owners have measured, but its projections of that chunk are believed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
