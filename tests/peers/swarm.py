@@ -129,8 +129,9 @@ def events(run):
 
 
 def folders(runs):
-    """The folder of a run, and those of other ranks, which may take its place."""
-    return [path for path in runs.glob("*") if (path / "events").is_dir()]
+    """The folder of a run, and those of other ranks, which may take its place. A rank that has done so uses a
+    link with its hidden name."""
+    return [path for path in runs.glob("*") if (path / "events").is_dir() and not path.is_symlink()]
 
 
 class Swarm:
@@ -172,8 +173,6 @@ class Swarm:
     def resume(self):
         """Starts all ranks again, as many as at first."""
         self.end()
-        if self.run().name.startswith("."):
-            raise GivenUp("whoever had taken over was killed, so the run has no name yet to be resumed by")
         seen = len(self.seen())
         self.start(["resume", self.run().name, "--json", "--non-interactive"])
         said = lambda: [event["kind"] for event in self.seen()[seen:]]
@@ -243,7 +242,7 @@ class Swarm:
 
     def run(self):
         if self.has_moved():
-            # Its folder is renamed when its part ends.
+            # Its folder is renamed when it takes rank 0's place.
             has_taken = lambda run: any(event["time_us"] == self.taken_at for event in events(run))
             return next(filter(has_taken, folders(self.runs)), None)
         runs = sorted(path for path in folders(self.runs) if not path.name.startswith("."))

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use sparktune_base::random::SplitMix64;
 use sparktune_cluster::tcp::{BUCKET, Tcp, join, join_and_tell};
-use sparktune_cluster::{Collective, Error, JobToken, Launcher, Limits, Placement, share_files_and_tell};
+use sparktune_cluster::{
+    Collective, Error, JobToken, Launcher, Limits, Placement, refuse_missing_token, share_files_and_tell,
+};
 
 use crate::membership::until;
 
@@ -288,6 +290,13 @@ fn without_a_token_ranks_meet_on_loopback_only() {
         vec![],
     );
     assert!(matches!(met, Err(Error::NoToken { .. })));
+    // Rank 0 finds out before it plans.
+    let token = JobToken::parse(TOKEN).unwrap();
+    let at = |host: &str| placement(0, 2, host, 29_500);
+    let refused = |placement: &Placement, token| refuse_missing_token(placement, token).is_err();
+    assert!(refused(&at("192.0.2.1"), None) && refused(&on_node, None));
+    assert!(!refused(&at("192.0.2.1"), Some(&token)) && !refused(&at("127.0.0.1"), None));
+    assert!(!refused(&at("no-such-host.invalid"), None), "it may be known later");
 }
 
 #[test]

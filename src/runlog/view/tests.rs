@@ -136,6 +136,17 @@ fn the_time_left_includes_head_and_outputs_and_is_that_of_the_heads_steps_while_
 }
 
 #[test]
+fn the_most_ranks_of_a_swarm_are_those_of_all_attempts() {
+    let mut log = Log::new();
+    log.start(None);
+    for members in [vec![0, 1, 2], vec![0, 1]] {
+        log.emit(Kind::Members(Members { members, ..Members::default() }));
+    }
+    log.start(Some(3));
+    assert_eq!((log.view.most_ranks, log.view.members.is_some()), (3, false));
+}
+
+#[test]
 fn silence_of_ten_step_times_is_a_stall_while_steps_are_made() {
     let mut log = Log::new();
     let phase = |name: &str| Kind::Phase(Phase { phase: name.into(), detail: None });
