@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
+use sparktune_runlog::{Models, RunDir, RunsRoot};
 
 use crate::failure::Failure;
 use crate::{kernel_cache, token_cache};
@@ -26,7 +27,8 @@ pub struct Cache {
     pub size_bytes: u64,
 }
 
-/// Lists this user's caches in a folder of runs. Those of other users and links are left out.
+/// Lists this user's caches in a folder of runs. Those of other users and links are left out, and models that
+/// were sent here for a run that goes on here.
 pub fn caches(runs_dir: &Path) -> Vec<Cache> {
     let kinds = [
         (token_cache::TOKENS, "tokenised data"),
@@ -45,12 +47,19 @@ pub fn caches(runs_dir: &Path) -> Vec<Cache> {
         let Some((_, what)) = kinds.into_iter().find(|(kind, _)| is_of(kind)) else { continue };
         // This does not follow links.
         let is_own = entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == geteuid().as_raw());
-        if is_own {
+        if is_own && !is_needed(runs_dir, &entry.path()) {
             found.push(Cache { size_bytes: size_of(&entry.path()), path: entry.path(), what });
         }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     found
+}
+
+/// Returns whether a run has its model in this folder, and in no other one that is known here.
+fn is_needed(runs_dir: &Path, folder: &Path) -> bool {
+    let is_in = |models: Models| models.base.starts_with(folder);
+    let is_led_here = |run: &RunDir| run.models().is_some_and(is_in);
+    folder.ends_with(MODELS) && RunsRoot::new(runs_dir).list().unwrap_or_default().iter().any(is_led_here)
 }
 
 /// Deletes a cache.
@@ -101,6 +110,9 @@ mod tests {
         let names: Vec<_> = found.iter().map(|cache| cache.path.strip_prefix(runs.path()).unwrap()).collect();
         assert_eq!(names, [".compiled-kernels", ".models", ".tokens", &second].map(Path::new));
         assert_eq!(found[2].size_bytes, 5);
+        let run = RunsRoot::new(runs.path()).create("a", "lora").unwrap();
+        run.note_models(&Models { base: at(".models"), head: None }).unwrap();
+        assert!(caches(runs.path()).iter().all(|cache| cache.path != at(".models")), "the run needs it");
         delete(&found[2]).unwrap();
         assert!(!at(".tokens").exists() && at("a-run/data/file").exists());
         assert!(caches(&at("none")).is_empty());

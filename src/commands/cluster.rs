@@ -17,7 +17,7 @@ use sparktune_base::program_name;
 use sparktune_base::units::bytes;
 use sparktune_cluster::membership::messages::{Member, State};
 use sparktune_cluster::membership::{Found, forget};
-use sparktune_cluster::{ClusterToken, JobToken, discovery};
+use sparktune_cluster::{ClusterToken, Error, JobToken, discovery};
 use sparktune_tui::output::{note, print, print_json};
 
 use crate::interrupt::Interrupts;
@@ -435,18 +435,28 @@ pub fn cluster_leave() -> Result<Exit, Failure> {
     }
     // Its agent must not keep what the others answer now.
     membership.forget()?;
+    // Each has the list, and any of them may be leaving too.
+    let own = ("127.0.0.1".to_owned(), membership.port);
+    let places: Vec<(String, u16)> = match &asked {
+        Ok(all) => {
+            let others = all.iter().filter(|found| !is_own(found) && found.member.gone.is_none());
+            others.map(|found| (found.host.clone(), found.member.introduction.port)).collect()
+        }
+        Err(_) => membership.places().into_iter().filter(|place| *place != own).collect(),
+    };
     let mut told = asked.as_ref().map(|_| ()).map_err(ToString::to_string);
-    if let Ok(all) = &asked {
-        // The first one coordinates. If that is this machine, one of the others will, and each has the list.
-        let coordinates = all.first().is_some_and(is_own);
-        let others = all.iter().filter(|found| !is_own(found) && found.member.gone.is_none());
-        for Found { member, host } in others.take(if coordinates { usize::MAX } else { 1 }) {
-            let forgotten = forget(host, member.introduction.port, &token, id, never());
-            told = told.and(forgotten.map_err(|error| error.to_string()));
+    for (host, port) in &places {
+        match forget(host, *port, &token, id, never()) {
+            // It has forgotten this machine, and nobody coordinates just now.
+            Ok(()) | Err(Error::NoCoordinator { .. }) => {}
+            Err(error) => told = told.and(Err(error.to_string())),
         }
     }
     if let Err(why) = told {
-        note(&format!("not every other member knows that this one leaves; they may list it as gone: {why}"));
+        note(&format!(
+            "not every other member knows that this one leaves; they may list it as gone: {}",
+            escape(&why)
+        ));
     }
     note("this machine is no longer a member of the cluster");
     Ok(Exit::Done)

@@ -132,7 +132,10 @@ fn names_of(run: &RunDir) -> Result<Vec<String>, Failure> {
     for folder in [run.data(), run.parent()] {
         names.extend(files_of(run, &folder)?);
     }
-    names.extend(run.chat_template().exists().then(|| "chat_template.jinja".to_owned()));
+    for file in [run.chat_template(), run.earlier_runs()] {
+        let name = file.strip_prefix(run.path()).unwrap_or(&file).to_string_lossy().into_owned();
+        names.extend(file.exists().then_some(name));
+    }
     Ok(names)
 }
 

@@ -3,26 +3,25 @@
 //!
 //! The folder of a successor gets the name of the run at once, so that the run is in the list and is watched
 //! and stopped like any other. A link with the hidden name leads to it, because the process of the rank goes
-//! on using the paths that it has. On a disk on which the two cannot change places, such as NFS, the folder
-//! keeps the hidden name until the process has ended.
+//! on using the paths that it has. On a disk without links, the folder keeps the hidden name until the
+//! process has ended.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use sparktune_base::files::{exchange, is_plain_name, private_file};
+use sparktune_base::files::{exchange, is_plain_name, write_shared_and_sync};
 use sparktune_base::regular_file::read_regular;
 
 use crate::error::{Doing, Error, Result};
 use crate::lease::Lease;
-use crate::run_dir::{RunDir, random_hex, run_of};
+use crate::run_dir::{EARLIER, RunDir, random_hex, run_of};
 use crate::runs_root::{RunsRoot, is_made_by};
 
-/// The file that marks the run of a successor, with the name of the run that it goes on with.
+/// The file that marks the run of a successor.
 const MARK: &str = "taken-over";
-/// The most bytes of that file that are read.
-const MOST_BYTES: u64 = 4096;
+/// The most bytes of the list of earlier runs that are read.
+const MOST_BYTES: u64 = 64 << 10;
 
 impl RunsRoot {
     /// Opens or creates the hidden folder in which a rank other than 0 keeps its part of the run `name` of
@@ -63,18 +62,20 @@ impl RunsRoot {
             self.remove_link(hidden)?;
             return RunDir::open(self.path().join(target));
         }
-        let path = free_name(self.path(), &successor.continued());
+        let path = free_name(self.path(), successor.followed().unwrap_or("run"));
         fs::rename(hidden, &path).doing("rename", hidden)?;
         RunDir::open(path)
     }
 
-    /// Lists the runs of successors that go on with the run `name`.
+    /// Lists this user's runs of successors that go on with the run `name`.
     ///
     /// # Errors
     /// [`Error::Io`] when the folder cannot be listed.
     pub fn successors_of(&self, name: &str) -> Result<Vec<RunDir>> {
+        let trusted = self.trusted()?;
         let mut runs = self.list()?;
-        runs.retain(|run| run.is_successor() && run.continued() == name);
+        runs.retain(|run| run.is_successor() && is_made_by(run.path(), trusted));
+        runs.retain(|run| run.continued().iter().any(|other| other == name));
         Ok(runs)
     }
 
@@ -121,15 +122,27 @@ impl RunDir {
     pub fn become_successor(&self) -> Result<()> {
         let hidden = self.path();
         let Some(name) = run_of(hidden).filter(|_| !hidden.is_symlink()) else { return Ok(()) };
-        let path = hidden.join(MARK);
-        let marked = private_file().write(true).create(true).truncate(true).open(&path);
-        marked.and_then(|mut file| file.write_all(name.as_bytes())).doing("write", &path)?;
-        let root = hidden.parent().unwrap_or(Path::new(""));
-        let path = free_name(root, name);
+        let mut earlier = self.continued();
+        earlier.retain(|other| other != name);
+        earlier.push(name.to_owned());
+        let write = |file: &str, text: String| {
+            let path = hidden.join(file);
+            write_shared_and_sync(&path, text).doing("write", path)
+        };
+        write(EARLIER, earlier.join("\n"))?;
+        write(MARK, "This rank took the place of rank 0.\n".to_owned())?;
+        let path = free_name(hidden.parent().unwrap_or(Path::new("")), name);
         let Some(target) = path.file_name() else { return Ok(()) };
         // It leads to itself until the two have changed places.
-        if symlink(target, &path).is_ok() && !exchange(hidden, &path).unwrap_or(false) {
+        if symlink(target, &path).is_err() {
+            return Ok(());
+        }
+        if !exchange(hidden, &path).unwrap_or(false) {
             let _ = fs::remove_file(&path);
+            // For a moment, the process's own paths lead nowhere.
+            if fs::rename(hidden, &path).is_ok() && symlink(target, hidden).is_err() {
+                let _ = fs::rename(&path, hidden);
+            }
         }
         Ok(())
     }
@@ -139,11 +152,12 @@ impl RunDir {
         self.path().join(MARK).is_file()
     }
 
-    /// Returns the name of the run that a successor goes on with, and otherwise that of this run.
-    pub fn continued(&self) -> String {
-        let marked = read_regular(&self.path().join(MARK), MOST_BYTES).ok();
-        let marked = marked.and_then(|name| String::from_utf8(name).ok()).filter(|name| is_plain_name(name));
-        marked.or_else(|| self.followed().map(str::to_owned)).unwrap_or_else(|| self.name())
+    /// Returns the names of the runs that this one goes on with, because ranks were successors in turn; none
+    /// for a run that was always led from one machine.
+    pub fn continued(&self) -> Vec<String> {
+        let text = read_regular(&self.path().join(EARLIER), MOST_BYTES).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.lines().filter(|name| is_plain_name(name)).map(str::to_owned).collect()
     }
 }
 
@@ -199,10 +213,8 @@ mod tests {
         let [_, successor] = &listed[..] else { panic!("{listed:?}") };
         assert!(successor.name().starts_with(&format!("{name}-")) && rank.name() == successor.name());
         assert!(!successor.path().is_symlink() && Lease::is_held(successor).unwrap());
-        assert_eq!(
-            (successor.continued(), runs.successors_of(&name).unwrap()),
-            (name.clone(), vec![successor.clone()])
-        );
+        assert_eq!(successor.continued(), [name.clone()]);
+        assert_eq!(runs.successors_of(&name).unwrap(), [successor.clone()]);
         assert!(runs.successors_of(&successor.name()).unwrap().is_empty());
         fs::write(rank.events().join("0001.jsonl"), "").unwrap();
         assert_eq!(successor.attempts().unwrap(), [1]);
@@ -227,16 +239,20 @@ mod tests {
         rank("a").0.become_successor().unwrap();
         let (fresh, kept) = rank("a");
         let kept = kept.unwrap();
-        assert_eq!((kept.name(), kept.continued()), ("a".into(), "a".into()));
+        assert_eq!((kept.name(), kept.continued()), ("a".into(), vec!["a".into()]));
         assert!(!fresh.is_successor() && !fresh.path().is_symlink() && fresh != kept);
         // One that was deleted leaves its link behind.
         fs::remove_dir_all(fresh.path()).unwrap();
         symlink("deleted", fresh.path()).unwrap();
         assert!(matches!(rank("a"), (fresh, None) if !fresh.path().is_symlink()));
-        // On a disk without exchanges, or by an older program, it is still hidden.
+        // On a disk without links, or by an older program, it is still hidden. What rank 0 said of earlier
+        // runs stays true.
         let (hidden, _) = rank("b");
-        fs::write(hidden.path().join(MARK), "This rank took the place of rank 0.\n").unwrap();
-        assert_eq!(runs.successors_of("b").unwrap(), [hidden]);
+        fs::write(hidden.path().join(EARLIER), "first\n../etc\nb").unwrap();
+        fs::write(hidden.path().join(MARK), "").unwrap();
+        for earlier in ["first", "b"] {
+            assert_eq!(runs.successors_of(earlier).unwrap(), [hidden.clone()]);
+        }
         let (_, kept) = rank("b");
         assert_eq!(kept.unwrap().path(), root.path().join("b"));
         assert_eq!(runs.list().unwrap().len(), 2);

@@ -15,6 +15,8 @@ use crate::error::{Doing, Error, Result};
 /// The most bytes that a record has.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// The file with the names of the runs that a run goes on with, one on each line.
+pub(crate) const EARLIER: &str = "continues";
 /// The name of the note about models.
 const MODELS: &str = "models.json";
 
@@ -146,6 +148,10 @@ impl RunDir {
     /// exists if the run did not start from a published model.
     pub fn parent(&self) -> PathBuf {
         self.path.join("parent")
+    }
+    /// Returns `continues`, which exists if the run was led from other machines before.
+    pub fn earlier_runs(&self) -> PathBuf {
+        self.path.join(EARLIER)
     }
     /// Returns `provenance.json`.
     pub fn provenance(&self) -> PathBuf {

@@ -409,7 +409,11 @@ fn the_rank_of_a_member_comes_back_to_the_one_that_has_taken_the_place_of_rank_0
         let listed = done(&mut command(&first.place, &["runs"])).exits(0).last();
         assert_eq!(listed[0]["name"], name, "{listed}");
         let refused = done(&mut command(&second.place, &["resume", name])).exits(2);
-        assert!(refused.err.contains("goes on with this run in place of this machine"), "{}", refused.err);
+        assert!(
+            refused.err.contains("goes on with this run in place of the machine that had it"),
+            "{}",
+            refused.err
+        );
         third.kill_rank_and(&[])?;
         loses(&hidden, 2)?;
         go_on(&hidden, &[1, 2])?;

@@ -7,19 +7,18 @@ use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
-use sparktune_base::units::counted;
-use sparktune_cluster::membership::messages::{State, Successor};
-use sparktune_cluster::membership::{Cancelled, Found, successor};
+use sparktune_base::units::{count, counted};
+use sparktune_cluster::membership::messages::{GoesOn, Successor};
+use sparktune_cluster::membership::{Cancelled, goes_on};
 use sparktune_cluster::{ClusterToken, Error};
 use sparktune_plan::Plan;
 use sparktune_runlog::{RunDir, RunView, RunsRoot};
 
-use super::job::ask;
 use super::membership::Membership;
 use crate::failure::{Exit, Failure};
 use crate::shell::run_argument;
 
-/// How long the coordinator is asked for the members, and then the members for the run.
+/// How long the members are asked.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause between two looks at whether the user has asked for the end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -43,16 +42,17 @@ pub fn refuse_succeeded(
     if view.most_ranks <= 2 {
         return Ok(Vec::new());
     }
-    let mut names = vec![run.name()];
-    names.extend(Some(run.continued()).filter(|name| *name != names[0]));
-    let mut heard = Heard::default();
-    heard.successors = on_this_machine(run, &names)?;
+    let mut names = run.continued();
+    names.retain(|name| *name != run.name());
+    names.push(run.name());
+    let mut heard = Heard { successors: on_this_machine(run, &names)?, ..Heard::default() };
     // A file that is damaged does not keep anybody from resuming.
     match Membership::find() {
         Ok(None) => {}
         Ok(Some(membership)) => {
             note("asking the other members of the cluster whether they go on with this run");
-            on_members(&membership, &names, &(Arc::new(cancelled) as Cancelled), &mut heard)?;
+            let cancelled: Cancelled = Arc::new(cancelled);
+            on_members(&membership, &names, &cancelled, &mut heard)?;
         }
         Err(failure) => heard.cannot_ask("the other members", &failure.text),
     }
@@ -84,7 +84,7 @@ pub fn refuse_if_possibly_succeeded(
 struct Heard {
     /// With the machine of each.
     successors: Vec<(String, Successor)>,
-    /// Members that train the run now, as the coordinator says.
+    /// Members that train the run now.
     training: Vec<String>,
     /// In whole sentences.
     unasked: Vec<String>,
@@ -105,10 +105,11 @@ impl Heard {
         if let Some((name, there)) = furthest.filter(|(_, there)| there.trains || there.step > own_step) {
             let Successor { run: other, step, trains } = there;
             let text = format!(
-                "{name} {} with this run in place of this machine: {} {} done there, and {own_step} here",
+                "{name} {} with this run in place of the machine that had it: {} {} done there, and {} here",
                 if *trains { "goes on" } else { "has gone on" },
                 counted(*step, "step"),
-                if *step == 1 { "is" } else { "are" }
+                if *step == 1 { "is" } else { "are" },
+                count(own_step)
             );
             let next = if *trains {
                 format!("`{program} watch {other}` shows it there, and `{program} stop {other}` stops it")
@@ -120,8 +121,8 @@ impl Heard {
         if self.training.is_empty() {
             return Ok(());
         }
-        let text =
-            format!("this run goes on without this machine: {} trains it", self.training.join(" and "));
+        let by = self.training.join(" and ");
+        let text = format!("this run goes on without this machine: it is trained by {by}");
         let hint = format!("`{program} cluster status` shows it");
         Err(Failure::usage(text).hint(hint).hint(second))
     }
@@ -129,7 +130,7 @@ impl Heard {
 
 /// Returns the successors of a run that are next to it.
 fn on_this_machine(run: &RunDir, names: &[String]) -> Result<Vec<(String, Successor)>, Failure> {
-    let path = std::path::absolute(run.path()).map_err(|error| Failure::io("open", run.path(), &error))?;
+    let path = run.path().canonicalize().map_err(|error| Failure::io("open", run.path(), &error))?;
     let Some(root) = path.parent().map(RunsRoot::new) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for name in names {
@@ -142,76 +143,67 @@ fn on_this_machine(run: &RunDir, names: &[String]) -> Result<Vec<(String, Succes
 /// Says how far a successor is.
 pub(super) fn described(run: &RunDir) -> Successor {
     Successor {
-        run: run.name(),
+        // On a disk without links, its folder is hidden while it trains.
+        run: run.followed().map_or_else(|| run.name(), str::to_owned),
         // Its log may be damaged, and it trains all the same.
         step: RunView::glance(run).map_or(0, |view| view.steps_done()),
         trains: sparktune_runlog::Lease::is_held(run).unwrap_or(false),
     }
 }
 
-/// Asks all other members of the cluster, at the same time.
+/// Asks all members that this one has heard of, at the same time: the coordinator may be lost too.
 fn on_members(
     membership: &Membership,
     names: &[String],
     cancelled: &Cancelled,
     heard: &mut Heard,
 ) -> Result<(), Failure> {
-    let (listed, token) = (membership.clone(), membership.token()?);
-    let (sender, list) = mpsc::channel();
-    let asked = Cancelled::clone(cancelled);
-    std::thread::spawn(move || sender.send(ask(&listed, asked)));
-    let all = match next(&list, Instant::now() + PATIENCE, cancelled)? {
-        Some(Ok(all)) => all,
-        Some(Err(failure)) => {
-            heard.cannot_ask("the other members", &failure.text);
-            return Ok(());
-        }
-        None => {
-            heard.cannot_ask("the other members", "nobody answers");
-            return Ok(());
-        }
-    };
+    let token = membership.token()?;
+    let own = ("127.0.0.1".to_owned(), membership.port);
     let (sender, answers) = mpsc::channel();
-    let mut awaited = Vec::new();
-    for found in all.into_iter().filter(|found| found.member.introduction.id != membership.id) {
-        let name = escape(&found.member.introduction.name).into_owned();
-        if let Some(why) = &found.member.gone {
-            heard.cannot_ask(&name, why);
-            continue;
-        }
-        // If the rank that leads it cannot be asked, those that follow it say so.
-        if matches!(&found.member.report.state, State::Training { run, .. } if names.contains(run)) {
-            heard.training.push(name.clone());
-        }
-        awaited.push(name.clone());
+    let mut awaited = membership.places();
+    for place in awaited.clone() {
         let (token, names) = (token.clone(), names.to_vec());
         let (sender, cancelled) = (sender.clone(), Cancelled::clone(cancelled));
-        std::thread::spawn(move || sender.send((name, at_member(&found, &token, &names, &cancelled))));
+        std::thread::spawn(move || {
+            let answer = at_place(&place, &token, &names, &cancelled);
+            sender.send((place, answer))
+        });
     }
     drop(sender);
     let deadline = Instant::now() + PATIENCE;
-    while let Some((name, answer)) = next(&answers, deadline, cancelled)? {
-        if let Some(at) = awaited.iter().position(|other| *other == name) {
-            awaited.swap_remove(at);
-        }
-        match answer {
-            Ok(there) => heard.successors.extend(there.into_iter().map(|one| (name.clone(), one))),
-            Err(error) => heard.cannot_ask(&name, &error.to_string()),
+    let named = |(host, port): &(String, u16)| format!("the member at {}:{port}", escape(host));
+    while let Some((place, answer)) = next(&answers, deadline, cancelled)? {
+        awaited.retain(|other| *other != place);
+        let answers = match answer {
+            Ok(answers) => answers,
+            // What is on this machine is known without its agent.
+            Err(_) if place == own => continue,
+            Err(error) => {
+                heard.cannot_ask(&named(&place), &error.to_string());
+                continue;
+            }
+        };
+        for GoesOn { member, trains, successor } in answers {
+            let name = if place == own { "this machine".to_owned() } else { escape(&member).into_owned() };
+            heard.training.extend(trains.then(|| name.clone()));
+            heard.successors.extend(successor.map(|there| (name, there)));
         }
     }
-    awaited.iter().for_each(|name| heard.cannot_ask(name, "it does not answer"));
+    awaited
+        .iter()
+        .filter(|place| **place != own)
+        .for_each(|place| heard.cannot_ask(&named(place), "it does not answer"));
     Ok(())
 }
 
-fn at_member(
-    found: &Found,
+fn at_place(
+    (host, port): &(String, u16),
     token: &ClusterToken,
     names: &[String],
     cancelled: &Cancelled,
-) -> Result<Vec<Successor>, Error> {
-    let port = found.member.introduction.port;
-    let asked = names.iter().map(|run| successor(&found.host, port, token, run, Cancelled::clone(cancelled)));
-    Ok(asked.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+) -> Result<Vec<GoesOn>, Error> {
+    names.iter().map(|run| goes_on(host, *port, token, run, Cancelled::clone(cancelled))).collect()
 }
 
 /// Waits for what a thread has found out: `None` after the deadline, or when all have said it.
@@ -232,7 +224,6 @@ fn next<T>(said: &mpsc::Receiver<T>, deadline: Instant, cancelled: &Cancelled) -
 mod tests {
     use std::net::TcpListener;
 
-    use sparktune_cluster::random_hex;
     use sparktune_runlog::Lease;
 
     use super::*;
@@ -256,7 +247,7 @@ mod tests {
         }
         let training = vec!["spark2".to_owned(), "spark3".to_owned()];
         let follows = Heard { training, unasked: vec!["the leader".into()], ..Heard::default() };
-        assert!(follows.refuse(&run, 4).unwrap_err().text.contains("spark2 and spark3 trains it"));
+        assert!(follows.refuse(&run, 4).unwrap_err().text.contains("by spark2 and spark3"));
     }
 
     #[test]
@@ -272,23 +263,22 @@ mod tests {
         let [(_, there)] = &found()[..] else { panic!("{:?}", found()) };
         assert!(there.trains && there.run == rank.name());
         let again = root.resolve(&rank.name()).unwrap();
-        assert!(on_this_machine(&again, &[again.name(), again.continued()]).unwrap().is_empty());
+        assert!(on_this_machine(&again, &[again.name(), run.name()]).unwrap().is_empty());
     }
 
     #[test]
     fn members_that_do_not_answer_are_named_and_ctrl_c_ends_the_question() {
         // It accepts connections, and says nothing.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let token = ClusterToken::generate();
-        let mut membership = Membership::new(&token, None, 7300, None);
-        membership.port = silent.local_addr().unwrap().port();
+        let mut membership = Membership::new(&ClusterToken::generate(), None, 7300, None);
+        membership.known = vec![silent.local_addr().unwrap()];
         let asked = |cancelled: Cancelled| {
             let mut heard = Heard::default();
-            on_members(&membership, &[random_hex::<4>()], &cancelled, &mut heard).map(|()| heard)
+            on_members(&membership, &["a-run".to_owned()], &cancelled, &mut heard).map(|()| heard)
         };
         let Err(ended) = asked(Arc::new(|| true)) else { panic!("it went on") };
         assert_eq!(ended.exit, Exit::Interrupted);
         let heard = asked(never()).unwrap();
-        assert!(heard.successors.is_empty() && heard.unasked[0].contains("the other members"));
+        assert!(heard.successors.is_empty() && heard.unasked[0].contains(&membership.known[0].to_string()));
     }
 }

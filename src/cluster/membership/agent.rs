@@ -20,8 +20,8 @@ use sparktune_ndp::{StrangerPlace, Strangers};
 use super::coordination::Coordination;
 use super::launch::{Launch, Rank};
 use super::messages::{
-    Answer, Ask, Examination, Folder, Introduction, Job, MOST_MEASURED, Member, RankState, Report, Role,
-    Standing, State, Successor, sentence,
+    Answer, Ask, Examination, Folder, GoesOn, Introduction, Job, MOST_MEASURED, Member, RankState, Report,
+    Role, Standing, State, Successor, sentence,
 };
 use super::roster::{Roster, place as place_of_member};
 use super::talk::{BEAT, Cancelled, beat, hear, lost, out_of_turn, patience, place_of, tell};
@@ -281,7 +281,14 @@ impl<'a> Shared<'a> {
             Ask::Measure { bytes } => self.be_measured(channel, bytes),
             Ask::Examine => self.be_examined(channel, from.ip().to_canonical()),
             Ask::Holds(folder) => self.look_for(channel, &folder),
-            Ask::Successor { run } => tell(channel, &Answer::Successor(self.agent.host.successor(&run))),
+            Ask::GoesOn { run } => {
+                let is_of = |of: &String, rank: usize| *of == run && rank > 0;
+                let trains =
+                    matches!(&*lock(&self.work), State::Training { run, rank, .. } if is_of(run, *rank));
+                let (member, successor) =
+                    (self.agent.introduction.name.clone(), self.agent.host.successor(&run));
+                tell(channel, &Answer::GoesOn(GoesOn { member, trains, successor }))
+            }
             Ask::Stand(_) | Ask::Report(_) | Ask::Start | Ask::Look | Ask::Detach => {
                 refuse(channel, "this is asked for before there is something to do it with")
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sparktune_ndp::stream::Channel;
 
-use super::messages::{Answer, Ask, Examination, Folder, MOST_MEASURED, Member, Successor};
+use super::messages::{Answer, Ask, Examination, Folder, GoesOn, MOST_MEASURED, Member};
 use super::talk::{Cancelled, ask, connect, hear, host_of, lost, out_of_turn, place_of, refuse_long_list};
 use super::transfer::BYTES;
 use crate::cluster_token::ClusterToken;
@@ -151,21 +151,20 @@ pub fn holds(
     }
 }
 
-/// Asks an agent with what a rank of its machine has gone on in rank 0's place, if one has, of the run of
-/// this name.
+/// Asks an agent whether the run of this name goes on at its machine, or has.
 ///
 /// # Errors
 /// It does not answer, or does not know the question.
-pub fn successor(
+pub fn goes_on(
     host: &str,
     port: u16,
     token: &ClusterToken,
     run: &str,
     cancelled: Cancelled,
-) -> Result<Option<Successor>, Error> {
+) -> Result<GoesOn, Error> {
     let mut channel = connect(host, port, token, cancelled)?;
-    match ask(&mut channel, &Ask::Successor { run: run.to_owned() })? {
-        Answer::Successor(found) => Ok(found),
+    match ask(&mut channel, &Ask::GoesOn { run: run.to_owned() })? {
+        Answer::GoesOn(found) => Ok(found),
         _ => Err(out_of_turn(&channel)),
     }
 }

@@ -195,7 +195,18 @@ pub struct Examination {
     pub time_us: u64,
 }
 
-/// The run of a successor: of a rank of a member that has taken rank 0's place and goes on with the run.
+/// What a member knows of a run that may go on without the machine that asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoesOn {
+    /// The name of the member.
+    pub member: String,
+    /// Whether a rank of it trains that run now, and is not rank 0 of it.
+    pub trains: bool,
+    /// With what a rank of it has gone on in rank 0's place, if one has.
+    pub successor: Option<Successor>,
+}
+
+/// The run of a successor: of a rank that has taken rank 0's place and goes on with the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Successor {
     /// Its name there.
@@ -262,8 +273,8 @@ pub enum Ask {
     Examine,
     /// Are the files of this folder there?
     Holds(Folder),
-    /// Has a rank of this machine gone on with the run of this name in rank 0's place?
-    Successor {
+    /// Does the run of this name go on here, or has it?
+    GoesOn {
         /// The name of the run.
         run: String,
     },
@@ -305,8 +316,8 @@ pub enum Answer {
     Examined(Examination),
     /// Whether the files are there, all with the same bytes.
     Holds(bool),
-    /// The run with which a rank of this machine has gone on in rank 0's place, if one has.
-    Successor(Option<Successor>),
+    /// What is known of the run.
+    GoesOn(GoesOn),
     /// No.
     Refused {
         /// Why, and what to do.
@@ -344,7 +355,7 @@ impl Message for Ask {
             Self::Lead { run, world_size } => {
                 field(is_plain_name(run) && (1..=MOST_MEMBERS).contains(world_size), "a run")
             }
-            Self::Successor { run } => field(is_plain_name(run), "a run"),
+            Self::GoesOn { run } => field(is_plain_name(run), "a run"),
             Self::Measure { bytes } => field(*bytes <= MOST_MEASURED, "a size"),
             Self::Holds(folder) => folder.check(),
             Self::Members | Self::Start | Self::Look | Self::Detach | Self::Examine => Ok(()),
@@ -372,13 +383,11 @@ impl Message for Answer {
             Self::Rank(RankState::Ended { said, .. }) => field(is_sentence(said), "last words"),
             Self::Want { folder, file, .. } => field(*folder < 2 && *file < MOST_FILES, "a file"),
             Self::Examined(examination) => examination.check(),
-            Self::Successor(Some(Successor { run, .. })) => field(is_plain_name(run), "a run"),
-            Self::Yes
-            | Self::Busy
-            | Self::Ready { .. }
-            | Self::Rank(_)
-            | Self::Holds(_)
-            | Self::Successor(None) => Ok(()),
+            Self::GoesOn(GoesOn { member, successor, .. }) => {
+                field(is_name(member), "a name")?;
+                field(successor.as_ref().is_none_or(|there| is_plain_name(&there.run)), "a run")
+            }
+            Self::Yes | Self::Busy | Self::Ready { .. } | Self::Rank(_) | Self::Holds(_) => Ok(()),
         }
     }
 }

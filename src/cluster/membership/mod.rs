@@ -26,7 +26,7 @@ mod talk;
 mod transfer;
 
 pub use agent::{Agent, Host, Keep, Where};
-pub use client::{Examined, Found, Measured, examine, forget, holds, measure, members, successor};
+pub use client::{Examined, Found, Measured, examine, forget, goes_on, holds, measure, members};
 pub use crew::{Crew, Following, Recruit, Watch, prepare, reached_at};
 pub use launch::Launch;
 pub use talk::Cancelled;

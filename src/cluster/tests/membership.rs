@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use sparktune_cluster::doctor::{Line, Link, Verdict};
 use sparktune_cluster::membership::messages::{
-    FileEntry, Folder, Introduction, Job, RankState, State, Successor, VERSION,
+    FileEntry, Folder, GoesOn, Introduction, Job, RankState, State, Successor, VERSION,
 };
 use sparktune_cluster::membership::{
-    Agent, Examined, Host, Launch, Recruit, Watch, Where, describe, examine, forget, holds, measure, members,
-    prepare, successor,
+    Agent, Examined, Host, Launch, Recruit, Watch, Where, describe, examine, forget, goes_on, holds, measure,
+    members, prepare,
 };
 use sparktune_cluster::{ClusterToken, Error, random_hex};
 
@@ -437,9 +437,10 @@ fn a_member_says_what_its_machine_looks_like_and_whether_it_has_a_model() {
         assert_ne!(clock.line("spark1").verdict, Verdict::Note, "both have the same clock: {clock:?}");
         let has = |port| holds("127.0.0.1", port, &token, &folder, never()).unwrap();
         assert!(has(ports[0]) && !has(ports[1]));
-        let gone_on = |run| successor("127.0.0.1", ports[1], &token, run, never()).unwrap();
-        assert_eq!(gone_on("run"), None);
-        assert_eq!(gone_on("taken").map(|there| (there.step, there.trains)), Some((7, true)));
+        let gone_on = |run| goes_on("127.0.0.1", ports[1], &token, run, never()).unwrap();
+        let GoesOn { member, trains, successor } = gone_on("run");
+        assert_eq!((member.as_str(), trains, successor), ("spark1", false, None));
+        assert_eq!(gone_on("taken").successor.map(|there| (there.step, there.trains)), Some((7, true)));
         sent_for(&token, ports[1], model.path()).unwrap();
         assert!(has(ports[1]), "it has been there since the transfer");
         let weights = machines[1].started()[0][0].join("model.safetensors");
@@ -719,7 +720,7 @@ fn without_the_token_nobody_can_ask_join_read_files_or_start_anything() {
         let folder = describe(model.path(), &mut || Ok(())).unwrap();
         let held = holds("127.0.0.1", ports[0], &other, &folder, never());
         assert!(matches!(held, Err(Error::OtherCluster { .. })), "{held:?}");
-        let gone_on = successor("127.0.0.1", ports[0], &other, "taken", never());
+        let gone_on = goes_on("127.0.0.1", ports[0], &other, "taken", never());
         assert!(matches!(gone_on, Err(Error::OtherCluster { .. })), "{gone_on:?}");
         let started = sent_for(&other, ports[0], model.path());
         assert!(matches!(started, Err(Error::OtherCluster { .. })), "{started:?}");
