@@ -213,8 +213,8 @@ mod tests {
         let [_, successor] = &listed[..] else { panic!("{listed:?}") };
         assert!(successor.name().starts_with(&format!("{name}-")) && rank.name() == successor.name());
         assert!(!successor.path().is_symlink() && Lease::is_held(successor).unwrap());
-        assert_eq!(successor.continued(), [name.clone()]);
-        assert_eq!(runs.successors_of(&name).unwrap(), [successor.clone()]);
+        assert_eq!(successor.continued(), [name.as_str()]);
+        assert_eq!(runs.successors_of(&name).unwrap(), std::slice::from_ref(successor));
         assert!(runs.successors_of(&successor.name()).unwrap().is_empty());
         fs::write(rank.events().join("0001.jsonl"), "").unwrap();
         assert_eq!(successor.attempts().unwrap(), [1]);
@@ -251,7 +251,7 @@ mod tests {
         fs::write(hidden.path().join(EARLIER), "first\n../etc\nb").unwrap();
         fs::write(hidden.path().join(MARK), "").unwrap();
         for earlier in ["first", "b"] {
-            assert_eq!(runs.successors_of(earlier).unwrap(), [hidden.clone()]);
+            assert_eq!(runs.successors_of(earlier).unwrap(), std::slice::from_ref(&hidden));
         }
         let (_, kept) = rank("b");
         assert_eq!(kept.unwrap().path(), root.path().join("b"));
