@@ -6,13 +6,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
-use sparktune_runlog::{Models, RunDir, RunsRoot};
+use sparktune_runlog::RunsRoot;
 
 use crate::failure::Failure;
 use crate::{kernel_cache, token_cache};
 
 /// The folder of models that other members of a cluster have sent.
 pub(crate) const MODELS: &str = ".models";
+/// What is in it.
+const FROM_CLUSTER: &str = "models from a cluster";
 /// The folder of covariances of keys that edits are computed with.
 pub const KEY_STATISTICS: &str = ".key-statistics";
 
@@ -33,7 +35,7 @@ pub fn caches(runs_dir: &Path) -> Vec<Cache> {
     let kinds = [
         (token_cache::TOKENS, "tokenised data"),
         (kernel_cache::FOLDER, "compiled kernels"),
-        (MODELS, "models from a cluster"),
+        (MODELS, FROM_CLUSTER),
         (KEY_STATISTICS, "covariances for edits"),
     ];
     let mut found: Vec<Cache> = Vec::new();
@@ -47,7 +49,8 @@ pub fn caches(runs_dir: &Path) -> Vec<Cache> {
         let Some((_, what)) = kinds.into_iter().find(|(kind, _)| is_of(kind)) else { continue };
         // This does not follow links.
         let is_own = entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == geteuid().as_raw());
-        if is_own && !is_needed(runs_dir, &entry.path()) {
+        let is_needed = what == FROM_CLUSTER && is_needed(runs_dir, &entry.path());
+        if is_own && !is_needed {
             found.push(Cache { size_bytes: size_of(&entry.path()), path: entry.path(), what });
         }
     }
@@ -55,11 +58,15 @@ pub fn caches(runs_dir: &Path) -> Vec<Cache> {
     found
 }
 
-/// Returns whether a run has its model in this folder, and in no other one that is known here.
+/// Returns whether a run that is led here, or a rank of one that is led elsewhere, has its model in this
+/// folder of models from a cluster.
 fn is_needed(runs_dir: &Path, folder: &Path) -> bool {
-    let is_in = |models: Models| models.base.starts_with(folder);
-    let is_led_here = |run: &RunDir| run.models().is_some_and(is_in);
-    folder.ends_with(MODELS) && RunsRoot::new(runs_dir).list().unwrap_or_default().iter().any(is_led_here)
+    let root = RunsRoot::new(runs_dir);
+    let runs = root.list().unwrap_or_default().into_iter().chain(root.rank_folders().unwrap_or_default());
+    // What is noted is a whole path, and the folder of the runs need not be one.
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = whole(folder);
+    runs.filter_map(|run| run.models()).any(|models| whole(&models.base).starts_with(&folder))
 }
 
 /// Deletes a cache.
@@ -83,6 +90,8 @@ fn size_of(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use sparktune_runlog::Models;
 
     use super::*;
 
@@ -110,9 +119,19 @@ mod tests {
         let names: Vec<_> = found.iter().map(|cache| cache.path.strip_prefix(runs.path()).unwrap()).collect();
         assert_eq!(names, [".compiled-kernels", ".models", ".tokens", &second].map(Path::new));
         assert_eq!(found[2].size_bytes, 5);
-        let run = RunsRoot::new(runs.path()).create("a", "lora").unwrap();
-        run.note_models(&Models { base: at(".models"), head: None }).unwrap();
-        assert!(caches(runs.path()).iter().all(|cache| cache.path != at(".models")), "the run needs it");
+        let root = RunsRoot::new(runs.path());
+        let models = Models { base: at(".models"), head: None };
+        let link = runs.path().with_extension("link");
+        symlink(runs.path(), &link).unwrap();
+        for needs in [root.create("a", "lora").unwrap(), root.of_rank("b", 1).unwrap().0] {
+            needs.note_models(&models).unwrap();
+            for runs_dir in [runs.path(), &link] {
+                assert!(caches(runs_dir).iter().all(|cache| cache.what != FROM_CLUSTER));
+            }
+            fs::remove_dir_all(needs.path()).unwrap();
+            assert_eq!(caches(runs.path()).len(), 4);
+        }
+        fs::remove_file(link).unwrap();
         delete(&found[2]).unwrap();
         assert!(!at(".tokens").exists() && at("a-run/data/file").exists());
         assert!(caches(&at("none")).is_empty());

@@ -126,11 +126,11 @@ impl Shared<'_> {
     }
 
     /// Asks the other members who coordinates, and takes over if it is this member's turn. A member that was
-    /// never connected to a coordinator knows no others, and does not take over. Nobody was reached at the
-    /// place `in_vain` just now.
+    /// never connected to a coordinator knows no others, and does not take over; one whose coordinator and
+    /// all others have left does. Nobody was reached at the place `in_vain` just now.
     fn seek(&self, in_vain: Option<SocketAddr>) {
         let places = self.places();
-        if places.is_empty() {
+        if places.is_empty() && !lock(&self.coordination).has_left() {
             return;
         }
         let answers = self.survey(&places);

@@ -59,5 +59,9 @@ fn when_the_coordinator_leaves_another_member_takes_its_place_at_once() {
         }
         stops[0].store(true, Ordering::SeqCst);
         until(|| ports[1..].iter().all(|port| names(*port) == ["spark1", "spark2"]));
+        // The last one is alone then.
+        forget("127.0.0.1", ports[2], token, &ids[1], never()).unwrap();
+        stops[1].store(true, Ordering::SeqCst);
+        until(|| names(ports[2]) == ["spark2"]);
     });
 }
