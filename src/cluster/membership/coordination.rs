@@ -85,6 +85,11 @@ impl Coordination {
         is_followed
     }
 
+    /// Returns whether this member was connected to a coordinator since it was one itself.
+    pub(super) fn has_followed(&self) -> bool {
+        self.followed.is_some()
+    }
+
     /// Returns whether the coordinator has left the cluster, so that nobody needs to wait for it.
     pub(super) fn has_left(&self) -> bool {
         self.has_left

@@ -130,7 +130,7 @@ impl Shared<'_> {
     /// all others have left does. Nobody was reached at the place `in_vain` just now.
     fn seek(&self, in_vain: Option<SocketAddr>) {
         let places = self.places();
-        if places.is_empty() && !lock(&self.coordination).has_left() {
+        if places.is_empty() && !lock(&self.coordination).has_followed() {
             return;
         }
         let answers = self.survey(&places);

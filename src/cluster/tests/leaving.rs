@@ -26,7 +26,9 @@ fn when_the_coordinator_leaves_another_member_takes_its_place_at_once() {
     let ids = ["c", "a", "b"].map(|digit| digit.repeat(32));
     // How many others each of them knows.
     let heard = [(); 3].map(|()| AtomicUsize::new(0));
-    let (token, ids, heard) = (&token, &ids, &heard);
+    // Whether it is connected to the second one.
+    let follows = [(); 3].map(|()| AtomicBool::new(false));
+    let (token, ids, heard, follows) = (&token, &ids, &heard, &follows);
     thread::scope(|scope| {
         for at in 0..3 {
             let (machine, listener, stop) = (&machines[at], &listeners[at], &stops[at]);
@@ -42,7 +44,11 @@ fn when_the_coordinator_leaves_another_member_takes_its_place_at_once() {
                     returns_within: Duration::from_secs(3600),
                     host: machine,
                     stop,
-                    notice: &|_| {},
+                    notice: &|text| {
+                        if text.contains(&format!("member of the cluster of 127.0.0.1:{}", ports[1])) {
+                            follows[at].store(true, Ordering::SeqCst);
+                        }
+                    },
                 };
                 let first = Where::At("127.0.0.1".into(), ports[0]);
                 let mut keep = |_: Option<(&str, u16)>, others: &[SocketAddr]| {
@@ -59,6 +65,7 @@ fn when_the_coordinator_leaves_another_member_takes_its_place_at_once() {
         }
         stops[0].store(true, Ordering::SeqCst);
         until(|| ports[1..].iter().all(|port| names(*port) == ["spark1", "spark2"]));
+        until(|| follows[2].load(Ordering::SeqCst));
         // The last one is alone then.
         forget("127.0.0.1", ports[2], token, &ids[1], never()).unwrap();
         stops[1].store(true, Ordering::SeqCst);

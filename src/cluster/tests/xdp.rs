@@ -23,6 +23,7 @@ use sparktune_cluster::{
     BlocksForGpu, Collective, Error, JobToken, Lent, Limits, Measured, Quantiser, SummedBy, Traffic,
 };
 
+use crate::membership::until;
 use crate::{TOKEN, bits, free_port, numbers, placement};
 
 /// The sums that follow from the ranks' numbers alone, without any packets.
@@ -390,8 +391,12 @@ fn the_switch_of_a_thread_has_the_port_that_was_chosen_or_another_one_if_that_is
         })
     };
     assert_eq!(path_of(&[]), (Path::User(None), true));
-    // Another job of this machine has it.
-    let other = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, chosen)).unwrap();
+    // Another job of this machine has it. The thread that had it may still be ending.
+    let mut other = None;
+    until(|| {
+        other = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, chosen)).ok();
+        other.is_some()
+    });
     assert_eq!(path_of(&[]).0, Path::User(None));
     // The kernel's program is told a port, so there it is missed, and the ranks say why.
     let Path::User(Some(why)) = path_of(&["no such interface"]).0 else { panic!("it sums elsewhere") };
