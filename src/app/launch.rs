@@ -119,8 +119,8 @@ pub fn start(program: &Program, answers: &Answers, listener: &dyn Listener) -> R
     Ok(run)
 }
 
-/// Continues a run that is neither completed nor running, with a detached trainer. Other members of a cluster
-/// may be asked about it, which can take 20 seconds.
+/// Continues a run that is neither completed nor running, with a detached trainer. Other members of a
+/// cluster may be asked about it, which can take 10 seconds.
 ///
 /// # Errors
 /// The same as for [`may_resume`], [`refuse_if_possibly_succeeded`] and [`launch`].

@@ -1,4 +1,4 @@
-//! Where a rank listens, and where rank 0 does.
+//! Where a rank listens, where rank 0 does, and whether a token is needed there.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -8,8 +8,9 @@ use std::time::Instant;
 use sparktune_base::escape::escape;
 
 use crate::cluster_token::random;
-use crate::environment::Placement;
+use crate::environment::{Launcher, Placement};
 use crate::error::Error;
+use crate::token::JobToken;
 use crate::waiting::{AGAIN, Ends, LOOK};
 
 /// The ports at which ranks other than 0 listen, and of which [`free_port`] returns one: below those that
@@ -135,10 +136,39 @@ pub(crate) fn resolve(
     }
 }
 
+/// Refuses ranks that need a token and have none, before they do anything for which they would need it. If
+/// the host of rank 0 is not known yet, nothing is refused.
+///
+/// # Errors
+/// There is no token, and the ranks need one.
+pub fn refuse_missing_token(placement: &Placement, token: Option<&JobToken>) -> Result<(), Error> {
+    let addresses = (placement.host.as_str(), placement.port).to_socket_addrs();
+    let addresses: Vec<_> = addresses.into_iter().flatten().collect();
+    if addresses.is_empty() { Ok(()) } else { guarded(placement, &addresses, token).map(drop) }
+}
+
+/// Returns the addresses to listen at, and the token of who may come there. Without one, that is known to
+/// all: on the loopback interface only, and not on a node of Slurm, where other users may run processes.
+///
+/// # Errors
+/// There is no token, and the ranks need one.
+pub(crate) fn guarded(
+    placement: &Placement,
+    addresses: &[SocketAddr],
+    token: Option<&JobToken>,
+) -> Result<(Vec<IpAddr>, JobToken), Error> {
+    let at = listening_addresses(&placement.host, addresses, token.is_some());
+    let is_alone = at.iter().all(IpAddr::is_loopback) && placement.launcher != Launcher::Slurm;
+    match token {
+        Some(token) => Ok((at, token.clone())),
+        None if is_alone => Ok((at, JobToken::of_loopback())),
+        None => Err(Error::NoToken { host: escape(&placement.host).into_owned() }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Launcher;
 
     #[test]
     fn a_free_port_is_none_that_a_connection_gets_by_itself() {

@@ -672,7 +672,8 @@ impl Plan {
         self.advice.as_ref().map_or(&[][..], |advice| &advice.warnings)
     }
 
-    /// Replaces the folders of the models by those that another machine has.
+    /// Replaces the folders of the models by those in which another machine than the one that planned has
+    /// them.
     pub fn move_models(&mut self, base: PathBuf, head: Option<PathBuf>) {
         self.model.path = Some(base);
         self.model.mtp_path = self.model.mtp_path.take().and(head);

@@ -62,7 +62,8 @@ impl RunsRoot {
             self.remove_link(hidden)?;
             return RunDir::open(self.path().join(target));
         }
-        let path = free_name(self.path(), successor.followed().unwrap_or("run"));
+        let Some(name) = successor.followed() else { return Ok(successor.clone()) };
+        let path = free_name(self.path(), name);
         fs::rename(hidden, &path).doing("rename", hidden)?;
         RunDir::open(path)
     }
@@ -227,7 +228,9 @@ mod tests {
         }
         drop(lease);
         released(&rank);
-        assert_eq!(runs.named(&rank).unwrap(), *successor);
+        for of in [&rank, successor] {
+            assert_eq!(runs.named(of).unwrap(), *successor);
+        }
         assert!(!rank.path().is_symlink() && runs.list().unwrap() == listed);
     }
 

@@ -73,7 +73,7 @@ pub fn refuse_if_possibly_succeeded(
         return Ok(());
     }
     Err(Failure::new(Exit::Network, unasked.join("; ")).hint(format!(
-        "If it does not, `{} resume {}` on a terminal continues it",
+        "If the run does not go on there, `{} resume {}` on a terminal continues it",
         program_name(),
         run_argument(run)
     )))

@@ -11,7 +11,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -22,13 +22,13 @@ use sparktune_base::escape::escape;
 use sparktune_ndp::stream::{Channel, Gate};
 use sparktune_ndp::{Address, Error as NdpError, Patience, Strangers};
 
-use crate::environment::{Launcher, Placement};
+use crate::environment::Placement;
 use crate::error::Error;
 use crate::introduction::{
     Answer, Caller, Hello, Member, Purpose, Report, Stage, VERSION, Welcome, admitted,
 };
 use crate::link::why;
-use crate::listening::{listen, listening_addresses, resolve};
+use crate::listening::{guarded, listen, resolve};
 use crate::swarm::door::Door;
 use crate::token::JobToken;
 use crate::waiting::{AGAIN, Ends, LOOK, STOPPED, Wait};
@@ -182,36 +182,6 @@ pub(crate) fn meet(
         ends.end();
     }
     met.map_err(|error| job.unmet(error))
-}
-
-/// Refuses ranks that need a token and have none, before they do anything for which they would need it. If
-/// the host of rank 0 is not known yet, nothing is refused.
-///
-/// # Errors
-/// There is no token, and the ranks need one.
-pub fn refuse_missing_token(placement: &Placement, token: Option<&JobToken>) -> Result<(), Error> {
-    let addresses = (placement.host.as_str(), placement.port).to_socket_addrs();
-    let addresses: Vec<_> = addresses.into_iter().flatten().collect();
-    if addresses.is_empty() { Ok(()) } else { guarded(placement, &addresses, token).map(drop) }
-}
-
-/// Returns the addresses to listen at, and the token of who may come there. Without one, that is known to
-/// all: on the loopback interface only, and not on a node of Slurm, where other users may run processes.
-///
-/// # Errors
-/// There is no token, and the ranks need one.
-fn guarded(
-    placement: &Placement,
-    addresses: &[SocketAddr],
-    token: Option<&JobToken>,
-) -> Result<(Vec<IpAddr>, JobToken), Error> {
-    let at = listening_addresses(&placement.host, addresses, token.is_some());
-    let is_alone = at.iter().all(IpAddr::is_loopback) && placement.launcher != Launcher::Slurm;
-    match token {
-        Some(token) => Ok((at, token.clone())),
-        None if is_alone => Ok((at, JobToken::of_loopback())),
-        None => Err(Error::NoToken { host: escape(&placement.host).into_owned() }),
-    }
 }
 
 /// Opens rank 0's door for ranks that come while the others work, who are `members`.
