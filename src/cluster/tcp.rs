@@ -508,17 +508,20 @@ impl Tcp {
         let placement = Placement { rank, world_size, host, port, ..before.placement };
         let mut all_launched_as = launched_as.to_vec();
         all_launched_as.rotate_left(1);
+        // The others may still wait for the coordinator.
+        let absent_after = CONNECTING + before.limits.silence;
+        let again = absent_after + CONNECTING;
+        let limits = Limits { meeting: again, again, ..before.limits };
         let known = Known {
             meeting: before.known.meeting.wrapping_add(1).max(1),
             launched_as: launched_as[self.rank()],
             all_launched_as,
-            // The others may still wait for the coordinator.
-            absent_after: Some(CONNECTING + before.limits.silence),
+            absent_after: Some(absent_after),
             lost: vec![of - 1],
             quorum: Quorum { least: of / 2 + 1, of },
             ..Known::default()
         };
-        Meeting { placement, known, ..before }
+        Meeting { placement, limits, known, ..before }
     }
 
     /// Says something to the user of this rank.

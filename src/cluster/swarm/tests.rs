@@ -548,7 +548,7 @@ fn without_coordinator(world_size: usize, sleeps: Duration, absent: &[usize]) ->
         };
         let silence = Duration::from_secs(6);
         // If it sleeps for less than that, all come, and nobody has to be given up soon.
-        let again = Duration::from_secs(if sleeps < silence { 60 } else { 19 });
+        let again = Duration::from_secs(if sleeps < silence { 60 } else { 10 });
         let limits = Limits { silence, again, ..Limits::default() };
         let placement = placement(rank, world_size, port);
         let mut tcp = join(&placement, None, "build", limits, Arc::new(interrupted)).unwrap();
