@@ -8,8 +8,7 @@ use std::process::Command;
 use serde::Serialize;
 use sparktune_app::answers::runs_dir;
 use sparktune_app::cluster::agent::{Ready, reachable_at};
-use sparktune_app::cluster::job::{ask, never};
-use sparktune_app::cluster::membership::{Coordinator, Membership};
+use sparktune_app::cluster::membership::{Coordinator, Membership, never};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::program::Program;
 use sparktune_base::escape::escape;
@@ -103,6 +102,7 @@ pub fn cluster_init(
     let (membership, is_new) = match kept.filter(|_| !request.new_token) {
         Some(mut kept) => {
             kept.call_port = request.port.unwrap_or(kept.call_port);
+            kept.rename(request.name.as_deref());
             (kept, false)
         }
         None => (Membership::new(&ClusterToken::generate(), request.name.as_deref(), call_port, None), true),
@@ -272,9 +272,7 @@ fn joined(
     }
     kept.coordinator = of.or(kept.coordinator);
     kept.call_port = call_port.unwrap_or(kept.call_port);
-    if let Some(name) = &request.name {
-        kept.name = sparktune_cluster::membership::messages::name(name);
-    }
+    kept.rename(request.name.as_deref());
     Ok(kept)
 }
 
@@ -391,7 +389,7 @@ impl Row {
 pub fn cluster_status(style: Style) -> Result<Exit, Failure> {
     let membership = Membership::required()?;
     let rows: Vec<Row> =
-        ask(&membership, never())?.into_iter().map(|found| Row::new(found, &membership.id)).collect();
+        membership.members(never())?.into_iter().map(|found| Row::new(found, &membership.id)).collect();
     if style.json {
         print_json(&rows)?;
         return Ok(Exit::Done);
@@ -421,7 +419,7 @@ pub fn cluster_leave() -> Result<Exit, Failure> {
     let membership = Membership::required()?;
     let (token, id) = (membership.token()?, &membership.id);
     let is_own = |found: &Found| found.member.introduction.id == *id;
-    let asked = ask(&membership, never());
+    let asked = membership.members(never());
     if let Ok(all) = &asked {
         let own = all.iter().find(|found| is_own(found));
         let state = own.filter(|own| own.member.gone.is_none()).map(|own| &own.member.report.state);

@@ -4,8 +4,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 
 use sparktune_app::cluster::base::base_folder;
-use sparktune_app::cluster::job::{ask, never};
-use sparktune_app::cluster::membership::Membership;
+use sparktune_app::cluster::membership::{Membership, never};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::findings::{Finding, Severity};
 use sparktune_app::program::Program;
@@ -120,7 +119,7 @@ fn gather() -> Result<Result<Cluster, String>, Failure> {
     let Some(membership) = Membership::find()? else {
         return Ok(Err("this machine is no member of a cluster".to_owned()));
     };
-    let all = match ask(&membership, never()) {
+    let all = match membership.members(never()) {
         Ok(all) => all,
         Err(failure) => return Ok(Err(failure.to_string())),
     };

@@ -1,9 +1,10 @@
 //! `train --cluster` and `resume --cluster`: one run on all members.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Signal, getpid, kill_process};
+use sparktune_app::cluster::Room;
 use sparktune_app::cluster::job::Members;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::job::Job;
@@ -12,7 +13,7 @@ use sparktune_app::program::Program;
 use sparktune_base::units::counted;
 use sparktune_cluster::membership::Cancelled;
 use sparktune_plan::{Answer, Answers, Origin, Plan, resolve};
-use sparktune_runlog::{RunDir, RunView};
+use sparktune_runlog::{Attempt, Lease, MemberState, RunDir, RunView};
 use sparktune_tui::output::note;
 use sparktune_tui::progress::OnStderr;
 
@@ -88,6 +89,35 @@ fn is_swarm_at_work(run: &RunDir) -> bool {
         })
 }
 
+/// Returns whether the ranks of this attempt let in another one.
+fn room(run: &RunDir, attempt: u32, micro_batches: usize) -> Room {
+    let is_held = Lease::is_held(run).unwrap_or(false);
+    match RunView::glance(run) {
+        Ok(view) if is_held => room_in(&view, attempt, micro_batches),
+        _ => Room::Closed,
+    }
+}
+
+fn room_in(view: &RunView, attempt: u32, micro_batches: usize) -> Room {
+    let takes_steps =
+        |newest: &Attempt| newest.number == attempt && newest.last_step > 0 && newest.finished.is_none();
+    let is_after_training = view.phase.as_ref().is_some_and(|of| ["mtp", "export"].contains(&&*of.phase));
+    if is_after_training || !view.attempts.back().is_some_and(takes_steps) {
+        return Room::Closed;
+    }
+    // In a long run, the change of the members may be far from the end of the log.
+    let sampled = view
+        .member_samples
+        .as_ref()
+        .map(|samples| samples.ranks.iter().filter(|rank| rank.state != MemberState::Gone).count());
+    let ranks = sampled.or_else(|| Some(view.members.as_ref()?.members.len()));
+    match ranks {
+        Some(ranks) if ranks >= micro_batches => Room::NoWork { micro_batches },
+        Some(_) => Room::Free,
+        None => Room::Closed,
+    }
+}
+
 /// Returns a function that does this only at its first call. Members often end together, and after a second
 /// signal the command would not wait for its trainer.
 fn once(act: impl Fn()) -> impl Fn() {
@@ -114,26 +144,50 @@ pub(crate) fn run_on_members(
     let listener = OnStderr::new(interrupts.flag());
     let started = members.start(program, run, &listener, cancelled(interrupts))?;
     let environment = started.environment.clone();
-    let of_run = run.clone();
+    let attempt = run.next_attempt()?;
+    let plan = Plan::from_toml(&run.read_plan()?, "plan.toml")?;
+    let micro_batches = plan.batch.grad_accum_steps as usize;
+    let [of_run, of_newcomers] = [(); 2].map(|()| run.clone());
+    // A full screen shows who trains. What is said meanwhile is shown when it is left.
+    let kept = Arc::new(Mutex::new((display == Display::Screen).then(Vec::new)));
+    let [of_ended, of_others] = [(); 2].map(|()| {
+        let kept = Arc::clone(&kept);
+        move |text: &str| match &mut *kept.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(lines) => lines.push(text.to_owned()),
+            None => note(text),
+        }
+    });
     // Before the others have met, only rank 0 waits for one that has ended; like Ctrl-C, this ends it. A
     // swarm that has begun goes on.
     let end = once(|| {
         let _ = kill_process(getpid(), Signal::INT);
     });
-    let following = started.follow(move |text| {
-        note(text);
+    let ended = move |text: &str| {
+        of_ended(text);
         if !is_swarm_at_work(&of_run) {
             end();
         }
-    })?;
+    };
+    let is_stopped = interrupts.flag();
+    let room = move || match is_stopped.load(Ordering::SeqCst) {
+        true => Room::Closed,
+        false => room(&of_newcomers, attempt, micro_batches),
+    };
+    let ranks = started.follow(ended, room, of_others)?;
     let done = run_attempt(program, run, Conditions { environment, ..conditions }, display, interrupts);
-    following.detach();
+    let lines = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+    lines.into_iter().flatten().for_each(|line: String| note(&line));
+    ranks.let_go(Lease::is_held(run).unwrap_or(true));
     done
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+
+    use sparktune_runlog::{
+        Event, Kind, MemberSample, MemberSamples, Members, Phase, RunFinished, RunStarted, Step,
+    };
 
     use super::*;
 
@@ -152,6 +206,41 @@ mod tests {
         assert_eq!(planned(2, 4, 1, &four), Some([4, 2]));
         let one = Answers { grad_accum_steps: Some(Answer::flag(1)), ..Answers::default() };
         assert_eq!(planned(2, 1, 1, &one), None);
+    }
+
+    #[test]
+    fn others_are_let_in_while_this_attempt_takes_steps_with_work_for_them() {
+        let micro_batches = 3;
+        let (mut view, mut seq) = (RunView::default(), 0);
+        let mut log = |kind: Kind| {
+            seq += 1;
+            view.apply(&Event { attempt: 1, seq, time_us: 0, kind });
+            (room_in(&view, 1, micro_batches), room_in(&view, 2, micro_batches))
+        };
+        let step = |step| Kind::Step(Step { step, ..Step::default() });
+        let phase = |phase: &str| Kind::Phase(Phase { phase: phase.into(), detail: None });
+        let members =
+            |members: &[usize]| Kind::Members(Members { members: members.to_vec(), ..Members::default() });
+        let closed = (Room::Closed, Room::Closed);
+        let no_work = (Room::NoWork { micro_batches }, Room::Closed);
+        assert_eq!(log(Kind::RunStarted(RunStarted::default())), closed);
+        assert_eq!(log(members(&[0, 1])), closed);
+        assert_eq!(log(step(1)), (Room::Free, Room::Closed));
+        assert_eq!(log(members(&[0, 1, 2])), no_work);
+        assert_eq!(log(members(&[0, 2])), (Room::Free, Room::Closed));
+        let rank = |state| MemberSample { state, ..MemberSample::default() };
+        let ranks = [MemberState::Training, MemberState::Healing, MemberState::Silent, MemberState::Gone];
+        let sampled = |count: usize| MemberSamples {
+            step: 2,
+            ranks: ranks[4 - count..].iter().map(|state| rank(*state)).collect(),
+        };
+        assert_eq!(log(Kind::MemberSamples(sampled(4))), no_work);
+        assert_eq!(log(Kind::MemberSamples(sampled(3))), (Room::Free, Room::Closed));
+        for after in ["mtp", "export"] {
+            assert_eq!(log(phase(after)), closed);
+            assert_eq!(log(phase("train")), (Room::Free, Room::Closed));
+        }
+        assert_eq!(log(Kind::RunFinished(RunFinished::default())), closed);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! A cluster of three members on loopback, each with a home of its own: joining, training together with a
-//! model that only one of them has, losing one with and without a swarm, its return, leaving.
+//! model that only one of them has, losing one with and without a swarm, its return, coming later, leaving.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,9 +17,7 @@ use crate::cluster::{LORA, alone, assert_same, ended, long_enough, port, run_of,
 use crate::kills::{kill, trainer_of};
 use crate::runs::wait;
 use crate::sparktune::{Place, checkpoint, copy, done, events, events_if_there, files, is_completed};
-use crate::swarm::{
-    SHORT, SWARM, assert_comes_back_to_another, counts, go_on, loses_more, members, run_with,
-};
+use crate::swarm::{SWARM, assert_comes_back_to_another, counts, go_on, loses_more, members, run_with};
 
 const TOKEN: &str = "SPARKTUNE_CLUSTER_TOKEN";
 /// For how many seconds a coordinator may be gone before another member takes over.
@@ -322,19 +320,26 @@ fn three_members_train_a_model_that_one_of_them_has_and_name_the_one_that_is_kil
 }
 
 /// The machine of the third one is gone: its agent and its rank have no time to say anything.
+/// The third one comes while the others train, and later its machine is gone.
 #[test]
-fn a_swarm_on_members_goes_on_without_one_that_is_gone_and_has_the_bits_of_its_replay() {
+fn a_swarm_on_members_lets_a_new_one_in_goes_on_without_it_and_has_the_bits_of_its_replay() {
     let more = [&LORA[..], &SWARM].concat();
-    long_enough(SHORT, |steps, all| {
-        let [_first, second, mut third] = three("10");
+    long_enough(WITH_PAUSES, |steps, all| {
+        let [first, second, mut third] = three("10");
+        signal("TERM", &third.agent);
+        third.agent.wait().unwrap();
+        wait("two members", || (first.present()?.1.len() == 2).then_some(()));
         second.place.chats(40);
         copy(&checkpoint(), &second.place.join("model"));
         all.push(train(&second, steps, "400").args(SWARM).spawn().unwrap());
         let run = run_with(&second.place, 2, is_completed)?;
+        third.agent = command(&third.place, &["cluster", "join"]).spawn().unwrap();
+        go_on(&run, &[0, 1, 2])?;
         third.kill_rank_and(&[third.agent.id().to_string()])?;
         third.agent.wait().unwrap();
         go_on(&run, &[0, 1])?;
-        ended(std::mem::take(all)).remove(0).exits(0);
+        let output = ended(std::mem::take(all)).remove(0).exits(0);
+        assert!(output.err.contains("is let in at the end of a step"), "{}", output.err);
         let (_alone, one_process) = alone(counts(&run), steps, &more);
         assert_same(&run, &one_process);
         Some(())

@@ -1,8 +1,8 @@
 //! Starts a run on all members: the ranks on the others, and the environment of rank 0 for this machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sparktune_base::escape::escape;
@@ -10,13 +10,14 @@ use sparktune_base::program_name;
 use sparktune_base::units::bytes as in_bytes;
 use sparktune_cluster::membership::messages::{Job, State};
 use sparktune_cluster::membership::{
-    Cancelled, Crew, Following, Found, Recruit, Watch, describe, members, prepare, reached_at,
+    Cancelled, Crew, Following, Found, Recruit, Watch, describe, prepare, reached_at,
 };
 use sparktune_cluster::{Error, JobToken, environment_of, free_port, random_hex};
 use sparktune_runlog::RunDir;
 
-use super::membership::{Coordinator, Membership};
-use crate::failure::{Exit, Failure};
+use super::membership::Membership;
+use super::newcomers::{Arriving, Newcomers, Room, ending};
+use crate::failure::Failure;
 use crate::listener::{Listener, Progress, Unit};
 use crate::models::plan_of;
 use crate::program::Program;
@@ -30,6 +31,8 @@ pub struct Members {
     others: Vec<Recruit>,
     /// This machine's own agent, if it runs.
     own: Option<Recruit>,
+    /// The ids of all these members.
+    ids: BTreeSet<String>,
 }
 
 /// A run whose other ranks have been started.
@@ -37,6 +40,14 @@ pub struct Started {
     /// What the trainer on this machine needs to be rank 0.
     pub environment: Vec<(String, String)>,
     crew: Crew,
+    /// What those are given that come later, if the run lets them in.
+    newcomers: Option<Newcomers>,
+}
+
+/// The ranks of the members, looked after in the background.
+pub struct Ranks {
+    crew: Following,
+    newcomers: Option<Arriving>,
 }
 
 impl Members {
@@ -47,9 +58,10 @@ impl Members {
     /// one.
     pub fn gather(program: &Program, listener: &dyn Listener, cancelled: Cancelled) -> Result<Self, Failure> {
         let membership = Membership::required()?;
-        let all = ask(&membership, cancelled)?;
+        let all = membership.members(cancelled)?;
         let build = program.build_hash()?;
         let (mut others, mut own, mut problems) = (Vec::new(), None, Vec::new());
+        let mut ids = BTreeSet::from([membership.id.clone()]);
         for Found { member, host } in all {
             let shown = escape(&member.introduction.name).into_owned();
             let is_own = member.introduction.id == membership.id;
@@ -79,6 +91,7 @@ impl Members {
             }
             let host = if is_own { "127.0.0.1".to_owned() } else { host };
             let recruit = Recruit { name: shown, host, port: member.introduction.port };
+            ids.insert(member.introduction.id);
             if is_own { own = Some(recruit) } else { others.push(recruit) }
         }
         if !problems.is_empty() {
@@ -95,7 +108,7 @@ impl Members {
             )));
         }
         tell_apart(&mut others, own.as_ref());
-        Ok(Self { membership, others, own })
+        Ok(Self { membership, others, own, ids })
     }
 
     /// Returns the number of ranks.
@@ -150,29 +163,41 @@ impl Members {
         listener.note(&format!("rank 0 is this machine, {}", ranks.collect::<Vec<_>>().join(", ")));
         let mut environment = environment_of(0, world_size, &host.to_string(), port);
         environment.push((JobToken::VARIABLE.to_owned(), token));
-        Ok(Started { environment, crew })
+        let newcomers = swarm.then(|| {
+            let (membership, ids) = (self.membership.clone(), self.ids.clone());
+            Newcomers::new(membership, cluster, ids, self.others.clone(), job, places)
+        });
+        Ok(Started { environment, crew, newcomers })
     }
 }
 
 impl Started {
-    /// Looks after the ranks while the run goes on. `note` receives a line if one of them ends early.
+    /// Looks after the ranks while the run goes on. `ended` receives a line if one of them ends early.
+    /// Members that come later are brought to work while there is `room` for them, and `note` is told of it.
     ///
     /// # Errors
     /// The system starts no thread.
-    pub fn follow(self, note: impl Fn(&str) + Send + Sync + 'static) -> Result<Following, Failure> {
-        let ended = move |name: &str, code: Option<i32>, said: &str| {
-            // A run that was stopped ends everywhere with this code, and says so itself.
-            if code != Some(Exit::Stopped as i32) {
-                note(&match code {
-                    Some(code) => {
-                        format!("the rank of {name} has ended with exit code {code}: {}", escape(said))
-                    }
-                    // What it said last is not why it has ended.
-                    None => format!("the rank of {name} was ended by a signal"),
-                });
+    pub fn follow(
+        self,
+        ended: impl Fn(&str) + Send + Sync + 'static,
+        room: impl Fn() -> Room + Send + Sync + 'static,
+        note: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Ranks, Failure> {
+        let crew = self.crew.follow(move |name, code, said| {
+            if let Some(line) = ending(name, code, said) {
+                ended(&line);
             }
-        };
-        Ok(self.crew.follow(ended)?)
+        })?;
+        let newcomers = self.newcomers.map(|newcomers| newcomers.bring(room, note)).transpose()?;
+        Ok(Ranks { crew, newcomers })
+    }
+}
+
+impl Ranks {
+    /// Lets the ranks go, of a run that goes on or has ended, and brings nobody else.
+    pub fn let_go(self, goes_on: bool) {
+        let newcomers = self.newcomers.map(Arriving::end).unwrap_or_default();
+        Following::let_go(newcomers.into_iter().chain([self.crew]), goes_on);
     }
 }
 
@@ -182,34 +207,6 @@ fn tell_apart(others: &mut [Recruit], own: Option<&Recruit>) {
     for other in others {
         if names.iter().filter(|name| **name == other.name).count() > 1 {
             other.name = format!("{} at {}", other.name, escape(&other.host));
-        }
-    }
-}
-
-/// Asks for the members of the cluster: first the agent of this machine, then the others, each of which names
-/// the coordinator.
-///
-/// # Errors
-/// The coordinator was never found, or nobody who knows it answers.
-pub fn ask(membership: &Membership, cancelled: Cancelled) -> Result<Vec<Found>, Failure> {
-    let token = membership.token()?;
-    let mut failure = None;
-    for (host, port) in membership.places() {
-        match members(&host, port, &token, cancelled.clone()) {
-            Ok(all) => return Ok(all),
-            Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
-            // Whoever has lost the coordinator says what to do.
-            Err(error) if !matches!(failure, Some(Error::NoCoordinator { .. })) => failure = Some(error),
-            Err(_) => {}
-        }
-    }
-    let is_new = matches!(membership.coordinator, Some(Coordinator { at: None, .. }));
-    match failure {
-        Some(error) if !is_new => Err(error.into()),
-        _ => {
-            let text = "this member has not found the coordinator yet";
-            Err(Failure::new(Exit::Network, text)
-                .hint(format!("`{} cluster join` has to run here until it has", program_name())))
         }
     }
 }
@@ -244,11 +241,6 @@ impl Watch for Sending<'_> {
             fetched => format!("{member} has got {} of the model", in_bytes(fetched)),
         });
     }
-}
-
-/// Never cancels.
-pub fn never() -> Cancelled {
-    Arc::new(|| false)
 }
 
 #[cfg(test)]

@@ -5,16 +5,18 @@ use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sparktune_base::files::is_private_file;
 use sparktune_base::program_name;
 use sparktune_base::regular_file::read_regular;
 use sparktune_cluster::membership::messages::name;
-use sparktune_cluster::{ClusterToken, random_hex};
+use sparktune_cluster::membership::{Cancelled, Found, members};
+use sparktune_cluster::{ClusterToken, Error, random_hex};
 
 use super::kept_launch::KeptLaunch;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::folders::{required_state_folder, write_private_file};
 
 /// The name of the file.
@@ -53,10 +55,19 @@ pub struct Coordinator {
 impl Membership {
     /// Begins a membership. Nothing is kept yet.
     pub fn new(token: &ClusterToken, given: Option<&str>, call_port: u16, of: Option<Coordinator>) -> Self {
-        let name = given.map(name).filter(|name| !name.is_empty()).unwrap_or_else(host_name);
         let id = random_hex::<16>();
         let token = token.reveal().to_owned();
-        Self { token, id, name, port: 0, call_port, coordinator: of, known: Vec::new() }
+        let name = host_name();
+        let mut new = Self { token, id, name, port: 0, call_port, coordinator: of, known: Vec::new() };
+        new.rename(given);
+        new
+    }
+
+    /// Gives it another name, if there is one in what is given.
+    pub fn rename(&mut self, given: Option<&str>) {
+        if let Some(name) = given.map(name).filter(|name| !name.is_empty()) {
+            self.name = name;
+        }
     }
 
     /// Returns the token.
@@ -65,6 +76,34 @@ impl Membership {
     /// The file was changed by hand.
     pub fn token(&self) -> Result<ClusterToken, Failure> {
         Ok(ClusterToken::parse(&self.token)?)
+    }
+
+    /// Asks for the members of the cluster: first the agent of this machine, then the others, each of which
+    /// names the coordinator.
+    ///
+    /// # Errors
+    /// The coordinator was never found, or nobody who knows it answers.
+    pub fn members(&self, cancelled: Cancelled) -> Result<Vec<Found>, Failure> {
+        let token = self.token()?;
+        let mut failure = None;
+        for (host, port) in self.places() {
+            match members(&host, port, &token, cancelled.clone()) {
+                Ok(all) => return Ok(all),
+                Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
+                // Whoever has lost the coordinator says what to do.
+                Err(error) if !matches!(failure, Some(Error::NoCoordinator { .. })) => failure = Some(error),
+                Err(_) => {}
+            }
+        }
+        let is_new = matches!(self.coordinator, Some(Coordinator { at: None, .. }));
+        match failure {
+            Some(error) if !is_new => Err(error.into()),
+            _ => {
+                let text = "this member has not found the coordinator yet";
+                Err(Failure::new(Exit::Network, text)
+                    .hint(format!("`{} cluster join` has to run here until it has", program_name())))
+            }
+        }
     }
 
     /// Returns where a program on this machine asks for the coordinator, in this order: the agent of this
@@ -157,4 +196,9 @@ fn path() -> Result<PathBuf, Failure> {
 pub fn host_name() -> String {
     let named = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Some(name(&named)).filter(|name| !name.is_empty()).unwrap_or_else(|| "member".into())
+}
+
+/// Never cancels.
+pub fn never() -> Cancelled {
+    Arc::new(|| false)
 }

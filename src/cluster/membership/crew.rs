@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,9 @@ pub struct Crew {
     channels: Vec<(String, Channel<'static>)>,
 }
 
-/// Prepares all recruits, of which the first becomes rank 1, and starts their ranks. `job` is that of rank 1;
-/// `places` are where its folders are on this machine. `cancelled` counts until the ranks have been started.
+/// Prepares all recruits, and starts their ranks. `job` is that of the first, and the others have the next
+/// ranks; `places` are where its folders are on this machine. `cancelled` counts until the ranks have been
+/// started.
 ///
 /// # Errors
 /// One of the members cannot be reached, refuses, or cannot be given its files, or the files are too many to
@@ -68,7 +69,7 @@ pub fn prepare(
     let ready = AtomicUsize::new(0);
     let prepared: Vec<_> = std::thread::scope(|scope| {
         let threads = recruits.iter().enumerate().map(|(index, recruit)| {
-            let job = Job { rank: index + 1, ..job.clone() };
+            let job = Job { rank: job.rank + index, ..job.clone() };
             let (stopped, has_failed, ready) = (stopped.clone(), &has_failed, &ready);
             scope.spawn(move || {
                 let one = prepare_one(recruit, token, &job, places, stopped, watch);
@@ -210,8 +211,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Looks after the ranks in the background until [`Following::detach`]. `ended` receives the name of a
-    /// member whose rank has ended with something other than success, and how.
+    /// Looks after the ranks in the background until [`Following::let_go`]. `ended`
+    /// receives the name of a member whose rank has ended with something other than success, and how.
     ///
     /// # Errors
     /// The system starts no thread.
@@ -219,31 +220,33 @@ impl Crew {
         self,
         ended: impl Fn(&str, Option<i32>, &str) + Send + Sync + 'static,
     ) -> Result<Following, Error> {
-        let (is_over, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(ended));
+        let (goes_on, ended) = (Arc::<OnceLock<bool>>::default(), Arc::new(ended));
         // An agent gives up a leader that is silent for as long as the leader waits for an answer. So each
         // member has a thread, and one that does not answer does not keep the leader from the others.
         let follow = |(name, channel): (String, Channel<'static>)| {
-            let (over, ended) = (Arc::clone(&is_over), Arc::clone(&ended));
-            let look = move || look_after(&name, channel, &over, &*ended);
+            let (goes_on, ended) = (Arc::clone(&goes_on), Arc::clone(&ended));
+            let look = move || look_after(&name, channel, &goes_on, &*ended);
             Builder::new().name("crew".into()).spawn(look).map_err(Error::Thread)
         };
         let threads = self.channels.into_iter().map(follow).collect::<Result<_, _>>()?;
-        Ok(Following { is_over, threads })
+        Ok(Following { goes_on, threads })
     }
 }
 
-/// Looks after the rank of a member until it has ended, the connection fails or the run is over.
+/// Looks after the rank of a member until it has ended, the connection fails, or it is known whether the run
+/// goes on without the program that started it.
 fn look_after(
     name: &str,
     mut channel: Channel<'static>,
-    is_over: &AtomicBool,
+    goes_on: &OnceLock<bool>,
     ended: &impl Fn(&str, Option<i32>, &str),
 ) {
     let mut asked: Option<Instant> = None;
+    let mut waits = true;
     loop {
         // The last look comes after the run has ended, so nothing that ended before is missed.
-        let is_last = is_over.load(Ordering::SeqCst);
-        if is_last || asked.is_none_or(|at| at.elapsed() >= BEAT) {
+        let is_last = goes_on.get();
+        if is_last.is_some() || asked.is_none_or(|at| at.elapsed() >= BEAT) {
             asked = Some(Instant::now());
             match ask(&mut channel, &Ask::Look) {
                 Ok(Answer::Rank(RankState::Ended { code, said })) => {
@@ -252,13 +255,17 @@ fn look_after(
                     }
                     return;
                 }
-                Ok(_) => {}
+                Ok(Answer::Rank(state)) => waits = state == RankState::Waiting,
+                Ok(_) => waits = false,
                 // The ranks notice themselves if their machine is gone.
                 Err(_) => return,
             }
         }
-        if is_last {
-            let _ = tell(&mut channel, &Ask::Detach);
+        if let Some(goes_on) = is_last {
+            // If the connection ends without a word, the agent stops a rank that waits.
+            if *goes_on || !waits {
+                let _ = tell(&mut channel, &Ask::Detach);
+            }
             return;
         }
         std::thread::sleep(LOOK);
@@ -267,15 +274,25 @@ fn look_after(
 
 /// The members' ranks, looked after in the background.
 pub struct Following {
-    is_over: Arc<AtomicBool>,
+    /// Whether the run goes on, once nobody looks after its ranks any more.
+    goes_on: Arc<OnceLock<bool>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Following {
     /// Lets the ranks go on alone: they follow rank 0 to its end.
     pub fn detach(self) {
-        self.is_over.store(true, Ordering::SeqCst);
-        for thread in self.threads {
+        Self::let_go([self], true);
+    }
+
+    /// Lets all these ranks go, of a run that goes on or has ended. If it has, a rank that has not met the
+    /// others would wait in vain, and is stopped.
+    pub fn let_go(all: impl IntoIterator<Item = Self>, goes_on: bool) {
+        let all: Vec<Self> = all.into_iter().collect();
+        for following in &all {
+            let _ = following.goes_on.set(goes_on);
+        }
+        for thread in all.into_iter().flat_map(|following| following.threads) {
             let _ = thread.join();
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use sparktune_cluster::membership::messages::{Job, RankState, State};
-use sparktune_cluster::membership::{Launch, members, prepare};
+use sparktune_cluster::membership::{Following, Launch, members, prepare};
 use sparktune_cluster::{ClusterToken, Error, free_port, random_hex};
 
 use crate::membership::{Counted, Machine, ended, job, model, never, recruit, sent_for, until, with_agents};
@@ -41,6 +41,40 @@ fn meet(machine: &Machine) {
     *machine.state.lock().unwrap() = RankState::Training;
     let looks = machine.looks.load(Ordering::SeqCst);
     until(|| machine.looks.load(Ordering::SeqCst) > looks + 2);
+}
+
+#[test]
+fn when_the_run_has_ended_a_rank_that_waits_is_stopped_and_one_that_trains_is_let_go() {
+    let (token, model) = (ClusterToken::generate(), model());
+    let machine = Machine::with(&[model.path()]);
+    with_agents(&token, &[&Machine::with(&[]), &machine], |ports| {
+        // A job of one that comes late: the third of three.
+        let job = Job { rank: 2, world_size: 3, ..job(model.path()) };
+        let all = [
+            (RankState::Training, false, false),
+            (RankState::Waiting, true, false),
+            (RankState::Waiting, false, true),
+        ];
+        for (rank, goes_on, is_in_vain) in all {
+            *machine.state.lock().unwrap() = rank;
+            let watch = Counted::default();
+            let places = [model.path().to_owned()];
+            let crew = prepare(&recruit(ports[1]), &token, &job, &places, never(), &watch).unwrap();
+            let busy = State::Training { run: "run".into(), rank: 2, world_size: 3 };
+            until(|| state(&token, ports) == busy);
+            Following::let_go([crew.follow(|_, _, _| ()).unwrap()], goes_on);
+            let is_stopped = || machine.stops.load(Ordering::SeqCst) == 1;
+            if is_in_vain {
+                until(is_stopped);
+            } else {
+                let looks = machine.looks.load(Ordering::SeqCst);
+                until(|| machine.looks.load(Ordering::SeqCst) > looks + 20);
+                assert!(!is_stopped(), "{goes_on}");
+            }
+            *machine.state.lock().unwrap() = ended(0);
+            until(|| state(&token, ports) == State::Idle);
+        }
+    });
 }
 
 #[test]
