@@ -52,7 +52,7 @@ pub fn gone_on_elsewhere(view: &RunView) -> Option<String> {
     let program = program_name();
     (ranks_of_swarm(view) > 2).then(|| {
         format!(
-            "The other ranks may go on without this one, and one of them has the run then: `{program} cluster status` shows what they do. Do not resume it here meanwhile, which would make another run of it"
+            "The other ranks may go on without this one, and one of them has the run then: `{program} cluster status` shows what they do. Do not resume it here meanwhile, which would make a second run of it"
         )
     })
 }

@@ -47,7 +47,7 @@ pub(crate) struct InitArgs {
     /// port from 7300 on, and UDP port 7300
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// Make another token: all members have to join again
+    /// Make another token: all members have to leave, and join again with it
     #[arg(long)]
     pub new_token: bool,
 }

@@ -64,7 +64,7 @@ pub fn clean(runs_dir_flag: Option<PathBuf>, yes: bool) -> Result<Exit, Failure>
         print(&format!("{done}{path}: {}, {size}\n", cache.what))?;
     }
     if !yes && !found.is_empty() {
-        note("all of this is made again when it is needed; --yes deletes it");
+        note("all of this is made or sent again when it is needed; --yes deletes it");
     }
     for folder in of_ranks {
         note(&format!(

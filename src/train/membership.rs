@@ -37,7 +37,7 @@ impl Session<'_> {
                 });
                 self.warn(
                     format!(
-                        "this rank takes the place of the one that had the run: it goes on here as {}, with its checkpoints and outputs. Do not resume the other one's: that would be another run{}",
+                        "this rank takes the place of the one that had the run: it goes on here as {}, with its checkpoints and outputs. Do not resume the run there, which would make a second run of it{}",
                         self.run.name(),
                         at.unwrap_or_default()
                     ),

@@ -136,13 +136,20 @@ impl Shared<'_> {
         let answers = self.survey(&places);
         // The roster stays locked meanwhile, so that nobody joins before all are marked as gone.
         let mut roster = lock(&self.roster);
-        let takes_over = lock(&self.coordination).decide(&answers, in_vain);
+        let (takes_over, has_left) = {
+            let mut coordination = lock(&self.coordination);
+            let has_left = coordination.has_left();
+            (coordination.decide(&answers, in_vain), has_left)
+        };
         if takes_over {
             roster.take_over();
         }
         drop(roster);
         if takes_over {
-            (self.agent.notice)("the coordinator is silent: this member has taken over the coordination");
+            let what = if has_left { "has left" } else { "is silent" };
+            (self.agent.notice)(&format!(
+                "the coordinator {what}: this member has taken over the coordination"
+            ));
         }
     }
 
