@@ -33,8 +33,13 @@ const DRIFT: f64 = 2.0;
 const HELD: u64 = 32;
 /// The most doublings of that.
 const MOST_DOUBLINGS: u32 = 10;
+/// The most that a log-norm may be over the others' however far apart those are, `ln 10`: where training
+/// diverges, honest norms differ by any factor, and with them the deviations.
+const FARTHEST: f64 = std::f64::consts::LN_10;
 /// What is clipped rather than dropped: a norm up to this factor over the accepted one, `ln 10`.
 const CLIPPED: f64 = std::f64::consts::LN_10;
+/// What is dropped in any case.
+const DROPPED: f64 = FARTHEST + CLIPPED;
 /// The cosines with which a member opposes the others during the warm-up: its own, and theirs.
 const OPPOSED: [f64; 2] = [-0.25, 0.25];
 
@@ -97,8 +102,11 @@ impl Judge {
         let due = self.certain(contributions, &mut verdicts);
         let measured = measure(contributions, &due);
         let step = (measured.len() >= 3).then(|| Step::of(contributions, &measured));
-        let doubted = match &step {
-            None => self.over_time(&measured, sigma),
+        let [norms, doubted] = match &step {
+            None => {
+                let doubted = self.over_time(&measured, sigma);
+                [doubted.clone(), doubted]
+            }
             Some(step) => self.across(&measured, step, sigma),
         };
         // Most members cannot be outliers: then there is nothing that they can be compared with.
@@ -109,9 +117,12 @@ impl Judge {
         let (by_norm, others): (Vec<_>, Vec<_>) = doubted.into_iter().partition(|(_, verdict)| {
             matches!(verdict.reason, Some(Reason::Norm { .. } | Reason::NormOverTime { .. }))
         });
-        // However many are doubted, the largest are no less so. If both of two are, the data have a spike.
-        if measured.len() >= 3 {
-            for (member, verdict) in largest(&by_norm).into_iter().take(most) {
+        // However many are doubted, the largest are no less so, also if they are doubted for more than their
+        // norms. If two are, and are as large as each other, the data have a spike.
+        let is_spike =
+            matches!(&measured[..], [one, other] if (one.log_norm - other.log_norm).abs() < DROPPED);
+        if !is_spike {
+            for (member, verdict) in largest(norms).into_iter().take(most) {
                 verdicts[member] = verdict;
             }
         }
@@ -158,9 +169,9 @@ impl Judge {
     /// Judges by the norms of earlier steps alone, where there are too few members to compare.
     fn over_time(&self, measured: &[Measured], sigma: f64) -> Vec<(usize, Verdict)> {
         let tolerance = if self.norms.count() < WARM_UP {
-            sigma * LEAST_SPREAD + CLIPPED
+            FARTHEST
         } else {
-            sigma * self.norms.deviation().max(LEAST_SPREAD)
+            (sigma * self.norms.deviation().max(LEAST_SPREAD)).min(FARTHEST)
         };
         if self.norms.count() < 2 {
             return Vec::new();
@@ -172,16 +183,18 @@ impl Judge {
         doubted.collect()
     }
 
-    /// Judges the members by each other, and by what each has done before.
-    fn across(&self, measured: &[Measured], step: &Step, sigma: f64) -> Vec<(usize, Verdict)> {
+    /// Judges the members by each other, and by what each has done before. Returns the verdicts on their
+    /// norms alone, and those on all that is known.
+    fn across(&self, measured: &[Measured], step: &Step, sigma: f64) -> [Vec<(usize, Verdict)>; 2] {
         let is_new = self.spreads.count() < WARM_UP;
         let least = if is_new { NEW_SPREAD } else { LEAST_SPREAD };
         let usual = self.spreads.mean().max(least);
-        let tolerance = sigma * step.spread.clamp(usual, WIDEST * usual);
-        let mut doubted = Vec::new();
+        let tolerance = (sigma * step.spread.clamp(usual, WIDEST * usual)).min(FARTHEST);
+        let [mut norms, mut doubted] = [Vec::new(), Vec::new()];
         for (one, Agreement { own, others }) in measured.iter().zip(step.agreements.iter().copied()) {
             let off = one.log_norm - step.center;
             let by_norm = of_norm(off, tolerance + one.slack, |times| Reason::Norm { times });
+            norms.extend(by_norm.map(|verdict| (one.member, verdict)));
             let is_opposed = if is_new {
                 own < OPPOSED[0] && others > OPPOSED[1]
             } else {
@@ -206,7 +219,7 @@ impl Judge {
             };
             doubted.push((one.member, verdict));
         }
-        doubted
+        [norms, doubted]
     }
 
     /// Returns by how many deviations a member agrees more than usual with the others.
@@ -289,16 +302,15 @@ impl Step {
     }
 }
 
-/// Returns those that are dropped because their norms are too large, the largest first.
-fn largest(by_norm: &[(usize, Verdict)]) -> Vec<(usize, Verdict)> {
+/// Returns those whose norms are too large, the largest first.
+fn largest(mut by_norm: Vec<(usize, Verdict)>) -> Vec<(usize, Verdict)> {
     let times = |(_, verdict): &(usize, Verdict)| match verdict.reason {
         Some(Reason::Norm { times } | Reason::NormOverTime { times }) => times,
         _ => 0.0,
     };
-    let is_too_large = |one: &&(usize, Verdict)| one.1.decision == Decision::Drop && times(one) > 1.0;
-    let mut largest: Vec<_> = by_norm.iter().filter(is_too_large).copied().collect();
-    largest.sort_by(|one, other| times(other).total_cmp(&times(one)));
-    largest
+    by_norm.retain(|one| times(one) > 1.0);
+    by_norm.sort_by(|one, other| times(other).total_cmp(&times(one)));
+    by_norm
 }
 
 /// Returns the verdict on a log-norm that is off by so much, or `None` if that is accepted.

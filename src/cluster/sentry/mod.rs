@@ -14,7 +14,8 @@
 //!   The direction is compared by the cosines of all pairs: the median of a rank's with the others, less
 //!   that of the others with each other. The deviation of this difference is one over time, not across the
 //!   ranks: Welford's, over what was accepted in earlier steps. A norm that is too large by a factor of up to
-//!   ten is clipped to the accepted one; what is larger, or points elsewhere, is dropped.
+//!   ten is clipped to the accepted one; what is larger, or points elsewhere, is dropped. However far apart
+//!   honest norms are, as where training diverges, no more than ten times the median is accepted.
 //! - **Over time.** With three ranks or more, each rank's deviations are averaged with weights that decay
 //!   exponentially, so that one that is off by a little, below the limit of a single step, is found after
 //!   some steps and left out for a while, longer each time. With fewer, the log-norm is compared with the
@@ -25,9 +26,9 @@
 //! In the first steps the usual deviations are not known, and only gross errors are rejected. A step in which
 //! honest norms are far apart, as at a spike of the loss, has up to three times the usual deviation. If half
 //! of the ranks or more are doubted for their norms, there is no majority to compare with: what needs no
-//! comparison is rejected, and, of three ranks or more, the largest that are over ten times too large, fewer
-//! than half of all. If they are half together with those that are doubted for their directions, only norms
-//! count.
+//! comparison is rejected, and the largest that are too large, fewer than half of all, are clipped or
+//! dropped, of two ranks only if the other is not about as large. If they are half together with those that
+//! are doubted for their directions, only norms count.
 //!
 //! # What cannot be judged
 //!

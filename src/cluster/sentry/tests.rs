@@ -80,6 +80,54 @@ fn each_kind_of_lie_is_rejected_and_named_and_nobody_else_is() {
     }
 }
 
+/// Honest norms differ by any factor where training diverges, and what is usual with them.
+#[test]
+fn where_training_diverges_no_gradient_counts_with_over_ten_times_the_norm_of_most() {
+    let mut random = SplitMix64::new(9);
+    for members in [3, 4, 5, 8] {
+        let mut judge = Judge::default();
+        let mut liars = [0, 0];
+        for step in 0..200 {
+            let mut gradients = honest(&mut random, members);
+            for gradient in &mut gradients {
+                let size = (2.0 * normal(&mut random)).exp();
+                gradient.iter_mut().for_each(|x| *x *= size);
+            }
+            let lie = if step % 2 == 0 { 1e6 } else { 100.0 };
+            gradients[0].iter_mut().for_each(|x| *x *= lie);
+            let contributions = contributions(&gradients);
+            let norms: Vec<f64> = contributions.iter().map(|one| one.summary.norm()).collect();
+            let verdicts = judge.judge(&contributions, SIGMA);
+            let mut sorted = norms.clone();
+            sorted.sort_by(f64::total_cmp);
+            let middle = (sorted[(members - 1) / 2] * sorted[members / 2]).sqrt();
+            let counts = match verdicts[0].decision {
+                Decision::Accept => 1.0,
+                Decision::Clip(factor) => f64::from(factor),
+                Decision::Drop => 0.0,
+            };
+            assert!(counts * norms[0] <= 10.01 * middle, "{members}, step {step}: {counts} of {norms:?}");
+            liars[step % 2] += usize::from(counts > 0.0);
+        }
+        assert!(liars[0] == 0 && liars[1] > 0, "{liars:?}");
+    }
+    // Two are compared with what they have done before.
+    let mut judge = Judge::default();
+    let mut of_two = |lie: f32| {
+        let mut gradients = honest(&mut random, 2);
+        for gradient in &mut gradients {
+            let size = (2.0 * normal(&mut random)).exp();
+            gradient.iter_mut().for_each(|x| *x *= size);
+        }
+        gradients[1].iter_mut().for_each(|x| *x *= lie);
+        judge.judge(&contributions(&gradients), SIGMA)[1].decision
+    };
+    for _ in 0..100 {
+        of_two(1.0);
+    }
+    assert!((0..50).all(|_| of_two(1e6) == Decision::Drop));
+}
+
 #[test]
 fn gross_lies_are_found_in_the_first_step() {
     let mut random = SplitMix64::new(1);
