@@ -95,8 +95,12 @@ pub fn cluster_init(
     let interrupts = Interrupts::listen()?;
     let kept = Membership::find()?;
     if kept.as_ref().is_some_and(|kept| kept.coordinator.is_some()) {
-        return Err(Failure::usage("this machine is a member of another cluster")
-            .hint(format!("`{} cluster leave` ends that", program_name())));
+        return Err(Failure::usage("this machine has joined a cluster that another machine has made").hint(
+            format!(
+                "`{program} cluster join` goes on with it, and `{program} cluster leave` ends that",
+                program = program_name()
+            ),
+        ));
     }
     let call_port = request.port.unwrap_or(discovery::PORT);
     let (membership, is_new) = match kept.filter(|_| !request.new_token) {
@@ -405,6 +409,12 @@ pub fn cluster_status(style: Style) -> Result<Exit, Failure> {
             .map(|(cell, width)| format!("{cell}{}", " ".repeat(width.saturating_sub(cell.chars().count()))));
         print(&format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end()))?;
     }
+    if rows.iter().any(|row| row.here && row.gone.is_some()) {
+        note(&format!(
+            "No agent runs on this machine: `{} cluster join` or `init` starts one.",
+            program_name()
+        ));
+    }
     if rows.iter().any(|row| row.gone.is_none() && row.build != rows[0].build) {
         note("Members with different builds cannot train together: use the same program on all.");
     }
@@ -420,16 +430,19 @@ pub fn cluster_leave() -> Result<Exit, Failure> {
     let (token, id) = (membership.token()?, &membership.id);
     let is_own = |found: &Found| found.member.introduction.id == *id;
     let asked = membership.members(never());
-    if let Ok(all) = &asked {
-        let own = all.iter().find(|found| is_own(found));
-        let state = own.filter(|own| own.member.gone.is_none()).map(|own| &own.member.report.state);
-        if let Some(State::Training { run, .. } | State::Preparing { run }) = state {
-            let text = format!("this machine works on {}", escape(run));
-            return Err(Failure::usage(text).hint(format!(
-                "`{} stop` where it was started ends it after a checkpoint; then leave",
-                program_name()
-            )));
-        }
+    let own = asked.as_ref().ok().and_then(|all| all.iter().find(|found| is_own(found)));
+    let state = own.filter(|own| own.member.gone.is_none()).map(|own| &own.member.report.state);
+    let run = match state {
+        Some(State::Training { run, .. } | State::Preparing { run }) => Some(run.clone()),
+        Some(_) => None,
+        None => membership.works_on(),
+    };
+    if let Some(run) = run {
+        let text = format!("this machine works on {}", escape(&run));
+        return Err(Failure::usage(text).hint(format!(
+            "`{} stop` where it was started ends it after a checkpoint; then leave",
+            program_name()
+        )));
     }
     // Its agent must not keep what the others answer now.
     membership.forget()?;

@@ -78,6 +78,12 @@ impl Membership {
         Ok(ClusterToken::parse(&self.token)?)
     }
 
+    /// Returns the run of which a rank trains on this machine, also if the agent that started it has ended.
+    pub fn works_on(&self) -> Option<String> {
+        let kept = KeptLaunch::of_user().ok()?;
+        kept.is_in_use().then(|| kept.find().map_or_else(|| "a run".to_owned(), |launch| launch.job.run))
+    }
+
     /// Asks for the members of the cluster: first the agent of this machine, then the others, each of which
     /// names the coordinator.
     ///

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,10 @@ const PAUSE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 /// The pause between two lines about files that are sent.
 const BETWEEN_LINES: Duration = Duration::from_secs(30);
-/// How often a member is asked that could not be brought to work.
+/// How often a member is asked that could not be brought to work, and the pause before the second time; that
+/// before the third is three times as long.
 const MOST_TRIES: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Whether the ranks of a run let in another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,12 +45,14 @@ pub enum Room {
 pub(super) struct Newcomers {
     membership: Membership,
     token: ClusterToken,
-    /// Those that need not be asked any more: they have a rank, or cannot have one.
+    /// The ids of those that have a rank, or have been asked often enough.
     settled: BTreeSet<String>,
-    /// Those that have been told that there is no work for them.
-    unneeded: BTreeSet<String>,
-    /// How often each has been asked.
-    tries: BTreeMap<String, u32>,
+    /// What was said of those that have none, each thing once.
+    said: BTreeSet<String>,
+    /// How often each has been asked, and when it can be asked again.
+    tries: BTreeMap<String, (u32, Instant)>,
+    /// Those whose ranks have been killed.
+    killed: Arc<Mutex<Vec<String>>>,
     /// How the others are reached.
     others: Vec<Recruit>,
     /// The job of the next one.
@@ -83,8 +87,8 @@ impl Newcomers {
         places: Vec<PathBuf>,
     ) -> Self {
         let job = Job { rank: job.world_size, world_size: job.world_size + 1, ..job };
-        let (unneeded, tries) = (BTreeSet::new(), BTreeMap::new());
-        Self { membership, token, settled: ids, unneeded, tries, others, job, places }
+        let (said, tries, killed) = (BTreeSet::new(), BTreeMap::new(), Arc::default());
+        Self { membership, token, settled: ids, said, tries, killed, others, job, places }
     }
 
     /// Looks for them in the background while there is room, until [`Arriving::end`]. `note` receives what
@@ -121,13 +125,16 @@ impl Newcomers {
     /// Brings a member to work, if it is new, has nothing else to do and is needed.
     fn bring_one(&mut self, member: Member, host: String, run: &Arc<Run>) -> Option<Following> {
         let Member { introduction, report, gone, .. } = member;
+        let id = introduction.id;
+        for killed in std::mem::take(&mut *lock(&self.killed)) {
+            self.settled.remove(&killed);
+        }
         let is_free = match report.state {
             State::Idle => true,
-            // It was left by an earlier attempt.
-            State::Returning { run, .. } => run == self.job.run,
+            // It was left by an earlier attempt. After a try, its agent starts it again.
+            State::Returning { run, .. } => run == self.job.run && !self.tries.contains_key(&id),
             _ => false,
         };
-        let id = introduction.id;
         if gone.is_some() || !is_free || self.settled.contains(&id) {
             return None;
         }
@@ -136,9 +143,8 @@ impl Newcomers {
             name = format!("{name} at {}", escape(&host));
         }
         if introduction.build != self.job.build {
-            self.settled.insert(id);
-            run.tell(&format!(
-                "{name} has joined the cluster with another build of sparktune, which may compute different bits: it cannot train with the others"
+            self.say(run, format!(
+                "{name} has joined the cluster with another build of sparktune, which may compute different bits: it cannot train with the others until it has the same"
             ));
             return None;
         }
@@ -146,23 +152,26 @@ impl Newcomers {
             Room::Free => {}
             Room::Closed => return None,
             Room::NoWork { micro_batches } => {
-                if self.unneeded.insert(id) {
-                    run.tell(&format!(
-                        "{name} has joined the cluster, and there is no work for it: a step has {micro_batches} micro-batches, as many as there are ranks"
-                    ));
-                }
+                self.say(run, format!(
+                    "{name} has joined the cluster, and there is no work for it: a step has {micro_batches} micro-batches, and there are as many ranks"
+                ));
                 return None;
             }
         }
-        let tries = self.tries.entry(id.clone()).or_default();
-        *tries += 1;
-        if *tries == MOST_TRIES {
-            self.settled.insert(id.clone());
+        let (tries, due) = self.tries.entry(id.clone()).or_insert((0, Instant::now()));
+        if Instant::now() < *due {
+            return None;
         }
-        let brought = self.start(Recruit { name: name.clone(), host, port: introduction.port }, run);
+        *due = Instant::now() + FIRST_PAUSE * 3_u32.pow(*tries);
+        *tries += 1;
+        let is_last = *tries == MOST_TRIES;
+        let recruit = Recruit { name: name.clone(), host, port: introduction.port };
+        let brought = self.start(recruit, id.clone(), is_last, run);
+        if is_last || brought.is_ok() {
+            self.settled.insert(id);
+        }
         match brought {
             Ok(following) => {
-                self.settled.insert(id);
                 self.job.rank += 1;
                 self.job.world_size += 1;
                 Some(following)
@@ -172,26 +181,45 @@ impl Newcomers {
                 None
             }
             Err(error) => {
-                run.tell(&format!("{name} cannot train with the others: {error}"));
+                let why = match error {
+                    Error::Agent { why, .. } => why,
+                    error => error.to_string(),
+                };
+                let next = if is_last {
+                    "It is not asked again, and trains from the next `resume --cluster` on"
+                } else {
+                    "It is asked again"
+                };
+                run.tell(&format!("{name} cannot train with the others: {why}. {next}"));
                 None
             }
         }
     }
 
-    fn start(&self, recruit: Recruit, run: &Arc<Run>) -> Result<Following, Error> {
+    fn say(&mut self, run: &Run, line: String) {
+        if !self.said.contains(&line) {
+            run.tell(&line);
+            self.said.insert(line);
+        }
+    }
+
+    fn start(&self, recruit: Recruit, id: String, is_last: bool, run: &Arc<Run>) -> Result<Following, Error> {
         let Self { token, job, places, .. } = self;
-        run.tell(&format!("{} has joined the cluster: it is sent what it lacks of the model", recruit.name));
         // All ranks of this machine are told the same address.
         let all: Vec<Recruit> = self.others.iter().cloned().chain([recruit]).collect();
         let dialled = reached_at(&all).1.split_off(self.others.len());
         let total = job.folders.iter().map(|folder| folder.bytes()).sum();
-        let watch = Sending { run, total, sent: Mutex::new((Instant::now(), 0)) };
+        let watch = Sending { run, total, sent: Mutex::default() };
         let crew = prepare(&dialled, token, job, places, run.until_closed(), &watch)?;
-        let run = Arc::clone(run);
+        let (run, killed) = (Arc::clone(run), Arc::clone(&self.killed));
         crew.follow(move |name, code, said| {
             // One that came too late is refused.
             if let Some(line) = ending(name, code, said).filter(|_| (run.room)() != Room::Closed) {
                 run.tell(&line);
+            }
+            // Its agent starts it again only if it has trained.
+            if code.is_none() && !is_last {
+                lock(&killed).push(id.clone());
             }
         })
     }
@@ -239,7 +267,7 @@ impl Run {
         let run = Arc::clone(self);
         let seen = Mutex::new((Instant::now(), false));
         Arc::new(move || {
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = lock(&seen);
             if seen.0.elapsed() >= PAUSE {
                 *seen = (Instant::now(), (run.room)() == Room::Closed);
             }
@@ -253,30 +281,30 @@ struct Sending<'a> {
     run: &'a Run,
     total: u64,
     /// When it was said last, and how many bytes have been sent.
-    sent: Mutex<(Instant, u64)>,
+    sent: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Watch for Sending<'_> {
     fn sent(&self, to: &str, bytes: u64) {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sent = lock(&self.sent);
         sent.1 += bytes;
-        if sent.0.elapsed() >= BETWEEN_LINES {
-            sent.0 = Instant::now();
+        if sent.0.is_none_or(|at| at.elapsed() >= BETWEEN_LINES) {
+            sent.0 = Some(Instant::now());
             self.run.tell(&format!(
-                "sending the model to {to}: {} of {}",
+                "sending the model to {to}, which is to train too: {} of {}",
                 in_bytes(sent.1),
                 in_bytes(self.total)
             ));
         }
     }
 
-    fn ready(&self, member: &str, fetched: u64) {
-        self.run.tell(&match fetched {
-            0 => format!("{member} has the model already, and is let in at the end of a step"),
-            _ => format!(
-                "{member} has got {} of the model, and is let in at the end of a step",
-                in_bytes(fetched)
-            ),
-        });
+    fn ready(&self, member: &str, _: u64) {
+        self.run.tell(&format!(
+            "{member} has joined the cluster and has the model: it is let in at the end of a step"
+        ));
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
