@@ -169,9 +169,11 @@ pub(crate) fn run_on_members(
         }
     };
     let is_stopped = interrupts.flag();
-    let room = move || match is_stopped.load(Ordering::SeqCst) {
-        true => Room::Closed,
-        false => room(&of_newcomers, attempt, micro_batches),
+    let room = move || {
+        if is_stopped.load(Ordering::SeqCst) {
+            return Room::Closed;
+        }
+        room(&of_newcomers, attempt, micro_batches)
     };
     let ranks = started.follow(ended, room, of_others)?;
     let done = run_attempt(program, run, Conditions { environment, ..conditions }, display, interrupts);
