@@ -31,11 +31,12 @@ pub fn training_on(run: &str, plan: &Plan, view: &RunView) -> Option<String> {
         Some(steps) => format!("--max-steps {}", 2 * steps),
         None => format!("--epochs {}", 2.0 * plan.duration.epochs),
     };
-    let program = program_name();
-    Some(format!("The held-out loss was still falling; `{program} resume {run} {longer}` trains on"))
+    let resume = resume_command(&format!("{run} {longer}"), view);
+    Some(format!("The held-out loss was still falling; {resume} trains on"))
 }
 
-/// Returns the command that continues a run, in backticks. That of a run of several ranks is another one.
+/// Returns the command that continues a run, in backticks; `run` may be followed by options. That of a run of
+/// several ranks is another one.
 pub fn resume_command(run: &str, view: &RunView) -> String {
     let program = program_name();
     let sampled = view.member_samples.as_ref().map_or(0, |samples| samples.ranks.len());
@@ -63,7 +64,7 @@ fn ranks_of_swarm(view: &RunView) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use sparktune_runlog::{Eval, Event, Kind, RunFinished, RunStarted};
+    use sparktune_runlog::{Eval, Event, Kind, Members, RunFinished, RunStarted};
 
     use super::*;
 
@@ -97,6 +98,10 @@ mod tests {
             let command = format!("`{} resume r {longer}` trains on", program_name());
             assert!(words.starts_with("The held-out loss was still falling; ") && words.ends_with(&command));
         }
+        let mut of_ranks = ended(Outcome::Completed, 30, &falling);
+        of_ranks.members = Some(Members { members: vec![0, 1], ..Members::default() });
+        let words = training_on("r", &plan, &of_ranks).unwrap();
+        assert!(words.contains("resume --cluster r --max-steps 60`"), "{words}");
         assert_eq!(said(Outcome::Stopped, 30, &falling), None, "it is resumed anyway");
         assert_eq!(said(Outcome::Completed, 30, &[7.0, 2.0, 1.99]), None);
     }
