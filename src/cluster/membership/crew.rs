@@ -211,8 +211,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Looks after the ranks in the background until [`Following::let_go`]. `ended`
-    /// receives the name of a member whose rank has ended with something other than success, and how.
+    /// Looks after the ranks in the background until [`Following::let_go`]. `ended` receives the name of a
+    /// member whose rank has ended with something other than success, and how.
     ///
     /// # Errors
     /// The system starts no thread.
@@ -280,13 +280,8 @@ pub struct Following {
 }
 
 impl Following {
-    /// Lets the ranks go on alone: they follow rank 0 to its end.
-    pub fn detach(self) {
-        Self::let_go([self], true);
-    }
-
-    /// Lets all these ranks go, of a run that goes on or has ended. If it has, a rank that has not met the
-    /// others would wait in vain, and is stopped.
+    /// Lets all these ranks go, of a run that goes on or has ended. They follow rank 0 to its end. If the run
+    /// has ended, a rank that has not met the others would wait in vain, and is stopped.
     pub fn let_go(all: impl IntoIterator<Item = Self>, goes_on: bool) {
         let all: Vec<Self> = all.into_iter().collect();
         for following in &all {

@@ -15,8 +15,8 @@ use sparktune_cluster::membership::messages::{
     FileEntry, Folder, GoesOn, Introduction, Job, RankState, State, Successor, VERSION,
 };
 use sparktune_cluster::membership::{
-    Agent, Examined, Host, Launch, Recruit, Watch, Where, describe, examine, forget, goes_on, holds, measure,
-    members, prepare,
+    Agent, Examined, Following, Host, Launch, Recruit, Watch, Where, describe, examine, forget, goes_on,
+    holds, measure, members, prepare,
 };
 use sparktune_cluster::{ClusterToken, Error, random_hex};
 
@@ -629,7 +629,7 @@ fn the_machine_that_leads_a_run_is_busy_until_its_trainer_ends_even_without_its_
             });
             // The dashboard is left, or its process vanishes.
             if is_left {
-                crew.follow(|_, _, _| ()).unwrap().detach();
+                Following::let_go([crew.follow(|_, _, _| ()).unwrap()], true);
             } else {
                 drop(crew);
             }
@@ -702,7 +702,7 @@ fn a_member_that_no_longer_answers_does_not_make_the_others_lose_their_leader() 
             let states = [&all[0], &all[2]].map(|found| found.member.report.state.clone());
             assert_eq!(states, [0, 2].map(training));
             assert_eq!(machines[2].stops.load(Ordering::SeqCst), 0);
-            following.detach();
+            Following::let_go([following], true);
         });
     });
 }

@@ -31,7 +31,7 @@ fn returning() -> State {
 fn start(token: &ClusterToken, ports: &[u16], job: &Job, model: &Path) -> Result<(), Error> {
     let watch = Counted::default();
     let crew = prepare(&recruit(ports[1]), token, job, &[model.to_owned()], never(), &watch)?;
-    crew.follow(|_, _, _| ()).unwrap().detach();
+    Following::let_go([crew.follow(|_, _, _| ()).unwrap()], true);
     until(|| state(token, ports) == training());
     Ok(())
 }
