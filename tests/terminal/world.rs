@@ -117,10 +117,11 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Not a trainer, but this process.
         drop(self.held.take());
         for run in self.runs() {
-            if Lease::is_held(&run).unwrap_or(false) {
+            // What this process held ends with it, and is no trainer to be killed.
+            let is_ours = Lease::holder_of(&run).pid == std::process::id();
+            if !is_ours && Lease::is_held(&run).unwrap_or(false) {
                 let _ = kill_process(trainer(&run), Signal::KILL);
             }
         }
