@@ -13,18 +13,19 @@ use crate::error::Error;
 use crate::token::JobToken;
 use crate::waiting::{AGAIN, Ends, LOOK};
 
-/// The ports at which ranks other than 0 listen, and of which [`free_port`] returns one: below those that
-/// Linux gives to connections by itself, from 32,768 on (`net.ipv4.ip_local_port_range`). Such a connection
-/// could take the port before rank 0 listens, or while the ranks work, after which nobody could listen there
-/// who takes rank 0's place.
-const FREE: Range<u16> = 20_000..32_000;
+/// The ports of which [`free_port`] returns one, and those at which ranks other than 0 listen: below those
+/// that Linux gives to connections by itself, from 32,768 on (`net.ipv4.ip_local_port_range`). Such a
+/// connection could take the port before rank 0 listens, or while the ranks work, after which nobody could
+/// listen there who takes rank 0's place. Nor can a rank take a port that is meant for a rank 0.
+const OF_FIRST: Range<u16> = 20_000..26_000;
+const OF_OTHERS: Range<u16> = 26_000..32_000;
 
 /// Returns a port of this machine at which nobody listens, for a rank 0 that does so later.
 ///
 /// # Errors
 /// No port can be listened at.
 pub fn free_port() -> Result<u16, Error> {
-    at_free_port(|port| {
+    at_free_port(OF_FIRST, |port| {
         // One after the other, because the address of IPv6 may take IPv4 too. A machine may have only one.
         let addresses: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
         let bound = addresses.map(|address| TcpListener::bind((address, port)).map(drop));
@@ -34,18 +35,18 @@ pub fn free_port() -> Result<u16, Error> {
     })
 }
 
-/// Returns what `at` returns for the first port at which it can listen.
-fn at_free_port<T>(at: impl Fn(u16) -> io::Result<T>) -> Result<T, Error> {
+/// Returns what `at` returns for the first of these ports, in any order, at which it can listen.
+fn at_free_port<T>(ports: Range<u16>, at: impl Fn(u16) -> io::Result<T>) -> Result<T, Error> {
     let mut last = None;
     for _ in 0..100 {
-        let port = FREE.start + u16::from_le_bytes(random()) % (FREE.end - FREE.start);
+        let port = ports.start + u16::from_le_bytes(random()) % (ports.end - ports.start);
         match at(port) {
             Ok(listening) => return Ok(listening),
             Err(source) => last = Some(source),
         }
     }
     let source = last.expect("a port was tried");
-    Err(Error::Listen { at: format!("any port from {} to {}", FREE.start, FREE.end - 1), source })
+    Err(Error::Listen { at: format!("any port from {} to {}", ports.start, ports.end - 1), source })
 }
 
 fn is_in_use(error: &io::Error) -> bool {
@@ -71,12 +72,12 @@ pub(crate) fn listening_addresses(host: &str, addresses: &[SocketAddr], has_toke
 pub(crate) fn listen(placement: &Placement, interfaces: &[IpAddr]) -> Result<(TcpListener, u16), Error> {
     let of_first = placement.port;
     if placement.rank > 0 {
-        return at_free_port(|port| {
+        return at_free_port(OF_OTHERS, |port| {
             // Rank 0 may be on this machine, and come later.
             if port == of_first { Err(io::ErrorKind::AddrInUse.into()) } else { bind(interfaces, port) }
         });
     }
-    // A thread that listened here before may still be about to end.
+    // A process that this one has just started has what was open here until its own program is loaded.
     let mut tries = 0..20;
     loop {
         match bind(interfaces, of_first) {
@@ -174,7 +175,10 @@ mod tests {
     fn a_free_port_is_none_that_a_connection_gets_by_itself() {
         for _ in 0..10 {
             let port = free_port().unwrap();
-            assert!(FREE.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok(), "{port}");
+            assert!(
+                OF_FIRST.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok(),
+                "{port}"
+            );
         }
     }
 
@@ -191,7 +195,7 @@ mod tests {
             let listening: Vec<_> =
                 (1..9).map(|rank| listen(&placement(rank), &interfaces).unwrap()).collect();
             for (listener, of) in &listening {
-                assert!(FREE.contains(of) && *of != port, "{host}: {of}");
+                assert!(OF_OTHERS.contains(of) && *of != port, "{host}: {of}");
                 assert_eq!(listener.local_addr().unwrap().port(), *of);
             }
             let (first, of) = listen(&placement(0), &interfaces).unwrap();

@@ -3,7 +3,6 @@
 //! The kernel drops the lock when the process ends, however it ends, so a held lease means a living trainer.
 //! The contents of the file are for information only; a PID decides nothing.
 
-use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sparktune_base::files::{private_file, sync, write_and_sync};
+use sparktune_base::locked::Locked;
 use sparktune_base::regular_file::{open_regular, read_regular};
 
 use crate::clock::{SinceBoot, now_us};
@@ -31,7 +31,7 @@ const MOST_BYTES: u64 = 64 << 10;
 pub struct Lease {
     run: RunDir,
     holder: Holder,
-    lock: File,
+    _lock: Locked,
 }
 
 impl Lease {
@@ -73,7 +73,7 @@ impl Lease {
         // the full disk itself.
         let json = serde_json::to_vec(&holder).expect("plain fields serialise");
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(&json));
-        Ok(Lease { run: run.clone(), holder, lock: file })
+        Ok(Lease { run: run.clone(), holder, _lock: Locked::new(file) })
     }
 
     /// Returns whether a process holds the lease now. A run that never started has no lease file and no
@@ -129,14 +129,6 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
-    /// Unlocks for everybody. Closing the file would not be enough while another thread starts a process,
-    /// which has the open file until its program is loaded.
-    fn drop(&mut self) {
-        let _ = flock(&self.lock, FlockOperation::Unlock);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,17 +148,6 @@ mod tests {
         drop(lease);
         assert!(!Lease::is_held(&run).unwrap());
         Lease::acquire(&run).unwrap();
-    }
-
-    #[test]
-    fn a_lease_ends_though_a_process_that_is_just_starting_has_the_open_file() {
-        let root = tempfile::tempdir().unwrap();
-        let run = RunDir::create(root.path().join("r")).unwrap();
-        let lease = Lease::acquire(&run).unwrap();
-        // What a process has of its parent before its own program is loaded.
-        let _inherited = lease.lock.try_clone().unwrap();
-        drop(lease);
-        assert!(!Lease::is_held(&run).unwrap());
     }
 
     #[test]

@@ -95,6 +95,7 @@ impl Sampler {
     pub fn sample(&mut self) -> DeviceSample {
         let memory = self.memory();
         let pressure = process::memory_pressure();
+        let (rss, peak_rss) = process::rss_and_peak_bytes().unzip();
         self.system.refresh_cpu_usage();
         let cpu_percent =
             std::mem::replace(&mut self.primed, true).then(|| f64::from(self.system.global_cpu_usage()));
@@ -105,8 +106,8 @@ impl Sampler {
             mem_unified: memory.unified,
             mem_pressure_some_percent: pressure.map(|p| p.some_percent),
             mem_pressure_full_percent: pressure.map(|p| p.full_percent),
-            process_rss_bytes: process::rss_bytes(),
-            process_peak_rss_bytes: process::peak_rss_bytes(),
+            process_rss_bytes: rss,
+            process_peak_rss_bytes: peak_rss,
             cpu_percent,
             gpus: self.gpus.sample(),
         }

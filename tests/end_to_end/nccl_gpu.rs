@@ -7,13 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use sparktune_cluster::RankCounts;
 use sparktune_cluster::lab::{INTERFACE, Lab, skipped};
 use sparktune_cluster::xdp::wire::VALUES;
 
-use crate::cluster::{assert_same, ended, on_machine, port, signal};
+use crate::cluster::{assert_same, ended, long_enough, on_machine, port, signal};
 use crate::runs::wait;
 use crate::sparktune::{Done, Place, checkpoint, done, events};
+use crate::swarm::{SWARM, counts, members};
 
 /// Where the emulated device and its NCCL are. A test that has to run says so if they are not there.
 fn emulated() -> Option<PathBuf> {
@@ -164,32 +164,32 @@ fn gradients_that_gpus_add_unseen_are_judged_as_announced_and_have_the_bits_of_o
 #[test]
 fn a_rank_that_is_killed_while_gpus_sum_is_missed_and_the_run_has_the_bits_of_its_replay() {
     let Some(emulated) = emulated() else { return };
-    let mut runs = Runs::new(emulated);
-    let swarm = ["--swarm", "true", "--silence-s", "3"];
-    let old = |_: usize, command: &mut Command| {
-        command.env("EMULATED_NCCL_VERSION", "22703");
-        runs.with_nccl(command);
-    };
-    let ranks = runs.ranks(|| runs.train("6", &swarm), old);
-    wait("a step", || {
-        let run = runs.newest()?;
-        events(&run).iter().any(|event| event["kind"] == "step").then_some(())
+    long_enough(["6", "24", "96"], |steps, all| {
+        let mut runs = Runs::new(emulated.clone());
+        let old = |_: usize, command: &mut Command| {
+            command.env("EMULATED_NCCL_VERSION", "22703");
+            runs.with_nccl(command);
+        };
+        *all = runs.ranks(|| runs.train(steps, &SWARM), old);
+        wait("a step", || {
+            let run = runs.newest()?;
+            events(&run).iter().any(|event| event["kind"] == "step").then_some(())
+        });
+        signal("KILL", &all[1]);
+        let ended = ended(std::mem::take(all));
+        assert_eq!(ended[0].code, Some(0), "{ended:?}");
+        let run = runs.take();
+        // Otherwise it was killed when all sums were made.
+        members(&run).into_iter().find(|(_, members, lost)| (&**members, &**lost) == (&[0], &[1]))?;
+        assert_eq!(ended[1].code, None, "{ended:?}");
+        assert!(ended[1].err.contains("NCCL 2.27.3 is older than 2.28.9"), "{}", ended[1].err);
+        let traced = runs.traced(0);
+        assert!(traced.contains("sum ") && traced.contains("abort"), "{traced}");
+        let sum_as = format!("--sum-as={}", counts(&run));
+        done(&mut runs.train(steps, &[&SWARM[..], &[&sum_as]].concat())).exits(0);
+        assert_same(&runs.take(), &run);
+        Some(())
     });
-    signal("KILL", &ranks[1]);
-    let ended = ended(ranks);
-    assert_eq!([ended[0].code, ended[1].code], [Some(0), None], "{ended:?}");
-    assert!(ended[1].err.contains("NCCL 2.27.3 is older than 2.28.9"), "{}", ended[1].err);
-    let run = runs.take();
-    let traced = runs.traced(0);
-    assert!(traced.contains("sum ") && traced.contains("abort"), "{traced}");
-    let said = events(&run).into_iter().filter(|event| event["kind"] == "members");
-    let counts = said.fold(RankCounts::from(1), |counts, event| {
-        counts.then(event["step"].as_u64().unwrap(), event["members"].as_array().unwrap().len())
-    });
-    let counts = counts.to_string();
-    assert!(counts.starts_with("2,1@"), "{counts}");
-    done(&mut runs.train("6", &[&swarm[..], &[&format!("--sum-as={counts}")]].concat())).exits(0);
-    assert_same(&runs.take(), &run);
 }
 
 /// How many blocks of sums a GPU read where they came, and how many the host copied for it, as a rank says.

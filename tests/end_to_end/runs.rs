@@ -104,9 +104,12 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// Sends both without a pause, in which a trainer with short steps could end.
-fn signal_twice(child: &Child, signals: [Signal; 2]) {
-    signals.into_iter().for_each(|signal| kill_process(Pid::from_child(child), signal).unwrap());
+/// Sends a signal to the process that trains a run.
+fn signal_trainer(run: &Path, signal: Signal) {
+    let lease = std::fs::read(run.join("lease.lock")).unwrap();
+    let holder: serde_json::Value = serde_json::from_slice(&lease).unwrap();
+    let pid = Pid::from_raw(holder["pid"].as_i64().unwrap() as i32).unwrap();
+    kill_process(pid, signal).unwrap();
 }
 
 fn state(place: &Place) -> String {
@@ -171,10 +174,7 @@ fn is_stopped_and_continued(steps: u64) -> bool {
 fn a_signal_at_the_trainer_itself_stops_it_the_same_way() {
     let place = Place::new();
     let (child, run) = training(&place, &["--max-steps", "1000000"]);
-    let holder: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(run.join("lease.lock")).unwrap()).unwrap();
-    let pid = holder["pid"].as_u64().unwrap().to_string();
-    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    signal_trainer(&run, Signal::INT);
     assert_eq!(child.end().exits(5).last()["outcome"], "stopped");
 }
 
@@ -185,9 +185,14 @@ fn two_signals_at_once_detach_from_a_trainer_that_ends_all_the_same() {
     let (child, run) = training(&place, &["--max-steps", "1000000"]);
     // Until the launcher follows the trainer, a second signal would end it.
     wait("a launcher that follows", || child.out.has("run_started").then_some(()));
-    signal_twice(&child.child, [Signal::INT, Signal::TERM]);
+    // Its steps are so short that it could end between the two.
+    signal_trainer(&run, Signal::STOP);
+    for signal in [Signal::INT, Signal::TERM] {
+        kill_process(Pid::from_child(&child.child), signal).unwrap();
+    }
     let left = child.end().exits(5);
     assert!(left.err.contains("detached"), "{}", left.err);
+    signal_trainer(&run, Signal::CONT);
     let run = RunDir::open(run).unwrap();
     wait("the end of the trainer", || (!Lease::is_held(&run).unwrap()).then_some(()));
     assert_eq!(state(&place), "finished stopped");
@@ -198,16 +203,10 @@ fn two_signals_at_once_detach_from_a_trainer_that_ends_all_the_same() {
 fn a_trainer_that_stands_still_is_told_by_everyone_and_goes_on_when_it_is_continued() {
     let place = Place::new();
     let (child, run) = training(&place, &["--max-steps", "1000000"]);
-    let holder: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(run.join("lease.lock")).unwrap()).unwrap();
-    let trainer = |name: &str| {
-        let pid = holder["pid"].as_u64().unwrap().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    };
     wait("some steps", || {
         (events(&run).iter().filter(|event| event["kind"] == "step").count() > 5).then_some(())
     });
-    trainer("STOP");
+    signal_trainer(&run, Signal::STOP);
     let watcher = Heard::of(place.command(["watch", "latest", "--plain"]).spawn().unwrap());
     wait("the stall", || (state(&place) == "stalled").then_some(()));
     let stop = Heard::of(place.command(["stop"]).spawn().unwrap());
@@ -220,7 +219,7 @@ fn a_trainer_that_stands_still_is_told_by_everyone_and_goes_on_when_it_is_contin
     ] {
         wait(words, || told.has(words).then_some(()));
     }
-    trainer("CONT");
+    signal_trainer(&run, Signal::CONT);
     let stopped = stop.end().exits(0);
     assert!(stopped.err.contains("ends after step"), "{}", stopped.err);
     watcher.end().exits(0);
@@ -234,21 +233,15 @@ fn a_trainer_that_stands_still_is_told_by_everyone_and_goes_on_when_it_is_contin
 fn a_second_signal_detaches_from_the_trainer() {
     let place = Place::new();
     let (child, run) = training(&place, &["--max-steps", "1000000"]);
-    let holder: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(run.join("lease.lock")).unwrap()).unwrap();
-    let trainer = |name: &str| {
-        let pid = holder["pid"].as_u64().unwrap().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
-    };
     // A trainer that is busy for long: the user does not want to wait.
-    trainer("STOP");
+    signal_trainer(&run, Signal::STOP);
     signal(&child.child, "INT");
     wait("the request", || std::fs::read_dir(run.join("control")).unwrap().next().map(drop));
     signal(&child.child, "INT");
     let left = child.end().exits(5);
     assert!(left.err.contains("detached") && left.err.contains("sparktune watch"), "{}", left.err);
     assert_eq!(left.last()["outcome"], "running");
-    trainer("CONT");
+    signal_trainer(&run, Signal::CONT);
     wait("the trainer's end", || (state(&place) == "finished stopped").then_some(()));
 }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, geteuid};
 use sparktune_base::files::is_plain_name;
 use sparktune_base::kept_pages;
+use sparktune_base::locked::Locked;
 use sparktune_cluster::doctor::{self, Line, Link};
 use sparktune_cluster::membership::messages::{Folder, Job, RankState, Successor, sentence};
 use sparktune_cluster::membership::{Host, Launch};
@@ -82,16 +83,20 @@ impl Machine {
     }
 
     fn ends_within(&self, number: u64, limit: Duration) -> bool {
-        let since = Instant::now();
-        loop {
-            if matches!(self.look(number), RankState::Ended { .. }) {
-                return true;
-            }
-            if since.elapsed() >= limit {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(50));
+        is_so_within(limit, || matches!(self.look(number), RankState::Ended { .. }))
+    }
+}
+
+fn is_so_within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+    let since = Instant::now();
+    loop {
+        if is_so() {
+            return true;
         }
+        if since.elapsed() >= limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -125,14 +130,16 @@ impl Host for Machine {
         let Launch { job: Job { rank, world_size, port, token, swarm, .. }, first, folders, .. } = launch;
         let last = lock(&self.rank).number;
         // Another agent of this user may have started one meanwhile.
-        if !self.ends_within(last, MAKING_WAY) || self.kept.is_in_use() {
+        let is_over = || matches!(self.look(last), RankState::Ended { .. }) && !self.kept.is_in_use();
+        if !is_so_within(MAKING_WAY, is_over) {
             return Err(
                 "an earlier rank on this machine has not ended yet. Start the run again when it has".into()
             );
         }
         let kept = self.kept.path();
-        let stdin = match self.kept.replace(launch) {
-            Ok(file) => Stdio::from(file),
+        let replaced = self.kept.replace(launch).and_then(|file| Ok((file.try_clone()?, file)));
+        let (stdin, locked) = match replaced {
+            Ok((stdin, file)) => (Stdio::from(stdin), Some(file)),
             Err(error) if *swarm => {
                 self.forget_launch();
                 return Err(format!(
@@ -141,7 +148,7 @@ impl Host for Machine {
                 ));
             }
             // It does not come back anyway.
-            Err(_) => Stdio::null(),
+            Err(_) => (Stdio::null(), None),
         };
         let spawned = Command::new(&self.program)
             .args(["train", "--plain", "--non-interactive", "--runs-dir"])
@@ -156,6 +163,8 @@ impl Host for Machine {
             .stderr(Stdio::piped())
             .spawn();
         let mut process = spawned.map_err(|error| {
+            // No rank has it, but what another thread is just starting may.
+            drop(locked.map(Locked::new));
             self.forget_launch();
             format!("cannot start {}: {error}", self.program.display())
         })?;
@@ -393,7 +402,7 @@ mod tests {
             assert_eq!(machine.kept().is_some(), is_kept, "{does}");
         }
         let later = Machine::new("program".into(), "runs".into(), in_folder(folder.path()));
-        assert!(matches!(later.look(0), RankState::Ended { code: None, .. }));
+        until(|| matches!(later.look(0), RankState::Ended { code: None, .. }));
         assert!(later.start(&launch()).unwrap_err().contains("cannot start"));
         assert_eq!((later.kept(), later.look(0)), (None, ended(0, "")));
     }

@@ -16,10 +16,11 @@ mod rank;
 mod step_model;
 mod verdicts;
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use sparktune_cluster::free_port;
 use sparktune_cluster::lab::{BRIDGE, INTERFACE, Lab};
 use sparktune_cluster::xdp::frame::{Ends, FRAME, FRAME_HEAD, Route, write_head};
 use sparktune_cluster::xdp::kernel::Kernel;
@@ -114,8 +115,7 @@ fn run(
 ) -> Result<Result<Measured, String>, BenchError> {
     let program = &context.options.program;
     let io = |doing: &'static str| BenchError::io(doing, program);
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    let port = free.map_err(io("find a port for"))?.port();
+    let port = free_port().map_err(|error| rank::failed(error.to_string()))?;
     let host = if lab.is_some() { Lab::address(0).to_string() } else { "127.0.0.1".to_owned() };
     let before = interrupts();
     let mut ranks: Vec<Child> = Vec::new();

@@ -96,7 +96,7 @@ pub fn serve(job: &str, mut out: impl Write) -> Result<(), BenchError> {
     writeln!(out, "{line}").map_err(BenchError::Output)
 }
 
-fn failed(what: String) -> BenchError {
+pub(super) fn failed(what: String) -> BenchError {
     BenchError::Measuring { what, last_lines: String::new(), exit_code: 70 }
 }
 
@@ -159,7 +159,8 @@ fn measured(job: &Job) -> Result<Result<Answer, String>, Error> {
         launcher: Launcher::Torchrun,
     };
     let token = JobToken::parse(&job.token)?;
-    let limits = Limits { meeting: Duration::from_secs(30), ..Limits::default() };
+    // A rank that has ended is missed sooner than in a training.
+    let limits = Limits { meeting: Duration::from_secs(120), ..Limits::default() };
     // The end of a virtual cable needs a program to receive what the program at the other end sends. AF_XDP
     // has one.
     let _passing = (engine == Engine::Kernel && rank > 0).then(|| Kernel::passing(INTERFACE).ok());

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct Door {
     waiting: Arc<Mutex<Vec<Caller>>>,
     is_closed: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Door {
@@ -26,11 +26,11 @@ impl Door {
     pub(crate) fn open(
         listener: TcpListener,
         others: Vec<Member>,
-        accept: impl FnOnce(TcpListener, std::sync::mpsc::Sender<Caller>, Arc<AtomicBool>) -> Result<(), Error>,
+        accept: impl FnOnce(TcpListener, Sender<Caller>, Arc<AtomicBool>) -> Result<JoinHandle<()>, Error>,
     ) -> Result<Self, Error> {
         let (waiting, is_closed) = (Arc::<Mutex<Vec<Caller>>>::default(), Arc::new(AtomicBool::new(false)));
         let (send_caller, callers) = channel::<Caller>();
-        accept(listener, send_caller, Arc::clone(&is_closed))?;
+        let accepting = accept(listener, send_caller, Arc::clone(&is_closed))?;
         let (at_door, closed) = (Arc::clone(&waiting), Arc::clone(&is_closed));
         let wait = Answer::Wait { others };
         let look_after = move || {
@@ -47,7 +47,7 @@ impl Door {
             }
         };
         let thread = Builder::new().name("door".into()).spawn(look_after).map_err(Error::Thread)?;
-        Ok(Self { waiting, is_closed, thread: Some(thread) })
+        Ok(Self { waiting, is_closed, threads: vec![accepting, thread] })
     }
 
     /// Returns how many wait.
@@ -55,10 +55,10 @@ impl Door {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Lets nobody wait any more, and returns who did.
+    /// Lets nobody wait any more, and returns who did. The port is free then.
     pub(crate) fn close(&mut self) -> Vec<Caller> {
         self.is_closed.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))

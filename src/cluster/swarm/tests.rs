@@ -229,6 +229,8 @@ fn three<T: Send>(silence: Duration, work: impl Fn(Tcp) -> T + Sync) -> Vec<T> {
                 let placement = placement(rank, 3, port);
                 let mut tcp = join(&placement, None, "build", Limits::default(), Arc::new(|| false)).unwrap();
                 assert!(tcp.outlive(silence));
+                // A rank that leaves and comes back while others still meet is refused.
+                tcp.all_gather(b"met").unwrap();
                 work(tcp)
             })
         };
@@ -435,7 +437,9 @@ fn whoever_takes_the_coordinators_place_lets_others_in_and_they_keep_their_numbe
                 tcp.leave(None);
                 seen
             });
+            let since = Instant::now();
             while tcp.newcomers() == 0 {
+                assert!(since.elapsed() < 3 * LONG, "nobody comes, or the door is shut");
                 thread::sleep(Duration::from_millis(20));
             }
             tcp.broadcast(b"now").unwrap();

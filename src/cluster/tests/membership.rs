@@ -401,6 +401,8 @@ fn a_member_without_the_model_gets_it_once_and_one_that_has_the_same_files_gets_
             || members("127.0.0.1", ports[0], &token, never()).unwrap()[1].member.report.state == State::Idle;
         until(idle);
         assert_eq!(sent_for(&token, ports[1], model.path()).unwrap(), 0, "it is there now");
+        until(|| empty.stops.load(Ordering::SeqCst) == 2);
+        until(idle);
         // What the disk has changed since is fetched again.
         let damaged = place.join("model.safetensors");
         let mut weights = fs::read(&damaged).unwrap();

@@ -197,7 +197,7 @@ fn an_agent_that_is_started_again_starts_the_rank_that_ended_with_its_machine_bu
             if is_started {
                 until(|| machine.started().len() == 1);
                 assert_eq!(*machine.kept.lock().unwrap(), Some(Launch { restarts: 1, ..kept }));
-                assert_eq!(state(&token, ports), returning());
+                until(|| state(&token, ports) == returning());
             } else {
                 until(|| state(&token, ports) == State::Idle && machine.kept.lock().unwrap().is_none());
                 assert!(machine.started().is_empty());

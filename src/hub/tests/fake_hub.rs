@@ -397,11 +397,11 @@ fn send(
         return Ok(());
     }
     let mut pour = |bytes: &[u8]| {
-        stream.write_all(bytes)?;
+        // Counted first, because a client that has them may look at once.
         if request.role == Role::Cdn {
             state.body_bytes.fetch_add(bytes.len() as u64, Ordering::SeqCst);
         }
-        std::io::Result::Ok(())
+        stream.write_all(bytes)
     };
     match act {
         Some(Act::CutAfter(count)) => pour(&body[..count.min(body.len())])?,

@@ -1,6 +1,6 @@
 //! Data sets: the list, uploads, checks, and the lines that a check rejected.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, TryLockError};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use sparktune_app::check;
 use sparktune_app::data::refusal;
 use sparktune_app::failure::Failure;
 use sparktune_base::files::{private_file, write_shared};
+use sparktune_base::locked::Locked;
 use sparktune_base::regular_file::read_regular;
 use sparktune_base::stamp::Stamp;
 use sparktune_data::{KeptLine, RejectedList, Report};
@@ -270,13 +271,13 @@ impl Kept {
 
     /// Waits until no other check, of this server or another one, writes these files: the list of rejected
     /// lines and the result belong to one check. Returns what keeps others waiting.
-    fn wait_for_others(&self, work: &Work) -> Result<File, Problem> {
+    fn wait_for_others(&self, work: &Work) -> Result<Locked, Problem> {
         let path = self.result.with_extension("lock");
         let failed = |error| Failure::io("lock", &path, &error);
         let file = private_file().create(true).open(&path).map_err(failed)?;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(file),
+                Ok(()) => return Ok(Locked::new(file)),
                 Err(TryLockError::Error(error)) => return Err(failed(error).into()),
                 Err(TryLockError::WouldBlock) if work.is_cancelled() => {
                     return Err(cancelled());

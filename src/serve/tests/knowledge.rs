@@ -98,7 +98,7 @@ fn models_patches_and_edits_are_listed_and_texts_of_strangers_stay_json() {
     lock.lock().unwrap();
     let refused = server.ask("DELETE /api/v1/knowledge/edits/20260101T000000Z-1", "");
     assert!(refused.status == 409 && refused.body.contains("Discard it when"), "{}", refused.body);
-    drop(lock);
+    lock.unlock().unwrap();
     assert_eq!(server.ask("DELETE /api/v1/knowledge/edits/20260101T000000Z-1", "").status, 204);
     assert_eq!(server.ask("GET /api/v1/knowledge/edits/20260101T000000Z-1", "").status, 404);
     assert_eq!(server.ask("DELETE /api/v1/knowledge/models/edited:mine", "").status, 204);
@@ -234,7 +234,8 @@ fn what_a_killed_server_has_left_of_an_edit_is_removed_at_once_and_what_is_in_wo
         names
     };
     assert_eq!(listed(), ["done", "in-work", "still-ending"]);
-    drop((in_work, lock));
+    in_work.unlock().unwrap();
+    lock.unlock().unwrap();
     assert_eq!(listed(), ["done"]);
 }
 
@@ -248,6 +249,6 @@ fn a_model_that_is_being_changed_is_not_deleted() {
     let refused = server.ask("DELETE /api/v1/knowledge/models/edited:mine", "");
     assert!(refused.status == 409 && refused.body.contains("being changed"), "{}", refused.body);
     assert!(model.exists());
-    drop(held);
+    held.unlock().unwrap();
     assert_eq!(server.ask("DELETE /api/v1/knowledge/models/edited:mine", "").status, 204);
 }

@@ -47,9 +47,12 @@ fn more_answers_than_a_model_takes_are_refused_before_a_model_is_looked_for() {
     assert_eq!(ask(10, 4).status, 404);
 }
 
-/// Returns the time until the server has closed a connection.
-fn time_to_close(mut stream: std::net::TcpStream) -> Duration {
+/// Sends what a request begins with, and returns the time until the server has closed the connection.
+fn time_to_close(server: &Server, beginning: &str) -> Duration {
+    let mut stream = server.connect();
     let begun = Instant::now();
+    // On a busy machine, it may be closed already.
+    let _ = stream.write_all(beginning.as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     begun.elapsed()
@@ -61,18 +64,24 @@ fn headers_and_bodies_that_come_too_slowly_are_not_waited_for() {
     let server = Server::with(Limits { header_time: quick, body_grace: quick, ..Limits::default() });
     // Less than the limits are otherwise.
     let patient = Duration::from_secs(14);
-    let mut begun = server.connect();
-    begun.write_all(b"GET / HTTP/1.1\r\nHost: local").unwrap();
-    assert!(time_to_close(begun) < patient);
-    assert!(time_to_close(server.connect()) < patient, "a connection without a word");
-    let mut body = server.connect();
+    assert!(time_to_close(&server, "GET / HTTP/1.1\r\nHost: local") < patient);
+    assert!(time_to_close(&server, "") < patient, "a connection without a word");
     let head = format!(
         "POST /api/v1/benchmarks HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{",
         server.token
     );
-    body.write_all(head.as_bytes()).unwrap();
-    assert!(time_to_close(body) < patient);
-    assert_eq!(server.ask("GET /api/v1/health", "").status, 200);
+    assert!(time_to_close(&server, &head) < patient);
+    // Others are served on, if they are quick enough.
+    let health = format!(
+        "GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n",
+        server.token
+    );
+    let is_served = || {
+        let (mut stream, mut answer) = (server.connect(), Vec::new());
+        let _ = stream.write_all(health.as_bytes()).and_then(|()| stream.read_to_end(&mut answer));
+        answer.starts_with(b"HTTP/1.1 200 ")
+    };
+    assert!((0..100).any(|_| is_served()));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use sparktune_app::failure::Failure;
 use sparktune_app::models;
 use sparktune_app::program::Program;
 use sparktune_base::files::{create_private_folder, write_shared_and_sync};
+use sparktune_base::locked::Locked;
 use sparktune_base::regular_file::read_regular;
 use sparktune_runlog::now_us;
 use tempfile::TempDir;
@@ -312,8 +313,8 @@ pub(super) fn remove(state: &Served, id: &str, folder: &Path) -> Result<(), Prob
 ///
 /// # Errors
 /// There are as many as are allowed, or it cannot be created.
-fn one_more_draft(folder: &Path, draft: &Path) -> Result<File, Problem> {
-    let alone = File::open(folder).map_err(|error| Failure::io("open", folder, &error))?;
+fn one_more_draft(folder: &Path, draft: &Path) -> Result<Locked, Problem> {
+    let alone = Locked::new(File::open(folder).map_err(|error| Failure::io("open", folder, &error))?);
     // Where there are no locks, two that begin at once may both find the last place free.
     let _ = alone.lock();
     let drafts = fs::read_dir(folder).into_iter().flatten().count();
@@ -325,14 +326,14 @@ fn one_more_draft(folder: &Path, draft: &Path) -> Result<File, Problem> {
     Ok(new_draft(draft).map_err(|error| Failure::io("create", draft, &error))?)
 }
 
-/// Creates the folder of an edit, which is in progress as long as the file, the folder itself, is open.
-fn new_draft(folder: &Path) -> io::Result<File> {
+/// Creates the folder of an edit, which is in progress until the lock on it is dropped.
+fn new_draft(folder: &Path) -> io::Result<Locked> {
     loop {
         create_private_folder(folder)?;
         // Who removes abandoned folders may have been faster, and may have it locked.
         let Ok(held) = File::open(folder) else { continue };
         if held.lock().is_err() || fs::metadata(folder).is_ok_and(|named| Some(named.ino()) == inode(&held)) {
-            return Ok(held);
+            return Ok(Locked::new(held));
         }
     }
 }
@@ -361,14 +362,14 @@ pub(super) fn remove_abandoned(state: &Served) {
     }
 }
 
-/// Creates a folder for the facts of a request. Dropping the first value removes it. It is in use as long as
-/// the second value, the folder itself, is open. Folders whose names begin in the same way and that nobody
+/// Creates a folder for the facts of a request. Dropping the first value removes it. It is in use until the
+/// second value, the lock on it, is dropped. Folders whose names begin in the same way and that nobody
 /// uses any more are removed: their server was killed.
 ///
 /// # Errors
 /// It cannot be created.
-pub(super) fn place_for_facts(folder: &Path, beginning: &str) -> io::Result<(TempDir, File)> {
-    let alone = File::open(folder)?;
+pub(super) fn place_for_facts(folder: &Path, beginning: &str) -> io::Result<(TempDir, Locked)> {
+    let alone = Locked::new(File::open(folder)?);
     // Where there are no locks, nobody can tell which ones are in use. NFS has none for folders.
     if alone.lock().is_ok() {
         for entry in fs::read_dir(folder)?.flatten() {
@@ -380,15 +381,15 @@ pub(super) fn place_for_facts(folder: &Path, beginning: &str) -> io::Result<(Tem
         }
     }
     let place = tempfile::Builder::new().prefix(beginning).tempdir_in(folder)?;
-    let in_work = File::open(place.path())?;
+    let in_work = Locked::new(File::open(place.path())?);
     let _ = in_work.lock();
     Ok((place, in_work))
 }
 
 /// Returns a file or folder locked, if nobody else has locked it.
-fn free(path: &Path) -> Option<File> {
+fn free(path: &Path) -> Option<Locked> {
     let file = File::open(path).ok()?;
-    file.try_lock().is_ok().then_some(file)
+    file.try_lock().is_ok().then(|| Locked::new(file))
 }
 
 /// An edit: its scores, its conflicts, and the answers before and after it

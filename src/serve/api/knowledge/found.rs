@@ -1,7 +1,7 @@
 //! The folders behind ids: models whose weights can be edited, and edited models that are kept here and may
 //! be changed. Paths in messages of the command become these ids again.
 
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use sparktune_app::edited_models::{self, Part};
 use sparktune_app::failure::Failure;
 use sparktune_app::models::{self, OpenableModel};
 use sparktune_base::files::private_file;
+use sparktune_base::locked::Locked;
 
 use crate::problem::Problem;
 use crate::state::Served;
@@ -95,7 +96,7 @@ impl Found {
 ///
 /// # Errors
 /// The folder cannot be created, the system refuses the lock, or the task was cancelled.
-pub(super) fn wait_for_others(state: &Served, work: &Work) -> Result<File, Problem> {
+pub(super) fn wait_for_others(state: &Served, work: &Work) -> Result<Locked, Problem> {
     loop {
         if let Some(lock) = alone(state)? {
             return Ok(lock);
@@ -108,16 +109,16 @@ pub(super) fn wait_for_others(state: &Served, work: &Work) -> Result<File, Probl
     }
 }
 
-/// Returns the right to change edited models, as long as the file is open; `None` while somebody else has it.
+/// Returns the right to change edited models until the lock is dropped; `None` while somebody else has it.
 ///
 /// # Errors
 /// The folder cannot be created, or the system refuses the lock.
-pub(super) fn alone(state: &Served) -> Result<Option<File>, Failure> {
+pub(super) fn alone(state: &Served) -> Result<Option<Locked>, Failure> {
     let path = edited_models::folder(state.runs.path(), Part::Undo)?.join(".lock");
     let failed = |error| Failure::io("lock", &path, &error);
     let file = private_file().create(true).open(&path).map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) => Ok(Some(Locked::new(file))),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
