@@ -5,6 +5,7 @@
 //! of torchrun come first, because torchrun is itself started by the others.
 
 use std::fmt;
+use std::ops::Range;
 
 use sparktune_base::escape::escape;
 
@@ -53,6 +54,10 @@ const MOST_RANKS: usize = 256;
 
 /// The port of Open MPI's jobs without MASTER_PORT, torchrun's default.
 const PORT: u16 = 29_500;
+/// The ports that are chosen for a rank 0: below those that Linux gives to connections by itself, from 32,768
+/// on (`net.ipv4.ip_local_port_range`). Such a connection could take the port before rank 0 listens, or while
+/// the ranks work, after which nobody could listen there who takes rank 0's place.
+pub(crate) const OF_FIRST: Range<u16> = 20_000..26_000;
 
 const FIX: &str = "Start all ranks with torchrun, srun or mpirun; to train alone, unset these variables";
 
@@ -209,7 +214,8 @@ impl Variables<'_> {
         })?;
         // Steps of a job, and jobs, may have their rank 0 on the same node at the same time.
         let step: u64 = self.number("SLURM_STEP_ID")?.unwrap_or(0);
-        let of_step = |job: u64| 20_000 + ((job % 10_000 + step % 10 * 1_000) % 10_000) as u16;
+        let ports = OF_FIRST.len() as u64;
+        let of_step = |job: u64| OF_FIRST.start + ((job % ports + step % 10 * (ports / 10)) % ports) as u16;
         let port = match self.port()? {
             Some(port) => port,
             None => self.number("SLURM_JOB_ID")?.map_or(PORT, of_step),
@@ -274,8 +280,8 @@ mod tests {
     fn slurms_variables_are_understood() {
         let step = "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=3 SLURM_NTASKS=8 SLURM_LOCALID=0 SLURM_JOB_ID=70123";
         let nodes = |list: &str| placed(&format!("{step} SLURM_JOB_NODELIST={list}"));
-        assert_eq!(nodes("spark[03-05,12]"), (2, 3, 0, "spark03".into(), 20_123));
-        assert_eq!(nodes("a SLURM_STEP_ID=12").4, 22_123);
+        assert_eq!(nodes("spark[03-05,12]"), (2, 3, 0, "spark03".into(), 24_123));
+        assert_eq!(nodes("a SLURM_STEP_ID=12").4, 25_323);
         assert_eq!(nodes("a,b,c").3, "a");
         assert_eq!(nodes("rack1-n[7]-ib,x").3, "rack1-n7-ib");
         let nowhere = read(&format!("{step} SLURM_JOB_NODELIST=,spark[03-05]")).unwrap_err();

@@ -8,16 +8,12 @@ use std::time::Instant;
 use sparktune_base::escape::escape;
 
 use crate::cluster_token::random;
-use crate::environment::{Launcher, Placement};
+use crate::environment::{Launcher, OF_FIRST, Placement};
 use crate::error::Error;
 use crate::token::JobToken;
 use crate::waiting::{AGAIN, Ends, LOOK};
 
-/// The ports of which [`free_port`] returns one, and those at which ranks other than 0 listen: below those
-/// that Linux gives to connections by itself, from 32,768 on (`net.ipv4.ip_local_port_range`). Such a
-/// connection could take the port before rank 0 listens, or while the ranks work, after which nobody could
-/// listen there who takes rank 0's place. Nor can a rank take a port that is meant for a rank 0.
-const OF_FIRST: Range<u16> = 20_000..26_000;
+/// The ports at which other ranks listen, so that none takes one that was chosen for a rank 0.
 const OF_OTHERS: Range<u16> = 26_000..32_000;
 
 /// Returns a port of this machine at which nobody listens, for a rank 0 that does so later.
@@ -35,7 +31,7 @@ pub fn free_port() -> Result<u16, Error> {
     })
 }
 
-/// Returns what `at` returns for the first of these ports, in any order, at which it can listen.
+/// Returns what `at` returns for the first of these ports, tried in random order, at which it can listen.
 fn at_free_port<T>(ports: Range<u16>, at: impl Fn(u16) -> io::Result<T>) -> Result<T, Error> {
     let mut last = None;
     for _ in 0..100 {
@@ -187,7 +183,8 @@ mod tests {
         for host in ["127.0.0.1", "127.0.1.1", "::1", "0.0.0.0"] {
             let interfaces = listening_addresses(host, &[(host.parse::<IpAddr>().unwrap(), 0).into()], false);
             let host = host.to_owned();
-            let port = free_port().unwrap();
+            // As somebody may choose it.
+            let port = at_free_port(OF_OTHERS, |port| bind(&interfaces, port)).unwrap().1;
             let placement = |rank| {
                 let (host, launcher) = (host.clone(), Launcher::Torchrun);
                 Placement { rank, world_size: 9, local_rank: rank, host, port, launcher }

@@ -95,7 +95,7 @@ impl Sampler {
     pub fn sample(&mut self) -> DeviceSample {
         let memory = self.memory();
         let pressure = process::memory_pressure();
-        let (rss, peak_rss) = process::rss_and_peak_bytes().unzip();
+        let (rss, peak_rss) = process::rss_and_peak_bytes();
         self.system.refresh_cpu_usage();
         let cpu_percent =
             std::mem::replace(&mut self.primed, true).then(|| f64::from(self.system.global_cpu_usage()));

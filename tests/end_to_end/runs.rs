@@ -463,8 +463,6 @@ fn a_command_of_the_user_hears_of_an_early_failure_and_not_of_a_run_that_another
     trainer().exits(2);
     assert_eq!(ended(), "");
     drop(lease);
-    // A process that another test starts has it too until it becomes another program.
-    wait("the end of the lease", || (!Lease::is_held(&folder).unwrap()).then_some(()));
     trainer().exits(2);
     assert_eq!(ended(), "failed\n");
     std::fs::write(run.join("plan.toml"), plan).unwrap();

@@ -119,7 +119,7 @@ impl Drop for World {
     fn drop(&mut self) {
         drop(self.held.take());
         for run in self.runs() {
-            // What this process held ends with it, and is no trainer to be killed.
+            // This process has released its lease. It is no trainer.
             let is_ours = Lease::holder_of(&run).pid == std::process::id();
             if !is_ours && Lease::is_held(&run).unwrap_or(false) {
                 let _ = kill_process(trainer(&run), Signal::KILL);

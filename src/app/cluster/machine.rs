@@ -163,7 +163,7 @@ impl Host for Machine {
             .stderr(Stdio::piped())
             .spawn();
         let mut process = spawned.map_err(|error| {
-            // No rank has it, but what another thread is just starting may.
+            // No rank was started, but a process that another thread is just starting may have the file too.
             drop(locked.map(Locked::new));
             self.forget_launch();
             format!("cannot start {}: {error}", self.program.display())

@@ -159,7 +159,7 @@ fn measured(job: &Job) -> Result<Result<Answer, String>, Error> {
         launcher: Launcher::Torchrun,
     };
     let token = JobToken::parse(&job.token)?;
-    // A rank that has ended is missed sooner than in a training.
+    // So that a rank that has ended is noticed sooner than in training.
     let limits = Limits { meeting: Duration::from_secs(120), ..Limits::default() };
     // The end of a virtual cable needs a program to receive what the program at the other end sends. AF_XDP
     // has one.

@@ -1,12 +1,13 @@
 //! Measurements that have ended, one file each, in a folder that belongs to one kind of measurement.
 
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sparktune_base::files::{create_private_folder, private_file, write_shared};
+use sparktune_base::locked::Locked;
 use sparktune_base::regular_file::read_regular;
 
 use crate::error::BenchError;
@@ -20,8 +21,7 @@ const MOST_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Kept {
     folder: PathBuf,
-    /// Locked as long as it is open.
-    _lock: File,
+    _lock: Locked,
 }
 
 impl Kept {
@@ -48,7 +48,7 @@ impl Kept {
             }
             Err(error) => return Err(BenchError::io("read", &path)(error)),
         }
-        Ok(Self { folder, _lock: lock })
+        Ok(Self { folder, _lock: Locked::new(lock) })
     }
 
     /// Returns the folder.

@@ -46,8 +46,9 @@ impl Door {
                 }
             }
         };
-        let thread = Builder::new().name("door".into()).spawn(look_after).map_err(Error::Thread)?;
-        Ok(Self { waiting, is_closed, threads: vec![accepting, thread] })
+        let mut door = Self { waiting, is_closed, threads: vec![accepting] };
+        door.threads.push(Builder::new().name("door".into()).spawn(look_after).map_err(Error::Thread)?);
+        Ok(door)
     }
 
     /// Returns how many wait.
@@ -55,7 +56,7 @@ impl Door {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Lets nobody wait any more, and returns who did. The port is free then.
+    /// Lets nobody wait any more, and returns who did. Afterwards, the port is free.
     pub(crate) fn close(&mut self) -> Vec<Caller> {
         self.is_closed.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {

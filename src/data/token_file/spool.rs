@@ -5,11 +5,12 @@
 //! cut. The file gets its name only after the whole of it was verified against the hash that was
 //! announced.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use sparktune_base::files::{private_file, sync};
+use sparktune_base::locked::Locked;
 
 use super::damage::{Defect, Part};
 use super::error::TokenFileError;
@@ -37,7 +38,7 @@ pub struct Announced {
 pub struct Spool {
     target: PathBuf,
     partial: PathBuf,
-    file: File,
+    file: Locked,
     announced: Announced,
     gathered: Vec<u8>,
     /// The header block, empty until it has arrived.
@@ -69,7 +70,7 @@ impl Spool {
         let (header, next, bytes) = intact_part(&partial, announced)?;
         file.set_len(bytes).map_err(io)?;
         (&file).seek(SeekFrom::Start(bytes)).map_err(io)?;
-        let target = target.to_path_buf();
+        let (target, file) = (target.to_path_buf(), Locked::new(file));
         Ok(Self { target, partial, file, announced, gathered: Vec::new(), header, next, bytes })
     }
 
@@ -169,7 +170,7 @@ impl Spool {
     }
 
     fn write_out(&mut self) -> Result<(), TokenFileError> {
-        let written = (&self.file).write_all(&self.gathered);
+        let written = (&*self.file).write_all(&self.gathered);
         self.gathered.clear();
         written.map_err(TokenFileError::io(&self.partial))
     }

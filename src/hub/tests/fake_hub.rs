@@ -216,7 +216,7 @@ impl FakeHub {
         self.state.body_bytes.store(0, Ordering::SeqCst);
     }
 
-    /// Bytes of bodies that storage has sent.
+    /// Bytes of bodies that storage has sent, or is sending.
     pub(crate) fn bytes_from_storage(&self) -> u64 {
         self.state.body_bytes.load(Ordering::SeqCst)
     }

@@ -309,7 +309,7 @@ pub(super) fn remove(state: &Served, id: &str, folder: &Path) -> Result<(), Prob
 }
 
 /// Creates the folder of an edit among the others, one at a time, so that each that is started counts those
-/// before it. The edit is in progress as long as the file is open.
+/// before it. The edit is in progress until the lock is dropped.
 ///
 /// # Errors
 /// There are as many as are allowed, or it cannot be created.
