@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sparktune_runlog::{Lease, RunDir};
 
 use crate::cluster::run_of;
+use crate::kills::trainer_of;
 use crate::sparktune::{Done, Place, copy, done, events};
 
 /// Waits until `seen` gives something.
@@ -106,10 +107,8 @@ fn signal(child: &Child, name: &str) {
 
 /// Sends a signal to the process that trains a run.
 fn signal_trainer(run: &Path, signal: Signal) {
-    let lease = std::fs::read(run.join("lease.lock")).unwrap();
-    let holder: serde_json::Value = serde_json::from_slice(&lease).unwrap();
-    let pid = Pid::from_raw(holder["pid"].as_i64().unwrap() as i32).unwrap();
-    kill_process(pid, signal).unwrap();
+    let process = trainer_of(run).unwrap();
+    kill_process(Pid::from_raw(process as i32).unwrap(), signal).unwrap();
 }
 
 fn state(place: &Place) -> String {

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::cluster::{ended, ranks, run_of};
 use crate::hostile_models::{SLOW, before_each_message, with_template};
+use crate::kills::trainer_of;
 use crate::runs::wait;
 use crate::sparktune::{Place, checkpoint, events};
 
@@ -239,12 +240,6 @@ fn has_begun(run: &Path) -> bool {
         == Some("checkpoint_committed")
 }
 
-fn trainer_of(run: &Path) -> u32 {
-    let holder: serde_json::Value =
-        serde_json::from_slice(&fs::read(run.join("lease.lock")).unwrap()).unwrap();
-    holder["pid"].as_u64().unwrap() as u32
-}
-
 /// Sends two SIGTERMs within one step, the second after the first was heard. The process is stopped except in
 /// between, so that a test that waits for a processor does not miss the step.
 fn terminate_twice_within_a_step(place: &Place, process: u32) {
@@ -291,7 +286,7 @@ fn a_trainer_ends_within_its_step_and_its_run_continues_from_the_checkpoint() {
     place.chats(3_000);
     let launcher = with_long_steps(&place).spawn().unwrap();
     let run = begun(&place);
-    terminate_twice_within_a_step(&place, trainer_of(&run));
+    terminate_twice_within_a_step(&place, trainer_of(&run).unwrap());
     let second = Instant::now();
     let left = ended(vec![launcher]).remove(0).exits(5);
     assert!(second.elapsed() < AT_ONCE);
