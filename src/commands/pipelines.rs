@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sparktune_app::answers::gather;
 use sparktune_app::comparison::{Request as Comparing, compare, find_suite};
 use sparktune_app::failure::{Exit, Failure};
-use sparktune_app::folders::runs_dir_of;
+use sparktune_app::folders::{private_folder_of_user, runs_dir_of};
 use sparktune_app::inference::Decoding;
 use sparktune_app::job;
 use sparktune_app::listener::{Listener, Progress, Unit};
@@ -204,7 +204,7 @@ fn open_kept(
     let identity = blake3::hash(text.as_bytes()).to_hex();
     let folder = match &args.folder {
         Some(folder) => folder.clone(),
-        None => runs_dir.join(FOLDER).join(&identity[..16]),
+        None => private_folder_of_user(runs_dir, FOLDER)?.join(&identity[..16]),
     };
     Kept::open(folder, &identity).map_err(from_measuring)
 }

@@ -2,6 +2,7 @@
 //!
 //! Runs on rejected lines only, so it can afford to read the line into a tree and walk it.
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use sparktune_base::choices::Overlong;
 use sparktune_base::units::count;
@@ -9,6 +10,7 @@ use sparktune_base::units::count;
 use crate::conversation::MOST_MESSAGES;
 use crate::foreign::Foreign;
 use crate::format::Format;
+use crate::json_tree;
 use crate::rejection::{Kind, Rejection};
 
 pub(crate) const ROLE_FIX: &str = "Use one of: system, developer, user, assistant, tool, function";
@@ -18,6 +20,7 @@ pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
 /// The largest number of fields named in the message about an unknown format.
 const SHOWN_FIELDS: usize = 6;
 const LINE_FIX: &str = "Write one JSON object per line; write line breaks inside a string as \\n";
+const FORMATS: &str = "Name the fields messages, conversations, instruction + output, prompt + completion, or text; or say what stands for them, as in --map question=prompt,answer=completion";
 /// The remedy for an object that is written on several lines.
 const OPEN_FIX: &str =
     "Write one JSON object per line (jq -c . IN > OUT does); write line breaks inside a string as \\n";
@@ -119,6 +122,15 @@ pub(crate) fn too_many_tokens(tokens: usize, limit: u32, overlong: Overlong) -> 
 
 /// Explains why a line of a file whose format is unknown is rejected.
 pub(crate) fn unrecognised(line: &str) -> Rejection {
+    if json_tree::is_too_large([line]) {
+        return match serde_json::from_str::<IgnoredAny>(line) {
+            Err(e) => invalid_json(&e),
+            Ok(_) => {
+                let reason = format!("has {}, and matches no known format", json_tree::TOO_LARGE);
+                Rejection::new(Kind::UnknownFormat, "", reason, FORMATS)
+            }
+        };
+    }
     match serde_json::from_str::<Value>(line) {
         Err(e) => invalid_json(&e),
         Ok(Value::Object(object)) => unknown_fields(&object),
@@ -135,8 +147,7 @@ fn unknown_fields(object: &Map<String, Value>) -> Rejection {
     } else if let Some(map) = Foreign::of_object(object).map {
         format!("Say what they stand for: {}", map.flag())
     } else {
-        "Name the fields messages, conversations, instruction + output, prompt + completion, or text; or say what stands for them, as in --map question=prompt,answer=completion"
-            .to_owned()
+        FORMATS.to_owned()
     };
     let mut names: Vec<_> = object.keys().take(SHOWN_FIELDS).map(|name| format!("{name:?}")).collect();
     if object.len() > SHOWN_FIELDS {
@@ -150,6 +161,13 @@ fn unknown_fields(object: &Map<String, Value>) -> Rejection {
 /// Explains why a line could not be read as `format`. The parser's `error` is used when nothing more specific
 /// is found.
 pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) -> Rejection {
+    let otherwise = || {
+        let fix = format!("Write the line in the {format} format");
+        twice(error).unwrap_or_else(|| Rejection::new(Kind::WrongType, "", without_place(error), fix))
+    };
+    if json_tree::is_too_large([line]) {
+        return if error.is_data() { otherwise() } else { invalid_json(error) };
+    }
     let object = match serde_json::from_str::<Value>(line) {
         Err(e) => return invalid_json(&e),
         Ok(Value::Object(object)) => object,
@@ -186,14 +204,7 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
             }
         })
     };
-    missing().or(found).or_else(|| twice(error)).unwrap_or_else(|| {
-        Rejection::new(
-            Kind::WrongType,
-            "",
-            without_place(error),
-            format!("Write the line in the {format} format"),
-        )
-    })
+    missing().or(found).unwrap_or_else(otherwise)
 }
 
 /// Explains that a line has a field twice, if that is the parser's error.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sparktune_base::field_map::FieldMap;
 
+use crate::json_tree;
 use crate::rejection::{Kind, Rejection};
 
 /// Names in use for what is asked, likeliest first.
@@ -38,6 +39,9 @@ impl Foreign {
     pub(crate) fn of(rejection: &Rejection, line: &str) -> Option<Self> {
         let has_no_format = rejection.kind == Kind::UnknownFormat && rejection.field.is_empty();
         if !has_no_format && rejection.kind != Kind::MissingField {
+            return None;
+        }
+        if json_tree::is_too_large([line]) {
             return None;
         }
         let Ok(Value::Object(object)) = serde_json::from_str(line) else { return None };

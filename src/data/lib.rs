@@ -24,6 +24,7 @@ mod format;
 mod input;
 mod inputs;
 mod instrument;
+mod json_tree;
 mod lengths;
 mod mapped;
 mod mapped_lines;

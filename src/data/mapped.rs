@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use sparktune_base::field_map::FieldMap;
@@ -22,6 +22,9 @@ use crate::rejection::Rejection;
 
 /// The largest number of columns that a message names.
 const NAMED: usize = 20;
+/// The largest number of fields of a line whose fields get other names. A field takes ten times the memory of
+/// its text.
+const MOST_FIELDS: usize = 100_000;
 
 /// Returns these lines with the names of the map, one line for each.
 pub(crate) fn renamed(bytes: &[u8], map: &FieldMap, columns: &Columns) -> Vec<u8> {
@@ -153,6 +156,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
+                    if fields.len() == MOST_FIELDS {
+                        return Err(A::Error::custom("too many fields"));
+                    }
                     fields.push(field);
                 }
                 Ok(Fields(fields))

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Server, wait_until};
 use crate::signals::{children, ticks_in};
-use crate::sparktune::{Done, Place, checkpoint, copy};
+use crate::sparktune::{Done, Place, checkpoint, copy, done};
 
 /// Doubles a text until the memory is full.
 const DOUBLING: &str =
@@ -474,6 +474,31 @@ fn lines_of_far_too_much_are_left_out_in_words() {
     let done = place.sparktune(args).exits(0);
     let kept = fs::read_to_string(place.join("rejected.jsonl")).unwrap();
     assert!(done.out.contains("20,002 messages") && kept.contains("bytes of text"), "{}", done.out);
+}
+
+/// Values of two or three bytes, of which a program that keeps them all needs a gigabyte and more.
+#[test]
+fn a_line_of_very_many_small_values_takes_little_memory() {
+    const LINE: usize = 16 << 20;
+    let place = Place::new();
+    let many = |value: &str| format!("[{}{value}]", format!("{value},").repeat(LINE / (value.len() + 1)));
+    let numbers = many("0");
+    let cases = [
+        (format!(r#"{{"messages":{}}}"#, many("{}")), "messages; a conversation may have at most 20,000"),
+        (format!(r#"{{"instruction":"a","output":"b","history":{}}}"#, many(r#"["",""]"#)), "at most 20,000"),
+        (format!(r#"{{"conversations":[{{"from":"function_call","value":"{numbers}"}}]}}"#), "commas"),
+        (format!(r#"{{"messages":[{{"role":"assistant","content":"b"}}],"tools":"{numbers}"}}"#), "commas"),
+        (format!(r#"{{"messages":1,"x":{}}}"#, many(r#"{"a":0}"#)), "invalid type"),
+        (format!(r#"{{"x":{numbers}}}"#), "no known format"),
+    ];
+    for (line, said) in cases {
+        place.write("train.jsonl", line + "\n");
+        // In KiB. An allocation beyond it fails, and ends the program.
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -d 400000; exec \"$0\" check train.jsonl"]).current_dir(place.path());
+        let done = done(limited.arg(env!("CARGO_BIN_EXE_sparktune"))).exits(3);
+        assert!(done.out.contains(said) || done.err.contains(said), "{said}: {done:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,8 @@ use sparktune_runlog::{Lease, Liveness, Outcome};
 
 use crate::pty::Pty;
 use crate::words::{
-    COMPLETED, CRASHED, DASHBOARD, DATA_IS_READ, ENTER, ESCAPE, RUNNING, RUNS, THERE_IS_A_PLAN, WIZARD,
+    COMPLETED, CRASHED, DASHBOARD, DATA_IS_READ, ENTER, ESCAPE, LEAVE_WIZARD, RUNNING, RUNS, THERE_IS_A_PLAN,
+    WIZARD, YES,
 };
 use crate::world::{World, demo, hold_after, kill_trainer, liveness, signal_trainer, steps_done, wait};
 
@@ -103,6 +104,34 @@ fn the_wizard_by_keys_then_left_watched_killed_resumed_and_finished() {
     leave(list);
     assert_eq!(liveness(&run), Liveness::Finished { outcome: Outcome::Completed });
     assert!(steps_done(&run) > killed_at && run.attempts().unwrap() == [1, 2]);
+}
+
+/// A stranger's chat template that takes all memory is refused on the page, and the terminal is given back.
+#[test]
+fn the_wizard_names_a_hostile_template_and_can_still_be_left() {
+    let world = World::new();
+    let (model, data) = demo();
+    let hostile = world.place.join("hostile");
+    std::fs::create_dir(&hostile).unwrap();
+    for file in std::fs::read_dir(model).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), hostile.join(file.file_name())).unwrap();
+    }
+    let doubling =
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
+    std::fs::write(hostile.join("chat_template.jinja"), doubling).unwrap();
+    let args = ["--model".as_ref(), hostile.as_os_str(), "--data".as_ref(), data.as_os_str()];
+    let mut wizard = world.open_with(args, (100, 30), &SMALL);
+    wizard.wait_for(WIZARD[0]);
+    press_on(&mut wizard, 0);
+    wizard.wait_for(WIZARD[1]);
+    wizard.press(ENTER);
+    wizard.wait_until("what is wrong", |text| text.contains("the chat template cannot be used"));
+    assert!(wizard.text().contains(WIZARD[1]), "{}", wizard.text());
+    wizard.press("q");
+    wizard.wait_for(LEAVE_WIZARD);
+    wizard.press(YES);
+    wizard.left().exits(0);
 }
 
 #[test]

@@ -7,15 +7,18 @@
 //! Here are the lines of each format. `turn` makes messages of their turns, and `fields` reads values that
 //! may have more than one type.
 
+mod few;
 mod fields;
 mod turn;
 
+use few::Few;
 use serde::Deserialize;
 use turn::{Names, TextOrTurns, Turn, turns};
 
 use crate::conversation::{Chat, Conversation, Document, Json, MOST_MESSAGES, Message, Text};
 use crate::explain;
 use crate::format::Format;
+use crate::json_tree;
 use crate::rejection::{Kind, Rejection};
 
 /// Parses one line. `format: None` means that the format of the file could not be detected.
@@ -38,7 +41,7 @@ pub fn parse_line(format: Option<Format>, line: &str) -> Result<Conversation<'_>
         }
         Format::Alpaca => {
             let line: AlpacaLine = serde_json::from_str(line).map_err(unreadable)?;
-            finish("output", line.turns(), None)
+            finish("output", line.turns()?, None)
         }
         Format::PromptCompletion => {
             let line: PromptLine = serde_json::from_str(line).map_err(unreadable)?;
@@ -75,7 +78,7 @@ struct TextLine<'a> {
 #[derive(Deserialize)]
 struct MessagesLine<'a> {
     #[serde(borrow)]
-    messages: Vec<Turn<'a>>,
+    messages: Few<Turn<'a>>,
     #[serde(borrow)]
     tools: Option<Json<'a>>,
 }
@@ -83,7 +86,7 @@ struct MessagesLine<'a> {
 #[derive(Deserialize)]
 struct ShareGptLine<'a> {
     #[serde(borrow)]
-    conversations: Vec<Turn<'a>>,
+    conversations: Few<Turn<'a>>,
     #[serde(borrow)]
     system: Option<Text<'a>>,
     #[serde(borrow)]
@@ -101,7 +104,7 @@ struct AlpacaLine<'a> {
     #[serde(borrow)]
     system: Option<Text<'a>>,
     #[serde(borrow)]
-    history: Option<Vec<(Text<'a>, Text<'a>)>>,
+    history: Option<Few<(Text<'a>, Text<'a>)>>,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +127,9 @@ fn tools(tools: Option<Json<'_>>) -> Result<Option<Json<'_>>, Rejection> {
         let text: String = serde_json::from_str(tools.get()).map_err(|_| wrong("unreadable"))?;
         if text.trim().is_empty() {
             return Ok(None);
+        }
+        if json_tree::is_too_large([&*text]) {
+            return Err(wrong(json_tree::TOO_LARGE));
         }
         return match serde_json::from_str(&text) {
             Ok(value @ serde_json::Value::Array(_)) => Ok(Some(Json::from_value(&value))),
@@ -153,6 +159,15 @@ fn finish<'a>(
     if messages.len() > MOST_MESSAGES {
         return Err(explain::too_many_messages(field, messages.len()));
     }
+    let calls = messages.iter().filter_map(|message| message.tool_calls.as_ref());
+    if json_tree::is_too_large(calls.chain(&tools).map(Json::get)) {
+        return Err(Rejection::new(
+            Kind::LineTooLong,
+            field,
+            format!("tools and tool calls with {}", json_tree::TOO_LARGE),
+            "Write the conversation as several lines",
+        ));
+    }
     if !messages.iter().any(|m| m.role == "assistant" && !m.untrained) {
         return Err(Rejection::new(
             Kind::NothingToTrain,
@@ -165,12 +180,15 @@ fn finish<'a>(
 }
 
 impl<'a> AlpacaLine<'a> {
-    fn turns(self) -> Vec<Message<'a>> {
+    fn turns(self) -> Result<Vec<Message<'a>>, Rejection> {
+        if let Some(history) = self.history.as_ref().filter(|history| history.count > MOST_MESSAGES / 2) {
+            return Err(explain::too_many_messages("history", 2 * history.count));
+        }
         let mut messages = Vec::with_capacity(3);
         if let Some(Text(system)) = self.system.filter(|s| !s.0.is_empty()) {
             messages.push(Message::text("system", system));
         }
-        for (Text(question), Text(answer)) in self.history.into_iter().flatten() {
+        for (Text(question), Text(answer)) in self.history.into_iter().flat_map(|history| history.first) {
             messages.push(Message::text("user", question));
             messages.push(Message::text("assistant", answer));
         }
@@ -180,7 +198,7 @@ impl<'a> AlpacaLine<'a> {
         };
         messages.push(Message::text("user", question));
         messages.push(Message::text("assistant", self.output.0));
-        messages
+        Ok(messages)
     }
 }
 

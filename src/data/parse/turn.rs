@@ -7,9 +7,11 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, de};
 
+use super::few::Few;
 use super::fields::{ContentField, IfText};
-use crate::conversation::{Content, Json, Message, Text};
+use crate::conversation::{Content, Json, MOST_MESSAGES, Message, Text};
 use crate::explain;
+use crate::json_tree;
 use crate::rejection::{Kind, Rejection};
 
 /// A turn with either naming: `role`/`content` or `from`/`value`.
@@ -45,11 +47,19 @@ pub(super) enum Names {
 }
 
 pub(super) fn turns<'a>(
-    turns: Vec<Turn<'a>>,
+    turns: Few<Turn<'a>>,
     list: &str,
     names: Names,
 ) -> Result<Vec<Message<'a>>, Rejection> {
-    turns.into_iter().enumerate().map(|(i, turn)| turn.message(names).map_err(|r| r.at(list, i))).collect()
+    if turns.count > MOST_MESSAGES {
+        return Err(explain::too_many_messages(list, turns.count));
+    }
+    turns
+        .first
+        .into_iter()
+        .enumerate()
+        .map(|(i, turn)| turn.message(names).map_err(|r| r.at(list, i)))
+        .collect()
 }
 
 /// A rejection inside a turn, before the index of the turn is known.
@@ -179,6 +189,9 @@ fn called<'a>(value: &str) -> Result<Message<'a>, InTurn> {
             "Write the call as JSON: {\"name\": \"…\", \"arguments\": {…}}, or as a list of such objects",
         )
     };
+    if json_tree::is_too_large([value]) {
+        return Err(unreadable(format!("a function call with {}", json_tree::TOO_LARGE)));
+    }
     let call: serde_json::Value = serde_json::from_str(value)
         .map_err(|e| unreadable(format!("a function call that is not JSON ({e})")))?;
     let calls = match call {
@@ -222,7 +235,7 @@ fn calls(calls: Option<Json<'_>>) -> Result<Option<Json<'_>>, InTurn> {
 /// A field that is either a text or a list of turns.
 pub(super) enum TextOrTurns<'a> {
     Text(Cow<'a, str>),
-    Turns(Vec<Turn<'a>>),
+    Turns(Few<Turn<'a>>),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for TextOrTurns<'a> {
@@ -243,12 +256,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for TextOrTurns<'a> {
                 Ok(TextOrTurns::Text(Cow::Owned(text.to_owned())))
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut turns = Vec::new();
-                while let Some(turn) = list.next_element()? {
-                    turns.push(turn);
-                }
-                Ok(TextOrTurns::Turns(turns))
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Few::read(list).map(TextOrTurns::Turns)
             }
         }
         deserializer.deserialize_any(Visitor)

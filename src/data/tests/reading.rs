@@ -157,6 +157,67 @@ fn each_kind_of_bad_line_is_kept_with_its_number_field_reason_and_fix() {
     assert_eq!(report.rejections.iter().map(|r| r.count).sum::<u64>(), report.rejected);
 }
 
+/// A tree of such a line would take up to seventy times its memory, so it is explained without one.
+#[test]
+fn lines_of_very_many_small_values_are_rejected_with_what_can_be_said_of_them() {
+    let numbers = format!("[{}0]", "0,".repeat(400_000));
+    let good = &GOOD[..GOOD.len() - 1];
+    let called = |value: &str| {
+        format!(
+            r#"{{"conversations":[{{"from":"human","value":"q"}},{{"from":"function_call","value":"{value}"}}]}}"#
+        )
+    };
+    let cases = [
+        (
+            Format::Messages,
+            format!(r#"{{"messages":[{}{{}}]}}"#, "{},".repeat(20_000)),
+            Some("messages: 20,001 messages"),
+        ),
+        (
+            Format::PromptCompletion,
+            format!(r#"{{"prompt":[{}1],"completion":[]}}"#, "{},".repeat(20_000)),
+            Some("prompt: 20,001"),
+        ),
+        (
+            Format::Alpaca,
+            format!(
+                r#"{{"instruction":"q","output":"a","history":[{}["",""]]}}"#,
+                r#"["",""],"#.repeat(10_000)
+            ),
+            Some("history: 20,002 messages"),
+        ),
+        (
+            Format::ShareGpt,
+            called(&numbers),
+            Some("conversations[1].value: a function call with more than 400,000"),
+        ),
+        (Format::Messages, format!(r#"{good},"tools":"{numbers}"}}"#), Some("tools: more than 400,000")),
+        (
+            Format::Messages,
+            format!(r#"{good},"tools":{numbers}}}"#),
+            Some("messages: tools and tool calls with more"),
+        ),
+        (Format::Messages, format!(r#"{{"messages":1,"x":{numbers}}}"#), Some("invalid type: integer `1`")),
+        (Format::Messages, format!(r#"{{"x":{numbers}}}"#), Some("missing field `messages`")),
+        (Format::Messages, format!(r#"{good},"x":{numbers}"#), Some("the line ends in the middle")),
+        (Format::Messages, format!(r#"{good},"x":{numbers}}}"#), None),
+        (Format::Messages, format!(r#"{good},"x":"{numbers}"}}"#), None),
+    ];
+    for (format, line, said) in cases {
+        let read = parse_line(Some(format), &line).map(|_| ()).map_err(|rejection| rejection.to_string());
+        match said {
+            None => assert_eq!(read, Ok(())),
+            Some(said) => {
+                assert!(read.as_ref().is_err_and(|text| text.starts_with(said)), "{said}: {read:?}")
+            }
+        }
+    }
+    let unknown = parse_line(None, &format!(r#"{{"x":{numbers}}}"#)).unwrap_err().to_string();
+    assert!(unknown.contains("matches no known format"), "{unknown}");
+    let cut = parse_line(None, &format!(r#"{{"x":{numbers}"#)).unwrap_err().to_string();
+    assert!(cut.contains("in the middle"), "{cut}");
+}
+
 #[test]
 fn all_formats_are_recognised_and_equal_examples_are_equal() {
     let same = [

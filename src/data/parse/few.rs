@@ -1,0 +1,54 @@
+//! Lists of which a line may have as many as it likes, read so far as a conversation may have them.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::conversation::MOST_MESSAGES;
+
+/// The first elements of a list, [`MOST_MESSAGES`] at most: an element of three bytes becomes a hundred times
+/// as many in memory.
+pub(super) struct Few<T> {
+    pub(super) first: Vec<T>,
+    /// The number of all elements. Those after the first are valid JSON.
+    pub(super) count: usize,
+}
+
+impl<T> Few<T> {
+    pub(super) fn read<'de, A: SeqAccess<'de>>(mut list: A) -> Result<Self, A::Error>
+    where
+        T: Deserialize<'de>,
+    {
+        let mut few = Self { first: Vec::new(), count: 0 };
+        while few.count < MOST_MESSAGES
+            && let Some(element) = list.next_element()?
+        {
+            few.first.push(element);
+            few.count += 1;
+        }
+        while few.count >= MOST_MESSAGES && list.next_element::<IgnoredAny>()?.is_some() {
+            few.count += 1;
+        }
+        Ok(few)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfList<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OfList<T> {
+            type Value = Few<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Few::read(list)
+            }
+        }
+        deserializer.deserialize_seq(OfList(PhantomData))
+    }
+}
