@@ -1,6 +1,7 @@
 //! Explains why a line could not be read: the place, the problem, and the remedy.
 //!
-//! Runs on rejected lines only, so it can afford to read the line into a tree and walk it.
+//! Runs on rejected lines only, so it can afford to read the line into a tree and walk it, unless the tree
+//! would be too large ([`json_tree`]).
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
@@ -20,7 +21,7 @@ pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
 /// The largest number of fields named in the message about an unknown format.
 const SHOWN_FIELDS: usize = 6;
 const LINE_FIX: &str = "Write one JSON object per line; write line breaks inside a string as \\n";
-const FORMATS: &str = "Name the fields messages, conversations, instruction + output, prompt + completion, or text; or say what stands for them, as in --map question=prompt,answer=completion";
+const FORMAT_FIX: &str = "Name the fields messages, conversations, instruction + output, prompt + completion, or text; or say what stands for them, as in --map question=prompt,answer=completion";
 /// The remedy for an object that is written on several lines.
 const OPEN_FIX: &str =
     "Write one JSON object per line (jq -c . IN > OUT does); write line breaks inside a string as \\n";
@@ -71,6 +72,11 @@ pub(crate) fn too_many_messages(field: &str, messages: usize) -> Rejection {
         format!("{messages} messages; a conversation may have at most {most}"),
         "Write the conversation as several lines",
     )
+}
+
+/// Explains why tools or calls of tools are not read.
+pub(crate) fn too_much_json(field: &str) -> Rejection {
+    Rejection::new(Kind::LineTooLong, field, json_tree::TOO_LARGE, json_tree::TOO_LARGE_FIX)
 }
 
 /// Explains why a text is not tokenised, in whichever way that would be done.
@@ -127,7 +133,7 @@ pub(crate) fn unrecognised(line: &str) -> Rejection {
             Err(e) => invalid_json(&e),
             Ok(_) => {
                 let reason = format!("has {}, and matches no known format", json_tree::TOO_LARGE);
-                Rejection::new(Kind::UnknownFormat, "", reason, FORMATS)
+                Rejection::new(Kind::UnknownFormat, "", reason, FORMAT_FIX)
             }
         };
     }
@@ -147,7 +153,7 @@ fn unknown_fields(object: &Map<String, Value>) -> Rejection {
     } else if let Some(map) = Foreign::of_object(object).map {
         format!("Say what they stand for: {}", map.flag())
     } else {
-        FORMATS.to_owned()
+        FORMAT_FIX.to_owned()
     };
     let mut names: Vec<_> = object.keys().take(SHOWN_FIELDS).map(|name| format!("{name:?}")).collect();
     if object.len() > SHOWN_FIELDS {

@@ -5,6 +5,7 @@
 const MOST_MARKS: usize = 400_000;
 /// What is wrong with JSON that is too large. A test compares the number.
 pub(crate) const TOO_LARGE: &str = "more than 400,000 commas and opening brackets";
+pub(crate) const TOO_LARGE_FIX: &str = "Remove the line, or shorten its tools and what they are called with";
 
 /// Returns whether these texts are too large to become trees, all at the same time.
 pub(crate) fn is_too_large<'a>(texts: impl IntoIterator<Item = &'a str>) -> bool {

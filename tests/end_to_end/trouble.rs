@@ -169,50 +169,6 @@ fn a_run_whose_plan_or_tokens_have_changed_is_refused_unless_the_change_is_meant
     assert!(warned);
 }
 
-/// What resume then says is what the advice of the failed attempt means.
-#[test]
-fn a_flipped_bit_in_the_tokens_is_named_and_resume_goes_on_once_they_are_put_back() {
-    let (place, reference, run) = finished();
-    fs::remove_dir_all(newest(&run)).unwrap();
-    let path = run.join("data/train.qubgpu");
-    let sound = fs::read(&path).unwrap();
-    let mut bytes = sound.clone();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&path, bytes).unwrap();
-    let refused = place.sparktune(["resume", "./copy", "--plain"]).exits(3);
-    let said = refused.out + &refused.err;
-    assert!(said.contains("data/train.qubgpu") && said.contains("Put an undamaged copy back"), "{said}");
-    assert!(said.contains("When that is put right, "), "{said}");
-    fs::write(&path, sound).unwrap();
-    place.sparktune(["resume", "./copy", "--json"]).exits(0);
-    assert!(
-        files(&reference.join("outputs/merged")) == files(&run.join("outputs/merged")),
-        "the outputs differ"
-    );
-}
-
-/// A file of weights that is all zeros, as after a download onto a full disk, is a model that cannot learn.
-#[test]
-fn a_base_whose_weights_are_all_zero_is_warned_of() {
-    let place = Place::new();
-    place.chats(40);
-    let model = place.join("model");
-    copy(&checkpoint(), &model);
-    let path = model.join("model.safetensors");
-    let mut bytes = fs::read(&path).unwrap();
-    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    bytes[header..].fill(0);
-    fs::write(&path, bytes).unwrap();
-    let run = done(&mut place.train_model(&model, &["--rank", "4", "--max-steps", "2", "--mtp", "none"]))
-        .exits(0)
-        .run_dir();
-    let warned = events(&run).into_iter().any(|event| {
-        event["kind"] == "warning" && event["message"].as_str().unwrap().contains("may be all zero")
-    });
-    assert!(warned, "{:?}", events(&run));
-}
-
 /// So are those of another base: every step so far belongs to the weights that the run began with.
 #[test]
 fn a_run_whose_base_has_changed_is_refused_with_the_file_unless_the_change_is_meant() {
@@ -260,4 +216,48 @@ fn a_run_whose_base_has_changed_is_refused_with_the_file_unless_the_change_is_me
         assert!(events(&run).iter().any(warns), "{name}");
         fs::write(model.join(name), before).unwrap();
     }
+}
+
+/// What resume then says is what the advice of the failed attempt means.
+#[test]
+fn a_flipped_bit_in_the_tokens_is_named_and_resume_goes_on_once_they_are_put_back() {
+    let (place, reference, run) = finished();
+    fs::remove_dir_all(newest(&run)).unwrap();
+    let path = run.join("data/train.qubgpu");
+    let sound = fs::read(&path).unwrap();
+    let mut bytes = sound.clone();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let refused = place.sparktune(["resume", "./copy", "--plain"]).exits(3);
+    let said = refused.out + &refused.err;
+    assert!(said.contains("data/train.qubgpu") && said.contains("Put an undamaged copy back"), "{said}");
+    assert!(said.contains("When that is put right, "), "{said}");
+    fs::write(&path, sound).unwrap();
+    place.sparktune(["resume", "./copy", "--json"]).exits(0);
+    assert!(
+        files(&reference.join("outputs/merged")) == files(&run.join("outputs/merged")),
+        "the outputs differ"
+    );
+}
+
+/// A file of weights that is all zeros, as after a download onto a full disk, is a model that cannot learn.
+#[test]
+fn a_base_whose_weights_are_all_zero_is_warned_of() {
+    let place = Place::new();
+    place.chats(40);
+    let model = place.join("model");
+    copy(&checkpoint(), &model);
+    let path = model.join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..].fill(0);
+    fs::write(&path, bytes).unwrap();
+    let run = done(&mut place.train_model(&model, &["--rank", "4", "--max-steps", "2", "--mtp", "none"]))
+        .exits(0)
+        .run_dir();
+    let warned = events(&run).into_iter().any(|event| {
+        event["kind"] == "warning" && event["message"].as_str().unwrap().contains("may be all zero")
+    });
+    assert!(warned, "{:?}", events(&run));
 }

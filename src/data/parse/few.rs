@@ -1,4 +1,4 @@
-//! Lists of which a line may have as many as it likes, read so far as a conversation may have them.
+//! Lists in a line, of which only as many elements are kept as a conversation may have.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer};
 
 use crate::conversation::MOST_MESSAGES;
 
-/// The first elements of a list, [`MOST_MESSAGES`] at most: an element of three bytes becomes a hundred times
-/// as many in memory.
+/// The first elements of a list, at most [`MOST_MESSAGES`]: an element of three bytes of text takes a hundred
+/// times that in memory.
 pub(super) struct Few<T> {
     pub(super) first: Vec<T>,
-    /// The number of all elements. Those after the first are valid JSON.
+    /// The number of all elements. Those that are not kept are valid JSON.
     pub(super) count: usize,
 }
 

@@ -129,7 +129,7 @@ fn tools(tools: Option<Json<'_>>) -> Result<Option<Json<'_>>, Rejection> {
             return Ok(None);
         }
         if json_tree::is_too_large([&*text]) {
-            return Err(wrong(json_tree::TOO_LARGE));
+            return Err(explain::too_much_json("tools"));
         }
         return match serde_json::from_str(&text) {
             Ok(value @ serde_json::Value::Array(_)) => Ok(Some(Json::from_value(&value))),
@@ -161,12 +161,7 @@ fn finish<'a>(
     }
     let calls = messages.iter().filter_map(|message| message.tool_calls.as_ref());
     if json_tree::is_too_large(calls.chain(&tools).map(Json::get)) {
-        return Err(Rejection::new(
-            Kind::LineTooLong,
-            field,
-            format!("tools and tool calls with {}", json_tree::TOO_LARGE),
-            "Write the conversation as several lines",
-        ));
+        return Err(explain::too_much_json("tools and tool_calls"));
     }
     if !messages.iter().any(|m| m.role == "assistant" && !m.untrained) {
         return Err(Rejection::new(

@@ -190,7 +190,8 @@ fn called<'a>(value: &str) -> Result<Message<'a>, InTurn> {
         )
     };
     if json_tree::is_too_large([value]) {
-        return Err(unreadable(format!("a function call with {}", json_tree::TOO_LARGE)));
+        let reason = json_tree::TOO_LARGE.to_owned();
+        return Err(InTurn(Kind::LineTooLong, "value", reason, json_tree::TOO_LARGE_FIX));
     }
     let call: serde_json::Value = serde_json::from_str(value)
         .map_err(|e| unreadable(format!("a function call that is not JSON ({e})")))?;

@@ -189,13 +189,13 @@ fn lines_of_very_many_small_values_are_rejected_with_what_can_be_said_of_them() 
         (
             Format::ShareGpt,
             called(&numbers),
-            Some("conversations[1].value: a function call with more than 400,000"),
+            Some("conversations[1].value: more than 400,000 commas and opening brackets. Remove the line"),
         ),
         (Format::Messages, format!(r#"{good},"tools":"{numbers}"}}"#), Some("tools: more than 400,000")),
         (
             Format::Messages,
             format!(r#"{good},"tools":{numbers}}}"#),
-            Some("messages: tools and tool calls with more"),
+            Some("tools and tool_calls: more than 400,000"),
         ),
         (Format::Messages, format!(r#"{{"messages":1,"x":{numbers}}}"#), Some("invalid type: integer `1`")),
         (Format::Messages, format!(r#"{{"x":{numbers}}}"#), Some("missing field `messages`")),
