@@ -74,9 +74,21 @@ pub(crate) fn too_many_messages(field: &str, messages: usize) -> Rejection {
     )
 }
 
+/// Explains why the content of a conversation has too many parts.
+pub(crate) fn too_many_parts(field: &str, parts: usize) -> Rejection {
+    let (parts, most) = (count(parts as u64), count(MOST_MESSAGES as u64));
+    Rejection::new(
+        Kind::LineTooLong,
+        field,
+        format!("{parts} parts of content; a conversation may have at most {most}"),
+        "Join the texts of the parts, or write the conversation as several lines",
+    )
+}
+
 /// Explains why tools or calls of tools are not read.
 pub(crate) fn too_much_json(field: &str) -> Rejection {
-    Rejection::new(Kind::LineTooLong, field, json_tree::TOO_LARGE, json_tree::TOO_LARGE_FIX)
+    let reason = format!("tools and calls with {}", json_tree::TOO_LARGE);
+    Rejection::new(Kind::LineTooLong, field, reason, json_tree::TOO_LARGE_FIX)
 }
 
 /// Explains why a text is not tokenised, in whichever way that would be done.
@@ -132,7 +144,7 @@ pub(crate) fn unrecognised(line: &str) -> Rejection {
         return match serde_json::from_str::<IgnoredAny>(line) {
             Err(e) => invalid_json(&e),
             Ok(_) => {
-                let reason = format!("has {}, and matches no known format", json_tree::TOO_LARGE);
+                let reason = "matches no known format, and is too large for its fields to be named";
                 Rejection::new(Kind::UnknownFormat, "", reason, FORMAT_FIX)
             }
         };
@@ -169,10 +181,26 @@ fn unknown_fields(object: &Map<String, Value>) -> Rejection {
 pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) -> Rejection {
     let otherwise = || {
         let fix = format!("Write the line in the {format} format");
-        twice(error).unwrap_or_else(|| Rejection::new(Kind::WrongType, "", without_place(error), fix))
+        let reason = format!("{} at column {}", without_place(error), error.column());
+        twice(error).unwrap_or_else(|| Rejection::new(Kind::WrongType, "", reason, fix))
+    };
+    let of_another_format = |field: &str| {
+        let other = Format::detect(std::iter::once(line.as_bytes())).filter(|o| *o != format)?;
+        Some(Rejection::new(
+            Kind::UnknownFormat,
+            field,
+            format!("missing: the line looks like {other}, but the file is read as {format}"),
+            format!("Put {other} lines into a file of their own, or set --format"),
+        ))
     };
     if json_tree::is_too_large([line]) {
-        return if error.is_data() { otherwise() } else { invalid_json(error) };
+        let absent = || {
+            let problem = without_place(error);
+            let field = problem.strip_prefix("missing field `")?.strip_suffix('`')?;
+            let missing = || Rejection::new(Kind::MissingField, field, "missing", format!("Add {field:?}"));
+            Some(of_another_format(field).unwrap_or_else(missing))
+        };
+        return if error.is_data() { absent().unwrap_or_else(otherwise) } else { invalid_json(error) };
     }
     let object = match serde_json::from_str::<Value>(line) {
         Err(e) => return invalid_json(&e),
@@ -193,22 +221,13 @@ pub(crate) fn unreadable(format: Format, line: &str, error: &serde_json::Error) 
     };
     let missing = || {
         let field = format.required().iter().find(|f| object.get(**f).is_none_or(Value::is_null))?;
-        let other = Format::detect(std::iter::once(line.as_bytes())).filter(|o| *o != format);
-        Some(match other {
-            Some(other) => Rejection::new(
-                Kind::UnknownFormat,
-                *field,
-                format!("missing: the line looks like {other}, but the file is read as {format}"),
-                format!("Put {other} lines into a file of their own, or set --format"),
-            ),
-            None => {
-                let fix = match Foreign::of_object(&object).map {
-                    Some(map) => format!("Add {field:?}, or say what stands for it: {}", map.flag()),
-                    None => format!("Add {field:?}"),
-                };
-                Rejection::new(Kind::MissingField, *field, "missing or null", fix)
-            }
-        })
+        Some(of_another_format(field).unwrap_or_else(|| {
+            let fix = match Foreign::of_object(&object).map {
+                Some(map) => format!("Add {field:?}, or say what stands for it: {}", map.flag()),
+                None => format!("Add {field:?}"),
+            };
+            Rejection::new(Kind::MissingField, *field, "missing or null", fix)
+        }))
     };
     missing().or(found).unwrap_or_else(otherwise)
 }
@@ -240,10 +259,16 @@ fn invalid_json(error: &serde_json::Error) -> Rejection {
 /// What the parser says of a surrogate without the other one of its pair.
 const HALF_CHARACTERS: [&str; 2] = ["lone leading surrogate in hex escape", "unexpected end of hex escape"];
 
-/// Returns the error's text without "at line 1 column n", which users would read as a line of the file.
+/// Returns the beginning of the error's text, which may quote a whole string of the line, without "at line 1
+/// column n", which users would read as a line of the file.
 fn without_place(error: &serde_json::Error) -> String {
+    const KEPT: usize = 200;
     let text = error.to_string();
-    text.split(" at line ").next().unwrap_or(&text).to_owned()
+    let problem = text.split(" at line ").next().unwrap_or(&text);
+    match problem.char_indices().nth(KEPT) {
+        Some((end, _)) => format!("{}…", &problem[..end]),
+        None => problem.to_owned(),
+    }
 }
 
 fn not_an_object(value: &Value) -> Rejection {

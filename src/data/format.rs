@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for Keys {
 
 /// The name of a field, borrowed where it has no escapes.
 #[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct Name<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 impl Format {
     /// All formats.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use sparktune_base::field_map::FieldMap;
@@ -18,13 +18,11 @@ use sparktune_base::field_map::FieldMap;
 use crate::chunk::lines;
 use crate::error::DataError;
 use crate::explain::quoted;
+use crate::format::Name;
 use crate::rejection::Rejection;
 
 /// The largest number of columns that a message names.
 const NAMED: usize = 20;
-/// The largest number of fields of a line whose fields get other names. A field takes ten times the memory of
-/// its text.
-const MOST_FIELDS: usize = 100_000;
 
 /// Returns these lines with the names of the map, one line for each.
 pub(crate) fn renamed(bytes: &[u8], map: &FieldMap, columns: &Columns) -> Vec<u8> {
@@ -36,7 +34,7 @@ pub(crate) fn renamed(bytes: &[u8], map: &FieldMap, columns: &Columns) -> Vec<u8
         match serde_json::from_slice::<Fields<'_>>(line.bytes) {
             Ok(fields) => {
                 if std::mem::take(&mut is_first) {
-                    noted.see(fields.0.iter().map(|(name, _)| name));
+                    noted.see(fields.0.iter().map(|(Name(name), _)| &**name));
                 }
                 write(&fields, map, &mut noted.found, &mut renamed);
             }
@@ -69,7 +67,7 @@ impl Columns {
 
     /// Notes columns that a file has, whether they are read or not.
     pub(crate) fn see_names(&self, names: &[String]) {
-        self.0.lock().expect("nothing panics while it is locked").see(names.iter());
+        self.0.lock().expect("nothing panics while it is locked").see(names.iter().map(String::as_str));
     }
 
     /// Refuses a map with a column that no line has.
@@ -97,10 +95,10 @@ impl Columns {
 }
 
 impl Noted {
-    fn see<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+    fn see<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         for name in names {
-            if self.seen.len() <= NAMED && !self.seen.contains(name) {
-                self.seen.push(name.clone());
+            if self.seen.len() <= NAMED && !self.seen.iter().any(|seen| seen == name) {
+                self.seen.push(name.to_owned());
             }
         }
     }
@@ -126,16 +124,16 @@ pub(crate) fn in_own_names(rejection: Rejection, map: &FieldMap) -> Rejection {
 }
 
 /// The fields of an object in order, with their values as they were written.
-struct Fields<'a>(Vec<(String, &'a RawValue)>);
+struct Fields<'a>(Vec<(Name<'a>, &'a RawValue)>);
 
 impl Fields<'_> {
     /// Returns the value of a column: of this name, or with dots, inside another one.
     fn value(&self, column: &str) -> Option<Cow<'_, RawValue>> {
-        if let Some((_, value)) = self.0.iter().find(|(name, _)| name == column) {
+        if let Some((_, value)) = self.0.iter().find(|(Name(name), _)| name == column) {
             return Some(Cow::Borrowed(value));
         }
         let inside = |at: usize| {
-            let (_, outer) = self.0.iter().find(|(name, _)| *name == column[..at])?;
+            let (_, outer) = self.0.iter().find(|(Name(name), _)| *name == column[..at])?;
             let fields: Fields<'_> = serde_json::from_str(outer.get()).ok()?;
             fields.value(&column[at + 1..]).map(|value| Cow::Owned(value.into_owned()))
         };
@@ -156,9 +154,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
-                    if fields.len() == MOST_FIELDS {
-                        return Err(A::Error::custom("too many fields"));
-                    }
                     fields.push(field);
                 }
                 Ok(Fields(fields))
@@ -189,8 +184,8 @@ fn write(fields: &Fields<'_>, map: &FieldMap, found: &mut [bool], out: &mut Vec<
             }
         }
     }
-    for (name, value) in &fields.0 {
-        if !taken.contains(&name.as_str()) {
+    for (Name(name), value) in &fields.0 {
+        if !taken.contains(&&**name) {
             field(name, value, out);
         }
     }

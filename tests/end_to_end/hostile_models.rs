@@ -476,10 +476,10 @@ fn lines_of_far_too_much_are_left_out_in_words() {
     assert!(done.out.contains("20,002 messages") && kept.contains("bytes of text"), "{}", done.out);
 }
 
-/// Values of two or three bytes, of which a program that keeps them all needs a gigabyte and more.
+/// Values of two to eight bytes, which would take two to six gigabytes if all were kept.
 #[test]
 fn a_line_of_very_many_small_values_takes_little_memory() {
-    const LINE: usize = 16 << 20;
+    const LINE: usize = 32 << 20;
     let place = Place::new();
     let many = |value: &str| format!("[{}{value}]", format!("{value},").repeat(LINE / (value.len() + 1)));
     let numbers = many("0");
@@ -495,7 +495,9 @@ fn a_line_of_very_many_small_values_takes_little_memory() {
         place.write("train.jsonl", line + "\n");
         // In KiB. An allocation beyond it fails, and ends the program.
         let mut limited = Command::new("sh");
-        limited.args(["-c", "ulimit -d 400000; exec \"$0\" check train.jsonl"]).current_dir(place.path());
+        limited.args(["-c", "ulimit -d 800000; exec \"$0\" check train.jsonl"]).current_dir(place.path());
+        // The stacks of all threads count too.
+        limited.env("RAYON_NUM_THREADS", "2");
         let done = done(limited.arg(env!("CARGO_BIN_EXE_sparktune"))).exits(3);
         assert!(done.out.contains(said) || done.err.contains(said), "{said}: {done:?}");
     }

@@ -15,7 +15,7 @@ use few::Few;
 use serde::Deserialize;
 use turn::{Names, TextOrTurns, Turn, turns};
 
-use crate::conversation::{Chat, Conversation, Document, Json, MOST_MESSAGES, Message, Text};
+use crate::conversation::{Chat, Content, Conversation, Document, Json, MOST_MESSAGES, Message, Text};
 use crate::explain;
 use crate::format::Format;
 use crate::json_tree;
@@ -159,9 +159,18 @@ fn finish<'a>(
     if messages.len() > MOST_MESSAGES {
         return Err(explain::too_many_messages(field, messages.len()));
     }
+    let parts = messages.iter().map(|message| match &message.content {
+        Content::Parts(parts) => parts.len(),
+        _ => 0,
+    });
+    let parts: usize = parts.sum();
+    if parts > MOST_MESSAGES {
+        return Err(explain::too_many_parts(field, parts));
+    }
     let calls = messages.iter().filter_map(|message| message.tool_calls.as_ref());
     if json_tree::is_too_large(calls.chain(&tools).map(Json::get)) {
-        return Err(explain::too_much_json("tools and tool_calls"));
+        let tools_alone = json_tree::is_too_large(tools.iter().map(Json::get));
+        return Err(explain::too_much_json(if tools_alone { "tools" } else { field }));
     }
     if !messages.iter().any(|m| m.role == "assistant" && !m.untrained) {
         return Err(Rejection::new(
@@ -176,8 +185,10 @@ fn finish<'a>(
 
 impl<'a> AlpacaLine<'a> {
     fn turns(self) -> Result<Vec<Message<'a>>, Rejection> {
-        if let Some(history) = self.history.as_ref().filter(|history| history.count > MOST_MESSAGES / 2) {
-            return Err(explain::too_many_messages("history", 2 * history.count));
+        // With the question and its answer.
+        let count = self.history.as_ref().map_or(0, |history| 2 * history.count + 2);
+        if count > MOST_MESSAGES {
+            return Err(explain::too_many_messages("history", count));
         }
         let mut messages = Vec::with_capacity(3);
         if let Some(Text(system)) = self.system.filter(|s| !s.0.is_empty()) {

@@ -237,6 +237,7 @@ impl<'a> TableRows<'a> {
                 "Write the file as UTF-8 (iconv -f ENCODING -t UTF-8)",
             ));
         }
+        let start = out.len();
         let mut row = RowWriter::new(out);
         for (column, field) in columns.iter().zip(self.row.fields()) {
             // A field of a row that is UTF-8 is cut at delimiters, which are ASCII.
@@ -245,7 +246,12 @@ impl<'a> TableRows<'a> {
             }
         }
         row.finish();
-        None
+        // A control character takes six times its length as JSON.
+        let length = out.len() - start;
+        (length > MAX_LINE_BYTES).then(|| {
+            out.truncate(start);
+            explain::too_long(length as u64)
+        })
     }
 }
 

@@ -81,6 +81,15 @@ fn a_row_that_does_not_fit_is_rejected_with_the_line_on_which_it_begins() {
     says(3, "never closed");
 }
 
+/// A control character is six as JSON, so that the row fits and the line does not.
+#[test]
+fn a_row_whose_line_of_json_would_be_too_long_is_rejected_and_the_next_one_read() {
+    let table = format!("prompt,completion\na,{}\nc,d\n", "\u{1}".repeat(12 << 20));
+    let (report, rejected) = compared("a.csv", table.as_bytes(), &[pair("c", "d")], "").unwrap();
+    assert_eq!((report.examples, report.in_train_and_eval.examples), (2, 1), "{report}");
+    assert_eq!((rejected.len(), rejected[0].line, rejected[0].rejection.kind), (1, 2, Kind::LineTooLong));
+}
+
 #[test]
 fn lines_of_a_table_are_counted_with_the_line_ends_of_any_system() {
     for end in ["\n", "\r\n", "\r"] {
