@@ -212,6 +212,7 @@ impl Examiner<'_> {
                 policy: self.policy,
                 options: self.examples,
                 max_tokens: self.max_example_tokens,
+                enough: usize::MAX,
                 prompts: &self.prompts,
                 progress: self.progress,
             };

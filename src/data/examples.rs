@@ -46,6 +46,8 @@ pub(crate) struct ExampleMaker<'t> {
     pub options: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_tokens: Option<u32>,
+    /// The number of examples of a conversation after which its further turns are not looked at.
+    pub enough: usize,
     /// The prompts that a server sends, compared so far.
     pub prompts: &'t Prompts,
     /// Says whether the work is cancelled. The examples of a line are then not all made.
@@ -135,7 +137,7 @@ impl ExampleMaker<'_> {
         };
         let mut untrained = None;
         for conversation in chosen(conversation, self.options)? {
-            if self.progress.cancelled() {
+            if self.progress.cancelled() || examples.made.len() >= self.enough {
                 break;
             }
             let encoded = match self.tokenizer.encode_example(&conversation, self.policy) {

@@ -265,7 +265,7 @@ pub(crate) fn preview_text(
     Ok(preview)
 }
 
-/// Renders the examples of a line, of which there is at least one.
+/// Renders the examples of a line, at least one and at most as many as the options allow.
 pub(crate) fn previewed(
     conversation: &Conversation<'_>,
     place: Place,
@@ -280,6 +280,7 @@ pub(crate) fn previewed(
         policy: Think::Train.into(),
         options: options.examples,
         max_tokens: options.max_example_tokens,
+        enough: options.limit,
         prompts: &prompts,
         progress: &(),
     };
@@ -288,7 +289,7 @@ pub(crate) fn previewed(
         return Err(rejection);
     }
     let mut shown = Vec::new();
-    for example in &examples.made {
+    for example in examples.made.iter().take(options.limit) {
         let rendering = |think| rendered(example, think, tokenizer, options.max_text_bytes);
         shown.push(Previewed {
             place: place.clone(),

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 use sparktune_base::choices::Think;
 use sparktune_data::{
-    ChatTokenizer, Conversation, DataError, Format, Kind, MaskPolicy, Pick, PrepareOptions, Preview,
-    PreviewOptions, Progress, RejectedList, Rendering, Step, Wanted, find_examples, parse_line, prepare,
-    preview,
+    ChatTokenizer, Conversation, DataError, ExampleOptions, Format, Kind, MaskPolicy, Pick, PrepareOptions,
+    Preview, PreviewOptions, Progress, RejectedList, Rendering, Step, Wanted, find_examples, parse_line,
+    prepare, preview,
 };
 
 use crate::fixtures;
@@ -120,6 +120,21 @@ fn the_first_the_middle_and_the_longest_are_shown_with_their_places_and_bad_line
     let short = show(&lines, &PreviewOptions { max_example_tokens: Some(100), ..options });
     assert!(short.examples.iter().all(|example| example.tokens <= 100 && example.place.line != 78));
     assert_eq!(short.examples.len(), 5);
+}
+
+/// All 2,800 examples of this line would have hundreds of megabytes of text.
+#[test]
+fn only_the_first_examples_of_a_line_of_many_turns_are_made() {
+    let exchange = ["user", "assistant"].map(|role| json!({ "role": role, "content": "x" }));
+    let messages = vec![exchange; 2_800].concat();
+    let line = json!({ "messages": messages }).to_string();
+    let examples = ExampleOptions { split_turns: true, ..ExampleOptions::default() };
+    let options = PreviewOptions { limit: 5, examples, ..PreviewOptions::default() };
+    let shown = show(&[line, chat("another", "yes")], &options);
+    let places: Vec<u64> = shown.examples.iter().map(|example| example.place.line).collect();
+    assert_eq!(places, [1, 1, 1, 2]);
+    let turns = |i: usize| text(&shown.examples[i].train, |_| true).matches("<|im_start|>").count();
+    assert_eq!([turns(0), turns(1), turns(2)], [2, 4, 6]);
 }
 
 /// Counts the batches that are read, and may end the reading.
