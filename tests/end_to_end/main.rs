@@ -30,6 +30,7 @@ mod hub;
 mod kills;
 mod knowledge;
 mod machine;
+mod moved_clock;
 mod nccl_gpu;
 mod old_runs;
 mod packed_data;
