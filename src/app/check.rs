@@ -137,13 +137,12 @@ pub fn browse(
     let sets = DataSets::of(inputs, answers, listener)?;
     let base = find_base(answers, listener)?;
     set_kwargs_for(&base.tokenizer, answers, &sets.all(), (format(answers), &map(answers)), listener)?;
-    // The last two may come from elsewhere in the data.
-    let preview = preview_of(&sets.train, answers, &base, Some(limit.saturating_add(2)), None, listener)?;
-    let is_all = preview.whole && preview.examples.iter().all(|example| example.pick == Pick::First);
-    let first = preview.examples.into_iter().filter(|example| example.pick == Pick::First);
-    let examples = trained(first, answers, &base);
-    let is_all = is_all && examples.len() <= limit;
-    let examples = examples.into_iter().take(limit).collect();
+    // One more tells whether there are more. The last two may come from elsewhere in the data.
+    let preview = preview_of(&sets.train, answers, &base, Some(limit.saturating_add(3)), None, listener)?;
+    let examples = preview.examples.len();
+    let first: Vec<_> = preview.examples.into_iter().filter(|example| example.pick == Pick::First).collect();
+    let is_all = preview.whole && first.len() == examples && examples <= limit;
+    let examples = trained(first.into_iter(), answers, &base).into_iter().take(limit).collect();
     Ok(Browsed { examples, is_all, too_long_to_show: preview.too_long_to_show })
 }
 

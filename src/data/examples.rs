@@ -46,7 +46,8 @@ pub(crate) struct ExampleMaker<'t> {
     pub options: ExampleOptions,
     /// The number of tokens above which an example is too long.
     pub max_tokens: Option<u32>,
-    /// The number of examples of a conversation after which its further turns are not looked at.
+    /// With so many examples of a conversation, no further turn is looked at. The parts of one turn, and the
+    /// pieces of a document, are all made and may be more.
     pub enough: usize,
     /// The prompts that a server sends, compared so far.
     pub prompts: &'t Prompts,
@@ -424,7 +425,38 @@ fn leave_out(messages: &mut [Message<'_>]) {
 
 #[cfg(test)]
 mod tests {
-    use super::largest;
+    use std::cell::Cell;
+    use std::path::Path;
+
+    use sparktune_base::choices::Think;
+
+    use super::*;
+    use crate::format::Format;
+    use crate::parse::parse_line;
+
+    /// All 2,800 examples of this line would have hundreds of megabytes of turns.
+    #[test]
+    fn no_more_examples_of_a_long_conversation_are_made_than_are_wanted() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
+        let tokenizer = ChatTokenizer::from_dir(&model).unwrap();
+        let prompts = Prompts::default();
+        let maker = ExampleMaker {
+            tokenizer: &tokenizer,
+            policy: Think::Train.into(),
+            options: ExampleOptions { split_turns: true, ..ExampleOptions::default() },
+            max_tokens: None,
+            enough: 3,
+            prompts: &prompts,
+            progress: &(),
+        };
+        let exchange =
+            ["user", "assistant"].map(|role| format!(r#"{{"role":"{role}","content":"x"}}"#)).join(",");
+        let line = format!(r#"{{"messages":[{}]}}"#, vec![exchange; 2_800].join(","));
+        let made = Cell::new(0);
+        let conversation = parse_line(Some(Format::Messages), &line).unwrap();
+        let examples = maker.make(conversation, |_| made.set(made.get() + 1)).unwrap();
+        assert_eq!((examples.made.len(), made.get()), (3, 3));
+    }
 
     #[test]
     fn the_largest_number_that_fits_is_found_in_few_tries() {

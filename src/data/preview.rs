@@ -80,7 +80,7 @@ pub struct Preview {
     pub too_long_to_show: u64,
     /// Why a file that may have what is looked for was not searched to its end, if there is one.
     pub refused_file: Option<String>,
-    /// Whether all of the data was read, so that "middle" and "longest" refer to all of it.
+    /// Whether all of the data was looked at, so that "middle" and "longest" refer to all of it.
     pub whole: bool,
 }
 
@@ -224,20 +224,23 @@ pub(crate) fn preview_text(
     let mut show = |order: &mut dyn Iterator<Item = usize>, pick, limit: usize| {
         let mut left = limit.saturating_sub(preview.examples.len());
         for i in order {
+            if shown[i] {
+                continue;
+            }
+            if tried == MAX_REFUSED {
+                preview.whole = false;
+            }
             if left == 0 || tried == MAX_REFUSED {
                 return;
             }
-            if std::mem::replace(&mut shown[i], true) {
-                continue;
-            }
+            shown[i] = true;
             let Candidate { file, line, conversation, .. } = &candidates[i];
             at_work::lines_of(&source.files()[*file as usize].name);
             let at_work = at_work::on_lines();
             at_work.begin(*line);
             let place = Place { file: source.files()[*file as usize].name.clone(), line: *line };
-            match previewed(conversation, place, pick, tokenizer, options) {
+            match previewed(conversation, place, (pick, left), tokenizer, options) {
                 Ok(examples) => {
-                    let examples = examples.into_iter().take(left);
                     left -= examples.len();
                     preview.examples.extend(examples);
                 }
@@ -265,11 +268,11 @@ pub(crate) fn preview_text(
     Ok(preview)
 }
 
-/// Renders the examples of a line, at least one and at most as many as the options allow.
+/// Renders the examples of a line, at least one and at most `most`, which is not 0.
 pub(crate) fn previewed(
     conversation: &Conversation<'_>,
     place: Place,
-    pick: Pick,
+    (pick, most): (Pick, usize),
     tokenizer: &ChatTokenizer,
     options: &PreviewOptions,
 ) -> Result<Vec<Previewed>, Rejection> {
@@ -280,26 +283,25 @@ pub(crate) fn previewed(
         policy: Think::Train.into(),
         options: options.examples,
         max_tokens: options.max_example_tokens,
-        enough: options.limit,
+        enough: most,
         prompts: &prompts,
         progress: &(),
     };
-    let examples = maker.make(conversation.clone(), |example| example)?;
-    if let Some(rejection) = examples.left_out.filter(|_| examples.made.is_empty()) {
-        return Err(rejection);
-    }
-    let mut shown = Vec::new();
-    for example in examples.made.iter().take(options.limit) {
-        let rendering = |think| rendered(example, think, tokenizer, options.max_text_bytes);
-        shown.push(Previewed {
+    // The turns of all examples of a long conversation take much more memory than what is shown of them.
+    let examples = maker.make(conversation.clone(), |example| {
+        let rendering = |think| rendered(&example, think, tokenizer, options.max_text_bytes);
+        Ok(Previewed {
             place: place.clone(),
             pick,
             tokens: example.tokens.input_ids.len() as u32,
             train: rendering(Think::Train)?,
             skip: rendering(Think::Skip)?,
-        });
+        })
+    })?;
+    if let Some(rejection) = examples.left_out.filter(|_| examples.made.is_empty()) {
+        return Err(rejection);
     }
-    Ok(shown)
+    examples.made.into_iter().take(most).collect()
 }
 
 fn rendered(

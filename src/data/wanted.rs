@@ -77,7 +77,7 @@ fn in_ascii(c: char) -> String {
 /// What was found in a chunk.
 #[derive(Default)]
 struct Found {
-    /// The lines with their examples.
+    /// The lines with their examples, and the first one that is rejected.
     lines: Vec<(u64, Result<Vec<Previewed>, Rejection>)>,
     /// The number of lines that are too long to be shown.
     too_long: u64,
@@ -188,6 +188,8 @@ fn look_into(
     }
     at_work::lines_of(name);
     let at_work = at_work::on_lines();
+    let mut examples_found = 0;
+    let mut is_one_refused = false;
     for line in chunk.lines().filter(|line| !line.bytes.trim_ascii().is_empty()) {
         let is_it =
             wanted.is_at(name, line.line_no) && finder.is_none_or(|finder| finder.is_match(line.bytes));
@@ -203,9 +205,16 @@ fn look_into(
         let examples = std::str::from_utf8(line.bytes)
             .map_err(|error| explain::invalid_utf8(error.valid_up_to()))
             .and_then(|text| chunk.parse(text))
-            .and_then(|conversation| previewed(&conversation, place, Pick::First, tokenizer, options));
+            .and_then(|conversation| {
+                previewed(&conversation, place, (Pick::First, options.limit), tokenizer, options)
+            });
+        match &examples {
+            Ok(examples) => examples_found += examples.len(),
+            Err(_) if is_one_refused => continue,
+            Err(_) => is_one_refused = true,
+        }
         found.lines.push((line.line_no, examples));
-        if found.lines.len() >= options.limit {
+        if examples_found >= options.limit {
             break;
         }
     }

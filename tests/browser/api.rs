@@ -77,6 +77,16 @@ fn data_is_uploaded_checked_shown_planned_and_trained_on() {
     );
     assert!(text(false).contains(question.as_str().unwrap()));
     server.get(&path).is(200);
+    // Examples are rendered 200 at a time. This line has more of them.
+    let exchange = ["user", "assistant"].map(|role| json!({"role": role, "content": "x"}));
+    let long = json!({"messages": vec![exchange; 250].concat()}).to_string();
+    server.send("POST", "/datasets?name=long.jsonl", "application/octet-stream", long.as_bytes()).is(201);
+    let turns =
+        "/datasets/uploads%3Along.jsonl/examples?model=dir:demo&split-turns=true&max-example-tokens=100000";
+    let examples = server.result(server.get(&format!("{turns}&limit=1")));
+    assert_eq!((examples["total"].as_u64(), examples["next"].as_str()), (None, Some("1")));
+    let examples = server.result(server.get(&format!("{turns}&offset=240&limit=100")));
+    assert_eq!((examples["total"].as_u64(), examples["next"].as_str()), (Some(250), None));
 
     let asked = json!({"answers": answers("uploads:mine.jsonl", 3)});
     let plan = server.result(server.post("/plan", &asked));

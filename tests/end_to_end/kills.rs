@@ -75,7 +75,7 @@ pub(crate) fn trainer_of(run: &Path) -> Option<u32> {
 }
 
 /// Whether the process is in one of these states, as `/proc` names them.
-pub(crate) fn has_state(pid: u32, states: &[char]) -> bool {
+fn has_state(pid: u32, states: &[char]) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(states)))
 }

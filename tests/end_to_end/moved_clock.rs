@@ -1,16 +1,18 @@
 //! A run whose clock is set back while it trains.
 //!
-//! A library that is loaded before libc moves the time of day for the program alone. Where no C compiler is,
-//! the test says that it was skipped.
+//! A library that is loaded before libc moves the time of day for the program alone. Where there is no
+//! C compiler, the test says that it was skipped.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::cluster::run_of;
-use crate::kills::{has_state, trainer_of};
-use crate::runs::wait;
+use crate::kills::trainer_of;
+use crate::runs::{Heard, wait};
+use crate::signals::{hold, send};
 use crate::sparktune::{Place, done, events, outputs};
 
 /// Adds the seconds in a file, which is read each time, to the time of day.
@@ -32,14 +34,13 @@ int clock_gettime(clockid_t clock, struct timespec *at) {
     return answer;
 }
 "#;
-const YEAR_S: u64 = 366 * 86_400;
+const YEAR_S: i64 = 366 * 86_400;
 
-/// Compiles the library; nothing without a compiler.
-fn library(place: &Place) -> Option<PathBuf> {
+/// Compiles the library; `None` if there is no C compiler.
+fn compiled(place: &Place) -> Option<PathBuf> {
     let (source, library) = (place.write("clock.c", LIBRARY), place.join("clock.so"));
     let mut compiler = Command::new("cc");
-    let compiled = compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").status();
-    match compiled {
+    match compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").status() {
         Ok(status) => {
             assert!(status.success(), "the library that moves the clock was not compiled");
             Some(library)
@@ -55,17 +56,10 @@ fn steps_of(run: &Path) -> usize {
     events(run).iter().filter(|event| event["kind"] == "step").count()
 }
 
-/// Suspends the process that trains a run before it has done so many steps; nothing if it is too late.
-fn suspended(run: &Path, steps: usize) -> Option<Pid> {
-    let process = trainer_of(run)?;
-    let trainer = Pid::from_raw(process as i32)?;
-    kill_process(trainer, Signal::STOP).ok()?;
-    wait("a suspended trainer", || (!has_state(process, &['R', 'S', 'D', 'I'])).then_some(()));
-    if steps_of(run) < steps {
-        return Some(trainer);
-    }
-    let _ = kill_process(trainer, Signal::CONT);
-    None
+/// The times of an attempt's events, in microseconds.
+fn times_of(run: &Path, attempt: u64) -> Vec<u64> {
+    let all = events(run).into_iter().filter(|event| event["attempt"] == attempt);
+    all.map(|event| event["time_us"].as_u64().unwrap()).collect()
 }
 
 #[test]
@@ -75,50 +69,46 @@ fn a_run_whose_clock_is_set_back_hears_stop_and_continues_with_the_same_bytes() 
     assert!(in_time, "no training was stopped before its end");
 }
 
-/// Sets the clock of a training of so many steps back, stops and continues it; false if it had ended before.
+/// Starts a training of so many steps, sets its clock back, stops it, continues it, and compares it with one
+/// whose clock nobody sets. False if it came to its end before it was stopped.
 fn is_stopped_and_continued(steps: usize) -> bool {
     let place = Place::new();
-    let Some(library) = library(&place) else { return true };
+    let Some(library) = compiled(&place) else { return true };
     place.chats(40);
-    let most = steps.to_string();
-    let flags =
-        ["--rank", "4", "--mtp", "none", "--epochs", "9999", "--save-steps", "99999", "--max-steps", &most];
-    let reference = done(&mut place.train(&[&flags[..], &["--runs-dir", "reference"]].concat())).exits(0);
-
-    let shifted = |mut command: Command| {
+    let max_steps = steps.to_string();
+    let few = ["--rank", "4", "--mtp", "none", "--epochs", "9999", "--save-steps", "99999"];
+    let flags = [&few[..], &["--max-steps", &max_steps]].concat();
+    let with_clock = |mut command: Command| {
         command.env("LD_PRELOAD", &library).env("MOVED_CLOCK", place.join("moved"));
-        command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     };
-    let code = |mut child: Child| child.wait().unwrap().code();
-    let launcher = shifted(place.train(&flags)).spawn().unwrap();
+    let launcher = Heard::of(with_clock(place.train(&flags)).spawn().unwrap());
     let run = wait("a step", || run_of(&place).filter(|run| steps_of(run) > 0));
-    let Some(trainer) = suspended(&run, steps) else {
-        assert_eq!(code(launcher), Some(0));
+    let Some(trainer) = trainer_of(&run).filter(|trainer| hold(*trainer)) else {
+        launcher.end().exits(0);
         return false;
     };
     place.write("moved", format!("-{YEAR_S}"));
-    let stop = shifted(place.command(["stop"])).spawn().unwrap();
-    wait("the request", || std::fs::read_dir(run.join("control")).unwrap().next().map(drop));
-    kill_process(trainer, Signal::CONT).unwrap();
-    assert_eq!((code(stop), code(launcher)), (Some(0), Some(5)));
-    let stopped_at = steps_of(&run);
-    assert!(stopped_at < steps, "the request was heard only at the end");
+    let stop = Heard::of(with_clock(place.command(["stop"])).spawn().unwrap());
+    wait("the request", || {
+        let mut requests = fs::read_dir(run.join("control")).unwrap().map(|entry| entry.unwrap().path());
+        requests.find(|path| path.extension().is_some_and(|end| end == "json"))
+    });
+    send(Signal::CONT, trainer);
+    let (stop, launcher) = (stop.end(), launcher.end());
+    if steps_of(&run) == steps {
+        return false;
+    }
+    stop.exits(0);
+    launcher.exits(5);
 
-    done(&mut shifted(place.command(["resume"]))).exits(0);
+    done(&mut with_clock(place.command(["resume"]))).exits(0);
     assert_eq!(steps_of(&run), steps);
+    let [first, second] = [1, 2].map(|attempt| times_of(&run, attempt));
+    assert!(first.is_sorted() && second.is_sorted(), "events go back in time");
+    let back_s = (first[0] as i64 - second[0] as i64) / 1_000_000;
+    assert!(back_s.abs_diff(YEAR_S) < 3_600, "the clock went back by {back_s} s");
+    let reference = done(&mut place.train(&[&flags[..], &["--runs-dir", "reference"]].concat())).exits(0);
     assert!(outputs(&run) == outputs(&reference.run_dir()), "the outputs differ");
-    let time_us = |attempt: u64| {
-        let all = events(&run);
-        let times: Vec<u64> = all
-            .iter()
-            .filter(|event| event["attempt"] == attempt)
-            .map(|event| event["time_us"].as_u64().unwrap())
-            .collect();
-        assert!(times.is_sorted(), "attempt {attempt} goes back in time");
-        times[0]
-    };
-    let back_s = (time_us(1) - time_us(2)) / 1_000_000;
-    assert!(back_s.abs_diff(YEAR_S) < 3600, "the clock went back by {back_s} s");
     true
 }

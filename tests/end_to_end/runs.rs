@@ -61,19 +61,19 @@ impl Lines {
 
 /// A command in the background whose output is read. Otherwise it would stand still when its pipe is full,
 /// and then neither hear signals nor notice anything.
-struct Heard {
+pub(crate) struct Heard {
     child: Child,
     out: Lines,
     err: Lines,
 }
 
 impl Heard {
-    fn of(mut child: Child) -> Self {
+    pub(crate) fn of(mut child: Child) -> Self {
         let (out, err) = (Lines::of(child.stdout.take().unwrap()), Lines::of(child.stderr.take().unwrap()));
         Self { child, out, err }
     }
 
-    fn end(mut self) -> Done {
+    pub(crate) fn end(mut self) -> Done {
         let (out, err) = (self.out.whole(), self.err.whole());
         Done { code: self.child.wait().unwrap().code(), out, err }
     }

@@ -27,7 +27,7 @@ const BETWEEN: Duration = Duration::from_millis(200);
 /// Longer than any machine needs to end a process.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
-fn send(signal: Signal, process: u32) {
+pub(crate) fn send(signal: Signal, process: u32) {
     kill_process(Pid::from_raw(process as i32).unwrap(), signal).unwrap();
 }
 
@@ -244,32 +244,34 @@ fn has_begun(run: &Path) -> bool {
 /// between, so that a test that waits for a processor does not miss the step.
 fn terminate_twice_within_a_step(place: &Place, process: u32) {
     let run = begun(place);
-    hold(process);
+    assert!(hold(process), "the trainer has ended");
     while !has_begun(&run) {
         send(Signal::CONT, process);
         begun(place);
-        hold(process);
+        assert!(hold(process), "the trainer has ended");
     }
     terminate(process);
     assert!(is_pending(process));
     send(Signal::CONT, process);
     wait("the first signal", || (!is_pending(process)).then_some(()));
-    hold(process);
+    assert!(hold(process), "the trainer has ended");
     assert!(!is_gone(process), "the first signal waits for the end of the step");
     terminate(process);
     send(Signal::CONT, process);
 }
 
 /// Stops a process, and waits until it stands still: a thread that waits for a processor has not heard of
-/// that yet, and would take a SIGTERM first, whose number is lower.
+/// that yet, and would take a SIGTERM first, whose number is lower. False if the process is gone.
 #[track_caller]
-fn hold(process: u32) {
-    send(Signal::STOP, process);
+pub(crate) fn hold(process: u32) -> bool {
+    if kill_process(Pid::from_raw(process as i32).unwrap(), Signal::STOP).is_err() {
+        return false;
+    }
     wait("the process to stand still", || {
         let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
         let mut states = threads.filter_map(|thread| fields(&thread.path().join("stat")).into_iter().next());
-        states.all(|state| matches!(&*state, "T" | "Z" | "X")).then_some(())
-    });
+        states.all(|state| matches!(&*state, "T" | "Z" | "X")).then_some(true)
+    })
 }
 
 /// Whether a SIGTERM to a process has not been delivered yet.

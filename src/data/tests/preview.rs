@@ -122,19 +122,43 @@ fn the_first_the_middle_and_the_longest_are_shown_with_their_places_and_bad_line
     assert_eq!(short.examples.len(), 5);
 }
 
-/// All 2,800 examples of this line would have hundreds of megabytes of text.
 #[test]
-fn only_the_first_examples_of_a_line_of_many_turns_are_made() {
+fn the_first_examples_of_a_line_are_shown_and_one_of_the_longest() {
     let exchange = ["user", "assistant"].map(|role| json!({ "role": role, "content": "x" }));
-    let messages = vec![exchange; 2_800].concat();
-    let line = json!({ "messages": messages }).to_string();
+    let line = json!({ "messages": vec![exchange; 9].concat() }).to_string();
     let examples = ExampleOptions { split_turns: true, ..ExampleOptions::default() };
     let options = PreviewOptions { limit: 5, examples, ..PreviewOptions::default() };
-    let shown = show(&[line, chat("another", "yes")], &options);
-    let places: Vec<u64> = shown.examples.iter().map(|example| example.place.line).collect();
-    assert_eq!(places, [1, 1, 1, 2]);
-    let turns = |i: usize| text(&shown.examples[i].train, |_| true).matches("<|im_start|>").count();
-    assert_eq!([turns(0), turns(1), turns(2)], [2, 4, 6]);
+    let shown = show(&[line.clone(), chat("another", "yes"), line], &options);
+    let turns = |rendering: &Rendering| text(rendering, |_| true).matches("<|im_start|>").count();
+    let found: Vec<_> = shown.examples.iter().map(|e| (e.place.line, e.pick, turns(&e.train))).collect();
+    let first = [(1, Pick::First, 2), (1, Pick::First, 4), (1, Pick::First, 6)];
+    assert_eq!(found, [&first[..], &[(2, Pick::Middle, 2), (3, Pick::Longest, 2)]].concat());
+}
+
+/// After 64 lines of which no example can be made, no other line is tried.
+#[test]
+fn a_preview_says_that_it_has_not_looked_at_all_lines() {
+    let options = PreviewOptions { max_example_tokens: Some(40), ..PreviewOptions::default() };
+    let long = chat("long", &"word ".repeat(100));
+    let mut lines = vec![long; 64];
+    assert!(show(&lines, &options).whole);
+    lines.push(chat("another", "yes"));
+    let shown = show(&lines, &options);
+    assert!(!shown.whole && shown.examples.is_empty());
+}
+
+#[test]
+fn lines_that_are_no_examples_do_not_hide_those_that_are_found_after_them() {
+    let mut lines = vec![r#"{"messages": "needle"}"#.to_owned(); 5];
+    lines.extend([chat("needle", "one"), chat("needle", "two"), chat("needle", "three")]);
+    let data = data(&lines);
+    let options = PreviewOptions { limit: 2, ..PreviewOptions::default() };
+    let wanted = Wanted::Text("needle".into());
+    let found =
+        find_examples(std::slice::from_ref(&data.path), &wanted, &tokenizer(), &options, &()).unwrap();
+    let places: Vec<u64> = found.examples.iter().map(|example| example.place.line).collect();
+    assert_eq!(places, [6, 7]);
+    assert_eq!(found.first_refused.unwrap().0.line, 1);
 }
 
 /// Counts the batches that are read, and may end the reading.
