@@ -56,8 +56,9 @@ pub(crate) struct ExampleMaker<'t> {
 }
 
 /// The largest number of bytes of text in the examples of one line. An example for each turn repeats all
-/// turns before it, so a line of 64 MiB could otherwise need more memory than any machine has.
-const MOST_BYTES: usize = 256 << 20;
+/// turns before it, so a line of 64 MiB could otherwise need more memory than any machine has. Each byte may
+/// become a token, which takes five bytes.
+const MOST_BYTES: usize = 64 << 20;
 /// About the number of bytes that a chat template adds to each turn.
 const MARKUP_BYTES: usize = 32;
 
@@ -434,7 +435,6 @@ mod tests {
     use crate::format::Format;
     use crate::parse::parse_line;
 
-    /// All 2,800 examples of this line would have hundreds of megabytes of turns.
     #[test]
     fn no_more_examples_of_a_long_conversation_are_made_than_are_wanted() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
@@ -451,7 +451,7 @@ mod tests {
         };
         let exchange =
             ["user", "assistant"].map(|role| format!(r#"{{"role":"{role}","content":"x"}}"#)).join(",");
-        let line = format!(r#"{{"messages":[{}]}}"#, vec![exchange; 2_800].join(","));
+        let line = format!(r#"{{"messages":[{}]}}"#, vec![exchange; 1_000].join(","));
         let made = Cell::new(0);
         let conversation = parse_line(Some(Format::Messages), &line).unwrap();
         let examples = maker.make(conversation, |_| made.set(made.get() + 1)).unwrap();

@@ -150,6 +150,20 @@ fn split_turns_are_trained_after_the_prompt_of_a_server_with_their_reasoning() {
     assert_eq!(report.lengths.as_ref().unwrap().count, 5);
 }
 
+/// Each turn repeats those before it: these 200 KB would become 90 MB of text, and as many tokens.
+#[test]
+fn a_line_whose_split_turns_are_too_much_text_is_rejected_alone() {
+    let exchange = [("user", "7"), ("assistant", "8")];
+    let messages = exchange.map(|(role, digit)| json!({ "role": role, "content": digit.repeat(55) }));
+    let long = json!({ "messages": vec![messages; 1_000].concat() }).to_string();
+    let split = ExampleOptions { split_turns: true, ..ExampleOptions::default() };
+    let made =
+        make(&[line(&conversation("Ann")), long, line(&conversation("Bob"))], None, split, without_eval());
+    let report = &made.prepared.report;
+    assert_eq!((report.examples, report.lines, report.accepted_lines()), (6, 3, 2));
+    assert!(report.to_string().contains("1,000 trained turns"), "{report}");
+}
+
 #[test]
 fn the_last_of_the_split_turns_is_the_only_example_if_only_the_last_is_trained() {
     let options = ExampleOptions { split_turns: true, train_on: TrainOn::Last, ..ExampleOptions::default() };
