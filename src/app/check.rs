@@ -139,10 +139,10 @@ pub fn browse(
     set_kwargs_for(&base.tokenizer, answers, &sets.all(), (format(answers), &map(answers)), listener)?;
     // One more tells whether there are more. The last two may come from elsewhere in the data.
     let preview = preview_of(&sets.train, answers, &base, Some(limit.saturating_add(3)), None, listener)?;
-    let examples = preview.examples.len();
-    let first: Vec<_> = preview.examples.into_iter().filter(|example| example.pick == Pick::First).collect();
-    let is_all = preview.whole && first.len() == examples && examples <= limit;
-    let examples = trained(first.into_iter(), answers, &base).into_iter().take(limit).collect();
+    let is_first = |example: &Previewed| example.pick == Pick::First;
+    let is_all = preview.whole && preview.examples.len() <= limit && preview.examples.iter().all(is_first);
+    let first = preview.examples.into_iter().filter(is_first);
+    let examples = trained(first, answers, &base).into_iter().take(limit).collect();
     Ok(Browsed { examples, is_all, too_long_to_show: preview.too_long_to_show })
 }
 

@@ -227,10 +227,11 @@ pub(crate) fn preview_text(
             if shown[i] {
                 continue;
             }
+            if left == 0 {
+                return;
+            }
             if tried == MAX_REFUSED {
                 preview.whole = false;
-            }
-            if left == 0 || tried == MAX_REFUSED {
                 return;
             }
             shown[i] = true;

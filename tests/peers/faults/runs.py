@@ -307,24 +307,7 @@ def frozen(context):
         row.tried("8 s", [] if code == 0 and not other else [f"exit {code}, {other} differs"])
 
 
-# A library that is loaded before libc and moves the clock by the seconds in a file, which is read each time.
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-int clock_gettime(clockid_t clock, struct timespec *at) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-    int answer = real(clock, at);
-    FILE *file = clock == CLOCK_REALTIME ? fopen(getenv("MOVED_CLOCK"), "r") : 0;
-    long seconds = 0;
-    if (file && fscanf(file, "%ld", &seconds) == 1) at->tv_sec += seconds;
-    if (file) fclose(file);
-    return answer;
-}
-"""
+CLOCK = Path(__file__).with_name("moved_clock.c")
 DAY = 86_400
 YEARS = {1901: -2_177_452_800, 1970: 0, 2106: 4_294_967_296, 9999: 253_370_764_800}
 
@@ -333,8 +316,7 @@ def clocks(context):
     back = context.row("clock moved in the middle of a run, then `stop`, then resume")
     odd = context.row("clock in 1901, 1970, 2106 and 9999")
     with context.place() as place:
-        (place / "clock.c").write_text(CLOCK)
-        words = ["cc", "-shared", "-fPIC", "-o", place / "clock.so", place / "clock.c", "-ldl"]
+        words = ["cc", "-shared", "-fPIC", "-o", place / "clock.so", CLOCK, "-ldl"]
         if not shutil.which("cc") or subprocess.run(words, capture_output=True).returncode:
             return [row.skip("there is no C compiler for the library that moves the clock") for row in (back, odd)]
         place.chats()
