@@ -238,10 +238,15 @@ impl Text<'_> {
     /// Returns the kind of the character at `at`, and its end.
     #[inline]
     fn at(&self, at: usize) -> Option<(Kind, usize)> {
-        let byte = self.byte(at)?;
-        if byte < 128 {
-            return Some((self.kinds.ascii[usize::from(byte)], at + 1));
+        match self.byte(at)? {
+            byte @ ..128 => Some((self.kinds.ascii[usize::from(byte)], at + 1)),
+            _ => self.beyond_ascii(at),
         }
+    }
+
+    /// Returns the same of a character of several bytes.
+    #[cold]
+    fn beyond_ascii(&self, at: usize) -> Option<(Kind, usize)> {
         let c = self.text[at..].chars().next()?;
         let kind = match self.kinds.of(c) {
             Kind::Mark if self.marks_are_letters => Kind::Letter,
