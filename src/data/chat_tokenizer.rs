@@ -473,9 +473,14 @@ impl ChatTokenizer {
     ) -> Result<Tokens, Rejection> {
         let _at_work = at_work::with(ModelFile::Tokenizer, &self.tokenizer_path, text.len());
         let mut tokens = Tokens::default();
+        let (before, after) = match add_special_tokens {
+            true => (&self.around.before[..], &self.around.after[..]),
+            false => (&[][..], &[][..]),
+        };
+        tokens.add_untrained(before);
         let mut ahead = Ahead(targets);
         let mut at = 0;
-        let done = !add_special_tokens
+        let done = (!add_special_tokens || self.around.is_all)
             && self.short_cut.as_ref().is_some_and(|bpe| {
                 bpe.encode(&self.tokenizer, text, |id, bytes| {
                     tokens.input_ids.push(id);
@@ -483,11 +488,15 @@ impl ChatTokenizer {
                     at += bytes;
                 })
             });
-        if !done && text.len() > MOST_TEXT_BYTES {
-            return Err(explain::too_much_text(text.len(), MOST_TEXT_BYTES));
-        }
-        if !done {
-            let encoding = self.tokenizer.encode(text, add_special_tokens).map_err(tokenizer_failed)?;
+        if done {
+            tokens.add_untrained(after);
+        } else {
+            if text.len() > MOST_TEXT_BYTES {
+                let has_path = self.short_cut.is_some();
+                return Err(explain::too_much_text(text.len(), MOST_TEXT_BYTES, has_path));
+            }
+            let encoding =
+                self.tokenizer.encode(text, add_special_tokens).map_err(|e| self.tokenizer_failed(&e))?;
             let mut ahead = Ahead(targets);
             tokens.input_ids = encoding.get_ids().to_vec();
             tokens.loss_mask = encoding.get_offsets().iter().map(|o| ahead.touches(o.0, o.1)).collect();
@@ -496,6 +505,15 @@ impl ChatTokenizer {
             *first = false;
         }
         Ok(tokens)
+    }
+
+    fn tokenizer_failed(&self, error: &tokenizers::Error) -> Rejection {
+        Rejection::new(
+            Kind::TokenizerFailed,
+            "",
+            format!("{} cannot tokenise it: {}", self.tokenizer_path.display(), quoted(&error.to_string())),
+            "Look for characters that this tokenizer does not know",
+        )
     }
 
     fn no_template(&self) -> Rejection {
@@ -513,15 +531,6 @@ fn unusable_template(path: &Path, problem: &str) -> DataError {
         path,
         format!("the chat template cannot be used: {problem}"),
         "Replace it with a template that writes all messages in one loop, or report this",
-    )
-}
-
-fn tokenizer_failed(error: tokenizers::Error) -> Rejection {
-    Rejection::new(
-        Kind::TokenizerFailed,
-        "",
-        format!("the tokenizer failed: {}", quoted(&error.to_string())),
-        "Look for characters that this tokenizer cannot represent",
     )
 }
 

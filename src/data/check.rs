@@ -11,6 +11,7 @@ use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Examiner};
 use crate::examples::ExampleOptions;
 use crate::format::Format;
+use crate::held::Held;
 use crate::input::Input;
 use crate::inputs::Inputs;
 use crate::mapped::Columns;
@@ -74,6 +75,7 @@ pub fn check<I: Clone + Into<Input>>(
         map: &options.map,
         columns: Columns::default(),
         prompts: Prompts::default(),
+        held: Held::default(),
         progress,
     };
     let has_eval = !options.eval_data.is_empty();
@@ -145,11 +147,11 @@ pub(crate) fn examine_all(
     let first_file = tally.begin(source.files(), is_eval);
     let Examiner { map, columns, .. } = examiner;
     let reading = Reading { source, format, map, columns, phase, chunk_bytes, tells_refused_files: true };
-    reading.run(
+    reading.run_in_parts(
         progress,
-        |chunk| {
+        |chunk, begin| {
             at_work::lines_of(&source.files()[chunk.file as usize].name);
-            examiner.examine(chunk)
+            examiner.examine(chunk, begin)
         },
         |examined: Examined| {
             examiner.tokenizer.map_or(Ok(()), ChatTokenizer::template_holds)?;
@@ -165,6 +167,7 @@ pub(crate) fn examine_all(
                     }
                     Err(refused) => tally.refuse(file, outcome.line, *refused)?,
                 }
+                examiner.held.give_back(outcome.token_bytes);
             }
             Ok(tally.examples())
         },

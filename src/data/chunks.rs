@@ -40,6 +40,30 @@ pub(crate) struct Reading<'a> {
     pub tells_refused_files: bool,
 }
 
+/// Where the work on a chunk begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begin {
+    /// The number of its lines that are done.
+    pub lines: usize,
+    /// Whether everything before these lines is folded.
+    pub is_next: bool,
+}
+
+/// What was found in a chunk, or in some of its lines.
+pub(crate) struct Part<R> {
+    pub found: R,
+    /// The number of its lines that are done now, if others are put off until this part is folded.
+    pub done: Option<usize>,
+}
+
+/// A chunk and what was found in it so far.
+struct Task<R> {
+    chunk: Chunk,
+    found: Vec<R>,
+    /// The number of its lines that are done; `None` once all are.
+    done: Option<usize>,
+}
+
 impl Reading<'_> {
     /// Calls `work` on every chunk, on all threads of the current rayon pool, and passes its results to
     /// `fold` in file order. `fold` returns the number of examples accepted so far, for progress.
@@ -47,38 +71,73 @@ impl Reading<'_> {
         &self,
         progress: &dyn Progress,
         work: impl Fn(&Chunk) -> R + Sync,
+        fold: impl FnMut(R) -> Result<u64, DataError>,
+    ) -> Result<(), DataError> {
+        self.run_in_parts(progress, |chunk, _| Part { found: work(chunk), done: None }, fold)
+    }
+
+    /// Like [`run`](Self::run), for work that may put off lines of a chunk, because what is found takes much
+    /// memory until it is folded. Work on lines that are next does at least one.
+    pub(crate) fn run_in_parts<R: Send>(
+        &self,
+        progress: &dyn Progress,
+        work: impl Fn(&Chunk, Begin) -> Part<R> + Sync,
         mut fold: impl FnMut(R) -> Result<u64, DataError>,
     ) -> Result<(), DataError> {
         let in_flight = rayon::current_num_threads() * 4;
         let mut reader = ChunkReader::new(self);
         let total = self.source.total_bytes();
         let long = LongLines::default();
-        let work = |chunk: &Chunk| {
+        let go_on = |task: &mut Task<R>, is_next: bool| {
+            let Some(lines) = task.done else { return };
             // Only a long line makes a chunk so much larger than its target.
-            let is_long = chunk.bytes.len() > 2 * self.chunk_bytes;
-            let _turn = is_long.then(|| long.wait_for_room(chunk.bytes.len()));
-            work(chunk)
+            let bytes = task.chunk.bytes.len();
+            let _turn = (bytes > 2 * self.chunk_bytes).then(|| long.wait_for_room(bytes));
+            let part = work(&task.chunk, Begin { lines, is_next });
+            task.found.push(part.found);
+            task.done = part.done;
         };
         let mut batch = reader.batch(in_flight, Vec::new())?;
         let mut spare: Vec<Vec<u8>> = Vec::new();
         let mut examples = 0;
         while !batch.is_empty() {
             let read_so_far = reader.bytes_on_disk();
-            let (next, results) = rayon::join(
-                || reader.batch(in_flight, std::mem::take(&mut spare)),
-                || batch.par_iter().with_max_len(1).map(&work).collect::<Vec<R>>(),
-            );
-            for result in results {
-                examples = fold(result)?;
+            let new = |chunk| Task { chunk, found: Vec::new(), done: Some(0) };
+            let mut tasks: Vec<Task<R>> = batch.into_iter().map(new).collect();
+            let (mut next, mut folded) = (None, 0);
+            while folded < tasks.len() {
+                let left = &mut tasks[folded..];
+                let mut work = || {
+                    left.par_iter_mut().with_max_len(1).enumerate().for_each(|(i, task)| go_on(task, i == 0));
+                };
+                match next {
+                    Some(_) => work(),
+                    None => {
+                        let read = || reader.batch(in_flight, std::mem::take(&mut spare));
+                        next = Some(rayon::join(read, work).0);
+                    }
+                }
+                for task in &mut tasks[folded..] {
+                    for found in task.found.drain(..) {
+                        examples = fold(found)?;
+                    }
+                    if task.done.is_some() {
+                        break;
+                    }
+                    folded += 1;
+                }
+                if folded < tasks.len() && progress.cancelled() {
+                    return Err(DataError::Cancelled);
+                }
             }
             progress.step(Step { phase: self.phase, bytes_done: read_so_far, bytes_total: total, examples });
             if progress.cancelled() {
                 return Err(DataError::Cancelled);
             }
-            let done = std::mem::replace(&mut batch, next?);
+            batch = next.transpose()?.unwrap_or_default();
             // A buffer that grew for one long line is freed.
-            spare =
-                done.into_iter().map(|c| c.bytes).filter(|b| b.capacity() <= 4 * self.chunk_bytes).collect();
+            let buffers = tasks.into_iter().map(|task| task.chunk.bytes);
+            spare = buffers.filter(|bytes| bytes.capacity() <= 4 * self.chunk_bytes).collect();
         }
         Ok(())
     }
@@ -258,6 +317,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::held::Held;
 
     /// What is found about short lines takes no more memory than what is found about long ones.
     #[test]
@@ -278,6 +338,52 @@ mod tests {
             let found: Vec<u64> = chunks.iter().flat_map(Chunk::lines).map(|line| line.line_no).collect();
             assert!(found == (first..first + several as u64).collect::<Vec<_>>(), "{name}: {}", found.len());
         }
+    }
+
+    /// Each line has as many megabytes of tokens as its text says.
+    #[test]
+    fn lines_wait_for_room_for_their_tokens_and_are_folded_in_order() {
+        const MIB: usize = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let sizes: Vec<usize> = [1, 300, 2, 63, 64, 65, 0, 30].into_iter().cycle().take(400).collect();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, sizes.iter().map(|size| format!("{size}\n")).collect::<String>()).unwrap();
+        let (source, map, columns) =
+            (Source::open(&[path]).unwrap(), FieldMap::default(), Columns::default());
+        let reading = Reading {
+            source: &source,
+            format: None,
+            map: &map,
+            columns: &columns,
+            phase: Phase::Check,
+            chunk_bytes: 64,
+            tells_refused_files: false,
+        };
+        let (held, now, most) = (Held::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = |chunk: &Chunk, begin: Begin| {
+            let mut found = Vec::new();
+            for (done, line) in chunk.lines().enumerate().skip(begin.lines) {
+                let size: usize = std::str::from_utf8(line.bytes).unwrap().parse().unwrap();
+                if !held.take(size * MIB, begin.is_next && found.is_empty()) {
+                    return Part { found, done: Some(done) };
+                }
+                most.fetch_max(now.fetch_add(size, Ordering::SeqCst) + size, Ordering::SeqCst);
+                found.push(size);
+            }
+            Part { found, done: None }
+        };
+        let mut folded = Vec::new();
+        let fold = |found: Vec<usize>| {
+            for size in found {
+                now.fetch_sub(size, Ordering::SeqCst);
+                held.give_back(size * MIB);
+                folded.push(size);
+            }
+            Ok(0)
+        };
+        reading.run_in_parts(&(), work, fold).unwrap();
+        assert_eq!(folded, sizes);
+        assert!(most.into_inner() <= 64 + 300 && held.take(64 * MIB, false));
     }
 
     #[test]

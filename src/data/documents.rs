@@ -12,7 +12,8 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::conversation::Document;
 use crate::rejection::{Kind, Rejection};
 use crate::text_border::{SECTION_BYTES, border, tail};
-use crate::tokens::Tokens;
+use crate::token_file::all_but_first;
+use crate::tokens::{TOKEN_BYTES, Tokens};
 
 /// The largest number of tokens of a piece of raw text if the user gives no limit. The limit of a model is
 /// far more than one computes on at once, and that of a conversation, which should not be cut.
@@ -22,10 +23,32 @@ impl ChatTokenizer {
     /// Returns the tokens of a document or of a section of one. A section that continues a document begins
     /// with the last token before it.
     pub(crate) fn encode_document(&self, document: &Document<'_>) -> Result<Tokens, Rejection> {
+        let mut whole = Pieces::new(None, false);
+        self.tokens_of_document(document, |ids| {
+            whole.add(ids);
+            Ok(())
+        })?;
+        Ok(whole.finish().1.pop().unwrap_or_default())
+    }
+
+    /// Calls `found` with the tokens of a document or of a section of one, some at a time.
+    ///
+    /// # Errors
+    /// None of its tokens would be trained, the tokenizer fails, or `found` does.
+    pub(crate) fn tokens_of_document(
+        &self,
+        document: &Document<'_>,
+        mut found: impl FnMut(&[u32]) -> Result<(), Rejection>,
+    ) -> Result<(), Rejection> {
         let around = self.around_text();
-        let mut input_ids = Vec::new();
+        let (mut count, mut last) = (0, None);
+        let mut add = |ids: &[u32]| {
+            count += ids.len();
+            last = ids.last().copied().or(last);
+            found(ids).map(|()| last)
+        };
         if document.before.is_empty() {
-            input_ids.extend_from_slice(&around.before);
+            add(&around.before)?;
         }
         let (mut before, mut rest) = (Cow::Borrowed(&*document.before), &*document.text);
         let mut is_first = true;
@@ -42,19 +65,18 @@ impl ChatTokenizer {
                 if known.is_empty() { self.encode(part)? } else { self.encode(&format!("{before}{part}"))? };
             let shared = known.iter().zip(&ids).take_while(|(a, b)| a == b).count();
             if std::mem::take(&mut is_first) {
-                input_ids.extend(known.last());
+                add(known.last().map_or(&[], std::slice::from_ref))?;
             }
-            input_ids.extend_from_slice(&ids[shared..]);
+            add(&ids[shared..])?;
             before = Cow::Borrowed(&part[part.floor_char_boundary(tail(part.as_bytes()))..]);
             rest = after;
         }
         if !document.goes_on {
-            input_ids.extend_from_slice(&around.after);
-            input_ids.extend(around.end.filter(|end| input_ids.last() != Some(end)));
+            let last = add(&around.after)?;
+            add(around.end.filter(|end| last != Some(*end)).as_slice())?;
         }
-        let loss_mask: Vec<bool> = (0..input_ids.len()).map(|i| i > 0).collect();
-        let tokens = Tokens { input_ids, loss_mask };
-        if tokens.target_count() == 0 {
+        // The first token is not trained.
+        if count < 2 {
             return Err(Rejection::new(
                 Kind::NothingToTrain,
                 "text",
@@ -62,26 +84,59 @@ impl ChatTokenizer {
                 "Remove the document, or give it more text",
             ));
         }
-        Ok(tokens)
+        Ok(())
     }
 }
 
-impl Tokens {
-    /// Cuts the tokens into pieces of at most `limit`, each of which begins with the last token of the one
-    /// before it. That token is trained in the piece that it ends.
-    pub(crate) fn pieces(self, limit: usize) -> Vec<Self> {
+/// Cuts the tokens of a text into pieces while they are found. Each piece begins with the last token of the
+/// one before it, which is trained in the piece that it ends.
+pub(crate) struct Pieces {
+    /// The largest number of tokens of a piece.
+    limit: usize,
+    /// Whether more than one piece is kept.
+    keeps_all: bool,
+    pieces: Vec<Vec<u32>>,
+    /// The number of tokens of the text.
+    length: usize,
+    bytes: usize,
+}
+
+impl Pieces {
+    pub(crate) fn new(limit: Option<usize>, keeps_all: bool) -> Self {
         // A piece of one token would have nothing to train.
-        let limit = limit.max(2);
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        while start + 1 < self.input_ids.len() {
-            let end = self.input_ids.len().min(start + limit);
-            let mut loss_mask = self.loss_mask[start..end].to_vec();
-            loss_mask[0] = false;
-            pieces.push(Self { input_ids: self.input_ids[start..end].to_vec(), loss_mask });
-            start = end - 1;
+        let limit = limit.unwrap_or(usize::MAX).max(2);
+        Self { limit, keeps_all, pieces: vec![Vec::new()], length: 0, bytes: 0 }
+    }
+
+    /// Adds tokens.
+    pub(crate) fn add(&mut self, mut ids: &[u32]) {
+        self.length += ids.len();
+        while let Some(piece) = self.pieces.last_mut()
+            && !ids.is_empty()
+        {
+            let (of_piece, rest) = ids.split_at(ids.len().min(self.limit - piece.len()));
+            piece.extend_from_slice(of_piece);
+            self.bytes += of_piece.len() * TOKEN_BYTES;
+            ids = rest;
+            if ids.is_empty() || !self.keeps_all {
+                break;
+            }
+            let last = piece[piece.len() - 1];
+            piece.shrink_to_fit();
+            self.bytes += size_of::<Tokens>();
+            self.pieces.push(vec![last]);
         }
-        pieces
+    }
+
+    /// Returns about the number of bytes of memory that the pieces take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the number of tokens of the text, and the pieces.
+    pub(crate) fn finish(self) -> (usize, Vec<Tokens>) {
+        let tokens = |input_ids: Vec<u32>| Tokens { loss_mask: all_but_first(input_ids.len()), input_ids };
+        (self.length, self.pieces.into_iter().map(tokens).collect())
     }
 }
 
@@ -93,18 +148,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_train_every_token_of_a_document_exactly_once(length in 2usize..200, limit in 2usize..50) {
-            let input_ids: Vec<u32> = (0..length as u32).collect();
-            let whole = Tokens { loss_mask: input_ids.iter().map(|id| *id > 0).collect(), input_ids };
+        fn pieces_train_every_token_of_a_document_exactly_once(
+            (length, limit, at_a_time) in (2usize..200, 2usize..50, 1usize..60),
+        ) {
+            let whole: Vec<u32> = (0..length as u32).collect();
+            let mut pieces = Pieces::new(Some(limit), true);
+            whole.chunks(at_a_time).for_each(|ids| pieces.add(ids));
+            let (found, pieces) = pieces.finish();
+            prop_assert_eq!(found, length);
             let mut trained = Vec::new();
-            for piece in whole.clone().pieces(limit) {
+            for piece in pieces {
                 prop_assert!((2..=limit).contains(&piece.input_ids.len()));
                 let follows = piece.input_ids.windows(2).all(|pair| pair[1] == pair[0] + 1);
                 prop_assert!(follows && !piece.loss_mask[0]);
                 let of_piece = piece.input_ids.iter().zip(&piece.loss_mask).filter(|(_, trained)| **trained);
                 trained.extend(of_piece.map(|(id, _)| *id));
             }
-            prop_assert_eq!(trained, &whole.input_ids[1..]);
+            prop_assert_eq!(trained, &whole[1..]);
         }
     }
 }

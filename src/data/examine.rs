@@ -6,15 +6,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::at_work;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunk::{Chunk, lines};
+use crate::chunks::{Begin, Part};
 use crate::conversation::Conversation;
-use crate::examples::{ExampleMaker, ExampleOptions, TooLong};
+use crate::examples::{ExampleMaker, ExampleOptions, TooLong, example_bytes};
 use crate::explain;
 use crate::format::Format;
+use crate::held::Held;
 use crate::mapped::{Columns, in_own_names};
 use crate::progress::Progress;
 use crate::rejection::{Kind, Rejection};
 use crate::served::{Effects, Prompts};
-use crate::tokens::Tokens;
+use crate::tokens::{TOKEN_BYTES, Tokens};
 use crate::turns::MaskPolicy;
 
 /// The settings for examining lines.
@@ -32,11 +34,13 @@ pub(crate) struct Examiner<'a> {
     pub columns: Columns,
     /// The prompts that a server sends, compared so far.
     pub prompts: Prompts,
+    /// The tokens that are found and not yet folded.
+    pub held: Held,
     /// Says whether the work is cancelled.
     pub progress: &'a dyn Progress,
 }
 
-/// The result of examining a chunk.
+/// The result of examining a chunk, or some of its lines.
 pub(crate) struct Examined {
     pub file: u32,
     pub format: Option<Format>,
@@ -51,6 +55,8 @@ pub(crate) struct Examined {
 pub(crate) struct Outcome {
     pub line: u64,
     pub result: Result<Accepted, Box<Refused>>,
+    /// The room that its tokens take, which whoever folds it gives back.
+    pub token_bytes: usize,
 }
 
 pub(crate) struct Accepted {
@@ -77,6 +83,11 @@ impl Accepted {
     /// Returns the number of its examples. It is 0 if all of them are too long.
     pub(crate) fn examples(&self) -> u64 {
         self.tokens.as_ref().map_or(1, |examples| examples.len() as u64)
+    }
+
+    /// Returns the number of bytes of its tokens.
+    fn token_bytes(&self) -> usize {
+        self.tokens.iter().flatten().map(Tokens::bytes).sum()
     }
 
     /// Returns the parts of it that may be in different sets: a hash of each, and the number of its examples.
@@ -110,7 +121,8 @@ fn piece_hash(text: u64, piece: u64) -> u64 {
 }
 
 impl Examiner<'_> {
-    pub(crate) fn examine(&self, chunk: &Chunk) -> Examined {
+    /// Examines a chunk from a line on. Lines are put off if there is no room for their tokens.
+    pub(crate) fn examine(&self, chunk: &Chunk, begin: Begin) -> Part<Examined> {
         let mut examined = Examined {
             file: chunk.file,
             format: chunk.format,
@@ -123,15 +135,15 @@ impl Examiner<'_> {
             let text = String::from_utf8_lossy(&chunk.bytes).into_owned();
             let result = Err(Box::new(Refused { rejection: rejection.clone(), text }));
             examined.lines = 1;
-            examined.outcomes.push(Outcome { line: chunk.first_line, result });
-            return examined;
+            examined.outcomes.push(Outcome { line: chunk.first_line, result, token_bytes: 0 });
+            return Part { found: examined, done: None };
         }
         // Validating a megabyte at once is five times as fast as line by line, so lines are checked one by
         // one only in a chunk that fails.
         let whole = simdutf8::basic::from_utf8(&chunk.bytes).ok();
-        let mut originals = lines(&chunk.original, chunk.first_line);
+        let mut originals = lines(&chunk.original, chunk.first_line).skip(begin.lines);
         let at_work = at_work::on_lines();
-        for line in chunk.lines() {
+        for (done, line) in chunk.lines().enumerate().skip(begin.lines) {
             let original = originals.next();
             if self.tokenizer.is_some_and(|tokenizer| tokenizer.template_holds().is_err()) {
                 break;
@@ -149,8 +161,15 @@ impl Examiner<'_> {
                 None => std::str::from_utf8(line.bytes),
             };
             at_work.begin(line.line_no);
+            let is_next = begin.is_next && examined.outcomes.is_empty();
             let result = match text {
-                Ok(text) => self.line(chunk, text).map_err(|rejection| (rejection, text.to_owned())),
+                Ok(text) => match self.line(chunk, text, is_next) {
+                    Some(result) => result.map_err(|rejection| (rejection, text.to_owned())),
+                    None => {
+                        examined.lines -= 1;
+                        return Part { found: examined, done: Some(done) };
+                    }
+                },
                 Err(e) => {
                     let lossy = String::from_utf8_lossy(line.bytes).into_owned();
                     let rejection = match chunk.section {
@@ -162,9 +181,10 @@ impl Examiner<'_> {
             };
             let result = result.map_err(|(rejection, text)| Box::new(Refused { rejection, text }));
             let result = self.in_own_names(result, original.map(|line| line.bytes));
-            examined.outcomes.push(Outcome { line: line.line_no, result });
+            let token_bytes = result.as_ref().map_or(0, Accepted::token_bytes);
+            examined.outcomes.push(Outcome { line: line.line_no, result, token_bytes });
         }
-        examined
+        Part { found: examined, done: None }
     }
 
     /// Gives rejections the names that the user gave the columns, and the line as it was.
@@ -185,52 +205,79 @@ impl Examiner<'_> {
         result
     }
 
-    fn line(&self, chunk: &Chunk, line: &str) -> Result<Accepted, Rejection> {
-        let conversation = chunk.parse(line)?;
-        let (empty_turns, unusual_order) = match &conversation {
-            Conversation::Chat(chat) => (chat.empty_assistant_turns() as u32, chat.unusual_order()),
-            Conversation::Completion { .. } | Conversation::Document(_) => (0, None),
+    /// Examines a line. Returns `None` if there is no room for its tokens; those that are returned take some.
+    fn line(&self, chunk: &Chunk, line: &str, is_next: bool) -> Option<Result<Accepted, Rejection>> {
+        let conversation = match chunk.parse(line) {
+            Ok(conversation) => conversation,
+            Err(rejection) => return Some(Err(rejection)),
         };
-        let mut accepted = Accepted {
-            content_hash: conversation.content_hash(),
-            is_text: matches!(conversation, Conversation::Document(_)),
-            text_bytes: conversation.text_bytes().try_into().unwrap_or(u32::MAX),
-            empty_turns,
-            unusual_order,
-            special_tokens: 0,
-            effects: Effects::default(),
-            tokens: None,
-            too_long: TooLong::default(),
-            left_out: None,
-            refused_turns: 0,
-            first_refused: None,
-        };
-        if let Some(tokenizer) = self.tokenizer {
-            accepted.special_tokens = tokenizer.special_tokens_in(&conversation) as u32;
-            let maker = ExampleMaker {
-                tokenizer,
-                policy: self.policy,
-                options: self.examples,
-                max_tokens: self.max_example_tokens,
-                enough: usize::MAX,
-                prompts: &self.prompts,
-                progress: self.progress,
-            };
-            // The turns of all examples of a long conversation take much more memory than their tokens.
-            let examples = maker.make(conversation, |example| example.tokens)?;
-            let largest = examples.made.iter().flat_map(|tokens| &tokens.input_ids).max();
-            if let Some((token, vocabulary)) = largest.zip(self.vocabulary).filter(|(id, size)| *id >= size) {
-                return Err(explain::unknown_token(*token, vocabulary));
-            }
-            accepted.effects = examples.effects;
-            accepted.too_long = examples.too_long;
-            let refused = |rejection| Box::new(Refused { rejection, text: line.to_owned() });
-            accepted.left_out = examples.left_out.map(refused);
-            accepted.refused_turns = examples.refused_turns;
-            accepted.first_refused = examples.first_refused.map(refused);
-            accepted.tokens = Some(examples.made);
+        let Some(tokenizer) = self.tokenizer else { return Some(Ok(accepted(&conversation))) };
+        // Each byte may become a token.
+        let room = TOKEN_BYTES * example_bytes(&conversation, self.examples);
+        if !self.held.take(room, is_next) {
+            return None;
         }
+        let result = self.with_tokens(tokenizer, conversation, line);
+        let kept = result.as_ref().map_or(0, Accepted::token_bytes);
+        // There may be more tokens than bytes, because a chat template adds some.
+        self.held.take(kept, true);
+        self.held.give_back(room);
+        Some(result)
+    }
+
+    fn with_tokens(
+        &self,
+        tokenizer: &ChatTokenizer,
+        conversation: Conversation<'_>,
+        line: &str,
+    ) -> Result<Accepted, Rejection> {
+        let mut accepted = accepted(&conversation);
+        accepted.special_tokens = tokenizer.special_tokens_in(&conversation) as u32;
+        let maker = ExampleMaker {
+            tokenizer,
+            policy: self.policy,
+            options: self.examples,
+            max_tokens: self.max_example_tokens,
+            enough: usize::MAX,
+            prompts: &self.prompts,
+            progress: self.progress,
+        };
+        // The turns of all examples of a long conversation take much more memory than their tokens.
+        let examples = maker.make(conversation, |example| example.tokens)?;
+        let largest = examples.made.iter().flat_map(|tokens| &tokens.input_ids).max();
+        if let Some((token, vocabulary)) = largest.zip(self.vocabulary).filter(|(id, size)| *id >= size) {
+            return Err(explain::unknown_token(*token, vocabulary));
+        }
+        accepted.effects = examples.effects;
+        accepted.too_long = examples.too_long;
+        let refused = |rejection| Box::new(Refused { rejection, text: line.to_owned() });
+        accepted.left_out = examples.left_out.map(refused);
+        accepted.refused_turns = examples.refused_turns;
+        accepted.first_refused = examples.first_refused.map(refused);
+        accepted.tokens = Some(examples.made);
         Ok(accepted)
+    }
+}
+
+/// Returns what is known of a conversation without a tokenizer.
+fn accepted(conversation: &Conversation<'_>) -> Accepted {
+    let (empty_turns, unusual_order) = match conversation {
+        Conversation::Chat(chat) => (chat.empty_assistant_turns() as u32, chat.unusual_order()),
+        Conversation::Completion { .. } | Conversation::Document(_) => (0, None),
+    };
+    Accepted {
+        content_hash: conversation.content_hash(),
+        is_text: matches!(conversation, Conversation::Document(_)),
+        text_bytes: conversation.text_bytes().try_into().unwrap_or(u32::MAX),
+        empty_turns,
+        unusual_order,
+        special_tokens: 0,
+        effects: Effects::default(),
+        tokens: None,
+        too_long: TooLong::default(),
+        left_out: None,
+        refused_turns: 0,
+        first_refused: None,
     }
 }
 

@@ -9,7 +9,7 @@ use sparktune_base::choices::{Overlong, TrainOn};
 
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::conversation::{Chat, Conversation, Document, Message};
-use crate::documents::PIECE_TOKENS;
+use crate::documents::{PIECE_TOKENS, Pieces};
 use crate::explain;
 use crate::progress::Progress;
 use crate::rejection::{Kind, Rejection};
@@ -59,6 +59,10 @@ pub(crate) struct ExampleMaker<'t> {
 /// turns before it, so a line of 64 MiB could otherwise need more memory than any machine has. Each byte may
 /// become a token, which takes five bytes.
 const MOST_BYTES: usize = 64 << 20;
+/// The largest number of bytes of the tokens of all examples of one line: those of so much text, and some
+/// that a chat template adds. Parts of whole turns, which repeat the system turn, and very short pieces of a
+/// text could otherwise take any number.
+const MOST_TOKEN_BYTES: usize = 6 * MOST_BYTES;
 /// About the number of bytes that a chat template adds to each turn.
 const MARKUP_BYTES: usize = 32;
 
@@ -75,6 +79,8 @@ pub(crate) struct Examples<T> {
     pub refused_turns: u32,
     /// The reason of the first of them, which names it.
     pub first_refused: Option<Rejection>,
+    /// The number of bytes of the tokens of those that were made.
+    token_bytes: usize,
 }
 
 /// One example: its turns and their tokens.
@@ -89,7 +95,7 @@ pub(crate) struct Example<'a> {
 /// What became of the examples of one conversation that are too long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct TooLong {
-    /// The number of tokens of the longest.
+    /// The number of tokens of the longest of those that were tokenised.
     pub longest: u32,
     /// The number left out.
     pub left_out: u32,
@@ -107,6 +113,16 @@ impl<T> Examples<T> {
         self.refused_turns += 1;
         rejection.field = format!("messages[{turn}]");
         self.first_refused.get_or_insert(rejection);
+    }
+
+    /// Counts the tokens of one that was made.
+    fn count(&mut self, tokens: &Tokens) {
+        self.token_bytes += tokens.bytes();
+    }
+
+    /// Returns whether they have more tokens than one line may have.
+    fn are_too_many(&self) -> bool {
+        self.token_bytes > MOST_TOKEN_BYTES
     }
 }
 
@@ -128,6 +144,7 @@ impl ExampleMaker<'_> {
             left_out: None,
             refused_turns: 0,
             first_refused: None,
+            token_bytes: 0,
         };
         let is_split = self.options.split_turns;
         let conversation = match conversation {
@@ -151,6 +168,9 @@ impl ExampleMaker<'_> {
                 }
                 Err(rejection) if rejection.kind == Kind::TooManyTokens && self.max_tokens.is_some() => {
                     self.leave_out_untokenised(&conversation, rejection, &mut examples, &keep);
+                    if examples.are_too_many() {
+                        break;
+                    }
                     continue;
                 }
                 Err(rejection) => match &conversation {
@@ -169,9 +189,16 @@ impl ExampleMaker<'_> {
                 _ => {
                     let effects = self.tokenizer.effects(&conversation, &encoded, self.prompts);
                     examples.effects.add(effects);
+                    examples.count(&encoded.tokens);
                     examples.made.push(keep(Example { conversation, tokens: encoded.tokens, is_cut: false }));
                 }
             }
+            if examples.are_too_many() {
+                break;
+            }
+        }
+        if examples.are_too_many() {
+            return Err(explain::too_many_examples(MOST_TOKEN_BYTES));
         }
         if examples.made.is_empty()
             && examples.left_out.is_none()
@@ -189,40 +216,38 @@ impl ExampleMaker<'_> {
         examples: &mut Examples<T>,
         keep: &impl Fn(Example<'a>) -> T,
     ) -> Result<(), Rejection> {
-        let tokens = self.tokenizer.encode_document(&document)?;
-        // Examples are shown by their tokens, so that a long text is not kept with each of its pieces.
-        drop(document);
-        let conversation = Conversation::Document(Document::default());
         let splits = matches!(self.options.overlong, Overlong::Auto | Overlong::Split);
         let limit = if splits { self.options.piece_tokens(self.max_tokens) } else { self.max_tokens };
-        let length = tokens.input_ids.len();
-        match limit {
-            Some(limit) if length > limit as usize && splits => {
-                examples.too_long.pieces += 1;
-                examples.too_long.longest = examples.too_long.longest.max(length as u32);
-                let pieces = tokens.pieces(limit as usize).into_iter();
-                let example =
-                    |tokens| keep(Example { conversation: conversation.clone(), tokens, is_cut: true });
-                examples.made.extend(pieces.map(example));
+        let mut pieces = Pieces::new(limit.map(|limit| limit as usize), splits);
+        self.tokenizer.tokens_of_document(&document, |ids| {
+            pieces.add(ids);
+            match pieces.bytes() > MOST_TOKEN_BYTES {
+                true => Err(explain::too_many_examples(MOST_TOKEN_BYTES)),
+                false => Ok(()),
             }
-            Some(limit) if length > limit as usize => {
-                let cut =
-                    tokens.cut_at(limit as usize).filter(|_| self.options.overlong == Overlong::Truncate);
-                examples.too_long.longest = examples.too_long.longest.max(length as u32);
-                match cut {
-                    Some(tokens) => {
-                        examples.too_long.cut += 1;
-                        examples.made.push(keep(Example { conversation, tokens, is_cut: true }));
-                    }
-                    None => {
-                        examples.too_long.left_out += 1;
-                        let explained = || explain::too_many_tokens(length, limit, self.options.overlong);
-                        examples.left_out.get_or_insert_with(explained);
-                    }
+        })?;
+        // Examples are shown by their tokens, so that a long text is not kept with each of its pieces.
+        drop(document);
+        let (length, made) = pieces.finish();
+        let is_cut = limit.is_some_and(|limit| length > limit as usize);
+        let too_long = &mut examples.too_long;
+        if is_cut {
+            too_long.longest = too_long.longest.max(length as u32);
+            match self.options.overlong {
+                Overlong::Auto | Overlong::Split => too_long.pieces += 1,
+                Overlong::Truncate => too_long.cut += 1,
+                Overlong::Drop => {
+                    too_long.left_out += 1;
+                    let limit = limit.unwrap_or(u32::MAX);
+                    let explained = || explain::too_many_tokens(length, limit, self.options.overlong);
+                    examples.left_out.get_or_insert_with(explained);
+                    return Ok(());
                 }
             }
-            _ => examples.made.push(keep(Example { conversation, tokens, is_cut: false })),
         }
+        let conversation = Conversation::Document(Document::default());
+        let example = |tokens| keep(Example { conversation: conversation.clone(), tokens, is_cut });
+        examples.made.extend(made.into_iter().map(example));
         Ok(())
     }
 
@@ -244,8 +269,6 @@ impl ExampleMaker<'_> {
             _ => 1,
         };
         examples.too_long.split += u32::from(examples.made.len() > before);
-        // How many tokens it has is not known.
-        examples.too_long.longest = examples.too_long.longest.max(limit.saturating_add(1));
         if lost > 0 {
             examples.too_long.left_out += lost;
             examples.left_out.get_or_insert(rejection);
@@ -271,6 +294,7 @@ impl ExampleMaker<'_> {
                     Some(tokens) => {
                         examples.too_long.cut += 1;
                         examples.effects.add(effects);
+                        examples.count(&tokens);
                         examples.made.push(keep(Example { conversation, tokens, is_cut: true }));
                         0
                     }
@@ -319,7 +343,7 @@ impl ExampleMaker<'_> {
         let mut too_long = 0;
         let mut end = messages.len();
         while let Some(last) = starts.partition_point(|&start| start < end).checked_sub(1) {
-            if self.progress.cancelled() {
+            if self.progress.cancelled() || examples.are_too_many() {
                 break;
             }
             let mut begin = starts[last];
@@ -346,6 +370,7 @@ impl ExampleMaker<'_> {
                         begin = starts[last + 1 - exchanges];
                         let effects = self.tokenizer.effects(&conversation, &encoded, self.prompts);
                         examples.effects.add(effects.in_a_part());
+                        examples.count(&encoded.tokens);
                         parts.push(keep(Example { conversation, tokens: encoded.tokens, is_cut: false }));
                     }
                     // Next to other parts, an exchange without trained tokens is no loss.
@@ -390,26 +415,14 @@ fn chosen(conversation: Conversation<'_>, options: ExampleOptions) -> Result<Cho
         Conversation::Chat(chat) => chat,
         other => return only(other),
     };
-    let mut trained: Vec<usize> =
-        (0..chat.messages.len()).filter(|&i| chat.messages[i].is_trained()).collect();
-    let first = match options.train_on {
-        TrainOn::All => 0,
-        TrainOn::Last => trained.len().saturating_sub(1),
-    };
+    let trained = trained_turns(&chat, options.train_on);
     // Without a trained turn the conversation is rejected as it is.
-    let Some(&first_trained) = trained.get(first) else { return only(Conversation::Chat(chat)) };
+    let Some(&first_trained) = trained.first() else { return only(Conversation::Chat(chat)) };
     if !options.split_turns {
         leave_out(&mut chat.messages[..first_trained]);
         return only(Conversation::Chat(chat));
     }
-    let trained = trained.split_off(first);
-    let mut bytes = chat.tools.as_ref().map_or(0, |tools| tools.get().len());
-    let up_to = |message: &Message<'_>| {
-        bytes += message.text_bytes() + MARKUP_BYTES;
-        bytes
-    };
-    let bytes_up_to: Vec<usize> = chat.messages.iter().map(up_to).collect();
-    if trained.iter().map(|&last| bytes_up_to[last]).sum::<usize>() > MOST_BYTES {
+    if chat_bytes(&chat, options) > MOST_BYTES {
         return Err(explain::too_many_turns(trained.len(), MOST_BYTES));
     }
     Ok(Box::new(trained.into_iter().map(move |last| {
@@ -417,6 +430,37 @@ fn chosen(conversation: Conversation<'_>, options: ExampleOptions) -> Result<Cho
         leave_out(&mut messages[..last]);
         Conversation::Chat(Chat { messages, tools: chat.tools.clone() })
     })))
+}
+
+/// Returns the turns that are trained.
+fn trained_turns(chat: &Chat<'_>, train_on: TrainOn) -> Vec<usize> {
+    let mut trained: Vec<usize> =
+        (0..chat.messages.len()).filter(|&i| chat.messages[i].is_trained()).collect();
+    if train_on == TrainOn::Last {
+        trained.drain(..trained.len().saturating_sub(1));
+    }
+    trained
+}
+
+/// Returns about the number of bytes of text in all examples of a conversation.
+pub(crate) fn example_bytes(conversation: &Conversation<'_>, options: ExampleOptions) -> usize {
+    match conversation {
+        Conversation::Chat(chat) => chat_bytes(chat, options),
+        other => other.text_bytes(),
+    }
+}
+
+fn chat_bytes(chat: &Chat<'_>, options: ExampleOptions) -> usize {
+    let mut bytes = chat.tools.as_ref().map_or(0, |tools| tools.get().len());
+    let up_to = |message: &Message<'_>| {
+        bytes += message.text_bytes() + MARKUP_BYTES;
+        bytes
+    };
+    let bytes_up_to: Vec<usize> = chat.messages.iter().map(up_to).collect();
+    match options.split_turns {
+        true => trained_turns(chat, options.train_on).into_iter().map(|last| bytes_up_to[last]).sum(),
+        false => bytes_up_to.last().copied().unwrap_or(0),
+    }
 }
 
 /// Makes turns context that is not trained.

@@ -91,18 +91,15 @@ pub(crate) fn too_much_json(field: &str) -> Rejection {
     Rejection::new(Kind::LineTooLong, field, reason, json_tree::TOO_LARGE_FIX)
 }
 
-/// Explains why a text is not tokenised, in whichever way that would be done.
-pub(crate) fn too_much_text(bytes: usize, most: usize) -> Rejection {
-    Rejection::new(
-        Kind::TooManyTokens,
-        "",
-        format!(
-            "{} bytes of text; this tokenizer takes at most {} MiB of such text at once",
-            count(bytes as u64),
-            most >> 20
-        ),
-        "Split the example, or remove what has no spaces in it",
-    )
+/// Explains why a text is not tokenised: none is that is so long, or only this text takes much memory.
+pub(crate) fn too_much_text(bytes: usize, most: usize, only_this: bool) -> Rejection {
+    let (such, fix) = match only_this {
+        true => (" of such text", "Split the example, or remove what has no spaces in it"),
+        false => ("", "Split the example into several"),
+    };
+    let (bytes, most) = (count(bytes as u64), most >> 20);
+    let reason = format!("{bytes} bytes of text; this tokenizer takes at most {most} MiB{such} at once");
+    Rejection::new(Kind::TooManyTokens, "", reason, fix)
 }
 
 /// Explains why an example for each turn of a line is not made.
@@ -116,6 +113,16 @@ pub(crate) fn too_many_turns(trained: usize, most_bytes: usize) -> Rejection {
             most_bytes >> 20
         ),
         "Write the conversation as several lines, train it without --split-turns, or only its last turn with --train-on last",
+    )
+}
+
+/// Explains why the examples of a line are not made.
+pub(crate) fn too_many_examples(most_bytes: usize) -> Rejection {
+    Rejection::new(
+        Kind::LineTooLong,
+        "",
+        format!("its examples have more than {} MiB of tokens", most_bytes >> 20),
+        "Write it as several lines, or raise --max-example-tokens, so that it is cut into fewer parts",
     )
 }
 

@@ -21,6 +21,7 @@ mod explain;
 mod file_kind;
 mod foreign;
 mod format;
+mod held;
 mod input;
 mod inputs;
 mod instrument;

@@ -11,6 +11,7 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::check::examine_all;
 use crate::error::DataError;
 use crate::examine::Examiner;
+use crate::held::Held;
 use crate::input::Input;
 use crate::mapped::Columns;
 use crate::policy::Policy;
@@ -74,6 +75,7 @@ pub fn pack_text<I: Clone + Into<Input>>(
         map: &policy.map,
         columns: Columns::default(),
         prompts: Prompts::default(),
+        held: Held::default(),
         progress,
     };
     let mut tally = Tally::new(Some(tokenizer), options.rejected_path.as_deref(), source.sets())?;

@@ -18,6 +18,7 @@ use crate::examine::{Accepted, Examiner};
 use crate::examples::ExampleOptions;
 use crate::file_kind::REJECTED;
 use crate::format::Format;
+use crate::held::Held;
 use crate::input::Input;
 use crate::inputs::Inputs;
 use crate::mapped::Columns;
@@ -30,6 +31,7 @@ use crate::source::{Source, SourceFile};
 use crate::split::{EvalSplit, Splitter};
 use crate::tally::{Side, Tally};
 use crate::token_file::{self, Header, OnDamage, Origin, TokenFile, TokenFileError, TokenFileWriter};
+use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
 const TRAIN: &str = "train.qubgpu";
@@ -137,6 +139,7 @@ pub fn prepare<I: Clone + Into<Input>>(
         map: &options.map,
         columns: Columns::default(),
         prompts: Prompts::default(),
+        held: Held::default(),
         progress,
     };
     let mut tally = train_data.tally(Some(tokenizer), Some(&out_dir.join(REJECTED)))?;
@@ -217,8 +220,7 @@ struct Waiting {
 impl Waiting {
     /// Returns about how much memory it takes.
     fn bytes(&self) -> usize {
-        let tokens = self.accepted.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
-        size_of::<Self>() + tokens.sum::<usize>() * (size_of::<u32>() + size_of::<bool>())
+        size_of::<Self>() + self.accepted.tokens.iter().flatten().map(Tokens::bytes).sum::<usize>()
     }
 }
 

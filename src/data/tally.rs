@@ -285,11 +285,15 @@ impl Tally {
         overlong.lines_left_out += u64::from(accepted.examples() == 0);
         let files = &self.report.files;
         let place = || Place { file: files[file as usize].name.clone(), line };
-        let note = counted(longest.into(), "token");
-        found(&mut overlong.left_out, 1, left_out, place, Some(&note));
-        found(&mut overlong.cut, 1, cut, place, Some(&note));
-        found(&mut overlong.split, 1, split, place, Some(&note));
-        found(&mut overlong.pieces, 1, pieces, place, Some(&note));
+        let note = match longest {
+            0 => accepted.left_out.as_ref().map(|refused| refused.rejection.reason.clone()),
+            tokens => Some(counted(tokens.into(), "token")),
+        };
+        let note = note.as_deref();
+        found(&mut overlong.left_out, 1, left_out, place, note);
+        found(&mut overlong.cut, 1, cut, place, note);
+        found(&mut overlong.split, 1, split, place, note);
+        found(&mut overlong.pieces, 1, pieces, place, note);
         match accepted.left_out.take() {
             Some(left_out) => self.list(file, line, *left_out, true),
             None => Ok(()),

@@ -12,10 +12,24 @@ pub struct Tokens {
     pub loss_mask: Vec<bool>,
 }
 
+/// The number of bytes that a token takes.
+pub(crate) const TOKEN_BYTES: usize = size_of::<u32>() + size_of::<bool>();
+
 impl Tokens {
+    /// Returns about the number of bytes of memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.input_ids.len() * TOKEN_BYTES
+    }
+
     /// Returns the number of targets.
     pub fn target_count(&self) -> usize {
         self.loss_mask.iter().filter(|&&m| m).count()
+    }
+
+    /// Adds tokens that are not trained.
+    pub(crate) fn add_untrained(&mut self, ids: &[u32]) {
+        self.input_ids.extend_from_slice(ids);
+        self.loss_mask.resize(self.input_ids.len(), false);
     }
 
     /// Keeps at most `limit` tokens, up to the last target among them, because nothing is learnt from what

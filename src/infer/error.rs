@@ -96,7 +96,7 @@ pub enum InferError {
     #[error("chat_template_kwargs: not an object. Give the variables of the chat template by name")]
     TemplateKwargs,
     /// The template or the tokenizer refuses the prompt.
-    #[error("{}: {}. {}", .0.field, .0.reason, .0.fix)]
+    #[error("{0}")]
     Prompt(Rejection),
     /// The prompt is empty.
     #[error("the prompt has no tokens. Give at least one character")]

@@ -365,3 +365,16 @@ fn check_counts_what_prepare_makes_and_the_preview_shows_it() {
         assert_eq!((shown.place.line, &text_of(false), &text_of(true)), (*line, text, trained));
     }
 }
+
+/// Each part repeats the system turn.
+#[test]
+fn a_conversation_whose_parts_would_take_all_memory_is_rejected_alone() {
+    let mut messages = vec![json!({ "role": "system", "content": "7".repeat(60_000) })];
+    let exchange = ["user", "assistant"].map(|role| json!({ "role": role, "content": "x".repeat(40) }));
+    messages.extend(std::iter::repeat_n(exchange, 2_000).flatten());
+    let lines = [line(&messages), line(&conversation("Ann"))];
+    let split = ExampleOptions { overlong: Overlong::Split, ..ExampleOptions::default() };
+    let report = make(&lines, Some(60_120), split, without_eval()).prepared.report;
+    assert_eq!((report.rejected, report.accepted_lines()), (1, 1), "{report}");
+    assert_eq!(report.rejections[0].kind, Kind::LineTooLong);
+}

@@ -10,6 +10,7 @@ use sparktune_data::{
     ChatTokenizer, CheckOptions, Conversation, Document, EvalData, EvalSplit, ExampleOptions, Format, Kind,
     PrepareOptions, Prepared, Preview, PreviewOptions, Report, check, prepare, preview,
 };
+use tokenizers::Tokenizer;
 
 use crate::fixtures;
 
@@ -20,6 +21,12 @@ fn tokenizers() -> Vec<ChatTokenizer> {
 
 /// Returns a tokenizer that puts the end-of-text token after every text.
 fn ending() -> ChatTokenizer {
+    adding(false, true).0
+}
+
+/// Returns a tokenizer that puts the end-of-text token before a text or after it, and the same as the crate
+/// reads it.
+fn adding(before: bool, after: bool) -> (ChatTokenizer, Tokenizer) {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (fixtures::qwen35().join("checkpoint"), folder.path());
     fs::copy(from.join("tokenizer_config.json"), to.join("tokenizer_config.json")).unwrap();
@@ -27,14 +34,16 @@ fn ending() -> ChatTokenizer {
         serde_json::from_slice(&fs::read(from.join("tokenizer.json")).unwrap()).unwrap();
     let [text, pair] = ["A", "B"].map(|id| json!({ "Sequence": { "id": id, "type_id": 0 } }));
     let end = json!({ "SpecialToken": { "id": "<|im_end|>", "type_id": 0 } });
+    let parts = [before.then_some(&end), Some(&text), after.then_some(&end)];
+    let single: Vec<&Value> = parts.into_iter().flatten().collect();
     tokenizer["post_processor"] = json!({
         "type": "TemplateProcessing",
-        "single": [text, end],
+        "single": single,
         "pair": [text, end, pair, end],
         "special_tokens": { "<|im_end|>": { "id": "<|im_end|>", "ids": [491], "tokens": ["<|im_end|>"] } },
     });
     fs::write(to.join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    ChatTokenizer::from_dir(to).unwrap()
+    (ChatTokenizer::from_dir(to).unwrap(), Tokenizer::from_file(to.join("tokenizer.json")).unwrap())
 }
 
 struct Texts {
@@ -108,6 +117,68 @@ fn a_document_has_the_tokens_of_a_completion_without_a_prompt() {
             assert_eq!(encode(&document), encode(&completion), "{text:?}");
         }
     }
+}
+
+/// What the tokenizer adds around a text does not keep it from the fast path, which takes any length.
+#[test]
+fn a_completion_has_the_tokens_that_the_crate_gives_it_however_long_it_is() {
+    for (before, after) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (tokenizer, of_crate) = adding(before, after);
+        for (prompt, completion) in [("2+2=", "4"), ("", "a b"), ("a ", " b\n"), ("it", "'s <|im_end|>")] {
+            let text = format!("{prompt}{completion}");
+            let expected = of_crate.encode(text.as_str(), true).unwrap();
+            let example = Conversation::Completion { prompt: prompt.into(), completion: completion.into() };
+            let found = tokenizer.encode_conversation(&example, Think::Train).unwrap();
+            let ids = expected.get_ids();
+            let ends = ids.last() == Some(&491);
+            assert_eq!(found.input_ids[..ids.len()], *ids, "{text:?}");
+            assert_eq!(found.input_ids.len(), ids.len() + usize::from(!ends), "{text:?}");
+            let of_completion = |(i, offset): (usize, &(usize, usize))| {
+                i > 0 && (offset.1 > prompt.len() || (ends && i + 1 == ids.len()))
+            };
+            let mask: Vec<bool> = expected.get_offsets().iter().enumerate().map(of_completion).collect();
+            assert_eq!(found.loss_mask[..ids.len()], mask, "{text:?}");
+        }
+    }
+    let (tokenizer, _) = adding(true, true);
+    let long = "a word and ".repeat(500_000);
+    let example = Conversation::Completion { prompt: "Say".into(), completion: long.as_str().into() };
+    let tokens = tokenizer.encode_conversation(&example, Think::Train).unwrap();
+    let last = tokens.input_ids.len() - 1;
+    assert_eq!((tokens.input_ids[0], tokens.input_ids[last]), (491, 491));
+    assert!(tokenizer.decode(&tokens.input_ids[1..last]) == format!("Say{long}"));
+}
+
+/// A tokenizer may have no token for what it does not know.
+#[test]
+fn a_text_that_a_tokenizer_does_not_know_is_rejected_with_the_name_of_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "vocab": { "a": 0 }, "unk_token": "[UNK]" },
+    });
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    let rejection = ChatTokenizer::from_dir(folder.path()).unwrap().encode("b").unwrap_err();
+    assert_eq!(rejection.kind, Kind::TokenizerFailed);
+    let begins = format!("{} cannot tokenise it: ", path.display());
+    assert!(rejection.to_string().starts_with(&begins), "{rejection}");
+}
+
+#[test]
+fn a_text_whose_pieces_would_take_all_memory_is_rejected_alone() {
+    let text = json!({ "text": "7".repeat(8 << 20) }).to_string();
+    let lines = format!("{text}\n{}\n", json!({ "text": "It is short." }));
+    let texts = Texts::new(&[("a.jsonl", lines.as_bytes())]);
+    // Each token is in two pieces, each of which takes memory of its own.
+    let prepared = texts.prepare(&tokenizers()[0], &options(2, Overlong::Split));
+    let report = prepared.report;
+    assert_eq!((report.rejected, report.accepted_lines()), (1, 1), "{report}");
+    let reason = &report.rejections[0].example.reason;
+    assert_eq!(reason, "its examples have more than 384 MiB of tokens");
+    let prepared = texts.prepare(&tokenizers()[0], &options(500, Overlong::Split));
+    assert_eq!((prepared.report.rejected, prepared.report.tokens.unwrap().targets > 8 << 20), (0, true));
 }
 
 #[test]
