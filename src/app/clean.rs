@@ -24,6 +24,19 @@ pub struct Cleaned {
     pub left_out: u64,
 }
 
+/// Refuses a file for the copy that exists, before anything is read for it.
+///
+/// # Errors
+/// It exists, or a link of its name.
+pub fn refuse_existing(output: &Path) -> Result<(), Failure> {
+    fs::symlink_metadata(output).map_or(Ok(()), |_| Err(exists(output)))
+}
+
+fn exists(output: &Path) -> Failure {
+    let text = format!("{} exists already", escape(&output.display().to_string()));
+    Failure::usage(text).hint("Name a new file")
+}
+
 /// Writes the lines of all files of a report into the new file `output`, apart from blank ones and those that
 /// count as rejected in the list `rejected`.
 ///
@@ -49,15 +62,11 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
         }
     }
     let without = rejected_places(report, rejected)?;
+    refuse_existing(output)?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            Failure::usage(format!("{} exists already", shown(output))).hint("Name a new file")
-        }
+        io::ErrorKind::AlreadyExists => exists(output),
         _ => Failure::io("write", output, &error),
     };
-    if fs::symlink_metadata(output).is_ok() {
-        return Err(failed(io::ErrorKind::AlreadyExists.into()));
-    }
     // Half a copy never has the name of the whole one.
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let readable = Permissions::from_mode(0o666);

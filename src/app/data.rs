@@ -315,6 +315,10 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
             "Raise --max-example-tokens if the model supports it, or keep parts of the examples with --overlong truncate or --overlong split",
         ));
     }
+    if report.examples == 0 && report.rejected_share() <= limit {
+        let text = format!("no example is left: {} rejected", counted(report.rejected, "line"));
+        return Some(Failure::new(Exit::Data, text));
+    }
     let were = if report.rejected == 1 { "was" } else { "were" };
     let text = format!(
         "{} of {} {were} rejected ({}); the limit is {}",
@@ -380,10 +384,25 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     if let Some(hint) = prepared.report.map_hint() {
         return Err(Failure { text, ..refusal }.hint(hint));
     }
-    Err(Failure { text, ..refusal }.hint(format!(
-        "Correct the lines (`{program} check` shows each with its fix), copy the others into a file of their own with `{program} check --write-clean FILE`, or raise --max-rejected",
-        program = program_name()
-    )))
+    Err(Failure { text, ..refusal }.hint(correction(&prepared.report, false)))
+}
+
+/// Says what can be done about rejected lines, during a check or before one.
+pub fn correction(report: &Report, is_check: bool) -> String {
+    let program = program_name();
+    let (seen, copy) = match is_check {
+        true => (String::new(), "--write-clean FILE".to_owned()),
+        false => (
+            format!(" (`{program} check` shows each with its fix)"),
+            format!("`{program} check --write-clean FILE`"),
+        ),
+    };
+    match report.accepted_lines() {
+        0 => format!("Correct the lines{seen}"),
+        _ => format!(
+            "Correct the lines{seen}, copy the others into a file of their own with {copy}, or raise --max-rejected"
+        ),
+    }
 }
 
 /// Returns the limit on rejected lines that accepts data with this report, or `None` if the data is accepted

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sparktune_app::answers::gather;
 use sparktune_app::check::{self, Checked, Show, ShownExample};
-use sparktune_app::clean::{Cleaned, write_clean};
-use sparktune_app::data::refusal;
+use sparktune_app::clean::{Cleaned, refuse_existing, write_clean};
+use sparktune_app::data::{correction, refusal};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
@@ -20,6 +20,7 @@ use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 
 use crate::interrupt::Interrupts;
 use crate::request::Style;
+use crate::token_files::refuse_same_output;
 
 /// The largest number of reasons on the screen, and of rejected lines and their bytes that are read for them.
 const REASONS: usize = 20;
@@ -79,6 +80,10 @@ fn examine(
     style: Style,
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
+    if let Some(clean) = clean {
+        refuse_same_output(rejected, clean)?;
+        refuse_existing(clean)?;
+    }
     let answers = gather(flags, false)?;
     let listener = OnStderr::new(interrupts.flag());
     let Checked { report, max_rejected, accepted, shown, not_found } =
@@ -123,9 +128,7 @@ fn examine(
     Ok(report_failure(&match (report.lines_to_correct(), report.map_hint()) {
         (0, _) => refusal,
         (_, Some(hint)) => refusal.hint(hint),
-        (_, None) => refusal.hint(
-            "Correct the lines, copy the others into a file of their own with --write-clean FILE, or raise --max-rejected",
-        ),
+        (_, None) => refusal.hint(correction(&report, true)),
     }))
 }
 

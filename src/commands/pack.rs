@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::answers::gather;
-use sparktune_app::data::refusal;
+use sparktune_app::data::{correction, refusal};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::pack::{PackedText, folder_beside, pack as pack_text};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_data::Report;
 use sparktune_data::token_file::{
-    Contents, Conversion, Exchange, PackFileOptions, contents, is_token_file, pack_file, unpack,
+    Contents, Conversion, Exchange, PackFileOptions, contents, pack_file, unpack,
 };
 use sparktune_plan::Answers;
 use sparktune_tui::output::{print, print_json, print_lines, report as report_failure};
@@ -20,7 +20,7 @@ use sparktune_tui::progress::OnStderr;
 use crate::check::{rejected_lines, without_list};
 use crate::interrupt::Interrupts;
 use crate::request::Style;
-use crate::token_files::{on_damage, refuse_same_file, show};
+use crate::token_files::{on_damage, refuse_same_file, refuse_same_output, refuse_to_replace_another, show};
 
 /// The files of `pack`.
 #[derive(Debug, Clone)]
@@ -55,11 +55,8 @@ struct PackReport<'a> {
 pub fn pack(flags: Answers, request: &PackRequest, style: Style) -> Result<Exit, Failure> {
     let PackRequest { inputs, output, .. } = request;
     inputs.iter().try_for_each(|input| refuse_same_file(input, output))?;
-    if output.is_file() && !is_token_file(output)? {
-        let path = output.display().to_string();
-        let text = format!("{} exists and is no token file, so it is not overwritten", escape(&path));
-        return Err(Failure::usage(text).hint("Name another output with --output"));
-    }
+    refuse_same_output(&request.rejected, output)?;
+    refuse_to_replace_another(output, &[Contents::V1, Contents::V2])?;
     match inputs.as_slice() {
         [input] if holds_ids(input)? => pack_ids(&flags, input, request, style),
         _ => pack_of_text(flags, request, style),
@@ -137,7 +134,7 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
                 .unwrap_or_else(|| Failure::new(Exit::Data, "no token file was written"));
             Ok(report_failure(&match report.lines_to_correct() {
                 0 => refusal,
-                _ => refusal.hint("Correct the lines, or raise --max-rejected"),
+                _ => refusal.hint(correction(&report, false)),
             }))
         }
     }

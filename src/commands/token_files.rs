@@ -7,7 +7,9 @@ use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::{bytes, count, counted};
-use sparktune_data::token_file::{self, Conversion, Exchange, OnDamage, Rebuilt, VerifyReport, rebuild};
+use sparktune_data::token_file::{
+    self, Contents, Conversion, Exchange, OnDamage, Rebuilt, VerifyReport, contents, rebuild,
+};
 use sparktune_tui::output::{print, print_json};
 
 /// The largest number of defects on the screen; `--json` has all of them.
@@ -30,6 +32,7 @@ pub fn unpack(
     json: bool,
 ) -> Result<Exit, Failure> {
     refuse_same_file(input, output)?;
+    refuse_to_replace_another(output, &[Contents::V1, Contents::IdLines])?;
     let format = if to_v1 { Exchange::V1 } else { Exchange::JsonLines };
     show(&token_file::unpack(input, output, format, on_damage(drop_damaged))?, json)
 }
@@ -44,6 +47,34 @@ pub(crate) fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failur
         return Err(Failure::usage(text).hint("Choose another output"));
     }
     Ok(())
+}
+
+/// Refuses to replace a file that is neither empty nor of one of these kinds.
+pub(crate) fn refuse_to_replace_another(output: &Path, own: &[Contents]) -> Result<(), Failure> {
+    if !output.is_file() || own.contains(&contents(output)?) || is_empty(output) {
+        return Ok(());
+    }
+    let path = output.display().to_string();
+    let text = format!("{} exists and is another kind of file, so it is not replaced", escape(&path));
+    Err(Failure::usage(text).hint("Name another file"))
+}
+
+/// Refuses to write two things to one file.
+pub(crate) fn refuse_same_output(rejected: &Path, other: &Path) -> Result<(), Failure> {
+    let place = |path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        path.canonicalize().ok().or_else(|| Some(folder.canonicalize().ok()?.join(path.file_name()?)))
+    };
+    if place(rejected).is_some_and(|rejected| place(other) == Some(rejected)) {
+        let path = rejected.display().to_string();
+        let text = format!("{}: the rejected lines would be written to the output", escape(&path));
+        return Err(Failure::usage(text).hint("Choose another path with --rejected"));
+    }
+    Ok(())
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.len() == 0)
 }
 
 pub(crate) fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
@@ -84,7 +115,10 @@ struct Verified {
 /// # Errors
 /// The file cannot be read, or is not a token file.
 pub fn verify(file: &Path, rebuild_into: Option<&Path>, json: bool) -> Result<Exit, Failure> {
-    rebuild_into.map_or(Ok(()), |output| refuse_same_file(file, output))?;
+    if let Some(output) = rebuild_into {
+        refuse_same_file(file, output)?;
+        refuse_to_replace_another(output, &[Contents::V2])?;
+    }
     let report = token_file::verify(file)?;
     let rebuilt = rebuild_into.map(|output| rebuild(file, output)).transpose()?;
     let sound = report.is_sound();

@@ -85,6 +85,26 @@ fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
 }
 
 #[test]
+fn where_every_line_is_rejected_no_higher_limit_is_recommended() {
+    let place = Place::new();
+    place.write("train.jsonl", BROKEN);
+    for limit in ["1", "0.5"] {
+        let result = place.sparktune(["check", "train.jsonl", "--max-rejected", limit]).exits(3);
+        assert!(
+            !result.err.contains("--max-rejected") && !result.err.contains("the others"),
+            "{}",
+            result.err
+        );
+        assert_eq!(
+            result.err.contains("no example is left: 2 lines rejected"),
+            limit == "1",
+            "{}",
+            result.err
+        );
+    }
+}
+
+#[test]
 fn a_refused_file_of_a_folder_does_not_hide_the_others() {
     let place = Place::new();
     let model = checkpoint();
@@ -135,7 +155,8 @@ fn one_mistyped_field_is_no_verdict_on_the_columns_of_all_lines() {
         let result = place.sparktune(["check", file]).exits(3);
         assert!(!result.out.contains("fit no format"), "{}", result.out);
         assert!(result.out.contains("--map message=messages"), "the line's own remedy: {}", result.out);
-        assert!(result.err.contains("--write-clean FILE"), "{}", result.err);
+        // Where no line is accepted, there is nothing to copy.
+        assert_eq!(result.err.contains("--write-clean FILE"), file == "mixed.jsonl", "{}", result.err);
     }
     let model = checkpoint();
     let train = ["train", "--plain", "--non-interactive", "--data", "mixed.jsonl", "--model"];

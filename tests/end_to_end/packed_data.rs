@@ -199,7 +199,7 @@ fn nothing_half_made_is_left_and_nothing_else_is_overwritten() {
     let model = checkpoint();
     let model = model.to_str().unwrap();
     let result = place.sparktune(["pack", "train.jsonl", "other.jsonl", "--model", model]).exits(2);
-    assert!(result.err.contains("other.jsonl exists and is no token file"), "{}", result.err);
+    assert!(result.err.contains("other.jsonl exists and is another kind of file"), "{}", result.err);
     assert_eq!(std::fs::read_to_string(place.join("other.jsonl")).unwrap(), "mine");
 
     // A file may not grow beyond a few blocks, as on a disk that is full.

@@ -335,6 +335,11 @@ fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
     assert_eq!(written["bytes"], place.join("page.html").metadata().unwrap().len());
     let nowhere = place.sparktune(["report", "latest", "--output", "no/page.html"]).exits(2);
     assert!(nowhere.err.contains("no/page.html"), "{}", nowhere.err);
+    // An earlier page is replaced, and a page of someone else's is not.
+    place.sparktune(["report", "latest", "--output", "page.html"]).exits(0);
+    place.write("mine.html", "<!DOCTYPE html><title>mine</title>");
+    let taken = place.sparktune(["report", "latest", "--output", "mine.html"]).exits(2);
+    assert!(taken.err.contains("mine.html exists and is no report, so it is not replaced"), "{}", taken.err);
 }
 
 #[test]

@@ -58,3 +58,38 @@ fn a_flipped_bit_is_named_and_the_rest_can_be_saved() {
     let result = place.sparktune(["unpack", "t.qubgpu", "out.jsonl"]).exits(3);
     assert!(result.err.contains("t.qubgpu") && !place.join("out.jsonl").exists(), "{}", result.err);
 }
+
+#[test]
+fn a_file_of_another_kind_is_never_replaced_and_a_list_of_rejected_lines_is_no_output() {
+    let place = Place::new();
+    packed(&place);
+    place.write("notes.txt", "keep me\n");
+    place.write("page.html", "<!DOCTYPE html><title>mine</title>");
+    for args in [
+        &["unpack", "t.qubgpu", "notes.txt"][..],
+        &["unpack", "t.qubgpu", "t2.qubgpu"],
+        &["verify", "t.qubgpu", "--rebuild", "notes.txt"],
+        &["pack", "ids.jsonl", "notes.txt"],
+    ] {
+        std::fs::copy(place.join("t.qubgpu"), place.join("t2.qubgpu")).unwrap();
+        let refused = place.sparktune(args).exits(2);
+        let why = "exists and is another kind of file, so it is not replaced";
+        assert!(refused.err.contains(why), "{args:?}: {}", refused.err);
+    }
+    assert_eq!(std::fs::read_to_string(place.join("notes.txt")).unwrap(), "keep me\n");
+    // What a command wrote before, and an empty file, are replaced.
+    place.write("out.jsonl", "");
+    for _ in 0..2 {
+        place.sparktune(["unpack", "t.qubgpu", "out.jsonl"]).exits(0);
+        place.sparktune(["verify", "t.qubgpu", "--rebuild", "saved.qubgpu"]).exits(0);
+    }
+    let same = "the rejected lines would be written to the output";
+    place.write("text.jsonl", "{\"text\": \"a\"}\n{\n");
+    for args in [
+        &["pack", "text.jsonl", "x", "--rejected", "./x"][..],
+        &["check", "text.jsonl", "--write-clean", "x", "--rejected", "x"],
+    ] {
+        let refused = place.sparktune(args).exits(2);
+        assert!(refused.err.contains(same) && !place.join("x").exists(), "{args:?}: {}", refused.err);
+    }
+}

@@ -18,6 +18,10 @@ use super::times::Times;
 
 /// The largest number of bytes read from a file; the program's own files are far smaller.
 const MOST_BYTES: u64 = 4 << 20;
+/// The end of a page's title, by which pages are recognised.
+pub(super) const TITLE_END: &str = " · sparktune";
+/// The number of bytes of a page in which its title ends.
+const HEAD_BYTES: u64 = 16 << 10;
 /// The largest number of problems found in the log that are listed.
 const MOST_NOTES: usize = 20;
 
@@ -183,6 +187,18 @@ fn size_of(path: &Path) -> u64 {
         Ok(meta) if meta.is_file() => meta.len(),
         _ => 0,
     }
+}
+
+/// Returns whether a file is empty or a page that was written before.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_page(path: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    File::open(path)?.take(HEAD_BYTES).read_to_end(&mut start)?;
+    let title = format!("{TITLE_END}</title>");
+    let is_ours = |text: &str| text.starts_with("<!DOCTYPE html>") && text.contains(&title);
+    Ok(start.is_empty() || is_ours(&String::from_utf8_lossy(&start)))
 }
 
 /// Writes the page to a temporary file in the same folder and then renames it, so that a browser never reads

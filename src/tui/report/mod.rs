@@ -27,7 +27,8 @@ mod plan;
 mod samples;
 mod times;
 
-pub use input::{OnDisk, Part, ReportInput, write_page};
+use input::TITLE_END;
+pub use input::{OnDisk, Part, ReportInput, is_page, write_page};
 use markup::{Markup, clip};
 pub use times::Times;
 
@@ -48,7 +49,7 @@ pub fn html(run: &ReportInput) -> String {
             page.empty("meta", &[("charset", "utf-8")]);
             page.empty("meta", &[("http-equiv", "Content-Security-Policy"), ("content", POLICY)]);
             page.empty("meta", &[("name", "viewport"), ("content", "width=device-width, initial-scale=1")]);
-            page.leaf("title", &[], &format!("{} · sparktune", clip(&run.name, LINE_CHARS)));
+            page.leaf("title", &[], &format!("{}{TITLE_END}", clip(&run.name, LINE_CHARS)));
             page.element("style", &[], |page| page.verbatim(include_str!("style.css")));
         });
         page.element("body", &[], |page| {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sparktune_base::escape::escape;
 use sparktune_plan::Plan;
 use sparktune_runlog::{Event, EventWriter, Kind, Lease, RunStarted, RunsRoot, Step};
-use sparktune_tui::report::{ReportInput, html, write_page};
+use sparktune_tui::report::{ReportInput, html, is_page, write_page};
 
 use crate::runs::{self, Log, noise};
 
@@ -279,6 +279,7 @@ fn the_page_is_private_and_replaces_the_one_before_whole() {
     let path = root.path().join("report.html");
     std::fs::write(&path, "old").unwrap();
     write_page(&path, "new").unwrap();
+    assert!(!is_page(&path).unwrap());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1, "nothing is left beside it");
