@@ -309,15 +309,20 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
         return Some(Failure::new(Exit::Data, "there are no examples: the files are empty"));
     }
     let too_long = report.overlong.lines_left_out;
-    if too_long > 0 && report.rejected_share() <= limit {
-        let text = format!("no example is left: {} left out as too long", counted(too_long, "line"));
-        return Some(Failure::new(Exit::Data, text).hint(
+    if report.examples == 0 && report.rejected_share() <= limit {
+        let rejected = format!("{} rejected", counted(report.rejected, "line"));
+        let left_out = format!("{} left out as too long", counted(too_long, "line"));
+        let all: Vec<String> = [(report.rejected, rejected), (too_long, left_out)]
+            .into_iter()
+            .filter_map(|(lines, text)| (lines > 0).then_some(text))
+            .collect();
+        let refusal = Failure::new(Exit::Data, format!("no example is left: {}", all.join(", ")));
+        if too_long == 0 {
+            return Some(refusal);
+        }
+        return Some(refusal.hint(
             "Raise --max-example-tokens if the model supports it, or keep parts of the examples with --overlong truncate or --overlong split",
         ));
-    }
-    if report.examples == 0 && report.rejected_share() <= limit {
-        let text = format!("no example is left: {} rejected", counted(report.rejected, "line"));
-        return Some(Failure::new(Exit::Data, text));
     }
     let were = if report.rejected == 1 { "was" } else { "were" };
     let text = format!(
@@ -378,31 +383,32 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
     };
     let report = prepared.report.to_string();
     let text = format!("the data is not usable:\n{}\n{}{kept}", report.trim_end(), refusal.text);
-    if prepared.report.lines_to_correct() == 0 {
-        return Err(Failure { text, ..refusal });
-    }
-    if let Some(hint) = prepared.report.map_hint() {
-        return Err(Failure { text, ..refusal }.hint(hint));
-    }
-    Err(Failure { text, ..refusal }.hint(correction(&prepared.report, false)))
+    Err(with_correction(Failure { text, ..refusal }, &prepared.report))
 }
 
-/// Says what can be done about rejected lines, during a check or before one.
-pub fn correction(report: &Report, is_check: bool) -> String {
+/// Adds what can be done about rejected lines to a refusal of data with this report.
+pub fn with_correction(refusal: Failure, report: &Report) -> Failure {
     let program = program_name();
-    let (seen, copy) = match is_check {
-        true => (String::new(), "--write-clean FILE".to_owned()),
-        false => (
-            format!(" (`{program} check` shows each with its fix)"),
-            format!("`{program} check --write-clean FILE`"),
-        ),
-    };
-    match report.accepted_lines() {
-        0 => format!("Correct the lines{seen}"),
-        _ => format!(
+    let seen = format!(" (`{program} check` shows each with its fix)");
+    corrected(refusal, report, &seen, &format!("`{program} check --write-clean FILE`"))
+}
+
+/// Does the same during a check.
+pub fn with_correction_in_check(refusal: Failure, report: &Report) -> Failure {
+    corrected(refusal, report, "", "--write-clean FILE")
+}
+
+fn corrected(refusal: Failure, report: &Report, seen: &str, copy: &str) -> Failure {
+    if report.lines_to_correct() == 0 {
+        return refusal;
+    }
+    refusal.hint(match (report.map_hint(), report.accepted_lines()) {
+        (Some(hint), _) => hint,
+        (None, 0) => format!("Correct the lines{seen}"),
+        (None, _) => format!(
             "Correct the lines{seen}, copy the others into a file of their own with {copy}, or raise --max-rejected"
         ),
-    }
+    })
 }
 
 /// Returns the limit on rejected lines that accepts data with this report, or `None` if the data is accepted

@@ -73,7 +73,8 @@ pub(crate) struct PackArgs {
     /// Data as for `check`, other than token files, or one file of token ids
     #[arg(required = true)]
     pub data: Vec<PathBuf>,
-    /// The file to write; without it, the last of two files is the output
+    /// The file to write, which replaces a token file of this name; without it, the last of two files is the
+    /// output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Version 2 keeps loss masks, source lines and hashes; `v1` packets hold token ids only

@@ -8,7 +8,7 @@ use serde::Serialize;
 use sparktune_app::answers::gather;
 use sparktune_app::check::{self, Checked, Show, ShownExample};
 use sparktune_app::clean::{Cleaned, refuse_existing, write_clean};
-use sparktune_app::data::{correction, refusal};
+use sparktune_app::data::{refusal, with_correction_in_check};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
@@ -19,8 +19,8 @@ use sparktune_tui::progress::OnStderr;
 use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 
 use crate::interrupt::Interrupts;
+use crate::outputs::refuse_as_list_of_rejected;
 use crate::request::Style;
-use crate::token_files::refuse_same_output;
 
 /// The largest number of reasons on the screen, and of rejected lines and their bytes that are read for them.
 const REASONS: usize = 20;
@@ -81,7 +81,7 @@ fn examine(
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
     if let Some(clean) = clean {
-        refuse_same_output(rejected, clean)?;
+        refuse_as_list_of_rejected(rejected, ("--write-clean", clean))?;
         refuse_existing(clean)?;
     }
     let answers = gather(flags, false)?;
@@ -125,11 +125,7 @@ fn examine(
         }
     }
     let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };
-    Ok(report_failure(&match (report.lines_to_correct(), report.map_hint()) {
-        (0, _) => refusal,
-        (_, Some(hint)) => refusal.hint(hint),
-        (_, None) => refusal.hint(correction(&report, true)),
-    }))
+    Ok(report_failure(&with_correction_in_check(refusal, &report)))
 }
 
 /// Leaves out the list that an earlier command wrote to `rejected`: `*.jsonl` names it together with the data

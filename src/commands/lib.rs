@@ -34,6 +34,7 @@ mod infer_worker;
 mod interrupt;
 mod meeting_places;
 mod on_end;
+mod outputs;
 mod pack;
 mod packet;
 mod packet_in_words;

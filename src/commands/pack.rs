@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sparktune_app::answers::gather;
-use sparktune_app::data::{correction, refusal};
+use sparktune_app::data::{refusal, with_correction};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::pack::{PackedText, folder_beside, pack as pack_text};
 use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_data::Report;
 use sparktune_data::token_file::{
-    Contents, Conversion, Exchange, PackFileOptions, contents, pack_file, unpack,
+    Contents, Conversion, Exchange, PackFileOptions, contents, is_token_file, pack_file, unpack,
 };
 use sparktune_plan::Answers;
 use sparktune_tui::output::{print, print_json, print_lines, report as report_failure};
@@ -19,8 +19,9 @@ use sparktune_tui::progress::OnStderr;
 
 use crate::check::{rejected_lines, without_list};
 use crate::interrupt::Interrupts;
+use crate::outputs::{refuse_as_list_of_rejected, refuse_same_file, refuse_to_replace_another};
 use crate::request::Style;
-use crate::token_files::{on_damage, refuse_same_file, refuse_same_output, refuse_to_replace_another, show};
+use crate::token_files::{on_damage, show};
 
 /// The files of `pack`.
 #[derive(Debug, Clone)]
@@ -55,8 +56,8 @@ struct PackReport<'a> {
 pub fn pack(flags: Answers, request: &PackRequest, style: Style) -> Result<Exit, Failure> {
     let PackRequest { inputs, output, .. } = request;
     inputs.iter().try_for_each(|input| refuse_same_file(input, output))?;
-    refuse_same_output(&request.rejected, output)?;
-    refuse_to_replace_another(output, &[Contents::V1, Contents::V2])?;
+    // Also one whose beginning is damaged, which is made again.
+    refuse_to_replace_another(output, |output| Ok(is_token_file(output)?))?;
     match inputs.as_slice() {
         [input] if holds_ids(input)? => pack_ids(&flags, input, request, style),
         _ => pack_of_text(flags, request, style),
@@ -97,6 +98,7 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
             .hint("Name it with --model, a folder or a Hugging Face id; files of token ids need none"));
     }
     let PackRequest { inputs, output, to_v1, rejected, .. } = request;
+    refuse_as_list_of_rejected(rejected, ("--output", output))?;
     let listener = OnStderr::new(interrupts.flag());
     let PackedText { report, done } =
         pack_text(&answers, &without_list(inputs, rejected), output, *to_v1, rejected.clone(), &listener)?;
@@ -132,10 +134,7 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
         None => {
             let refusal = refusal(&answers, &report)
                 .unwrap_or_else(|| Failure::new(Exit::Data, "no token file was written"));
-            Ok(report_failure(&match report.lines_to_correct() {
-                0 => refusal,
-                _ => refusal.hint(correction(&report, false)),
-            }))
+            Ok(report_failure(&with_correction(refusal, &report)))
         }
     }
 }

@@ -19,8 +19,8 @@ use sparktune_data::packets::typed::MAX_PAYLOAD;
 use sparktune_data::token_file::OnDamage;
 use sparktune_tui::output::{print, print_json};
 
+use crate::outputs::refuse_same_file;
 use crate::packet_in_words::{anatomy_in_words, checks_in_words, contents_in_words, flips_in_words};
-use crate::token_files::refuse_same_file;
 
 /// The most bytes of a packet whose bits are flipped one by one, which takes a time that grows with its
 /// square.

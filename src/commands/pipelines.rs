@@ -34,8 +34,8 @@ use sparktune_tui::progress::OnStderr;
 
 use crate::failure::from_measuring;
 use crate::interrupt::Interrupts;
+use crate::outputs::refuse_same_file;
 use crate::request::{PipelinesArgs, WhitePaperArgs};
-use crate::token_files::refuse_same_file;
 use crate::trainer::guard_tokenizer;
 
 /// The width of the output where nobody says it.

@@ -9,6 +9,7 @@ use sparktune_plan::elsewhere::Elsewhere;
 use sparktune_tui::output::{print, print_json};
 use sparktune_tui::report::{ReportInput, html, is_page, write_page};
 
+use crate::outputs::refuse_to_replace_another;
 use crate::request::RunName;
 use crate::runs::find_run;
 
@@ -33,11 +34,9 @@ pub fn report(
     let run = find_run(name)?;
     let path = output.unwrap_or_else(|| run.path().join("report.html"));
     let failed = |error: std::io::Error| Failure::io("write", &path, &error);
-    if path.is_file() && !is_page(&path).map_err(|error| Failure::io("read", &path, &error))? {
-        let text =
-            format!("{} exists and is no report, so it is not replaced", escape(&path.display().to_string()));
-        return Err(Failure::usage(text).hint("Name another file with --output"));
-    }
+    refuse_to_replace_another(&path, |path| {
+        is_page(path).map_err(|error| Failure::io("read", path, &error))
+    })?;
     let page = html(&ReportInput { elsewhere, ..ReportInput::read(&run) });
     write_page(&path, &page).map_err(failed)?;
     let path = path.canonicalize().map_err(failed)?;

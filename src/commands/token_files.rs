@@ -8,9 +8,11 @@ use sparktune_base::escape::escape;
 use sparktune_base::program_name;
 use sparktune_base::units::{bytes, count, counted};
 use sparktune_data::token_file::{
-    self, Contents, Conversion, Exchange, OnDamage, Rebuilt, VerifyReport, contents, rebuild,
+    self, Conversion, Exchange, OnDamage, Rebuilt, VerifyReport, is_token_file, rebuild,
 };
 use sparktune_tui::output::{print, print_json};
+
+use crate::outputs::{refuse_same_file, refuse_to_replace_another};
 
 /// The largest number of defects on the screen; `--json` has all of them.
 const LISTED: usize = 20;
@@ -32,49 +34,10 @@ pub fn unpack(
     json: bool,
 ) -> Result<Exit, Failure> {
     refuse_same_file(input, output)?;
-    refuse_to_replace_another(output, &[Contents::V1, Contents::IdLines])?;
+    // A list of token ids may be all that the user has of them.
+    refuse_to_replace_another(output, |_| Ok(false))?;
     let format = if to_v1 { Exchange::V1 } else { Exchange::JsonLines };
     show(&token_file::unpack(input, output, format, on_damage(drop_damaged))?, json)
-}
-
-/// Refuses a conversion that would overwrite its input.
-pub(crate) fn refuse_same_file(input: &Path, output: &Path) -> Result<(), Failure> {
-    let same =
-        input.canonicalize().is_ok_and(|input| output.canonicalize().is_ok_and(|output| input == output));
-    if same {
-        let path = input.display().to_string();
-        let text = format!("{}: input and output are the same file", escape(&path));
-        return Err(Failure::usage(text).hint("Choose another output"));
-    }
-    Ok(())
-}
-
-/// Refuses to replace a file that is neither empty nor of one of these kinds.
-pub(crate) fn refuse_to_replace_another(output: &Path, own: &[Contents]) -> Result<(), Failure> {
-    if !output.is_file() || own.contains(&contents(output)?) || is_empty(output) {
-        return Ok(());
-    }
-    let path = output.display().to_string();
-    let text = format!("{} exists and is another kind of file, so it is not replaced", escape(&path));
-    Err(Failure::usage(text).hint("Name another file"))
-}
-
-/// Refuses to write two things to one file.
-pub(crate) fn refuse_same_output(rejected: &Path, other: &Path) -> Result<(), Failure> {
-    let place = |path: &Path| {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        path.canonicalize().ok().or_else(|| Some(folder.canonicalize().ok()?.join(path.file_name()?)))
-    };
-    if place(rejected).is_some_and(|rejected| place(other) == Some(rejected)) {
-        let path = rejected.display().to_string();
-        let text = format!("{}: the rejected lines would be written to the output", escape(&path));
-        return Err(Failure::usage(text).hint("Choose another path with --rejected"));
-    }
-    Ok(())
-}
-
-fn is_empty(path: &Path) -> bool {
-    path.metadata().is_ok_and(|file| file.len() == 0)
 }
 
 pub(crate) fn show(done: &Conversion, json: bool) -> Result<Exit, Failure> {
@@ -117,7 +80,7 @@ struct Verified {
 pub fn verify(file: &Path, rebuild_into: Option<&Path>, json: bool) -> Result<Exit, Failure> {
     if let Some(output) = rebuild_into {
         refuse_same_file(file, output)?;
-        refuse_to_replace_another(output, &[Contents::V2])?;
+        refuse_to_replace_another(output, |output| Ok(is_token_file(output)?))?;
     }
     let report = token_file::verify(file)?;
     let rebuilt = rebuild_into.map(|output| rebuild(file, output)).transpose()?;

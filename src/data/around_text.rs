@@ -11,8 +11,8 @@ pub(crate) struct AroundText {
     pub after: Vec<u32>,
     /// The end-of-text token, which follows unless it is there already.
     pub end: Option<u32>,
-    /// Whether the tokenizer adds nothing else to a text.
-    pub is_all: bool,
+    /// Whether these tokens are known; if not, there are none here.
+    pub is_known: bool,
 }
 
 impl AroundText {
@@ -24,6 +24,6 @@ impl AroundText {
         let at = full.windows(plain.len().max(1)).position(|ids| ids == plain);
         let Some(at) = at else { return Self { end, ..Self::default() } };
         let after = full[at + plain.len()..].to_vec();
-        Self { before: full[..at].to_vec(), after, end, is_all: true }
+        Self { before: full[..at].to_vec(), after, end, is_known: true }
     }
 }

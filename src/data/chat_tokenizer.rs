@@ -480,20 +480,20 @@ impl ChatTokenizer {
         tokens.add_untrained(before);
         let mut ahead = Ahead(targets);
         let mut at = 0;
-        let done = (!add_special_tokens || self.around.is_all)
-            && self.short_cut.as_ref().is_some_and(|bpe| {
-                bpe.encode(&self.tokenizer, text, |id, bytes| {
-                    tokens.input_ids.push(id);
-                    tokens.loss_mask.push(ahead.touches(at, at + bytes));
-                    at += bytes;
-                })
-            });
+        let short_cut = self.short_cut.as_ref().filter(|_| !add_special_tokens || self.around.is_known);
+        let done = short_cut.is_some_and(|bpe| {
+            bpe.encode(&self.tokenizer, text, |id, bytes| {
+                tokens.input_ids.push(id);
+                tokens.loss_mask.push(ahead.touches(at, at + bytes));
+                at += bytes;
+            })
+        });
         if done {
             tokens.add_untrained(after);
         } else {
             if text.len() > MOST_TEXT_BYTES {
-                let has_path = self.short_cut.is_some();
-                return Err(explain::too_much_text(text.len(), MOST_TEXT_BYTES, has_path));
+                let is_unusual = short_cut.is_some();
+                return Err(explain::too_much_text(text.len(), MOST_TEXT_BYTES, is_unusual));
             }
             let encoding =
                 self.tokenizer.encode(text, add_special_tokens).map_err(|e| self.tokenizer_failed(&e))?;
@@ -511,7 +511,11 @@ impl ChatTokenizer {
         Rejection::new(
             Kind::TokenizerFailed,
             "",
-            format!("{} cannot tokenise it: {}", self.tokenizer_path.display(), quoted(&error.to_string())),
+            format!(
+                "{} cannot tokenise the text: {}",
+                self.tokenizer_path.display(),
+                quoted(&error.to_string())
+            ),
             "Look for characters that this tokenizer does not know",
         )
     }

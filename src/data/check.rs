@@ -11,7 +11,6 @@ use crate::error::DataError;
 use crate::examine::{Accepted, Examined, Examiner};
 use crate::examples::ExampleOptions;
 use crate::format::Format;
-use crate::held::Held;
 use crate::input::Input;
 use crate::inputs::Inputs;
 use crate::mapped::Columns;
@@ -23,6 +22,7 @@ use crate::source::Source;
 use crate::tally::{Side, Tally};
 use crate::token_file::OnDamage;
 use crate::token_inputs::Limits;
+use crate::token_room::TokenRoom;
 use crate::turns::MaskPolicy;
 
 /// The chunk sizes for validation, and for tokenisation, which takes a hundred times as long per byte.
@@ -75,7 +75,7 @@ pub fn check<I: Clone + Into<Input>>(
         map: &options.map,
         columns: Columns::default(),
         prompts: Prompts::default(),
-        held: Held::default(),
+        room: TokenRoom::new(),
         progress,
     };
     let has_eval = !options.eval_data.is_empty();
@@ -160,14 +160,15 @@ pub(crate) fn examine_all(
             for outcome in examined.outcomes {
                 match outcome.result {
                     Ok(mut accepted) => {
+                        let token_bytes = accepted.token_bytes();
                         tally.left_out(file, outcome.line, &mut accepted)?;
                         if accepted.examples() > 0 {
                             accept(tally, file, outcome.line, accepted)?;
                         }
+                        examiner.room.change(token_bytes, 0);
                     }
                     Err(refused) => tally.refuse(file, outcome.line, *refused)?,
                 }
-                examiner.held.give_back(outcome.token_bytes);
             }
             Ok(tally.examples())
         },

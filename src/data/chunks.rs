@@ -2,7 +2,8 @@
 //! the results in file order.
 //!
 //! Owns the pipeline: while one batch of chunks is processed, the next is read by the reader of its file's
-//! kind (`readers`). Chunked reads have three advantages over a memory map: compressed inputs take the same
+//! kind (`readers`). Lines whose results would take too much memory are put off until those before them are
+//! folded. Chunked reads have three advantages over a memory map: compressed inputs take the same
 //! path, a file that is truncated meanwhile causes an error instead of a SIGBUS, and the copy costs only a
 //! tenth of the validation.
 
@@ -42,7 +43,7 @@ pub(crate) struct Reading<'a> {
 
 /// Where the work on a chunk begins.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Begin {
+pub(crate) struct ChunkStart {
     /// The number of its lines that are done.
     pub lines: usize,
     /// Whether everything before these lines is folded.
@@ -50,7 +51,7 @@ pub(crate) struct Begin {
 }
 
 /// What was found in a chunk, or in some of its lines.
-pub(crate) struct Part<R> {
+pub(crate) struct ChunkPart<R> {
     pub found: R,
     /// The number of its lines that are done now, if others are put off until this part is folded.
     pub done: Option<usize>,
@@ -73,7 +74,7 @@ impl Reading<'_> {
         work: impl Fn(&Chunk) -> R + Sync,
         fold: impl FnMut(R) -> Result<u64, DataError>,
     ) -> Result<(), DataError> {
-        self.run_in_parts(progress, |chunk, _| Part { found: work(chunk), done: None }, fold)
+        self.run_in_parts(progress, |chunk, _| ChunkPart { found: work(chunk), done: None }, fold)
     }
 
     /// Like [`run`](Self::run), for work that may put off lines of a chunk, because what is found takes much
@@ -81,20 +82,22 @@ impl Reading<'_> {
     pub(crate) fn run_in_parts<R: Send>(
         &self,
         progress: &dyn Progress,
-        work: impl Fn(&Chunk, Begin) -> Part<R> + Sync,
+        work: impl Fn(&Chunk, ChunkStart) -> ChunkPart<R> + Sync,
         mut fold: impl FnMut(R) -> Result<u64, DataError>,
     ) -> Result<(), DataError> {
         let in_flight = rayon::current_num_threads() * 4;
         let mut reader = ChunkReader::new(self);
-        let total = self.source.total_bytes();
+        let (phase, total) = (self.phase, self.source.total_bytes());
         let long = LongLines::default();
         let go_on = |task: &mut Task<R>, is_next: bool| {
             let Some(lines) = task.done else { return };
             // Only a long line makes a chunk so much larger than its target.
             let bytes = task.chunk.bytes.len();
             let _turn = (bytes > 2 * self.chunk_bytes).then(|| long.wait_for_room(bytes));
-            let part = work(&task.chunk, Begin { lines, is_next });
-            task.found.push(part.found);
+            let part = work(&task.chunk, ChunkStart { lines, is_next });
+            if part.done != Some(lines) {
+                task.found.push(part.found);
+            }
             task.done = part.done;
         };
         let mut batch = reader.batch(in_flight, Vec::new())?;
@@ -104,19 +107,13 @@ impl Reading<'_> {
             let read_so_far = reader.bytes_on_disk();
             let new = |chunk| Task { chunk, found: Vec::new(), done: Some(0) };
             let mut tasks: Vec<Task<R>> = batch.into_iter().map(new).collect();
-            let (mut next, mut folded) = (None, 0);
-            while folded < tasks.len() {
-                let left = &mut tasks[folded..];
-                let mut work = || {
-                    left.par_iter_mut().with_max_len(1).enumerate().for_each(|(i, task)| go_on(task, i == 0));
-                };
-                match next {
-                    Some(_) => work(),
-                    None => {
-                        let read = || reader.batch(in_flight, std::mem::take(&mut spare));
-                        next = Some(rayon::join(read, work).0);
-                    }
-                }
+            let work_on = |tasks: &mut [Task<R>]| {
+                tasks.par_iter_mut().with_max_len(1).enumerate().for_each(|(i, task)| go_on(task, i == 0));
+            };
+            let read = || reader.batch(in_flight, std::mem::take(&mut spare));
+            let (next, ()) = rayon::join(read, || work_on(&mut tasks));
+            let mut folded = 0;
+            loop {
                 for task in &mut tasks[folded..] {
                     for found in task.found.drain(..) {
                         examples = fold(found)?;
@@ -126,15 +123,16 @@ impl Reading<'_> {
                     }
                     folded += 1;
                 }
-                if folded < tasks.len() && progress.cancelled() {
+                progress.step(Step { phase, bytes_done: read_so_far, bytes_total: total, examples });
+                if progress.cancelled() {
                     return Err(DataError::Cancelled);
                 }
+                if folded == tasks.len() {
+                    break;
+                }
+                work_on(&mut tasks[folded..]);
             }
-            progress.step(Step { phase: self.phase, bytes_done: read_so_far, bytes_total: total, examples });
-            if progress.cancelled() {
-                return Err(DataError::Cancelled);
-            }
-            batch = next.transpose()?.unwrap_or_default();
+            batch = next?;
             // A buffer that grew for one long line is freed.
             let buffers = tasks.into_iter().map(|task| task.chunk.bytes);
             spare = buffers.filter(|bytes| bytes.capacity() <= 4 * self.chunk_bytes).collect();
@@ -317,7 +315,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::held::Held;
+    use crate::token_room::TokenRoom;
 
     /// What is found about short lines takes no more memory than what is found about long ones.
     #[test]
@@ -340,10 +338,9 @@ mod tests {
         }
     }
 
-    /// Each line has as many megabytes of tokens as its text says.
+    /// Each line has as many bytes of tokens as its text says.
     #[test]
     fn lines_wait_for_room_for_their_tokens_and_are_folded_in_order() {
-        const MIB: usize = 1 << 20;
         let folder = tempfile::tempdir().unwrap();
         let sizes: Vec<usize> = [1, 300, 2, 63, 64, 65, 0, 30].into_iter().cycle().take(400).collect();
         let path = folder.path().join("a.jsonl");
@@ -359,31 +356,31 @@ mod tests {
             chunk_bytes: 64,
             tells_refused_files: false,
         };
-        let (held, now, most) = (Held::default(), AtomicUsize::new(0), AtomicUsize::new(0));
-        let work = |chunk: &Chunk, begin: Begin| {
+        let (room, now, most) = (TokenRoom::of(64), AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = |chunk: &Chunk, begin: ChunkStart| {
             let mut found = Vec::new();
             for (done, line) in chunk.lines().enumerate().skip(begin.lines) {
                 let size: usize = std::str::from_utf8(line.bytes).unwrap().parse().unwrap();
-                if !held.take(size * MIB, begin.is_next && found.is_empty()) {
-                    return Part { found, done: Some(done) };
+                if !room.take(size, begin.is_next && found.is_empty()) {
+                    return ChunkPart { found, done: Some(done) };
                 }
                 most.fetch_max(now.fetch_add(size, Ordering::SeqCst) + size, Ordering::SeqCst);
                 found.push(size);
             }
-            Part { found, done: None }
+            ChunkPart { found, done: None }
         };
         let mut folded = Vec::new();
         let fold = |found: Vec<usize>| {
             for size in found {
                 now.fetch_sub(size, Ordering::SeqCst);
-                held.give_back(size * MIB);
+                room.change(size, 0);
                 folded.push(size);
             }
             Ok(0)
         };
         reading.run_in_parts(&(), work, fold).unwrap();
         assert_eq!(folded, sizes);
-        assert!(most.into_inner() <= 64 + 300 && held.take(64 * MIB, false));
+        assert!(most.into_inner() <= 64 + 300 && room.take(64, false));
     }
 
     #[test]

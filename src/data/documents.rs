@@ -13,7 +13,7 @@ use crate::conversation::Document;
 use crate::rejection::{Kind, Rejection};
 use crate::text_border::{SECTION_BYTES, border, tail};
 use crate::token_file::all_but_first;
-use crate::tokens::{TOKEN_BYTES, Tokens};
+use crate::tokens::{EXAMPLE_BYTES, TOKEN_BYTES, Tokens};
 
 /// The largest number of tokens of a piece of raw text if the user gives no limit. The limit of a model is
 /// far more than one computes on at once, and that of a conversation, which should not be cut.
@@ -23,12 +23,12 @@ impl ChatTokenizer {
     /// Returns the tokens of a document or of a section of one. A section that continues a document begins
     /// with the last token before it.
     pub(crate) fn encode_document(&self, document: &Document<'_>) -> Result<Tokens, Rejection> {
-        let mut whole = Pieces::new(None, false);
+        let mut input_ids = Vec::new();
         self.tokens_of_document(document, |ids| {
-            whole.add(ids);
+            input_ids.extend_from_slice(ids);
             Ok(())
         })?;
-        Ok(whole.finish().1.pop().unwrap_or_default())
+        Ok(Tokens { loss_mask: all_but_first(input_ids.len()), input_ids })
     }
 
     /// Calls `found` with the tokens of a document or of a section of one, some at a time.
@@ -104,8 +104,9 @@ pub(crate) struct Pieces {
 impl Pieces {
     pub(crate) fn new(limit: Option<usize>, keeps_all: bool) -> Self {
         // A piece of one token would have nothing to train.
-        let limit = limit.unwrap_or(usize::MAX).max(2);
-        Self { limit, keeps_all, pieces: vec![Vec::new()], length: 0, bytes: 0 }
+        let least = if keeps_all { 2 } else { 1 };
+        let limit = limit.unwrap_or(usize::MAX).max(least);
+        Self { limit, keeps_all, pieces: vec![Vec::new()], length: 0, bytes: EXAMPLE_BYTES }
     }
 
     /// Adds tokens.
@@ -123,8 +124,8 @@ impl Pieces {
             }
             let last = piece[piece.len() - 1];
             piece.shrink_to_fit();
-            self.bytes += size_of::<Tokens>();
             self.pieces.push(vec![last]);
+            self.bytes += EXAMPLE_BYTES + TOKEN_BYTES;
         }
     }
 

@@ -6,17 +6,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::at_work;
 use crate::chat_tokenizer::ChatTokenizer;
 use crate::chunk::{Chunk, lines};
-use crate::chunks::{Begin, Part};
+use crate::chunks::{ChunkPart, ChunkStart};
 use crate::conversation::Conversation;
-use crate::examples::{ExampleMaker, ExampleOptions, TooLong, example_bytes};
+use crate::examples::{ExampleMaker, ExampleOptions, TooLong, expected_bytes};
 use crate::explain;
 use crate::format::Format;
-use crate::held::Held;
 use crate::mapped::{Columns, in_own_names};
 use crate::progress::Progress;
 use crate::rejection::{Kind, Rejection};
 use crate::served::{Effects, Prompts};
-use crate::tokens::{TOKEN_BYTES, Tokens};
+use crate::token_room::TokenRoom;
+use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
 /// The settings for examining lines.
@@ -34,8 +34,8 @@ pub(crate) struct Examiner<'a> {
     pub columns: Columns,
     /// The prompts that a server sends, compared so far.
     pub prompts: Prompts,
-    /// The tokens that are found and not yet folded.
-    pub held: Held,
+    /// The room for tokens that are being made, or wait to be folded.
+    pub room: TokenRoom,
     /// Says whether the work is cancelled.
     pub progress: &'a dyn Progress,
 }
@@ -55,8 +55,6 @@ pub(crate) struct Examined {
 pub(crate) struct Outcome {
     pub line: u64,
     pub result: Result<Accepted, Box<Refused>>,
-    /// The room that its tokens take, which whoever folds it gives back.
-    pub token_bytes: usize,
 }
 
 pub(crate) struct Accepted {
@@ -85,8 +83,8 @@ impl Accepted {
         self.tokens.as_ref().map_or(1, |examples| examples.len() as u64)
     }
 
-    /// Returns the number of bytes of its tokens.
-    fn token_bytes(&self) -> usize {
+    /// Returns about the number of bytes of its tokens. Whoever folds it gives so much room back.
+    pub(crate) fn token_bytes(&self) -> usize {
         self.tokens.iter().flatten().map(Tokens::bytes).sum()
     }
 
@@ -122,7 +120,7 @@ fn piece_hash(text: u64, piece: u64) -> u64 {
 
 impl Examiner<'_> {
     /// Examines a chunk from a line on. Lines are put off if there is no room for their tokens.
-    pub(crate) fn examine(&self, chunk: &Chunk, begin: Begin) -> Part<Examined> {
+    pub(crate) fn examine(&self, chunk: &Chunk, begin: ChunkStart) -> ChunkPart<Examined> {
         let mut examined = Examined {
             file: chunk.file,
             format: chunk.format,
@@ -135,8 +133,8 @@ impl Examiner<'_> {
             let text = String::from_utf8_lossy(&chunk.bytes).into_owned();
             let result = Err(Box::new(Refused { rejection: rejection.clone(), text }));
             examined.lines = 1;
-            examined.outcomes.push(Outcome { line: chunk.first_line, result, token_bytes: 0 });
-            return Part { found: examined, done: None };
+            examined.outcomes.push(Outcome { line: chunk.first_line, result });
+            return ChunkPart { found: examined, done: None };
         }
         // Validating a megabyte at once is five times as fast as line by line, so lines are checked one by
         // one only in a chunk that fails.
@@ -148,8 +146,8 @@ impl Examiner<'_> {
             if self.tokenizer.is_some_and(|tokenizer| tokenizer.template_holds().is_err()) {
                 break;
             }
-            examined.lines += 1;
             if chunk.section.is_none() && line.bytes.trim_ascii().is_empty() {
+                examined.lines += 1;
                 examined.blank += 1;
                 continue;
             }
@@ -165,10 +163,7 @@ impl Examiner<'_> {
             let result = match text {
                 Ok(text) => match self.line(chunk, text, is_next) {
                     Some(result) => result.map_err(|rejection| (rejection, text.to_owned())),
-                    None => {
-                        examined.lines -= 1;
-                        return Part { found: examined, done: Some(done) };
-                    }
+                    None => return ChunkPart { found: examined, done: Some(done) },
                 },
                 Err(e) => {
                     let lossy = String::from_utf8_lossy(line.bytes).into_owned();
@@ -181,10 +176,10 @@ impl Examiner<'_> {
             };
             let result = result.map_err(|(rejection, text)| Box::new(Refused { rejection, text }));
             let result = self.in_own_names(result, original.map(|line| line.bytes));
-            let token_bytes = result.as_ref().map_or(0, Accepted::token_bytes);
-            examined.outcomes.push(Outcome { line: line.line_no, result, token_bytes });
+            examined.lines += 1;
+            examined.outcomes.push(Outcome { line: line.line_no, result });
         }
-        Part { found: examined, done: None }
+        ChunkPart { found: examined, done: None }
     }
 
     /// Gives rejections the names that the user gave the columns, and the line as it was.
@@ -212,16 +207,12 @@ impl Examiner<'_> {
             Err(rejection) => return Some(Err(rejection)),
         };
         let Some(tokenizer) = self.tokenizer else { return Some(Ok(accepted(&conversation))) };
-        // Each byte may become a token.
-        let room = TOKEN_BYTES * example_bytes(&conversation, self.examples);
-        if !self.held.take(room, is_next) {
+        let expected = expected_bytes(&conversation, self.examples, self.max_example_tokens);
+        if !self.room.take(expected, is_next) {
             return None;
         }
         let result = self.with_tokens(tokenizer, conversation, line);
-        let kept = result.as_ref().map_or(0, Accepted::token_bytes);
-        // There may be more tokens than bytes, because a chat template adds some.
-        self.held.take(kept, true);
-        self.held.give_back(room);
+        self.room.change(expected, result.as_ref().map_or(0, Accepted::token_bytes));
         Some(result)
     }
 
@@ -291,4 +282,87 @@ fn invalid_text(valid: &[u8], chunk: &Chunk) -> Rejection {
         format!("not valid UTF-8 on line {line}"),
         "Write the file as UTF-8 (iconv -f ENCODING -t UTF-8)",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use sparktune_base::choices::Think;
+
+    use super::*;
+
+    /// What was found in a chunk: the lines with their tokens, or why they are rejected and how they were.
+    fn examined(chunk: &Chunk, room: usize, map: &FieldMap) -> (u64, u64, Vec<(u64, String)>, usize) {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../presets/demo/model");
+        let tokenizer = ChatTokenizer::from_dir(&model).unwrap();
+        let examiner = Examiner {
+            tokenizer: Some(&tokenizer),
+            policy: Think::Train.into(),
+            examples: ExampleOptions { split_turns: true, ..ExampleOptions::default() },
+            max_example_tokens: None,
+            vocabulary: None,
+            map,
+            columns: Columns::default(),
+            prompts: Prompts::default(),
+            room: TokenRoom::of(room),
+            progress: &(),
+        };
+        let (mut lines, mut blank, mut outcomes, mut parts) = (0, 0, Vec::new(), 0);
+        let mut done = Some(0);
+        while let Some(lines_done) = done {
+            // Other lines have taken everything, unless this chunk is next.
+            let waiting = examiner.examine(chunk, ChunkStart { lines: lines_done, is_next: false });
+            let part = match (waiting.done, waiting.found.outcomes.is_empty()) {
+                (Some(_), true) => examiner.examine(chunk, ChunkStart { lines: lines_done, is_next: true }),
+                _ => waiting,
+            };
+            lines += part.found.lines;
+            blank += part.found.blank;
+            for Outcome { line, result } in part.found.outcomes {
+                outcomes.push((
+                    line,
+                    match result {
+                        Ok(accepted) => {
+                            examiner.room.change(accepted.token_bytes(), 0);
+                            format!("{:?}", accepted.tokens)
+                        }
+                        Err(refused) => format!("{} {}", refused.rejection, refused.text),
+                    },
+                ));
+            }
+            assert!(part.done > done || part.done.is_none());
+            (done, parts) = (part.done, parts + 1);
+        }
+        assert!(examiner.room.take(room, false), "some room was not given back");
+        (lines, blank, outcomes, parts)
+    }
+
+    #[test]
+    fn lines_that_are_put_off_are_examined_once_each_and_in_order() {
+        let map: FieldMap = "q=prompt,a=completion".parse().unwrap();
+        let text = |i: usize| format!(r#"{{"q":"question {i}","a":"{}"}}"#, "word ".repeat(i % 7));
+        let mut own: Vec<String> = (0..40).map(text).collect();
+        own[3] = String::new();
+        own[4] = "{oops".into();
+        own[17] = r#"{"q":"no answer"}"#.into();
+        own[39] = "  ".into();
+        let original = own.join("\n").into_bytes();
+        let bytes = crate::mapped::renamed(&original, &map, &Columns::default());
+        let chunk = Chunk {
+            format: Some(Format::PromptCompletion),
+            first_line: 7,
+            bytes,
+            original,
+            ..Chunk::default()
+        };
+        let (lines, blank, whole, parts) = examined(&chunk, 1 << 30, &map);
+        assert_eq!((lines, blank, whole.len(), parts), (40, 2, 38, 1));
+        assert!(whole.iter().any(|(_, said)| said.contains("{oops")));
+        for room in [0, 1, 500, 2_000] {
+            let (lines, blank, in_parts, parts) = examined(&chunk, room, &map);
+            assert_eq!((lines, blank), (40, 2), "{room}");
+            assert!(parts > 1 && in_parts == whole, "{room}: {parts}");
+        }
+    }
 }

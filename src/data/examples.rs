@@ -14,7 +14,7 @@ use crate::explain;
 use crate::progress::Progress;
 use crate::rejection::{Kind, Rejection};
 use crate::served::{Effects, Encoded, Prompts};
-use crate::tokens::Tokens;
+use crate::tokens::{TOKEN_BYTES, Tokens};
 use crate::turns::MaskPolicy;
 
 /// How a conversation becomes examples. This is part of the fingerprint of token files.
@@ -79,7 +79,7 @@ pub(crate) struct Examples<T> {
     pub refused_turns: u32,
     /// The reason of the first of them, which names it.
     pub first_refused: Option<Rejection>,
-    /// The number of bytes of the tokens of those that were made.
+    /// The number of bytes of the tokens of those that were made of a chat or a completion.
     token_bytes: usize,
 }
 
@@ -131,7 +131,7 @@ impl ExampleMaker<'_> {
     ///
     /// # Errors
     /// The same as for [`ChatTokenizer::encode_conversation`] if no example can be made, or all of them
-    /// together would be too much text. It is no error if all of it is too long.
+    /// together would be too much text or too many tokens. It is no error if all of it is too long.
     pub(crate) fn make<'a, T>(
         &self,
         conversation: Conversation<'a>,
@@ -156,7 +156,7 @@ impl ExampleMaker<'_> {
         };
         let mut untrained = None;
         for conversation in chosen(conversation, self.options)? {
-            if self.progress.cancelled() || examples.made.len() >= self.enough {
+            if self.progress.cancelled() || examples.are_too_many() || examples.made.len() >= self.enough {
                 break;
             }
             let encoded = match self.tokenizer.encode_example(&conversation, self.policy) {
@@ -168,9 +168,6 @@ impl ExampleMaker<'_> {
                 }
                 Err(rejection) if rejection.kind == Kind::TooManyTokens && self.max_tokens.is_some() => {
                     self.leave_out_untokenised(&conversation, rejection, &mut examples, &keep);
-                    if examples.are_too_many() {
-                        break;
-                    }
                     continue;
                 }
                 Err(rejection) => match &conversation {
@@ -192,9 +189,6 @@ impl ExampleMaker<'_> {
                     examples.count(&encoded.tokens);
                     examples.made.push(keep(Example { conversation, tokens: encoded.tokens, is_cut: false }));
                 }
-            }
-            if examples.are_too_many() {
-                break;
             }
         }
         if examples.are_too_many() {
@@ -235,8 +229,8 @@ impl ExampleMaker<'_> {
             too_long.longest = too_long.longest.max(length as u32);
             match self.options.overlong {
                 Overlong::Auto | Overlong::Split => too_long.pieces += 1,
-                Overlong::Truncate => too_long.cut += 1,
-                Overlong::Drop => {
+                Overlong::Truncate if limit > Some(1) => too_long.cut += 1,
+                Overlong::Truncate | Overlong::Drop => {
                     too_long.left_out += 1;
                     let limit = limit.unwrap_or(u32::MAX);
                     let explained = || explain::too_many_tokens(length, limit, self.options.overlong);
@@ -442,14 +436,7 @@ fn trained_turns(chat: &Chat<'_>, train_on: TrainOn) -> Vec<usize> {
     trained
 }
 
-/// Returns about the number of bytes of text in all examples of a conversation.
-pub(crate) fn example_bytes(conversation: &Conversation<'_>, options: ExampleOptions) -> usize {
-    match conversation {
-        Conversation::Chat(chat) => chat_bytes(chat, options),
-        other => other.text_bytes(),
-    }
-}
-
+/// Returns about the number of bytes of text in all examples of a chat.
 fn chat_bytes(chat: &Chat<'_>, options: ExampleOptions) -> usize {
     let mut bytes = chat.tools.as_ref().map_or(0, |tools| tools.get().len());
     let up_to = |message: &Message<'_>| {
@@ -461,6 +448,41 @@ fn chat_bytes(chat: &Chat<'_>, options: ExampleOptions) -> usize {
         true => trained_turns(chat, options.train_on).into_iter().map(|last| bytes_up_to[last]).sum(),
         false => bytes_up_to.last().copied().unwrap_or(0),
     }
+}
+
+/// Returns how many bytes the tokens of all examples of a conversation are expected to take: those of a token
+/// for every two bytes of text. Numbers have more tokens, and most text has half as many.
+pub(crate) fn expected_bytes(
+    conversation: &Conversation<'_>,
+    options: ExampleOptions,
+    max_tokens: Option<u32>,
+) -> usize {
+    let text = match conversation {
+        Conversation::Chat(chat) => {
+            let text = chat_bytes(chat, options);
+            if options.split_turns && text > MOST_BYTES {
+                // It is rejected at once.
+                return 0;
+            }
+            let may_be_split =
+                options.overlong == Overlong::Split && max_tokens.is_some_and(|limit| text > limit as usize);
+            let repeated = if may_be_split { repeated_bytes(chat, options) } else { 0 };
+            text.saturating_add(repeated)
+        }
+        other => other.text_bytes(),
+    };
+    (text / 2).saturating_mul(TOKEN_BYTES).min(MOST_TOKEN_BYTES)
+}
+
+/// Returns the largest number of bytes of text that parts of whole turns repeat: what precedes the first
+/// exchange, in a part for each.
+fn repeated_bytes(chat: &Chat<'_>, options: ExampleOptions) -> usize {
+    let system = chat.messages.iter().take_while(|m| matches!(&*m.role, "system" | "developer"));
+    let tools = chat.tools.as_ref().map_or(0, |tools| tools.get().len());
+    let exchanges = chat.messages.iter().filter(|message| message.role == "user").count();
+    let examples = if options.split_turns { trained_turns(chat, options.train_on).len() } else { 1 };
+    let bytes = tools + system.map(Message::text_bytes).sum::<usize>();
+    bytes.saturating_mul(exchanges).saturating_mul(examples)
 }
 
 /// Makes turns context that is not trained.

@@ -91,10 +91,13 @@ pub(crate) fn too_much_json(field: &str) -> Rejection {
     Rejection::new(Kind::LineTooLong, field, reason, json_tree::TOO_LARGE_FIX)
 }
 
-/// Explains why a text is not tokenised: none is that is so long, or only this text takes much memory.
-pub(crate) fn too_much_text(bytes: usize, most: usize, only_this: bool) -> Rejection {
-    let (such, fix) = match only_this {
-        true => (" of such text", "Split the example, or remove what has no spaces in it"),
+/// Explains why a text is not tokenised. `is_unusual` says whether another text of this length would be.
+pub(crate) fn too_much_text(bytes: usize, most: usize, is_unusual: bool) -> Rejection {
+    let (such, fix) = match is_unusual {
+        true => (
+            " of such text",
+            "Split the example, or remove words of more than a megabyte and characters that are not normalised (NFC)",
+        ),
         false => ("", "Split the example into several"),
     };
     let (bytes, most) = (count(bytes as u64), most >> 20);
@@ -121,7 +124,7 @@ pub(crate) fn too_many_examples(most_bytes: usize) -> Rejection {
     Rejection::new(
         Kind::LineTooLong,
         "",
-        format!("its examples have more than {} MiB of tokens", most_bytes >> 20),
+        format!("tokenised, its examples would take more than {} MiB of memory", most_bytes >> 20),
         "Write it as several lines, or raise --max-example-tokens, so that it is cut into fewer parts",
     )
 }

@@ -11,7 +11,6 @@ use crate::chat_tokenizer::ChatTokenizer;
 use crate::check::examine_all;
 use crate::error::DataError;
 use crate::examine::Examiner;
-use crate::held::Held;
 use crate::input::Input;
 use crate::mapped::Columns;
 use crate::policy::Policy;
@@ -23,6 +22,7 @@ use crate::served::Prompts;
 use crate::source::Source;
 use crate::tally::{Side, Tally};
 use crate::token_file::{Header, Origin, TokenFileWriter, Written};
+use crate::token_room::TokenRoom;
 
 /// The options of packing.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ pub fn pack_text<I: Clone + Into<Input>>(
         map: &policy.map,
         columns: Columns::default(),
         prompts: Prompts::default(),
-        held: Held::default(),
+        room: TokenRoom::new(),
         progress,
     };
     let mut tally = Tally::new(Some(tokenizer), options.rejected_path.as_deref(), source.sets())?;

@@ -18,7 +18,6 @@ use crate::examine::{Accepted, Examiner};
 use crate::examples::ExampleOptions;
 use crate::file_kind::REJECTED;
 use crate::format::Format;
-use crate::held::Held;
 use crate::input::Input;
 use crate::inputs::Inputs;
 use crate::mapped::Columns;
@@ -31,6 +30,7 @@ use crate::source::{Source, SourceFile};
 use crate::split::{EvalSplit, Splitter};
 use crate::tally::{Side, Tally};
 use crate::token_file::{self, Header, OnDamage, Origin, TokenFile, TokenFileError, TokenFileWriter};
+use crate::token_room::TokenRoom;
 use crate::tokens::Tokens;
 use crate::turns::MaskPolicy;
 
@@ -139,7 +139,7 @@ pub fn prepare<I: Clone + Into<Input>>(
         map: &options.map,
         columns: Columns::default(),
         prompts: Prompts::default(),
-        held: Held::default(),
+        room: TokenRoom::new(),
         progress,
     };
     let mut tally = train_data.tally(Some(tokenizer), Some(&out_dir.join(REJECTED)))?;

@@ -14,11 +14,13 @@ pub struct Tokens {
 
 /// The number of bytes that a token takes.
 pub(crate) const TOKEN_BYTES: usize = size_of::<u32>() + size_of::<bool>();
+/// About the number of bytes that an example takes besides, with what the allocator and a report need.
+pub(crate) const EXAMPLE_BYTES: usize = 128;
 
 impl Tokens {
     /// Returns about the number of bytes of memory that they take.
     pub(crate) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.input_ids.len() * TOKEN_BYTES
+        EXAMPLE_BYTES + self.input_ids.len() * TOKEN_BYTES
     }
 
     /// Returns the number of targets.

@@ -244,7 +244,7 @@ impl Text<'_> {
         }
     }
 
-    /// Returns the same of a character of several bytes.
+    /// Does the same for a character beyond ASCII.
     #[cold]
     fn beyond_ascii(&self, at: usize) -> Option<(Kind, usize)> {
         let c = self.text[at..].chars().next()?;

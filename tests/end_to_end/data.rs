@@ -74,6 +74,7 @@ fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
     // It replaces nothing, and copies no tables.
     let again = place.sparktune(args).exits(2);
     assert!(again.err.contains("exists already"), "{}", again.err);
+    assert_eq!(again.out, "", "it is said before the data is read");
     place.write("rows.csv", "prompt,completion\na,b\n");
     let table = place.sparktune(["check", "rows.csv", "--write-clean", "rows.jsonl"]).exits(2);
     assert!(table.err.contains("only files of JSON Lines"), "{}", table.err);
@@ -102,6 +103,10 @@ fn where_every_line_is_rejected_no_higher_limit_is_recommended() {
             result.err
         );
     }
+    let model = checkpoint();
+    let pack = ["pack", "train.jsonl", "t.qubgpu", "--max-rejected", "1", "--model", model.to_str().unwrap()];
+    let result = place.sparktune(pack).exits(3);
+    assert!(result.err.contains("no example is left") && !result.err.contains("raise"), "{}", result.err);
 }
 
 #[test]

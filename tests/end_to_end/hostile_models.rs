@@ -474,6 +474,8 @@ fn lines_of_far_too_much_are_left_out_in_words() {
     let done = place.sparktune(args).exits(0);
     let kept = fs::read_to_string(place.join("rejected.jsonl")).unwrap();
     assert!(done.out.contains("20,002 messages") && kept.contains("bytes of text"), "{}", done.out);
+    // How many tokens it has is not known.
+    assert!(done.out.contains("too long and left out (5,242,"), "{}", done.out);
 }
 
 /// Values of two to eight bytes, which would take two to six gigabytes if all were kept.

@@ -17,8 +17,8 @@ use crate::disk::{BYTES, Bytes, Change, History, NAMES, Names, Tree, write_tree}
 use crate::sparktune::{Done, Place, done, files, outputs};
 use crate::trace::traced;
 
-/// States of CI.
-const FEW: usize = 48;
+/// States of each kind of run in CI.
+const FEW: usize = 24;
 /// States that are tried at the same time.
 const AT_ONCE: usize = 2;
 
@@ -139,4 +139,11 @@ fn a_run_whose_power_was_cut_at_any_write_ends_with_the_same_bytes() {
     cut_everywhere("lora", &|place| {
         place.train(&["--rank", "4", "--max-steps", "3", "--save-steps", "1", "--keep", "1", "--mtp", "none"])
     });
+}
+
+/// All weights are trained, and then the MTP head.
+#[test]
+fn so_does_a_run_that_trains_all_weights_and_a_head() {
+    let flags = ["--max-steps", "2", "--save-steps", "1", "--keep", "1", "--mtp", "trained"];
+    cut_everywhere("full, with head", &|place| place.train(&[&["--method", "full"], &flags[..]].concat()));
 }

@@ -339,7 +339,11 @@ fn report_draws_a_run_as_one_page_that_only_its_owner_may_read() {
     place.sparktune(["report", "latest", "--output", "page.html"]).exits(0);
     place.write("mine.html", "<!DOCTYPE html><title>mine</title>");
     let taken = place.sparktune(["report", "latest", "--output", "mine.html"]).exits(2);
-    assert!(taken.err.contains("mine.html exists and is no report, so it is not replaced"), "{}", taken.err);
+    assert!(
+        taken.err.contains("mine.html exists and is another kind of file, so it is not replaced"),
+        "{}",
+        taken.err
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `pack`, `unpack`, `verify` through the binary.
 
-use crate::sparktune::Place;
+use crate::sparktune::{Place, checkpoint};
 
 fn packed(place: &Place) {
     let lines: String = (0..20u32)
@@ -60,36 +60,51 @@ fn a_flipped_bit_is_named_and_the_rest_can_be_saved() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_never_replaced_and_a_list_of_rejected_lines_is_no_output() {
+fn a_file_of_another_kind_is_never_replaced() {
     let place = Place::new();
     packed(&place);
     place.write("notes.txt", "keep me\n");
-    place.write("page.html", "<!DOCTYPE html><title>mine</title>");
+    std::fs::copy(place.join("t.qubgpu"), place.join("t2.qubgpu")).unwrap();
+    place.sparktune(["unpack", "t.qubgpu", "v1.bin", "--to", "v1"]).exits(0);
+    place.write("around.bin", [b"not a packet", &*std::fs::read(place.join("v1.bin")).unwrap()].concat());
+    place.write("own.jsonl", "{\"input_ids\": [1, 2]}\n");
     for args in [
         &["unpack", "t.qubgpu", "notes.txt"][..],
         &["unpack", "t.qubgpu", "t2.qubgpu"],
+        &["unpack", "t.qubgpu", "v1.bin"],
+        &["unpack", "t.qubgpu", "own.jsonl"],
         &["verify", "t.qubgpu", "--rebuild", "notes.txt"],
         &["pack", "ids.jsonl", "notes.txt"],
+        &["pack", "ids.jsonl", "around.bin"],
     ] {
-        std::fs::copy(place.join("t.qubgpu"), place.join("t2.qubgpu")).unwrap();
         let refused = place.sparktune(args).exits(2);
         let why = "exists and is another kind of file, so it is not replaced";
         assert!(refused.err.contains(why), "{args:?}: {}", refused.err);
     }
     assert_eq!(std::fs::read_to_string(place.join("notes.txt")).unwrap(), "keep me\n");
-    // What a command wrote before, and an empty file, are replaced.
+    // A token file, also a damaged one, and an empty file are replaced.
     place.write("out.jsonl", "");
-    for _ in 0..2 {
-        place.sparktune(["unpack", "t.qubgpu", "out.jsonl"]).exits(0);
-        place.sparktune(["verify", "t.qubgpu", "--rebuild", "saved.qubgpu"]).exits(0);
+    place.sparktune(["unpack", "t.qubgpu", "out.jsonl"]).exits(0);
+    assert_eq!(std::fs::read_to_string(place.join("out.jsonl")).unwrap().lines().count(), 20);
+    place.write("t2.qubgpu", "damaged");
+    for output in ["t2.qubgpu", "v1.bin"] {
+        place.sparktune(["pack", "ids.jsonl", output]).exits(0);
+        place.sparktune(["verify", "t.qubgpu", "--rebuild", output]).exits(0);
+        let whole = std::fs::read(place.join("t.qubgpu")).unwrap().len();
+        assert_eq!(std::fs::read(place.join(output)).unwrap().len(), whole, "{output}");
     }
-    let same = "the rejected lines would be written to the output";
+}
+
+#[test]
+fn the_list_of_rejected_lines_is_not_written_to_another_output() {
+    let place = Place::new();
+    let model = checkpoint();
     place.write("text.jsonl", "{\"text\": \"a\"}\n{\n");
-    for args in [
-        &["pack", "text.jsonl", "x", "--rejected", "./x"][..],
-        &["check", "text.jsonl", "--write-clean", "x", "--rejected", "x"],
-    ] {
+    let pack = ["pack", "text.jsonl", "x", "--rejected", "./x", "--model", model.to_str().unwrap()];
+    let check = ["check", "text.jsonl", "--write-clean", "x", "--rejected", "x"];
+    for (args, flag) in [(&pack[..], "--output"), (&check, "--write-clean")] {
         let refused = place.sparktune(args).exits(2);
-        assert!(refused.err.contains(same) && !place.join("x").exists(), "{args:?}: {}", refused.err);
+        let why = format!("--rejected and {flag} name the same file, x");
+        assert!(refused.err.contains(&why) && !place.join("x").exists(), "{args:?}: {}", refused.err);
     }
 }

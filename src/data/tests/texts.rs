@@ -121,7 +121,7 @@ fn a_document_has_the_tokens_of_a_completion_without_a_prompt() {
 
 /// What the tokenizer adds around a text does not keep it from the fast path, which takes any length.
 #[test]
-fn a_completion_has_the_tokens_that_the_crate_gives_it_however_long_it_is() {
+fn a_completion_has_the_tokens_that_the_crate_gives_it_and_may_be_long() {
     for (before, after) in [(false, false), (true, false), (false, true), (true, true)] {
         let (tokenizer, of_crate) = adding(before, after);
         for (prompt, completion) in [("2+2=", "4"), ("", "a b"), ("a ", " b\n"), ("it", "'s <|im_end|>")] {
@@ -162,7 +162,7 @@ fn a_text_that_a_tokenizer_does_not_know_is_rejected_with_the_name_of_its_file()
     fs::write(&path, tokenizer.to_string()).unwrap();
     let rejection = ChatTokenizer::from_dir(folder.path()).unwrap().encode("b").unwrap_err();
     assert_eq!(rejection.kind, Kind::TokenizerFailed);
-    let begins = format!("{} cannot tokenise it: ", path.display());
+    let begins = format!("{} cannot tokenise the text: ", path.display());
     assert!(rejection.to_string().starts_with(&begins), "{rejection}");
 }
 
@@ -176,9 +176,19 @@ fn a_text_whose_pieces_would_take_all_memory_is_rejected_alone() {
     let report = prepared.report;
     assert_eq!((report.rejected, report.accepted_lines()), (1, 1), "{report}");
     let reason = &report.rejections[0].example.reason;
-    assert_eq!(reason, "its examples have more than 384 MiB of tokens");
+    assert_eq!(reason, "tokenised, its examples would take more than 384 MiB of memory");
     let prepared = texts.prepare(&tokenizers()[0], &options(500, Overlong::Split));
-    assert_eq!((prepared.report.rejected, prepared.report.tokens.unwrap().targets > 8 << 20), (0, true));
+    assert_eq!((prepared.report.rejected, prepared.report.accepted_lines()), (0, 2));
+}
+
+/// A single token would have nothing to train.
+#[test]
+fn a_text_is_cut_to_two_tokens_and_left_out_for_one() {
+    let texts = Texts::new(&[("a.jsonl", br#"{"text": "One two three four."}"#)]);
+    for (limit, examples) in [(2, 1), (1, 0)] {
+        let overlong = texts.prepare(&tokenizers()[0], &options(limit, Overlong::Truncate)).report.overlong;
+        assert_eq!((overlong.cut.examples, overlong.left_out.examples), (examples, 1 - examples), "{limit}");
+    }
 }
 
 #[test]

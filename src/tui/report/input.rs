@@ -189,7 +189,7 @@ fn size_of(path: &Path) -> u64 {
     }
 }
 
-/// Returns whether a file is empty or a page that was written before.
+/// Returns whether a file begins like a page.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -198,7 +198,7 @@ pub fn is_page(path: &Path) -> io::Result<bool> {
     File::open(path)?.take(HEAD_BYTES).read_to_end(&mut start)?;
     let title = format!("{TITLE_END}</title>");
     let is_ours = |text: &str| text.starts_with("<!DOCTYPE html>") && text.contains(&title);
-    Ok(start.is_empty() || is_ours(&String::from_utf8_lossy(&start)))
+    Ok(is_ours(&String::from_utf8_lossy(&start)))
 }
 
 /// Writes the page to a temporary file in the same folder and then renames it, so that a browser never reads

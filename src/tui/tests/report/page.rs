@@ -274,12 +274,25 @@ fn a_million_steps_make_a_page_of_ordinary_size() {
 }
 
 #[test]
+fn a_page_is_known_from_one_of_somebody_elses() {
+    let root = tempfile::tempdir().unwrap();
+    let run = runs::realistic(&RunsRoot::new(root.path()));
+    let path = root.path().join("report.html");
+    let is = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        is_page(&path).unwrap()
+    };
+    let long = ReportInput { name: "ä".repeat(10_000), ..ReportInput::read(&run) };
+    assert!(is(&html(&long)));
+    assert!(!is("") && !is("<!DOCTYPE html><title>mine</title>") && !is("the words · sparktune</title>"));
+}
+
+#[test]
 fn the_page_is_private_and_replaces_the_one_before_whole() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("report.html");
     std::fs::write(&path, "old").unwrap();
     write_page(&path, "new").unwrap();
-    assert!(!is_page(&path).unwrap());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1, "nothing is left beside it");
