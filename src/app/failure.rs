@@ -234,7 +234,9 @@ impl From<TokenFileError> for Failure {
     fn from(error: TokenFileError) -> Self {
         let exit = match &error {
             TokenFileError::Io { source, .. } => exit_of_io(source),
-            TokenFileError::BeingWritten { .. } | TokenFileError::UnsupportedVersion { .. } => Exit::Usage,
+            TokenFileError::BeingWritten { .. }
+            | TokenFileError::InTheWay { .. }
+            | TokenFileError::UnsupportedVersion { .. } => Exit::Usage,
             _ => Exit::Data,
         };
         Self::new(exit, error.to_string())

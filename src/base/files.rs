@@ -102,6 +102,13 @@ pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()>
     fs::rename(&unfinished, path)
 }
 
+/// Returns whether a path is in `/dev` or `/proc`, or is a link into them, as `/dev/stdout` is. What it leads
+/// to may be a file, but the name must stay.
+pub fn leads_to_a_device(path: &Path) -> bool {
+    let is_there = |path: &Path| path.starts_with("/dev") || path.starts_with("/proc");
+    is_there(path) || fs::read_link(path).is_ok_and(|target| is_there(&target))
+}
+
 /// Refuses to put a file in the place of something that is none, such as a device or a pipe. A link is
 /// replaced, and not followed.
 ///

@@ -1,9 +1,10 @@
 //! The files that commands write: nothing that the user has is lost to them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
+use sparktune_base::files::{leads_to_a_device, refuse_to_replace_special};
 
 /// Refuses to replace a file that is neither empty nor, as `is_own` finds out, one that the command itself
 /// writes.
@@ -14,6 +15,11 @@ pub(crate) fn refuse_to_replace_another(
     output: &Path,
     is_own: impl FnOnce(&Path) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
+    refuse_to_replace_special(output).map_err(|error| Failure::io("write", output, &error))?;
+    if leads_to_a_device(output) {
+        let text = format!("{} leads to a device or an open file, which is not replaced", shown(output));
+        return Err(Failure::usage(text).hint("Name a file"));
+    }
     let is_empty = || output.metadata().is_ok_and(|file| file.len() == 0);
     if !output.is_file() || is_empty() || is_own(output)? {
         return Ok(());
@@ -49,7 +55,13 @@ pub(crate) fn refuse_as_list_of_rejected(
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         path.canonicalize().ok().or_else(|| Some(folder.canonicalize().ok()?.join(path.file_name()?)))
     };
-    if place(rejected).is_some_and(|list| place(output) == Some(list)) {
+    // Until it is whole, the output has another name.
+    let mut unfinished = output.as_os_str().to_owned();
+    unfinished.push(".partial");
+    let is_taken = |list: PathBuf| {
+        [output, Path::new(&unfinished)].into_iter().any(|path| place(path).as_ref() == Some(&list))
+    };
+    if place(rejected).is_some_and(is_taken) {
         let text = format!("--rejected and {flag} name the same file, {}", shown(output));
         return Err(Failure::usage(text).hint("Choose another path with --rejected"));
     }

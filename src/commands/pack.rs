@@ -120,7 +120,8 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
         }
         print_lines(&report.to_string())?;
         if let Some(path) = rejected_path {
-            print(&format!("lines that are not in the file, with reasons, are in {}\n", path.display()))?;
+            let path = escape(&path.display().to_string()).into_owned();
+            print(&format!("lines that are not in the file, with reasons, are in {path}\n"))?;
         }
     }
     match done {

@@ -1,5 +1,6 @@
 //! `packet`: single packets made, taken apart and damaged, and what a file of packets carries.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -16,10 +17,10 @@ use sparktune_data::packets::lab::{Content, Version, encode, every_flip, flip, f
 use sparktune_data::packets::pick::packet_of;
 use sparktune_data::packets::state::{TensorOptions, TensorsDone, pack_tensors, unpack_tensors};
 use sparktune_data::packets::typed::MAX_PAYLOAD;
-use sparktune_data::token_file::OnDamage;
+use sparktune_data::token_file::{OnDamage, v1};
 use sparktune_tui::output::{print, print_json};
 
-use crate::outputs::refuse_same_file;
+use crate::outputs::{refuse_same_file, refuse_to_replace_another};
 use crate::packet_in_words::{anatomy_in_words, checks_in_words, contents_in_words, flips_in_words};
 
 /// The most bytes of a packet whose bits are flipped one by one, which takes a time that grows with its
@@ -115,6 +116,8 @@ pub fn packet(request: &PacketRequest, json: bool) -> Result<Exit, Failure> {
         }
         PacketRequest::Tensors { input, output, drop_damaged } => {
             refuse_same_file(input, output)?;
+            // Weights may be all that the user has.
+            refuse_to_replace_another(output, |_| Ok(false))?;
             let on_damage = if *drop_damaged { OnDamage::Skip } else { OnDamage::Stop };
             show_tensors(&unpack_tensors(input, output, on_damage)?, output, json)
         }
@@ -201,8 +204,17 @@ struct Made<'a> {
     anatomy: &'a Anatomy,
 }
 
+/// Returns whether a file begins like a packet, or like a file of them.
+fn is_packets(path: &Path) -> Result<bool, Failure> {
+    let mut start = [0; 3];
+    let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
+    let read = std::fs::File::open(path).and_then(|mut file| file.read(&mut start)).map_err(unreadable)?;
+    Ok(start[..read].starts_with(&[v1::SYNC]) || matches!(&start[..read], b"QPK" | b"QUB"))
+}
+
 /// Writes a packet as a whole.
 fn write_packet(path: &Path, packet: &[u8]) -> Result<(), Failure> {
+    refuse_to_replace_another(path, is_packets)?;
     write_shared(path, packet).map_err(|error| {
         Failure::usage(format!("{}: {error}", escape(&path.display().to_string())))
             .hint("Name another file with --output")
@@ -258,6 +270,7 @@ fn make_of_tensors(
             .hint("Omit --to v1: typed packets of version 2 hold tensors"));
     }
     refuse_same_file(input, output)?;
+    refuse_to_replace_another(output, is_packets)?;
     let default = TensorOptions::default();
     let options = TensorOptions { src: codes.src.unwrap_or(default.src), dst: codes.dst, ..default };
     show_tensors(&pack_tensors(input, output, &options)?, output, json)

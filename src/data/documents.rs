@@ -61,13 +61,15 @@ impl ChatTokenizer {
             };
             let (part, after) = rest.split_at(rest.floor_char_boundary(end));
             let known = self.encode(&before)?;
-            let ids =
-                if known.is_empty() { self.encode(part)? } else { self.encode(&format!("{before}{part}"))? };
-            let shared = known.iter().zip(&ids).take_while(|(a, b)| a == b).count();
+            let joined = if known.is_empty() { Vec::new() } else { self.encode(&format!("{before}{part}"))? };
             if std::mem::take(&mut is_first) {
                 add(known.last().map_or(&[], std::slice::from_ref))?;
             }
-            add(&ids[shared..])?;
+            match joined.strip_prefix(&known[..]) {
+                Some(ids) if !known.is_empty() => add(ids)?,
+                // A word goes on across the border, and its tokens before the border are there already.
+                _ => add(&self.encode(part)?)?,
+            };
             before = Cow::Borrowed(&part[part.floor_char_boundary(tail(part.as_bytes()))..]);
             rest = after;
         }
@@ -135,9 +137,9 @@ impl Pieces {
     }
 
     /// Returns the number of tokens of the text, and the pieces.
-    pub(crate) fn finish(self) -> (usize, Vec<Tokens>) {
+    pub(crate) fn finish(self) -> (usize, impl Iterator<Item = Tokens>) {
         let tokens = |input_ids: Vec<u32>| Tokens { loss_mask: all_but_first(input_ids.len()), input_ids };
-        (self.length, self.pieces.into_iter().map(tokens).collect())
+        (self.length, self.pieces.into_iter().map(tokens))
     }
 }
 

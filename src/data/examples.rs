@@ -241,7 +241,7 @@ impl ExampleMaker<'_> {
         }
         let conversation = Conversation::Document(Document::default());
         let example = |tokens| keep(Example { conversation: conversation.clone(), tokens, is_cut });
-        examples.made.extend(made.into_iter().map(example));
+        examples.made.extend(made.map(example));
         Ok(())
     }
 

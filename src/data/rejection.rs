@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sparktune_base::files::leads_to_a_device;
 use sparktune_base::regular_file::open_regular;
 use tempfile::NamedTempFile;
 
@@ -156,6 +157,10 @@ impl RejectedFile {
     }
 
     pub(crate) fn create(path: &Path) -> Result<Self, DataError> {
+        if leads_to_a_device(path) {
+            let problem = "leads to a device or an open file, which no list of rejected lines replaces";
+            return Err(DataError::input(path, problem, "Name a file with --rejected"));
+        }
         let is_taken = match open_regular(path) {
             Ok(file) => !is_list(&file),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
@@ -186,7 +191,8 @@ impl RejectedFile {
     /// earlier list is removed.
     pub(crate) fn finish(self) -> Result<Option<PathBuf>, DataError> {
         let Some(file) = self.file else {
-            if self.is_taken {
+            let is_empty = || std::fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
+            if self.is_taken || is_empty() {
                 return Ok(None);
             }
             return match std::fs::remove_file(&self.path) {

@@ -172,6 +172,9 @@ fn memory(process: u32) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
+/// The number of bytes of a line above which the line is divided rather than the model replaced.
+const LONG: u64 = 8 << 20;
+
 /// Describes what a file of a model did.
 fn sentence(entry: Option<&Entry>, passed: &Passed) -> Failure {
     let Some(entry) = entry else {
@@ -180,7 +183,13 @@ fn sentence(entry: Option<&Entry>, passed: &Passed) -> Failure {
             Passed::Time(_) => "reading the data came to no end".to_owned(),
             Passed::Ended(how) => format!("the process that reads the data ended early: {}", escape(how)),
         };
-        return Failure::new(Exit::Bug, text).hint("Please report this, with the data if you can share it");
+        let (exit, hint) = match passed {
+            Passed::Memory(_) => {
+                (Exit::Data, "Divide the longest lines into several, and please report this")
+            }
+            _ => (Exit::Bug, "Please report this, with the data if you can share it"),
+        };
+        return Failure::new(exit, text).hint(hint);
     };
     let file = escape(&entry.path.display().to_string()).into_owned();
     let what = match entry.kind {
@@ -194,6 +203,8 @@ fn sentence(entry: Option<&Entry>, passed: &Passed) -> Failure {
         Passed::Ended(how) => format!("fails{line}: {}", escape(how)),
     };
     let remedy = match entry.kind {
+        // A model is no cause where a line has very many tokens.
+        _ if matches!(passed, Passed::Memory(_)) && entry.bytes > LONG => "Divide the line into several",
         ModelFile::Tokenizer => "Download the model again, or choose another one",
         ModelFile::Template => "Choose another template with --chat-template, or another model",
     };

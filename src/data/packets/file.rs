@@ -92,7 +92,7 @@ impl PacketFileWriter {
         block[16..20].copy_from_slice(&(json.len() as u32).to_le_bytes());
         block[HEADER_FIXED..HEADER_FIXED + json.len()].copy_from_slice(&json);
         seal(&mut block);
-        let partial = PartialFile::create(path, "partial")?;
+        let partial = PartialFile::create(path, "partial", &FILE_MAGIC)?;
         let file = partial.file().try_clone().map_err(PacketError::io(path))?;
         let mut writer = Self {
             path: path.to_path_buf(),

@@ -181,6 +181,21 @@ fn a_text_whose_pieces_would_take_all_memory_is_rejected_alone() {
     assert_eq!((prepared.report.rejected, prepared.report.accepted_lines()), (0, 2));
 }
 
+/// A section then ends within a word, which has other tokens on either side of the border.
+#[test]
+fn a_long_text_without_spaces_keeps_every_byte() {
+    let text = "theriverstones".repeat(80_000);
+    let in_json = json!({ "text": text }).to_string();
+    for (name, bytes) in [("book.txt", &text), ("book.jsonl", &in_json)] {
+        let texts = Texts::new(&[(name, bytes.as_bytes())]);
+        let prepared = texts.prepare(&tokenizers()[0], &options(100_000, Overlong::Auto));
+        let (pieces, trained) = tokens(&prepared);
+        let all = [&pieces[0][..1], &trained].concat();
+        let decoded = tokenizers()[0].decode(&all);
+        assert!(decoded.strip_suffix("<|im_end|>") == Some(&text), "{name}: {} bytes", decoded.len());
+    }
+}
+
 /// A single token would have nothing to train.
 #[test]
 fn a_text_is_cut_to_two_tokens_and_left_out_for_one() {

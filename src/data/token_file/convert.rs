@@ -368,7 +368,11 @@ pub fn unpack(
         return Err(too_long(i, tokens));
     }
 
-    let partial = PartialFile::create(output, "partial")?;
+    let begins_with = match format {
+        Exchange::V1 => &[v1::SYNC][..],
+        Exchange::JsonLines => br#"{"input_ids":["#,
+    };
+    let partial = PartialFile::create(output, "partial", begins_with)?;
     let mut out = BufWriter::with_capacity(1 << 20, partial.file());
     let mut done = Conversion::default();
     let mut bytes = Vec::new();

@@ -43,6 +43,12 @@ pub enum TokenFileError {
     #[error("{}: another process is writing this file. Wait until it is done, or choose another output", path.display())]
     BeingWritten { path: PathBuf },
 
+    #[error(
+        "{}: this is not an unfinished output, and one is kept under this name until it is whole. Move the file away, or choose another output",
+        path.display()
+    )]
+    InTheWay { path: PathBuf },
+
     #[error("example {example} ({origin}): {reason}")]
     BadExample { example: u64, origin: String, reason: &'static str },
 

@@ -3,12 +3,13 @@
 //! Bytes are written to `<name>.partial` in the same folder; `commit` makes them durable and renames the
 //! file. If the process is killed at any moment, the target is either missing, the previous file, or the new
 //! one. A leftover `.partial` of a killed process is overwritten by the next writer, and until then `rebuild`
-//! can recover its contents.
+//! can recover its contents. Any other file of that name is refused and stays.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use sparktune_base::files::{refuse_to_replace_special, sync};
 
 use super::error::TokenFileError;
@@ -20,9 +21,36 @@ pub(crate) struct PartialFile {
     committed: bool,
 }
 
+/// Opens an unfinished file, or creates it. A link is not followed, and a pipe is not waited for.
+pub(super) fn open_unfinished(mut options: OpenOptions, path: &Path) -> Result<File, TokenFileError> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let opened = options.read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path);
+    opened.map_err(|source| match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => TokenFileError::InTheWay { path: path.to_path_buf() },
+        _ => TokenFileError::Io { path: path.to_path_buf(), source },
+    })
+}
+
+/// Refuses a file that nobody left unfinished: one that has another name too, or that begins neither with
+/// these bytes nor, as after a power cut, with zeros.
+pub(super) fn refuse_foreign(file: &File, path: &Path, begins_with: &[u8]) -> Result<(), TokenFileError> {
+    let io = |source| TokenFileError::Io { path: path.to_path_buf(), source };
+    let found = file.metadata().map_err(io)?;
+    let mut start = vec![0; begins_with.len().min(found.len() as usize)];
+    if found.is_file() {
+        file.read_exact_at(&mut start, 0).map_err(io)?;
+    }
+    let is_left = begins_with.starts_with(&start) || start.iter().all(|byte| *byte == 0);
+    if found.is_file() && found.nlink() == 1 && is_left {
+        return Ok(());
+    }
+    Err(TokenFileError::InTheWay { path: path.to_path_buf() })
+}
+
 impl PartialFile {
-    /// Opens `<target>.<ending>` exclusively, because two writers of one target would mix their bytes.
-    pub(crate) fn create(target: &Path, ending: &str) -> Result<Self, TokenFileError> {
+    /// Opens `<target>.<ending>` exclusively, because two writers of one target would mix their bytes. What a
+    /// killed process left there begins with these bytes.
+    pub(crate) fn create(target: &Path, ending: &str, begins_with: &[u8]) -> Result<Self, TokenFileError> {
         let mut name = target.file_name().unwrap_or_default().to_os_string();
         name.push(".");
         name.push(ending);
@@ -30,8 +58,7 @@ impl PartialFile {
         let io = |source| TokenFileError::Io { path: partial.clone(), source };
         refuse_to_replace_special(target).map_err(TokenFileError::io(target))?;
         loop {
-            let file =
-                OpenOptions::new().write(true).create(true).truncate(false).open(&partial).map_err(io)?;
+            let file = open_unfinished(OpenOptions::new(), &partial)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -45,6 +72,7 @@ impl PartialFile {
             if fs::metadata(&partial)
                 .is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino()))
             {
+                refuse_foreign(&file, &partial, begins_with)?;
                 file.set_len(0).map_err(io)?;
                 return Ok(Self { target: target.to_path_buf(), partial, file, committed: false });
             }

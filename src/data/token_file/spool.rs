@@ -14,9 +14,10 @@ use sparktune_base::locked::Locked;
 
 use super::damage::{Defect, Part};
 use super::error::TokenFileError;
+use super::partial::{open_unfinished, refuse_foreign};
 use super::reader::{TokenFile, map, mask_fault};
 use super::scan::{Found, Scan};
-use super::v2::{Header, HeaderFault, PACKET_HEADER, PacketHeader};
+use super::v2::{FILE_MAGIC, Header, HeaderFault, PACKET_HEADER, PacketHeader};
 use super::verify::verify;
 
 /// Bytes that are gathered before they are written.
@@ -57,9 +58,7 @@ impl Spool {
         name.push(".partial");
         let partial = target.with_file_name(name);
         let io = |source| TokenFileError::Io { path: partial.clone(), source };
-        let mut options = private_file();
-        options.create(true).truncate(false);
-        let file = options.open(&partial).map_err(io)?;
+        let file = open_unfinished(private_file(), &partial)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -67,6 +66,7 @@ impl Spool {
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
+        refuse_foreign(&file, &partial, &FILE_MAGIC)?;
         let (header, next, bytes) = intact_part(&partial, announced)?;
         file.set_len(bytes).map_err(io)?;
         (&file).seek(SeekFrom::Start(bytes)).map_err(io)?;

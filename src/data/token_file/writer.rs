@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::error::TokenFileError;
 use super::partial::PartialFile;
-use super::v2::{ALIGN, Footer, Header, IndexLayout, MAX_HEADER, Origin, PacketHeader, encode_packet};
+use super::v2::{
+    ALIGN, FILE_MAGIC, Footer, Header, IndexLayout, MAX_HEADER, Origin, PacketHeader, encode_packet,
+};
 use crate::packets::codes::Route;
+
+/// The largest buffer that is kept for the next packet.
+const MOST_KEPT: usize = 4 << 20;
 
 /// Writes one token file. The file appears under its name at [`finish`](Self::finish); if the writer is
 /// dropped before, nothing is left. If the process is killed before, `<name>.partial` is left, from which
@@ -56,7 +61,7 @@ impl TokenFileWriter {
         if block.len() > MAX_HEADER {
             return Err(TokenFileError::HeaderTooLarge { path: path.to_path_buf(), bytes: block.len() });
         }
-        let partial = PartialFile::create(path, ending)?;
+        let partial = PartialFile::create(path, ending, &FILE_MAGIC)?;
         let rows = tempfile::tempfile_in(partial.folder()).map_err(TokenFileError::io(partial.folder()))?;
         let mut writer = Self {
             path: path.to_path_buf(),
@@ -150,6 +155,10 @@ impl TokenFileWriter {
         let PacketHeader { token_count, target_count, .. } =
             encode_packet(header, input_ids, loss_mask, &mut self.packet);
         self.out.write(&self.packet)?;
+        if self.packet.capacity() > MOST_KEPT {
+            // It grew for one very long example.
+            self.packet = Vec::new();
+        }
         self.rows.write_all(&Row { offset, token_count, target_count, origin }.encode())?;
 
         self.counts.examples += 1;

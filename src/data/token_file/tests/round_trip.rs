@@ -2,6 +2,7 @@ use std::fs;
 
 use proptest::prelude::*;
 
+use super::v2::FILE_MAGIC;
 use super::*;
 
 #[test]
@@ -83,9 +84,43 @@ fn a_new_file_replaces_the_old_one_only_when_it_is_whole() {
 fn what_a_killed_writer_left_is_overwritten_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("train.qubgpu");
-    fs::write(folder.path().join("train.qubgpu.partial"), vec![7; 100_000]).unwrap();
-    write(&path, &samples());
-    assert_eq!(read(&path).unwrap(), samples());
+    let partial = folder.path().join("train.qubgpu.partial");
+    // After a power cut, what was not flushed may be missing, or zeros.
+    let begun = [&FILE_MAGIC[..], &[7; 100_000]].concat();
+    for left in [&begun[..], &begun[..5], &[0; 100_000], b""] {
+        fs::write(&partial, left).unwrap();
+        write(&path, &samples());
+        assert_eq!(read(&path).unwrap(), samples());
+    }
+}
+
+#[test]
+fn a_file_of_the_user_with_the_name_of_an_unfinished_one_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, partial, own] =
+        ["train.qubgpu", "train.qubgpu.partial", "own"].map(|name| folder.path().join(name));
+    let announced = Announced { hash: [0; 32], bytes: 100, examples: 1 };
+    let refused = || {
+        let refused = TokenFileWriter::create(&path, header()).err().unwrap();
+        let spool = Spool::open(&path, announced).unwrap_err();
+        [refused, spool]
+            .iter()
+            .all(|error| matches!(error, TokenFileError::InTheWay { path } if *path == partial))
+    };
+    fs::write(&partial, "{\"text\": \"mine\"}\n").unwrap();
+    assert!(refused());
+    assert_eq!(fs::read_to_string(&partial).unwrap(), "{\"text\": \"mine\"}\n");
+    fs::rename(&partial, &own).unwrap();
+    std::os::unix::fs::symlink(&own, &partial).unwrap();
+    assert!(refused());
+    fs::remove_file(&partial).unwrap();
+    fs::write(&own, FILE_MAGIC).unwrap();
+    fs::hard_link(&own, &partial).unwrap();
+    assert!(refused());
+    assert_eq!(fs::read(&own).unwrap(), FILE_MAGIC);
+    fs::remove_file(&partial).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &partial, rustix::fs::Mode::RWXU).unwrap();
+    assert!(refused());
 }
 
 #[test]
