@@ -473,9 +473,10 @@ impl ChatTokenizer {
     ) -> Result<Tokens, Rejection> {
         let _at_work = at_work::with(ModelFile::Tokenizer, &self.tokenizer_path, text.len());
         let mut tokens = Tokens::default();
-        let (before, after) = match add_special_tokens {
-            true => (&self.around.before[..], &self.around.after[..]),
-            false => (&[][..], &[][..]),
+        let (before, after) = if add_special_tokens {
+            (&self.around.before[..], &self.around.after[..])
+        } else {
+            (&[][..], &[][..])
         };
         tokens.add_untrained(before);
         let mut ahead = Ahead(targets);

@@ -215,10 +215,10 @@ impl ExampleMaker<'_> {
         let mut pieces = Pieces::new(limit.map(|limit| limit as usize), splits);
         self.tokenizer.tokens_of_document(&document, |ids| {
             pieces.add(ids);
-            match pieces.bytes() > MOST_TOKEN_BYTES {
-                true => Err(explain::too_many_examples(MOST_TOKEN_BYTES)),
-                false => Ok(()),
+            if pieces.bytes() > MOST_TOKEN_BYTES {
+                return Err(explain::too_many_examples(MOST_TOKEN_BYTES));
             }
+            Ok(())
         })?;
         // Examples are shown by their tokens, so that a long text is not kept with each of its pieces.
         drop(document);
@@ -444,9 +444,10 @@ fn chat_bytes(chat: &Chat<'_>, options: ExampleOptions) -> usize {
         bytes
     };
     let bytes_up_to: Vec<usize> = chat.messages.iter().map(up_to).collect();
-    match options.split_turns {
-        true => trained_turns(chat, options.train_on).into_iter().map(|last| bytes_up_to[last]).sum(),
-        false => bytes_up_to.last().copied().unwrap_or(0),
+    if options.split_turns {
+        trained_turns(chat, options.train_on).into_iter().map(|last| bytes_up_to[last]).sum()
+    } else {
+        bytes_up_to.last().copied().unwrap_or(0)
     }
 }
 

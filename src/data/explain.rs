@@ -93,12 +93,13 @@ pub(crate) fn too_much_json(field: &str) -> Rejection {
 
 /// Explains why a text is not tokenised. `is_unusual` says whether another text of this length would be.
 pub(crate) fn too_much_text(bytes: usize, most: usize, is_unusual: bool) -> Rejection {
-    let (such, fix) = match is_unusual {
-        true => (
+    let (such, fix) = if is_unusual {
+        (
             " of such text",
             "Split the example, or remove words of more than a megabyte and characters that are not normalised (NFC)",
-        ),
-        false => ("", "Split the example into several"),
+        )
+    } else {
+        ("", "Split the example into several")
     };
     let (bytes, most) = (count(bytes as u64), most >> 20);
     let reason = format!("{bytes} bytes of text; this tokenizer takes at most {most} MiB{such} at once");
