@@ -103,9 +103,11 @@ pub fn write_and_sync(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()>
 }
 
 /// Returns whether a path is in `/dev` or `/proc`, or is a link into them, as `/dev/stdout` is. What it leads
-/// to may be a file, but the name must stay.
+/// to may be a file, but the name must stay. `/dev/shm` is a folder like any other.
 pub fn leads_to_a_device(path: &Path) -> bool {
-    let is_there = |path: &Path| path.starts_with("/dev") || path.starts_with("/proc");
+    let is_there = |path: &Path| {
+        path.starts_with("/proc") || (path.starts_with("/dev") && !path.starts_with("/dev/shm"))
+    };
     is_there(path) || fs::read_link(path).is_ok_and(|target| is_there(&target))
 }
 
@@ -184,6 +186,18 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_link_to_standard_output_leads_to_a_device_and_a_file_in_memory_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let link = root.path().join("out");
+        for (target, leads) in [("/proc/self/fd/1", true), ("/dev/null", true), ("/dev/shm/a", false)] {
+            symlink(target, &link).unwrap();
+            assert_eq!((leads_to_a_device(&link), leads_to_a_device(Path::new(target))), (leads, leads));
+            fs::remove_file(&link).unwrap();
+        }
+        assert!(!leads_to_a_device(&root.path().join("file")));
     }
 
     #[test]
