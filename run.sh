@@ -20,6 +20,8 @@ rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 target=${CARGO_TARGET_DIR:-$root/target}
 [[ $target == /* ]] || target=$PWD/$target
 binary=$target/release/sparktune
+# What the program is built from. A change to any other file needs no new build.
+sources=(.cargo Cargo.lock Cargo.toml kernels presets src)
 # Contains the features of the last successful build. Its modification time is the moment at which that build began.
 stamp=$target/release/.built-by-run-sh
 
@@ -118,17 +120,16 @@ nothing_is_newer() {
     newer=$(cd -- "$root" && find "$@" -print -quit) && [[ -z $newer ]]
 }
 
-# Whether the binary exists, has the right features, and is newer than every file of the checkout.
+# Whether the binary exists, has the right features, and is newer than all of its sources.
 is_built() {
-    [[ -x $binary && -f $stamp && $(<"$stamp") == "${features[*]}" ]] &&
-        nothing_is_newer . -mindepth 1 \( -path ./.git -o -path ./runs -o -path ./target \) -prune -o -newer "$stamp"
+    [[ -x $binary && -f $stamp && $(<"$stamp") == "${features[*]}" ]] && nothing_is_newer "${sources[@]}" -newer "$stamp"
 }
 
 build() {
     need_c_compiler
     find_rust
     if [[ ! -x $binary ]]; then
-        say "building sparktune${features[1]:+ with ${features[1]}} for the first time; this takes 5 to 15 minutes. Later starts need no build."
+        say "building sparktune${features[1]:+ with ${features[1]}} for the first time; this takes 5 to 15 minutes, longer on a busy machine. Later starts need no build."
     fi
     mkdir -p -- "$target/release" || fail "cannot write to the build folder $target."
     # Written before the build starts: a file that is edited during the build counts as newer.

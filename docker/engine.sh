@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # What `run.sh --docker` does: finds Docker or Podman, builds the image, and runs sparktune in a container with the paths,
-# user, settings, caches and GPU of the host. run.sh sources this file, which uses run.sh's `root`, `say`, `fail`,
+# user, settings, caches and GPU of the host. run.sh sources this file, which uses run.sh's `root`, `sources`, `say`, `fail`,
 # `has_driver` and `nothing_is_newer`.
 
 image=sparktune
 # The files that the image is built from. A change to any other file needs no new image.
-image_sources=(.cargo Cargo.lock Cargo.toml docker kernels presets run.sh src)
+image_sources=("${sources[@]}" docker run.sh)
 # The variables that sparktune reads. Only their names are passed to the engine, so that the value of HF_TOKEN appears in no
 # command line and no image.
 variables=(

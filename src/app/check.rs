@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparktune_base::choices::Think;
-use sparktune_base::units::count;
+use sparktune_base::units::{count, counted};
 use sparktune_data::{CheckOptions, Input, Pick, Place, Preview, Previewed, Rendering, Report, Wanted};
 use sparktune_plan::{Answers, Origin, Setting};
 
@@ -58,8 +58,8 @@ pub struct ShownExample {
 }
 
 /// Checks text or token files. Rejected lines, and those that are too long, are written to the file
-/// `rejected`. If the answers contain a model, tokens are counted too, and up to `show` examples are
-/// rendered; if they contain eval data, it is checked and compared with the training data.
+/// `rejected`, if one is named. If the answers contain a model, tokens are counted too, and up to `show`
+/// examples are rendered; if they contain eval data, it is checked and compared with the training data.
 ///
 /// # Errors
 /// Inputs or a model cannot be read, or examples cannot be shown because no model was given. Refused data is
@@ -67,7 +67,7 @@ pub struct ShownExample {
 pub fn check(
     answers: &Answers,
     inputs: &[PathBuf],
-    rejected: PathBuf,
+    rejected: Option<PathBuf>,
     show: Show,
     listener: &dyn Listener,
 ) -> Result<Checked, Failure> {
@@ -93,7 +93,7 @@ pub fn check(
         max_example_tokens: base.as_ref().map(|base| max_example_tokens(answers, &base.facts)).transpose()?,
         vocabulary: base.as_ref().map(|base| vocabulary(&base.facts)),
         on_damage: on_damage(answers),
-        rejected_path: Some(rejected),
+        rejected_path: rejected,
     };
     let max_rejected = max_rejected(answers);
     let weights = weights_for(answers, &sets.train)?;
@@ -200,7 +200,14 @@ fn shown(
     listener: &dyn Listener,
 ) -> Result<(Vec<ShownExample>, Option<String>), Failure> {
     let preview = preview_of(inputs, answers, base, Some(limit), wanted.clone(), listener)?;
-    let why = wanted.map(|wanted| why_none(&preview, &wanted));
+    let too_long = || {
+        let lines = Some(preview.too_long_to_show).filter(|lines| *lines > 0)?;
+        Some(format!(
+            "no example is shown: {} longer than 1 MiB, which are not shown",
+            counted(lines, "line")
+        ))
+    };
+    let why = wanted.map_or_else(too_long, |wanted| Some(why_none(&preview, &wanted)));
     let shown = trained(preview.examples.into_iter(), answers, base);
     let not_found = why.filter(|_| shown.is_empty());
     Ok((shown, not_found))

@@ -37,6 +37,21 @@ fn exists(output: &Path) -> Failure {
     Failure::usage(text).hint("Name a new file")
 }
 
+/// Returns the files of a report that a copy would have, if all of them can be copied.
+pub(crate) fn files_that_can_be_copied(report: &Report) -> Option<Vec<&Path>> {
+    let files = files_to_copy(report);
+    files.iter().all(|file| matches!(has_lines_to_copy(file), Ok(true))).then_some(files)
+}
+
+fn files_to_copy(report: &Report) -> Vec<&Path> {
+    report.files.iter().filter(|file| !file.eval).map(|file| Path::new(&file.name)).collect()
+}
+
+fn has_lines_to_copy(file: &Path) -> Result<bool, Failure> {
+    let is_named_so = file.extension().is_some_and(|end| end == "jsonl" || end == "ndjson");
+    Ok(is_named_so && file.is_file() && has_plain_lines(file)?)
+}
+
 /// Writes the lines of all files of a report into the new file `output`, apart from blank ones and those that
 /// count as rejected in the list `rejected`.
 ///
@@ -51,11 +66,9 @@ pub fn write_clean(report: &Report, rejected: &Path, output: &Path) -> Result<Cl
             Failure::new(Exit::Data, text).hint("Correct or convert it, or name only the other files")
         );
     }
-    let files: Vec<&Path> =
-        report.files.iter().filter(|file| !file.eval).map(|file| Path::new(&file.name)).collect();
+    let files = files_to_copy(report);
     for file in &files {
-        let is_named_so = file.extension().is_some_and(|end| end == "jsonl" || end == "ndjson");
-        if !is_named_so || !file.is_file() || !has_plain_lines(file)? {
+        if !has_lines_to_copy(file)? {
             let text =
                 format!("{}: only files of JSON Lines (.jsonl) can be copied line by line", shown(file));
             return Err(Failure::usage(text).hint("Leave out --write-clean, or convert the file first"));

@@ -3,12 +3,13 @@
 //! Enters: the answers about data, and the model's tokenizer. Leaves: token files in the cache next to the
 //! runs, the report, and the figures that the plan needs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sparktune_base::choices::{Overlong, Think};
 use sparktune_base::escape::escape;
 use sparktune_base::field_map::FieldMap;
 use sparktune_base::program_name;
+use sparktune_base::shell::shown_word;
 use sparktune_base::thinking::Thinking;
 use sparktune_base::units::{count, counted, percent};
 use sparktune_data::token_file::{OnDamage, TokenFile};
@@ -23,6 +24,7 @@ use sparktune_plan::{
     TemplateKwargs, TooLong, check_range,
 };
 
+use crate::clean::files_that_can_be_copied;
 use crate::data_sets::{DataSets, weights_for};
 use crate::data_worker::{ModelTokenizer, PrepareRequest, PreviewRequest};
 use crate::failure::{Exit, Failure};
@@ -137,15 +139,13 @@ fn format_of(choice: DataFormat) -> Option<Format> {
 /// Returns the number of tokens above which an example is too long.
 ///
 /// # Errors
-/// The answer is below the range of its setting. One above the model's limit is refused with the plan.
+/// The answer is outside the range of its setting, which ends at the model's own limit.
 pub fn max_example_tokens(answers: &Answers, model: &ModelFacts) -> Result<u32, Failure> {
     let limit = u32::try_from(model.config.max_example_tokens()).unwrap_or(u32::MAX);
     let Some(answer) = &answers.max_example_tokens else { return Ok(limit) };
-    if answer.value < limit {
-        let setting = Setting::of("data.max_example_tokens").expect("this setting has a row");
-        check_range(setting, answers, model)?;
-    }
-    Ok(answer.value.min(limit))
+    let setting = Setting::of("data.max_example_tokens").expect("this setting has a row");
+    check_range(setting, answers, model)?;
+    Ok(answer.value)
 }
 
 /// Returns the number of ids that the model knows.
@@ -321,7 +321,7 @@ pub fn refusal(answers: &Answers, report: &Report) -> Option<Failure> {
             return Some(refusal);
         }
         return Some(refusal.hint(
-            "Raise --max-example-tokens if the model supports it, or keep parts of the examples with --overlong truncate or --overlong split",
+            "Raise --max-example-tokens if you have set it below the model's own limit, or keep parts of the examples with --overlong truncate or --overlong split",
         ));
     }
     let were = if report.rejected == 1 { "was" } else { "were" };
@@ -390,23 +390,32 @@ pub fn accept(answers: &Answers, prepared: &Prepared) -> Result<(), Failure> {
 pub fn with_correction(refusal: Failure, report: &Report) -> Failure {
     let program = program_name();
     let seen = format!(" (`{program} check` shows each with its fix)");
-    corrected(refusal, report, &seen, &format!("`{program} check --write-clean FILE`"))
+    corrected(refusal, report, &seen, |files| {
+        let names: Vec<String> = match files {
+            [_, _, _, _, ..] => vec!["DATA".to_owned()],
+            _ => files.iter().map(|file| shown_word(file.as_os_str())).collect(),
+        };
+        format!("`{program} check {} --write-clean FILE`", names.join(" "))
+    })
 }
 
 /// Does the same during a check.
 pub fn with_correction_in_check(refusal: Failure, report: &Report) -> Failure {
-    corrected(refusal, report, "", "--write-clean FILE")
+    corrected(refusal, report, "", |_| "--write-clean FILE".to_owned())
 }
 
-fn corrected(refusal: Failure, report: &Report, seen: &str, copy: &str) -> Failure {
+/// Adds it with a command that copies these files without the rejected lines.
+fn corrected(refusal: Failure, report: &Report, seen: &str, copy: impl Fn(&[&Path]) -> String) -> Failure {
     if report.lines_to_correct() == 0 {
         return refusal;
     }
-    refusal.hint(match (report.map_hint(), report.accepted_lines()) {
-        (Some(hint), _) => hint,
-        (None, 0) => format!("Correct the lines{seen}"),
-        (None, _) => format!(
-            "Correct the lines{seen}, copy the others into a file of their own with {copy}, or raise --max-rejected"
+    refusal.hint(match (report.map_hint(), report.accepted_lines(), files_that_can_be_copied(report)) {
+        (Some(hint), ..) => hint,
+        (None, 0, _) => format!("Correct the lines{seen}"),
+        (None, _, None) => format!("Correct the lines{seen}, or raise --max-rejected"),
+        (None, _, Some(files)) => format!(
+            "Correct the lines{seen}, copy the others into a file of their own with {}, or raise --max-rejected",
+            copy(&files)
         ),
     })
 }
@@ -539,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_tokens_below_its_range_is_refused_before_data_is_read() {
+    fn a_limit_on_tokens_outside_its_range_is_refused_before_data_is_read() {
         let catalog = Catalog::shipped();
         let model = catalog.model_facts(catalog.find("Qwen/Qwen3.5-2B").unwrap());
         let limit = |text: &str| {
@@ -554,7 +563,11 @@ mod tests {
             "{refused}"
         );
         assert_eq!(limit("2").unwrap(), 2);
-        assert_eq!(max_example_tokens(&Answers::default(), &model).unwrap(), limit("10,000,000").unwrap());
+        // The model's own limit is where the range ends.
+        let own = max_example_tokens(&Answers::default(), &model).unwrap();
+        assert_eq!(limit(&own.to_string()).unwrap(), own);
+        let refused = limit("10,000,000").unwrap_err();
+        assert!(refused.text.contains("--max-example-tokens"), "{refused}");
     }
 
     #[test]

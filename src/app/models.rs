@@ -247,32 +247,38 @@ impl OpenableModel {
     /// # Errors
     /// The run has no exported weights, or its base or that of the adapter is not on this machine.
     pub fn opening(&self) -> Result<Opening, Failure> {
-        let whole = Opening { model: self.path.clone(), ..Opening::default() };
         match self.kind {
-            ModelKind::Base | ModelKind::Merged | ModelKind::Edited => Ok(whole),
+            ModelKind::Base | ModelKind::Merged | ModelKind::Edited => {
+                Ok(Opening { model: self.path.clone(), ..Opening::default() })
+            }
             ModelKind::Adapter => {
+                if let Some(run) = RunDir::of_output(&self.path) {
+                    return self.opening_of_run(&run);
+                }
                 let base = base_of_adapter(&self.path).filter(|base| base.join("config.json").is_file());
                 let missing = || self.without_base("Open it with `sparktune generate --base FOLDER`");
                 let model = base.ok_or_else(missing)?;
                 Ok(Opening { model, adapter: Some(self.path.clone()), ..Opening::default() })
             }
-            ModelKind::Run => {
-                let run = RunDir::open(&self.path)?;
-                let plan = plan_of(&run)?;
-                if !matches!(plan.method, Method::Lora { .. }) {
-                    return Ok(whole);
-                }
-                let model = plan.model.path.clone().filter(|base| base.join("config.json").is_file());
-                let missing = || self.without_base("Download it again, or open the folder outputs/merged");
-                let model = model.ok_or_else(missing)?;
-                // With a template or a reading of the config of its own, the base is another model.
-                if run.chat_template().is_file() || plan.model.config_options() != ConfigOptions::default() {
-                    return Ok(whole);
-                }
-                let adapter = Some(run.outputs().join("adapter"));
-                Ok(Opening { model, adapter, template_kwargs: plan.data.template_kwargs.0 })
-            }
+            ModelKind::Run => self.opening_of_run(&RunDir::open(&self.path)?),
         }
+    }
+
+    fn opening_of_run(&self, run: &RunDir) -> Result<Opening, Failure> {
+        let whole = Opening { model: run.path().to_owned(), ..Opening::default() };
+        let plan = plan_of(run)?;
+        if !matches!(plan.method, Method::Lora { .. }) {
+            return Ok(whole);
+        }
+        let model = plan.model.path.clone().filter(|base| base.join("config.json").is_file());
+        let missing = || self.without_base("Download it again, or open the folder outputs/merged");
+        let model = model.ok_or_else(missing)?;
+        // With a template or a reading of the config of its own, the base is another model.
+        if run.chat_template().is_file() || plan.model.config_options() != ConfigOptions::default() {
+            return Ok(whole);
+        }
+        let adapter = Some(run.outputs().join("adapter"));
+        Ok(Opening { model, adapter, template_kwargs: plan.data.template_kwargs.0 })
     }
 
     /// Returns the folder with all weights of the model, which can be edited.
@@ -533,10 +539,16 @@ mod tests {
     fn adapters_of_a_base_share_it_unless_they_read_it_otherwise() {
         let place = tempfile::tempdir().unwrap();
         let base = fixtures().join("qwen35/checkpoint");
-        let lora = run(place.path(), "lora", &base, |plan| plan);
+        let kwargs = "[data.template_kwargs]\nenable_thinking = false\n";
+        let lora = run(place.path(), "lora", &base, |plan| format!("{plan}\n{kwargs}"));
         let opening = |name: &str| find(&format!("run:{name}"), place.path(), &[]).unwrap().opening();
         let shared = opening("lora").unwrap();
-        assert_eq!((&shared.model, shared.adapter), (&base, Some(lora.join("outputs/adapter"))));
+        let adapter = lora.join("outputs/adapter");
+        assert_eq!((&shared.model, &shared.adapter), (&base, &Some(adapter)));
+        let adapter = of_path(&lora.join("outputs/adapter")).unwrap();
+        assert_eq!(adapter.kind, ModelKind::Adapter);
+        assert_eq!(shared.template_kwargs["enable_thinking"], false);
+        assert_eq!(adapter.opening().unwrap(), shared, "an adapter is opened as its run is");
         fs::write(lora.join("chat_template.jinja"), "x").unwrap();
         let own = opening("lora").unwrap();
         assert_eq!((own.model, own.adapter), (lora, None));

@@ -1,5 +1,5 @@
 //! Which columns of foreign data stand for which fields of a known format, as users write it:
-//! `question=prompt,answer=completion`.
+//! `question=instruction,answer=output`.
 //!
 //! Enters: text. Leaves: pairs of a column and a field, in the order of the text. This file must not know how
 //! lines are read.
@@ -99,7 +99,7 @@ impl FromStr for FieldMap {
             pairs.map(|pair| Some((pair?.0.trim(), pair?.1.trim()))).collect();
         pairs
             .and_then(Self::new)
-            .ok_or_else(|| "expected pairs like question=prompt,answer=completion".to_owned())
+            .ok_or_else(|| "expected pairs like question=instruction,answer=output".to_owned())
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct FetchArgs {
     /// Stop after this many examples, and download no file of the data set that is not needed for them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// What the columns stand for, as in question=prompt,answer=completion; `data list` knows it for its own
+    /// What the columns stand for, as in question=instruction,answer=output; `data list` knows it for its own
     #[arg(long, value_name = "COLUMN=FIELD,...")]
     pub map: Option<FieldMap>,
 }

@@ -134,7 +134,7 @@ impl UnpackArgs {
 pub(crate) struct VerifyArgs {
     /// The token file
     pub file: PathBuf,
-    /// Save its intact examples as a new token file
+    /// Save its intact examples as a new token file; damage still ends with exit code 3
     #[arg(long, value_name = "FILE")]
     pub rebuild: Option<PathBuf>,
 }

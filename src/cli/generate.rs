@@ -8,12 +8,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sparktune_app::chat::recommended::Wishes;
 use sparktune_app::inference::{Decoding, WorkerOptions};
 use sparktune_commands::GenerateRequest;
+use sparktune_plan::TemplateKwargs;
 use sparktune_plan::choices::Device;
 use sparktune_sampling::SamplingParams;
 
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// The folder of a model, a run or an adapter, or the name of a run
+    /// A run, the folder of a model or an adapter, a model of the hub that was downloaded, or demo
     pub model: String,
     /// What the user says; or with --raw, the text to continue
     #[arg(long, value_name = "TEXT")]
@@ -21,6 +22,9 @@ pub(crate) struct GenerateArgs {
     /// Continue the text as it is, without the model's chat template
     #[arg(long)]
     pub raw: bool,
+    /// Variables of the chat template, as a JSON object, over those that the model was trained with
+    #[arg(long, value_name = "JSON", value_parser = TemplateKwargs::read, conflicts_with = "raw")]
+    pub template_kwargs: Option<TemplateKwargs>,
     /// The base model of an adapter or a run, if it is not where that says
     #[arg(long, value_name = "FOLDER")]
     pub base: Option<PathBuf>,
@@ -108,9 +112,11 @@ pub(crate) struct WorkerArgs {
 impl GenerateArgs {
     /// Returns the request that the flags describe.
     pub(crate) fn request(self, runs_dir: Option<PathBuf>) -> GenerateRequest {
-        let Self { model, prompt, raw, base, decoding, sampling, logprobs } = self;
+        let Self { model, prompt, raw, template_kwargs, base, decoding, sampling, logprobs } = self;
+        let template_kwargs = template_kwargs.unwrap_or_default();
         let sampling = SamplingParams { logprobs, ..sampling.wishes().over(sampling.params()) };
-        GenerateRequest { model, base, runs_dir, prompt, raw, decoding: decoding.decoding(), sampling }
+        let decoding = decoding.decoding();
+        GenerateRequest { model, base, runs_dir, prompt, raw, template_kwargs, decoding, sampling }
     }
 }
 

@@ -1,7 +1,5 @@
 //! `check`: examines the data before training.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -12,23 +10,17 @@ use sparktune_app::data::{refusal, with_correction_in_check};
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_base::escape::escape;
 use sparktune_base::units::{count, counted};
-use sparktune_data::{Kind, Place, Rejected, Report, is_list_of_rejected};
+use sparktune_data::Report;
 use sparktune_plan::Answers;
-use sparktune_tui::output::{columns, note, print, print_json, print_lines, report as report_failure};
+use sparktune_tui::output::{columns, print, print_json, print_lines, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 use sparktune_tui::{coloured_example_lines, example_lines, stdout_has_colours};
 
 use crate::interrupt::Interrupts;
 use crate::outputs::refuse_as_list_of_rejected;
+use crate::rejected::{Before, rejected_lines, without_list};
 use crate::request::Style;
 
-/// The largest number of reasons on the screen, and of rejected lines and their bytes that are read for them.
-const REASONS: usize = 20;
-/// The largest number of examples over the limit on tokens among them. They differ in their lengths alone,
-/// and the report counts them.
-const TOO_LONG: usize = 3;
-const READ: usize = 1000;
-const READ_BYTES: usize = 16 << 20;
 /// The width of examples if standard output is not a terminal.
 const WIDTH: usize = 100;
 
@@ -80,16 +72,22 @@ fn examine(
     style: Style,
 ) -> Result<Exit, Failure> {
     let interrupts = Interrupts::listen()?;
+    let before = Before::at(rejected);
     if let Some(clean) = clean {
         refuse_as_list_of_rejected(rejected, ("--write-clean", clean))?;
         refuse_existing(clean)?;
+        // The list says which lines not to copy.
+        before.place().ok_or_else(|| before.not_written())?;
     }
     let answers = gather(flags, false)?;
     let listener = OnStderr::new(interrupts.flag());
+    let list = before.place().map(Path::to_owned);
     let Checked { report, max_rejected, accepted, shown, not_found } =
-        check::check(&answers, &without_list(inputs, rejected), rejected.to_owned(), show, &listener)?;
+        check::check(&answers, &without_list(inputs, rejected), list, show, &listener)?;
+    before.note_what_is_gone(&report);
 
-    let rejected_path = (report.listed_lines() > 0).then_some(rejected);
+    let has_list = report.listed_lines() > 0;
+    let rejected_path = before.place().filter(|_| has_list);
     if style.json {
         let examples = shown.as_slice();
         print_json(&CheckReport { accepted, max_rejected, rejected_path, report: &report, examples })?;
@@ -124,21 +122,10 @@ fn examine(
             return Ok(Exit::Done);
         }
     }
-    let Some(refusal) = refusal(&answers, &report) else { return Ok(Exit::Done) };
+    // The report stands, whatever became of the list.
+    let not_written = (has_list && rejected_path.is_none()).then(|| report_failure(&before.not_written()));
+    let Some(refusal) = refusal(&answers, &report) else { return Ok(not_written.unwrap_or(Exit::Done)) };
     Ok(report_failure(&with_correction_in_check(refusal, &report)))
-}
-
-/// Leaves out the list that an earlier command wrote to `rejected`: `*.jsonl` names it together with the data
-/// beside it. A list that is named alone stays, and so does any other file there; both are refused as data.
-pub(crate) fn without_list(inputs: &[PathBuf], rejected: &Path) -> Vec<PathBuf> {
-    let list = rejected.canonicalize().ok().filter(|list| is_list_of_rejected(list));
-    let is_data = |input: &&PathBuf| list.is_none() || input.canonicalize().ok() != list;
-    let data: Vec<PathBuf> = inputs.iter().filter(is_data).cloned().collect();
-    if data.is_empty() || data.len() == inputs.len() {
-        return inputs.to_vec();
-    }
-    note(&format!("{}: passed over, because it is an earlier list of rejected lines", rejected.display()));
-    data
 }
 
 /// Returns whether the report itself has the reason of every line in the list of rejected lines: those of one
@@ -161,44 +148,4 @@ fn example_text(example: &ShownExample, plain: bool) -> String {
     }
     text.push('\n');
     text
-}
-
-/// Describes the first rejected lines: place, field, reason, fix. Each reason comes once, with the first
-/// place and the number of lines that have it.
-pub(crate) fn rejected_lines(path: &Path, total: u64) -> Result<String, Failure> {
-    let unreadable = |error: std::io::Error| Failure::io("read", path, &error);
-    let mut reasons: Vec<(String, String, u64)> = Vec::new();
-    let (mut described, mut too_long, mut bytes) = (0, 0, 0);
-    for line in BufReader::new(File::open(path).map_err(unreadable)?).lines().take(READ) {
-        let line = line.map_err(unreadable)?;
-        if bytes > READ_BYTES {
-            break;
-        }
-        bytes += line.len();
-        let rejected: Rejected = serde_json::from_str(&line).map_err(|error| unreadable(error.into()))?;
-        let Rejected { file, line, rejection, .. } = rejected;
-        let (kind, reason) = (rejection.kind, rejection.to_string());
-        match reasons.iter().position(|(_, known, _)| *known == reason) {
-            Some(at) => reasons[at].2 += 1,
-            None if kind == Kind::TooManyTokens && too_long == TOO_LONG => continue,
-            None if reasons.len() == REASONS => break,
-            None => {
-                too_long += usize::from(kind == Kind::TooManyTokens);
-                reasons.push((Place { file, line }.to_string(), reason, 1));
-            }
-        }
-        described += 1;
-    }
-    let mut text = String::new();
-    for (place, reason, lines) in reasons {
-        let others = match lines - 1 {
-            0 => String::new(),
-            others => format!(" and {}", counted(others, "more line")),
-        };
-        text.push_str(&format!("{place}{others}: {}\n", escape(&reason)));
-    }
-    if total > described {
-        text.push_str(&format!("… and {} more\n", count(total - described)));
-    }
-    Ok(text)
 }

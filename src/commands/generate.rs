@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
+use sparktune_app::answers::runs_dir;
 use sparktune_app::failure::{Exit, Failure};
 use sparktune_app::inference::{Decoding, Worker, WorkerOptions};
+use sparktune_app::models::find_named;
 use sparktune_app::program::Program;
-use sparktune_app::runs;
 use sparktune_base::escape::escape;
+use sparktune_plan::TemplateKwargs;
 use sparktune_sampling::SamplingParams;
 use sparktune_sampling::protocol::{Finished, Generate, Prompt, Reply, Request};
 use sparktune_tui::output::{note, print, print_json};
@@ -21,7 +23,7 @@ const ID: &str = "answer";
 /// What `generate` is asked for.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
-    /// The folder of a model, a run or an adapter, or the name of a run.
+    /// A run, the folder of a model or an adapter, or a model of the hub's cache.
     pub model: String,
     /// The base of an adapter or a run, if it is not where that says.
     pub base: Option<PathBuf>,
@@ -31,6 +33,8 @@ pub struct GenerateRequest {
     pub prompt: String,
     /// Continue the prompt as it is, without the chat template.
     pub raw: bool,
+    /// Variables of the chat template, which take precedence over those of the model's run.
+    pub template_kwargs: TemplateKwargs,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Where and how the model decodes.
@@ -53,7 +57,10 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
     let mut worker = Worker::start(program, &options)?;
     let is_chat = worker.ready().has_template && !request.raw;
     let prompt = if is_chat {
-        Prompt::Messages(json!([{"role": "user", "content": request.prompt}]))
+        Prompt::Messages(json!({
+            "messages": [{"role": "user", "content": request.prompt}],
+            "chat_template_kwargs": request.template_kwargs,
+        }))
     } else {
         Prompt::Prompt(request.prompt)
     };
@@ -86,16 +93,13 @@ pub fn generate(program: &Program, request: GenerateRequest, json: bool) -> Resu
     }
 }
 
-/// Returns the folder of a model: the folder itself, or that of a run.
-fn find(model: &str, runs_dir: Option<PathBuf>) -> Result<PathBuf, Failure> {
+/// Returns the folder of a model: the folder itself, or that of what has this name.
+fn find(model: &str, runs_dir_flag: Option<PathBuf>) -> Result<PathBuf, Failure> {
     let folder = Path::new(model);
     if folder.is_dir() {
         return Ok(folder.to_owned());
     }
-    let run = runs::find(model, runs_dir).map_err(|failure| {
-        failure.hint("`generate` takes the folder of a model, a run or an adapter, or the name of a run")
-    })?;
-    Ok(run.path().to_owned())
+    Ok(find_named(model, &runs_dir(runs_dir_flag)?)?.path)
 }
 
 /// Returns text of a model as a terminal may show it, with its lines.

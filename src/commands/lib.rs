@@ -40,6 +40,7 @@ mod packet;
 mod packet_in_words;
 mod pipelines;
 mod rank;
+mod rejected;
 mod report;
 pub mod request;
 mod runs;

@@ -1,6 +1,6 @@
 //! The files that commands write: nothing that the user has is lost to them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sparktune_app::failure::Failure;
 use sparktune_base::escape::escape;
@@ -58,14 +58,16 @@ pub(crate) fn refuse_as_list_of_rejected(
     // Until it is whole, the output has another name.
     let mut unfinished = output.as_os_str().to_owned();
     unfinished.push(".partial");
-    let is_taken = |list: PathBuf| {
-        [output, Path::new(&unfinished)].into_iter().any(|path| place(path).as_ref() == Some(&list))
+    let list = place(rejected);
+    let is_list = |path: &Path| list.is_some() && place(path) == list;
+    let text = if is_list(output) {
+        format!("--rejected and {flag} name the same file, {}", shown(output))
+    } else if is_list(Path::new(&unfinished)) {
+        format!("--rejected names {}, where {flag} is written until it is whole", shown(rejected))
+    } else {
+        return Ok(());
     };
-    if place(rejected).is_some_and(is_taken) {
-        let text = format!("--rejected and {flag} name the same file, {}", shown(output));
-        return Err(Failure::usage(text).hint("Choose another path with --rejected"));
-    }
-    Ok(())
+    Err(Failure::usage(text).hint("Choose another path with --rejected"))
 }
 
 fn shown(path: &Path) -> String {

@@ -17,9 +17,9 @@ use sparktune_plan::Answers;
 use sparktune_tui::output::{print, print_json, print_lines, report as report_failure};
 use sparktune_tui::progress::OnStderr;
 
-use crate::check::{rejected_lines, without_list};
 use crate::interrupt::Interrupts;
 use crate::outputs::{refuse_as_list_of_rejected, refuse_same_file, refuse_to_replace_another};
+use crate::rejected::{Before, rejected_lines, without_list};
 use crate::request::Style;
 use crate::token_files::{on_damage, show};
 
@@ -99,9 +99,11 @@ fn pack_of_text(flags: Answers, request: &PackRequest, style: Style) -> Result<E
     }
     let PackRequest { inputs, output, to_v1, rejected, .. } = request;
     refuse_as_list_of_rejected(rejected, ("--output", output))?;
+    let before = Before::at(rejected);
     let listener = OnStderr::new(interrupts.flag());
     let PackedText { report, done } =
         pack_text(&answers, &without_list(inputs, rejected), output, *to_v1, rejected.clone(), &listener)?;
+    before.note_what_is_gone(&report);
     let rejected_path = (report.listed_lines() > 0).then_some(rejected.as_path());
     if style.json {
         print_json(&PackReport {

@@ -21,7 +21,7 @@ pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
 /// The largest number of fields named in the message about an unknown format.
 const SHOWN_FIELDS: usize = 6;
 const LINE_FIX: &str = "Write one JSON object per line; write line breaks inside a string as \\n";
-const FORMAT_FIX: &str = "Name the fields messages, conversations, instruction + output, prompt + completion, or text; or say what stands for them, as in --map question=prompt,answer=completion";
+const FORMAT_FIX: &str = "Name the fields messages, conversations, instruction + output, prompt + completion, or text; or say what stands for them, as in --map question=instruction,answer=output";
 /// The remedy for an object that is written on several lines.
 const OPEN_FIX: &str =
     "Write one JSON object per line (jq -c . IN > OUT does); write line breaks inside a string as \\n";
@@ -145,7 +145,7 @@ pub(crate) fn too_many_tokens(tokens: usize, limit: u32, overlong: Overlong) -> 
         Kind::TooManyTokens,
         "",
         format!("{tokens} tokens, more than the limit of {limit}{why}"),
-        format!("Raise --max-example-tokens if the model supports it, or {fix}"),
+        format!("Raise --max-example-tokens if you have set it below the model's own limit, or {fix}"),
     )
 }
 
@@ -250,7 +250,11 @@ fn twice(error: &serde_json::Error) -> Option<Rejection> {
 }
 
 fn invalid_json(error: &serde_json::Error) -> Rejection {
-    let problem = without_place(error);
+    let problem = match without_place(error).as_str() {
+        // The parser's word for true, false and null.
+        "expected ident" => "neither a string in quotes, nor a number, true, false or null".to_owned(),
+        problem => problem.to_owned(),
+    };
     let (reason, fix) = if error.is_eof() {
         ("the line ends in the middle of a JSON value".to_owned(), OPEN_FIX)
     } else if HALF_CHARACTERS.contains(&problem.as_str()) {

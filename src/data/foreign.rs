@@ -72,7 +72,10 @@ fn guess(object: &Map<String, Value>) -> Option<FieldMap> {
     } else if let Some(prompt) = named(&PROMPTS, None)
         && let Some(completion) = named(&COMPLETIONS, Some(prompt))
     {
-        [Some((prompt, "prompt")), Some((completion, "completion"))]
+        // A prompt and its completion are joined as they are. A question and its answer are turns of a chat.
+        let is_plain = prompt == "prompt" || completion == "completion";
+        let (asked, answered) = if is_plain { ("prompt", "completion") } else { ("instruction", "output") };
+        [Some((prompt, asked)), Some((completion, answered))]
     } else {
         [Some((named(&TEXTS, None)?, "text")), None]
     };
@@ -103,9 +106,11 @@ mod tests {
     #[test]
     fn usual_names_are_recognised_and_others_are_not_guessed_at() {
         for (line, map) in [
-            (r#"{"id": 1, "question": "a", "answer": "b"}"#, Some("question=prompt,answer=completion")),
-            (r#"{"Question": "a", "Response": "b"}"#, Some("Question=prompt,Response=completion")),
+            (r#"{"id": 1, "question": "a", "answer": "b"}"#, Some("question=instruction,answer=output")),
+            (r#"{"Question": "a", "Response": "b"}"#, Some("Question=instruction,Response=output")),
             (r#"{"prompt": "a", "response": "b"}"#, Some("response=completion")),
+            (r#"{"question": "a", "completion": "b"}"#, Some("question=prompt")),
+            (r#"{"input": "a", "output": "b"}"#, Some("input=instruction")),
             (
                 r#"{"instruction": "a", "context": "c", "response": "b"}"#,
                 Some("response=output,context=input"),

@@ -249,7 +249,7 @@ pub struct Finding {
     pub occurrences: u64,
     /// The places of the first few.
     pub first: Vec<Place>,
-    /// Details of the first example, if they differ between examples.
+    /// Details of the first place, if they differ between examples.
     pub note: Option<String>,
 }
 
@@ -509,7 +509,7 @@ impl Report {
             |(number, noun, what, finding)| {
                 let note = finding.note.as_ref().map_or(String::new(), |note| format!(" ({})", escape(note)));
                 let first = finding.first.first().map_or(String::new(), |first| format!(", first {first}"));
-                format!("{} {what}{note}{first}", counted(number, noun))
+                format!("{} {what}{first}{note}", counted(number, noun))
             },
         );
         let long = self.lengths.as_ref().filter(|lengths| lengths.unit == Unit::Bytes && lengths.max > LONG);

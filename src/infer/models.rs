@@ -5,16 +5,12 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use serde_json::Value;
-use sparktune_base::regular_file::read_regular;
 use sparktune_base::stamp;
 use sparktune_model::{BatchDecoder, Checkpoint, Model, ModelError, Mtp};
 
 use crate::codebook_file::{CODEBOOK_FILE, StoredCodebook, hash_of, read_codebooks};
 use crate::error::InferError;
-use crate::source::Source;
-
-/// The most bytes of the list of a folder's patches.
-const MOST_STACK: u64 = 1 << 20;
+use crate::source::{Source, list_of_patches};
 
 /// A base and its adapters. An adapter shares the numbers of the base, so that switching copies nothing.
 pub(crate) struct Models {
@@ -143,12 +139,6 @@ impl Models {
                 .ok_or_else(|| InferError::UnknownAdapter { name: name.to_owned(), known: self.names() }),
         }
     }
-}
-
-/// Returns the list of a folder's patches, which says whether corrections belong to it, and which.
-fn list_of_patches(folder: &Path) -> Option<Value> {
-    let bytes = read_regular(&folder.join("patches/stack.json"), MOST_STACK);
-    bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
 }
 
 /// Checks that the file of corrections is the one that was written with the patches beside it.

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use sparktune_base::regular_file::read_model_json;
+use serde_json::Value;
+use sparktune_base::regular_file::{read_model_json, read_regular};
 use sparktune_data::{ChatTokenizer, TemplateKwargs};
 use sparktune_model::{Checkpoint, ModelError};
 use sparktune_plan::adapter::{AdapterConfig, CONFIG_FILE};
@@ -13,6 +14,9 @@ use sparktune_plan::{Method, Plan};
 use sparktune_runlog::{Models, RunDir};
 
 use crate::error::InferError;
+
+/// The most bytes of the list of a folder's patches.
+const MOST_STACK: u64 = 1 << 20;
 
 /// The parts of a model that can be loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +51,10 @@ impl Source {
             return Self::of_run(name, folder, base);
         }
         if folder.join(CONFIG_FILE).is_file() {
+            // Its run also knows its template with the variables, and how the config of the base was read.
+            if let Some(run) = RunDir::of_output(folder) {
+                return Self::of_run(name, run.path(), base);
+            }
             let base = match base {
                 Some(base) => base.to_owned(),
                 None => base_of_adapter(folder)?,
@@ -54,7 +62,8 @@ impl Source {
             return Ok(Self { adapter: Some(folder.to_owned()), ..Self::of_model(name, base) });
         }
         if folder.join("config.json").is_file() {
-            return Ok(Self::of_model(name, folder.to_owned()));
+            let template_kwargs = kwargs_of_model(folder)?;
+            return Ok(Self { template_kwargs, ..Self::of_model(name, folder.to_owned()) });
         }
         Err(InferError::NoModel(folder.to_owned()))
     }
@@ -73,7 +82,7 @@ impl Source {
 
     fn of_run(name: String, folder: &Path, base: Option<&Path>) -> Result<Self, InferError> {
         let run = RunDir::open(folder)?;
-        let mut plan = Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?;
+        let mut plan = plan_of(&run)?;
         if let Some(Models { base, head }) = run.models() {
             plan.move_models(base, head);
         }
@@ -128,6 +137,33 @@ impl Source {
         tokenizer.set_kwargs(self.template_kwargs.clone());
         Ok(tokenizer)
     }
+}
+
+/// Returns the variables of the template that a model was trained with: those of the run that exported it, or
+/// that exported the base of an edited model. Other models have none.
+///
+/// # Errors
+/// The plan of the run cannot be read.
+fn kwargs_of_model(folder: &Path) -> Result<TemplateKwargs, InferError> {
+    let base = || {
+        let patches = list_of_patches(folder)?;
+        RunDir::of_output(Path::new(patches["base"].as_str()?))
+    };
+    match RunDir::of_output(folder).or_else(base) {
+        Some(run) => Ok(plan_of(&run)?.data.template_kwargs.0),
+        None => Ok(TemplateKwargs::new()),
+    }
+}
+
+fn plan_of(run: &RunDir) -> Result<Plan, InferError> {
+    Ok(Plan::from_toml(&run.read_plan()?, &run.plan().display().to_string())?)
+}
+
+/// Returns the list of an edited model's patches, which also names its base and says whether corrections
+/// belong to it, and which.
+pub(crate) fn list_of_patches(folder: &Path) -> Option<Value> {
+    let bytes = read_regular(&folder.join("patches/stack.json"), MOST_STACK);
+    bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
 }
 
 /// Returns the folder that an adapter's config names as its base.

@@ -270,6 +270,7 @@ impl Resolver<'_> {
         };
         let length = DurationPlan { epochs, ..duration.clone() };
         let steps = length.steps(steps_per_epoch);
+        self.warn_of_a_limit_that_is_not_reached(steps, &length);
         let (optimizer, recommended_rate) = self.optimizer(method);
         // A file of its own counts as the usual share.
         let eval_share = if data.eval.is_empty() { data.eval_fraction } else { held_out::SHARE };

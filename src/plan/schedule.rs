@@ -10,7 +10,7 @@ use crate::eta;
 use crate::fit::{Choice, Fit};
 use crate::memory::CHECKPOINT_BYTES;
 use crate::plan::{BatchPlan, CheckpointPlan, DurationPlan, EvalPlan, Method, OptimizerPlan, Time};
-use crate::render::epochs_in_words;
+use crate::render::{counted_epochs, epochs_in_words};
 use crate::resolve::{Resolver, setting};
 use crate::sync::SyncPlan;
 use crate::values::Texts;
@@ -106,6 +106,19 @@ impl Resolver<'_> {
         let max_steps =
             self.pick_optional("duration.max_steps", &self.answers.max_steps, "no limit: the epochs decide");
         DurationPlan { epochs, max_steps, before: Vec::new() }
+    }
+
+    /// Warns where the user's own limit on the steps is above those of the epochs, and so ends nothing.
+    pub(crate) fn warn_of_a_limit_that_is_not_reached(&mut self, steps: u64, length: &DurationPlan) {
+        let own = self.answers.max_steps.as_ref().filter(|answer| answer.origin > Origin::Preset);
+        let Some(answer) = own.filter(|answer| answer.value > steps) else { return };
+        self.warn(format!(
+            "{} is {}, but the run ends after {}, about {}. To train longer, raise the number of epochs",
+            setting("duration.max_steps").place(answer.origin),
+            count(answer.value),
+            counted_epochs(length.epochs),
+            counted(steps, "step")
+        ));
     }
 
     /// Decides the optimizer. Also returns the recommended learning rate.

@@ -225,7 +225,7 @@ impl Setting {
                     .into()
             }
             Kind::Map => format!(
-                "columns and what each stands for, as in question=prompt,answer=completion; they can stand for {}",
+                "columns and what each stands for, as in question=instruction,answer=output; they can stand for {}",
                 one_of(&FIELDS)
             ),
             Kind::Sync => "step, or diloco:H with the number H of steps between two exchanges, from 1 to 10000".into(),

@@ -253,7 +253,7 @@ settings! {
     format: DataFormat = "data.format", "format", "Format of the data; auto detects it for each file." {
         heading: In::Data, page: AllSettings, reads_data: true, of_check: true,
     }
-    map: FieldMap = "data.map", "map", "What the columns of the data stand for, if no format fits: question=prompt,answer=completion." {
+    map: FieldMap = "data.map", "map", "What the columns of the data stand for, if no format fits: question=instruction,answer=output." {
         heading: In::Data, page: AllSettings, aliases: &["column-mapping"], reads_data: true, of_one_run: true, of_check: true,
     }
     think: Think = "data.think", "think", "Train on the empty think block that the chat template adds, or skip it." {

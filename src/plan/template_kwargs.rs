@@ -92,7 +92,7 @@ impl TemplateKwargs {
     ///
     /// # Errors
     /// What is wrong with it, as the end of a sentence.
-    fn read(text: &str) -> Result<Self, String> {
+    pub fn read(text: &str) -> Result<Self, String> {
         let variables =
             serde_json::from_str(text).map_err(|error| format!("this is no JSON object: {error}"))?;
         Self::checked(variables)

@@ -51,6 +51,13 @@ impl RunDir {
         }
     }
 
+    /// Returns the run whose outputs have this folder, such as `RUN/outputs/merged`.
+    pub fn of_output(folder: &Path) -> Option<Self> {
+        let folder = folder.canonicalize().ok()?;
+        let outputs = folder.parent().filter(|outputs| outputs.ends_with("outputs"))?;
+        RunDir::open(outputs.parent()?).ok().filter(|run| run.plan().is_file())
+    }
+
     /// Creates the value for a folder that may be a run, but that this user may not read.
     pub(crate) fn unseen(path: PathBuf) -> Self {
         RunDir { path }

@@ -132,7 +132,9 @@ impl Prompter {
         loop {
             let mut out = io::stderr();
             let shown = if default.is_empty() { String::new() } else { format!(" [{}]", escape(default)) };
-            let _ = write!(out, "{question}{shown}: ").and_then(|()| out.flush());
+            // In one piece, because the answer may be typed as soon as there is something to read.
+            let asked = format!("{question}{shown}: ");
+            let _ = out.write_all(asked.as_bytes()).and_then(|()| out.flush());
             let Some(line) = self.read_line() else { return Err(declined(InquireError::OperationCanceled)) };
             let line = line.trim_end_matches(['\r', '\n']);
             let answer = if line.trim().is_empty() { default } else { line };

@@ -62,6 +62,43 @@ fn rejected_lines_end_with_3_and_are_kept_with_reason_and_fix() {
 }
 
 #[test]
+fn no_list_of_rejected_lines_is_lost_unsaid_and_a_file_of_its_name_costs_nobody_the_report() {
+    let place = Place::new();
+    for name in ["one.jsonl", "two.jsonl"] {
+        place.write(name, format!("{}\n{BROKEN}", chat(1)));
+    }
+    place.write("good.jsonl", chat(1).to_string());
+    let note = |args: &[&str], code: i32| place.sparktune([&["check"], args].concat()).exits(code).err;
+    let earlier = "rejected.jsonl: the earlier list, of rejected lines of ";
+    assert!(!note(&["one.jsonl"], 3).contains(earlier));
+    assert!(!note(&["one.jsonl"], 3).contains(earlier), "the same data has a new list");
+    let said = note(&["two.jsonl"], 3);
+    assert!(said.contains(&format!("{earlier}one.jsonl, is replaced")), "{said}");
+    let said = note(&["good.jsonl"], 0);
+    assert!(said.contains(&format!("{earlier}two.jsonl, was removed")), "{said}");
+
+    // Data of the user's that has this name stays, and the report is made all the same.
+    place.write("rejected.jsonl", chat(2).to_string());
+    place.sparktune(["check", "rejected.jsonl", "good.jsonl"]).exits(0);
+    for (limit, code) in [("0.9", 2), ("0.01", 3)] {
+        let done = place.sparktune(["check", "one.jsonl", "--max-rejected", limit]).exits(code);
+        assert!(done.out.contains("one.jsonl (messages): 3 lines"), "{}", done.out);
+        assert!(!done.out.contains("are in rejected.jsonl"), "{}", done.out);
+        assert!(
+            done.err.contains("rejected.jsonl exists and is not a list of rejected lines"),
+            "{}",
+            done.err
+        );
+        let json =
+            place.sparktune(["check", "one.jsonl", "--max-rejected", limit, "--json"]).exits(code).last();
+        assert_eq!((&json["report"]["rejected"], &json["rejected_path"]), (&2.into(), &Value::Null));
+    }
+    let copied = place.sparktune(["check", "one.jsonl", "--write-clean", "clean.jsonl"]).exits(2);
+    assert!(copied.err.contains("--rejected") && copied.out.is_empty(), "{copied:?}");
+    assert_eq!(std::fs::read_to_string(place.join("rejected.jsonl")).unwrap(), chat(2).to_string());
+}
+
+#[test]
 fn what_was_not_rejected_is_copied_into_a_file_of_its_own() {
     let place = Place::new();
     place.write("train.jsonl", format!("{}\n\n{BROKEN}{}", chat(1), chat(2)));
@@ -166,7 +203,11 @@ fn one_mistyped_field_is_no_verdict_on_the_columns_of_all_lines() {
     let model = checkpoint();
     let train = ["train", "--plain", "--non-interactive", "--data", "mixed.jsonl", "--model"];
     let result = place.sparktune(train.into_iter().chain([model.to_str().unwrap()])).exits(3);
-    assert!(result.err.contains("check --write-clean FILE"), "{}", result.err);
+    assert!(result.err.contains("check mixed.jsonl --write-clean FILE"), "{}", result.err);
+    // A table is not copied line by line.
+    place.write("mixed.csv", format!("prompt,completion\n{}", "a,\n".repeat(6) + &"a,b\n".repeat(6)));
+    let result = place.sparktune(["check", "mixed.csv"]).exits(3);
+    assert!(!result.err.contains("--write-clean") && result.err.contains("--max-rejected"), "{}", result.err);
     // The first line does not decide, but most lines do.
     place.write("map.jsonl", format!("{{oops\n{}", format!("{mistyped}\n").repeat(6)));
     let result = place.sparktune(["check", "map.jsonl"]).exits(3);

@@ -26,19 +26,19 @@ fn a_csv_with_foreign_columns_is_mapped_as_the_check_says_and_trained_on() {
     place.write("train.csv", format!("id,question,answer\r\n{rows}"));
     let result = place.sparktune(["check", "train.csv"]).exits(3);
     assert!(result.out.contains("has \"id\", \"question\", \"answer\""), "{}", result.out);
-    let offered = "--map question=prompt,answer=completion";
+    let offered = "--map question=instruction,answer=output";
     assert!(result.out.starts_with("the columns id, question, answer fit no format"), "{}", result.out);
     assert!(result.out.contains("40 lines, unknown format, first train.csv:2: "), "{}", result.out);
     assert_eq!(result.out.matches("train.csv:2").count(), 1, "each reason once: {}", result.out);
     assert!(result.out.contains(offered) && result.err.contains(offered), "{}{}", result.out, result.err);
     let result = place.sparktune(["check", "train.csv"].into_iter().chain(offered.split(' '))).exits(0);
-    assert!(result.out.contains("train.csv (prompt-completion): 40 rows"), "{}", result.out);
+    assert!(result.out.contains("train.csv (alpaca): 40 rows"), "{}", result.out);
     let flags: Vec<&str> = offered.split(' ').collect();
     let run = train(&place, "train.csv", &flags).exits(0).run_dir();
     let plan = fs::read_to_string(run.join("plan.toml")).unwrap();
-    assert!(plan.contains("map = \"question=prompt,answer=completion\""), "{plan}");
+    assert!(plan.contains("map = \"question=instruction,answer=output\""), "{plan}");
 
-    let none = "question=prompt,answer=completion,sistem=system";
+    let none = "question=instruction,answer=output,sistem=system";
     let wrong = place.sparktune(["check", "train.csv", "--map", none]).exits(3);
     assert!(wrong.err.contains("no file of the data has the column \"sistem\""), "{}", wrong.err);
     let wrong = place.sparktune(["check", "train.csv", "--map", "question=promt"]).exits(2);

@@ -39,13 +39,32 @@ fn a_model_a_run_and_its_adapter_continue_a_prompt_with_and_without_drafts() {
     assert_eq!(answer(&drafted), answer(&base));
     assert!(drafted.last()["usage"]["drafted_tokens"].as_u64().unwrap() > 0);
 
-    // Without the template, whose variables the plan of a run has and an adapter alone has not.
-    let of_run = answer(&generate(run.to_str().unwrap(), &["--raw"]).exits(0));
-    let adapter = run.join("outputs/adapter");
-    let of_adapter = generate(adapter.to_str().unwrap(), &["--raw", "--base", model.to_str().unwrap()]);
-    assert_eq!(answer(&of_adapter.exits(0)), of_run);
-    let by_name = generate("latest", &["--raw", "--runs-dir", run.parent().unwrap().to_str().unwrap()]);
-    assert_eq!(answer(&by_name.exits(0)), of_run);
+    // A run, what it has exported, and its name: one model, asked with the template as it was trained.
+    let of_run = generate(run.to_str().unwrap(), &[]).exits(0);
+    let runs_dir = run.parent().unwrap().to_str().unwrap();
+    let output = |name: &str| run.join("outputs").join(name).display().to_string();
+    let (adapter, merged) = (output("adapter"), output("merged"));
+    let same: [(&str, &[&str]); 4] = [
+        (&adapter, &[]),
+        (&adapter, &["--base", model.to_str().unwrap()]),
+        (&merged, &[]),
+        ("latest", &["--runs-dir", runs_dir]),
+    ];
+    let prompt = |done: &Done| done.last()["usage"]["prompt_tokens"].clone();
+    for (name, more) in same {
+        let done = generate(name, more).exits(0);
+        assert_eq!((answer(&done), prompt(&done)), (answer(&of_run), prompt(&of_run)), "{name} {more:?}");
+    }
+    // The data has no reasoning, so it was rendered without thinking; other variables take precedence.
+    assert_ne!(prompt(&of_run), prompt(&base));
+    for (model, kwargs, same) in [
+        (model.to_str().unwrap(), r#"{"enable_thinking": false}"#, &of_run),
+        (&merged, r#"{"enable_thinking": true}"#, &base),
+    ] {
+        let done = generate(model, &["--template-kwargs", kwargs]).exits(0);
+        assert_eq!(prompt(&done), prompt(same), "{model} {kwargs}");
+    }
+    assert_eq!(prompt(&generate("demo", &[]).exits(0)).as_u64().map(|tokens| tokens > 3), Some(true));
 
     let plain = place.sparktune([
         "generate",
@@ -71,7 +90,8 @@ fn what_cannot_be_answered_is_refused_in_words() {
         let done = place.sparktune([&["generate", "--prompt", "x"], args].concat()).exits(code);
         assert!(done.err.contains(words), "{}", done.err);
     };
-    refused(&["nowhere"], 2, "takes the folder of a model, a run or an adapter");
+    refused(&["nowhere"], 2, "there is no model 'nowhere'");
+    refused(&[model, "--template-kwargs", "{"], 2, "no JSON object");
     refused(&[place.path().to_str().unwrap()], 2, "config.json");
     refused(&[model, "--top-p", "0"], 2, "top_p is 0");
 }

@@ -122,9 +122,9 @@ fn choose(pty: &mut Pty, question: &str, label: &str) {
     pty.press(ENTER);
 }
 
-/// Returns whether the last line is this question.
+/// Returns whether the last line is this question, and whole.
 fn is_asked(text: &str, question: &str) -> bool {
-    text.trim_end().lines().last().is_some_and(|line| line.starts_with(question))
+    text.trim_end().lines().last().is_some_and(|line| line.starts_with(question) && line.ends_with(':'))
 }
 
 #[test]

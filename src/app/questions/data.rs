@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_map_that_fits_foreign_columns_is_offered_first_until_it_is_taken() {
-        let map: Option<FieldMap> = "question=prompt,answer=completion".parse().ok();
+        let map: Option<FieldMap> = "question=instruction,answer=output".parse().ok();
         let columns = vec!["question".into(), "answer".into()];
         let foreign = Some(Foreign { columns, map: map.clone(), lines: 9 });
         let report = Report { rejected: 9, lines: 9, foreign, ..Report::default() };

@@ -143,7 +143,7 @@ fn foreign_columns_are_named_and_the_map_that_fits_is_offered() {
     let (report, rejected) = compared("a.csv", csv.as_bytes(), &[], "").unwrap();
     let said = rejected[0].rejection.to_string();
     assert!(said.contains("\"id\", \"question\", \"answer\""), "{said}");
-    assert!(said.contains("--map question=prompt,answer=completion"), "{said}");
+    assert!(said.contains("--map question=instruction,answer=output"), "{said}");
     let hint = report.map_hint().unwrap();
     assert!(
         hint.contains("id, question, answer fit no format") && hint.contains("--map question="),
@@ -152,7 +152,9 @@ fn foreign_columns_are_named_and_the_map_that_fits_is_offered() {
     let foreign = report.foreign.unwrap();
     assert_eq!(foreign.columns, ["id", "question", "answer"]);
     let map = foreign.map.unwrap().to_string();
-    let (report, _) = compared("a.csv", csv.as_bytes(), &[pair("a", "b"), pair("c", "d")], &map).unwrap();
+    let same =
+        [("a", "b"), ("c", "d")].map(|(asked, answered)| json!({"instruction": asked, "output": answered}));
+    let (report, _) = compared("a.csv", csv.as_bytes(), &same, &map).unwrap();
     assert_eq!((report.in_train_and_eval.examples, report.rejected, report.foreign), (2, 0, None));
 
     let lines = "{\"q\": \"a\", \"meta\": {\"a\": \"b\"}}\n{\"q\": \"c\"}\n";

@@ -267,31 +267,30 @@ impl PacketHeader {
     }
 }
 
-/// Appends a packet to `out`, which must begin at a multiple of 64 bytes. The header's counts and checksum
-/// are those of `tokens` and `mask`, whatever it says. Returns the header as it was written.
-pub(crate) fn encode_packet(
-    header: PacketHeader,
-    tokens: &[u32],
-    mask: &[bool],
-    out: &mut Vec<u8>,
-) -> PacketHeader {
-    let start = out.len();
+/// Returns the header of a packet, with the counts and the checksum of `tokens` and `mask` whatever it says,
+/// and what comes after the tokens: the bits of the mask, and zeros up to a multiple of 64 bytes.
+pub(super) fn around_tokens(header: PacketHeader, tokens: &[u32], mask: &[bool]) -> (PacketHeader, Vec<u8>) {
     let token_count = tokens.len() as u32;
-    out.extend_from_slice(&[0; PACKET_HEADER]);
-    out.extend_from_slice(bytemuck::cast_slice(tokens));
-    out.extend(
-        mask.chunks(8)
-            .map(|bits| bits.iter().enumerate().fold(0u8, |byte, (i, &bit)| byte | u8::from(bit) << i)),
-    );
-    out.resize(start + packet_len(token_count) as usize, 0);
+    let ids: &[u8] = bytemuck::cast_slice(tokens);
+    let bits_of = |bits: &[bool]| bits.iter().rev().fold(0, |byte, &bit| byte << 1 | u8::from(bit));
+    let mut rest: Vec<u8> = mask.chunks(8).map(bits_of).collect();
+    rest.resize(packet_len(token_count) as usize - PACKET_HEADER - ids.len(), 0);
     let header = PacketHeader {
         token_count,
         target_count: mask.iter().filter(|&&target| target).count() as u32,
-        payload_crc: crc32c::crc32c(&out[start + PACKET_HEADER..]),
+        payload_crc: crc32c::crc32c_append(crc32c::crc32c(ids), &rest),
         ..header
     };
-    out[start..start + PACKET_HEADER].copy_from_slice(&header.encode());
-    header
+    (header, rest)
+}
+
+/// Appends a packet to `out`, which must begin at a multiple of 64 bytes. The header's counts and checksum
+/// are those of `tokens` and `mask`, whatever it says.
+pub(crate) fn encode_packet(header: PacketHeader, tokens: &[u32], mask: &[bool], out: &mut Vec<u8>) {
+    let (header, rest) = around_tokens(header, tokens, mask);
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(bytemuck::cast_slice(tokens));
+    out.extend_from_slice(&rest);
 }
 
 /// The last 128 bytes of a file.

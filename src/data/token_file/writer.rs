@@ -7,12 +7,9 @@ use std::path::{Path, PathBuf};
 use super::error::TokenFileError;
 use super::partial::PartialFile;
 use super::v2::{
-    ALIGN, FILE_MAGIC, Footer, Header, IndexLayout, MAX_HEADER, Origin, PacketHeader, encode_packet,
+    ALIGN, FILE_MAGIC, Footer, Header, IndexLayout, MAX_HEADER, Origin, PacketHeader, around_tokens,
 };
 use crate::packets::codes::Route;
-
-/// The largest buffer that is kept for the next packet.
-const MOST_KEPT: usize = 4 << 20;
 
 /// Writes one token file. The file appears under its name at [`finish`](Self::finish); if the writer is
 /// dropped before, nothing is left. If the process is killed before, `<name>.partial` is left, from which
@@ -23,7 +20,6 @@ pub struct TokenFileWriter {
     header: Header,
     /// The rows of the index, kept on disk because ten million examples would take 280 MB of memory.
     rows: BufWriter<File>,
-    packet: Vec<u8>,
     counts: Counts,
 }
 
@@ -73,7 +69,6 @@ impl TokenFileWriter {
             },
             header,
             rows: BufWriter::new(rows),
-            packet: Vec::new(),
             counts: Counts::default(),
         };
         writer.out.write(&block).map_err(TokenFileError::io(path))?;
@@ -144,7 +139,6 @@ impl TokenFileWriter {
         route: Option<Route>,
     ) -> io::Result<()> {
         let offset = self.out.written;
-        self.packet.clear();
         let header = PacketHeader {
             example: self.counts.examples,
             origin,
@@ -152,13 +146,11 @@ impl TokenFileWriter {
             route,
             ..PacketHeader::default()
         };
-        let PacketHeader { token_count, target_count, .. } =
-            encode_packet(header, input_ids, loss_mask, &mut self.packet);
-        self.out.write(&self.packet)?;
-        if self.packet.capacity() > MOST_KEPT {
-            // It grew for one very long example.
-            self.packet = Vec::new();
-        }
+        let (header, rest) = around_tokens(header, input_ids, loss_mask);
+        self.out.write(&header.encode())?;
+        self.out.write(bytemuck::cast_slice(input_ids))?;
+        self.out.write(&rest)?;
+        let PacketHeader { token_count, target_count, .. } = header;
         self.rows.write_all(&Row { offset, token_count, target_count, origin }.encode())?;
 
         self.counts.examples += 1;
@@ -272,8 +264,14 @@ impl Sink {
     const CHUNK: usize = 1 << 20;
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.pending.extend_from_slice(bytes);
         self.written += bytes.len() as u64;
+        if bytes.len() >= Self::CHUNK {
+            // The tokens of a very long example are not copied.
+            self.flush()?;
+            self.hasher.update(bytes);
+            return self.partial.file().write_all(bytes);
+        }
+        self.pending.extend_from_slice(bytes);
         if self.pending.len() >= Self::CHUNK { self.flush() } else { Ok(()) }
     }
 

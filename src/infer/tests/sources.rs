@@ -73,6 +73,33 @@ fn a_run_of_the_head_alone_has_its_weights_in_its_exported_model() {
 }
 
 #[test]
+fn what_a_run_exported_and_what_was_edited_of_it_have_the_variables_of_its_template() {
+    let run = tempfile::tempdir().unwrap();
+    let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/run-261c35e/run/plan.toml");
+    let kwargs = "\n[data.template_kwargs]\nenable_thinking = false\n";
+    fs::write(run.path().join("plan.toml"), fs::read_to_string(older).unwrap() + kwargs).unwrap();
+    let [merged, edited] = ["outputs/merged", "edited"].map(|name| run.path().join(name));
+    for folder in [&merged, &edited.join("patches"), &run.path().join("events")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    for folder in [&merged, &edited] {
+        fs::write(folder.join("config.json"), "{}").unwrap();
+    }
+    let kwargs = |folder: &Path| Source::open(folder, None).unwrap().template_kwargs;
+    assert_eq!(kwargs(&merged), [("enable_thinking".to_owned(), false.into())].into());
+    assert!(kwargs(&edited).is_empty());
+    let stack = serde_json::json!({"version": 1, "base": merged, "base_hash": "0", "patches": ["a"]});
+    fs::write(edited.join("patches/stack.json"), stack.to_string()).unwrap();
+    assert_eq!(kwargs(&edited), kwargs(&merged));
+    // Without its plan, nobody knows how it was trained; with one that cannot be read, nobody guesses.
+    fs::write(run.path().join("plan.toml"), "nonsense = [").unwrap();
+    let error = Source::open(&merged, None).unwrap_err().to_string();
+    assert!(error.contains("plan.toml"), "{error}");
+    fs::remove_file(run.path().join("plan.toml")).unwrap();
+    assert!(kwargs(&merged).is_empty());
+}
+
+#[test]
 fn drafts_of_a_run_with_the_head_of_another_model_come_from_its_outputs_with_its_options() {
     // The config has a field that only an option of the run lets pass.
     let base = with_tokenizer(&qwen35("checkpoint"));

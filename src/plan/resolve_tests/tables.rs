@@ -52,7 +52,13 @@ fn a_run_that_max_steps_ends_early_says_after_how_many_epochs() {
     let steps_line = steps(&trial, &recipe_facts("Qwen/Qwen3.5-2B"));
     assert!(steps_line.contains("after about 0.01 of 1 epoch)"), "{steps_line}");
     let idle = with(ask("tiny"), &[("max-steps", "1000000")]);
-    assert!(steps(&idle, &facts).contains("3 epochs), "), "a limit that is never reached is not mentioned");
+    assert!(steps(&idle, &facts).contains("3 epochs), "), "{}", steps(&idle, &facts));
+    let warned = format!(
+        "--max-steps is 1,000,000, but the run ends after 3 epochs, about {} steps. To train longer, raise the number of epochs",
+        3 * per_epoch
+    );
+    assert!(resolve(&idle, &facts).unwrap().warnings().contains(&warned), "{warned}");
+    assert!(!resolve(&short, &facts).unwrap().warnings().iter().any(|warning| warning.contains("max-steps")));
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn checked_now(state: &Served, data: &Data, asked: &Asked, work: &Work) -> Resul
     let checked = check::check(
         &answers,
         std::slice::from_ref(&path),
-        kept.rejected.clone(),
+        Some(kept.rejected.clone()),
         check::Show::default(),
         &reporter,
     )?;
